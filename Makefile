@@ -1,0 +1,48 @@
+# quark's everyday commands. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+CARGO ?= cargo
+QUARK := target/release/quark
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: setup
+setup: ## Install what is missing (apt packages, the Rust target of the kernel image)
+	@scripts/setup.sh
+
+.PHONY: build
+build: setup ## Build target/release/quark, the kernel image inside it
+	$(CARGO) build --release --locked -p qvisor
+
+.PHONY: test-apps
+test-apps: setup ## Build the C programs of the tests and benchmarks into target/
+	@$(MAKE) --no-print-directory -j2 -C test-apps
+	@$(MAKE) --no-print-directory -C test-apps/adversary
+	@$(MAKE) --no-print-directory -C bench/micro
+
+.PHONY: rootfs
+rootfs: setup ## Make the root file systems that tests, demo and benchmarks run on
+	@rootfs/make-rootfs busybox
+	@rootfs/make-rootfs python
+
+.PHONY: test
+test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
+	$(CARGO) test --workspace --locked --no-fail-fast
+	test-apps/docker/test.sh $(QUARK)
+
+.PHONY: lint
+lint: setup ## Format and clippy, the kernel image included
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p qkernel --features image --bin qkernel --target x86_64-unknown-none --locked -- -D warnings
+
+.PHONY: demo
+demo: build rootfs ## A Python function's whole life: cold, warm, hibernated, woken; writes target/demo/report.json
+	@python3 bench/demo.py --quark $(QUARK)
+
+.PHONY: bench
+bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json
+	@python3 bench/run.py --quark $(QUARK)

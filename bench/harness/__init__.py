@@ -1,0 +1,1 @@
+"""What the benchmarks and the demo share: container runtimes, memory as the host sees it, HTTP latency."""

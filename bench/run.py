@@ -1,0 +1,164 @@
+#!/usr/bin/python3
+"""Measures quark and its peers side by side in one run: start, system calls, a Python function's latency and memory, and
+quark's hibernation. Rounds are interleaved, so that a noisy minute hits all alike; numbers are medians. jobs.json says for
+each job its unit, the peer it is compared with and the ratio that must not be exceeded.
+Writes target/bench/report.json and target/bench/report.md."""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+import demo
+from harness import http, runtimes
+
+BENCH = [(os.path.join(runtimes.TARGET, "bench"), "/mnt/bench", "ro")]
+KEEP_ALIVE_REQUESTS = 300
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def start_round(runtime):
+    seconds, _ = runtime.run("true", "busybox", ["/bin/true"])
+    return {"start_true": seconds * 1e3}
+
+
+def micro_round(runtime):
+    _, out = runtime.run("micro", "busybox", ["/mnt/bench/micro"], BENCH)
+    return json.loads(out)
+
+
+def hello_round(runtime):
+    port = http.free_port()
+    with runtime.start("hello", "python", demo.command(port, 0), demo.FUNCTION) as c:
+        cold = c.cold_s(port)
+        http.keep_alive_s(port, 20)
+        warm = statistics.median(http.keep_alive_s(port, KEEP_ALIVE_REQUESTS))
+        held = c.memory()["cgroup_bytes"]
+    return {"hello_cold": cold * 1e3, "hello_warm": warm * 1e6, "hello_memory": held / (1 << 20) if held is not None else None}
+
+
+def interleave(present, rounds, one_round, label, results, failures):
+    """Adds the numbers of each round to results[runtime][job]."""
+    for i in range(rounds):
+        say(f"{label}: round {i + 1} of {rounds}")
+        for runtime in present:
+            if (runtime.name, label) in failures:
+                continue
+            try:
+                for job, value in one_round(runtime).items():
+                    if value is not None:
+                        results.setdefault(runtime.name, {}).setdefault(job, []).append(value)
+            except (runtimes.Failed, OSError, TimeoutError, ValueError) as e:
+                failures[(runtime.name, label)] = str(e)
+                say(f"  {runtime.name}: {e}")
+
+
+def hibernation(quark, repeat, results, failures):
+    """quark alone, against itself."""
+    try:
+        say("hibernation: Python hello")
+        r = demo.report_of(demo.measure(quark, 0, repeat), "", "")
+        m = r["memory"]
+        found = {"wake_reap": r["wake_reap_ms"], "hello_cold_start": r["cold_ms"], "woken": r["woken_ms"], "warm": r["warm_ms"],
+                 "hibernated_memory": m["hibernated"]["cgroup_bytes"] / (1 << 20), "warm_memory": m["warm"]["cgroup_bytes"] / (1 << 20)}
+        found["hibernated_memory_limit"] = found["hibernated_memory"]
+        say("hibernation: Python with a 100 MB dictionary")
+        m = demo.report_of(demo.measure(quark, 100, max(repeat // 3, 1)), "", "")["memory"]
+        found["hibernated_dictionary"] = m["hibernated"]["cgroup_bytes"] / (1 << 20)
+        found["warm_dictionary"] = m["warm"]["cgroup_bytes"] / (1 << 20)
+    except (runtimes.Failed, OSError, TimeoutError, TypeError) as e:
+        failures[("quark", "hibernation")] = str(e)
+        say(f"  quark: {e}")
+        return
+    for job, value in found.items():
+        results.setdefault("quark", {}).setdefault(job, []).append(value)
+
+
+def peer_value(job, medians):
+    peer = job["peer"]
+    if peer.endswith(" MiB"):
+        return float(peer.split()[0])
+    name, _, other = peer.partition(":")
+    return medians.get(name, {}).get(other or job["id"])
+
+
+def judge(job, medians):
+    """The job's row of the report."""
+    mine, peer = medians.get("quark", {}).get(job["id"]), peer_value(job, medians)
+    ratio = mine / peer if mine is not None and peer else None
+    verdict = "–" if job["threshold"] is None else "not measured" if ratio is None else "ok" if ratio <= job["threshold"] else "MISSED"
+    values = {name: m[job["id"]] for name, m in medians.items() if job["id"] in m}
+    return {**job, "medians": values, "peer_value": peer, "ratio": ratio, "verdict": verdict}
+
+
+def markdown(rows, names):
+    def number(value):
+        return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    lines = ["| job | unit | " + " | ".join(names) + " | quark / peer | at most | |", "|---|---|" + "---|" * (len(names) + 3)]
+    for r in rows:
+        cells = [number(r["medians"].get(n)) for n in names]
+        ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f} × {r['peer']}"
+        lines.append(f"| {r['what']} | {r['unit']} | " + " | ".join(cells) + f" | {ratio} | {r['threshold'] or ''} | {r['verdict']} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--quark", default=os.path.join(runtimes.TARGET, "release", "quark"))
+    p.add_argument("--rounds", type=int, default=15, help="of the start job; the others get a part of it")
+    p.add_argument("--only", action="append", choices=["start", "micro", "hello", "hibernation"], help="jobs to run")
+    p.add_argument("--without", action="append", default=[], help="a runtime to leave out")
+    p.add_argument("--check", action="store_true", help="fail when a threshold is missed or not measured")
+    o = p.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("bench: needs root (namespaces, cgroups): run it with sudo")
+    wanted = o.only or ["start", "micro", "hello", "hibernation"]
+    everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark)) if r.name not in o.without]
+    present = [r for r in everyone if r.available()]
+    for r in everyone:
+        say(f"{r.name}: {r.version()}" if r in present else f"{r.name}: missing; to install it: {r.install}")
+
+    results, failures = {}, {}
+    try:
+        if "start" in wanted:
+            interleave(present, o.rounds, start_round, "start", results, failures)
+        if "micro" in wanted:
+            interleave(present, max(o.rounds // 5, 1), micro_round, "micro", results, failures)
+        if "hello" in wanted:
+            interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
+        if "hibernation" in wanted and any(r.name == "quark" for r in present):
+            hibernation(next(r for r in present if r.name == "quark"), max(o.rounds // 3, 1), results, failures)
+    finally:
+        runtimes.remove_cgroups()
+
+    medians = {name: {job: statistics.median(v) for job, v in jobs.items()} for name, jobs in results.items()}
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs.json")) as f:
+        rows = [judge(job, medians) for job in json.load(f)]
+    names = [r.name for r in everyone if r.name in medians]
+    text = markdown(rows, names)
+    out = os.path.join(runtimes.TARGET, "bench")
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(out, "report.json"), "w") as f:
+        json.dump({"versions": {r.name: r.version() for r in present},
+                   "missing": {r.name: r.install for r in everyone if r not in present},
+                   "failures": {f"{name}: {label}": why for (name, label), why in failures.items()},
+                   "rounds": o.rounds, "jobs": rows, "samples": results}, f, indent=2)
+        f.write("\n")
+    with open(os.path.join(out, "report.md"), "w") as f:
+        f.write(text)
+    print(f"\n{text}")
+    for r in everyone:
+        if r not in present:
+            print(f"missing: {r.name}; to install it: {r.install}")
+    for (name, label), why in failures.items():
+        print(f"failed: {name}, {label}: {why}")
+    print(f"medians; written to {out}/report.json and report.md")
+    if o.check and any(r["verdict"] in ("MISSED", "not measured") for r in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+//! The freestanding kernel image: its ELF entry point and its panic handler.
+#![no_std]
+#![no_main]
+
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+use qkernel::arch;
+use qlib::platform::{BootInfo, KernelEntry};
+
+/// The ELF entry point, called once by qvisor on the boot thread.
+#[unsafe(no_mangle)]
+extern "C" fn _start(info: &'static BootInfo) -> *const KernelEntry {
+    arch::heap::init(info);
+    arch::entry::boot(info)
+}
+
+/// A message put together without allocating.
+struct Message {
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl Write for Message {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for &byte in text.as_bytes() {
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = byte;
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let mut message = Message { bytes: [0; 1024], len: 0 };
+    let _ = write!(message, "{info}");
+    arch::panic(&message.bytes[..message.len])
+}

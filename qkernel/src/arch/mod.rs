@@ -1,0 +1,129 @@
+//! The edge of the kernel: the platform's operations in safe form, the entry points, the image. The only room of the
+//! kernel with `unsafe` code.
+#![allow(unsafe_code)]
+
+pub mod cell;
+pub mod entry;
+pub mod heap;
+pub mod user;
+
+use core::sync::atomic::AtomicU32;
+
+use qlib::host::HostCall;
+use qlib::phys::PhysMap;
+use qlib::platform::BootInfo;
+use qlib::{Frames, Gpa};
+
+use crate::errno::{Errno, Result};
+use crate::sync::Once;
+
+static BOOT: Once<BootInfo> = Once::new();
+
+/// What qvisor told us at boot.
+pub fn boot() -> &'static BootInfo {
+    BOOT.get()
+}
+
+/// Guest physical memory as the kernel sees it.
+pub fn phys() -> PhysMap {
+    let boot = boot();
+    // SAFETY: qvisor maps all of RAM there for the sandbox's life.
+    unsafe { PhysMap::new(boot.phys_base as usize, boot.ram_bytes) }
+}
+
+/// The guest physical address of kernel memory (text, statics, heap: never a stack, which is the host's).
+pub fn gpa_of(pointer: *const u8) -> Gpa {
+    Gpa((pointer as u64).wrapping_sub(boot().phys_base))
+}
+
+/// A clock of the host in nanoseconds.
+pub fn now_ns(clockid: u32) -> u64 {
+    #[cfg(test)]
+    return {
+        let _ = clockid;
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+    };
+    #[cfg(not(test))]
+    // SAFETY: an operation of the platform's table takes any clock id.
+    unsafe {
+        (boot().ops.now)(clockid)
+    }
+}
+
+/// Arms the platform's timer.
+pub fn set_timer(deadline_ns: u64) {
+    // SAFETY: takes any value.
+    unsafe { (boot().ops.set_timer)(deadline_ns) }
+}
+
+/// Makes a host call.
+pub fn host_call(call: &mut HostCall) {
+    // SAFETY: `call` is valid for the length of the call; qvisor checks what it says.
+    unsafe { (boot().ops.host_call)(call) }
+}
+
+/// Gives frames back to the host.
+pub fn release(frames: &[Frames]) -> Result {
+    // SAFETY: pointer and count describe `frames`.
+    let ret = unsafe { (boot().ops.release)(frames.as_ptr(), frames.len() as u64) };
+    if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+}
+
+/// Copies from guest physical memory, which may be a file window whose file was cut short: EFAULT then.
+pub fn copy_from_gpa(dst: &mut [u8], src: Gpa) -> Result {
+    let Some(va) = window_or_ram(src, dst.len()) else { return Err(Errno::EFAULT) };
+    // SAFETY: the source lies in guest memory, which is always mapped; the copy survives an unbacked page. User programs
+    // may change the source meanwhile: it is copied bytewise by the platform's routine, never referenced.
+    let missed = unsafe { (boot().ops.copy)(dst.as_mut_ptr(), va as *const u8, dst.len() as u64) };
+    if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Copies to guest physical memory. As [`copy_from_gpa`].
+pub fn copy_to_gpa(dst: Gpa, src: &[u8]) -> Result {
+    let Some(va) = window_or_ram(dst, src.len()) else { return Err(Errno::EFAULT) };
+    // SAFETY: as in `copy_from_gpa`; the destination is a user frame that no Rust reference points to.
+    let missed = unsafe { (boot().ops.copy)(va as *mut u8, src.as_ptr(), src.len() as u64) };
+    if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Copies one page between guest physical addresses. As [`copy_from_gpa`].
+pub fn copy_page(dst: Gpa, src: Gpa) -> Result {
+    let (Some(to), Some(from)) = (window_or_ram(dst, 4096), window_or_ram(src, 4096)) else {
+        return Err(Errno::EFAULT);
+    };
+    // SAFETY: as in `copy_from_gpa` and `copy_to_gpa`.
+    let missed = unsafe { (boot().ops.copy)(to as *mut u8, from as *const u8, 4096) };
+    if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Windows lie above RAM in one linear mapping of this size.
+const LINEAR_BYTES: u64 = 1 << 44;
+
+fn window_or_ram(gpa: Gpa, len: usize) -> Option<u64> {
+    let end = gpa.0.checked_add(len as u64)?;
+    (end <= LINEAR_BYTES).then(|| boot().phys_base + gpa.0)
+}
+
+/// Ends the sandbox: the kernel found a bug in itself.
+pub fn panic(message: &[u8]) -> ! {
+    match BOOT.try_get() {
+        // SAFETY: pointer and length describe `message`.
+        Some(boot) => unsafe { (boot.ops.panic)(message.as_ptr(), message.len() as u64) },
+        // Before the table of operations is known nobody can be told.
+        None => loop {
+            core::hint::spin_loop();
+        },
+    }
+}
+
+/// Sleeps while `word` equals `expected` (the kernel lock's slow path).
+pub fn lock_wait(word: &AtomicU32, expected: u32) {
+    // SAFETY: the word lives in the image.
+    unsafe { (boot().ops.lock_wait)(word.as_ptr(), expected) }
+}
+
+/// Wakes one sleeper of `word`.
+pub fn lock_wake(word: &AtomicU32) {
+    // SAFETY: as above.
+    unsafe { (boot().ops.lock_wake)(word.as_ptr()) }
+}

@@ -1,0 +1,100 @@
+//! The platform's side of address spaces and user threads, in safe form.
+
+use qlib::platform::{Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, Resume, UserRegs};
+
+use super::boot;
+use crate::errno::{Errno, Result};
+
+/// A platform address space; dropping it ends it ([`qlib::platform::EVENT_SPACE_GONE`] follows).
+#[derive(Debug, PartialEq, Eq)]
+pub struct SpaceHandle(u64);
+
+impl SpaceHandle {
+    /// A new empty one.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no arguments.
+        let handle = unsafe { (boot().ops.space_new)() };
+        if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(SpaceHandle(handle as u64)) }
+    }
+
+    /// The number that comes back in EVENT_SPACE_GONE.
+    pub fn number(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for SpaceHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live and given up here.
+        unsafe { (boot().ops.space_drop)(self.0) }
+    }
+}
+
+/// How a stopped or trapped thread goes on.
+#[derive(Clone, Copy, Debug)]
+pub enum Go<'a> {
+    /// Answer the system call.
+    Return(i64),
+    /// With these registers.
+    Regs(&'a UserRegs),
+    /// As it is.
+    Continue,
+    /// Only carry out the orders.
+    Hold,
+    /// End.
+    Exit,
+}
+
+/// A platform thread.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ThreadHandle(u64);
+
+impl ThreadHandle {
+    /// A new thread, stopped. `creator`: see [`qlib::platform::PlatformOps::thread_new`].
+    pub fn new(space: &SpaceHandle, creator: Option<&ThreadHandle>, token: u64) -> Result<Self> {
+        // SAFETY: live handles.
+        let handle = unsafe { (boot().ops.thread_new)(space.0, creator.map_or(0, |c| c.0), token) };
+        if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(ThreadHandle(handle as u64)) }
+    }
+
+    /// Lets it go on, `orders` first.
+    pub fn resume(&self, go: Go<'_>, orders: &[Order]) {
+        let (kind, value, regs) = match go {
+            Go::Return(value) => (RESUME_RETURN, value, UserRegs::default()),
+            Go::Regs(regs) => (RESUME_REGS, 0, *regs),
+            Go::Continue => (RESUME_GO, 0, UserRegs::default()),
+            Go::Hold => (RESUME_HOLD, 0, UserRegs::default()),
+            Go::Exit => (RESUME_EXIT, 0, UserRegs::default()),
+        };
+        let resume = Resume { kind, order_count: orders.len() as u32, value, orders: orders.as_ptr(), regs };
+        // SAFETY: a live handle; `resume` and its orders are valid for the call, and copied by it.
+        unsafe { (boot().ops.thread_resume)(self.0, &resume) }
+    }
+
+    /// Asks for it to be stopped.
+    pub fn stop(&self) {
+        // SAFETY: a live handle.
+        unsafe { (boot().ops.thread_stop)(self.0) }
+    }
+
+    /// Its floating-point state; the thread is stopped.
+    pub fn fpstate(&self, buffer: &mut [u8]) -> Result<usize> {
+        // SAFETY: pointer and capacity describe `buffer`.
+        let ret = unsafe { (boot().ops.fpstate_read)(self.0, buffer.as_mut_ptr(), buffer.len() as u64) };
+        if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(ret as usize) }
+    }
+
+    /// Sets its floating-point state (empty: initial); the thread is stopped.
+    pub fn set_fpstate(&self, state: &[u8]) -> Result {
+        // SAFETY: pointer and length describe `state`.
+        let ret = unsafe { (boot().ops.fpstate_write)(self.0, state.as_ptr(), state.len() as u64) };
+        if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+    }
+}
+
+impl Drop for ThreadHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live and given up here.
+        unsafe { (boot().ops.thread_drop)(self.0) }
+    }
+}

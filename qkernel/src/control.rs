@@ -1,0 +1,459 @@
+//! Control requests from qvisor: starting processes, signals, hibernation, numbers.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIGCONT, SIGKILL};
+use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
+use qlib::host::Op;
+
+use crate::errno::{Errno, Result};
+use crate::fs::open::OpenHow;
+use crate::fs::{self, FdTable, FsContext, OpenFile};
+use crate::hibernate::state::State;
+use crate::hibernate::{self, Cause};
+use crate::host::Call;
+use crate::ipc::tty::{self, device::TtyFile};
+use crate::mm::AddressSpace;
+use crate::sync::{Mutex, mutex};
+use crate::syscall::sysinfo;
+use crate::task::exec::{self, Program};
+use crate::task::rlimit::Rlimits;
+use crate::task::signal::{self, SIGNALS, SigInfo};
+use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, run, table};
+use crate::wait::Signal;
+use crate::{arch, executor, time};
+
+/// The container, once it is made.
+struct Container {
+    /// Where processes find their files.
+    fs: FsContext,
+    /// Processes made by Start and Exec: kept, zombies too, until a Wait has been answered.
+    roots: Vec<Arc<Process>>,
+    /// (request, pid) of each Wait that is not answered yet.
+    waits: Vec<(u64, u32)>,
+}
+
+static CONTAINER: Mutex<Option<Container>> = mutex(None);
+
+/// Set at each end of a process, for the end of the container.
+static ENDED: Mutex<Option<Arc<Signal>>> = mutex(None);
+
+/// How long the end of pid 1 waits for that of the other processes.
+const FAREWELL_NS: u64 = 2_000_000_000;
+
+/// A request lies in the mailbox: `id` is what its reply must name, `len` its length in bytes.
+pub fn on_request(id: u64, len: u64) {
+    let boot = arch::boot();
+    let mut bytes = alloc::vec![0; len.min(boot.mailbox_bytes) as usize];
+    let request = arch::copy_from_gpa(&mut bytes, boot.mailbox)
+        .and_then(|()| postcard::from_bytes::<Request>(&bytes).map_err(|_| Errno::EINVAL));
+    match request {
+        Ok(request) => serve(id, request),
+        Err(errno) => reply(id, &failure(errno, "the control request cannot be read".to_string())),
+    }
+}
+
+/// Answers request `id`.
+pub fn reply(id: u64, reply: &Reply) {
+    let bytes = match postcard::to_allocvec(reply) {
+        Ok(bytes) => bytes,
+        Err(_) => return crate::klog!(Error, "a control reply cannot be encoded"),
+    };
+    if let Err(errno) = Call::new(Op::ControlReply).arg(0, id).bytes(&bytes).run() {
+        crate::klog!(Error, "a control reply was refused: {errno:?}");
+    }
+}
+
+fn failure(errno: Errno, message: String) -> Reply {
+    Reply::Error { errno: errno.0, message }
+}
+
+fn done(result: Result) -> Reply {
+    match result {
+        Ok(()) => Reply::Done,
+        Err(errno) => failure(errno, errno.to_string()),
+    }
+}
+
+fn serve(id: u64, request: Request) {
+    match request {
+        Request::Create(spec) => reply(id, &create(&spec)),
+        Request::Start(spec) => start(id, spec, true),
+        Request::Exec(spec) => start(id, spec, false),
+        Request::Wait { pid } => wait(id, pid),
+        Request::Signal { pid, all, signo } => reply(id, &done(send_signal(pid, all, signo))),
+        Request::Processes => reply(id, &Reply::Processes(processes())),
+        Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
+        Request::Hibernate => executor::spawn(async move {
+            let answer = match hibernate::deflate::deflate().await {
+                Ok(()) => Reply::Done,
+                Err((errno, message)) => failure(errno, message),
+            };
+            reply(id, &answer);
+        }),
+        Request::Wake => {
+            hibernate::wake(Cause::Continue);
+            reply(id, &Reply::Done);
+        }
+        Request::Pause => executor::spawn(async move { reply(id, &done(hibernate::pause::pause().await)) }),
+        Request::Resume => {
+            // A hibernated container stays so: that is another kind of sleep, which a wake ends.
+            if matches!(hibernate::current(), State::Awake { .. }) {
+                hibernate::pause::resume();
+            }
+            reply(id, &Reply::Done);
+        }
+        Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),
+    }
+}
+
+fn create(spec: &ContainerSpec) -> Reply {
+    if CONTAINER.lock().is_some() {
+        return failure(Errno::EEXIST, "the container exists already".to_string());
+    }
+    sysinfo::set_hostname(spec.hostname.clone());
+    tty::init();
+    // Made while there is memory for certain.
+    AddressSpace::placeholder();
+    match fs::mount_container(spec) {
+        Ok(fs) => {
+            *CONTAINER.lock() = Some(Container { fs, roots: Vec::new(), waits: Vec::new() });
+            Reply::Done
+        }
+        Err(errno) => failure(errno, format!("mounting the container's file systems failed: {errno}")),
+    }
+}
+
+fn start(id: u64, spec: ProcessSpec, first: bool) {
+    hibernate::wake(Cause::Exec);
+    let answer = match make_process(&spec, first) {
+        Ok(pid) => Reply::Pid(pid),
+        Err((errno, message)) => failure(errno, message),
+    };
+    reply(id, &answer);
+}
+
+type Explained<T> = core::result::Result<T, (Errno, String)>;
+
+/// Adds to an error what it was about.
+fn about<T>(result: Result<T>, what: &str) -> Explained<T> {
+    result.map_err(|errno| (errno, format!("{what}: {errno}")))
+}
+
+fn creds_of(spec: &ProcessSpec) -> Creds {
+    let [bounding, effective, inheritable, permitted, ambient] = spec.capabilities;
+    Creds {
+        uid: spec.uid,
+        euid: spec.uid,
+        suid: spec.uid,
+        fsuid: spec.uid,
+        gid: spec.gid,
+        egid: spec.gid,
+        sgid: spec.gid,
+        fsgid: spec.gid,
+        groups: spec.groups.clone(),
+        cap_bounding: bounding,
+        cap_effective: effective,
+        cap_inheritable: inheritable,
+        cap_permitted: permitted,
+        cap_ambient: ambient,
+        no_new_privs: spec.no_new_privs,
+        ..Creds::default()
+    }
+}
+
+fn make_process(spec: &ProcessSpec, first: bool) -> Explained<u32> {
+    let context = CONTAINER.lock().as_ref().map(|c| c.fs.clone());
+    let Some(mut context) = context else {
+        return Err((Errno::ESRCH, "the container has not been made yet".to_string()));
+    };
+    if first && table::process(1).is_some() {
+        return Err((Errno::EEXIST, "the container's first process runs already".to_string()));
+    }
+    if !first && table::process(1).is_none_or(|p| p.is_zombie()) {
+        return Err((Errno::ESRCH, "the container's first process does not run".to_string()));
+    }
+    context.umask = spec.umask & 0o777;
+    let mut rlimits = Rlimits::default();
+    for &(which, soft, hard) in &spec.rlimits {
+        if let Some(slot) = rlimits.0.get_mut(which as usize) {
+            *slot = (soft, hard);
+        }
+    }
+    let mm = about(AddressSpace::new(), "making an address space")?;
+    let user = about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
+    let pid = about(table::allocate_pid(), "making a process")?;
+    let process = Arc::new(Process::new(pid, mm.clone(), rlimits));
+    {
+        let mut links = process.links.lock();
+        links.pgid = pid;
+        links.sid = pid;
+        links.exit_signal = SIGCHLD;
+    }
+    table::add_process(&process);
+    let thread = Thread::enter(NewThread {
+        tid: pid,
+        process: process.clone(),
+        user,
+        files: FdTable::new(),
+        fs: Arc::new(Mutex::new(context)),
+        creds: Arc::new(creds_of(spec)),
+        signals: signal::ThreadSignals::default(),
+        rare: Rare::default(),
+    });
+    match set_up(&thread, &mm, spec) {
+        Ok(regs) => {
+            if let Some(container) = CONTAINER.lock().as_mut() {
+                container.roots.push(process);
+            }
+            crate::task::rlimit::watch_cpu(&thread.process);
+            run::start(thread, regs);
+            Ok(pid)
+        }
+        Err(error) => {
+            thread.user.end(&mm);
+            table::remove_thread(pid, thread.user.token);
+            process.links.lock().threads.clear();
+            thread.set_files(FdTable::new());
+            table::remove_process(pid);
+            process.drop_mm();
+            if first {
+                table::restart_pids();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Working directory, standard descriptors, and the program's image.
+fn set_up(thread: &Arc<Thread>, mm: &AddressSpace, spec: &ProcessSpec) -> Explained<qlib::platform::UserRegs> {
+    let Some(name) = spec.args.first() else {
+        return Err((Errno::EINVAL, "the process has no arguments".to_string()));
+    };
+    set_up_stdio(thread, spec)?;
+    let cwd = if spec.cwd.is_empty() { "/" } else { &spec.cwd };
+    let how = OpenHow { flags: O_PATH | O_DIRECTORY, ..OpenHow::default() };
+    let directory = about(fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how), &format!("chdir to cwd ({cwd:?}) failed"))?;
+    if let Some(place) = &directory.path {
+        thread.update_fs(|f| f.cwd = place.clone());
+    }
+    let (path, file) = find_program(thread, name, &spec.env)?;
+    let bytes = |strings: &[String]| strings.iter().map(|s| s.as_bytes().to_vec()).collect::<Vec<_>>();
+    let creds = fs::exec_creds(thread, &file);
+    let program = Program { file, path, args: bytes(&spec.args), env: bytes(&spec.env) };
+    let loaded = about(exec::load(thread, &creds, mm, program), &format!("exec {name:?}"))?;
+    thread.set_creds(creds);
+    let regs = loaded.regs;
+    exec::apply(thread, loaded);
+    Ok(regs)
+}
+
+fn set_up_stdio(thread: &Arc<Thread>, spec: &ProcessSpec) -> Explained<()> {
+    let files = thread.files();
+    let limit = fs::fdtable::MAX_FDS as u64;
+    let insert = |file: Arc<OpenFile>| about(files.insert(file, false, 0, limit), "opening the standard streams");
+    if spec.terminal {
+        let console = tty::console::open(spec.stdio[0], spec.window, (spec.uid, spec.gid));
+        let console = about(console, "setting up the terminal")?;
+        let file = about(open_terminal(thread, &console), "opening the terminal")?;
+        for _ in 0..3 {
+            insert(file.clone())?;
+        }
+        return Ok(());
+    }
+    for handle in spec.stdio {
+        insert(fs::host_stream(handle, O_RDWR))?;
+    }
+    Ok(())
+}
+
+/// Opens a terminal, which becomes the controlling one, by its name in /dev/pts if it has one.
+fn open_terminal(thread: &Arc<Thread>, console: &Arc<tty::Tty>) -> Result<Arc<OpenFile>> {
+    let how = OpenHow { flags: O_RDWR, ..OpenHow::default() };
+    let path = format!("/dev/pts/{}", console.number);
+    if let Ok(file) = fs::open(thread, AT_FDCWD, path.as_bytes(), &how)
+        && file.downcast::<TtyFile>().is_some_and(|f| Arc::ptr_eq(f.tty(), console))
+    {
+        return Ok(file);
+    }
+    Ok(OpenFile::new(TtyFile::open(thread, console, O_RDWR)?, O_RDWR))
+}
+
+/// Finds the program as runc does: a name without a slash in $PATH.
+fn find_program(thread: &Arc<Thread>, name: &str, env: &[String]) -> Explained<(Vec<u8>, Arc<OpenFile>)> {
+    let try_open = |path: &str| fs::open_exec(thread, AT_FDCWD, path.as_bytes(), 0);
+    // The words of Go's exec.LookPath, which runc passes on.
+    let explain = |errno: Errno| match errno {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG => {
+            (errno, format!("exec: {name:?}: stat {name}: {errno}"))
+        }
+        other => (other, format!("exec: {name:?}: {other}")),
+    };
+    if name.contains('/') {
+        return try_open(name).map(|file| (name.as_bytes().to_vec(), file)).map_err(explain);
+    }
+    let path = env.iter().rev().find_map(|e| e.strip_prefix("PATH=")).unwrap_or("");
+    let mut denied = false;
+    for directory in path.split(':') {
+        let directory = if directory.is_empty() { "." } else { directory };
+        let candidate = format!("{directory}/{name}");
+        match try_open(&candidate) {
+            Ok(file) => return Ok((candidate.into_bytes(), file)),
+            Err(Errno::EACCES) => denied = true,
+            Err(_) => {}
+        }
+    }
+    if denied {
+        return Err((Errno::EACCES, format!("exec: {name:?}: permission denied")));
+    }
+    Err((Errno::ENOENT, format!("exec: {name:?}: executable file not found in $PATH")))
+}
+
+/// What a wait status is as an exit code of a command: the code, or 128 + signal.
+const fn exit_code(status: i32) -> i32 {
+    if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) }
+}
+
+fn wait(id: u64, pid: u32) {
+    let status = {
+        let mut container = CONTAINER.lock();
+        let Some(container) = container.as_mut() else {
+            return reply(id, &failure(Errno::ESRCH, "the container has not been made yet".to_string()));
+        };
+        let Some(root) = container.roots.iter().find(|p| p.pid == pid).cloned() else {
+            return reply(id, &failure(Errno::ECHILD, format!("process {pid} was not started from outside")));
+        };
+        let status = root.links.lock().exit_status;
+        if status.is_none() {
+            container.waits.push((id, pid));
+        }
+        status
+    };
+    if let Some(status) = status {
+        reply(id, &Reply::Exited(exit_code(status)));
+        forget(pid);
+    }
+}
+
+/// A process made from outside is a zombie that nobody asks for any more.
+fn forget(pid: u32) {
+    let removed = {
+        let mut container = CONTAINER.lock();
+        let Some(container) = container.as_mut() else { return };
+        let index = container.roots.iter().position(|p| p.pid == pid);
+        index.map(|i| container.roots.remove(i))
+    };
+    if pid != 1 {
+        table::remove_process(pid);
+    }
+    drop(removed);
+}
+
+/// A process has become a zombie: answers those who wait for it from outside; if it was pid 1, ends the container.
+pub fn process_ended(process: &Arc<Process>, status: i32) {
+    let waits: Vec<u64> = {
+        let mut container = CONTAINER.lock();
+        let Some(container) = container.as_mut() else { return };
+        let mut answered = Vec::new();
+        container.waits.retain(|(id, pid)| {
+            if *pid == process.pid {
+                answered.push(*id);
+            }
+            *pid != process.pid
+        });
+        answered
+    };
+    for id in &waits {
+        reply(*id, &Reply::Exited(exit_code(status)));
+    }
+    if !waits.is_empty() && process.pid != 1 {
+        forget(process.pid);
+    }
+    let ended = ENDED.lock().clone();
+    if let Some(ended) = ended {
+        ended.set();
+    }
+    if process.pid == 1 {
+        end_container(exit_code(status));
+    }
+}
+
+/// Pid 1 has ended: kills what is left, waits for it, and ends the sandbox.
+fn end_container(code: i32) {
+    exit::kill_all_but(1);
+    let signal = Arc::new(Signal::default());
+    *ENDED.lock() = Some(signal.clone());
+    let deadline = time::monotonic_ns() + FAREWELL_NS;
+    let timer = time::insert(deadline, signal.clone());
+    executor::spawn(async move {
+        while table::processes().iter().any(|p| !p.is_zombie()) && time::monotonic_ns() < deadline {
+            signal.wait().await;
+        }
+        time::cancel(timer);
+        tty::console::drain(deadline).await;
+        if let Err(errno) = Call::new(Op::Exit).arg(0, code as u64).run() {
+            crate::klog!(Error, "the sandbox refused to end: {errno:?}");
+        }
+    });
+}
+
+fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
+    if signo > SIGNALS {
+        return Err(Errno::EINVAL);
+    }
+    let targets = if all { table::processes() } else { alloc::vec![table::process(pid).ok_or(Errno::ESRCH)?] };
+    if !all && targets[0].is_zombie() {
+        return Err(Errno::ESRCH);
+    }
+    hibernate::wake(if signo == SIGCONT { Cause::Continue } else { Cause::Signal });
+    for target in targets {
+        if signo == SIGKILL && !target.is_zombie() {
+            exit::group_exit(&target, SIGKILL as i32);
+        } else if signo != 0 {
+            signal::send::send_from_outside(&target, SigInfo::user(signo, 0, 0))?;
+        }
+    }
+    Ok(())
+}
+
+fn resize(pid: u32, rows: u16, cols: u16) -> Result {
+    let process = table::process(pid).ok_or(Errno::ESRCH)?;
+    let tty = process.links.lock().tty.clone().ok_or(Errno::ENOTTY)?;
+    tty.set_window(tty::Window { words: [rows, cols, 0, 0] });
+    Ok(())
+}
+
+fn processes() -> Vec<ProcessInfo> {
+    let describe = |process: Arc<Process>| {
+        let cmdline = process.image.lock().cmdline.clone();
+        let words: Vec<&[u8]> = cmdline.split(|b| *b == 0).collect();
+        let (_, rss_bytes, _) = process.mm().sizes();
+        ProcessInfo {
+            pid: process.pid,
+            ppid: process.ppid(),
+            uid: process.uid(),
+            threads: process.threads().len() as u32,
+            state: process.state_letter(),
+            rss_bytes,
+            utime_us: process.times().user_ns / 1000,
+            start_ns: process.start_ns,
+            cmdline: String::from_utf8_lossy(&words.join(&b' ')).trim_end().to_string(),
+        }
+    };
+    table::processes().into_iter().map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        assert_eq!(exit_code(0), 0);
+        assert_eq!(exit_code(0x2a00), 42);
+        assert_eq!(exit_code(9), 137);
+    }
+}

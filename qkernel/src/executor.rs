@@ -1,0 +1,62 @@
+//! The executor: one queue of ready tasks. A guest thread is one task; so are a few services of the kernel.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::future::Future;
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+
+use crate::sync::{Mutex, mutex};
+
+type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Job {
+    /// Empty while it is being polled and after it ended.
+    future: Mutex<Option<BoxedFuture>>,
+    queued: AtomicBool,
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            READY.lock().push_back(self);
+        }
+    }
+}
+
+static READY: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
+
+/// Adds a task; it runs at the next [`run`].
+pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    let job = Arc::new(Job { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false) });
+    Wake::wake(job);
+}
+
+/// Polls ready tasks until none is left.
+pub fn run() {
+    loop {
+        let Some(job) = READY.lock().pop_front() else { return };
+        job.queued.store(false, Ordering::Release);
+        let Some(mut future) = job.future.lock().take() else { continue };
+        let waker = Waker::from(job.clone());
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            *job.future.lock() = Some(future);
+        }
+    }
+}
+
+/// Lets other ready tasks run first.
+pub async fn yield_now() {
+    let mut yielded = false;
+    core::future::poll_fn(|cx| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,14 @@
+//! What a thread's path look-ups start from: root, working directory, umask (CLONE_FS shares it).
+
+use crate::fs::Location;
+
+/// Root, working directory and umask.
+#[derive(Clone)]
+pub struct FsContext {
+    /// chroot(2).
+    pub root: Location,
+    /// chdir(2).
+    pub cwd: Location,
+    /// umask(2).
+    pub umask: u32,
+}

@@ -1,0 +1,158 @@
+//! devpts: /dev/pts, where the terminals of pseudoterminals appear (pts(4)).
+
+use alloc::string::ToString;
+use alloc::sync::{Arc, Weak};
+use core::any::Any;
+
+use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFMT};
+
+use super::attr::{Attributes, StatFs, device};
+use super::file::{DirEntry, DirSink, dots, entry_kind};
+use super::inode::{Caching, FileSystem, Inode, simple_statfs};
+use super::setup::Options;
+use super::{FileOps, OpenFile, special};
+use crate::errno::{Errno, Result};
+use crate::ipc::tty::pty;
+use crate::task::Thread;
+
+/// DEVPTS_SUPER_MAGIC (statfs(2)).
+const DEVPTS_MAGIC: u32 = 0x1cd1;
+/// The device number of every devpts, which a terminal opened without a path tells too.
+pub const DEVICE: u64 = device(0, 0x8_0000);
+/// Inode numbers of the root and of ptmx; terminals follow.
+const ROOT_INO: u64 = 1;
+const PTMX_INO: u64 = 2;
+
+/// The file system.
+struct DevPts {
+    ptmx_mode: u32,
+    this: Weak<DevPts>,
+}
+
+/// Makes a file system of type devpts. Its option "ptmxmode" is the mode of ptmx.
+pub fn make(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    let ptmx_mode = options.octal("ptmxmode", 0)? & 0o777;
+    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, this: this.clone() }))
+}
+
+impl FileSystem for DevPts {
+    fn type_name(&self) -> &'static str {
+        "devpts"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        let fs = self.this.upgrade().expect("a file system in use is alive");
+        Arc::new(PtsInode { fs, what: What::Root })
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(simple_statfs(DEVPTS_MAGIC))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Root,
+    Ptmx,
+    Terminal(u32),
+}
+
+/// An object of it.
+struct PtsInode {
+    fs: Arc<DevPts>,
+    what: What,
+}
+
+impl Inode for PtsInode {
+    fn kind(&self) -> u32 {
+        if self.what == What::Root { S_IFDIR } else { S_IFCHR }
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        let new = |mode, ino| Attributes::new(mode, 0, 0, DEVICE, ino);
+        Ok(match self.what {
+            What::Root => Attributes { nlink: 2, ..new(S_IFDIR | 0o755, ROOT_INO) },
+            What::Ptmx => Attributes { rdev: device(5, 2), ..new(S_IFCHR | self.fs.ptmx_mode, PTMX_INO) },
+            What::Terminal(number) => {
+                let now = new(0, 0);
+                let slave = pty::slave_attributes(number);
+                let (atime, mtime, ctime) = (now.atime, now.mtime, now.ctime);
+                Attributes { atime, mtime, ctime, ..slave }
+            }
+        })
+    }
+
+    fn caching(&self) -> Caching {
+        if matches!(self.what, What::Terminal(_)) { Caching::Never } else { Caching::Keep }
+    }
+
+    fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        if self.what != What::Root {
+            return Err(Errno::ENOTDIR);
+        }
+        let what = match name {
+            b"ptmx" => What::Ptmx,
+            _ => {
+                let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
+                let number = pty::list().into_iter().find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
+                What::Terminal(number)
+            }
+        };
+        Ok(Arc::new(PtsInode { fs: self.fs.clone(), what }))
+    }
+
+    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+        match self.what {
+            What::Root => Ok(Arc::new(PtsDir(self))),
+            _ => special::open(thread, &self.attributes()?, flags),
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The open root.
+struct PtsDir(Arc<PtsInode>);
+
+impl FileOps for PtsDir {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
+        self.0.attributes()
+    }
+
+    fn read_dir(&self, file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {
+        let mut position = match dots(file, position, sink)? {
+            Ok(position) => position,
+            Err(full) => return Ok(full),
+        };
+        let kind = entry_kind(S_IFCHR & S_IFMT);
+        if position == 2 {
+            if !sink(DirEntry { ino: PTMX_INO, next: 3, kind, name: b"ptmx" }) {
+                return Ok(position);
+            }
+            position = 3;
+        }
+        // Terminal N has position N + 4 behind it, so that a listing goes on whatever comes and goes.
+        for number in pty::list() {
+            let next = u64::from(number) + 4;
+            if next <= position {
+                continue;
+            }
+            let name = number.to_string();
+            if !sink(DirEntry { ino: u64::from(number) + 3, next, kind, name: name.as_bytes() }) {
+                break;
+            }
+            position = next;
+        }
+        Ok(position)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

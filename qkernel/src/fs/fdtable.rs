@@ -1,0 +1,128 @@
+//! File descriptor tables.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::errno::{Errno, Result};
+use crate::fs::OpenFile;
+use crate::sync::Mutex;
+
+/// A file descriptor as a program gives it.
+pub type Fd = i32;
+
+/// The most descriptors a table may hold whatever RLIMIT_NOFILE says (Linux's default nr_open).
+pub const MAX_FDS: usize = 1 << 20;
+
+#[derive(Clone)]
+struct Slot {
+    file: Arc<OpenFile>,
+    close_on_exec: bool,
+}
+
+/// A table of file descriptors, shared by threads (CLONE_FILES).
+#[derive(Default)]
+pub struct FdTable {
+    slots: Mutex<Vec<Option<Slot>>>,
+}
+
+impl FdTable {
+    /// An empty table.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    /// A copy, as fork(2) makes it.
+    pub fn duplicate(&self) -> Arc<Self> {
+        let slots = self.slots.lock().clone();
+        Arc::new(FdTable { slots: Mutex::new(slots) })
+    }
+
+    /// The file of `fd`, or EBADF. Includes O_PATH descriptors.
+    pub fn get(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        self.slots.lock().get(index).and_then(|s| s.as_ref()).map(|s| s.file.clone()).ok_or(Errno::EBADF)
+    }
+
+    /// Puts a file at the lowest free descriptor not below `minimum`; EMFILE when that reaches `limit` (RLIMIT_NOFILE).
+    pub fn insert(&self, file: Arc<OpenFile>, close_on_exec: bool, minimum: Fd, limit: u64) -> Result<Fd> {
+        let mut slots = self.slots.lock();
+        let limit = usize::try_from(limit).unwrap_or(MAX_FDS).min(MAX_FDS);
+        let minimum = usize::try_from(minimum).map_err(|_| Errno::EINVAL)?;
+        if minimum >= limit {
+            return Err(Errno::EINVAL);
+        }
+        let free = slots.iter().skip(minimum).position(Option::is_none).map(|i| i + minimum);
+        let index = free.unwrap_or(slots.len().max(minimum));
+        if index >= limit {
+            return Err(Errno::EMFILE);
+        }
+        if index >= slots.len() {
+            slots.resize(index + 1, None);
+        }
+        slots[index] = Some(Slot { file, close_on_exec });
+        Ok(index as Fd)
+    }
+
+    /// Puts a file at exactly `fd` (dup2(2)): what was there before. EBADF when that is not below `limit`.
+    pub fn replace(
+        &self,
+        fd: Fd,
+        file: Arc<OpenFile>,
+        close_on_exec: bool,
+        limit: u64,
+    ) -> Result<Option<Arc<OpenFile>>> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        if index as u64 >= limit || index >= MAX_FDS {
+            return Err(Errno::EBADF);
+        }
+        let mut slots = self.slots.lock();
+        if index >= slots.len() {
+            slots.resize(index + 1, None);
+        }
+        Ok(slots[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
+    }
+
+    /// Takes a descriptor away: its file, which the caller drops without holding the table.
+    pub fn remove(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        let slot = slots.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        while slots.last().is_some_and(Option::is_none) {
+            slots.pop();
+        }
+        Ok(slot.file)
+    }
+
+    /// FD_CLOEXEC of `fd`.
+    pub fn close_on_exec(&self, fd: Fd) -> Result<bool> {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        self.slots.lock().get(index).and_then(|s| s.as_ref()).map(|s| s.close_on_exec).ok_or(Errno::EBADF)
+    }
+
+    /// Sets FD_CLOEXEC of `fd`.
+    pub fn set_close_on_exec(&self, fd: Fd, on: bool) -> Result {
+        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut slots = self.slots.lock();
+        let slot = slots.get_mut(index).and_then(|s| s.as_mut()).ok_or(Errno::EBADF)?;
+        slot.close_on_exec = on;
+        Ok(())
+    }
+
+    /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for; the caller drops them.
+    pub fn drain(&self, first: Fd, last: Fd, which: impl Fn(bool) -> bool) -> Vec<Arc<OpenFile>> {
+        let mut slots = self.slots.lock();
+        let mut out = Vec::new();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            let fd = index as Fd;
+            if fd >= first && fd <= last && slot.as_ref().is_some_and(|s| which(s.close_on_exec)) {
+                out.extend(slot.take().map(|s| s.file));
+            }
+        }
+        out
+    }
+
+    /// The open descriptors, ascending.
+    pub fn list(&self) -> Vec<Fd> {
+        self.slots.lock().iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as Fd).collect()
+    }
+}

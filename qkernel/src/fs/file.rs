@@ -1,0 +1,306 @@
+//! The open file description (open(2), "open file description") and the operations that kinds of files supply.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use linux_raw_sys::general::{
+    IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO,
+    S_IFSOCK,
+};
+use qlib::Gpa;
+
+use super::attr::{Attributes, SetAttributes, StatFs, device};
+use crate::errno::{Errno, Result};
+use crate::io::IoBuffer;
+use crate::sync::Mutex;
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue};
+
+/// Memory that a file supplies for mmap(2), page by page.
+pub trait Mapping: Send + Sync {
+    /// The page at `index` (in pages from the file's start) for a shared mapping or for a private read: its guest physical address.
+    /// `write`: the page is about to be written through a shared mapping. EFAULT (SIGBUS for the program) past the end.
+    fn page(&self, index: u64, write: bool) -> Result<MappedPage>;
+    /// The number of pages from `index` on that lie contiguously behind it (at least 1), so that a fault can map them in one go.
+    fn run_pages(&self, index: u64) -> u64 {
+        let _ = index;
+        1
+    }
+}
+
+/// What lies behind one page of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappedPage {
+    /// A page of a file window: not counted, the host's page cache.
+    Window(Gpa),
+    /// A frame of guest RAM; the mapping has taken a reference to it for the caller.
+    Frame(Gpa),
+}
+
+/// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on [`FileOps::queue`] and try again".
+#[allow(unused_variables)]
+pub trait FileOps: Send + Sync + Any {
+    /// Reads at `offset` (ignored by streams).
+    fn read(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        let is_dir = self.attributes(file).is_ok_and(|a| a.is_dir());
+        Err(if is_dir { Errno::EISDIR } else { Errno::EINVAL })
+    }
+    /// Writes at `offset` (ignored by streams).
+    fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+    /// Whether reads and writes have a position (else lseek gives ESPIPE).
+    fn is_seekable(&self) -> bool {
+        false
+    }
+    /// Whether a blocking write goes on until everything is written (pipes, stream sockets).
+    fn is_stream(&self) -> bool {
+        false
+    }
+    /// How long a blocking read, or write, waits in nanoseconds; 0: for ever (SO_RCVTIMEO, SO_SNDTIMEO).
+    fn wait_limit_ns(&self, writes: bool) -> u64 {
+        0
+    }
+    /// Readiness now.
+    fn poll(&self, file: &OpenFile) -> PollMask {
+        PollMask::READ | PollMask::WRITE
+    }
+    /// Where changes of readiness are told; `None` for files that are always ready (epoll refuses those with EPERM).
+    fn queue(&self) -> Option<&WaitQueue> {
+        None
+    }
+    /// ioctl(2).
+    fn ioctl(&self, thread: &Arc<Thread>, file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        Err(Errno::ENOTTY)
+    }
+    /// The memory for mmap(2); `writable`: shared and writable.
+    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+        Err(Errno::ENODEV)
+    }
+    /// File status flags (O_NONBLOCK, O_APPEND, O_ASYNC) are about to change by fcntl(2).
+    fn set_flags(&self, file: &OpenFile, flags: u32) -> Result {
+        Ok(())
+    }
+    /// stat(2) of the open file.
+    fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
+        match &file.path {
+            Some(place) => place.attributes(),
+            None => Ok(anonymous_attributes()),
+        }
+    }
+    /// chmod(2), chown(2), utimensat(2) of the open file.
+    fn set_attributes(&self, file: &OpenFile, change: &SetAttributes) -> Result {
+        file.path.as_ref().ok_or(Errno::EPERM)?.inode().set_attributes(change)
+    }
+    /// ftruncate(2): the new length in bytes.
+    fn truncate(&self, file: &OpenFile, size: u64) -> Result {
+        Err(Errno::EINVAL)
+    }
+    /// fallocate(2).
+    fn allocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result {
+        Err(Errno::ENODEV)
+    }
+    /// fsync(2).
+    fn sync(&self, file: &OpenFile, data_only: bool) -> Result {
+        Err(Errno::EINVAL)
+    }
+    /// statfs(2) of the file system it lies in.
+    fn statfs(&self, file: &OpenFile) -> Result<StatFs> {
+        match &file.path {
+            Some(place) => place.dentry.fs.statfs(),
+            None => Ok(crate::fs::inode::simple_statfs(ANON_INODE_FS_MAGIC)),
+        }
+    }
+    /// Entries of a directory from `position` on, without "." and ".." if the file system has none of its own: the position at
+    /// which to go on. ENOTDIR when it is none.
+    fn read_dir(&self, file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {
+        Err(Errno::ENOTDIR)
+    }
+    /// SEEK_DATA (`data`) or SEEK_HOLE of lseek(2) from `offset`; ENXIO past the end.
+    fn seek_data(&self, file: &OpenFile, offset: u64, data: bool) -> Result<u64> {
+        let size = self.attributes(file)?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        Ok(if data { offset } else { size })
+    }
+    /// What /proc/PID/fd shows for files without a place in the tree: "pipe:[1]", "anon_inode:[eventpoll]" …
+    fn label(&self, file: &OpenFile) -> Vec<u8> {
+        let attributes = self.attributes(file).unwrap_or_default();
+        match attributes.kind() {
+            S_IFIFO => alloc::format!("pipe:[{}]", attributes.ino).into_bytes(),
+            S_IFSOCK => alloc::format!("socket:[{}]", attributes.ino).into_bytes(),
+            _ => b"anon_inode:[file]".to_vec(),
+        }
+    }
+    /// Lines that /proc/PID/fdinfo shows besides the common ones.
+    fn details(&self, file: &OpenFile) -> Vec<u8> {
+        Vec::new()
+    }
+    /// The last descriptor is gone.
+    fn release(&self, file: &OpenFile) {}
+    /// For the kinds that system calls ask for by type (sockets, epoll, directories …): `self`.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// ANON_INODE_FS_MAGIC (statfs(2)).
+const ANON_INODE_FS_MAGIC: u32 = 0x0904_1934;
+
+/// What stat(2) tells of files that are no more than a descriptor.
+fn anonymous_attributes() -> Attributes {
+    Attributes { mode: 0o600, nlink: 1, ino: 1, block_size: 4096, dev: device(0, 0xf), ..Attributes::default() }
+}
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// The position after it.
+    pub next: u64,
+    /// DT_*.
+    pub kind: u8,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// Takes directory entries; false: this one did not fit, stop before it.
+pub type DirSink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
+
+/// Somebody who has to know when a description is gone (an epoll item).
+pub trait CloseHook: Send + Sync {
+    /// Its last descriptor was closed; `ops` are still there.
+    fn closed(&self, ops: &dyn FileOps);
+    /// Tells hooks apart, to remove one.
+    fn id(&self) -> usize;
+}
+
+/// An open file description: shared by dup(2) and fork(2).
+pub struct OpenFile {
+    /// What kind of file it is.
+    pub ops: Arc<dyn FileOps>,
+    /// O_* access mode and status flags.
+    flags: AtomicU32,
+    /// The file position in bytes.
+    pub position: Mutex<u64>,
+    /// F_SETOWN: a process, or minus a process group, that is to get SIGIO.
+    owner: AtomicI32,
+    /// Where it was opened, for /proc and for the *at calls: set by the VFS.
+    pub path: Option<crate::fs::Location>,
+    /// Who has to know when it is gone.
+    pub close_hooks: Mutex<Vec<Arc<dyn CloseHook>>>,
+}
+
+impl OpenFile {
+    /// A new description.
+    pub fn new(ops: Arc<dyn FileOps>, flags: u32) -> Arc<Self> {
+        Self::at(ops, flags, None)
+    }
+
+    /// A new description of a file with a place in the tree.
+    pub fn at(ops: Arc<dyn FileOps>, flags: u32, path: Option<crate::fs::Location>) -> Arc<Self> {
+        Arc::new(OpenFile {
+            ops,
+            flags: AtomicU32::new(flags),
+            position: Mutex::new(0),
+            owner: AtomicI32::new(0),
+            path,
+            close_hooks: Mutex::default(),
+        })
+    }
+
+    /// O_* flags now.
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the flags.
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags, Ordering::Relaxed);
+    }
+
+    /// What F_SETOWN set. SIGIO itself is not sent.
+    pub fn owner(&self) -> i32 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// F_SETOWN.
+    pub fn set_owner(&self, owner: i32) {
+        self.owner.store(owner, Ordering::Relaxed);
+    }
+
+    /// Whether O_NONBLOCK is set.
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags() & O_NONBLOCK != 0
+    }
+
+    /// Whether O_APPEND is set.
+    pub fn is_append(&self) -> bool {
+        self.flags() & O_APPEND != 0
+    }
+
+    /// Whether it was opened for reading.
+    pub fn is_readable(&self) -> bool {
+        self.flags() & O_PATH == 0 && matches!(self.flags() & O_ACCMODE, O_RDONLY | O_RDWR)
+    }
+
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.flags() & O_PATH == 0 && matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
+    }
+
+    /// The operations as a concrete kind.
+    pub fn downcast<T: FileOps>(&self) -> Option<&T> {
+        self.ops.as_any().downcast_ref()
+    }
+
+    /// stat(2).
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.ops.attributes(self)
+    }
+
+    /// Readiness now.
+    pub fn poll(&self) -> PollMask {
+        self.ops.poll(self)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        super::lock::file_gone(self);
+        if self.flags() & O_PATH == 0 {
+            super::notify::file_event(self, if self.is_writable() { IN_CLOSE_WRITE } else { IN_CLOSE_NOWRITE });
+        }
+        let ops = self.ops.clone();
+        for hook in core::mem::take(self.close_hooks.get_mut()) {
+            hook.closed(&*ops);
+        }
+        ops.release(self);
+    }
+}
+
+/// DT_* of a mode's type.
+pub fn entry_kind(mode: u32) -> u8 {
+    (mode >> 12 & 0xf) as u8
+}
+
+/// Gives out "." and ".." of a directory whose file system has none, at positions 1 and 2: where to go on (at least 2), or as `Err`
+/// where it got full.
+pub fn dots(file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<core::result::Result<u64, u64>> {
+    const DT_DIR: u8 = 4;
+    if position >= 2 {
+        return Ok(Ok(position));
+    }
+    let place = file.path.as_ref().ok_or(Errno::ENOTDIR)?;
+    let own = place.attributes()?.ino;
+    if position == 0 && !sink(DirEntry { ino: own, next: 1, kind: DT_DIR, name: b"." }) {
+        return Ok(Err(0));
+    }
+    let parent = place.parent().inode().permissions()?.ino;
+    if !sink(DirEntry { ino: parent, next: 2, kind: DT_DIR, name: b".." }) {
+        return Ok(Err(1));
+    }
+    Ok(Ok(2))
+}

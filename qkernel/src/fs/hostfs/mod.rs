@@ -1,0 +1,104 @@
+//! Host files: a tree of files beneath a handle that qvisor gave, reached by relative paths through the door. No host
+//! descriptor is held for a name, only for open files.
+
+mod file;
+mod node;
+pub mod stream;
+pub mod window;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+
+use qlib::host::Op;
+use zerocopy::FromZeros;
+
+pub use file::HostFile;
+pub use node::HostNode;
+use window::HostMapping;
+
+use super::attr::{Attributes, StatFs, Statx};
+use super::inode::{FileSystem, Inode};
+use crate::errno::Result;
+use crate::host::Call;
+use crate::sync::Mutex;
+
+/// A host tree.
+pub struct HostFs {
+    root: u32,
+    /// How long names and attributes are believed without asking, in nanoseconds.
+    trust_ns: u64,
+    root_node: Mutex<Weak<HostNode>>,
+    this: Weak<HostFs>,
+    /// Mappings in use, by device, inode and whether they are writable.
+    mappings: Mutex<BTreeMap<(u64, u64, bool), Weak<HostMapping>>>,
+}
+
+impl HostFs {
+    /// The tree beneath the host handle `root`, a directory or a single file, which others may change at any time.
+    pub fn new(root: u32) -> Result<Arc<Self>> {
+        Self::with_trust(root, 0)
+    }
+
+    /// A tree that belongs to the container alone: what is known is believed for a second (as FUSE does by default),
+    /// unless it is changed from here.
+    pub fn owned(root: u32) -> Result<Arc<Self>> {
+        Self::with_trust(root, 1_000_000_000)
+    }
+
+    fn with_trust(root: u32, trust_ns: u64) -> Result<Arc<Self>> {
+        let fs = Arc::new_cyclic(|this| HostFs {
+            root,
+            trust_ns,
+            root_node: Mutex::default(),
+            this: this.clone(),
+            mappings: Mutex::default(),
+        });
+        // The root must be there: what follows relies on it.
+        stat_path(root, b"")?;
+        Ok(fs)
+    }
+
+    /// The handle that paths are relative to.
+    pub(super) fn handle(&self) -> u32 {
+        self.root
+    }
+}
+
+impl FileSystem for HostFs {
+    fn type_name(&self) -> &'static str {
+        "host"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        let known = self.root_node.lock().upgrade();
+        if let Some(node) = known {
+            return node;
+        }
+        let fs = self.this.upgrade().expect("a file system in use is alive");
+        let attributes = stat_path(self.root, b"").unwrap_or_default();
+        let node = HostNode::new(fs, None, b"", attributes);
+        *self.root_node.lock() = Arc::downgrade(&node);
+        node
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let mut out = StatFs::new_box_zeroed().map_err(|_| crate::Errno::ENOMEM)?;
+        Call::on(Op::StatFs, self.root).bytes_out(zerocopy::IntoBytes::as_mut_bytes(&mut *out)).run()?;
+        Ok(*out)
+    }
+}
+
+/// statx of a path beneath `root`.
+fn stat_path(root: u32, path: &[u8]) -> Result<Attributes> {
+    let mut out = Statx::new_box_zeroed().map_err(|_| crate::Errno::ENOMEM)?;
+    let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut *out);
+    Call::on(Op::StatPath, root).bytes(path).bytes_out(bytes).run()?;
+    Ok(Attributes::from_statx(&out))
+}
+
+/// statx of an open handle.
+pub fn stat_handle(handle: u32) -> Result<Attributes> {
+    let mut out = Statx::new_box_zeroed().map_err(|_| crate::Errno::ENOMEM)?;
+    Call::on(Op::Stat, handle).bytes_out(zerocopy::IntoBytes::as_mut_bytes(&mut *out)).run()?;
+    Ok(Attributes::from_statx(&out))
+}

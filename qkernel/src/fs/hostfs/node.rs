@@ -1,0 +1,439 @@
+//! A name in a host tree.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::{
+    AT_REMOVEDIR, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE, O_TRUNC, RENAME_EXCHANGE, S_IFDIR,
+    S_IFMT, S_IFREG,
+};
+use qlib::host::Op;
+
+use super::{HostFile, HostFs, file, stat_path};
+use crate::errno::{Errno, Result};
+use crate::fs::FileOps;
+use crate::fs::attr::{Attributes, SetAttributes, SetTime};
+use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
+use crate::fs::special;
+use crate::host::{Call, Handle};
+use crate::sync::Mutex;
+use crate::task::Thread;
+use crate::time;
+
+/// A name in a host tree. Two names of one host file are two nodes; what they share is found by device and inode.
+pub struct HostNode {
+    fs: Arc<HostFs>,
+    place: Mutex<Place>,
+    kind: u32,
+    last: Mutex<Last>,
+    /// Where a symbolic link leads, once it was read.
+    target: Mutex<Option<Vec<u8>>>,
+}
+
+struct Place {
+    /// `None` for the root.
+    parent: Option<Arc<HostNode>>,
+    name: Vec<u8>,
+    /// The name is gone.
+    gone: bool,
+}
+
+/// What the host said last, and in which walk.
+struct Last {
+    attributes: Attributes,
+    /// 0: something was changed since.
+    walk: u64,
+    at_ns: u64,
+}
+
+impl HostNode {
+    pub(super) fn new(
+        fs: Arc<HostFs>,
+        parent: Option<Arc<HostNode>>,
+        name: &[u8],
+        attributes: Attributes,
+    ) -> Arc<Self> {
+        Arc::new(HostNode {
+            fs,
+            place: Mutex::new(Place { parent, name: name.to_vec(), gone: false }),
+            kind: attributes.mode & S_IFMT,
+            last: Mutex::new(Last { attributes, walk: current_walk(), at_ns: time::monotonic_ns() }),
+            target: Mutex::new(None),
+        })
+    }
+
+    /// The file system it belongs to.
+    pub fn fs(&self) -> &Arc<HostFs> {
+        &self.fs
+    }
+
+    /// Its path beneath the root; ENOENT when its name is gone.
+    fn path(&self) -> Result<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut parent = self.collect(&mut names)?;
+        while let Some(node) = parent {
+            parent = node.collect(&mut names)?;
+        }
+        let mut path = Vec::with_capacity(names.iter().map(|n| n.len() + 1).sum());
+        for name in names.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        Ok(path)
+    }
+
+    fn collect(&self, names: &mut Vec<Vec<u8>>) -> Result<Option<Arc<HostNode>>> {
+        let place = self.place.lock();
+        if place.gone {
+            return Err(Errno::ENOENT);
+        }
+        if place.parent.is_some() {
+            names.push(place.name.clone());
+        }
+        Ok(place.parent.clone())
+    }
+
+    fn child_path(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let mut path = self.path()?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Ok(path)
+    }
+
+    /// Notes what the host says of it.
+    pub(super) fn learn(&self, attributes: &Attributes) {
+        let new = Last { attributes: *attributes, walk: current_walk(), at_ns: time::monotonic_ns() };
+        let old = core::mem::replace(&mut *self.last.lock(), new);
+        if old.attributes.ctime != attributes.ctime {
+            *self.target.lock() = None;
+        }
+    }
+
+    /// What the host said last, if that still counts.
+    fn known(&self) -> Option<Attributes> {
+        let last = self.last.lock();
+        if last.walk == current_walk() {
+            return Some(last.attributes);
+        }
+        // A further name of the same file may have changed it.
+        let is_alone = self.kind == S_IFDIR || last.attributes.nlink == 1;
+        let trusted = last.walk != 0 && is_alone && self.fs.trust_ns > 0;
+        (trusted && time::monotonic_ns().saturating_sub(last.at_ns) < self.fs.trust_ns).then_some(last.attributes)
+    }
+
+    /// What is known of it is old from now on.
+    pub(super) fn is_changed(&self) {
+        self.last.lock().walk = 0;
+    }
+
+    fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let attributes = stat_path(self.fs.handle(), &self.child_path(name)?)?;
+        Ok(HostNode::new(self.fs.clone(), Some(self.clone()), name, attributes))
+    }
+
+    /// Opens the host's file or directory.
+    fn open_host(self: Arc<Self>, flags: u32) -> Result<Arc<HostFile>> {
+        if flags & O_TRUNC != 0 {
+            self.is_changed();
+        }
+        let wanted = if self.kind == S_IFDIR { O_DIRECTORY } else { flags & O_TRUNC };
+        let handle = Call::on(Op::Open, self.fs.handle())
+            .bytes(&self.path()?)
+            .arg(0, u64::from(file::host_flags(flags) | wanted | O_NOFOLLOW))
+            .run()?;
+        Ok(HostFile::new(Handle::new(handle as u32), self))
+    }
+
+    fn new_child(self: &Arc<Self>, call: Call, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        call.arg(0, u64::from(new.mode)).arg(1, u64::from(new.uid)).arg(2, u64::from(new.gid)).run()?;
+        self.is_changed();
+        self.child(name)
+    }
+
+    fn set_gone(&self) {
+        self.place.lock().gone = true;
+        self.is_changed();
+    }
+
+    fn other(inode: &Arc<dyn Inode>) -> Result<&HostNode> {
+        inode.downcast::<HostNode>().ok_or(Errno::EXDEV)
+    }
+}
+
+/// Sets attributes of `path` beneath `handle`.
+pub(super) fn set_attributes(handle: u32, path: &[u8], change: &SetAttributes) -> Result {
+    let mut mask = 0;
+    let mut set = |bit: u64, on: bool| mask |= if on { bit } else { 0 };
+    set(1, change.mode.is_some());
+    set(2, change.uid.is_some());
+    set(4, change.gid.is_some());
+    let mut time = |time: Option<SetTime>, explicit: u64, now: u64| match time {
+        None => 0,
+        Some(SetTime::Now) => {
+            set(now, true);
+            0
+        }
+        Some(SetTime::At(time)) => {
+            set(explicit, true);
+            time.sec.wrapping_mul(1_000_000_000).wrapping_add(time.nsec) as u64
+        }
+    };
+    let (atime, mtime) = (time(change.atime, 8, 32), time(change.mtime, 16, 64));
+    let owner = u64::from(change.uid.unwrap_or(0)) | u64::from(change.gid.unwrap_or(0)) << 32;
+    Call::on(Op::SetAttr, handle)
+        .bytes(path)
+        .arg(0, mask)
+        .arg(1, u64::from(change.mode.unwrap_or(0)))
+        .arg(2, owner)
+        .arg(3, atime)
+        .arg(4, mtime)
+        .run()?;
+    Ok(())
+}
+
+impl Inode for HostNode {
+    fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        let attributes = stat_path(self.fs.handle(), &self.path()?)?;
+        self.learn(&attributes);
+        Ok(attributes)
+    }
+
+    fn permissions(&self) -> Result<Attributes> {
+        Ok(self.last.lock().attributes)
+    }
+
+    fn caching(&self) -> Caching {
+        Caching::Check
+    }
+
+    fn revalidate(&self) -> Result<bool> {
+        if self.known().is_some() {
+            return Ok(true);
+        }
+        let attributes = stat_path(self.fs.handle(), &self.path()?)?;
+        let same = {
+            let last = self.last.lock();
+            (attributes.dev, attributes.ino, attributes.kind())
+                == (last.attributes.dev, last.attributes.ino, last.attributes.kind())
+        };
+        if same {
+            self.learn(&attributes);
+        } else {
+            self.set_gone();
+        }
+        Ok(same)
+    }
+
+    fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        if self.kind != S_IFDIR {
+            return Err(Errno::ENOTDIR);
+        }
+        self.child(name)
+    }
+
+    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+        if self.kind != S_IFREG && self.kind != S_IFDIR {
+            let attributes = self.attributes()?;
+            return special::open(thread, &attributes, flags);
+        }
+        Ok(self.open_host(flags)?)
+    }
+
+    fn open_data(self: Arc<Self>) -> Result<Arc<dyn FileOps>> {
+        Ok(self.open_host(O_RDONLY)?)
+    }
+
+    fn read_link(&self, _thread: Option<&Arc<Thread>>) -> Result<Link> {
+        // A link never changes; that its name means another one now shows in its times.
+        let known = self.target.lock().clone();
+        if let Some(target) = known {
+            return Ok(Link::Path(target));
+        }
+        let mut target = alloc::vec![0; 4096];
+        let len = Call::on(Op::ReadLink, self.fs.handle()).bytes(&self.path()?).bytes_out(&mut target).run()?;
+        target.truncate(len as usize);
+        *self.target.lock() = Some(target.clone());
+        Ok(Link::Path(target))
+    }
+
+    fn create(self: Arc<Self>, name: &[u8], new: &NewNode, flags: u32) -> Result<Created> {
+        let handle = Call::on(Op::Create, self.fs.handle())
+            .bytes(&self.child_path(name)?)
+            .arg(0, u64::from(file::host_flags(flags) | O_CREAT | O_EXCL | O_NOFOLLOW))
+            .arg(1, u64::from(new.mode & 0o7777))
+            .arg(2, u64::from(new.uid))
+            .arg(3, u64::from(new.gid))
+            .run()?;
+        let handle = Handle::new(handle as u32);
+        self.is_changed();
+        let attributes = super::stat_handle(handle.number())?;
+        let node = HostNode::new(self.fs.clone(), Some(self.clone()), name, attributes);
+        let ops: Arc<dyn FileOps> = HostFile::new(handle, node.clone());
+        Ok((node, Some(ops)))
+    }
+
+    fn create_unnamed(self: Arc<Self>, new: &NewNode, flags: u32) -> Result<Created> {
+        let path = self.path()?;
+        if path.is_empty() {
+            // The door has no way to name the root itself for this.
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let handle = Call::on(Op::Create, self.fs.handle())
+            .bytes(&path)
+            .arg(0, u64::from(file::host_flags(flags) | O_TMPFILE))
+            .arg(1, u64::from(new.mode & 0o7777))
+            .arg(2, u64::from(new.uid))
+            .arg(3, u64::from(new.gid))
+            .run()?;
+        let handle = Handle::new(handle as u32);
+        let node = HostNode::new(self.fs.clone(), None, b"", super::stat_handle(handle.number())?);
+        node.set_gone();
+        let ops: Arc<dyn FileOps> = HostFile::new(handle, node.clone());
+        Ok((node, Some(ops)))
+    }
+
+    fn make_dir(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let call = Call::on(Op::MkDir, self.fs.handle());
+        let path = self.child_path(name)?;
+        self.new_child(call.bytes(&path), name, new)
+    }
+
+    fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let call = Call::on(Op::MkNod, self.fs.handle());
+        let path = self.child_path(name)?;
+        self.new_child(call.bytes(&path), name, new)
+    }
+
+    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let call = Call::on(Op::SymLink, self.fs.handle());
+        let path = self.child_path(name)?;
+        // The target may be a slice of anything: the host reads only the kernel's heap.
+        let target = target.to_vec();
+        self.new_child(call.bytes(&path).bytes(&target), name, new)
+    }
+
+    fn link(self: Arc<Self>, name: &[u8], target: &Arc<dyn Inode>) -> Result<Arc<dyn Inode>> {
+        let target = Self::other(target)?;
+        let old = target.path()?;
+        target.is_changed();
+        let new = self.child_path(name)?;
+        Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
+        self.is_changed();
+        self.child(name)
+    }
+
+    fn unlink(&self, name: &[u8], child: &Arc<dyn Inode>) -> Result {
+        let flags = if child.is_dir() { AT_REMOVEDIR } else { 0 };
+        Call::on(Op::Unlink, self.fs.handle()).bytes(&self.child_path(name)?).arg(0, u64::from(flags)).run()?;
+        self.is_changed();
+        Self::other(child)?.set_gone();
+        Ok(())
+    }
+
+    fn rename(&self, name: &[u8], rename: &Rename<'_>) -> Result {
+        let to = rename.to.clone();
+        let target = Self::other(&to)?;
+        if !Arc::ptr_eq(&self.fs, &target.fs) {
+            return Err(Errno::EXDEV);
+        }
+        let (from_path, to_path) = (self.child_path(name)?, target.child_path(rename.to_name)?);
+        Call::on(Op::Rename, self.fs.handle())
+            .bytes(&from_path)
+            .bytes(&to_path)
+            .arg(0, u64::from(rename.flags))
+            .run()?;
+        self.is_changed();
+        target.is_changed();
+        let child = Self::other(rename.child)?;
+        let from_place = (child.place.lock().parent.clone(), name.to_vec());
+        let (to_parent, to_name) = (arc_of(rename.to)?, rename.to_name.to_vec());
+        if let Some(replaced) = rename.replaced {
+            let replaced = Self::other(replaced)?;
+            if rename.flags & RENAME_EXCHANGE != 0 {
+                replaced.move_to(from_place.0, from_place.1);
+            } else {
+                replaced.set_gone();
+            }
+        }
+        child.move_to(Some(to_parent), to_name);
+        Ok(())
+    }
+
+    fn set_attributes(&self, change: &SetAttributes) -> Result {
+        set_attributes(self.fs.handle(), &self.path()?, change)?;
+        change.apply(&mut self.last.lock().attributes);
+        self.is_changed();
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result {
+        let handle = Call::on(Op::Open, self.fs.handle())
+            .bytes(&self.path()?)
+            .arg(0, u64::from(linux_raw_sys::general::O_WRONLY | O_NOFOLLOW))
+            .run()?;
+        let handle = Handle::new(handle as u32);
+        self.is_changed();
+        Call::on(Op::Truncate, handle.number()).arg(0, size).run()?;
+        Ok(())
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let mut value = alloc::vec![0; 65536];
+        let (path, name) = (self.path()?, name.to_vec());
+        let call = Call::on(Op::GetXattr, self.fs.handle()).bytes(&path).bytes(&name);
+        let len = call.bytes_out(&mut value).run()?;
+        value.truncate(len as usize);
+        Ok(value)
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
+        let (path, name, value) = (self.path()?, name.to_vec(), value.to_vec());
+        let call = Call::on(Op::SetXattr, self.fs.handle()).bytes(&path).bytes(&name).bytes(&value);
+        call.arg(0, u64::from(flags)).run()?;
+        self.is_changed();
+        Ok(())
+    }
+
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        let mut names = alloc::vec![0; 65536];
+        let len = Call::on(Op::ListXattr, self.fs.handle()).bytes(&self.path()?).bytes_out(&mut names).run()?;
+        names.truncate(len as usize);
+        Ok(names)
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result {
+        let (path, name) = (self.path()?, name.to_vec());
+        Call::on(Op::RemoveXattr, self.fs.handle()).bytes(&path).bytes(&name).run()?;
+        self.is_changed();
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl HostNode {
+    fn move_to(&self, parent: Option<Arc<HostNode>>, name: Vec<u8>) {
+        let old = core::mem::replace(&mut *self.place.lock(), Place { parent, name, gone: false });
+        drop(old);
+    }
+}
+
+/// The node itself behind an inode.
+fn arc_of(inode: &Arc<dyn Inode>) -> Result<Arc<HostNode>> {
+    let any: Arc<dyn Any + Send + Sync> = inode.clone();
+    any.downcast().map_err(|_| Errno::EXDEV)
+}

@@ -1,0 +1,42 @@
+//! Files: what an open file is, descriptors, the tree of names, and (in the modules) the file systems.
+
+pub mod attr;
+pub mod context;
+pub mod cpu;
+pub mod dentry;
+pub mod dev;
+pub mod devpts;
+pub mod fdtable;
+pub mod file;
+pub mod hostfs;
+pub mod inode;
+pub mod location;
+pub mod lock;
+pub mod memfd;
+pub mod mount;
+pub mod notify;
+pub mod open;
+pub mod overlay;
+pub mod perm;
+pub mod proc;
+pub mod setup;
+pub mod shmem;
+pub mod special;
+pub mod synth;
+pub mod sysfs;
+pub mod tmpfs;
+pub mod walk;
+
+#[cfg(test)]
+mod tests;
+
+pub use attr::Attributes;
+pub use context::FsContext;
+pub use fdtable::{Fd, FdTable};
+pub use file::{CloseHook, FileOps, MappedPage, Mapping, OpenFile};
+pub use hostfs::stream::host_stream;
+pub use hostfs::window::window_bytes;
+pub use location::Location;
+pub use open::{exec_creds, lookup, open, open_exec};
+pub use setup::mount_container;
+pub use shmem::{shared_memory, swap_out_objects};

@@ -1,0 +1,289 @@
+//! inotify(7): what happens to files, told to those who watch them. Only what goes through this kernel is seen.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::{
+    IN_ALL_EVENTS, IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_IGNORED,
+    IN_ISDIR, IN_MASK_ADD, IN_MASK_CREATE, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO, IN_ONESHOT, IN_ONLYDIR,
+    IN_Q_OVERFLOW,
+};
+use linux_raw_sys::ioctl::FIONREAD;
+use qlib::Va;
+
+use super::dentry::Dentry;
+use super::{FileOps, Location, OpenFile};
+use crate::errno::{Errno, Result};
+use crate::io::IoBuffer;
+use crate::sync::{Mutex, mutex};
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue};
+
+/// fs.inotify.max_queued_events.
+const MAX_EVENTS: usize = 16384;
+/// fs.inotify.max_user_watches.
+const MAX_WATCHES: usize = 65536;
+
+/// Which file: device and inode number.
+type Id = (u64, u64);
+
+struct Watch {
+    id: Id,
+    mask: u32,
+    /// Keeps the name known, so that the number is not used again.
+    _dentry: Arc<Dentry>,
+}
+
+struct Event {
+    wd: i32,
+    mask: u32,
+    cookie: u32,
+    name: Vec<u8>,
+}
+
+impl Event {
+    fn len(&self) -> usize {
+        16 + if self.name.is_empty() { 0 } else { (self.name.len() + 1).next_multiple_of(16) }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let len = self.len();
+        let mut out = Vec::with_capacity(len);
+        for word in [self.wd as u32, self.mask, self.cookie, (len - 16) as u32] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&self.name);
+        out.resize(len, 0);
+        out
+    }
+}
+
+#[derive(Default)]
+struct State {
+    watches: BTreeMap<i32, Watch>,
+    last_wd: i32,
+    events: VecDeque<Event>,
+}
+
+/// An inotify instance.
+pub struct Inotify {
+    state: Mutex<State>,
+    queue: WaitQueue,
+}
+
+/// All instances.
+static INSTANCES: Mutex<Vec<Weak<Inotify>>> = mutex(Vec::new());
+
+fn id_of(place: &Location) -> Result<Id> {
+    let attributes = place.inode().permissions()?;
+    Ok((attributes.dev, attributes.ino))
+}
+
+impl Inotify {
+    /// A new instance.
+    pub fn new() -> Arc<Self> {
+        let instance = Arc::new(Inotify { state: Mutex::default(), queue: WaitQueue::new() });
+        let mut instances = INSTANCES.lock();
+        instances.retain(|i| i.strong_count() > 0);
+        instances.push(Arc::downgrade(&instance));
+        drop(instances);
+        instance
+    }
+
+    /// inotify_add_watch(2): the watch descriptor.
+    pub fn add(&self, place: &Location, mask: u32) -> Result<i32> {
+        let id = id_of(place)?;
+        let mut state = self.state.lock();
+        let kept = mask & (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK);
+        if let Some((wd, watch)) = state.watches.iter_mut().find(|(_, w)| w.id == id) {
+            if mask & IN_MASK_CREATE != 0 {
+                return Err(Errno::EEXIST);
+            }
+            watch.mask = if mask & IN_MASK_ADD != 0 { watch.mask | kept } else { kept };
+            return Ok(*wd);
+        }
+        if state.watches.len() >= MAX_WATCHES {
+            return Err(Errno::ENOSPC);
+        }
+        state.last_wd = state.last_wd.checked_add(1).ok_or(Errno::ENOSPC)?;
+        let wd = state.last_wd;
+        state.watches.insert(wd, Watch { id, mask: kept, _dentry: place.dentry.clone() });
+        Ok(wd)
+    }
+
+    /// inotify_rm_watch(2).
+    pub fn remove(&self, wd: i32) -> Result {
+        let watch = self.state.lock().watches.remove(&wd).ok_or(Errno::EINVAL)?;
+        drop(watch);
+        self.push(Event { wd, mask: IN_IGNORED, cookie: 0, name: Vec::new() });
+        Ok(())
+    }
+
+    fn push(&self, event: Event) {
+        {
+            let mut state = self.state.lock();
+            let same = |last: &Event| {
+                (last.wd, last.mask, last.cookie) == (event.wd, event.mask, event.cookie) && last.name == event.name
+            };
+            if state.events.back().is_some_and(same) {
+                return;
+            }
+            match state.events.len() {
+                n if n > MAX_EVENTS => return,
+                n if n == MAX_EVENTS => {
+                    let overflow = Event { wd: -1, mask: IN_Q_OVERFLOW, cookie: 0, name: Vec::new() };
+                    state.events.push_back(overflow);
+                }
+                _ => state.events.push_back(event),
+            }
+        }
+        self.queue.wake(PollMask::READ);
+    }
+
+    /// Something happened to `id`, or to `name` in it.
+    fn tell(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
+        let found = {
+            let state = self.state.lock();
+            let mut matching = state.watches.iter().filter(|(_, w)| w.id == id && w.mask & mask & IN_ALL_EVENTS != 0);
+            matching.next().map(|(wd, w)| (*wd, w.mask))
+        };
+        let Some((wd, watched)) = found else { return };
+        self.push(Event { wd, mask, cookie, name: name.to_vec() });
+        if watched & IN_ONESHOT != 0 || mask & IN_DELETE_SELF != 0 {
+            // It may have been removed meanwhile.
+            let _ = self.remove(wd);
+        }
+    }
+}
+
+impl FileOps for Inotify {
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        let mut stored = 0;
+        loop {
+            let next = self.state.lock().events.pop_front();
+            let Some(event) = next else {
+                return if stored > 0 { Ok(stored) } else { Err(Errno::EAGAIN) };
+            };
+            if event.len() > buffer.remaining() {
+                self.state.lock().events.push_front(event);
+                return if stored > 0 { Ok(stored) } else { Err(Errno::EINVAL) };
+            }
+            stored += buffer.put(&event.bytes())?;
+        }
+    }
+
+    fn poll(&self, _file: &OpenFile) -> PollMask {
+        if self.state.lock().events.is_empty() { PollMask::empty() } else { PollMask::READ }
+    }
+
+    fn queue(&self) -> Option<&WaitQueue> {
+        Some(&self.queue)
+    }
+
+    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        if command != FIONREAD {
+            return Err(Errno::ENOTTY);
+        }
+        let bytes: usize = self.state.lock().events.iter().map(Event::len).sum();
+        thread.mm().write(Va(argument), &(bytes as i32))?;
+        Ok(0)
+    }
+
+    fn label(&self, _file: &OpenFile) -> Vec<u8> {
+        b"anon_inode:inotify".to_vec()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Flags that inotify_add_watch(2) takes besides events.
+pub const ADD_FLAGS: u32 =
+    IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_MASK_ADD | IN_MASK_CREATE | IN_ONESHOT | IN_ONLYDIR | IN_ALL_EVENTS;
+
+fn instances() -> Vec<Arc<Inotify>> {
+    let list = INSTANCES.lock();
+    if list.is_empty() { Vec::new() } else { list.iter().filter_map(Weak::upgrade).collect() }
+}
+
+/// Something (IN_*) happened to what lies at `place`: told to its watchers and to those of its directory.
+pub fn event(place: &Location, mask: u32) {
+    let instances = instances();
+    if instances.is_empty() {
+        return;
+    }
+    let is_dir = if place.inode().is_dir() { IN_ISDIR } else { 0 };
+    let own = id_of(place);
+    let parent = place.dentry.parent().filter(|_| !place.dentry.is_unlinked());
+    let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| (a.dev, a.ino));
+    for instance in instances {
+        if let Ok(id) = own {
+            instance.tell(id, mask | is_dir, 0, b"");
+        }
+        if let Some(id) = above {
+            instance.tell(id, mask | is_dir, 0, &place.dentry.name());
+        }
+    }
+}
+
+/// The same for an open file.
+pub fn file_event(file: &OpenFile, mask: u32) {
+    if let Some(place) = &file.path {
+        event(place, mask);
+    }
+}
+
+/// A name came (IN_CREATE) or went (IN_DELETE) in `directory`.
+pub fn name_event(directory: &Location, name: &[u8], mask: u32, is_dir: bool) {
+    let instances = instances();
+    if instances.is_empty() {
+        return;
+    }
+    let Ok(id) = id_of(directory) else { return };
+    for instance in instances {
+        instance.tell(id, mask | if is_dir { IN_ISDIR } else { 0 }, 0, name);
+    }
+}
+
+/// `name` was made in `directory`.
+pub fn created(directory: &Location, name: &[u8], is_dir: bool) {
+    name_event(directory, name, IN_CREATE, is_dir);
+}
+
+/// `child` was removed from `directory`; with its last name it is gone itself.
+pub fn removed(directory: &Location, name: &[u8], child: &Location, was_last: bool) {
+    let instances = instances();
+    if instances.is_empty() {
+        return;
+    }
+    if let Ok(id) = id_of(child) {
+        for instance in instances {
+            instance.tell(id, if was_last { IN_DELETE_SELF } else { IN_ATTRIB }, 0, b"");
+        }
+    }
+    name_event(directory, name, IN_DELETE, child.inode().is_dir());
+}
+
+/// `child` got another name.
+pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location) {
+    let instances = instances();
+    if instances.is_empty() {
+        return;
+    }
+    static COOKIE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+    let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed) + 1;
+    let is_dir = if child.inode().is_dir() { IN_ISDIR } else { 0 };
+    for instance in instances {
+        for ((directory, name), mask) in [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)] {
+            if let Ok(id) = id_of(directory) {
+                instance.tell(id, mask | is_dir, cookie, name);
+            }
+        }
+        if let Ok(id) = id_of(child) {
+            instance.tell(id, IN_MOVE_SELF, 0, b"");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Finding and opening files on behalf of a thread.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::{
+    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY,
+    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFDIR, S_IFLNK,
+    S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWOTH, S_IXGRP,
+};
+
+use super::attr::{Attributes, SetAttributes, SetTime};
+use super::dentry::Dentry;
+use super::inode::{NewNode, begin_walk};
+use super::mount::MountFlags;
+use super::perm;
+use super::walk::{NameTarget, Target, Walk, WalkFlags};
+use super::{Fd, FileOps, Location, OpenFile, notify};
+use crate::errno::{Errno, Result};
+use crate::task::{Creds, Thread};
+
+/// How to open (open(2), openat2(2)).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenHow {
+    /// O_*.
+    pub flags: u32,
+    /// Permission bits of a new file, before the umask.
+    pub mode: u32,
+    /// RESOLVE_* as walk flags.
+    pub resolve: WalkFlags,
+}
+
+/// Where a relative path begins: the working directory, or the directory `dirfd` is open on.
+fn start(thread: &Arc<Thread>, dirfd: Fd, path: &[u8]) -> Result<Location> {
+    if dirfd == AT_FDCWD || path.first() == Some(&b'/') {
+        return Ok(thread.fs().cwd);
+    }
+    thread.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() { Errno::EBADF } else { Errno::ENOTDIR })
+}
+
+/// Resolves `path` for `thread` with `creds`.
+pub fn walk_as(thread: &Arc<Thread>, creds: &Creds, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
+    let start = start(thread, dirfd, path)?;
+    Walk { creds, thread: Some(thread), root: thread.fs().root, flags }.resolve(&start, path)
+}
+
+/// Resolves `path`; the last component may be missing.
+pub fn walk(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
+    walk_as(thread, &thread.creds(), dirfd, path, flags)
+}
+
+/// AT_* flags of a call as walk flags: follows links unless AT_SYMLINK_NOFOLLOW.
+pub fn walk_flags(at_flags: u32) -> WalkFlags {
+    let mut flags = WalkFlags::empty();
+    flags.set(WalkFlags::FOLLOW, at_flags & AT_SYMLINK_NOFOLLOW == 0);
+    flags.set(WalkFlags::EMPTY, at_flags & AT_EMPTY_PATH != 0);
+    flags
+}
+
+/// The place `path` leads to from `dirfd`; `at_flags`: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
+pub fn lookup(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Location> {
+    walk(thread, dirfd, path, walk_flags(at_flags))?.existing()
+}
+
+/// A file that is open only as a place (O_PATH).
+struct PathOnly;
+
+impl FileOps for PathOnly {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Opens `path` (open(2)); the mode's umask is applied here.
+pub fn open(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
+    let creds = thread.creds();
+    let mut flags = how.flags;
+    if flags & O_PATH != 0 {
+        flags &= O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    }
+    let unnamed = flags & O_TMPFILE == O_TMPFILE;
+    if unnamed && flags & O_ACCMODE == O_RDONLY {
+        return Err(Errno::EINVAL);
+    }
+    let creates = flags & O_CREAT != 0 && !unnamed;
+    if creates && flags & O_DIRECTORY != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut walk_flags = how.resolve;
+    let exclusive = creates && flags & O_EXCL != 0;
+    walk_flags.set(WalkFlags::FOLLOW, flags & O_NOFOLLOW == 0 && !exclusive);
+    for _ in 0..3 {
+        let target = walk_as(thread, &creds, dirfd, path, walk_flags)?;
+        if unnamed {
+            return open_unnamed(thread, &creds, target.existing()?, how);
+        }
+        let place = match target {
+            Target::Name(NameTarget { found: None, wants_dir, parent, name }) if creates => {
+                if wants_dir {
+                    return Err(Errno::EISDIR);
+                }
+                match create(thread, &creds, &parent, &name, how) {
+                    // Somebody on the host made it meanwhile.
+                    Err(Errno::EEXIST) if !exclusive => {
+                        begin_walk();
+                        continue;
+                    }
+                    result => return result,
+                }
+            }
+            Target::Name(NameTarget { found: Some(_), .. }) | Target::Place(_) if exclusive => {
+                return Err(Errno::EEXIST);
+            }
+            Target::Name(NameTarget { found: Some(found), wants_dir: true, .. })
+                if creates && !found.inode().is_dir() =>
+            {
+                return Err(Errno::ENOTDIR);
+            }
+            target => target.existing()?,
+        };
+        return open_place(thread, &creds, place, flags, creates);
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// Opens what is at `place`, with the permission checks of open(2).
+pub fn open_place(
+    thread: &Arc<Thread>,
+    creds: &Creds,
+    place: Location,
+    flags: u32,
+    creates: bool,
+) -> Result<Arc<OpenFile>> {
+    let inode = place.inode().clone();
+    let kind = inode.kind();
+    if flags & O_DIRECTORY != 0 && kind != S_IFDIR {
+        return Err(Errno::ENOTDIR);
+    }
+    if flags & O_PATH != 0 {
+        return Ok(OpenFile::at(Arc::new(PathOnly), flags, Some(place)));
+    }
+    if kind == S_IFLNK {
+        return Err(Errno::ELOOP);
+    }
+    let access = flags & O_ACCMODE;
+    let writes = access == O_WRONLY || access == O_RDWR || flags & O_TRUNC != 0;
+    if kind == S_IFDIR && (writes || creates) {
+        return Err(Errno::EISDIR);
+    }
+    if writes && matches!(kind, S_IFREG | S_IFDIR) {
+        place.mount.check_writable()?;
+    }
+    let is_device = matches!(kind, linux_raw_sys::general::S_IFCHR | linux_raw_sys::general::S_IFBLK);
+    if is_device && place.mount.flags().contains(MountFlags::NODEV) {
+        return Err(Errno::EACCES);
+    }
+    let attributes = inode.permissions()?;
+    let want = match access {
+        O_RDONLY => perm::READ,
+        O_WRONLY => perm::WRITE,
+        _ => perm::READ | perm::WRITE,
+    } | if flags & O_TRUNC != 0 { perm::WRITE } else { 0 };
+    perm::check(creds, &attributes, want)?;
+    if creates {
+        check_protected_create(creds, &place, &attributes)?;
+    }
+    if flags & O_NOATIME != 0 {
+        perm::check_owner(creds, &attributes)?;
+    }
+    let ops = inode.open(thread, flags)?;
+    if flags & O_TRUNC != 0 {
+        notify::event(&place, IN_MODIFY);
+    }
+    notify::event(&place, IN_OPEN);
+    Ok(OpenFile::at(ops, status_flags(flags), Some(place)))
+}
+
+/// The flags that fcntl(F_GETFL) tells.
+fn status_flags(flags: u32) -> u32 {
+    flags & !(O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC)
+}
+
+/// fs.protected_regular (proc(5)): O_CREAT does not open another's file in a sticky directory that all may write.
+fn check_protected_create(creds: &Creds, place: &Location, file: &Attributes) -> Result {
+    if !file.is_regular() || file.uid == creds.fsuid {
+        return Ok(());
+    }
+    let directory = place.parent().inode().permissions()?;
+    let shared = S_ISVTX | S_IWOTH;
+    if directory.mode & shared == shared && file.uid != directory.uid { Err(Errno::EACCES) } else { Ok(()) }
+}
+
+/// Checks that names may be made and removed in `directory`: its attributes.
+pub fn check_may_change(creds: &Creds, directory: &Location) -> Result<Attributes> {
+    directory.mount.check_writable()?;
+    let attributes = directory.attributes()?;
+    perm::check(creds, &attributes, perm::WRITE | perm::EXEC)?;
+    if directory.dentry.is_unlinked() {
+        return Err(Errno::ENOENT);
+    }
+    Ok(attributes)
+}
+
+/// What a new object in `directory` is to be: mode (with type) less the umask, owner and group.
+pub fn new_node(thread: &Arc<Thread>, creds: &Creds, directory: &Attributes, mode: u32, rdev: u64) -> NewNode {
+    let is_dir = mode & linux_raw_sys::general::S_IFMT == S_IFDIR;
+    let mode = if mode & linux_raw_sys::general::S_IFMT == S_IFLNK { mode } else { mode & !thread.fs().umask };
+    let (mode, gid) = perm::inherit(creds, directory, mode, is_dir);
+    NewNode { mode, uid: creds.fsuid, gid, rdev }
+}
+
+fn create(thread: &Arc<Thread>, creds: &Creds, parent: &Location, name: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
+    let directory = check_may_change(creds, parent)?;
+    let new = new_node(thread, creds, &directory, S_IFREG | how.mode & 0o7777, 0);
+    let (inode, ops) = parent.inode().clone().create(name, &new, how.flags)?;
+    let dentry = parent.dentry.insert(name, inode.clone());
+    let place = Location { mount: parent.mount.clone(), dentry };
+    let ops = match ops {
+        Some(ops) => ops,
+        None => inode.open(thread, how.flags & !O_TRUNC)?,
+    };
+    notify::created(parent, name, false);
+    notify::event(&place, IN_OPEN);
+    Ok(OpenFile::at(ops, status_flags(how.flags), Some(place)))
+}
+
+fn open_unnamed(thread: &Arc<Thread>, creds: &Creds, directory: Location, how: &OpenHow) -> Result<Arc<OpenFile>> {
+    if !directory.inode().is_dir() {
+        return Err(Errno::ENOTDIR);
+    }
+    let attributes = check_may_change(creds, &directory)?;
+    let new = new_node(thread, creds, &attributes, S_IFREG | how.mode & 0o7777, 0);
+    let (inode, ops) = directory.inode().clone().create_unnamed(&new, how.flags)?;
+    let label = alloc::format!("/#{} (deleted)", inode.attributes()?.ino);
+    let dentry = Dentry::unnamed(directory.dentry.fs.clone(), inode.clone(), label.as_bytes());
+    let ops = match ops {
+        Some(ops) => ops,
+        None => inode.open(thread, how.flags & !(O_TRUNC | O_CREAT | O_EXCL | O_DIRECTORY))?,
+    };
+    let place = Location { mount: directory.mount, dentry };
+    Ok(OpenFile::at(ops, status_flags(how.flags & !O_TMPFILE), Some(place)))
+}
+
+/// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for execveat(2).
+pub fn open_exec(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Arc<OpenFile>> {
+    let creds = thread.creds();
+    let place = lookup(thread, dirfd, path, at_flags)?;
+    let inode = place.inode().clone();
+    if inode.is_symlink() {
+        return Err(Errno::ELOOP);
+    }
+    if !inode.is_regular() || place.mount.flags().contains(MountFlags::NOEXEC) {
+        return Err(Errno::EACCES);
+    }
+    perm::check(&creds, &inode.attributes()?, perm::EXEC)?;
+    let ops = inode.open(thread, O_RDONLY)?;
+    Ok(OpenFile::at(ops, O_RDONLY, Some(place)))
+}
+
+/// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability
+/// rules of capabilities(7) for files without capabilities of their own.
+pub fn exec_creds(thread: &Arc<Thread>, file: &OpenFile) -> Creds {
+    let mut creds = (*thread.creds()).clone();
+    let nosuid = file.path.as_ref().is_none_or(|p| p.mount.flags().contains(MountFlags::NOSUID));
+    if let Ok(attributes) = file.attributes()
+        && !nosuid
+        && !creds.no_new_privs
+    {
+        if attributes.mode & S_ISUID != 0 {
+            creds.euid = attributes.uid;
+        }
+        if attributes.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP {
+            creds.egid = attributes.gid;
+        }
+    }
+    let privileged = creds.euid != creds.uid || creds.egid != creds.gid;
+    (creds.suid, creds.fsuid, creds.sgid, creds.fsgid) = (creds.euid, creds.euid, creds.egid, creds.egid);
+    creds.keep_caps = false;
+    if privileged {
+        creds.cap_ambient = 0;
+    }
+    // SECBIT_NOROOT.
+    let root_counts = creds.securebits & 1 == 0;
+    if root_counts && (creds.uid == 0 || creds.euid == 0) {
+        creds.cap_permitted = creds.cap_inheritable | creds.cap_bounding;
+        creds.cap_effective = if creds.euid == 0 { creds.cap_permitted } else { creds.cap_ambient };
+    } else {
+        creds.cap_permitted = creds.cap_ambient;
+        creds.cap_effective = creds.cap_ambient;
+    }
+    creds
+}
+
+/// Takes the set-user-id and set-group-id bits away after a file was written by somebody without CAP_FSETID.
+pub fn drop_suid(creds: &Creds, file: &OpenFile) -> Result {
+    if creds.has_cap(perm::CAP_FSETID) {
+        return Ok(());
+    }
+    let attributes = file.attributes()?;
+    if !attributes.is_regular() || attributes.mode & (S_ISUID | S_ISGID) == 0 {
+        return Ok(());
+    }
+    let mut mode = attributes.mode & !S_ISUID;
+    if mode & S_IXGRP != 0 {
+        mode &= !S_ISGID;
+    }
+    file.ops.set_attributes(file, &SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() })
+}
+
+/// Both times set to now.
+pub fn touch() -> SetAttributes {
+    SetAttributes { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttributes::default() }
+}
+
+/// The canonical path of a place as `thread` sees it.
+pub fn path_of(thread: &Arc<Thread>, place: &Location) -> Vec<u8> {
+    place.path_from(&thread.fs().root)
+}

@@ -1,0 +1,178 @@
+//! Open files and directories of an overlay.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::O_RDONLY;
+
+use super::OverlayNode;
+use crate::errno::Result;
+use crate::fs::attr::{Attributes, SetAttributes};
+use crate::fs::file::{DirEntry, DirSink, dots};
+use crate::fs::inode::Inode;
+use crate::fs::{FileOps, Mapping, OpenFile};
+use crate::io::IoBuffer;
+use crate::sync::Mutex;
+
+/// An open regular file: that of the layer it was found in, with the overlay's attributes.
+pub struct OverlayFile {
+    node: Arc<OverlayNode>,
+    inner: Arc<dyn FileOps>,
+    from_upper: bool,
+}
+
+impl OverlayFile {
+    pub(super) fn new(node: Arc<OverlayNode>, inner: Arc<dyn FileOps>, from_upper: bool) -> Arc<Self> {
+        Arc::new(OverlayFile { node, inner, from_upper })
+    }
+}
+
+impl FileOps for OverlayFile {
+    fn read(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        self.inner.read(file, buffer, offset)
+    }
+
+    fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        self.inner.write(file, buffer, offset)
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
+        // A file opened before it was copied up has its new attributes in the upper layer.
+        let was_copied = !self.from_upper && self.node.layers.lock().upper.is_some();
+        if was_copied {
+            return Inode::attributes(&*self.node);
+        }
+        Ok(self.node.as_own(self.inner.attributes(file)?))
+    }
+
+    fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
+        Inode::set_attributes(&*self.node, change)
+    }
+
+    fn truncate(&self, file: &OpenFile, size: u64) -> Result {
+        self.inner.truncate(file, size)
+    }
+
+    fn allocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result {
+        self.inner.allocate(file, mode, offset, len)
+    }
+
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
+        // The upper layer is memory, and nothing is written to the lower one.
+        Ok(())
+    }
+
+    fn seek_data(&self, file: &OpenFile, offset: u64, data: bool) -> Result<u64> {
+        self.inner.seek_data(file, offset, data)
+    }
+
+    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+        self.inner.mapping(file, writable)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// One merged entry.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    ino: u64,
+    kind: u8,
+}
+
+/// Names of one layer's directory.
+fn names(inode: &Arc<dyn Inode>) -> Result<Vec<Entry>> {
+    let file = OpenFile::new(inode.clone().open_data()?, O_RDONLY);
+    let mut entries = Vec::new();
+    // From position 2 on for those file systems that make up "." and ".."; the host has them among its own.
+    let start = if inode.downcast::<crate::fs::tmpfs::TmpNode>().is_some() { 2 } else { 0 };
+    file.ops.read_dir(&file, start, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            entries.push(Entry { name: entry.name.to_vec(), ino: entry.ino, kind: entry.kind });
+        }
+        true
+    })?;
+    Ok(entries)
+}
+
+/// What a directory holds: the upper layer's names, and those of the lower that they do not hide.
+pub(super) fn list(node: &OverlayNode) -> Result<Vec<Entry>> {
+    let layers = node.layers();
+    let mut entries = match &layers.upper {
+        Some(upper) => names(upper)?,
+        None => Vec::new(),
+    };
+    if let Some(lower) = &layers.lower {
+        let known: BTreeSet<Vec<u8>> = entries.iter().map(|e| e.name.clone()).collect();
+        for entry in names(lower)? {
+            if !known.contains(&entry.name) && node.shows_lower(&entry.name)? {
+                entries.push(entry);
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// An open directory.
+pub struct OverlayDir {
+    node: Arc<OverlayNode>,
+    /// What it held when it was last read from its start.
+    entries: Mutex<Arc<Vec<Entry>>>,
+}
+
+impl OverlayDir {
+    pub(super) fn new(node: Arc<OverlayNode>) -> Arc<Self> {
+        Arc::new(OverlayDir { node, entries: Mutex::default() })
+    }
+}
+
+impl FileOps for OverlayDir {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
+        Inode::attributes(&*self.node)
+    }
+
+    fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
+        Inode::set_attributes(&*self.node, change)
+    }
+
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
+        Ok(())
+    }
+
+    fn read_dir(&self, file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {
+        if position == 0 {
+            let fresh = Arc::new(list(&self.node)?);
+            *self.entries.lock() = fresh;
+        }
+        let mut position = match dots(file, position, sink)? {
+            Ok(position) => position,
+            Err(full) => return Ok(full),
+        };
+        let entries = self.entries.lock().clone();
+        let skip = usize::try_from(position - 2).unwrap_or(usize::MAX);
+        for entry in entries.iter().skip(skip) {
+            if !sink(DirEntry { ino: entry.ino, next: position + 1, kind: entry.kind, name: &entry.name }) {
+                break;
+            }
+            position += 1;
+        }
+        Ok(position)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

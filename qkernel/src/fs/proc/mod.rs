@@ -1,0 +1,90 @@
+//! proc(5): what the kernel tells of processes and of itself.
+
+mod fd;
+mod maps;
+mod mounts;
+mod net;
+mod pid;
+mod status;
+mod sys;
+mod system;
+
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::S_IFDIR;
+
+pub use sys::set as set_sysctl;
+
+use super::inode::{FileSystem, Link};
+use super::setup::Options;
+use super::synth::{Dir, Node, SynthFs, Table, link};
+use crate::errno::Result;
+use crate::task::table;
+
+/// PROC_SUPER_MAGIC (statfs(2)).
+const PROC_MAGIC: u32 = 0x9fa0;
+
+/// Makes a file system of type proc.
+pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    Ok(SynthFs::new("proc", PROC_MAGIC, Arc::new(Root)))
+}
+
+/// The root: fixed names, and a directory for each process.
+struct Root;
+
+static FIXED: Table = Table(&[
+    ("self", || Node::Link(alloc::boxed::Box::new(|t| Ok(Link::Path(t.process.pid.to_string().into_bytes()))))),
+    ("thread-self", || {
+        Node::Link(alloc::boxed::Box::new(|t| {
+            Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid).into_bytes()))
+        }))
+    }),
+    ("cmdline", system::cmdline),
+    ("cpuinfo", system::cpuinfo),
+    ("devices", system::devices),
+    ("filesystems", system::filesystems),
+    ("loadavg", system::loadavg),
+    ("meminfo", system::meminfo),
+    ("mounts", || link("self/mounts")),
+    ("net", || link("self/net")),
+    ("stat", system::stat),
+    ("swaps", system::swaps),
+    ("sys", sys::SysDir::root),
+    ("uptime", system::uptime),
+    ("version", system::version),
+    ("vmstat", system::vmstat),
+]);
+
+impl Dir for Root {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        if let Some(node) = FIXED.find(name) {
+            return Some(node);
+        }
+        // Threads that are no leaders are found but not listed, as on Linux.
+        let tid = number(name)?;
+        let process = match table::process(tid) {
+            Some(process) => process,
+            None => table::thread(tid)?.process.clone(),
+        };
+        Some(Node::Dir(Arc::new(pid::PidDir::of_process(&process))))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        let mut names = FIXED.list();
+        names.extend(table::processes().iter().map(|p| (p.pid.to_string().into_bytes(), S_IFDIR)));
+        names
+    }
+
+    fn is_fleeting(&self) -> bool {
+        true
+    }
+}
+
+/// A name that is a decimal number without leading zeros.
+fn number(name: &[u8]) -> Option<u32> {
+    let text = core::str::from_utf8(name).ok()?;
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if plain { text.parse().ok() } else { None }
+}

@@ -1,0 +1,291 @@
+//! The directory of one process, or of one of its threads.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
+use qlib::{PAGE_SIZE, Va};
+
+use super::{fd, maps, mounts, net, number, status};
+use crate::errno::{Errno, Result};
+use crate::fs::inode::Link;
+use crate::fs::synth::{Dir, Names, Node, dir};
+use crate::fs::{FileOps, OpenFile};
+use crate::io::IoBuffer;
+use crate::mm::AddressSpace;
+use crate::sync::{Mutex, mutex};
+use crate::task::{Process, Thread, table};
+
+/// CAP_SYS_PTRACE (capabilities(7)).
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// Which process, or thread, a file of /proc is about.
+#[derive(Clone)]
+pub struct Subject {
+    process: Weak<Process>,
+    /// For /proc/PID/task/TID.
+    thread: Option<Weak<Thread>>,
+}
+
+impl Subject {
+    /// The process; ESRCH when it is gone.
+    pub fn process(&self) -> Result<Arc<Process>> {
+        self.process.upgrade().ok_or(Errno::ESRCH)
+    }
+
+    /// The thread it is about; for a process its first. ESRCH when there is none.
+    pub fn thread(&self) -> Result<Arc<Thread>> {
+        match &self.thread {
+            Some(thread) => thread.upgrade().ok_or(Errno::ESRCH),
+            None => self.process()?.first_thread().ok_or(Errno::ESRCH),
+        }
+    }
+
+    /// Whether it is about a single thread.
+    pub fn is_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// EACCES unless `reader` may look into the process (ptrace(2), "Ptrace access mode checking").
+    pub fn check_access(&self, reader: &Arc<Thread>) -> Result<Arc<Thread>> {
+        let thread = self.thread()?;
+        let (own, other) = (reader.creds(), thread.creds());
+        let same = |id, ids: [u32; 3]| ids.iter().all(|i| *i == id);
+        let alike = same(own.fsuid, [other.uid, other.euid, other.suid])
+            && same(own.fsgid, [other.gid, other.egid, other.sgid])
+            && other.cap_permitted & !own.cap_permitted == 0;
+        if Arc::ptr_eq(&reader.process, &thread.process) || alike || own.has_cap(CAP_SYS_PTRACE) {
+            Ok(thread)
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+}
+
+/// The directory.
+pub struct PidDir(Subject);
+
+impl PidDir {
+    /// Of a process.
+    pub fn of_process(process: &Arc<Process>) -> Self {
+        PidDir(Subject { process: Arc::downgrade(process), thread: None })
+    }
+}
+
+type Make = fn(Subject) -> Node;
+
+/// A file that `read` writes for the subject.
+fn about(subject: Subject, read: fn(&Subject, &Arc<Thread>) -> Result<Vec<u8>>) -> Node {
+    Node::File(0o444, Box::new(move |reader| read(&subject, reader)), None)
+}
+
+/// As [`about`], for the owner and those who may trace it.
+fn private(subject: Subject, read: fn(&Subject, &Arc<Thread>) -> Result<Vec<u8>>) -> Node {
+    Node::File(
+        0o400,
+        Box::new(move |reader| {
+            subject.check_access(reader)?;
+            read(&subject, reader)
+        }),
+        None,
+    )
+}
+
+fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
+    Node::Link(Box::new(move |reader| follow(&subject.check_access(reader)?)))
+}
+
+const NAMES: &[(&str, u32, Make)] = &[
+    ("auxv", S_IFREG, |s| private(s, |s, _| Ok(s.process()?.image.lock().auxv.clone()))),
+    ("cgroup", S_IFREG, |s| about(s, |_, _| Ok(b"0::/\n".to_vec()))),
+    ("cmdline", S_IFREG, |s| about(s, |s, _| Ok(s.process()?.image.lock().cmdline.clone()))),
+    ("comm", S_IFREG, comm),
+    ("cwd", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().cwd)))),
+    ("environ", S_IFREG, |s| private(s, |s, _| Ok(s.process()?.image.lock().environ.clone()))),
+    ("exe", S_IFLNK, |s| link(s, exe)),
+    ("fd", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::links(s)))),
+    ("fdinfo", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::infos(s)))),
+    ("gid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
+    ("io", S_IFREG, |s| private(s, status::io)),
+    ("limits", S_IFREG, |s| about(s, status::limits)),
+    ("loginuid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
+    ("maps", S_IFREG, |s| private(s, maps::maps)),
+    ("mem", S_IFREG, |s| {
+        Node::Own(0o600, Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.process.clone())))))
+    }),
+    ("mountinfo", S_IFREG, |s| about(s, |s, _| mounts::mountinfo(&s.thread()?))),
+    ("mounts", S_IFREG, |s| about(s, |s, _| mounts::mounts(&s.thread()?))),
+    ("net", S_IFDIR, |_| dir(net::FILES)),
+    ("ns", S_IFDIR, |_| dir(NAMESPACES)),
+    ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
+    ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
+    ("oom_score_adj", S_IFREG, oom_score_adj),
+    ("personality", S_IFREG, |s| private(s, |_, _| Ok(b"00000000\n".to_vec()))),
+    ("root", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().root)))),
+    ("sessionid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
+    ("setgroups", S_IFREG, |s| about(s, |_, _| Ok(b"allow\n".to_vec()))),
+    ("smaps", S_IFREG, |s| private(s, maps::smaps)),
+    ("smaps_rollup", S_IFREG, |s| private(s, maps::smaps_rollup)),
+    ("stat", S_IFREG, |s| about(s, status::stat)),
+    ("statm", S_IFREG, |s| about(s, status::statm)),
+    ("status", S_IFREG, |s| about(s, status::status)),
+    ("task", S_IFDIR, |s| Node::Dir(Arc::new(TaskDir(s)))),
+    ("uid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
+    ("wchan", S_IFREG, |s| about(s, |_, _| Ok(b"0".to_vec()))),
+];
+
+macro_rules! namespaces {
+    ($($name:literal $number:literal)*) => {
+        const NAMESPACES: Names =
+            &[$(($name, || crate::fs::synth::link(concat!($name, ":[", $number, "]"))),)*];
+    };
+}
+
+namespaces! {
+    "cgroup" "4026531835" "ipc" "4026531839" "mnt" "4026531841" "net" "4026531840" "pid" "4026531836"
+    "user" "4026531837" "uts" "4026531838"
+}
+
+fn exe(thread: &Arc<Thread>) -> Result<Link> {
+    let file = thread.process.image.lock().exe.clone();
+    file.and_then(|f| f.path.clone()).map(Link::Place).ok_or(Errno::ENOENT)
+}
+
+fn comm(subject: Subject) -> Node {
+    let writer = subject.clone();
+    Node::File(
+        0o644,
+        Box::new(move |_| Ok(format!("{}\n", subject.thread()?.name()).into_bytes())),
+        Some(Box::new(move |by, bytes| {
+            let thread = writer.thread()?;
+            if !Arc::ptr_eq(&by.process, &thread.process) {
+                return Err(Errno::EINVAL);
+            }
+            let end = bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
+            thread.rare.lock().name = bytes[..end].to_vec();
+            Ok(())
+        })),
+    )
+}
+
+/// Values of oom_score_adj that were set, by pid. The OOM killer goes by size alone; they are kept for those who read them back.
+static OOM_SCORE_ADJ: Mutex<BTreeMap<u32, i32>> = mutex(BTreeMap::new());
+
+fn oom_score_adj(subject: Subject) -> Node {
+    let writer = subject.clone();
+    Node::File(
+        0o644,
+        Box::new(move |_| {
+            let pid = subject.process()?.pid;
+            let value = OOM_SCORE_ADJ.lock().get(&pid).copied().unwrap_or(0);
+            Ok(format!("{value}\n").into_bytes())
+        }),
+        Some(Box::new(move |_, bytes| {
+            let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+            let value: i32 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
+            if !(-1000..=1000).contains(&value) {
+                return Err(Errno::EINVAL);
+            }
+            let pid = writer.process()?.pid;
+            let living: Vec<u32> = table::processes().iter().map(|p| p.pid).collect();
+            let mut values = OOM_SCORE_ADJ.lock();
+            values.retain(|pid, _| living.contains(pid));
+            values.insert(pid, value);
+            Ok(())
+        })),
+    )
+}
+
+impl Dir for PidDir {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let (_, _, make) = NAMES.iter().find(|(n, ..)| n.as_bytes() == name)?;
+        (!self.0.is_thread() || name != b"task").then(|| make(self.0.clone()))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        let shown = |n: &str| !self.0.is_thread() || n != "task";
+        NAMES.iter().filter(|(n, ..)| shown(n)).map(|(n, kind, _)| (n.as_bytes().to_vec(), *kind)).collect()
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        self.0.thread().map_or((0, 0), |t| {
+            let creds = t.creds();
+            (creds.euid, creds.egid)
+        })
+    }
+}
+
+/// /proc/PID/task.
+struct TaskDir(Subject);
+
+impl Dir for TaskDir {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let (process, thread) = (self.0.process().ok()?, table::thread(number(name)?)?);
+        if !Arc::ptr_eq(&thread.process, &process) {
+            return None;
+        }
+        let subject = Subject { process: self.0.process.clone(), thread: Some(Arc::downgrade(&thread)) };
+        Some(Node::Dir(Arc::new(PidDir(subject))))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        let Ok(process) = self.0.process() else { return Vec::new() };
+        process.threads().iter().map(|t| (t.tid.to_string().into_bytes(), S_IFDIR)).collect()
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        PidDir(self.0.clone()).owner()
+    }
+}
+
+/// /proc/PID/mem. Protection holds here too: what the process itself may not write is not written.
+struct MemFile(Arc<Process>);
+
+impl MemFile {
+    fn transfer(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+        mut step: impl FnMut(&AddressSpace, &mut IoBuffer<'_>, Va, usize) -> Result,
+    ) -> Result<usize> {
+        let mm = self.0.mm();
+        let mut done = 0;
+        while buffer.remaining() > 0 {
+            let Some(va) = offset.checked_add(done).map(Va) else { break };
+            let len = (PAGE_SIZE - va.page_offset()).min(buffer.remaining() as u64);
+            match step(&mm, buffer, va, len as usize) {
+                Ok(()) => done += len,
+                Err(_) if done == 0 => return Err(Errno::EIO),
+                Err(_) => break,
+            }
+        }
+        Ok(done as usize)
+    }
+}
+
+impl FileOps for MemFile {
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        self.transfer(buffer, offset, |mm, buffer, va, len| {
+            let mut bytes = alloc::vec![0; len];
+            mm.read_bytes(va, &mut bytes)?;
+            buffer.put(&bytes).map(|_| ())
+        })
+    }
+
+    fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        self.transfer(buffer, offset, |mm, buffer, va, len| mm.write_bytes(va, &buffer.take_vec(len)?))
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,235 @@
+//! /proc/PID/stat, statm, status, limits, io.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use qlib::PAGE_SIZE;
+
+use super::pid::Subject;
+use super::system::TICK_NS;
+use crate::arch;
+use crate::errno::Result;
+use crate::fs::special;
+use crate::mm::{Prot, VmaFlags};
+use crate::task::{Process, Thread, signal};
+
+/// Sizes of an address space in bytes, by kind of range.
+#[derive(Default)]
+struct Sizes {
+    total: u64,
+    resident: u64,
+    swapped: u64,
+    data: u64,
+    stack: u64,
+    text: u64,
+}
+
+fn sizes(process: &Process) -> Sizes {
+    let mm = process.mm();
+    let (total, resident, swapped) = mm.sizes();
+    let mut sizes = Sizes { total, resident, swapped, ..Sizes::default() };
+    for vma in mm.ranges() {
+        if vma.flags.contains(VmaFlags::STACK) {
+            sizes.stack += vma.len();
+        } else if vma.prot.contains(Prot::EXEC) && vma.backing.is_some() {
+            sizes.text += vma.len();
+        } else if vma.prot.contains(Prot::WRITE) && !vma.is_shared() {
+            sizes.data += vma.len();
+        }
+    }
+    sizes
+}
+
+fn state(subject: &Subject, process: &Arc<Process>, reader: &Arc<Thread>) -> char {
+    match subject.thread() {
+        Ok(thread) if subject.is_thread() && !process.is_zombie() => {
+            // Who reads runs.
+            if thread.user.is_in_user_mode() || Arc::ptr_eq(&thread, reader) { 'R' } else { 'S' }
+        }
+        _ => process.state_letter(),
+    }
+}
+
+/// stat.
+pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
+    let process = subject.process()?;
+    let thread = subject.thread().ok();
+    let sizes = sizes(&process);
+    let times = match &thread {
+        Some(thread) if subject.is_thread() => thread.times(),
+        _ => process.times(),
+    };
+    let traits = process.traits.lock().clone();
+    let (exit_signal, exit_status, threads) = {
+        let links = process.links.lock();
+        (links.exit_signal, links.exit_status.unwrap_or(0), links.threads.len())
+    };
+    let (name, nice, pending, blocked) = match &thread {
+        Some(t) => (t.name(), t.rare.lock().nice, signal::pending(t).0, t.signals.lock().mask.0),
+        None => (String::from("exited"), 0, 0, 0),
+    };
+    let (ignored, caught) = process.signals.lock().ignored_and_caught();
+    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid);
+    let ranges = process.mm().ranges();
+    let text = ranges.iter().find(|v| v.prot.contains(Prot::EXEC)).map_or((0, 0), |v| (v.start.0, v.end.0));
+    let stack = ranges.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
+    let tick = |ns: u64| ns / TICK_NS;
+    let terminal = special::terminal(&process);
+    let mut out = format!(
+        "{id} ({name}) {} {} {} {} {} {} 0 0 0 0 0 ",
+        state(subject, &process, reader),
+        process.ppid(),
+        process.pgid(),
+        process.sid(),
+        terminal.0,
+        terminal.1,
+    );
+    let _ = write!(
+        out,
+        "{} {} {} {} {} {nice} {threads} 0 {} {} {} {} ",
+        tick(times.user_ns),
+        tick(times.system_ns),
+        tick(traits.children_times.user_ns),
+        tick(traits.children_times.system_ns),
+        20 + nice,
+        tick(process.start_ns),
+        sizes.total,
+        sizes.resident / PAGE_SIZE,
+        u64::MAX,
+    );
+    let _ = write!(
+        out,
+        "{} {} {stack} 0 0 {pending} {blocked} {} {} 0 0 0 {exit_signal} 0 0 0 0 0 0 0 0 0 0 0 0 0 {exit_status}",
+        text.0, text.1, ignored.0, caught.0,
+    );
+    out.push('\n');
+    Ok(out.into_bytes())
+}
+
+/// statm: in pages.
+pub fn statm(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
+    let sizes = sizes(&*subject.process()?);
+    let pages = |bytes: u64| bytes / PAGE_SIZE;
+    let data = pages(sizes.data + sizes.stack);
+    Ok(format!("{} {} 0 {} 0 {data} 0\n", pages(sizes.total), pages(sizes.resident), pages(sizes.text)).into_bytes())
+}
+
+/// status.
+pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
+    let process = subject.process()?;
+    let mut out = String::new();
+    let letter = state(subject, &process, reader);
+    let word = match letter {
+        'R' => "running",
+        'T' => "stopped",
+        'Z' => "zombie",
+        _ => "sleeping",
+    };
+    let thread = subject.thread().ok();
+    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid);
+    let name = thread.as_ref().map_or(String::from("exited"), |t| t.name());
+    let umask = thread.as_ref().map_or(0o22, |t| t.fs().umask);
+    let _ = write!(out, "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n", process.pid);
+    let _ = write!(out, "Ngid:\t0\nPid:\t{id}\nPPid:\t{}\nTracerPid:\t0\n", process.ppid());
+    let creds = thread.as_ref().map(|t| t.creds()).unwrap_or_default();
+    let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", creds.uid, creds.euid, creds.suid, creds.fsuid);
+    let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", creds.gid, creds.egid, creds.sgid, creds.fsgid);
+    let slots = thread.as_ref().map_or(0, |t| t.files().list().last().map_or(0, |fd| *fd as usize + 1));
+    let _ = write!(out, "FDSize:\t{}\nGroups:\t", slots.next_multiple_of(64));
+    for group in &creds.groups {
+        let _ = write!(out, "{group} ");
+    }
+    let _ = writeln!(
+        out,
+        "\nNStgid:\t{}\nNSpid:\t{id}\nNSpgid:\t{}\nNSsid:\t{}",
+        process.pid,
+        process.pgid(),
+        process.sid()
+    );
+    if !process.is_zombie() {
+        memory_rows(&mut out, &sizes(&process));
+    }
+    let _ = writeln!(out, "Threads:\t{}", process.threads().len().max(1));
+    let (pending, blocked) = thread.as_ref().map_or((0, 0), |t| (signal::pending(t).0, t.signals.lock().mask.0));
+    let shared = process.signals.lock().pending().0;
+    let (ignored, caught) = process.signals.lock().ignored_and_caught();
+    let _ = writeln!(out, "SigQ:\t0/30000\nSigPnd:\t{:016x}\nShdPnd:\t{shared:016x}", pending & !shared);
+    let _ = writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}", ignored.0, caught.0);
+    for (name, set) in [
+        ("CapInh", creds.cap_inheritable),
+        ("CapPrm", creds.cap_permitted),
+        ("CapEff", creds.cap_effective),
+        ("CapBnd", creds.cap_bounding),
+        ("CapAmb", creds.cap_ambient),
+    ] {
+        let _ = writeln!(out, "{name}:\t{set:016x}");
+    }
+    let cpus = arch::boot().cpus.clamp(1, 64);
+    let mask = u64::MAX >> (64 - cpus);
+    let _ = writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0", u32::from(creds.no_new_privs));
+    let _ = writeln!(out, "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t{}", crate::fs::sysfs::cpu_list());
+    out.push_str(
+        "Mems_allowed:\t1\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+    );
+    Ok(out.into_bytes())
+}
+
+fn memory_rows(out: &mut String, sizes: &Sizes) {
+    for (name, bytes) in [
+        ("VmPeak", sizes.total),
+        ("VmSize", sizes.total),
+        ("VmLck", 0),
+        ("VmPin", 0),
+        ("VmHWM", sizes.resident),
+        ("VmRSS", sizes.resident),
+        ("RssAnon", sizes.resident),
+        ("RssFile", 0),
+        ("RssShmem", 0),
+        ("VmData", sizes.data),
+        ("VmStk", sizes.stack),
+        ("VmExe", sizes.text),
+        ("VmLib", 0),
+        ("VmPTE", 0),
+        ("VmSwap", sizes.swapped),
+    ] {
+        let _ = writeln!(out, "{name}:\t{:>8} kB", bytes / 1024);
+    }
+}
+
+/// limits.
+pub fn limits(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
+    const ROWS: [(&str, &str); 16] = [
+        ("Max cpu time", "seconds"),
+        ("Max file size", "bytes"),
+        ("Max data size", "bytes"),
+        ("Max stack size", "bytes"),
+        ("Max core file size", "bytes"),
+        ("Max resident set", "bytes"),
+        ("Max processes", "processes"),
+        ("Max open files", "files"),
+        ("Max locked memory", "bytes"),
+        ("Max address space", "bytes"),
+        ("Max file locks", "locks"),
+        ("Max pending signals", "signals"),
+        ("Max msgqueue size", "bytes"),
+        ("Max nice priority", ""),
+        ("Max realtime priority", ""),
+        ("Max realtime timeout", "us"),
+    ];
+    let limits = subject.process()?.rlimits.lock().clone();
+    let mut out = format!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let show = |limit: u64| if limit == u64::MAX { String::from("unlimited") } else { format!("{limit}") };
+    for ((name, unit), (soft, hard)) in ROWS.iter().zip(limits.0) {
+        let _ = writeln!(out, "{name:<25} {:<20} {:<20} {unit:<10}", show(soft), show(hard));
+    }
+    Ok(out.into_bytes())
+}
+
+/// io. Bytes are not counted.
+pub fn io(_subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
+    let zeros = ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"];
+    Ok(zeros.iter().map(|n| format!("{n}: 0\n")).collect::<String>().into_bytes())
+}

@@ -1,0 +1,428 @@
+//! Memory objects: the content of tmpfs files, of memfd_create(2) and of shared anonymous memory. Sparse, made of
+//! guest frames, each with one reference of the object's own.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use qlib::host::{Op, Segment};
+use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
+
+use super::file::{MappedPage, Mapping};
+use super::memfd;
+use crate::arch;
+use crate::errno::{Errno, Result};
+use crate::hibernate::{self, slots};
+use crate::host::Call;
+use crate::io::IoBuffer;
+use crate::mm::frames;
+use crate::sync::{Mutex, mutex};
+use crate::task::table;
+
+/// The longest object, in bytes.
+pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
+/// Pages written to the swap file in one call.
+const SWAP_BATCH: usize = 512;
+
+/// How many pages a file system's objects may have together.
+#[derive(Debug)]
+pub struct Quota {
+    limit_pages: AtomicU64,
+    used_pages: AtomicU64,
+}
+
+impl Quota {
+    /// At most `limit_pages`.
+    pub fn new(limit_pages: u64) -> Arc<Self> {
+        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0) })
+    }
+
+    /// Limit and use, in pages.
+    pub fn state(&self) -> (u64, u64) {
+        (self.limit_pages.load(Ordering::Relaxed), self.used_pages.load(Ordering::Relaxed))
+    }
+
+    /// Changes the limit (remount).
+    pub fn set_limit(&self, pages: u64) {
+        self.limit_pages.store(pages, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Result {
+        let (limit, used) = self.state();
+        if used >= limit {
+            return Err(Errno::ENOSPC);
+        }
+        self.used_pages.store(used + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give(&self, pages: u64) {
+        self.used_pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Frame(Gpa),
+    /// A slot of the swap file.
+    Swapped(u64),
+}
+
+struct Inner {
+    size: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+/// A memory object.
+pub struct Shmem {
+    inner: Mutex<Inner>,
+    quota: Arc<Quota>,
+    /// F_SEAL_* of memfd_create(2)'s files; F_SEAL_SEAL for all others.
+    seals: AtomicU32,
+}
+
+/// All objects, for hibernation.
+static OBJECTS: Mutex<Vec<Weak<Shmem>>> = mutex(Vec::new());
+
+impl Shmem {
+    /// An object of `size` bytes that read as zeros.
+    pub fn new(size: u64, quota: Arc<Quota>) -> Arc<Self> {
+        let object = Arc::new(Shmem {
+            inner: Mutex::new(Inner { size, pages: BTreeMap::new() }),
+            quota,
+            seals: AtomicU32::new(memfd::SEAL_SEAL),
+        });
+        let mut objects = OBJECTS.lock();
+        if objects.len() == objects.capacity() {
+            objects.retain(|o| o.strong_count() > 0);
+        }
+        objects.push(Arc::downgrade(&object));
+        drop(objects);
+        object
+    }
+
+    /// Its F_SEAL_* bits.
+    pub fn seals(&self) -> u32 {
+        self.seals.load(Ordering::Relaxed)
+    }
+
+    /// Replaces its seals.
+    pub fn set_seals(&self, seals: u32) {
+        self.seals.store(seals, Ordering::Relaxed);
+    }
+
+    /// EPERM if a seal forbids a write up to byte `end`.
+    fn check_write_seals(&self, end: u64) -> Result {
+        let seals = self.seals();
+        let grows = end > self.size();
+        if seals & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0 || seals & memfd::SEAL_GROW != 0 && grows {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.inner.lock().size
+    }
+
+    /// How many pages it has.
+    pub fn page_count(&self) -> u64 {
+        self.inner.lock().pages.len() as u64
+    }
+
+    /// The frame of page `index`, brought in from the swap file if it is there; `None` for a hole.
+    fn present(&self, index: u64) -> Result<Option<Gpa>> {
+        let page = self.inner.lock().pages.get(&index).copied();
+        match page {
+            None => Ok(None),
+            Some(Page::Frame(gpa)) => Ok(Some(gpa)),
+            Some(Page::Swapped(slot)) => {
+                let gpa = hibernate::swap_in(slot)?;
+                self.inner.lock().pages.insert(index, Page::Frame(gpa));
+                Ok(Some(gpa))
+            }
+        }
+    }
+
+    /// The frame of page `index`, made if it is a hole.
+    fn make(&self, index: u64) -> Result<Gpa> {
+        if let Some(gpa) = self.present(index)? {
+            return Ok(gpa);
+        }
+        self.quota.take()?;
+        let gpa = frames::alloc_zeroed().inspect_err(|_| self.quota.give(1))?;
+        self.inner.lock().pages.insert(index, Page::Frame(gpa));
+        Ok(gpa)
+    }
+
+    /// Copies out of the object into `buffer`.
+    pub fn read(&self, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        let end = offset.saturating_add(buffer.remaining() as u64).min(self.size());
+        let (mut at, mut bytes) = (offset, Vec::new());
+        while at < end {
+            let len = (PAGE_SIZE - at % PAGE_SIZE).min(end - at) as usize;
+            let stored = match self.present(at >> PAGE_SHIFT)? {
+                None => buffer.put_zeros(len),
+                Some(gpa) => {
+                    bytes.resize(len, 0);
+                    arch::copy_from_gpa(&mut bytes, gpa + at % PAGE_SIZE)?;
+                    buffer.put(&bytes)
+                }
+            };
+            match stored {
+                Ok(stored) => {
+                    at += stored as u64;
+                    if stored < len {
+                        break;
+                    }
+                }
+                Err(error) if at == offset => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(at.saturating_sub(offset) as usize)
+    }
+
+    /// Copies `buffer` into the object, which grows as needed.
+    pub fn write(&self, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        let end = offset.checked_add(buffer.remaining() as u64).filter(|e| *e <= MAX_BYTES).ok_or(Errno::EFBIG)?;
+        self.check_write_seals(end)?;
+        let (mut at, mut bytes) = (offset, Vec::new());
+        while at < end {
+            let len = (PAGE_SIZE - at % PAGE_SIZE).min(end - at) as usize;
+            bytes.resize(len, 0);
+            let before = buffer.done();
+            let step = buffer.take(&mut bytes).and_then(|taken| {
+                let gpa = self.make(at >> PAGE_SHIFT).inspect_err(|_| buffer.rewind(before))?;
+                arch::copy_to_gpa(gpa + at % PAGE_SIZE, &bytes[..taken])?;
+                Ok(taken)
+            });
+            match step {
+                Ok(taken) => {
+                    at += taken as u64;
+                    if taken < len {
+                        break;
+                    }
+                }
+                Err(error) if at == offset => return Err(error),
+                Err(_) => break,
+            }
+        }
+        let mut inner = self.inner.lock();
+        inner.size = inner.size.max(at);
+        Ok((at - offset) as usize)
+    }
+
+    /// Sets the size in bytes; what lies behind it is freed.
+    pub fn truncate(self: &Arc<Self>, size: u64) -> Result {
+        if size > MAX_BYTES {
+            return Err(Errno::EFBIG);
+        }
+        let (seals, now) = (self.seals(), self.size());
+        if seals & memfd::SEAL_SHRINK != 0 && size < now || seals & memfd::SEAL_GROW != 0 && size > now {
+            return Err(Errno::EPERM);
+        }
+        let old = core::mem::replace(&mut self.inner.lock().size, size);
+        if size < old {
+            self.zero_part(size, PAGE_SIZE - size % PAGE_SIZE)?;
+            self.remove(size.div_ceil(PAGE_SIZE), u64::MAX);
+            self.unmap(size.div_ceil(PAGE_SIZE), u64::MAX);
+        }
+        Ok(())
+    }
+
+    /// Zeros within one page, if it is there and `from` is not at its start.
+    fn zero_part(&self, from: u64, len: u64) -> Result {
+        if from.is_multiple_of(PAGE_SIZE) && len >= PAGE_SIZE {
+            return Ok(());
+        }
+        if let Some(gpa) = self.present(from >> PAGE_SHIFT)? {
+            let len = len.min(PAGE_SIZE - from % PAGE_SIZE);
+            arch::copy_to_gpa(gpa + from % PAGE_SIZE, &alloc::vec![0; len as usize])?;
+        }
+        Ok(())
+    }
+
+    /// Frees the pages `first..end`.
+    fn remove(&self, first: u64, end: u64) {
+        let removed: Vec<Page> = {
+            let mut inner = self.inner.lock();
+            let mut tail = inner.pages.split_off(&first);
+            inner.pages.extend(tail.split_off(&end));
+            tail.into_values().collect()
+        };
+        self.quota.give(removed.len() as u64);
+        free(removed);
+    }
+
+    /// FALLOC_FL_PUNCH_HOLE: the range reads as zeros.
+    pub fn punch(self: &Arc<Self>, offset: u64, len: u64) -> Result {
+        let end = offset.saturating_add(len);
+        self.check_write_seals(0)?;
+        let (first, last) = (offset.div_ceil(PAGE_SIZE), end / PAGE_SIZE);
+        if first > last {
+            return self.zero_part(offset, len);
+        }
+        if !offset.is_multiple_of(PAGE_SIZE) {
+            self.zero_part(offset, PAGE_SIZE)?;
+        }
+        if !end.is_multiple_of(PAGE_SIZE) {
+            self.zero_part(end - end % PAGE_SIZE, end % PAGE_SIZE)?;
+        }
+        self.remove(first, last);
+        self.unmap(first, last);
+        Ok(())
+    }
+
+    /// Takes the pages `first..end` out of the address spaces that have them mapped: the next touch asks again.
+    fn unmap(self: &Arc<Self>, first: u64, end: u64) {
+        // The inode has one reference; each mapping another.
+        if Arc::strong_count(self) <= 1 || first >= end {
+            return;
+        }
+        let own = Arc::as_ptr(self).cast::<()>();
+        for process in table::processes() {
+            let mm = process.mm();
+            for vma in mm.ranges() {
+                let Some(backing) = &vma.backing else { continue };
+                if Arc::as_ptr(&backing.mapping).cast::<()>() != own {
+                    continue;
+                }
+                let pages = vma.len() >> PAGE_SHIFT;
+                let from = first.saturating_sub(backing.first_page).min(pages);
+                let to = end.saturating_sub(backing.first_page).min(pages);
+                if from < to {
+                    // A locked range keeps its pages, as nothing else holds them any more.
+                    let _ = mm.discard(vma.start + (from << PAGE_SHIFT), (to - from) << PAGE_SHIFT);
+                }
+            }
+        }
+    }
+
+    /// fallocate(2): makes the pages of the range; the size grows to its end if `grow`.
+    pub fn reserve(&self, offset: u64, len: u64, grow: bool) -> Result {
+        let end = offset.checked_add(len).filter(|e| *e <= MAX_BYTES).ok_or(Errno::EFBIG)?;
+        if grow && end > self.size() && self.seals() & memfd::SEAL_GROW != 0 {
+            return Err(Errno::EPERM);
+        }
+        let (limit, used) = self.quota.state();
+        if (len >> PAGE_SHIFT) > limit.saturating_sub(used).saturating_add(self.page_count()) {
+            return Err(Errno::ENOSPC);
+        }
+        for index in offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE) {
+            self.make(index)?;
+        }
+        if grow {
+            let mut inner = self.inner.lock();
+            inner.size = inner.size.max(end);
+        }
+        Ok(())
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
+    pub fn seek_data(&self, offset: u64, data: bool) -> Result<u64> {
+        let inner = self.inner.lock();
+        if offset >= inner.size {
+            return Err(Errno::ENXIO);
+        }
+        let mut index = offset / PAGE_SIZE;
+        if data {
+            let (next, _) = inner.pages.range(index..).next().ok_or(Errno::ENXIO)?;
+            let at = (next * PAGE_SIZE).max(offset);
+            return if at < inner.size { Ok(at) } else { Err(Errno::ENXIO) };
+        }
+        for (page, _) in inner.pages.range(index..) {
+            if *page != index {
+                break;
+            }
+            index += 1;
+        }
+        Ok((index * PAGE_SIZE).max(offset).min(inner.size))
+    }
+
+    /// Writes its pages to the swap file; pages of zeros become holes. Only while nobody has its pages mapped.
+    fn swap_out(&self) -> Result {
+        let pages: Vec<(u64, Gpa)> = {
+            let inner = self.inner.lock();
+            let frame = |(index, page): (&u64, &Page)| match page {
+                Page::Frame(gpa) => Some((*index, *gpa)),
+                Page::Swapped(_) => None,
+            };
+            inner.pages.iter().filter_map(frame).collect()
+        };
+        let phys = arch::phys();
+        let (zero, full): (Vec<_>, Vec<_>) = pages.into_iter().partition(|(_, gpa)| phys.frame_is_zero(*gpa));
+        for (index, _) in zero {
+            self.remove(index, index + 1);
+        }
+        for batch in full.chunks(SWAP_BATCH) {
+            let mut numbers = alloc::vec![0u64; batch.len()];
+            let segments: Vec<Segment> = batch.iter().map(|(_, gpa)| Segment { gpa: *gpa, len: PAGE_SIZE }).collect();
+            Call::new(Op::SwapOut).arg(0, arch::gpa_of(numbers.as_mut_ptr().cast()).0).segments(&segments).run()?;
+            slots::count_used(numbers.len());
+            let mut inner = self.inner.lock();
+            for ((index, gpa), slot) in batch.iter().zip(numbers) {
+                inner.pages.insert(*index, Page::Swapped(slot + 1));
+                frames::user().ref_dec(*gpa);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn free(pages: Vec<Page>) {
+    for page in pages {
+        match page {
+            Page::Frame(gpa) => {
+                frames::user().ref_dec(gpa);
+            }
+            Page::Swapped(slot) => slots::drop_ref(slot),
+        }
+    }
+}
+
+impl Drop for Shmem {
+    fn drop(&mut self) {
+        let pages: Vec<Page> = core::mem::take(&mut self.inner.get_mut().pages).into_values().collect();
+        self.quota.give(pages.len() as u64);
+        free(pages);
+    }
+}
+
+impl Mapping for Shmem {
+    fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
+        if index >= self.size().div_ceil(PAGE_SIZE) {
+            return Err(Errno::EFAULT);
+        }
+        let gpa = self.make(index).map_err(|e| if e == Errno::ENOSPC { Errno::EFAULT } else { e })?;
+        frames::user().ref_inc(gpa).map_err(|_| Errno::ENOMEM)?;
+        Ok(MappedPage::Frame(gpa))
+    }
+}
+
+/// Memory that processes share: `size` bytes of zeros, for mmap(2) with MAP_SHARED | MAP_ANONYMOUS.
+pub fn shared_memory(size: u64) -> Result<Arc<dyn Mapping>> {
+    if size > MAX_BYTES {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(Shmem::new(size, Quota::new(u64::MAX)))
+}
+
+/// Deflate: moves the content of all memory objects to the swap file. Address spaces have given up their pages of
+/// them before. On an error what was moved stays there, and comes back when it is used.
+pub fn swap_out_objects(_first: bool) -> Result {
+    let objects: Vec<Arc<Shmem>> = OBJECTS.lock().iter().filter_map(Weak::upgrade).collect();
+    for object in objects {
+        object.swap_out()?;
+    }
+    Ok(())
+}
+
+/// Pages of all memory objects that are in memory (the "Shmem" of /proc/meminfo).
+pub fn resident_pages() -> u64 {
+    let objects: Vec<Arc<Shmem>> = OBJECTS.lock().iter().filter_map(Weak::upgrade).collect();
+    let count = |o: &Arc<Shmem>| o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(_))).count() as u64;
+    objects.iter().map(count).sum()
+}

@@ -1,0 +1,189 @@
+//! sysfs(5) and cgroup hierarchies, as far as C libraries and language runtimes look at them.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::S_IFDIR;
+use qlib::PAGE_SIZE;
+
+use super::inode::FileSystem;
+use super::setup::{self, Options};
+use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
+use crate::errno::Result;
+use crate::task::table;
+use crate::{arch, mm};
+
+/// SYSFS_MAGIC and CGROUP2_SUPER_MAGIC (statfs(2)).
+const SYSFS_MAGIC: u32 = 0x6265_6572;
+const CGROUP2_MAGIC: u32 = 0x6367_7270;
+
+/// Makes a file system of type sysfs.
+pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    Ok(SynthFs::new("sysfs", SYSFS_MAGIC, Arc::new(Table(ROOT))))
+}
+
+/// Makes a file system of type cgroup2, in which the container sees its limits. Nothing can be changed in it.
+pub fn make_cgroup(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    Ok(SynthFs::new("cgroup2", CGROUP2_MAGIC, Arc::new(Table(CGROUP))))
+}
+
+const ROOT: Names = &[
+    ("block", || dir(&[])),
+    ("bus", || dir(&[])),
+    ("class", || dir(&[("net", || dir(NET)), ("tty", || dir(&[]))])),
+    ("devices", || dir(&[("system", || dir(&[("cpu", || Node::Dir(Arc::new(Cpus))), ("node", || dir(NODES))]))])),
+    ("fs", || dir(&[("cgroup", || dir(&[]))])),
+    ("kernel", || dir(KERNEL)),
+    ("module", || dir(&[])),
+];
+
+const NET: Names = &[("lo", || {
+    dir(&[
+        ("address", || text("00:00:00:00:00:00\n")),
+        ("ifindex", || text("1\n")),
+        ("mtu", || text("65536\n")),
+        ("operstate", || text("unknown\n")),
+        ("type", || text("772\n")),
+    ])
+})];
+
+const NODES: Names = &[
+    ("node0", || {
+        dir(&[
+            ("cpulist", || file(|_| Ok(line(cpu_list())))),
+            ("cpumap", || file(|_| Ok(line(format!("{:x}", u64::MAX >> (64 - arch::boot().cpus.clamp(1, 64))))))),
+            ("distance", || text("10\n")),
+        ])
+    }),
+    ("online", || text("0\n")),
+    ("possible", || text("0\n")),
+];
+
+const KERNEL: Names = &[("mm", || {
+    dir(&[
+        ("hugepages", || dir(&[])),
+        ("transparent_hugepage", || {
+            dir(&[
+                ("defrag", || text("always defer defer+madvise madvise [never]\n")),
+                ("enabled", || text("always madvise [never]\n")),
+                ("hpage_pmd_size", || text("2097152\n")),
+                ("shmem_enabled", || text("always within_size advise [never] deny force\n")),
+            ])
+        }),
+    ])
+})];
+
+fn line(text: String) -> Vec<u8> {
+    (text + "\n").into_bytes()
+}
+
+/// The CPUs as a list ("0-3").
+pub fn cpu_list() -> String {
+    match arch::boot().cpus {
+        0 | 1 => "0".to_string(),
+        count => format!("0-{}", count - 1),
+    }
+}
+
+/// devices/system/cpu.
+struct Cpus;
+
+const CPU_FILES: Table = Table(&[
+    ("isolated", || text("\n")),
+    ("kernel_max", || text("63\n")),
+    ("offline", || text("\n")),
+    ("online", || file(|_| Ok(line(cpu_list())))),
+    ("possible", || file(|_| Ok(line(cpu_list())))),
+    ("present", || file(|_| Ok(line(cpu_list())))),
+]);
+
+impl Dir for Cpus {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        if let Some(node) = CPU_FILES.find(name) {
+            return Some(node);
+        }
+        let index: u32 = core::str::from_utf8(name.strip_prefix(b"cpu")?).ok()?.parse().ok()?;
+        (index < arch::boot().cpus).then(|| Node::Dir(Arc::new(Cpu(index))))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        let mut names = CPU_FILES.list();
+        names.extend((0..arch::boot().cpus).map(|i| (format!("cpu{i}").into_bytes(), S_IFDIR)));
+        names
+    }
+}
+
+/// devices/system/cpu/cpuN.
+struct Cpu(u32);
+
+impl Dir for Cpu {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        match name {
+            b"online" => Some(text("1\n")),
+            b"topology" => Some(Node::Dir(Arc::new(Topology(self.0)))),
+            b"cache" => Some(dir(&[])),
+            _ => None,
+        }
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        use linux_raw_sys::general::S_IFREG;
+        let names = [("cache", S_IFDIR), ("online", S_IFREG), ("topology", S_IFDIR)];
+        names.iter().map(|(n, kind)| (n.as_bytes().to_vec(), *kind)).collect()
+    }
+}
+
+/// devices/system/cpu/cpuN/topology: each CPU a core of its own in one package.
+struct Topology(u32);
+
+impl Dir for Topology {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let index = self.0;
+        match name {
+            b"core_id" => Some(file(move |_| Ok(line(index.to_string())))),
+            b"physical_package_id" => Some(text("0\n")),
+            b"thread_siblings_list" | b"core_cpus_list" => Some(file(move |_| Ok(line(index.to_string())))),
+            b"core_siblings_list" | b"package_cpus_list" => Some(file(|_| Ok(line(cpu_list())))),
+            b"thread_siblings" | b"core_cpus" => Some(file(move |_| Ok(line(format!("{:x}", 1u64 << (index & 63)))))),
+            _ => None,
+        }
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        use linux_raw_sys::general::S_IFREG;
+        let names = ["core_cpus", "core_cpus_list", "core_id", "core_siblings_list", "package_cpus_list"];
+        let more = ["physical_package_id", "thread_siblings", "thread_siblings_list"];
+        names.iter().chain(&more).map(|n| (n.as_bytes().to_vec(), S_IFREG)).collect()
+    }
+}
+
+const CGROUP: Names = &[
+    ("cgroup.controllers", || text("cpu memory pids\n")),
+    ("cgroup.events", || text("populated 1\nfrozen 0\n")),
+    ("cgroup.procs", || {
+        file(|_| Ok(table::processes().iter().map(|p| format!("{}\n", p.pid)).collect::<String>().into_bytes()))
+    }),
+    ("cgroup.subtree_control", || text("\n")),
+    ("cgroup.type", || text("domain\n")),
+    ("cpu.max", || file(|_| Ok(line(format!("{} 100000", u64::from(arch::boot().cpus) * 100_000))))),
+    ("cpu.stat", || {
+        file(|_| {
+            let user: u64 = table::processes().iter().map(|p| p.times().user_ns / 1000).sum();
+            Ok(format!("usage_usec {user}\nuser_usec {user}\nsystem_usec 0\n").into_bytes())
+        })
+    }),
+    ("cpu.weight", || text("100\n")),
+    ("memory.current", || file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))),
+    ("memory.events", || text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")),
+    ("memory.high", || text("max\n")),
+    ("memory.max", || file(|_| Ok(line(setup::memory_bytes().to_string())))),
+    ("memory.stat", || {
+        file(|_| Ok(format!("anon {}\nfile 0\n", mm::frames::stats().frames_used * PAGE_SIZE).into_bytes()))
+    }),
+    ("memory.swap.current", || text("0\n")),
+    ("memory.swap.max", || text("0\n")),
+    ("pids.current", || file(|_| Ok(line(table::threads().len().to_string())))),
+    ("pids.max", || text("max\n")),
+];

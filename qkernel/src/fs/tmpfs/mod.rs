@@ -1,0 +1,82 @@
+//! tmpfs(5): files in guest memory. It also holds what is in /dev, and memfd_create(2)'s files.
+
+mod file;
+mod node;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use linux_raw_sys::general::S_IFDIR;
+use qlib::PAGE_SIZE;
+
+pub use file::TmpFile;
+pub use node::TmpNode;
+
+use super::attr::{Attributes, StatFs};
+use super::inode::{FileSystem, Inode, next_device, simple_statfs};
+use super::shmem::Quota;
+use crate::errno::Result;
+use crate::sync::Mutex;
+
+/// TMPFS_MAGIC (statfs(2)).
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+/// A file system in guest memory.
+pub struct TmpFs {
+    type_name: &'static str,
+    device: u64,
+    last_ino: AtomicU64,
+    quota: Arc<Quota>,
+    root: Mutex<Option<Arc<TmpNode>>>,
+}
+
+impl TmpFs {
+    /// An empty one that may hold `limit_bytes` of file content; `mode` and owner are its root's.
+    pub fn new(type_name: &'static str, limit_bytes: u64, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
+        let fs = Arc::new(TmpFs {
+            type_name,
+            device: next_device(),
+            last_ino: AtomicU64::new(0),
+            quota: Quota::new(limit_bytes.div_ceil(PAGE_SIZE)),
+            root: Mutex::new(None),
+        });
+        let root = TmpNode::new(&fs, fs.attributes(S_IFDIR | mode & 0o7777, uid, gid), node::Content::dir());
+        *fs.root.lock() = Some(root);
+        fs
+    }
+
+    /// Attributes of a new object.
+    fn attributes(&self, mode: u32, uid: u32, gid: u32) -> Attributes {
+        let ino = self.last_ino.fetch_add(1, Ordering::Relaxed) + 1;
+        let nlink = if mode & linux_raw_sys::general::S_IFMT == S_IFDIR { 2 } else { 1 };
+        Attributes { nlink, ..Attributes::new(mode, uid, gid, self.device, ino) }
+    }
+
+    /// What limits its size.
+    pub fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+}
+
+impl FileSystem for TmpFs {
+    fn type_name(&self) -> &'static str {
+        self.type_name
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        let root = self.root.lock().clone();
+        root.expect("a tmpfs has a root from its making on")
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let (limit, used) = self.quota.state();
+        let free = limit.saturating_sub(used);
+        Ok(StatFs { blocks: limit, bfree: free, bavail: free, files: limit, ffree: free, ..simple_statfs(TMPFS_MAGIC) })
+    }
+
+    fn options(&self) -> Vec<u8> {
+        let (limit, _) = self.quota.state();
+        alloc::format!(",size={}k", limit.saturating_mul(PAGE_SIZE / 1024)).into_bytes()
+    }
+}

@@ -1,0 +1,355 @@
+//! Inodes of a tmpfs.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::{
+    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, XATTR_CREATE, XATTR_REPLACE,
+};
+use qlib::PAGE_SIZE;
+
+use super::{TmpFile, TmpFs};
+use crate::errno::{Errno, Result};
+use crate::fs::attr::{Attributes, SetAttributes, SetTime};
+use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
+use crate::fs::shmem::Shmem;
+use crate::fs::{FileOps, special};
+use crate::sync::Mutex;
+use crate::task::Thread;
+
+/// An object of a tmpfs.
+pub struct TmpNode {
+    pub(super) fs: Weak<TmpFs>,
+    pub(super) attributes: Mutex<Attributes>,
+    pub(super) content: Content,
+    xattrs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+/// What it holds.
+pub enum Content {
+    /// Names.
+    Dir(Mutex<Names>),
+    /// Data.
+    File(Arc<Shmem>),
+    /// A path.
+    Link(Vec<u8>),
+    /// A device node, FIFO or socket: nothing.
+    Special,
+}
+
+/// The names of a directory. Positions for getdents64(2) are given in the order of making, so that a listing goes on
+/// where it was whatever comes and goes.
+#[derive(Default)]
+pub struct Names {
+    by_name: BTreeMap<Vec<u8>, (u64, Arc<TmpNode>)>,
+    by_position: BTreeMap<u64, Vec<u8>>,
+    last_position: u64,
+}
+
+impl Names {
+    fn insert(&mut self, name: &[u8], node: Arc<TmpNode>) {
+        // 1 and 2 are "." and "..".
+        self.last_position = self.last_position.max(2) + 1;
+        self.by_position.insert(self.last_position, name.to_vec());
+        self.by_name.insert(name.to_vec(), (self.last_position, node));
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<Arc<TmpNode>> {
+        let (position, node) = self.by_name.remove(name)?;
+        self.by_position.remove(&position);
+        Some(node)
+    }
+
+    fn get(&self, name: &[u8]) -> Option<Arc<TmpNode>> {
+        self.by_name.get(name).map(|(_, node)| node.clone())
+    }
+
+    /// The first entry after `position`.
+    pub(super) fn after(&self, position: u64) -> Option<(u64, Vec<u8>, Arc<TmpNode>)> {
+        let (next, name) = self.by_position.range(position + 1..).next()?;
+        Some((*next, name.clone(), self.get(name)?))
+    }
+}
+
+impl Content {
+    /// An empty directory.
+    pub fn dir() -> Self {
+        Content::Dir(Mutex::default())
+    }
+}
+
+impl TmpNode {
+    pub(super) fn new(fs: &Arc<TmpFs>, attributes: Attributes, content: Content) -> Arc<Self> {
+        Arc::new(TmpNode {
+            fs: Arc::downgrade(fs),
+            attributes: Mutex::new(attributes),
+            content,
+            xattrs: Mutex::default(),
+        })
+    }
+
+    fn fs(&self) -> Result<Arc<TmpFs>> {
+        self.fs.upgrade().ok_or(Errno::EIO)
+    }
+
+    pub(super) fn names(&self) -> Result<&Mutex<Names>> {
+        match &self.content {
+            Content::Dir(names) => Ok(names),
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// Its data, for a regular file.
+    pub fn data(&self) -> Result<&Arc<Shmem>> {
+        match &self.content {
+            Content::File(data) => Ok(data),
+            Content::Dir(_) => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Contents or names changed now.
+    pub(super) fn is_modified(&self) {
+        let now = SetTime::Now.resolve();
+        let mut attributes = self.attributes.lock();
+        (attributes.mtime, attributes.ctime) = (now, now);
+    }
+
+    fn relink(&self, change: i32) {
+        let mut attributes = self.attributes.lock();
+        attributes.nlink = attributes.nlink.saturating_add_signed(change);
+        attributes.ctime = SetTime::Now.resolve();
+    }
+
+    fn make(&self, new: &NewNode, content: Content) -> Result<Arc<TmpNode>> {
+        let fs = self.fs()?;
+        let attributes = Attributes { rdev: new.rdev, ..fs.attributes(new.mode, new.uid, new.gid) };
+        Ok(TmpNode::new(&fs, attributes, content))
+    }
+
+    /// Enters a new child.
+    fn add(&self, name: &[u8], node: Arc<TmpNode>) -> Result<Arc<dyn Inode>> {
+        {
+            let mut names = self.names()?.lock();
+            if names.by_name.contains_key(name) {
+                return Err(Errno::EEXIST);
+            }
+            names.insert(name, node.clone());
+        }
+        if node.is_dir() {
+            self.relink(1);
+        }
+        self.is_modified();
+        Ok(node)
+    }
+
+    /// A regular file without a name, which a name may be given later.
+    pub(super) fn new_file(&self, new: &NewNode) -> Result<Arc<TmpNode>> {
+        let data = Shmem::new(0, self.fs()?.quota.clone());
+        self.make(new, Content::File(data))
+    }
+
+    fn is_dir(&self) -> bool {
+        matches!(self.content, Content::Dir(_))
+    }
+
+    fn check_empty(&self) -> Result {
+        match &self.content {
+            Content::Dir(names) if !names.lock().by_name.is_empty() => Err(Errno::ENOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    /// A child is gone from this directory for good.
+    fn dropped(&self, child: &TmpNode) {
+        if child.is_dir() {
+            self.relink(-1);
+            child.relink(-2);
+        } else {
+            child.relink(-1);
+        }
+    }
+}
+
+impl Inode for TmpNode {
+    fn kind(&self) -> u32 {
+        self.attributes.lock().mode & S_IFMT
+    }
+
+    fn attributes(&self) -> Result<Attributes> {
+        let mut attributes = *self.attributes.lock();
+        match &self.content {
+            Content::File(data) => {
+                attributes.size = data.size();
+                attributes.blocks = data.page_count() * (PAGE_SIZE / 512);
+            }
+            Content::Link(target) => attributes.size = target.len() as u64,
+            Content::Dir(names) => attributes.size = 40 + 20 * names.lock().by_name.len() as u64,
+            Content::Special => {}
+        }
+        Ok(attributes)
+    }
+
+    fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
+        let node = self.names()?.lock().get(name);
+        node.map(|node| node as Arc<dyn Inode>).ok_or(Errno::ENOENT)
+    }
+
+    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+        match &self.content {
+            Content::File(data) => {
+                if flags & O_TRUNC != 0 {
+                    data.truncate(0)?;
+                    self.is_modified();
+                }
+                Ok(TmpFile::new(self))
+            }
+            Content::Dir(_) => Ok(TmpFile::new(self)),
+            Content::Link(_) => Err(Errno::ELOOP),
+            Content::Special => special::open(thread, &self.attributes()?, flags),
+        }
+    }
+
+    fn open_data(self: Arc<Self>) -> Result<Arc<dyn FileOps>> {
+        Ok(TmpFile::new(self))
+    }
+
+    fn read_link(&self, _thread: Option<&Arc<Thread>>) -> Result<Link> {
+        match &self.content {
+            Content::Link(target) => Ok(Link::Path(target.clone())),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn create(self: Arc<Self>, name: &[u8], new: &NewNode, _flags: u32) -> Result<Created> {
+        let node = self.new_file(new)?;
+        Ok((self.add(name, node)?, None))
+    }
+
+    fn create_unnamed(self: Arc<Self>, new: &NewNode, _flags: u32) -> Result<Created> {
+        let node = self.new_file(new)?;
+        node.relink(-1);
+        Ok((node, None))
+    }
+
+    fn make_dir(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let node = self.make(&NewNode { mode: S_IFDIR | new.mode & 0o7777, ..*new }, Content::dir())?;
+        self.add(name, node)
+    }
+
+    fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let node = if new.mode & S_IFMT == S_IFREG { self.new_file(new)? } else { self.make(new, Content::Special)? };
+        self.add(name, node)
+    }
+
+    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+        let new = NewNode { mode: S_IFLNK | 0o777, ..*new };
+        let node = self.make(&new, Content::Link(target.to_vec()))?;
+        self.add(name, node)
+    }
+
+    fn link(self: Arc<Self>, name: &[u8], target: &Arc<dyn Inode>) -> Result<Arc<dyn Inode>> {
+        let node = arc_of(target)?;
+        node.relink(1);
+        self.add(name, node.clone()).inspect_err(|_| node.relink(-1))
+    }
+
+    fn unlink(&self, name: &[u8], child: &Arc<dyn Inode>) -> Result {
+        let child = arc_of(child)?;
+        child.check_empty()?;
+        let removed = self.names()?.lock().remove(name);
+        drop(removed);
+        self.dropped(&child);
+        self.is_modified();
+        Ok(())
+    }
+
+    fn rename(&self, name: &[u8], rename: &Rename<'_>) -> Result {
+        let (child, to) = (arc_of(rename.child)?, arc_of(rename.to)?);
+        let replaced = rename.replaced.map(arc_of).transpose()?;
+        if !Weak::ptr_eq(&self.fs, &to.fs) {
+            return Err(Errno::EXDEV);
+        }
+        let moves_dir = |node: &TmpNode, from: &TmpNode, to: &TmpNode| {
+            if node.is_dir() {
+                from.relink(-1);
+                to.relink(1);
+            }
+        };
+        if rename.flags & RENAME_EXCHANGE != 0 {
+            let other = replaced.ok_or(Errno::ENOENT)?;
+            self.names()?.lock().remove(name);
+            to.names()?.lock().remove(rename.to_name);
+            self.names()?.lock().insert(name, other.clone());
+            to.names()?.lock().insert(rename.to_name, child.clone());
+            moves_dir(&child, self, &to);
+            moves_dir(&other, &to, self);
+        } else {
+            if let Some(old) = &replaced {
+                old.check_empty()?;
+                let removed = to.names()?.lock().remove(rename.to_name);
+                drop(removed);
+                to.dropped(old);
+            }
+            self.names()?.lock().remove(name);
+            to.names()?.lock().insert(rename.to_name, child.clone());
+            moves_dir(&child, self, &to);
+        }
+        self.is_modified();
+        to.is_modified();
+        child.relink(0);
+        Ok(())
+    }
+
+    fn set_attributes(&self, change: &SetAttributes) -> Result {
+        change.apply(&mut self.attributes.lock());
+        Ok(())
+    }
+
+    fn truncate(&self, size: u64) -> Result {
+        self.data()?.truncate(size)?;
+        self.is_modified();
+        Ok(())
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattrs.lock().get(name).cloned().ok_or(Errno::ENODATA)
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
+        let mut xattrs = self.xattrs.lock();
+        match xattrs.contains_key(name) {
+            true if flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
+            false if flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
+            false if xattrs.len() >= 64 => return Err(Errno::ENOSPC),
+            _ => {}
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        let mut list = Vec::new();
+        for name in self.xattrs.lock().keys() {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result {
+        self.xattrs.lock().remove(name).map(|_| ()).ok_or(Errno::ENODATA)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The node itself behind an inode.
+fn arc_of(inode: &Arc<dyn Inode>) -> Result<Arc<TmpNode>> {
+    let any: Arc<dyn Any + Send + Sync> = inode.clone();
+    any.downcast().map_err(|_| Errno::EXDEV)
+}

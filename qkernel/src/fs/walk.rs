@@ -1,0 +1,268 @@
+//! Path resolution (path_resolution(7)).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use bitflags::bitflags;
+use linux_raw_sys::general::{S_ISVTX, S_IWOTH};
+
+use super::Location;
+use super::inode::{self, Link};
+use super::perm;
+use crate::errno::{Errno, Result};
+use crate::task::{Creds, Thread};
+
+/// Symbolic links followed in one walk before ELOOP.
+const MAX_LINKS: u32 = 40;
+/// The longest name of one component, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest path, in bytes, its NUL included.
+pub const PATH_MAX: usize = 4096;
+
+bitflags! {
+    /// How a path is resolved.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WalkFlags: u32 {
+        /// A symbolic link as the last component is followed.
+        const FOLLOW = 1;
+        /// An empty path is the starting place itself (AT_EMPTY_PATH).
+        const EMPTY = 2;
+        /// RESOLVE_NO_XDEV: no mount is crossed.
+        const NO_XDEV = 4;
+        /// RESOLVE_NO_MAGICLINKS.
+        const NO_MAGICLINKS = 8;
+        /// RESOLVE_NO_SYMLINKS.
+        const NO_SYMLINKS = 16;
+        /// RESOLVE_BENEATH: the walk may not leave the starting place.
+        const BENEATH = 32;
+        /// RESOLVE_IN_ROOT: the starting place is the root.
+        const IN_ROOT = 64;
+    }
+}
+
+/// What a walk starts from.
+pub struct Walk<'a> {
+    /// Whose permissions count.
+    pub creds: &'a Creds,
+    /// For magic links; `None` in tests.
+    pub thread: Option<&'a Arc<Thread>>,
+    /// Where absolute paths begin and ".." ends.
+    pub root: Location,
+    /// How.
+    pub flags: WalkFlags,
+}
+
+/// Where a walk led.
+pub enum Target {
+    /// A name in a directory, which may exist.
+    Name(NameTarget),
+    /// A place that was not reached by a name ("/", "..", a magic link, an empty path).
+    Place(Location),
+}
+
+/// A name in a directory.
+pub struct NameTarget {
+    /// The directory.
+    pub parent: Location,
+    /// The name in it.
+    pub name: Vec<u8>,
+    /// What it leads to, mounts on it included.
+    pub found: Option<Location>,
+    /// The path ended in a slash: it means a directory.
+    pub wants_dir: bool,
+}
+
+impl Target {
+    /// What is there; ENOENT if nothing is.
+    pub fn existing(self) -> Result<Location> {
+        match self {
+            Target::Place(place) => Ok(place),
+            Target::Name(NameTarget { found, wants_dir, .. }) => {
+                let found = found.ok_or(Errno::ENOENT)?;
+                if wants_dir && !found.inode().is_dir() {
+                    return Err(Errno::ENOTDIR);
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// The name; `otherwise` if the path does not end in one.
+    pub fn name(self, otherwise: Errno) -> Result<NameTarget> {
+        match self {
+            Target::Name(name) => Ok(name),
+            Target::Place(_) => Err(otherwise),
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn has(&self, flags: WalkFlags) -> bool {
+        self.flags.intersects(flags)
+    }
+
+    /// Resolves `path` from `start`.
+    pub fn resolve(&self, start: &Location, path: &[u8]) -> Result<Target> {
+        if path.is_empty() {
+            return if self.has(WalkFlags::EMPTY) { Ok(Target::Place(start.clone())) } else { Err(Errno::ENOENT) };
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        inode::begin_walk();
+        let root = if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT) { start.clone() } else { self.root.clone() };
+        let mut at = start.clone();
+        // What is still to be walked; links are put in front of it.
+        let mut rest: Vec<u8> = path.to_vec();
+        let mut links = 0;
+        loop {
+            if rest.first() == Some(&b'/') {
+                if self.has(WalkFlags::BENEATH) {
+                    return Err(Errno::EXDEV);
+                }
+                if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&root.mount, &at.mount) {
+                    return Err(Errno::EXDEV);
+                }
+                at = root.clone();
+            }
+            match self.walk(&root, at, &rest)? {
+                Step::Done(target) => return Ok(target),
+                Step::Link { from, link, rest: after, is_last, target } => {
+                    links += 1;
+                    if links > MAX_LINKS || self.has(WalkFlags::NO_SYMLINKS) {
+                        return Err(Errno::ELOOP);
+                    }
+                    self.check_protected_link(&from, &link, is_last)?;
+                    match target {
+                        Link::Path(path) => {
+                            if path.is_empty() {
+                                return Err(Errno::ENOENT);
+                            }
+                            let mut longer = path;
+                            longer.extend_from_slice(&after);
+                            rest = longer;
+                            at = from;
+                        }
+                        Link::Place(place) => {
+                            if self.has(WalkFlags::NO_MAGICLINKS) {
+                                return Err(Errno::ELOOP);
+                            }
+                            if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT | WalkFlags::NO_XDEV) {
+                                return Err(Errno::EXDEV);
+                            }
+                            let trimmed = after.iter().position(|b| *b != b'/');
+                            match trimmed {
+                                None if after.is_empty() || place.inode().is_dir() => return Ok(Target::Place(place)),
+                                None => return Err(Errno::ENOTDIR),
+                                Some(skip) => {
+                                    rest = after[skip..].to_vec();
+                                    at = place;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Walks until the end or the first link to be followed.
+    fn walk(&self, root: &Location, mut at: Location, path: &[u8]) -> Result<Step> {
+        let mut index = 0;
+        loop {
+            while path.get(index) == Some(&b'/') {
+                index += 1;
+            }
+            if index == path.len() {
+                return Ok(Step::Done(Target::Place(at)));
+            }
+            let end = path[index..].iter().position(|b| *b == b'/').map_or(path.len(), |n| index + n);
+            let name = &path[index..end];
+            let after = &path[end..];
+            let is_last = after.iter().all(|b| *b == b'/');
+            index = end;
+            if !at.inode().is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+            self.check_search(&at)?;
+            match name {
+                b"." => continue,
+                b".." => {
+                    at = self.up(root, at)?;
+                    continue;
+                }
+                _ if name.len() > NAME_MAX => return Err(Errno::ENAMETOOLONG),
+                _ => {}
+            }
+            let dentry = match at.dentry.lookup(name, is_last) {
+                Ok(dentry) => dentry,
+                Err(Errno::ENOENT) if is_last => {
+                    return Ok(Step::Done(Target::Name(NameTarget {
+                        parent: at,
+                        name: name.to_vec(),
+                        found: None,
+                        wants_dir: !after.is_empty(),
+                    })));
+                }
+                Err(error) => return Err(error),
+            };
+            let child = Location { mount: at.mount.clone(), dentry }.through_mounts();
+            if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&child.mount, &at.mount) {
+                return Err(Errno::EXDEV);
+            }
+            if child.inode().is_symlink() && (!is_last || !after.is_empty() || self.has(WalkFlags::FOLLOW)) {
+                if self.has(WalkFlags::NO_SYMLINKS) {
+                    return Err(Errno::ELOOP);
+                }
+                let target = child.inode().read_link(self.thread)?;
+                return Ok(Step::Link { from: at, link: child, rest: after.to_vec(), is_last, target });
+            }
+            if is_last {
+                return Ok(Step::Done(Target::Name(NameTarget {
+                    parent: at,
+                    name: name.to_vec(),
+                    found: Some(child),
+                    wants_dir: !after.is_empty(),
+                })));
+            }
+            at = child;
+        }
+    }
+
+    fn up(&self, root: &Location, at: Location) -> Result<Location> {
+        if at.is_same(root) {
+            return if self.has(WalkFlags::BENEATH) { Err(Errno::EXDEV) } else { Ok(at) };
+        }
+        let parent = at.parent().through_mounts();
+        if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&parent.mount, &at.mount) {
+            return Err(Errno::EXDEV);
+        }
+        Ok(parent)
+    }
+
+    fn check_search(&self, directory: &Location) -> Result {
+        // Those who may search everything need no attributes, which may cost a question to the host.
+        if self.creds.has_cap(perm::CAP_DAC_OVERRIDE) || self.creds.has_cap(perm::CAP_DAC_READ_SEARCH) {
+            return Ok(());
+        }
+        perm::check(self.creds, &directory.inode().permissions()?, perm::EXEC)
+    }
+
+    /// fs.protected_symlinks (proc(5)): in a sticky world-writable directory only one's own links are followed.
+    fn check_protected_link(&self, directory: &Location, link: &Location, is_last: bool) -> Result {
+        if !is_last {
+            return Ok(());
+        }
+        let place = directory.inode().permissions()?;
+        if place.mode & (S_ISVTX | S_IWOTH) != S_ISVTX | S_IWOTH {
+            return Ok(());
+        }
+        let owner = link.attributes()?.uid;
+        if owner == self.creds.fsuid || owner == place.uid { Ok(()) } else { Err(Errno::EACCES) }
+    }
+}
+
+enum Step {
+    Done(Target),
+    Link { from: Location, link: Location, rest: Vec<u8>, is_last: bool, target: Link },
+}

@@ -1,0 +1,88 @@
+//! Inflate: what wakes a sleeping sandbox, and reading its working set back.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use qlib::host::{Op, Segment};
+use qlib::{Gpa, PAGE_SIZE};
+
+use super::deflate::WORKING_SET;
+use super::state::{Input, State};
+use super::{pause, slots, stats, step};
+use crate::errno::{Errno, Result};
+use crate::host::Call;
+use crate::mm::frames;
+use crate::{klog, time};
+
+/// Exit status of a container whose memory cannot be read back (as if killed by SIGBUS).
+const DAMAGED_STATUS: u64 = 128 + linux_raw_sys::general::SIGBUS as u64;
+
+/// What woke the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A connection, data, a datagram: anything that one of its host files or sockets became ready for.
+    Host,
+    /// A signal other than SIGCONT.
+    Signal,
+    /// SIGCONT.
+    Continue,
+    /// A further process was asked for.
+    Exec,
+}
+
+/// Wakes the sandbox if it sleeps; ends a deflate that is under way. When this returns its working set is there and its
+/// threads may go on; the caller then does what it woke it for.
+pub fn wake(cause: Cause) {
+    match super::current() {
+        State::Awake { .. } | State::Inflating => {}
+        State::Deflating { .. } => {
+            step(Input::Wake);
+            pause::resume();
+        }
+        State::Hibernated => {
+            let begin_ns = time::monotonic_ns();
+            step(Input::Wake);
+            if let Err(error) = read_working_set() {
+                give_up(error);
+            }
+            step(Input::Inflated);
+            pause::resume();
+            stats::count_wake(cause, time::monotonic_ns() - begin_ns);
+        }
+    }
+}
+
+/// Fills the frames of the working set from the REAP file.
+fn read_working_set() -> Result {
+    let set = core::mem::take(&mut *WORKING_SET.lock());
+    let mut page = 0;
+    for chunk in set.chunks(1000) {
+        let segments: Vec<Segment> = chunk.iter().map(|f| Segment { gpa: f.start, len: f.len_bytes() }).collect();
+        Call::new(Op::ReapIn).arg(0, page).segments(&segments).run()?;
+        page += chunk.iter().map(|f| f.count).sum::<u64>();
+    }
+    stats::REAP_PAGES.fetch_add(page, Relaxed);
+    Ok(())
+}
+
+/// Brings the page of `slot` back after a fault: its frame. The faulting entry's reference to the slot is dropped.
+pub fn swap_in(slot: u64) -> Result<Gpa> {
+    if slot == slots::ZERO {
+        return frames::alloc_zeroed();
+    }
+    let frame = frames::alloc()?;
+    let segment = Segment { gpa: frame, len: PAGE_SIZE };
+    if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(&[segment]).run() {
+        give_up(error);
+    }
+    slots::drop_ref(slot);
+    stats::SWAP_INS.fetch_add(1, Relaxed);
+    Ok(frame)
+}
+
+/// The container's memory is lost: it ends, rather than run on bad data.
+fn give_up(error: Errno) {
+    let what = if error == Errno::EBADMSG { "is damaged (a checksum does not hold)" } else { "cannot be read" };
+    klog!(Error, "the swap store {what} ({}): the container's memory is lost, so it was ended", error.name());
+    let _ = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).run();
+}

@@ -1,0 +1,56 @@
+//! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the paper).
+//!
+//! [`state`] is the state machine. [`deflate`] writes memory out, [`inflate`] reads it back, [`pause`] stops user code for both;
+//! [`slots`] keeps count of what is in the swap file, [`stats`] of what happened.
+
+pub mod deflate;
+pub mod inflate;
+pub mod oom;
+pub mod pause;
+pub mod slots;
+pub mod state;
+pub mod stats;
+
+pub use inflate::{Cause, swap_in, wake};
+pub use oom::reclaim;
+pub use pause::gate;
+pub use stats::count_fault;
+
+use self::state::{Input, State};
+use crate::klog;
+use crate::sync::{Mutex, mutex};
+
+static STATE: Mutex<State> = mutex(State::START);
+
+/// The state now.
+pub fn current() -> State {
+    *STATE.lock()
+}
+
+/// Takes the state machine a step further; an input that makes no sense is a bug, is logged, and changes nothing.
+fn step(input: Input) {
+    let mut state = STATE.lock();
+    match state.after(input) {
+        Some(next) => *state = next,
+        None => {
+            let before = *state;
+            drop(state);
+            klog!(Error, "hibernation: {input:?} in state {before:?}");
+        }
+    }
+}
+
+/// Notes whether some thread runs now: what tells Running from Warm, and HibernateRunning from WokenUp. Called when the state is asked for.
+pub fn note_activity() {
+    if let State::Awake { busy, .. } = current() {
+        let runs = crate::task::table::threads().iter().any(|thread| thread.user.is_in_user_mode());
+        if runs != busy {
+            step(if runs { Input::Busy } else { Input::Idle });
+        }
+    }
+}
+
+/// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox. Before anything else is done about it.
+pub fn on_host_event() {
+    wake(Cause::Host);
+}

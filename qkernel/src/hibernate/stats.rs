@@ -1,0 +1,78 @@
+//! Counts of faults, swaps, deflates and wakes.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use qlib::PAGE_SIZE;
+use qlib::control::{CountStats, MemoryStats, Stats};
+use qlib::host::Op;
+
+use super::inflate::Cause;
+use super::slots;
+use crate::host::Call;
+use crate::task::table;
+use crate::{arch, mm};
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        $(pub(super) static $name: AtomicU64 = AtomicU64::new(0);)*
+    };
+}
+
+counters! {
+    FAULTS SWAP_INS REAP_PAGES DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
+    LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
+}
+
+/// Counts one page fault of a user thread.
+pub fn count_fault() {
+    FAULTS.fetch_add(1, Relaxed);
+}
+
+/// Counts a wake that took `ns`.
+pub(super) fn count_wake(cause: Cause, ns: u64) {
+    let counter = match cause {
+        Cause::Host => &BY_SOCKET,
+        Cause::Signal => &BY_SIGNAL,
+        Cause::Continue => &BY_SIGCONT,
+        Cause::Exec => &BY_EXEC,
+    };
+    counter.fetch_add(1, Relaxed);
+    LAST_WAKE_NS.store(ns, Relaxed);
+    WORST_WAKE_NS.fetch_max(ns, Relaxed);
+}
+
+/// All numbers about the sandbox.
+pub fn collect() -> Stats {
+    let heap = arch::heap::HEAP.stats();
+    let store = Call::new(Op::StoreStat).run_out().map(|(_, args)| args).unwrap_or_default();
+    super::note_activity();
+    Stats {
+        state: super::current().shown(),
+        memory: MemoryStats {
+            frames_used: mm::frames::stats().frames_used * PAGE_SIZE,
+            kernel_heap: heap.handed_out_bytes,
+            kernel_heap_held: heap.pages_held * PAGE_SIZE,
+            page_tables: heap.table_pages * PAGE_SIZE,
+            file_windows: crate::fs::window_bytes(),
+            swapped_raw: (slots::used() + store[2]) * PAGE_SIZE,
+            swapped_stored: store[1] + store[3],
+            working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
+            ram: arch::boot().ram_bytes,
+        },
+        counts: CountStats {
+            syscalls: table::threads().iter().map(|t| t.syscalls.load(Relaxed)).sum(),
+            faults: FAULTS.load(Relaxed),
+            swap_ins: SWAP_INS.load(Relaxed),
+            reap_pages: REAP_PAGES.load(Relaxed),
+            deflates: DEFLATES.load(Relaxed),
+            deflates_failed: DEFLATES_FAILED.load(Relaxed),
+            wakes_by_socket: BY_SOCKET.load(Relaxed),
+            wakes_by_signal: BY_SIGNAL.load(Relaxed),
+            wakes_by_sigcont: BY_SIGCONT.load(Relaxed),
+            wakes_by_exec: BY_EXEC.load(Relaxed),
+            last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
+            last_wake_ns: LAST_WAKE_NS.load(Relaxed),
+            worst_wake_ns: WORST_WAKE_NS.load(Relaxed),
+        },
+    }
+}

@@ -1,0 +1,200 @@
+//! Buffers of reads and writes: user memory named by iovecs, or memory of the kernel itself. A file copies into or out of
+//! one without knowing which, or asks for guest physical segments and lets the host do the copying.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use qlib::host::Segment;
+use qlib::{Gpa, Va};
+
+use crate::arch;
+use crate::errno::{Errno, Result};
+use crate::mm::{Access, AddressSpace};
+
+/// The longest single transfer, as Linux has it (MAX_RW_COUNT).
+pub const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+
+enum Memory<'a> {
+    User { space: Arc<AddressSpace>, ranges: Vec<(Va, usize)> },
+    Kernel(&'a mut [u8]),
+    KernelConst(&'a [u8]),
+}
+
+/// A buffer with a position: what is before it has been transferred.
+pub struct IoBuffer<'a> {
+    memory: Memory<'a>,
+    done: usize,
+    total: usize,
+}
+
+impl<'a> IoBuffer<'a> {
+    /// Over user memory. The ranges' sum is cut to [`MAX_TRANSFER_BYTES`].
+    pub fn user(space: Arc<AddressSpace>, mut ranges: Vec<(Va, usize)>) -> Self {
+        let mut total = 0;
+        for (_, len) in &mut ranges {
+            *len = (*len).min(MAX_TRANSFER_BYTES - total);
+            total += *len;
+        }
+        IoBuffer { memory: Memory::User { space, ranges }, done: 0, total }
+    }
+
+    /// Over kernel memory on the heap that is read into.
+    pub fn kernel(bytes: &'a mut [u8]) -> Self {
+        let total = bytes.len();
+        IoBuffer { memory: Memory::Kernel(bytes), done: 0, total }
+    }
+
+    /// Over kernel memory on the heap that is written from.
+    pub fn kernel_const(bytes: &'a [u8]) -> Self {
+        IoBuffer { memory: Memory::KernelConst(bytes), done: 0, total: bytes.len() }
+    }
+
+    /// Bytes still to be transferred.
+    pub fn remaining(&self) -> usize {
+        self.total - self.done
+    }
+
+    /// Bytes transferred so far.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Goes back to the state when `done` bytes had been transferred.
+    pub fn rewind(&mut self, done: usize) {
+        self.done = done.min(self.done);
+    }
+
+    /// Counts `bytes` as transferred (after a host call moved them by [`IoBuffer::segments`]).
+    pub fn advance(&mut self, bytes: usize) {
+        self.done = (self.done + bytes).min(self.total);
+    }
+
+    /// Limits the buffer to `bytes` more.
+    pub fn limit(&mut self, bytes: usize) {
+        self.total = self.total.min(self.done.saturating_add(bytes));
+    }
+
+    /// The parts of user memory from `done` on, at most `max` bytes.
+    fn parts(ranges: &[(Va, usize)], done: usize, max: usize) -> Vec<(Va, usize)> {
+        let mut parts = Vec::new();
+        let (mut skip, mut left) = (done, max);
+        for &(va, len) in ranges {
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let take = (len - skip).min(left);
+            if take > 0 {
+                parts.push((Va(va.0.wrapping_add(skip as u64)), take));
+            }
+            left -= take;
+            skip = 0;
+            if left == 0 {
+                break;
+            }
+        }
+        parts
+    }
+
+    /// Copies `bytes` in (for a read): how many fitted. EFAULT only if not a single byte could be stored.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+        let want = bytes.len().min(self.remaining());
+        let mut copied = 0;
+        match &mut self.memory {
+            Memory::User { space, ranges } => {
+                for (va, len) in Self::parts(ranges, self.done, want) {
+                    if let Err(error) = space.write_bytes(va, &bytes[copied..copied + len]) {
+                        if copied == 0 {
+                            return Err(error);
+                        }
+                        break;
+                    }
+                    copied += len;
+                }
+            }
+            Memory::Kernel(memory) => {
+                memory[self.done..self.done + want].copy_from_slice(&bytes[..want]);
+                copied = want;
+            }
+            Memory::KernelConst(_) => return Err(Errno::EFAULT),
+        }
+        self.done += copied;
+        Ok(copied)
+    }
+
+    /// Copies out of the buffer (for a write): how many bytes. EFAULT only if not a single byte could be read.
+    pub fn take(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        let want = bytes.len().min(self.remaining());
+        let mut copied = 0;
+        match &self.memory {
+            Memory::User { space, ranges } => {
+                for (va, len) in Self::parts(ranges, self.done, want) {
+                    if let Err(error) = space.read_bytes(va, &mut bytes[copied..copied + len]) {
+                        if copied == 0 {
+                            return Err(error);
+                        }
+                        break;
+                    }
+                    copied += len;
+                }
+            }
+            Memory::Kernel(memory) => {
+                bytes[..want].copy_from_slice(&memory[self.done..self.done + want]);
+                copied = want;
+            }
+            Memory::KernelConst(memory) => {
+                bytes[..want].copy_from_slice(&memory[self.done..self.done + want]);
+                copied = want;
+            }
+        }
+        self.done += copied;
+        Ok(copied)
+    }
+
+    /// Takes up to `max` bytes into a new vector.
+    pub fn take_vec(&mut self, max: usize) -> Result<Vec<u8>> {
+        let mut bytes = alloc::vec![0; max.min(self.remaining())];
+        let taken = self.take(&mut bytes)?;
+        bytes.truncate(taken);
+        Ok(bytes)
+    }
+
+    /// Stores `count` zero bytes: how many fitted.
+    pub fn put_zeros(&mut self, count: usize) -> Result<usize> {
+        const ZEROS: [u8; 512] = [0; 512];
+        let mut stored = 0;
+        while stored < count && self.remaining() > 0 {
+            stored += self.put(&ZEROS[..ZEROS.len().min(count - stored)])?;
+        }
+        Ok(stored)
+    }
+
+    /// Guest physical segments of what remains, at most `max_bytes` and `max_segments`; faults the pages in. `access`
+    /// is Write when the buffer is to be stored to. Empty only when nothing remains.
+    pub fn segments(&self, access: Access, max_bytes: usize, max_segments: usize) -> Result<Vec<Segment>> {
+        let want = self.remaining().min(max_bytes);
+        let kernel = |pointer: *const u8| {
+            let gpa: Gpa = arch::gpa_of(pointer);
+            Ok(alloc::vec![Segment { gpa: gpa + self.done as u64, len: want as u64 }])
+        };
+        match &self.memory {
+            Memory::User { space, ranges } => {
+                let mut segments: Vec<Segment> = Vec::new();
+                for (va, len) in Self::parts(ranges, self.done, want) {
+                    let room = max_segments.saturating_sub(segments.len());
+                    if room == 0 {
+                        break;
+                    }
+                    match space.segments(va, len, access, room) {
+                        Ok(more) => segments.extend(more),
+                        Err(error) if segments.is_empty() => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                Ok(segments)
+            }
+            Memory::Kernel(memory) => kernel(memory.as_ptr()),
+            Memory::KernelConst(memory) => kernel(memory.as_ptr()),
+        }
+    }
+}

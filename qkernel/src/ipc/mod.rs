@@ -1,0 +1,72 @@
+//! Pipes, event counters, epoll and other means by which processes and threads talk.
+
+pub mod epoll;
+pub mod eventfd;
+pub mod futex;
+pub mod pipe;
+pub mod signalfd;
+pub mod timerfd;
+pub mod tty;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use linux_raw_sys::general::{S_IFIFO, S_IFSOCK};
+
+use crate::abi::TimeSpec;
+use crate::fs::attr::{Attributes, device};
+use crate::task::current;
+use crate::time;
+
+static LAST_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// What stat(2) tells of a pipe or socket that has no name: who made it, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Nameless {
+    inode: u64,
+    uid: u32,
+    gid: u32,
+    born_ns: u64,
+}
+
+impl Nameless {
+    /// A new one, of the thread that is served now.
+    pub fn new() -> Self {
+        let creds = current::get().map(|thread| thread.creds());
+        let (uid, gid) = creds.map_or((0, 0), |creds| (creds.fsuid, creds.fsgid));
+        Nameless { inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1, uid, gid, born_ns: time::realtime_ns() }
+    }
+
+    fn attributes(&self, mode: u32, minor: u32) -> Attributes {
+        let born = TimeSpec::from_ns(self.born_ns);
+        Attributes {
+            mode,
+            nlink: 1,
+            ino: self.inode,
+            uid: self.uid,
+            gid: self.gid,
+            block_size: 4096,
+            dev: device(0, minor),
+            atime: born,
+            mtime: born,
+            ctime: born,
+            btime: born,
+            ..Attributes::default()
+        }
+    }
+
+    /// As a pipe.
+    pub fn pipe(&self) -> Attributes {
+        self.attributes(S_IFIFO | 0o600, 0xe)
+    }
+
+    /// As a socket.
+    pub fn socket(&self) -> Attributes {
+        self.attributes(S_IFSOCK | 0o777, 8)
+    }
+}
+
+impl Default for Nameless {
+    fn default() -> Self {
+        Self::new()
+    }
+}

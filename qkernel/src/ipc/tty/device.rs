@@ -1,0 +1,132 @@
+//! The devices that lead to terminals: /dev/tty, /dev/console, /dev/ptmx and /dev/pts/N; and the open file of a terminal.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general::O_NOCTTY;
+
+use super::{Tty, ioctl, jobs, pty};
+use crate::errno::{Errno, Result};
+use crate::fs::attr::{Attributes, device_parts};
+use crate::fs::{FileOps, OpenFile, special};
+use crate::io::IoBuffer;
+use crate::task::{self, Thread};
+use crate::wait::{PollMask, WaitQueue};
+
+/// Major number of /dev/tty, /dev/console and /dev/ptmx.
+const TTY_MAJOR: u32 = 5;
+/// Major number of /dev/pts/N.
+pub const SLAVE_MAJOR: u32 = 136;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Registers the devices.
+pub fn init() {
+    special::register_char(TTY_MAJOR, Some(0), open_current);
+    special::register_char(TTY_MAJOR, Some(1), open_console);
+    special::register_char(TTY_MAJOR, Some(2), open_ptmx);
+    special::register_char(SLAVE_MAJOR, None, open_slave);
+}
+
+fn open_current(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+    let tty = jobs::controlling(&thread.process)?;
+    TtyFile::open(thread, &tty, flags | O_NOCTTY)
+}
+
+fn open_console(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+    // The terminal of the container's first process.
+    let console = pty::tty(0).ok_or(Errno::ENXIO)?;
+    TtyFile::open(thread, &console, flags)
+}
+
+fn open_ptmx(_thread: &Arc<Thread>, _node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
+    pty::open_master()
+}
+
+fn open_slave(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+    let (_, number) = device_parts(node.rdev);
+    let tty = pty::tty(number).ok_or(Errno::ENXIO)?;
+    if pty::is_locked(number) {
+        return Err(Errno::EIO);
+    }
+    TtyFile::open(thread, &tty, flags)
+}
+
+/// An open file of a terminal.
+pub struct TtyFile {
+    tty: Arc<Tty>,
+}
+
+impl TtyFile {
+    /// Opens `tty`; it becomes the controlling terminal of a session leader that has none, without O_NOCTTY.
+    pub fn open(thread: &Arc<Thread>, tty: &Arc<Tty>, flags: u32) -> Result<Arc<dyn FileOps>> {
+        if tty.is_hung_up() {
+            return Err(Errno::EIO);
+        }
+        if tty.is_exclusive() && !thread.creds().has_cap(CAP_SYS_ADMIN) {
+            return Err(Errno::EBUSY);
+        }
+        if flags & O_NOCTTY == 0 && tty.owners().0 == 0 {
+            // Who may not have it as controlling terminal still may open it.
+            let _ = jobs::acquire(thread, tty, false);
+        }
+        if tty.count_open(true) == 1 {
+            pty::slave_opened(tty);
+        }
+        Ok(Arc::new(TtyFile { tty: tty.clone() }))
+    }
+
+    /// The terminal.
+    pub fn tty(&self) -> &Arc<Tty> {
+        &self.tty
+    }
+}
+
+impl FileOps for TtyFile {
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        if let Some(thread) = task::current::get() {
+            jobs::check_read(&thread, &self.tty)?;
+        }
+        self.tty.read(buffer)
+    }
+
+    fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        if let Some(thread) = task::current::get() {
+            jobs::check_write(&thread, &self.tty)?;
+        }
+        self.tty.write(buffer)
+    }
+
+    fn poll(&self, _file: &OpenFile) -> PollMask {
+        self.tty.poll()
+    }
+
+    fn queue(&self) -> Option<&WaitQueue> {
+        Some(self.tty.queue())
+    }
+
+    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        ioctl::serve(thread, &self.tty, false, command, argument)
+    }
+
+    fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
+        match &file.path {
+            Some(place) => place.attributes(),
+            None => Ok(pty::slave_attributes(self.tty.number)),
+        }
+    }
+
+    fn label(&self, _file: &OpenFile) -> Vec<u8> {
+        alloc::format!("/dev/pts/{}", self.tty.number).into_bytes()
+    }
+
+    fn release(&self, _file: &OpenFile) {
+        if self.tty.count_open(false) == 0 {
+            pty::slave_closed(&self.tty);
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,178 @@
+//! Controlling terminals: sessions, foreground groups, background reads and writes.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{SIGCONT, SIGHUP, SIGTTIN, SIGTTOU, TOSTOP};
+
+use super::Tty;
+use crate::errno::{Errno, Result};
+use crate::task::signal::{Disposition, SigInfo, send_to_group, send_to_process};
+use crate::task::{Process, Thread, session, table};
+
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Whether `tty` is the process's controlling terminal.
+pub fn is_controlling(process: &Process, tty: &Arc<Tty>) -> bool {
+    process.links.lock().tty.as_ref().is_some_and(|t| Arc::ptr_eq(t, tty))
+}
+
+/// The process's controlling terminal: ENXIO when it has none.
+pub fn controlling(process: &Process) -> Result<Arc<Tty>> {
+    process.links.lock().tty.clone().ok_or(Errno::ENXIO)
+}
+
+/// Makes `tty` the controlling terminal of the session that the process leads. EPERM when it leads none, has one already, or the
+/// terminal belongs to another session (unless `steal`, for the privileged).
+pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
+    let process = &thread.process;
+    let (sid, pgid, current) = {
+        let links = process.links.lock();
+        (links.sid, links.pgid, links.tty.clone())
+    };
+    let (owner, _) = tty.owners();
+    if current.as_ref().is_some_and(|t| Arc::ptr_eq(t, tty)) && owner == sid {
+        return Ok(());
+    }
+    if sid != process.pid || current.is_some() {
+        return Err(Errno::EPERM);
+    }
+    if owner != 0 && owner != sid {
+        if !steal || !thread.creds().has_cap(CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        leave(owner);
+    }
+    tty.set_owners(sid, pgid);
+    for member in table::session(sid) {
+        member.links.lock().tty = Some(tty.clone());
+    }
+    Ok(())
+}
+
+/// Takes the controlling terminal from every process of session `sid`.
+fn leave(sid: u32) {
+    for member in table::session(sid) {
+        let old = member.links.lock().tty.take();
+        drop(old);
+    }
+}
+
+/// TIOCNOTTY: the process gives up its controlling terminal; if it leads the session, all of it does.
+pub fn release(process: &Arc<Process>, tty: &Arc<Tty>) -> Result {
+    if !is_controlling(process, tty) {
+        return Err(Errno::ENOTTY);
+    }
+    let sid = process.sid();
+    if sid == process.pid {
+        disassociate(process, tty, sid);
+    } else {
+        let old = process.links.lock().tty.take();
+        drop(old);
+    }
+    Ok(())
+}
+
+fn disassociate(leader: &Arc<Process>, tty: &Arc<Tty>, sid: u32) {
+    let (owner, foreground) = tty.owners();
+    if owner == sid {
+        if foreground != 0 {
+            send_to_group(foreground, SigInfo::kernel(SIGHUP));
+            send_to_group(foreground, SigInfo::kernel(SIGCONT));
+        }
+        tty.set_owners(0, 0);
+    }
+    leave(sid);
+    let old = leader.links.lock().tty.take();
+    drop(old);
+}
+
+/// The leader of session `sid` ended: its foreground group is told, and the terminal is free for another session.
+pub fn session_leader_ended(leader: &Arc<Process>, sid: u32) {
+    let tty = leader.links.lock().tty.clone();
+    if let Some(tty) = tty {
+        disassociate(leader, &tty, sid);
+    }
+}
+
+/// vhangup(2).
+pub fn hang_up_session(process: &Arc<Process>) {
+    if let Ok(tty) = controlling(process) {
+        tty.hang_up();
+    }
+}
+
+/// A terminal has hung up: tells its session's leader and its foreground group.
+pub fn tell_hang_up(tty: &Tty) {
+    let (sid, foreground) = tty.owners();
+    if let Some(leader) = table::process(sid).filter(|_| sid != 0) {
+        let _ = send_to_process(&leader, SigInfo::kernel(SIGHUP));
+        let _ = send_to_process(&leader, SigInfo::kernel(SIGCONT));
+        if foreground != leader.pgid() {
+            send_to_group(foreground, SigInfo::kernel(SIGHUP));
+        }
+    }
+}
+
+/// Whether the thread is in a background group of its controlling terminal `tty`.
+fn is_background(thread: &Thread, tty: &Arc<Tty>) -> bool {
+    let (sid, foreground) = tty.owners();
+    is_controlling(&thread.process, tty)
+        && sid == thread.process.sid()
+        && foreground != 0
+        && foreground != thread.process.pgid()
+}
+
+fn is_ignored(thread: &Thread, signo: u32) -> bool {
+    let blocked = thread.signals.lock().mask.contains(signo);
+    blocked || thread.process.signals.lock().action(signo).disposition(signo) == Disposition::Ignore
+}
+
+/// Lets a background group's read stop it with SIGTTIN: EIO when it cannot be stopped.
+pub fn check_read(thread: &Thread, tty: &Arc<Tty>) -> Result {
+    if !is_background(thread, tty) {
+        return Ok(());
+    }
+    let pgid = thread.process.pgid();
+    if is_ignored(thread, SIGTTIN) || session::is_orphaned_group(pgid) {
+        return Err(Errno::EIO);
+    }
+    send_to_group(pgid, SigInfo::kernel(SIGTTIN));
+    Err(Errno::ERESTARTSYS)
+}
+
+/// Lets a background group's write stop it with SIGTTOU, if the terminal is set so.
+pub fn check_write(thread: &Thread, tty: &Arc<Tty>) -> Result {
+    if tty.termios().lflag & TOSTOP == 0 { Ok(()) } else { check_change(thread, tty) }
+}
+
+/// Lets a background group's change of the terminal stop it with SIGTTOU: EIO when it is orphaned.
+pub fn check_change(thread: &Thread, tty: &Arc<Tty>) -> Result {
+    if !is_background(thread, tty) || is_ignored(thread, SIGTTOU) {
+        return Ok(());
+    }
+    let pgid = thread.process.pgid();
+    if session::is_orphaned_group(pgid) {
+        return Err(Errno::EIO);
+    }
+    send_to_group(pgid, SigInfo::kernel(SIGTTOU));
+    Err(Errno::ERESTARTSYS)
+}
+
+/// TIOCSPGRP: makes group `pgid` the foreground one.
+pub fn set_foreground(thread: &Thread, tty: &Arc<Tty>, pgid: i32) -> Result {
+    check_change(thread, tty)?;
+    let sid = thread.process.sid();
+    if !is_controlling(&thread.process, tty) || tty.owners().0 != sid {
+        return Err(Errno::ENOTTY);
+    }
+    let pgid = u32::try_from(pgid).map_err(|_| Errno::EINVAL)?;
+    let members = table::group(pgid);
+    if members.is_empty() {
+        return Err(Errno::ESRCH);
+    }
+    if !members.iter().any(|p| p.sid() == sid) {
+        return Err(Errno::EPERM);
+    }
+    tty.set_owners(sid, pgid);
+    Ok(())
+}

@@ -1,0 +1,397 @@
+//! Terminals: line discipline, pseudoterminals, the console, and what sessions have to do with them (tty(4), pty(7)).
+//!
+//! A [`Tty`] is what programs read, write and control: the slave side of a pseudoterminal, or the console. What is beyond it (a
+//! master, or a terminal of the host) is its [`Far`] side.
+
+pub mod console;
+pub mod device;
+pub mod ioctl;
+pub mod jobs;
+pub mod ldisc;
+pub mod pty;
+pub mod termios;
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+pub use device::init;
+pub use jobs::{hang_up_session, session_leader_ended};
+
+use self::ldisc::{Effects, LineDiscipline};
+use self::termios::Termios;
+use crate::errno::{Errno, Result};
+use crate::io::IoBuffer;
+use crate::sync::Mutex;
+use crate::task::signal::{SigInfo, send_to_group};
+use crate::time;
+use crate::wait::{Observer, PollMask, WaitQueue};
+
+/// Output that is kept while nobody takes it; writers wait beyond that.
+const OUTPUT_BYTES: usize = 16 << 10;
+/// How much of a write is processed at a time.
+const CHUNK_BYTES: usize = 4 << 10;
+
+/// struct winsize.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Rows, columns, and their size in pixels.
+    pub words: [u16; 4],
+}
+
+/// What is beyond a terminal.
+pub trait Far: Send + Sync {
+    /// Output is there to be taken by [`Tty::take_output`]. Called without any lock held.
+    fn on_output(&self, tty: &Tty);
+    /// The settings or the room for input changed: more may be handed in by [`Tty::feed`].
+    fn on_room(&self, tty: &Tty);
+    /// Whether output goes on without anybody reading it in here.
+    fn drains(&self) -> bool {
+        false
+    }
+}
+
+/// A terminal as programs see it.
+pub struct Tty {
+    /// The number in /dev/pts.
+    pub number: u32,
+    state: Mutex<State>,
+    /// Told when it can be read or written, and when it hangs up.
+    queue: WaitQueue,
+    far: Arc<dyn Far>,
+}
+
+struct State {
+    line: LineDiscipline,
+    window: Window,
+    /// Processed output on its way to the far side.
+    output: VecDeque<u8>,
+    /// The session whose controlling terminal it is, 0 none.
+    session: u32,
+    /// The foreground process group.
+    foreground: u32,
+    /// Open files of this side.
+    opens: usize,
+    /// TIOCEXCL.
+    is_exclusive: bool,
+    /// The far side is gone: reads end, writes fail.
+    is_hung_up: bool,
+    /// When a read with VTIME gives up.
+    read_deadline_ns: Option<u64>,
+}
+
+/// Wakes readers whose VTIME has passed.
+struct ReadTimer(Arc<Tty>);
+
+impl Observer for ReadTimer {
+    fn notify(&self, _events: PollMask) {
+        self.0.queue.wake(PollMask::READ);
+    }
+}
+
+impl Tty {
+    /// A new terminal with default settings.
+    pub fn new(number: u32, far: Arc<dyn Far>) -> Arc<Self> {
+        Arc::new(Tty {
+            number,
+            state: Mutex::new(State {
+                line: LineDiscipline::default(),
+                window: Window::default(),
+                output: VecDeque::new(),
+                session: 0,
+                foreground: 0,
+                opens: 0,
+                is_exclusive: false,
+                is_hung_up: false,
+                read_deadline_ns: None,
+            }),
+            queue: WaitQueue::new(),
+            far,
+        })
+    }
+
+    /// The settings.
+    pub fn termios(&self) -> Termios {
+        *self.state.lock().line.termios()
+    }
+
+    /// Changes the settings; `flush`: forgets what was typed.
+    pub fn set_termios(&self, termios: Termios, flush: bool) {
+        {
+            let mut state = self.state.lock();
+            if flush {
+                state.line.flush_input();
+            }
+            state.line.set_termios(termios);
+        }
+        self.queue.wake(PollMask::READ | PollMask::WRITE);
+        self.far.on_room(self);
+        self.far.on_output(self);
+    }
+
+    /// The window's size.
+    pub fn window(&self) -> Window {
+        self.state.lock().window
+    }
+
+    /// Changes the window's size; the foreground group gets SIGWINCH if it is another one.
+    pub fn set_window(&self, window: Window) {
+        let foreground = {
+            let mut state = self.state.lock();
+            if state.window == window {
+                return;
+            }
+            state.window = window;
+            state.foreground
+        };
+        self.signal_group(foreground, linux_raw_sys::general::SIGWINCH);
+    }
+
+    fn signal_group(&self, pgid: u32, signo: u32) {
+        if pgid != 0 {
+            send_to_group(pgid, SigInfo::kernel(signo));
+        }
+    }
+
+    /// The session and the foreground process group, 0 none.
+    pub fn owners(&self) -> (u32, u32) {
+        let state = self.state.lock();
+        (state.session, state.foreground)
+    }
+
+    /// Sets both.
+    pub fn set_owners(&self, session: u32, foreground: u32) {
+        let mut state = self.state.lock();
+        state.session = session;
+        state.foreground = foreground;
+    }
+
+    /// Whether the far side is gone.
+    pub fn is_hung_up(&self) -> bool {
+        self.state.lock().is_hung_up
+    }
+
+    /// How many bytes [`Tty::feed`] can take.
+    pub fn input_room(&self) -> usize {
+        self.state.lock().line.room()
+    }
+
+    /// Takes bytes from the far side.
+    pub fn feed(&self, bytes: &[u8]) {
+        let (signals, foreground) = {
+            let mut state = self.state.lock();
+            let Effects { echo, signals, flush_output } = state.line.input(bytes);
+            if flush_output {
+                state.output.clear();
+            }
+            state.output.extend(echo);
+            (signals, state.foreground)
+        };
+        self.far.on_output(self);
+        for signo in signals {
+            self.signal_group(foreground, signo);
+        }
+        if self.state.lock().line.can_read() {
+            self.queue.wake(PollMask::READ);
+        }
+    }
+
+    /// Takes up to `max` bytes of output away for the far side.
+    pub fn take_output(&self, max: usize) -> Vec<u8> {
+        let taken: Vec<u8> = {
+            let mut state = self.state.lock();
+            if state.line.is_stopped() {
+                return Vec::new();
+            }
+            let count = max.min(state.output.len());
+            state.output.drain(..count).collect()
+        };
+        if !taken.is_empty() {
+            self.queue.wake(PollMask::WRITE);
+        }
+        taken
+    }
+
+    /// Puts back what the far side could not take.
+    pub fn return_output(&self, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        for byte in bytes.iter().rev() {
+            state.output.push_front(*byte);
+        }
+    }
+
+    /// Whether the far side has something to take.
+    pub fn has_output(&self) -> bool {
+        let state = self.state.lock();
+        !state.output.is_empty() && !state.line.is_stopped()
+    }
+
+    /// Bytes of output nobody has taken yet (TIOCOUTQ).
+    pub fn output_bytes(&self) -> usize {
+        self.state.lock().output.len()
+    }
+
+    /// Bytes that could be read (FIONREAD).
+    pub fn readable_bytes(&self) -> usize {
+        self.state.lock().line.readable_bytes()
+    }
+
+    /// Throws away what was typed and not read, or written and not taken (tcflush(3)).
+    pub fn flush(&self, input: bool, output: bool) {
+        {
+            let mut state = self.state.lock();
+            if input {
+                state.line.flush_input();
+            }
+            if output {
+                state.output.clear();
+            }
+        }
+        self.queue.wake(PollMask::WRITE);
+        self.far.on_room(self);
+    }
+
+    /// Holds output, or lets it go on (tcflow(3)).
+    pub fn set_stopped(&self, stopped: bool) {
+        self.state.lock().line.set_stopped(stopped);
+        self.far.on_output(self);
+    }
+
+    /// The far side is gone: readers see the end, the session's leader and the foreground group get SIGHUP.
+    pub fn hang_up(&self) {
+        {
+            let mut state = self.state.lock();
+            if core::mem::replace(&mut state.is_hung_up, true) {
+                return;
+            }
+            state.output.clear();
+        }
+        self.queue.wake(PollMask::all());
+        jobs::tell_hang_up(self);
+    }
+
+    /// Reads for a program: EAGAIN when there is nothing yet.
+    pub fn read(self: &Arc<Self>, buffer: &mut IoBuffer<'_>) -> Result<usize> {
+        let max = buffer.remaining();
+        let taken = {
+            let mut state = self.state.lock();
+            if state.is_hung_up {
+                return Ok(0);
+            }
+            if state.line.can_read() || max == 0 {
+                state.read_deadline_ns = None;
+                state.line.read(max)
+            } else if state.line.termios().is_canonical() {
+                None
+            } else {
+                self.read_raw(&mut state, max)
+            }
+        };
+        let Some(taken) = taken else { return Err(Errno::EAGAIN) };
+        let stored = buffer.put(&taken);
+        self.far.on_room(self);
+        stored
+    }
+
+    /// A raw read that VMIN does not satisfy yet: what VTIME makes of it.
+    fn read_raw(self: &Arc<Self>, state: &mut State, max: usize) -> Option<Vec<u8>> {
+        let (minimum, timeout_ns) = (state.line.minimum(), state.line.timeout_ns());
+        if minimum == 0 && timeout_ns == 0 {
+            return Some(state.line.read(max).unwrap_or_default());
+        }
+        // A buffer smaller than VMIN is full sooner.
+        if state.line.readable_bytes() >= max {
+            return state.line.read(max);
+        }
+        let may_time_out = timeout_ns != 0 && (minimum == 0 || state.line.readable_bytes() > 0);
+        if !may_time_out {
+            return None;
+        }
+        let now = time::monotonic_ns();
+        match state.read_deadline_ns {
+            Some(deadline) if now >= deadline => {
+                state.read_deadline_ns = None;
+                Some(state.line.read(max).unwrap_or_default())
+            }
+            Some(_) => None,
+            None => {
+                let deadline = now.saturating_add(timeout_ns);
+                state.read_deadline_ns = Some(deadline);
+                time::insert(deadline, Arc::new(ReadTimer(self.clone())));
+                None
+            }
+        }
+    }
+
+    /// Writes for a program: EAGAIN when the far side takes nothing, EIO when it is gone.
+    pub fn write(&self, buffer: &mut IoBuffer<'_>) -> Result<usize> {
+        let mut done = 0;
+        while buffer.remaining() > 0 {
+            {
+                let state = self.state.lock();
+                if state.is_hung_up {
+                    return if done > 0 { Ok(done) } else { Err(Errno::EIO) };
+                }
+                if state.output.len() >= OUTPUT_BYTES {
+                    break;
+                }
+            }
+            let bytes = match buffer.take_vec(CHUNK_BYTES) {
+                Ok(bytes) => bytes,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            let mut out = Vec::with_capacity(bytes.len() + 16);
+            {
+                let mut state = self.state.lock();
+                state.line.output(&bytes, &mut out);
+                state.output.extend(out);
+            }
+            done += bytes.len();
+            self.far.on_output(self);
+        }
+        if done == 0 && buffer.remaining() > 0 { Err(Errno::EAGAIN) } else { Ok(done) }
+    }
+
+    /// Readiness for programs.
+    pub fn poll(&self) -> PollMask {
+        let state = self.state.lock();
+        if state.is_hung_up {
+            return PollMask::READ | PollMask::WRITE | PollMask::HUP | PollMask::ERR;
+        }
+        let mut mask = PollMask::empty();
+        if state.line.can_read() {
+            mask |= PollMask::READ;
+        }
+        if state.output.len() < OUTPUT_BYTES && !state.line.is_stopped() {
+            mask |= PollMask::WRITE;
+        }
+        mask
+    }
+
+    /// Where readiness for programs is told.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// An open file of this side came (`true`) or went: how many there are now.
+    fn count_open(&self, came: bool) -> usize {
+        let mut state = self.state.lock();
+        state.opens = if came { state.opens + 1 } else { state.opens.saturating_sub(1) };
+        state.opens
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.state.lock().is_exclusive
+    }
+
+    fn set_exclusive(&self, on: bool) {
+        self.state.lock().is_exclusive = on;
+    }
+}
+
+impl Drop for Tty {
+    fn drop(&mut self) {
+        pty::remove_dead(self.number);
+    }
+}

@@ -1,0 +1,251 @@
+//! Pseudoterminals (pty(7)): pairs of a master and a terminal, by number.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use linux_raw_sys::general::{O_NOCTTY, O_RDWR, RLIMIT_NOFILE, S_IFCHR};
+use linux_raw_sys::ioctl::{FIONREAD, TIOCGPTLCK, TIOCGPTN, TIOCGPTPEER, TIOCSIG, TIOCSPTLCK};
+use qlib::Va;
+
+use super::device::{SLAVE_MAJOR, TtyFile};
+use super::{Far, Tty, ioctl};
+use crate::errno::{Errno, Result};
+use crate::fs::attr::{Attributes, device};
+use crate::fs::{FileOps, OpenFile, devpts};
+use crate::io::IoBuffer;
+use crate::sync::{Mutex, mutex};
+use crate::task::Thread;
+use crate::task::signal::{SIGNALS, SigInfo, send_to_group};
+use crate::wait::{PollMask, WaitQueue};
+
+/// The most pseudoterminals there can be (the default of kernel.pty.max).
+const MAX_PTYS: u32 = 4096;
+/// How much a master takes of a write at a time.
+const CHUNK_BYTES: usize = 1024;
+
+/// A terminal in /dev/pts.
+struct Entry {
+    tty: Weak<Tty>,
+    is_locked: bool,
+    /// Who owns the device file: (uid, gid).
+    owner: (u32, u32),
+}
+
+/// By number. The console has one, too.
+static ENTRIES: Mutex<BTreeMap<u32, Entry>> = mutex(BTreeMap::new());
+
+/// Enters a terminal under the lowest free number; `make` builds it.
+pub fn enter(make: impl FnOnce(u32) -> Arc<Tty>, is_locked: bool, owner: (u32, u32)) -> Result<Arc<Tty>> {
+    let number = {
+        let entries = ENTRIES.lock();
+        (0..MAX_PTYS).find(|n| !entries.contains_key(n)).ok_or(Errno::ENOSPC)?
+    };
+    let tty = make(number);
+    ENTRIES.lock().insert(number, Entry { tty: Arc::downgrade(&tty), is_locked, owner });
+    Ok(tty)
+}
+
+/// Takes the number of a terminal back that is no more, unless it has been given to another since.
+pub fn remove_dead(number: u32) {
+    let mut entries = ENTRIES.lock();
+    if entries.get(&number).is_some_and(|e| e.tty.strong_count() == 0) {
+        entries.remove(&number);
+    }
+}
+
+/// The terminal with this number.
+pub fn tty(number: u32) -> Option<Arc<Tty>> {
+    ENTRIES.lock().get(&number).and_then(|e| e.tty.upgrade())
+}
+
+/// The numbers in use, ascending: what /dev/pts lists.
+pub fn list() -> Vec<u32> {
+    ENTRIES.lock().keys().copied().collect()
+}
+
+/// Whether the terminal may not be opened yet (unlockpt(3)).
+pub fn is_locked(number: u32) -> bool {
+    ENTRIES.lock().get(&number).is_some_and(|e| e.is_locked)
+}
+
+/// What stat(2) tells of /dev/pts/`number` besides the file system's own numbers.
+pub fn slave_attributes(number: u32) -> Attributes {
+    const TTY_GROUP: u32 = 5;
+    let (uid, gid) = ENTRIES.lock().get(&number).map_or((0, TTY_GROUP), |e| e.owner);
+    Attributes {
+        mode: S_IFCHR | 0o620,
+        uid,
+        gid,
+        nlink: 1,
+        ino: u64::from(number) + 3,
+        dev: devpts::DEVICE,
+        rdev: device(SLAVE_MAJOR, number),
+        block_size: 1024,
+        ..Attributes::default()
+    }
+}
+
+/// The master side.
+pub struct Master {
+    tty: Arc<Tty>,
+    side: Arc<Side>,
+}
+
+/// What both sides know of each other.
+#[derive(Default)]
+struct Side {
+    /// Told when the master can read or write.
+    queue: WaitQueue,
+    /// The terminal was open and no longer is.
+    slave_closed: AtomicBool,
+}
+
+impl Far for Side {
+    fn on_output(&self, tty: &Tty) {
+        if tty.has_output() {
+            self.queue.wake(PollMask::READ);
+        }
+    }
+
+    fn on_room(&self, tty: &Tty) {
+        if tty.input_room() > 0 {
+            self.queue.wake(PollMask::WRITE);
+        }
+    }
+}
+
+/// The sides of pseudoterminals whose master lives, to be told of the terminal's opens and closes.
+static SIDES: Mutex<BTreeMap<u32, Weak<Side>>> = mutex(BTreeMap::new());
+
+fn side_of(tty: &Tty) -> Option<Arc<Side>> {
+    SIDES.lock().get(&tty.number).and_then(Weak::upgrade)
+}
+
+/// The terminal is open now, and was not.
+pub fn slave_opened(tty: &Tty) {
+    if let Some(side) = side_of(tty) {
+        side.slave_closed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The last open file of the terminal is gone.
+pub fn slave_closed(tty: &Tty) {
+    if let Some(side) = side_of(tty) {
+        side.slave_closed.store(true, Ordering::Relaxed);
+        side.queue.wake(PollMask::HUP | PollMask::READ);
+    }
+}
+
+/// Opens /dev/ptmx: a new pair.
+pub fn open_master() -> Result<Arc<dyn FileOps>> {
+    let side = Arc::new(Side::default());
+    let far = side.clone();
+    let owner = crate::task::current::get().map_or((0, 0), |t| {
+        let creds = t.creds();
+        (creds.fsuid, 5)
+    });
+    let tty = enter(|number| Tty::new(number, far), true, owner)?;
+    SIDES.lock().insert(tty.number, Arc::downgrade(&side));
+    Ok(Arc::new(Master { tty, side }))
+}
+
+impl FileOps for Master {
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        let bytes = self.tty.take_output(buffer.remaining());
+        if !bytes.is_empty() {
+            let stored = buffer.put(&bytes).unwrap_or(0);
+            self.tty.return_output(&bytes[stored..]);
+            return if stored > 0 { Ok(stored) } else { Err(Errno::EFAULT) };
+        }
+        if buffer.remaining() == 0 {
+            return Ok(0);
+        }
+        Err(if self.side.slave_closed.load(Ordering::Relaxed) { Errno::EIO } else { Errno::EAGAIN })
+    }
+
+    fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while buffer.remaining() > 0 {
+            let room = self.tty.input_room();
+            if room == 0 {
+                break;
+            }
+            let bytes = match buffer.take_vec(room.min(CHUNK_BYTES)) {
+                Ok(bytes) => bytes,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            self.tty.feed(&bytes);
+            done += bytes.len();
+        }
+        if done == 0 && buffer.remaining() > 0 { Err(Errno::EAGAIN) } else { Ok(done) }
+    }
+
+    fn poll(&self, _file: &OpenFile) -> PollMask {
+        let mut mask = PollMask::empty();
+        if self.tty.has_output() {
+            mask |= PollMask::READ;
+        }
+        if self.tty.input_room() > 0 {
+            mask |= PollMask::WRITE;
+        }
+        if self.side.slave_closed.load(Ordering::Relaxed) {
+            mask |= PollMask::HUP;
+        }
+        mask
+    }
+
+    fn queue(&self) -> Option<&WaitQueue> {
+        Some(&self.side.queue)
+    }
+
+    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        let mm = thread.mm();
+        let at = Va(argument);
+        match command {
+            TIOCGPTN => mm.write(at, &self.tty.number)?,
+            TIOCSPTLCK => {
+                let locked: i32 = mm.read(at)?;
+                if let Some(entry) = ENTRIES.lock().get_mut(&self.tty.number) {
+                    entry.is_locked = locked != 0;
+                }
+            }
+            TIOCGPTLCK => mm.write(at, &i32::from(is_locked(self.tty.number)))?,
+            TIOCGPTPEER => {
+                let flags = argument as u32;
+                let ops = TtyFile::open(thread, &self.tty, flags | O_NOCTTY)?;
+                let file = OpenFile::new(ops, O_RDWR | flags & linux_raw_sys::general::O_NONBLOCK);
+                let close_on_exec = flags & linux_raw_sys::general::O_CLOEXEC != 0;
+                let limit = thread.process.rlimit(RLIMIT_NOFILE);
+                return thread.files().insert(file, close_on_exec, 0, limit).map(|fd| fd as usize);
+            }
+            TIOCSIG => {
+                let signo = u32::try_from(argument).ok().filter(|s| (1..=SIGNALS).contains(s)).ok_or(Errno::EINVAL)?;
+                let (_, foreground) = self.tty.owners();
+                if foreground != 0 {
+                    send_to_group(foreground, SigInfo::kernel(signo));
+                }
+            }
+            FIONREAD => mm.write(at, &(self.tty.output_bytes() as u32))?,
+            _ => return ioctl::serve(thread, &self.tty, true, command, argument),
+        }
+        Ok(0)
+    }
+
+    fn label(&self, _file: &OpenFile) -> Vec<u8> {
+        b"/dev/ptmx".to_vec()
+    }
+
+    fn release(&self, _file: &OpenFile) {
+        ENTRIES.lock().remove(&self.tty.number);
+        SIDES.lock().remove(&self.tty.number);
+        self.tty.hang_up();
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

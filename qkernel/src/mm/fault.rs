@@ -1,0 +1,411 @@
+//! Page faults: what a touched page gets.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{RLIMIT_STACK, SIGBUS, SIGKILL, SIGSEGV};
+use qlib::pagetable::{Pte, PteFlags};
+use qlib::{Gpa, PAGE_SIZE, Va};
+
+use super::frames::{self, counted_frame};
+use super::orders::MarkAccessed;
+use super::space::Inner;
+use super::vma::{Prot, Vma, VmaFlags};
+use super::{Access, AddressSpace};
+use crate::errno::Errno;
+use crate::fs::MappedPage;
+use crate::task::Thread;
+use crate::{arch, hibernate};
+
+/// si_code of SIGSEGV: nothing is mapped there.
+const SEGV_MAPERR: i32 = 1;
+/// si_code of SIGSEGV: the protection forbids it.
+const SEGV_ACCERR: i32 = 2;
+/// si_code of SIGBUS: nothing lies behind the mapping.
+const BUS_ADRERR: i32 = 2;
+/// Frames that a first touch reserves (64 KiB); they are committed one by one as they are touched.
+const RESERVE_PAGES: u64 = 16;
+/// The most that a touch in an ascending row reserves, and that one order maps (2 MiB).
+const MAX_RUN_PAGES: u64 = 512;
+/// Faults after a sleep that show a whole 2 MiB chunk, and the most orders that each gives.
+pub(super) const WARM_UP_FAULTS: u32 = 256;
+const WARM_UP_ORDERS: usize = 64;
+/// Gap that a growing stack keeps from what lies below (Linux's stack_guard_gap is 1 MiB).
+const STACK_GAP_BYTES: u64 = 256 * PAGE_SIZE;
+
+/// A fault that the program gets as a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Signal number.
+    pub signo: u32,
+    /// si_code.
+    pub si_code: i32,
+}
+
+impl Failure {
+    const UNMAPPED: Failure = Failure { signo: SIGSEGV, si_code: SEGV_MAPERR };
+    const FORBIDDEN: Failure = Failure { signo: SIGSEGV, si_code: SEGV_ACCERR };
+    const NOTHING_BEHIND: Failure = Failure { signo: SIGBUS, si_code: BUS_ADRERR };
+    /// Not for the program: guest memory is used up.
+    pub const NO_MEMORY: Failure = Failure { signo: SIGKILL, si_code: 0 };
+}
+
+/// Serves a page fault of a user thread: afterwards the page is there, and the platform has an order to show it (and
+/// its neighbours).
+pub fn handle(thread: &Arc<Thread>, va: Va, access: Access) -> Result<(), Failure> {
+    hibernate::count_fault();
+    let mm = thread.mm();
+    let stack_limit = thread.process.rlimit(RLIMIT_STACK);
+    let mut inner = mm.lock();
+    inner.resolve(va, access, stack_limit)?;
+    inner.show(va);
+    Ok(())
+}
+
+impl AddressSpace {
+    /// The guest physical address of a user byte, with its page faulted in for `access`. For the kernel's own accesses. The
+    /// stack does not grow by them beyond what the program touched itself, save for the page rlimit allows.
+    pub(super) fn translate(&self, va: Va, access: Access) -> Result<Gpa, Errno> {
+        let mut inner = self.lock();
+        let pte = inner.table().get(va);
+        if allows(pte, access) {
+            return Ok(pte.gpa() + va.page_offset());
+        }
+        inner.kernel_access = true;
+        let pte = inner.resolve(va, access, u64::MAX);
+        inner.kernel_access = false;
+        Ok(pte.map_err(|_| Errno::EFAULT)?.gpa() + va.page_offset())
+    }
+
+    /// Whether the platform may show the page at `va`.
+    pub fn shows(&self, va: Va) -> bool {
+        let pte = self.lock().table().get(va);
+        pte.is_present() && pte.has(PteFlags::ACCESSED)
+    }
+}
+
+/// Whether an entry lets user mode do this.
+pub(super) fn allows(pte: Pte, access: Access) -> bool {
+    pte.has(PteFlags::PRESENT | PteFlags::USER)
+        && match access {
+            Access::Read => true,
+            Access::Write => pte.has(PteFlags::WRITE),
+            Access::Execute => !pte.has(PteFlags::NX),
+        }
+}
+
+/// The flags of an entry of a range: accessible as its protection says; `writable` if a write needs no fault.
+pub(super) fn entry_flags(vma: &Vma, writable: bool) -> PteFlags {
+    let mut flags = PteFlags::PRESENT;
+    flags.set(PteFlags::USER, !vma.prot.is_empty());
+    flags.set(PteFlags::WRITE, writable && vma.prot.contains(Prot::WRITE));
+    flags.set(PteFlags::NX, !vma.prot.contains(Prot::EXEC));
+    flags
+}
+
+impl Inner {
+    /// Makes the page at `va` fit for `access`: its entry.
+    pub(super) fn resolve(&mut self, va: Va, access: Access, stack_limit: u64) -> Result<Pte, Failure> {
+        let page = va.page_floor();
+        let vma = match self.vmas.find(va) {
+            Some(vma) => vma.clone(),
+            None => self.grow_stack(page, stack_limit)?,
+        };
+        if !vma.prot.allows(access) {
+            return Err(Failure::FORBIDDEN);
+        }
+        let pte = self.table().get(page);
+        if let Some(slot) = pte.slot() {
+            let frame = hibernate::swap_in(slot).map_err(|_| Failure::NO_MEMORY)?;
+            let shared = vma.is_shared();
+            let flags = entry_flags(&vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);
+            debug_assert!(!shared, "pages of shared objects are swapped by their object");
+            self.set(page, Pte::new(frame, flags))?;
+            return self.resolve(va, access, stack_limit);
+        }
+        if allows(pte, access) {
+            return Ok(pte);
+        }
+        if pte.is_present() {
+            return self.upgrade(&vma, page, pte, access);
+        }
+        match (&vma.backing, vma.is_shared()) {
+            (None, _) => self.first_touch(&vma, page),
+            (Some(_), true) => self.map_shared(&vma, page, access == Access::Write),
+            (Some(_), false) => self.map_private(&vma, page, access == Access::Write),
+        }
+    }
+
+    fn set(&mut self, va: Va, pte: Pte) -> Result<Pte, Failure> {
+        self.table().set(va, pte).map_err(|_| Failure::NO_MEMORY)?;
+        Ok(pte)
+    }
+
+    /// Replaces a present entry. What the platform may show of the old one is replaced too, and only then freed.
+    fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
+        let shown = old.has(PteFlags::ACCESSED);
+        self.set(va, new)?;
+        let frame = counted_frame(old).filter(|frame| *frame != new.gpa());
+        if shown {
+            // The kernel's own accesses cannot wait for orders of other threads that may still show the old page.
+            match self.shared && self.kernel_access {
+                true => self.graveyard.extend(frame),
+                false => self.limbo.extend(frame),
+            }
+            self.show(va);
+        } else if let Some(frame) = frame {
+            frames::user().ref_dec(frame);
+        }
+        Ok(new)
+    }
+
+    /// The page is there but its entry does not allow the access that the range allows.
+    fn upgrade(&mut self, vma: &Vma, page: Va, pte: Pte, access: Access) -> Result<Pte, Failure> {
+        if access != Access::Write || pte.has(PteFlags::WRITE) {
+            let mut flags = entry_flags(vma, pte.has(PteFlags::WRITE));
+            flags |= pte.flags() & (PteFlags::COW | PteFlags::WINDOW | PteFlags::WRITE | PteFlags::ACCESSED);
+            return self.set(page, Pte::new(pte.gpa(), flags));
+        }
+        if vma.is_shared() {
+            return self.map_shared(vma, page, true);
+        }
+        let flags = entry_flags(vma, true);
+        let owned = !pte.has(PteFlags::WINDOW) && frames::user().ref_count(pte.gpa()) == 1;
+        if owned {
+            return self.set(page, Pte::new(pte.gpa(), flags | (pte.flags() & PteFlags::ACCESSED)));
+        }
+        let frame = frames::alloc().map_err(|_| Failure::NO_MEMORY)?;
+        if arch::copy_page(frame, pte.gpa()).is_err() {
+            frames::user().ref_dec(frame);
+            return Err(Failure::NOTHING_BEHIND);
+        }
+        self.replace(page, pte, Pte::new(frame, flags))
+    }
+
+    /// First touch of anonymous memory: reserves a run of frames that read as zeros.
+    fn first_touch(&mut self, vma: &Vma, page: Va) -> Result<Pte, Failure> {
+        let flags = entry_flags(vma, true);
+        let mut pages = if self.follows_a_row(vma, page) { MAX_RUN_PAGES } else { RESERVE_PAGES };
+        while pages > 1 {
+            if let Some((start, count)) = self.empty_run(vma, page, pages)
+                && let Some(first) = frames::user().alloc_run_zeroed(count as usize)
+            {
+                if self.table().map_run(start, Pte::new(first, flags), count).is_ok() {
+                    return Ok(self.table().get(page));
+                }
+                for index in 0..count {
+                    frames::user().ref_dec(first + index * PAGE_SIZE);
+                }
+            }
+            pages /= 2;
+        }
+        let frame = frames::alloc_zeroed().map_err(|_| Failure::NO_MEMORY)?;
+        self.set(page, Pte::new(frame, flags)).inspect_err(|_| {
+            frames::user().ref_dec(frame);
+        })
+    }
+
+    /// Whether the touch goes on where an ascending or descending row of touches stopped.
+    fn follows_a_row(&mut self, vma: &Vma, page: Va) -> bool {
+        let chunk = page.align_down(RESERVE_PAGES * PAGE_SIZE);
+        let below = chunk > vma.start && self.table().get(chunk - PAGE_SIZE).is_present();
+        let chunk_end = chunk + RESERVE_PAGES * PAGE_SIZE;
+        let above =
+            vma.flags.contains(VmaFlags::GROWS_DOWN) && chunk_end < vma.end && self.table().get(chunk_end).is_present();
+        below || above
+    }
+
+    /// A power-of-two run of empty entries around `page`, inside the range and the aligned chunk of `pages` pages: start and count.
+    fn empty_run(&mut self, vma: &Vma, page: Va, pages: u64) -> Option<(Va, u64)> {
+        let chunk = page.align_down(pages * PAGE_SIZE);
+        let (mut low, mut high) = (chunk.max(vma.start), (chunk + pages * PAGE_SIZE).min(vma.end));
+        self.table().visit(low..high, &mut |va, _| {
+            if va < page {
+                low = va + PAGE_SIZE;
+                true
+            } else {
+                high = va;
+                false
+            }
+        });
+        let count = (high - low) / PAGE_SIZE;
+        // A large run must be whole, or a few stray pages would reserve as much as a row.
+        if count < 2 || (pages > RESERVE_PAGES && count < pages / 2) {
+            return None;
+        }
+        let count = 1 << count.ilog2();
+        let start = if page < low + count * PAGE_SIZE { low } else { high - count * PAGE_SIZE };
+        Some((start, count))
+    }
+
+    /// A page of a shared object.
+    fn map_shared(&mut self, vma: &Vma, page: Va, write: bool) -> Result<Pte, Failure> {
+        let Some(backing) = vma.backing.clone() else { return Err(Failure::NO_MEMORY) };
+        let old = self.table().get(page);
+        let mapped = backing.mapping.page(vma.object_page(page), write).map_err(|e| match e {
+            Errno::ENOMEM => Failure::NO_MEMORY,
+            _ => Failure::NOTHING_BEHIND,
+        })?;
+        let flags = entry_flags(vma, write);
+        let pte = match mapped {
+            MappedPage::Window(gpa) => Pte::new(gpa, flags | PteFlags::WINDOW),
+            MappedPage::Frame(gpa) => Pte::new(gpa, flags),
+        };
+        if old.is_present() {
+            // The same frame comes with a reference of its own; the old entry's is dropped.
+            if counted_frame(old) == Some(pte.gpa()) {
+                frames::user().ref_dec(pte.gpa());
+                return self.set(page, pte.with(old.flags() & PteFlags::ACCESSED));
+            }
+            return self.replace(page, old, pte);
+        }
+        self.set(page, pte)?;
+        if pte.has(PteFlags::WINDOW) {
+            self.map_around(vma, page, pte);
+        }
+        Ok(pte)
+    }
+
+    /// A page of a private mapping of a file: the file's own page until it is written.
+    fn map_private(&mut self, vma: &Vma, page: Va, write: bool) -> Result<Pte, Failure> {
+        let Some(backing) = vma.backing.clone() else { return Err(Failure::NO_MEMORY) };
+        let mapped = backing.mapping.page(vma.object_page(page), false).map_err(|e| match e {
+            Errno::ENOMEM => Failure::NO_MEMORY,
+            _ => Failure::NOTHING_BEHIND,
+        })?;
+        if write {
+            let (MappedPage::Window(source) | MappedPage::Frame(source)) = mapped;
+            let frame = frames::alloc().map_err(|_| Failure::NO_MEMORY)?;
+            let copied = arch::copy_page(frame, source);
+            if matches!(mapped, MappedPage::Frame(_)) {
+                frames::user().ref_dec(source);
+            }
+            if copied.is_err() {
+                frames::user().ref_dec(frame);
+                return Err(Failure::NOTHING_BEHIND);
+            }
+            return self.set(page, Pte::new(frame, entry_flags(vma, true)));
+        }
+        let flags = entry_flags(vma, false) | PteFlags::COW;
+        match mapped {
+            MappedPage::Frame(gpa) => self.set(page, Pte::new(gpa, flags)),
+            MappedPage::Window(gpa) => {
+                let pte = self.set(page, Pte::new(gpa, flags | PteFlags::WINDOW))?;
+                self.map_around(vma, page, pte);
+                Ok(pte)
+            }
+        }
+    }
+
+    /// Maps the neighbours of a file page too, for they cost nothing: up to a 2 MiB chunk, as far as the window reaches and entries
+    /// are empty.
+    fn map_around(&mut self, vma: &Vma, page: Va, pte: Pte) {
+        let Some(backing) = &vma.backing else { return };
+        let chunk = page.align_down(MAX_RUN_PAGES * PAGE_SIZE);
+        let (mut low, mut high) = (chunk.max(vma.start), (chunk + MAX_RUN_PAGES * PAGE_SIZE).min(vma.end));
+        self.table().visit(low..high, &mut |va, _| {
+            if va < page {
+                low = va + PAGE_SIZE;
+            } else if va > page {
+                high = va;
+            }
+            va <= page
+        });
+        let forward = backing.mapping.run_pages(vma.object_page(page)).max(1);
+        high = high.min(page + forward * PAGE_SIZE);
+        // Backwards only as far as the window is the same one: its first page must reach this page.
+        let back = (page - low) / PAGE_SIZE;
+        if back > 0 && backing.mapping.run_pages(vma.object_page(low)) <= back {
+            low = page;
+        }
+        let (before, after) = ((page - low) / PAGE_SIZE, (high - page) / PAGE_SIZE - 1);
+        // What cannot be mapped for want of page tables faults later.
+        if before > 0 {
+            let _ = self.table().map_run(low, pte.with_gpa(pte.gpa() - before * PAGE_SIZE), before);
+        }
+        if after > 0 {
+            let _ = self.table().map_run(page + PAGE_SIZE, pte.with_gpa(pte.gpa() + PAGE_SIZE), after);
+        }
+    }
+
+    /// Extends a growing range down to `page`: the range.
+    fn grow_stack(&mut self, page: Va, stack_limit: u64) -> Result<Vma, Failure> {
+        let Some(above) = self.vmas.next_after(page).cloned() else { return Err(Failure::UNMAPPED) };
+        if !above.flags.contains(VmaFlags::GROWS_DOWN) || above.end - page > stack_limit {
+            return Err(Failure::UNMAPPED);
+        }
+        let floor = self.vmas.previous(page).map_or(Va(0), |below| below.end);
+        if page < arch::boot().user_min || (page.0 < floor.0 + STACK_GAP_BYTES && floor.0 != 0) {
+            return Err(Failure::UNMAPPED);
+        }
+        let mut extension = above.clone();
+        extension.start = page;
+        extension.end = above.start;
+        self.vmas.insert(extension);
+        self.vmas.find(page).cloned().ok_or(Failure::UNMAPPED)
+    }
+
+    /// Orders the platform to show the page at `va` as its entry says, with the neighbours that it does not show yet and
+    /// that continue it.
+    pub(super) fn show(&mut self, va: Va) {
+        self.show_run(va);
+        if self.warm_up == 0 {
+            return;
+        }
+        // After a sleep nothing is shown, and what is there is the working set: an order more costs a quarter of a fault.
+        self.warm_up -= 1;
+        let chunk = va.align_down(MAX_RUN_PAGES * PAGE_SIZE);
+        let hidden = |pte: Pte| pte.has(PteFlags::PRESENT | PteFlags::USER) && !pte.has(PteFlags::ACCESSED);
+        let mut pages: Vec<Va> = Vec::new();
+        self.table().visit(chunk..chunk + MAX_RUN_PAGES * PAGE_SIZE, &mut |at, pte| {
+            if hidden(pte) {
+                pages.push(at);
+            }
+            true
+        });
+        let orders = self.orders.len();
+        for page in pages {
+            if self.orders.len() - orders >= WARM_UP_ORDERS {
+                break;
+            }
+            if hidden(self.table().get(page)) {
+                self.show_run(page);
+            }
+        }
+    }
+
+    fn show_run(&mut self, va: Va) {
+        let page = va.page_floor();
+        let pte = self.table().get(page);
+        let shape = PteFlags::WRITE | PteFlags::NX | PteFlags::WINDOW | PteFlags::USER | PteFlags::PRESENT;
+        let continues = |other: Pte, distance: u64, forward: bool| {
+            let expected = if forward { pte.gpa().0.checked_add(distance) } else { pte.gpa().0.checked_sub(distance) };
+            other.flags() & shape == pte.flags() & shape
+                && !other.has(PteFlags::ACCESSED)
+                && Some(other.gpa().0) == expected
+        };
+        let chunk = page.align_down(MAX_RUN_PAGES * PAGE_SIZE);
+        let (mut low, mut high) = (page, page + PAGE_SIZE);
+        let table = self.table();
+        while low > chunk && continues(table.get(low - PAGE_SIZE), page - low + PAGE_SIZE, false) {
+            low = low - PAGE_SIZE;
+        }
+        while high < chunk + MAX_RUN_PAGES * PAGE_SIZE && continues(table.get(high), high - page, true) {
+            high = high + PAGE_SIZE;
+        }
+        let first = pte.gpa() - (page - low);
+        table.mark_accessed(low..high);
+        self.order_map(low, high - low, first, prot_of(pte));
+    }
+}
+
+/// PROT_* bits of an entry.
+pub(super) fn prot_of(pte: Pte) -> u32 {
+    let mut prot = Prot::empty();
+    if pte.has(PteFlags::USER | PteFlags::PRESENT) {
+        prot |= Prot::READ;
+        prot.set(Prot::WRITE, pte.has(PteFlags::WRITE));
+        prot.set(Prot::EXEC, !pte.has(PteFlags::NX));
+    }
+    prot.bits()
+}

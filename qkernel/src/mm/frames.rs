@@ -1,0 +1,77 @@
+//! Frames of user memory and of page tables: where they come from, and what happens when they are used up.
+
+use alloc::vec::Vec;
+
+use qlib::bitmap::{FrameAllocator, FrameStats};
+use qlib::pagetable::{Action, PageTable, Pte, PteFlags};
+use qlib::{Gpa, Va};
+
+use crate::arch::{self, heap};
+use crate::errno::{Errno, Result};
+use crate::hibernate;
+use crate::sync::Once;
+
+/// The page table of an address space; its tables are pages of the kernel heap.
+pub type Table = PageTable<&'static qlib::heap::KernelHeap>;
+
+static USER: Once<FrameAllocator> = Once::new();
+
+/// Sets up the user frames. At boot, after the heap.
+pub fn init() {
+    USER.set(FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
+}
+
+/// The allocator of user frames.
+pub fn user() -> &'static FrameAllocator {
+    USER.get()
+}
+
+/// How many user frames are in use.
+pub fn stats() -> FrameStats {
+    user().stats()
+}
+
+/// A frame of zeros with one reference.
+pub fn alloc_zeroed() -> Result<Gpa> {
+    user().alloc_zeroed().or_else(|| hibernate::reclaim().then(|| user().alloc_zeroed()).flatten()).ok_or(Errno::ENOMEM)
+}
+
+/// A frame with one reference whose bytes the caller overwrites.
+pub fn alloc() -> Result<Gpa> {
+    user().alloc().or_else(|| hibernate::reclaim().then(|| user().alloc()).flatten()).ok_or(Errno::ENOMEM)
+}
+
+/// Drops one reference to each frame.
+pub fn free_frames(frames: Vec<Gpa>) {
+    for frame in frames {
+        user().ref_dec(frame);
+    }
+}
+
+/// An empty page table.
+pub fn new_table() -> Result<Table> {
+    PageTable::new(arch::phys(), &heap::HEAP).ok_or(Errno::ENOMEM)
+}
+
+/// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages mapped any more.
+pub fn free_all(table: &mut Table) {
+    table.for_each(Va(0)..arch::boot().user_max, &mut |_, pte| {
+        free_entry(pte);
+        Action::Replace(Pte::EMPTY)
+    });
+    table.drop_all();
+}
+
+/// Drops what one entry holds: a reference to a frame, or to a swap slot.
+pub fn free_entry(pte: Pte) {
+    if let Some(slot) = pte.slot() {
+        hibernate::slots::drop_ref(slot);
+    } else if let Some(frame) = counted_frame(pte) {
+        user().ref_dec(frame);
+    }
+}
+
+/// The frame of an entry that holds a reference to one.
+pub fn counted_frame(pte: Pte) -> Option<Gpa> {
+    (pte.is_present() && !pte.has(PteFlags::WINDOW)).then(|| pte.gpa())
+}

@@ -1,0 +1,63 @@
+//! Keeping the other threads of an address space from mapping pages while its page table changes under them.
+//!
+//! An order to map a page that is still on its way when the page is taken away would be carried out after the order that
+//! takes it away: the CPU would see a page that the page table does not have. So, where several threads share a space,
+//! whoever takes something away waits first until no other thread has such an order out, and holds back new ones.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::AddressSpace;
+use crate::task::{Thread, table};
+use crate::wait::{PollMask, Signal};
+
+/// While it lives, no other thread of the space gets new pages mapped.
+pub struct Frozen {
+    mm: Arc<AddressSpace>,
+}
+
+impl AddressSpace {
+    /// Freezes the space for `thread`, which is not in user mode. `None` when no other thread shares it.
+    pub async fn freeze(self: &Arc<Self>, thread: &Thread) -> Option<Frozen> {
+        if !self.is_shared() {
+            return None;
+        }
+        self.freezers.fetch_add(1, Ordering::Relaxed);
+        let frozen = Frozen { mm: self.clone() };
+        for other in table::threads() {
+            if other.tid != thread.tid && Arc::ptr_eq(&other.mm(), self) {
+                other.user.mapped().await;
+            }
+        }
+        Some(frozen)
+    }
+
+    /// Whether somebody holds it frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.freezers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Orders to map pages that were given in an earlier epoch may be about pages that have been taken away since.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Waits until nobody does.
+    pub async fn thawed(&self) {
+        while self.is_frozen() {
+            let signal = Arc::new(Signal::default());
+            let id = self.thaw.register(PollMask::IN, signal.clone());
+            signal.wait().await;
+            self.thaw.unregister(id);
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.mm.epoch.fetch_add(1, Ordering::Relaxed);
+        if self.mm.freezers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.mm.thaw.wake(PollMask::IN);
+        }
+    }
+}

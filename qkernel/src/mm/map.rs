@@ -1,0 +1,398 @@
+//! Changes of the ranges of an address space: what mmap(2), munmap(2), mprotect(2), mremap(2), brk(2) and madvise(2) do.
+
+use alloc::vec::Vec;
+
+use qlib::pagetable::{Action, Pte, PteFlags};
+use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
+
+use super::AddressSpace;
+use super::fault::entry_flags;
+use super::space::Inner;
+use super::vma::{FileMapping, Prot, Vma, VmaFlags};
+use crate::arch;
+use crate::errno::{Errno, Result};
+
+/// The most ranges an address space may have (the default of vm.max_map_count).
+const MAX_RANGES: usize = 65530;
+
+/// Where mmap(2) shall put a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At this address if it is free, else anywhere.
+    Hint(Va),
+    /// Exactly there; what is there goes.
+    Fixed(Va),
+    /// Exactly there, EEXIST if something is.
+    FixedNoReplace(Va),
+}
+
+/// The page-aligned range `[va, va + len)` as a program gave it: EINVAL if it is not aligned, ENOMEM if it cannot be.
+pub fn user_range(va: Va, len: u64) -> Result<(Va, Va)> {
+    if !va.is_page_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    let end = va.checked_add(len).and_then(Va::page_ceil).ok_or(Errno::ENOMEM)?;
+    if end > arch::boot().user_max {
+        return Err(Errno::ENOMEM);
+    }
+    Ok((va, end))
+}
+
+impl AddressSpace {
+    /// Maps `len` bytes (rounded up to pages); `limit_bytes` is RLIMIT_AS. The range's start and end are filled in.
+    pub fn map(&self, place: Place, len: u64, mut vma: Vma, limit_bytes: u64) -> Result<Va> {
+        let len = len.checked_add(PAGE_SIZE - 1).ok_or(Errno::ENOMEM)? & !(PAGE_SIZE - 1);
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut inner = self.lock();
+        let (user_min, user_max) = (arch::boot().user_min, arch::boot().user_max);
+        let start = match place {
+            Place::Hint(hint) => {
+                let hint = hint.page_floor();
+                let fits = hint >= user_min && hint.checked_add(len).is_some_and(|end| end <= user_max);
+                if fits && inner.vmas.overlapping(hint, hint + len).is_empty() {
+                    hint
+                } else {
+                    let top = inner.mmap_top;
+                    // A large range may be backed by huge pages one day: keep it aligned for them.
+                    let align = if len >= 2 << 20 && vma.backing.is_none() { 2 << 20 } else { PAGE_SIZE };
+                    inner
+                        .vmas
+                        .find_gap(len, user_min, top, align)
+                        .or_else(|| inner.vmas.find_gap(len, user_min, top, PAGE_SIZE))
+                        .or_else(|| inner.vmas.find_gap(len, user_min, user_max, PAGE_SIZE))
+                        .ok_or(Errno::ENOMEM)?
+                }
+            }
+            Place::Fixed(at) | Place::FixedNoReplace(at) => {
+                let (start, end) = user_range(at, len)?;
+                if start < user_min {
+                    return Err(Errno::EPERM);
+                }
+                if matches!(place, Place::FixedNoReplace(_)) && !inner.vmas.overlapping(start, end).is_empty() {
+                    return Err(Errno::EEXIST);
+                }
+                start
+            }
+        };
+        let replaced: u64 = inner.vmas.overlapping(start, start + len).iter().map(Vma::len).sum();
+        if inner.vmas.total_bytes() - replaced + len > limit_bytes || inner.vmas.len() >= MAX_RANGES {
+            return Err(Errno::ENOMEM);
+        }
+        let gone = inner.unmap(start, start + len);
+        inner.settle_unmapping(start, start + len);
+        vma.start = start;
+        vma.end = start + len;
+        inner.vmas.insert(vma);
+        drop(inner);
+        // Files that were mapped may close now: not while the space is locked.
+        drop(gone);
+        Ok(start)
+    }
+
+    /// munmap(2).
+    pub fn unmap(&self, va: Va, len: u64) -> Result {
+        let (start, end) = user_range(va, len).map_err(|_| Errno::EINVAL)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut inner = self.lock();
+        if inner.vmas.len() >= MAX_RANGES && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end) {
+            return Err(Errno::ENOMEM);
+        }
+        let gone = inner.unmap(start, end);
+        drop(inner);
+        drop(gone);
+        Ok(())
+    }
+
+    /// Takes everything away (exec).
+    pub fn unmap_all(&self) {
+        let gone = {
+            let mut inner = self.lock();
+            inner.brk = (Va(0), Va(0));
+            inner.unmap(arch::boot().user_min, arch::boot().user_max)
+        };
+        drop(gone);
+    }
+
+    /// mprotect(2). `grows_down`: PROT_GROWSDOWN.
+    pub fn protect(&self, va: Va, len: u64, prot: Prot, grows_down: bool) -> Result {
+        let (mut start, end) = user_range(va, len)?;
+        if start == end {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        if grows_down {
+            let vma = inner.vmas.find(start).ok_or(Errno::ENOMEM)?;
+            if !vma.flags.contains(VmaFlags::GROWS_DOWN) {
+                return Err(Errno::EINVAL);
+            }
+            start = vma.start;
+        }
+        let parts = inner.vmas.overlapping(start, end);
+        if parts.iter().any(|p| !p.max_prot.contains(prot)) {
+            return Err(Errno::EACCES);
+        }
+        // As on Linux, what lies before a hole is changed all the same.
+        let covered = inner.vmas.covers(start, end);
+        let mut reached = start;
+        for part in parts {
+            if part.start != reached {
+                break;
+            }
+            reached = part.end;
+            inner.protect_part(&part, prot);
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// brk(2): the end of the heap afterwards.
+    pub fn brk(&self, wanted: Va, data_limit_bytes: u64) -> Va {
+        let (start, current) = self.lock().brk;
+        if wanted < start || wanted.0 - start.0 > data_limit_bytes {
+            return current;
+        }
+        let (Some(old), Some(new)) = (current.page_ceil(), wanted.page_ceil()) else { return current };
+        if new < old {
+            if self.unmap(new, old - new).is_err() {
+                return current;
+            }
+        } else if new > old {
+            let vma = Vma::anonymous(Prot::READ | Prot::WRITE, VmaFlags::HEAP);
+            if self.map(Place::FixedNoReplace(old), new - old, vma, u64::MAX).is_err() {
+                return current;
+            }
+        }
+        self.lock().brk.1 = wanted;
+        wanted
+    }
+
+    /// Sets where the heap begins (exec).
+    pub fn set_brk(&self, start: Va) {
+        self.lock().brk = (start, start);
+    }
+
+    /// Sets below which address mmap(2) looks first (exec).
+    pub fn set_mmap_top(&self, top: Va) {
+        self.lock().mmap_top = top;
+    }
+
+    /// mremap(2). `fixed`: the new place, if MREMAP_FIXED.
+    pub fn remap(
+        &self,
+        old: Va,
+        old_len: u64,
+        new_len: u64,
+        may_move: bool,
+        fixed: Option<Va>,
+        limit: u64,
+    ) -> Result<Va> {
+        let (start, end) = user_range(old, old_len).map_err(|_| Errno::EINVAL)?;
+        let new_len = new_len.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? & !(PAGE_SIZE - 1);
+        if new_len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let vma = self.lock().vmas.find(start).cloned().ok_or(Errno::EFAULT)?;
+        let whole_end = if start == end { vma.end } else { end };
+        if end > vma.end {
+            return Err(Errno::EFAULT);
+        }
+        if start == end && !vma.is_shared() {
+            return Err(Errno::EINVAL);
+        }
+        if fixed.is_none() && start != end {
+            if new_len <= end - start {
+                if new_len < end - start {
+                    self.unmap(start + new_len, end - start - new_len)?;
+                }
+                return Ok(start);
+            }
+            let grow = new_len - (end - start);
+            let free = self.lock().vmas.overlapping(end, end + grow).is_empty();
+            if end == vma.end && free && end.0 + grow <= arch::boot().user_max.0 {
+                let mut more = vma.clone();
+                if let Some(backing) = &mut more.backing {
+                    backing.first_page += (end - vma.start) >> PAGE_SHIFT;
+                }
+                self.map(Place::FixedNoReplace(end), grow, more, limit)?;
+                return Ok(start);
+            }
+            if !may_move {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        self.move_range(&vma, start, whole_end, end, new_len, fixed, limit)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn move_range(
+        &self,
+        vma: &Vma,
+        start: Va,
+        whole_end: Va,
+        end: Va,
+        new_len: u64,
+        fixed: Option<Va>,
+        limit: u64,
+    ) -> Result<Va> {
+        let mut copy = vma.clone();
+        if let Some(backing) = &mut copy.backing {
+            backing.first_page += (start - vma.start) >> PAGE_SHIFT;
+        }
+        let place = match fixed {
+            Some(at) => {
+                let (new_start, new_end) = user_range(at, new_len).map_err(|_| Errno::EINVAL)?;
+                if new_start < end && start < new_end {
+                    return Err(Errno::EINVAL);
+                }
+                Place::Fixed(at)
+            }
+            None => Place::Hint(Va(0)),
+        };
+        let target = self.map(place, new_len, copy, limit)?;
+        if start == end {
+            // Old length 0: a second mapping of the same shared object.
+            return Ok(target);
+        }
+        let mut inner = self.lock();
+        let moved_end = whole_end.min(start + new_len);
+        let mut entries: Vec<(Va, Pte)> = Vec::new();
+        let mut shown = false;
+        inner.table().for_each(start..moved_end, &mut |va, pte| {
+            shown |= pte.is_present() && pte.has(PteFlags::ACCESSED);
+            entries.push((va, pte));
+            Action::Replace(Pte::EMPTY)
+        });
+        if shown {
+            inner.order_unmap(start, moved_end - start);
+        }
+        for (va, pte) in entries {
+            let pte = if pte.is_present() { pte.without(PteFlags::ACCESSED) } else { pte };
+            if inner.table().set(target + (va - start), pte).is_err() {
+                // Out of page tables: the content is lost, which only the OOM killer can answer.
+                return Err(Errno::ENOMEM);
+            }
+        }
+        let gone = inner.unmap(start, end);
+        drop(inner);
+        drop(gone);
+        Ok(target)
+    }
+
+    /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the file's content again.
+    pub fn discard(&self, va: Va, len: u64) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        let covered = inner.vmas.covers(start, end);
+        for part in inner.vmas.overlapping(start, end) {
+            if part.flags.contains(VmaFlags::LOCKED) {
+                return Err(Errno::EINVAL);
+            }
+            inner.zap(part.start..part.end);
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Faults pages in ahead of use (MAP_POPULATE, MADV_POPULATE_*, mlock).
+    pub fn populate(&self, va: Va, len: u64, write: bool) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let access = if write { super::Access::Write } else { super::Access::Read };
+        let mut at = start;
+        while at < end {
+            self.translate(at, access)?;
+            at = at + PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// Sets or clears flags of the ranges in `[va, va + len)`.
+    pub fn update_flags(&self, va: Va, len: u64, set: VmaFlags, clear: VmaFlags) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        let covered = inner.vmas.covers(start, end);
+        inner.vmas.update(start, end, |vma| vma.flags = vma.flags.union(set).difference(clear));
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Which pages of a range are there (mincore(2)).
+    pub fn resident(&self, va: Va, len: u64) -> Result<Vec<u8>> {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        if !inner.vmas.covers(start, end) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut pages = alloc::vec![0; ((end - start) >> PAGE_SHIFT) as usize];
+        inner.table().visit(start..end, &mut |at, pte| {
+            pages[((at - start) >> PAGE_SHIFT) as usize] = u8::from(pte.is_present());
+            true
+        });
+        Ok(pages)
+    }
+
+    /// The ranges now, by address.
+    pub fn ranges(&self) -> Vec<Vma> {
+        self.lock().vmas.iter().cloned().collect()
+    }
+
+    /// The parts of ranges in `[va, va + len)`, and whether they cover it without a hole.
+    pub fn parts(&self, va: Va, len: u64) -> Result<(Vec<Vma>, bool)> {
+        let (start, end) = user_range(va, len)?;
+        let inner = self.lock();
+        Ok((inner.vmas.overlapping(start, end), inner.vmas.covers(start, end)))
+    }
+
+    /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.
+    pub fn sizes(&self) -> (u64, u64, u64) {
+        let mut inner = self.lock();
+        let mapped = inner.vmas.total_bytes();
+        let (mut present, mut swapped) = (0, 0);
+        inner.table().visit(Va(0)..arch::boot().user_max, &mut |_, pte| {
+            if pte.is_present() {
+                present += PAGE_SIZE;
+            } else if pte.is_swapped() {
+                swapped += PAGE_SIZE;
+            }
+            true
+        });
+        (mapped, present, swapped)
+    }
+}
+
+impl Inner {
+    /// Takes `[start, end)` away: the ranges that were there, to be dropped without the lock.
+    fn unmap(&mut self, start: Va, end: Va) -> Vec<Vma> {
+        let removed = self.vmas.remove(start, end);
+        if !removed.is_empty() {
+            self.zap(start..end);
+        }
+        removed
+    }
+
+    fn protect_part(&mut self, part: &Vma, prot: Prot) {
+        self.vmas.update(part.start, part.end, |vma| vma.prot = prot);
+        let mut changed = part.clone();
+        changed.prot = prot;
+        let shared = part.is_shared();
+        self.change(part.start..part.end, |pte| {
+            // A shared page may be written only after its object was told (a write fault); a private one if it is ours alone.
+            let own = !shared && !pte.has(PteFlags::COW) && !pte.has(PteFlags::WINDOW);
+            let keep = shared && pte.has(PteFlags::WRITE);
+            let kept = pte.flags() & (PteFlags::COW | PteFlags::WINDOW | PteFlags::ACCESSED);
+            Pte::new(pte.gpa(), entry_flags(&changed, own || keep) | kept)
+        });
+    }
+}
+
+impl Vma {
+    /// A range without a file; start and end are filled in when it is mapped.
+    pub fn anonymous(prot: Prot, flags: VmaFlags) -> Vma {
+        Vma { start: Va(0), end: Va(0), prot, max_prot: Prot::all(), flags, backing: None }
+    }
+
+    /// A range of a file (or of anonymous shared memory).
+    pub fn of_file(prot: Prot, max_prot: Prot, flags: VmaFlags, backing: FileMapping) -> Vma {
+        Vma { start: Va(0), end: Va(0), prot, max_prot, flags, backing: Some(backing) }
+    }
+}

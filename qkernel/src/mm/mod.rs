@@ -1,0 +1,30 @@
+//! Memory of user programs: address spaces, page faults, access to user memory.
+//!
+//! The page table in guest memory is the truth; what the platform shows the CPU follows it by [`orders`]: it may lag (a
+//! missing mapping faults), never lead.
+
+pub mod fault;
+pub mod fork;
+pub mod frames;
+pub mod freeze;
+pub mod map;
+pub mod orders;
+pub mod space;
+pub mod swap;
+pub mod user;
+pub mod vma;
+
+pub use frames::{free_frames, init};
+pub use space::AddressSpace;
+pub use vma::{Prot, Vma, VmaFlags};
+
+/// What an access to user memory does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Instruction fetch.
+    Execute,
+}

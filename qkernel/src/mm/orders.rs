@@ -1,0 +1,143 @@
+//! Orders: how the platform learns of changes of a page table. They are collected here and carried out before a thread
+//! of the address space goes on.
+//!
+//! The ACCESSED bit of an entry says that the platform may show the page; only such pages need an order when they
+//! change or go, and their frames stay in limbo until it is carried out.
+
+use core::ops::Range;
+
+use qlib::pagetable::{Action, Pte, PteFlags};
+use qlib::platform::{ORDER_MAP, ORDER_PROTECT, ORDER_UNMAP, Order};
+use qlib::{Gpa, PAGE_SIZE, Va};
+
+use super::fault::prot_of;
+use super::frames::{self, Table, counted_frame};
+use super::space::Inner;
+
+/// More runs than this are not changed one by one but unmapped together, to fault in again.
+const MAX_PROTECT_RUNS: usize = 8;
+
+/// More ranges than this on their way out are joined.
+const MAX_UNMAPPING: usize = 32;
+
+/// Marks entries as shown by the platform.
+pub(super) trait MarkAccessed {
+    /// All present entries of `range`.
+    fn mark_accessed(&mut self, range: Range<Va>);
+}
+
+impl MarkAccessed for Table {
+    fn mark_accessed(&mut self, range: Range<Va>) {
+        self.for_each(range, &mut |_, pte| {
+            if pte.is_present() { Action::Replace(pte.with(PteFlags::ACCESSED)) } else { Action::Keep }
+        });
+    }
+}
+
+impl Inner {
+    /// Shows `[va, va + len)`, joined with the last order where it continues it.
+    pub(super) fn order_map(&mut self, va: Va, len: u64, gpa: Gpa, prot: u32) {
+        if let Some(last) = self.orders.last_mut()
+            && last.op == ORDER_MAP
+            && last.prot == prot
+            && last.va + last.len == va
+            && last.gpa + last.len == gpa
+        {
+            last.len += len;
+            return;
+        }
+        self.orders.push(Order { op: ORDER_MAP, prot, va, len, gpa });
+    }
+
+    /// Hides `[va, va + len)`.
+    pub(super) fn order_unmap(&mut self, va: Va, len: u64) {
+        self.orders.push(Order { op: ORDER_UNMAP, va, len, ..Order::default() });
+        if self.shared {
+            self.note_unmapping(va, va + len);
+        }
+    }
+
+    fn note_unmapping(&mut self, start: Va, end: Va) {
+        if self.unmapping.len() < MAX_UNMAPPING {
+            self.unmapping.push((start, end));
+        } else if let Some(first) = self.unmapping.first_mut() {
+            // One range that covers too much only costs an order too many.
+            *first = (first.0.min(start), first.1.max(end));
+        }
+    }
+
+    /// `[start, end)` is mapped anew: has it unmapped first if an unmapping of it may still be under way.
+    pub(super) fn settle_unmapping(&mut self, start: Va, end: Va) {
+        if !self.unmapping.iter().any(|(from, to)| *from < end && start < *to) {
+            return;
+        }
+        self.unmapping.retain(|(from, to)| !(start <= *from && *to <= end));
+        self.orders.push(Order { op: ORDER_UNMAP, va: start, len: end - start, ..Order::default() });
+    }
+
+    /// Clears all entries of `range` and drops what they hold.
+    pub(super) fn zap(&mut self, range: Range<Va>) {
+        let mut shown = false;
+        let mut limbo = core::mem::take(&mut self.limbo);
+        self.table().for_each(range.clone(), &mut |_, pte| {
+            if pte.is_present() && pte.has(PteFlags::ACCESSED) {
+                shown = true;
+                limbo.extend(counted_frame(pte));
+            } else {
+                frames::free_entry(pte);
+            }
+            Action::Replace(Pte::EMPTY)
+        });
+        self.limbo = limbo;
+        if shown {
+            self.order_unmap(range.start, range.end - range.start);
+        }
+    }
+
+    /// Changes present entries of `range` by `change`, and has the platform follow.
+    pub(super) fn change(&mut self, range: Range<Va>, change: impl Fn(Pte) -> Pte) {
+        // Runs of shown pages whose new protection is the same: (start, end, prot).
+        let mut runs: alloc::vec::Vec<(Va, Va, u32)> = alloc::vec::Vec::new();
+        // Where threads share the space, an unmapping of another one may still make a hole, which no protection can change.
+        let mut too_many = false;
+        let limit = if self.shared { 0 } else { MAX_PROTECT_RUNS };
+        self.table().for_each(range.clone(), &mut |va, pte| {
+            if !pte.is_present() {
+                return Action::Keep;
+            }
+            let new = change(pte);
+            if pte.has(PteFlags::ACCESSED) && prot_of(pte) != prot_of(new) {
+                let prot = prot_of(new);
+                let full = runs.len() >= limit;
+                match runs.last_mut() {
+                    Some((_, end, last)) if *end == va && *last == prot => *end = va + PAGE_SIZE,
+                    _ if full => too_many = true,
+                    _ => runs.push((va, va + PAGE_SIZE, prot)),
+                }
+            }
+            Action::Replace(new)
+        });
+        if too_many {
+            self.hide(range);
+            return;
+        }
+        for (start, end, prot) in runs {
+            self.orders.push(Order { op: ORDER_PROTECT, prot, va: start, len: end - start, gpa: Gpa(0) });
+        }
+    }
+
+    /// Hides all pages of `range` without touching what they hold; they fault in again.
+    pub(super) fn hide(&mut self, range: Range<Va>) {
+        let mut shown = false;
+        self.table().for_each(range.clone(), &mut |_, pte| {
+            if !pte.is_present() || !pte.has(PteFlags::ACCESSED) {
+                return Action::Keep;
+            }
+            shown = true;
+            Action::Replace(pte.without(PteFlags::ACCESSED))
+        });
+        if shown {
+            self.order_unmap(range.start, range.end - range.start);
+        }
+    }
+}

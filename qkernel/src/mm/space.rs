@@ -1,0 +1,226 @@
+//! An address space: its ranges, its page table, and the platform's copy of it.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use qlib::platform::Order;
+use qlib::{Gpa, Va};
+
+use super::frames::{self, Table};
+use super::vma::VmaSet;
+use crate::arch::{self, user::SpaceHandle};
+use crate::errno::Result;
+use crate::sync::{Mutex, MutexGuard, mutex};
+use crate::wait::{PollMask, Signal, WaitQueue};
+
+/// A user address space. Shared by threads, and by processes made with CLONE_VM.
+pub struct AddressSpace {
+    inner: Mutex<Inner>,
+    /// The platform's side; `None` while it is detached.
+    handle: Option<SpaceHandle>,
+    /// See [`super::freeze`].
+    pub(super) freezers: AtomicU32,
+    pub(super) thaw: WaitQueue,
+    /// Counts what makes orders stale that were given before: see [`AddressSpace::epoch`].
+    pub(super) epoch: AtomicU64,
+}
+
+/// What the lock of an address space guards.
+pub(super) struct Inner {
+    pub vmas: VmaSet,
+    pub table: Option<Table>,
+    /// What the platform is to do before any thread of the space goes on.
+    pub orders: Vec<Order>,
+    /// Frames that are free once `orders` are carried out.
+    pub limbo: Vec<Gpa>,
+    /// Ranges whose unmapping may still be under way in a thread of the space. What another thread maps there must be
+    /// unmapped by itself too before it goes on: the CPU could still see the old pages.
+    pub unmapping: Vec<(Va, Va)>,
+    /// Several threads use the space, or did.
+    pub shared: bool,
+    /// The kernel resolves an address for itself.
+    pub kernel_access: bool,
+    /// Faults that shall show what lies around them too ([`super::fault::WARM_UP_FAULTS`]).
+    pub warm_up: u32,
+    /// Frames that may be shown until the space is gone.
+    pub graveyard: Vec<Gpa>,
+    /// brk(2): start and current end of the heap.
+    pub brk: (Va, Va),
+    /// Where the search for a gap for mmap(2) begins.
+    pub mmap_top: Va,
+}
+
+/// Frames of address spaces that the platform still has mapped, by space handle.
+static DYING: Mutex<BTreeMap<u64, (Table, Vec<Gpa>)>> = mutex(BTreeMap::new());
+
+/// Told when the frames of an address space are free.
+static GONE: WaitQueue = WaitQueue::new();
+
+/// Waits until the frames of some ended address space are free; false at once if none is on its way.
+pub async fn wait_for_frames() -> bool {
+    if DYING.lock().is_empty() {
+        return false;
+    }
+    let signal = Arc::new(Signal::default());
+    let id = GONE.register(PollMask::IN, signal.clone());
+    signal.wait().await;
+    GONE.unregister(id);
+    true
+}
+
+/// See [`AddressSpace::placeholder`].
+static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
+
+/// The platform says that nothing of this space is mapped any more.
+pub fn on_gone(handle: u64) {
+    let Some((mut table, limbo)) = DYING.lock().remove(&handle) else { return };
+    frames::free_all(&mut table);
+    frames::free_frames(limbo);
+    GONE.wake(PollMask::IN);
+}
+
+impl AddressSpace {
+    /// An empty one.
+    pub fn new() -> Result<Arc<Self>> {
+        let handle = SpaceHandle::new()?;
+        Ok(Arc::new(AddressSpace {
+            inner: Mutex::new(Inner::new()?),
+            handle: Some(handle),
+            freezers: AtomicU32::new(0),
+            thaw: WaitQueue::new(),
+            epoch: AtomicU64::new(0),
+        }))
+    }
+
+    /// One without a platform side, to be filled before it becomes visible ([`AddressSpace::attach`],
+    /// [`AddressSpace::replace_content`]).
+    pub fn detached() -> Result<Arc<Self>> {
+        Ok(Arc::new(AddressSpace {
+            inner: Mutex::new(Inner::new()?),
+            handle: None,
+            freezers: AtomicU32::new(0),
+            thaw: WaitQueue::new(),
+            epoch: AtomicU64::new(0),
+        }))
+    }
+
+    /// Gives a detached one a platform side of its own.
+    pub fn attach(detached: Arc<Self>) -> Result<Arc<Self>> {
+        let handle = SpaceHandle::new()?;
+        let fresh = AddressSpace {
+            inner: Mutex::new(Inner::new()?),
+            handle: Some(handle),
+            freezers: AtomicU32::new(0),
+            thaw: WaitQueue::new(),
+            epoch: AtomicU64::new(0),
+        };
+        core::mem::swap(&mut *fresh.lock(), &mut *detached.lock());
+        Ok(Arc::new(fresh))
+    }
+
+    /// Takes over what a detached one holds, in place of what is here (execve of a process that shares its space with nobody).
+    pub fn replace_content(&self, detached: &AddressSpace) {
+        self.unmap_all();
+        let (orders, limbo) = self.take_orders();
+        let mut inner = self.lock();
+        core::mem::swap(&mut *inner, &mut *detached.lock());
+        // What the platform still has to do, and what it may still show, stays with the platform's side.
+        let graveyard = core::mem::take(&mut detached.lock().graveyard);
+        inner.orders = orders;
+        inner.limbo = limbo;
+        inner.graveyard = graveyard;
+    }
+
+    /// The one that stands for those of ended processes: empty, and nothing ever runs in it.
+    pub fn placeholder() -> Arc<Self> {
+        let known = PLACEHOLDER.lock().clone();
+        known.unwrap_or_else(|| {
+            let space = Self::detached().expect("first called while there is memory for certain");
+            *PLACEHOLDER.lock() = Some(space.clone());
+            space
+        })
+    }
+
+    /// The platform's side.
+    pub fn handle(&self) -> &SpaceHandle {
+        self.handle.as_ref().expect("a detached address space runs nothing")
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Whether several threads use the space, or did.
+    pub fn is_shared(&self) -> bool {
+        self.lock().shared
+    }
+
+    /// Says that from now on several threads use the space.
+    pub fn set_shared(&self) {
+        self.lock().shared = true;
+    }
+
+    /// What the platform has to do before a thread of this space goes on, and the frames that are free afterwards.
+    pub fn take_orders(&self) -> (Vec<Order>, Vec<Gpa>) {
+        let mut inner = self.lock();
+        (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.limbo))
+    }
+
+    /// Gives back orders that the thread that had them will not carry out, before those that have come since.
+    pub fn put_back(&self, mut orders: Vec<Order>, limbo: Vec<Gpa>) {
+        let mut inner = self.lock();
+        orders.append(&mut inner.orders);
+        inner.orders = orders;
+        inner.limbo.extend(limbo);
+    }
+
+    /// Frames that the platform may still have mapped, to be freed with later orders or with the space.
+    pub fn keep_in_limbo(&self, frames: Vec<Gpa>) {
+        self.lock().limbo.extend(frames);
+    }
+}
+
+impl Inner {
+    /// The page table.
+    pub(super) fn table(&mut self) -> &mut Table {
+        self.table.as_mut().expect("taken only when the address space is dropped")
+    }
+
+    fn new() -> Result<Self> {
+        let boot = arch::boot();
+        Ok(Inner {
+            vmas: VmaSet::default(),
+            table: Some(frames::new_table()?),
+            orders: Vec::new(),
+            limbo: Vec::new(),
+            unmapping: Vec::new(),
+            shared: false,
+            kernel_access: false,
+            warm_up: 0,
+            graveyard: Vec::new(),
+            brk: (Va(0), Va(0)),
+            mmap_top: boot.user_max,
+        })
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        let mut limbo = core::mem::take(&mut inner.limbo);
+        limbo.append(&mut inner.graveyard);
+        let Some(mut table) = inner.table.take() else { return };
+        match &self.handle {
+            // Dropping the handle, after this, ends the platform's side; `on_gone` frees the frames.
+            Some(handle) => {
+                DYING.lock().insert(handle.number(), (table, limbo));
+            }
+            None => {
+                frames::free_all(&mut table);
+                frames::free_frames(limbo);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Socket addresses between user memory and the kernel.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::{AF_INET, AF_INET6};
+use qlib::Va;
+
+use crate::errno::{Errno, Result};
+use crate::task::Thread;
+
+/// Bytes of struct sockaddr_storage.
+pub const MAX_ADDRESS_BYTES: usize = 128;
+
+/// Reads an address of `length` bytes. EINVAL when that is too long.
+pub fn read(thread: &Thread, address: Va, length: u32) -> Result<Vec<u8>> {
+    let length = length as usize;
+    if length > MAX_ADDRESS_BYTES {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = alloc::vec![0; length];
+    thread.mm().read_bytes(address, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Stores an address, cut to the length found at `length`, and its whole length there. Nowhere, if `address` is null.
+pub fn write(thread: &Thread, address: Va, length: Va, bytes: &[u8]) -> Result {
+    if address.0 == 0 {
+        return Ok(());
+    }
+    let mm = thread.mm();
+    let room = usize::try_from(mm.read::<i32>(length)?).map_err(|_| Errno::EINVAL)?;
+    mm.write_bytes(address, &bytes[..bytes.len().min(room)])?;
+    mm.write(length, &(bytes.len() as u32))
+}
+
+/// sa_family; EINVAL when the address is too short to have one.
+pub fn family(bytes: &[u8]) -> Result<u32> {
+    match bytes {
+        [a, b, ..] => Ok(u16::from_ne_bytes([*a, *b]).into()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The port of an internet address.
+pub fn port(bytes: &[u8]) -> Option<u16> {
+    match family(bytes) {
+        Ok(AF_INET | AF_INET6) => bytes.get(2..4).map(|b| u16::from_be_bytes([b[0], b[1]])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_found_in_internet_addresses_only() {
+        assert_eq!(port(&[2, 0, 0x1f, 0x90, 127, 0, 0, 1]), Some(8080));
+        assert_eq!(port(&[10, 0, 0, 80]), Some(80));
+        assert_eq!(port(&[1, 0, 0, 80]), None);
+        assert_eq!(port(&[2, 0, 0]), None);
+        assert_eq!(family(&[2]), Err(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,392 @@
+//! Sockets of the host (AF_INET, AF_INET6, AF_NETLINK): non-blocking there, with their readiness remembered here.
+//!
+//! A socket is watched, edge triggered, from the first time somebody finds it not ready or asks for its readiness; before that it is
+//! simply tried. What is remembered as *not ready* is true until an event says otherwise, so waiting costs no host call. What
+//! is remembered as ready may have been used up by a call since: [`HostSocket::poll`] asks the host again where that matters.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
+use linux_raw_sys::net::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET};
+use qlib::Gpa;
+use qlib::host::{MAX_SEGMENTS, Op, Segment};
+
+use super::address::MAX_ADDRESS_BYTES;
+use super::host::{self, HostWatcher};
+use super::message::Received;
+use crate::errno::{Errno, Result};
+use crate::host::{Call, Handle};
+use crate::io::IoBuffer;
+use crate::mm::Access;
+use crate::sync::Mutex;
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue};
+
+/// Not among the headers' constants: connect by the first send.
+const MSG_FASTOPEN: u32 = 0x2000_0000;
+/// Flags that the host is given; the others are the guest kernel's business.
+const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
+const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
+/// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
+const MAX_RECEIVE: usize = 256 << 10;
+/// The most bytes of one datagram or of a stream sent by one host call.
+const MAX_MESSAGE: usize = 1 << 20;
+/// The most control data that the host gives.
+pub const MAX_CONTROL: usize = 4096;
+/// Stands for an address or control data that is not there.
+const NOTHING: Segment = Segment { gpa: Gpa(0), len: 0 };
+
+/// The bits of readiness that are remembered.
+const KEPT: PollMask = PollMask::IN
+    .union(PollMask::PRI)
+    .union(PollMask::OUT)
+    .union(PollMask::ERR)
+    .union(PollMask::HUP)
+    .union(PollMask::RDHUP);
+/// Bits that stay as long as their cause does, and let receiving end.
+const STICKY: PollMask = PollMask::ERR.union(PollMask::HUP).union(PollMask::RDHUP);
+
+struct Ready {
+    /// The token of the watch; 0 while the socket is not watched.
+    token: u64,
+    mask: PollMask,
+    /// No call has used the socket since the host told `mask`.
+    is_fresh: bool,
+    /// A connect(2) is under way: a stale event must not be taken for its end.
+    is_connecting: bool,
+}
+
+/// A socket of the host.
+pub struct HostSocket {
+    handle: Handle,
+    kind: u32,
+    queue: WaitQueue,
+    ready: Mutex<Ready>,
+    me: Weak<HostSocket>,
+}
+
+impl HostWatcher for HostSocket {
+    fn on_ready(&self, events: PollMask) {
+        let events = events & KEPT;
+        let news = {
+            let mut ready = self.ready.lock();
+            // OUT comes along with every other event; only its return is news.
+            let news = if ready.mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events };
+            ready.mask |= events;
+            ready.is_fresh = true;
+            news
+        };
+        if !news.is_empty() {
+            self.queue.wake(with_synonyms(news));
+        }
+    }
+}
+
+/// Adds RDNORM to IN and WRNORM to OUT.
+fn with_synonyms(mut mask: PollMask) -> PollMask {
+    mask.set(PollMask::RDNORM, mask.contains(PollMask::IN));
+    mask.set(PollMask::WRNORM, mask.contains(PollMask::OUT));
+    mask
+}
+
+impl HostSocket {
+    /// socket(2). EAFNOSUPPORT and its like are the host's answers.
+    pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
+        let call = Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
+        Ok(Self::from_handle(Handle::new(call.run()? as u32), kind))
+    }
+
+    fn from_handle(handle: Handle, kind: u32) -> Arc<Self> {
+        Arc::new_cyclic(|me| HostSocket {
+            handle,
+            kind,
+            queue: WaitQueue::new(),
+            ready: Mutex::new(Ready { token: 0, mask: KEPT, is_fresh: false, is_connecting: false }),
+            me: me.clone(),
+        })
+    }
+
+    fn call(&self, op: Op) -> Call {
+        Call::on(op, self.handle.number())
+    }
+
+    /// What tells of readiness. Tells it only after a call has given EAGAIN, or after [`HostSocket::poll`].
+    pub fn events(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// Whether it is a SOCK_STREAM socket.
+    pub fn is_stream(&self) -> bool {
+        self.kind == SOCK_STREAM
+    }
+
+    // ---- readiness ----
+
+    /// Whether trying `direction` may succeed (or fail otherwise than by EAGAIN).
+    fn may(&self, direction: PollMask) -> bool {
+        let ready = self.ready.lock();
+        ready.token == 0 || ready.mask.intersects(direction | STICKY)
+    }
+
+    /// Begins to watch. The host tells the state at this moment too, by an event.
+    fn watch(&self) -> Result {
+        if self.ready.lock().token != 0 {
+            return Ok(());
+        }
+        let token = host::add_watcher(self.me.clone());
+        match self.call(Op::Watch).arg(0, token).run() {
+            Ok(_) => {
+                let mut ready = self.ready.lock();
+                ready.token = token;
+                // Reading and writing may be tried as before; of the rest the event will tell.
+                ready.mask = PollMask::IN | PollMask::OUT;
+                Ok(())
+            }
+            Err(error) => {
+                host::remove_watcher(token);
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks the host for the state now.
+    fn ask(&self) -> Result<PollMask> {
+        let mask = PollMask::from_bits_truncate(self.call(Op::Poll).run()? as u32) & KEPT;
+        let mut ready = self.ready.lock();
+        ready.mask = mask;
+        ready.is_fresh = true;
+        if mask.intersects(PollMask::OUT | STICKY) {
+            ready.is_connecting = false;
+        }
+        Ok(mask)
+    }
+
+    /// The host has just said EAGAIN to `direction`.
+    fn exhausted(&self, direction: PollMask) -> Result {
+        self.watch()?;
+        let is_sticky = self.ready.lock().mask.intersects(STICKY);
+        if is_sticky {
+            // An error or a hang-up did not let it through: find out what really holds.
+            return self.ask().map(|_| ());
+        }
+        self.ready.lock().mask.remove(direction);
+        Ok(())
+    }
+
+    /// A call may have used up what is remembered as ready. It stays remembered until the host says EAGAIN: a short transfer
+    /// alone does not tell whether an end of file has come since, for which no event would come again.
+    fn stale(&self) {
+        self.ready.lock().is_fresh = false;
+    }
+
+    /// After a call that changes the state by itself: asks anew and tells who waits.
+    fn changed(&self) {
+        if self.ready.lock().token == 0 {
+            return;
+        }
+        if let Ok(mask) = self.ask() {
+            self.queue.wake(with_synonyms(mask));
+        }
+    }
+
+    fn try_op<T>(&self, direction: PollMask, op: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.may(direction) {
+            return Err(Errno::EAGAIN);
+        }
+        let result = op();
+        match result {
+            Err(Errno::EAGAIN) => self.exhausted(direction)?,
+            Err(_) => self.stale(),
+            Ok(_) => {}
+        }
+        result
+    }
+
+    /// Readiness now. A file that does not block finds out by itself if something else used up what was there.
+    pub fn poll(&self, is_nonblocking: bool) -> PollMask {
+        let (mask, is_known) = {
+            let ready = self.ready.lock();
+            let may_be_used_up = ready.mask.intersects(PollMask::IN | PollMask::PRI | STICKY);
+            let trusted = !ready.is_connecting && (!may_be_used_up || (ready.is_fresh && is_nonblocking));
+            (ready.mask, ready.token != 0 && (ready.mask.is_empty() || trusted))
+        };
+        let mask = if is_known { Ok(mask) } else { self.watch().and_then(|()| self.ask()) };
+        with_synonyms(mask.unwrap_or(PollMask::ERR))
+    }
+
+    // ---- calls ----
+
+    /// bind(2).
+    pub fn bind(&self, address: &[u8]) -> Result {
+        self.call(Op::Bind).bytes(address).run().map(|_| ())
+    }
+
+    /// listen(2).
+    pub fn listen(&self, backlog: u32) -> Result {
+        self.call(Op::Listen).arg(0, backlog.into()).run()?;
+        self.changed();
+        Ok(())
+    }
+
+    /// accept(2): the new socket and, if wanted, its peer's address.
+    pub fn accept(&self, want_address: bool) -> Result<(Arc<HostSocket>, Vec<u8>)> {
+        self.try_op(PollMask::IN, || {
+            let mut address = alloc::vec![0; if want_address { MAX_ADDRESS_BYTES } else { 0 }];
+            let call = self.call(Op::Accept);
+            let call = if want_address { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
+            let (handle, out) = call.run_out()?;
+            address.truncate(out[0] as usize);
+            self.stale();
+            Ok((Self::from_handle(Handle::new(handle as u32), self.kind), address))
+        })
+    }
+
+    /// connect(2), without waiting: EINPROGRESS or EALREADY while it is under way. Called again afterwards it tells the outcome.
+    pub fn connect(&self, address: &[u8]) -> Result {
+        let result = self.call(Op::Connect).bytes(address).run().map(|_| ());
+        match result {
+            Err(Errno::EINPROGRESS | Errno::EALREADY) => {
+                self.watch()?;
+                let mut ready = self.ready.lock();
+                ready.mask = PollMask::empty();
+                ready.is_connecting = true;
+            }
+            _ => {
+                self.ready.lock().is_connecting = false;
+                self.changed();
+            }
+        }
+        result
+    }
+
+    /// sendmsg(2), without waiting: bytes sent; of a stream as many as go. EAGAIN.
+    pub fn send(&self, buffer: &mut IoBuffer<'_>, flags: u32, address: &[u8], control: &[u8]) -> Result<usize> {
+        let mut sent = 0;
+        loop {
+            match self.send_once(buffer, flags, address, control) {
+                Ok(bytes) => sent += bytes,
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+            if !self.is_stream() || buffer.remaining() == 0 || !self.may(PollMask::OUT) {
+                return Ok(sent);
+            }
+        }
+    }
+
+    fn send_once(&self, buffer: &mut IoBuffer<'_>, flags: u32, address: &[u8], control: &[u8]) -> Result<usize> {
+        if !self.is_stream() && buffer.remaining() > MAX_MESSAGE {
+            return Err(Errno::EMSGSIZE);
+        }
+        self.try_op(PollMask::OUT, || {
+            let data = buffer.segments(Access::Read, MAX_MESSAGE, MAX_SEGMENTS as usize - 2)?;
+            let wanted = length(&data);
+            if wanted < buffer.remaining() && !self.is_stream() {
+                // The datagram lies in more pieces than one call carries.
+                return Err(if data.len() as u32 >= MAX_SEGMENTS - 2 { Errno::EMSGSIZE } else { Errno::EFAULT });
+            }
+            let mut call = self.call(Op::Send).arg(0, u64::from(flags & SEND_FLAGS));
+            for part in [address, control] {
+                call = if part.is_empty() { call.segments(&[NOTHING]) } else { call.bytes(part) };
+            }
+            let sent = call.segments(&data).run()? as usize;
+            buffer.advance(sent);
+            self.stale();
+            Ok(sent)
+        })
+    }
+
+    /// recvmsg(2), without waiting. EAGAIN.
+    pub fn receive(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        flags: u32,
+        want_address: bool,
+        control_bytes: usize,
+    ) -> Result<Received> {
+        let max = if self.is_stream() { MAX_RECEIVE } else { MAX_MESSAGE };
+        let mut op = || {
+            let data = buffer.segments(Access::Write, max, MAX_SEGMENTS as usize - 2)?;
+            let wanted = length(&data);
+            let mut address = alloc::vec![0; if want_address { MAX_ADDRESS_BYTES } else { 0 }];
+            let mut control = alloc::vec![0; control_bytes.min(MAX_CONTROL)];
+            let mut call = self.call(Op::Recv).arg(0, u64::from(flags & RECEIVE_FLAGS));
+            for part in [&mut address, &mut control] {
+                call = if part.is_empty() { call.segments(&[NOTHING]) } else { call.bytes_out(part) };
+            }
+            let (bytes, out) = call.segments(&data).run_out()?;
+            address.truncate(out[0] as usize);
+            control.truncate(out[1] as usize);
+            let bytes = bytes as usize;
+            buffer.advance(bytes.min(wanted));
+            self.stale();
+            Ok(Received { bytes, address, control, flags: out[2] as u32, ..Received::default() })
+        };
+        if flags & (MSG_OOB | MSG_ERRQUEUE) != 0 {
+            // These never wait, and say nothing about other data.
+            let result = op();
+            self.stale();
+            return result;
+        }
+        self.try_op(PollMask::IN, op)
+    }
+
+    /// shutdown(2).
+    pub fn shutdown(&self, how: u32) -> Result {
+        self.call(Op::Shutdown).arg(0, how.into()).run()?;
+        self.changed();
+        Ok(())
+    }
+
+    /// getsockname(2) or getpeername(2).
+    pub fn name(&self, of_peer: bool) -> Result<Vec<u8>> {
+        let mut address = alloc::vec![0; MAX_ADDRESS_BYTES];
+        let op = if of_peer { Op::GetPeerName } else { Op::GetSockName };
+        let length = self.call(op).bytes_out(&mut address).run()?;
+        address.truncate(length as usize);
+        Ok(address)
+    }
+
+    /// getsockopt(2): the value, at most `max` bytes.
+    pub fn option(&self, level: u32, name: u32, max: usize) -> Result<Vec<u8>> {
+        let mut value = alloc::vec![0; max.clamp(1, 4096)];
+        let call = self.call(Op::GetSockOpt).arg(0, level.into()).arg(1, name.into());
+        let length = call.bytes_out(&mut value).run()?;
+        if (level, name) == (SOL_SOCKET, SO_ERROR) {
+            self.stale();
+        }
+        value.truncate((length as usize).min(max));
+        Ok(value)
+    }
+
+    /// setsockopt(2).
+    pub fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result {
+        let call = self.call(Op::SetSockOpt).arg(0, level.into()).arg(1, name.into());
+        let call = if value.is_empty() { call.segments(&[NOTHING]) } else { call.bytes(value) };
+        call.run().map(|_| ())
+    }
+
+    /// ioctl(2) of a socket: `data` in and out. The length of what came out.
+    pub fn raw_ioctl(&self, command: u32, data: &mut [u8]) -> Result<usize> {
+        self.call(Op::SockIoctl).arg(0, command.into()).bytes_out(data).run().map(|n| n as usize)
+    }
+
+    /// ioctl(2).
+    pub fn ioctl(&self, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
+        super::message::ioctl(self, thread, command, argument)
+    }
+}
+
+impl Drop for HostSocket {
+    fn drop(&mut self) {
+        let token = self.ready.get_mut().token;
+        if token != 0 {
+            host::remove_watcher(token);
+        }
+    }
+}
+
+fn length(segments: &[Segment]) -> usize {
+    segments.iter().map(|s| s.len as usize).sum()
+}

@@ -1,0 +1,180 @@
+//! Messages of sockets: what goes along with the bytes, and its form in user memory (cmsg(3)).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::ioctl::FIONREAD;
+use linux_raw_sys::net::{SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET};
+use qlib::Va;
+
+use super::HostSocket;
+use crate::errno::{Errno, Result};
+use crate::fs::OpenFile;
+use crate::task::Thread;
+
+/// The most descriptors in one message (SCM_MAX_FD).
+pub const MAX_RIGHTS: usize = 253;
+/// Bytes of struct cmsghdr.
+pub const HEADER_BYTES: usize = 16;
+
+/// struct ucred: who sent something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process id.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Credentials {
+    /// Of a thread, as its messages carry them.
+    pub fn of(thread: &Thread) -> Self {
+        let creds = thread.creds();
+        Credentials { pid: thread.process.pid, uid: creds.uid, gid: creds.gid }
+    }
+
+    /// As struct ucred.
+    pub fn to_bytes(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.uid.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.gid.to_ne_bytes());
+        bytes
+    }
+}
+
+/// Control data of a message to be sent.
+#[derive(Default)]
+pub struct Control {
+    /// What is the host's business: well-formed control messages.
+    pub raw: Vec<u8>,
+    /// SCM_RIGHTS.
+    pub rights: Vec<Arc<OpenFile>>,
+    /// SCM_CREDENTIALS as the sender gave them, checked; or those of the sender.
+    pub credentials: Option<Credentials>,
+}
+
+/// A message that was received.
+#[derive(Default)]
+pub struct Received {
+    /// Its bytes; with MSG_TRUNC its whole length.
+    pub bytes: usize,
+    /// Who sent it, if that was asked for.
+    pub address: Vec<u8>,
+    /// Control messages as the host gave them.
+    pub control: Vec<u8>,
+    /// SCM_RIGHTS.
+    pub rights: Vec<Arc<OpenFile>>,
+    /// SCM_CREDENTIALS.
+    pub credentials: Option<Credentials>,
+    /// msg_flags.
+    pub flags: u32,
+}
+
+/// Control messages in a buffer: level, type, data. EINVAL when one is malformed.
+pub fn parse(mut bytes: &[u8]) -> Result<Vec<(u32, u32, &[u8])>> {
+    let mut messages = Vec::new();
+    while bytes.len() >= HEADER_BYTES {
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let length = u64::from_ne_bytes(bytes[..8].try_into().unwrap_or_default());
+        let length = usize::try_from(length).map_err(|_| Errno::EINVAL)?;
+        if length < HEADER_BYTES || length > bytes.len() {
+            return Err(Errno::EINVAL);
+        }
+        messages.push((word(8), word(12), &bytes[HEADER_BYTES..length]));
+        let next = length.next_multiple_of(8).min(bytes.len());
+        bytes = &bytes[next..];
+    }
+    Ok(messages)
+}
+
+/// Appends one control message, padded.
+pub fn append(control: &mut Vec<u8>, level: u32, kind: u32, data: &[u8]) {
+    control.extend_from_slice(&((HEADER_BYTES + data.len()) as u64).to_ne_bytes());
+    control.extend_from_slice(&level.to_ne_bytes());
+    control.extend_from_slice(&kind.to_ne_bytes());
+    control.extend_from_slice(data);
+    control.resize(control.len().next_multiple_of(8), 0);
+}
+
+/// Only what the host may see: descriptors and credentials never go there (Linux ignores them on internet sockets).
+pub fn for_host(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut raw = Vec::new();
+    for (level, kind, data) in parse(bytes)? {
+        if level != SOL_SOCKET || !matches!(kind, SCM_RIGHTS | SCM_CREDENTIALS) {
+            append(&mut raw, level, kind, data);
+        }
+    }
+    Ok(raw)
+}
+
+/// SIOCGIFNAME, SIOCGIFCONF, and the last of the requests about interfaces.
+const SIOCGIFNAME: u32 = 0x8910;
+const SIOCGIFCONF: u32 = 0x8912;
+const SIOCGIFMAP: u32 = 0x8970;
+
+/// Whether an ioctl(2) request is about network interfaces (netdevice(7)).
+pub fn is_interface_ioctl(command: u32) -> bool {
+    (SIOCGIFNAME..=SIOCGIFMAP).contains(&command)
+}
+
+/// ioctl(2) of a host socket: the structure's size is the command's.
+pub fn ioctl(socket: &HostSocket, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
+    const SIOCOUTQ: u32 = 0x5411;
+    const SIOCATMARK: u32 = 0x8905;
+    const IFREQ_BYTES: usize = 40;
+    let mm = thread.mm();
+    let place = Va(argument);
+    let length = match command {
+        FIONREAD | SIOCOUTQ | SIOCATMARK => 4,
+        SIOCGIFCONF => {
+            // struct ifconf: length, and where the list goes.
+            let room = usize::try_from(mm.read::<i32>(place)?).map_err(|_| Errno::EINVAL)?.min(1 << 16);
+            let list = mm.read::<u64>(Va(argument.wrapping_add(8)))?;
+            let mut bytes = alloc::vec![0; if list == 0 { 1 << 16 } else { room }];
+            let length = socket.raw_ioctl(command, &mut bytes)?.min(bytes.len());
+            if list != 0 {
+                mm.write_bytes(Va(list), &bytes[..length])?;
+            }
+            mm.write(place, &(length as i32))?;
+            return Ok(0);
+        }
+        command if is_interface_ioctl(command) => IFREQ_BYTES,
+        _ => return Err(Errno::ENOTTY),
+    };
+    let mut bytes = alloc::vec![0; length];
+    mm.read_bytes(place, &mut bytes)?;
+    socket.raw_ioctl(command, &mut bytes)?;
+    mm.write_bytes(place, &bytes)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_messages_are_parsed_as_they_are_built() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, 0, 8, &[1, 2, 3]);
+        append(&mut bytes, SOL_SOCKET, SCM_RIGHTS, &[4, 0, 0, 0]);
+        assert_eq!(bytes.len(), 48);
+        let parsed = parse(&bytes).expect("well formed");
+        assert_eq!(parsed, [(0, 8, &[1, 2, 3][..]), (SOL_SOCKET, SCM_RIGHTS, &[4, 0, 0, 0][..])]);
+        assert_eq!(for_host(&bytes).expect("well formed"), bytes[..24]);
+    }
+
+    #[test]
+    fn malformed_control_messages_are_refused() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, 0, 8, &[1, 2, 3]);
+        assert!(parse(&bytes[..16]).is_err());
+        bytes[0] = 15;
+        assert!(parse(&bytes).is_err());
+        bytes[..8].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert!(parse(&bytes).is_err());
+        assert_eq!(parse(&bytes[..15]).expect("too short for one"), []);
+    }
+}

@@ -1,0 +1,167 @@
+//! Sockets: what a socket descriptor is, whatever its family. [`inet`] are sockets of the host, [`unix`] live here.
+
+pub mod address;
+pub mod host;
+pub mod inet;
+pub mod message;
+pub mod unix;
+
+use alloc::sync::Arc;
+use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
+
+use crate::errno::Result;
+use crate::fs::attr::Attributes;
+use crate::fs::{FileOps, OpenFile};
+use crate::io::IoBuffer;
+use crate::ipc::Nameless;
+use crate::task::{Thread, current};
+use crate::time;
+use crate::wait::{PollMask, WaitQueue};
+
+pub use inet::HostSocket;
+pub use message::{Control, Credentials, Received};
+pub use unix::UnixSocket;
+
+/// The family's part of a socket.
+pub enum Family {
+    /// AF_INET, AF_INET6, AF_NETLINK: the host's.
+    Host(Arc<HostSocket>),
+    /// AF_UNIX.
+    Unix(Arc<UnixSocket>),
+}
+
+/// A socket.
+pub struct Socket {
+    /// Its family's part.
+    pub family: Family,
+    identity: Nameless,
+    /// SO_RCVTIMEO in nanoseconds; 0 for none.
+    receive_timeout_ns: AtomicU64,
+    /// SO_SNDTIMEO in nanoseconds; 0 for none.
+    send_timeout_ns: AtomicU64,
+}
+
+/// Which of a socket's two timeouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// SO_RCVTIMEO.
+    Receive,
+    /// SO_SNDTIMEO.
+    Send,
+}
+
+impl Socket {
+    /// A socket descriptor's file. `flags`: O_NONBLOCK.
+    pub fn file(family: Family, flags: u32) -> Arc<OpenFile> {
+        let socket = Socket {
+            family,
+            identity: Nameless::new(),
+            receive_timeout_ns: AtomicU64::new(0),
+            send_timeout_ns: AtomicU64::new(0),
+        };
+        OpenFile::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK)
+    }
+
+    fn timeout(&self, direction: Direction) -> &AtomicU64 {
+        match direction {
+            Direction::Receive => &self.receive_timeout_ns,
+            Direction::Send => &self.send_timeout_ns,
+        }
+    }
+
+    /// SO_RCVTIMEO or SO_SNDTIMEO in nanoseconds; 0 for none.
+    pub fn timeout_ns(&self, direction: Direction) -> u64 {
+        self.timeout(direction).load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_timeout_ns(&self, direction: Direction, ns: u64) {
+        self.timeout(direction).store(ns, Ordering::Relaxed);
+    }
+
+    /// When a call that begins to wait now has waited long enough.
+    pub fn deadline(&self, direction: Direction) -> Option<u64> {
+        match self.timeout_ns(direction) {
+            0 => None,
+            ns => Some(time::deadline_after(ns)),
+        }
+    }
+
+    /// What tells of readiness.
+    pub fn events(&self) -> &WaitQueue {
+        match &self.family {
+            Family::Host(host) => host.events(),
+            Family::Unix(unix) => unix.events(),
+        }
+    }
+
+    /// Whether it carries a stream of bytes without bounds.
+    pub fn is_stream(&self) -> bool {
+        match &self.family {
+            Family::Host(host) => host.is_stream(),
+            Family::Unix(unix) => unix.is_stream(),
+        }
+    }
+}
+
+impl FileOps for Socket {
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        match &self.family {
+            Family::Host(host) => host.receive(buffer, 0, false, 0).map(|received| received.bytes),
+            Family::Unix(unix) => unix.receive(buffer, 0).map(|received| received.bytes),
+        }
+    }
+
+    fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
+        match &self.family {
+            Family::Host(host) => host.send(buffer, 0, &[], &[]),
+            Family::Unix(unix) => {
+                let credentials = current::get().map(|thread| Credentials::of(&thread));
+                unix.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
+            }
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        Socket::is_stream(self)
+    }
+
+    fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
+        Ok(self.identity.socket())
+    }
+
+    fn wait_limit_ns(&self, writes: bool) -> u64 {
+        self.timeout_ns(if writes { Direction::Send } else { Direction::Receive })
+    }
+
+    fn poll(&self, file: &OpenFile) -> PollMask {
+        match &self.family {
+            Family::Host(host) => host.poll(file.is_nonblocking()),
+            Family::Unix(unix) => unix.poll(),
+        }
+    }
+
+    fn queue(&self) -> Option<&WaitQueue> {
+        Some(self.events())
+    }
+
+    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        match &self.family {
+            Family::Host(host) => host.ioctl(thread, command, argument),
+            Family::Unix(unix) => unix.ioctl(thread, command, argument),
+        }
+    }
+
+    fn release(&self, _file: &OpenFile) {
+        if let Family::Unix(unix) = &self.family {
+            unix.close();
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

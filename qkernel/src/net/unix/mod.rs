@@ -1,0 +1,431 @@
+//! AF_UNIX sockets (unix(7)), which live in the guest alone: streams, datagrams and sequenced packets.
+//!
+//! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's wait queue (datagrams) or is
+//! told through its own (connections).
+
+pub mod names;
+pub mod rights;
+mod transfer;
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use linux_raw_sys::ioctl::FIONREAD;
+use linux_raw_sys::net::{
+    AF_INET, AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PASSCRED,
+    SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_TYPE, SOCK_DGRAM,
+    SOCK_STREAM, SOL_SOCKET,
+};
+use qlib::Va;
+
+use super::HostSocket;
+use super::message::{self, Credentials};
+use crate::errno::{Errno, Result};
+use crate::sync::Mutex;
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue};
+use names::Name;
+use rights::InFlight;
+
+/// The bytes that may wait in a socket (net.core.wmem_default).
+const QUEUE_BYTES: usize = 212_992;
+/// The datagrams that may wait in a socket (net.unix.max_dgram_qlen + 1).
+const QUEUE_DATAGRAMS: usize = 11;
+/// The longest backlog (net.core.somaxconn).
+const MAX_BACKLOG: u32 = 4096;
+
+/// One message, or a piece of a stream.
+struct Packet {
+    bytes: Vec<u8>,
+    /// How many of them have been read (streams).
+    start: usize,
+    rights: InFlight,
+    credentials: Option<Credentials>,
+    /// The sender's name, for datagrams.
+    from: Option<Name>,
+}
+
+#[derive(Default)]
+struct State {
+    /// bind(2).
+    name: Option<Name>,
+    /// The other side of a connection, or where a datagram socket sends.
+    peer: Option<Weak<UnixSocket>>,
+    /// The peer's name and credentials when they connected.
+    peer_name: Option<Name>,
+    peer_credentials: Option<Credentials>,
+    /// Own credentials: whoever called connect(2), listen(2) or socketpair(2).
+    credentials: Option<Credentials>,
+    incoming: VecDeque<Packet>,
+    incoming_bytes: usize,
+    is_connected: bool,
+    /// shutdown(2).
+    read_shut: bool,
+    write_shut: bool,
+    /// The descriptor is closed.
+    is_closed: bool,
+    /// To be told by the next call, and by SO_ERROR.
+    error: Option<Errno>,
+    /// listen(2): the longest backlog, and the connections not accepted yet.
+    backlog: Option<usize>,
+    pending: VecDeque<Arc<UnixSocket>>,
+    passes_credentials: bool,
+}
+
+/// An AF_UNIX socket.
+pub struct UnixSocket {
+    kind: u32,
+    state: Mutex<State>,
+    queue: WaitQueue,
+    me: Weak<UnixSocket>,
+}
+
+impl UnixSocket {
+    /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
+    pub fn new(kind: u32) -> Arc<Self> {
+        Arc::new_cyclic(|me| UnixSocket { kind, state: Mutex::default(), queue: WaitQueue::new(), me: me.clone() })
+    }
+
+    /// socketpair(2).
+    pub fn pair(kind: u32, credentials: Credentials) -> (Arc<Self>, Arc<Self>) {
+        let (one, two) = (Self::new(kind), Self::new(kind));
+        for (socket, peer) in [(&one, &two), (&two, &one)] {
+            let mut state = socket.state.lock();
+            state.peer = Some(Arc::downgrade(peer));
+            state.is_connected = true;
+            state.credentials = Some(credentials);
+            state.peer_credentials = Some(credentials);
+        }
+        (one, two)
+    }
+
+    /// What tells of readiness.
+    pub fn events(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// Whether it is a SOCK_STREAM socket.
+    pub fn is_stream(&self) -> bool {
+        self.kind == SOCK_STREAM
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.kind == SOCK_DGRAM
+    }
+
+    /// The other side, if there is one and it is open.
+    pub fn peer(&self) -> Option<Arc<UnixSocket>> {
+        let peer = self.state.lock().peer.as_ref().and_then(Weak::upgrade)?;
+        let is_closed = peer.state.lock().is_closed;
+        (!is_closed).then_some(peer)
+    }
+
+    /// bind(2).
+    pub fn bind(&self, thread: &Arc<Thread>, address: &[u8]) -> Result {
+        if self.state.lock().name.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let me = self.me.upgrade().ok_or(Errno::EINVAL)?;
+        let name = names::bind(thread, &me, address)?;
+        self.state.lock().name = Some(name);
+        Ok(())
+    }
+
+    /// listen(2).
+    pub fn listen(&self, backlog: u32, credentials: Credentials) -> Result {
+        if self.is_datagram() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        {
+            let mut state = self.state.lock();
+            if state.name.is_none() || state.is_connected {
+                return Err(Errno::EINVAL);
+            }
+            state.backlog = Some(backlog.min(MAX_BACKLOG) as usize);
+            state.credentials = Some(credentials);
+        }
+        self.queue.wake(PollMask::WRITE);
+        Ok(())
+    }
+
+    /// accept(2), without waiting. EAGAIN, EINVAL, EOPNOTSUPP.
+    pub fn accept(&self) -> Result<Arc<UnixSocket>> {
+        if self.is_datagram() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let accepted = {
+            let mut state = self.state.lock();
+            if state.backlog.is_none() || state.read_shut {
+                return Err(Errno::EINVAL);
+            }
+            state.pending.pop_front().ok_or(Errno::EAGAIN)?
+        };
+        self.queue.wake(PollMask::WRITE);
+        Ok(accepted)
+    }
+
+    /// Finds the socket that an address names, for connect(2). `None` for AF_UNSPEC.
+    pub fn resolve(&self, thread: &Arc<Thread>, address: &[u8]) -> Result<Option<Arc<UnixSocket>>> {
+        if super::address::family(address)? == 0 {
+            return Ok(None);
+        }
+        names::find(thread, address, self.kind).map(Some)
+    }
+
+    /// Finds where a message goes; `None`: the socket's own peer.
+    pub fn resolve_for_send(&self, thread: &Arc<Thread>, address: &[u8]) -> Result<Option<Arc<UnixSocket>>> {
+        if !self.is_datagram() {
+            let is_connected = self.state.lock().is_connected;
+            // A connection's messages need no address, and may have none.
+            return match (self.is_stream(), is_connected) {
+                (true, true) => Err(Errno::EISCONN),
+                (true, false) => Err(Errno::EOPNOTSUPP),
+                _ => Ok(None),
+            };
+        }
+        names::find(thread, address, self.kind).map(Some)
+    }
+
+    /// connect(2), without waiting: EAGAIN while the backlog is full. `target`: what [`UnixSocket::resolve`] found.
+    pub fn connect(&self, target: Option<&Arc<UnixSocket>>, credentials: Credentials) -> Result {
+        if self.is_datagram() {
+            let mut state = self.state.lock();
+            state.peer = target.map(Arc::downgrade);
+            state.is_connected = target.is_some();
+            return Ok(());
+        }
+        let target = target.ok_or(Errno::EINVAL)?;
+        {
+            let state = self.state.lock();
+            if state.backlog.is_some() {
+                return Err(Errno::EINVAL);
+            }
+            if state.is_connected {
+                return Err(Errno::EISCONN);
+            }
+        }
+        let me = self.me.upgrade().ok_or(Errno::EINVAL)?;
+        let own_name = self.state.lock().name.clone();
+        let served = UnixSocket::new(self.kind);
+        let (listener_name, listener_credentials) = {
+            let mut listener = target.state.lock();
+            let backlog = match listener.backlog {
+                Some(backlog) if !listener.is_closed && !listener.read_shut => backlog,
+                _ => return Err(Errno::ECONNREFUSED),
+            };
+            // Linux lets one more wait than listen(2) said.
+            if listener.pending.len() > backlog {
+                return Err(Errno::EAGAIN);
+            }
+            let mut state = served.state.lock();
+            state.name = listener.name.clone();
+            state.peer = Some(Arc::downgrade(&me));
+            state.is_connected = true;
+            state.peer_name = own_name;
+            state.peer_credentials = Some(credentials);
+            state.credentials = listener.credentials;
+            state.passes_credentials = listener.passes_credentials;
+            listener.pending.push_back(served.clone());
+            (listener.name.clone(), listener.credentials)
+        };
+        {
+            let mut state = self.state.lock();
+            state.peer = Some(Arc::downgrade(&served));
+            state.is_connected = true;
+            state.peer_name = listener_name;
+            state.peer_credentials = listener_credentials;
+            state.credentials = Some(credentials);
+        }
+        target.queue.wake(PollMask::READ);
+        self.queue.wake(PollMask::WRITE);
+        Ok(())
+    }
+
+    /// shutdown(2): `how` 0 read, 1 write, 2 both.
+    pub fn shutdown(&self, how: u32) -> Result {
+        let (reads, writes) = (how != 1, how != 0);
+        {
+            let mut state = self.state.lock();
+            if !state.is_connected && state.backlog.is_none() {
+                return Err(Errno::ENOTCONN);
+            }
+            state.read_shut |= reads;
+            state.write_shut |= writes;
+        }
+        if let Some(peer) = self.peer().filter(|_| !self.is_datagram()) {
+            {
+                let mut state = peer.state.lock();
+                state.read_shut |= writes;
+                state.write_shut |= reads;
+            }
+            peer.wake_all();
+        }
+        self.wake_all();
+        Ok(())
+    }
+
+    fn wake_all(&self) {
+        self.queue.wake(PollMask::READ | PollMask::WRITE | PollMask::RDHUP | PollMask::ALWAYS);
+    }
+
+    /// The descriptor was closed.
+    pub fn close(&self) {
+        let (name, incoming, pending, peer) = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            state.incoming_bytes = 0;
+            let peer = state.peer.take().and_then(|p| p.upgrade());
+            (state.name.clone(), core::mem::take(&mut state.incoming), core::mem::take(&mut state.pending), peer)
+        };
+        if let (Some(name), Some(me)) = (name, self.me.upgrade()) {
+            names::forget(&name, &me);
+        }
+        let lost = incoming.iter().any(|packet| packet.start < packet.bytes.len());
+        drop(incoming);
+        if let Some(peer) = peer.filter(|_| !self.is_datagram()) {
+            {
+                let mut state = peer.state.lock();
+                state.read_shut = true;
+                // What was sent here has not been read: the sender learns of it.
+                if lost {
+                    state.error = Some(Errno::ECONNRESET);
+                }
+            }
+            peer.wake_all();
+        }
+        // Connections that nobody will accept.
+        for connection in pending {
+            let client = connection.peer();
+            connection.close();
+            if let Some(client) = client {
+                client.state.lock().error = Some(Errno::ECONNRESET);
+                client.wake_all();
+            }
+        }
+        self.wake_all();
+    }
+
+    /// getsockname(2) or getpeername(2), as struct sockaddr_un.
+    pub fn name(&self, of_peer: bool) -> Result<Vec<u8>> {
+        let state = self.state.lock();
+        if of_peer && !state.is_connected {
+            return Err(Errno::ENOTCONN);
+        }
+        let name = if !of_peer {
+            state.name.clone()
+        } else if self.is_datagram() {
+            let peer = state.peer.as_ref().and_then(Weak::upgrade);
+            drop(state);
+            peer.and_then(|p| p.state.lock().name.clone())
+        } else {
+            state.peer_name.clone()
+        };
+        Ok(names::to_address(name.as_ref()))
+    }
+
+    /// getsockopt(2).
+    pub fn option(&self, level: u32, name: u32) -> Result<Vec<u8>> {
+        if level != SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut state = self.state.lock();
+        let value = match name {
+            SO_PEERCRED => {
+                let nobody = Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX };
+                return Ok(state.peer_credentials.unwrap_or(nobody).to_bytes().to_vec());
+            }
+            SO_LINGER => return Ok(alloc::vec![0; 8]),
+            SO_TYPE => self.kind,
+            SO_DOMAIN => AF_UNIX,
+            SO_ERROR => state.error.take().map_or(0, |error| error.0 as u32),
+            SO_ACCEPTCONN => state.backlog.is_some().into(),
+            SO_PASSCRED => state.passes_credentials.into(),
+            SO_SNDBUF | SO_RCVBUF => QUEUE_BYTES as u32,
+            SO_RCVLOWAT => 1,
+            SO_PROTOCOL | SO_REUSEADDR | SO_REUSEPORT | SO_KEEPALIVE | SO_BROADCAST => 0,
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        Ok(value.to_ne_bytes().to_vec())
+    }
+
+    /// setsockopt(2). Buffer sizes are taken as what they are, hints.
+    pub fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result {
+        if level != SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let word = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?;
+        match name {
+            SO_PASSCRED => {
+                self.state.lock().passes_credentials = word != 0;
+                Ok(())
+            }
+            SO_SNDBUF | SO_RCVBUF | SO_REUSEADDR | SO_REUSEPORT | SO_KEEPALIVE | SO_BROADCAST | SO_LINGER
+            | SO_RCVLOWAT => Ok(()),
+            _ => Err(Errno::ENOPROTOOPT),
+        }
+    }
+
+    /// ioctl(2).
+    pub fn ioctl(&self, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
+        const SIOCOUTQ: u32 = 0x5411;
+        let bytes = match command {
+            FIONREAD => {
+                let state = self.state.lock();
+                if state.backlog.is_some() {
+                    return Err(Errno::EINVAL);
+                }
+                match (self.is_stream(), state.incoming.front()) {
+                    (true, _) => state.incoming_bytes,
+                    (false, first) => first.map_or(0, |packet| packet.bytes.len()),
+                }
+            }
+            SIOCOUTQ => self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes),
+            // The interfaces are asked for by sockets of any family.
+            _ if message::is_interface_ioctl(command) => {
+                return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(thread, command, argument);
+            }
+            _ => return Err(Errno::ENOTTY),
+        };
+        thread.mm().write(Va(argument), &(bytes as i32)).map(|()| 0)
+    }
+
+    /// Readiness now.
+    pub fn poll(&self) -> PollMask {
+        let peer = self.peer();
+        let mut mask = PollMask::empty();
+        let peer_full = peer.as_ref().is_some_and(|peer| peer.is_full(&self.me));
+        let state = self.state.lock();
+        if state.backlog.is_some() {
+            mask.set(PollMask::READ, !state.pending.is_empty());
+            return mask;
+        }
+        mask.set(PollMask::ERR, state.error.is_some());
+        mask.set(PollMask::READ, !state.incoming.is_empty() || state.read_shut);
+        mask.set(PollMask::RDHUP, state.read_shut);
+        if self.is_datagram() {
+            mask.set(PollMask::HUP, state.read_shut && state.write_shut);
+            mask.set(PollMask::WRITE, !peer_full);
+            return mask;
+        }
+        let is_over = state.is_connected && peer.is_none();
+        mask.set(PollMask::HUP, is_over || !state.is_connected || (state.read_shut && state.write_shut));
+        mask.set(PollMask::WRITE, !peer_full);
+        mask
+    }
+
+    /// Whether no more may be queued here by `sender`.
+    fn is_full(&self, sender: &Weak<UnixSocket>) -> bool {
+        let state = self.state.lock();
+        if self.is_datagram() {
+            // A pair of datagram sockets connected to each other is bounded by bytes only.
+            let is_mutual = state.peer.as_ref().is_some_and(|p| p.ptr_eq(sender));
+            (!is_mutual && state.incoming.len() >= QUEUE_DATAGRAMS) || state.incoming_bytes >= QUEUE_BYTES
+        } else {
+            state.incoming_bytes >= QUEUE_BYTES
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Names of AF_UNIX sockets: paths in the file system, and the abstract name space.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{AT_FDCWD, S_IFSOCK};
+use linux_raw_sys::net::AF_UNIX;
+
+use super::UnixSocket;
+use crate::errno::{Errno, Result};
+use crate::fs::{self, perm};
+use crate::net::address;
+use crate::sync::{Mutex, mutex};
+use crate::syscall::link::make_node;
+use crate::task::Thread;
+
+/// Bytes of sun_path.
+const PATH_BYTES: usize = 108;
+/// Names that autobind gives: five hexadecimal digits.
+const AUTOBIND_NAMES: u32 = 1 << 20;
+
+/// What a socket is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// A path, as it was given, and the file there: device and inode number.
+    Path(Vec<u8>, (u64, u64)),
+    /// An abstract name, without the leading NUL.
+    Abstract(Vec<u8>),
+}
+
+static ABSTRACT: Mutex<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = mutex(BTreeMap::new());
+static PATHS: Mutex<BTreeMap<(u64, u64), Weak<UnixSocket>>> = mutex(BTreeMap::new());
+
+/// What an address says.
+enum Given {
+    Nothing,
+    Path(Vec<u8>),
+    Abstract(Vec<u8>),
+}
+
+fn parse(bytes: &[u8]) -> Result<Given> {
+    if address::family(bytes)? != AF_UNIX {
+        return Err(Errno::EINVAL);
+    }
+    let path = &bytes[2..];
+    if path.len() > PATH_BYTES {
+        return Err(Errno::EINVAL);
+    }
+    match path {
+        [] => Ok(Given::Nothing),
+        [0, name @ ..] => Ok(Given::Abstract(name.to_vec())),
+        path => {
+            let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
+            Ok(Given::Path(path[..end].to_vec()))
+        }
+    }
+}
+
+/// struct sockaddr_un of a name; only the family for none.
+pub fn to_address(name: Option<&Name>) -> Vec<u8> {
+    let mut bytes = (AF_UNIX as u16).to_ne_bytes().to_vec();
+    match name {
+        Some(Name::Path(path, _)) => {
+            bytes.extend_from_slice(path);
+            bytes.push(0);
+        }
+        Some(Name::Abstract(name)) => {
+            bytes.push(0);
+            bytes.extend_from_slice(name);
+        }
+        None => {}
+    }
+    bytes
+}
+
+fn bind_abstract(name: Vec<u8>, socket: &Arc<UnixSocket>) -> Result<Name> {
+    let mut names = ABSTRACT.lock();
+    if names.get(&name).is_some_and(|known| known.strong_count() > 0) {
+        return Err(Errno::EADDRINUSE);
+    }
+    names.insert(name.clone(), Arc::downgrade(socket));
+    Ok(Name::Abstract(name))
+}
+
+/// Binds a socket to a name: EADDRINUSE, and the errors of making a file.
+pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Result<Name> {
+    match parse(bytes)? {
+        Given::Abstract(name) => bind_abstract(name, socket),
+        Given::Path(path) => {
+            let file = make_file(thread, &path)?;
+            PATHS.lock().insert(file, Arc::downgrade(socket));
+            Ok(Name::Path(path, file))
+        }
+        Given::Nothing => {
+            for number in 0..AUTOBIND_NAMES {
+                match bind_abstract(alloc::format!("{number:05x}").into_bytes(), socket) {
+                    Err(Errno::EADDRINUSE) => {}
+                    result => return result,
+                }
+            }
+            Err(Errno::ENOSPC)
+        }
+    }
+}
+
+/// Finds the socket of this kind with that address: ECONNREFUSED, EPROTOTYPE, and the errors of finding a file.
+pub fn find(thread: &Arc<Thread>, bytes: &[u8], kind: u32) -> Result<Arc<UnixSocket>> {
+    let found = match parse(bytes)? {
+        Given::Abstract(name) => ABSTRACT.lock().get(&name).and_then(Weak::upgrade),
+        Given::Path(path) => {
+            let file = find_file(thread, &path)?;
+            PATHS.lock().get(&file).and_then(Weak::upgrade)
+        }
+        Given::Nothing => return Err(Errno::EINVAL),
+    };
+    let socket = found.ok_or(Errno::ECONNREFUSED)?;
+    if socket.kind != kind {
+        return Err(Errno::EPROTOTYPE);
+    }
+    Ok(socket)
+}
+
+/// The socket with this name was closed. Its file, if it has one, stays, as on Linux.
+pub fn forget(name: &Name, socket: &Arc<UnixSocket>) {
+    let is_it = |known: &Weak<UnixSocket>| core::ptr::eq(known.as_ptr(), Arc::as_ptr(socket));
+    match name {
+        Name::Abstract(name) => {
+            let mut names = ABSTRACT.lock();
+            if names.get(name).is_some_and(is_it) {
+                names.remove(name);
+            }
+        }
+        Name::Path(_, file) => {
+            let mut paths = PATHS.lock();
+            if paths.get(file).is_some_and(is_it) {
+                paths.remove(file);
+            }
+        }
+    }
+}
+
+/// Makes a socket file: its device and inode number.
+fn make_file(thread: &Arc<Thread>, path: &[u8]) -> Result<(u64, u64)> {
+    let place = make_node(thread, AT_FDCWD, path, S_IFSOCK | 0o777, 0).map_err(|error| match error {
+        Errno::EEXIST => Errno::EADDRINUSE,
+        other => other,
+    })?;
+    let attributes = place.attributes()?;
+    Ok((attributes.dev, attributes.ino))
+}
+
+/// Finds a socket file that the thread may write to.
+fn find_file(thread: &Arc<Thread>, path: &[u8]) -> Result<(u64, u64)> {
+    const WRITE: u32 = 2;
+    let attributes = fs::lookup(thread, AT_FDCWD, path, 0)?.attributes()?;
+    perm::check(&thread.creds(), &attributes, WRITE)?;
+    if attributes.kind() != S_IFSOCK {
+        return Err(Errno::ECONNREFUSED);
+    }
+    Ok((attributes.dev, attributes.ino))
+}

@@ -1,0 +1,114 @@
+//! Descriptors: dup(2), fcntl(2), flock(2), ioctl(2).
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETPIPE_SZ, F_SETFD, F_SETFL,
+    F_SETOWN, F_SETPIPE_SZ, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
+};
+use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
+use qlib::Va;
+
+use super::lock::{is_lock_command, record_lock};
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, OpenFile, memfd, perm};
+use crate::ipc::pipe::PipeEnd;
+use crate::task::Thread;
+
+/// O_ASYNC (fcntl.h).
+const O_ASYNC: u32 = 0o20000;
+
+/// dup(2).
+pub fn dup(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
+    let files = thread.files();
+    let file = files.get(fd)?;
+    files.insert(file, false, 0, thread.process.rlimit(RLIMIT_NOFILE)).map(|fd| fd as usize)
+}
+
+/// dup2(2).
+pub fn dup2(thread: &Arc<Thread>, old: Fd, new: Fd) -> Result<usize> {
+    if old == new {
+        thread.files().get(old)?;
+        return Ok(new as usize);
+    }
+    dup3(thread, old, new, 0)
+}
+
+/// dup3(2).
+pub fn dup3(thread: &Arc<Thread>, old: Fd, new: Fd, flags: u32) -> Result<usize> {
+    if old == new || flags & !O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let files = thread.files();
+    let file = files.get(old)?;
+    let limit = thread.process.rlimit(RLIMIT_NOFILE);
+    let replaced = files.replace(new, file, flags & O_CLOEXEC != 0, limit)?;
+    if let Some(replaced) = replaced {
+        super::open::closed(thread, &replaced);
+    }
+    Ok(new as usize)
+}
+
+/// fcntl(2).
+pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Result<usize> {
+    let files = thread.files();
+    let file = files.get(fd)?;
+    let is_path = file.flags() & O_PATH != 0;
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => {
+            let limit = thread.process.rlimit(RLIMIT_NOFILE);
+            let minimum = Fd::try_from(argument as u32).map_err(|_| Errno::EINVAL)?;
+            files.insert(file, command == F_DUPFD_CLOEXEC, minimum, limit).map(|fd| fd as usize)
+        }
+        F_GETFD => Ok(if files.close_on_exec(fd)? { FD_CLOEXEC as usize } else { 0 }),
+        F_SETFD => files.set_close_on_exec(fd, argument as u32 & FD_CLOEXEC != 0).map(|()| 0),
+        // O_LARGEFILE is always on for 64-bit programs.
+        F_GETFL => Ok((file.flags() | if is_path { 0 } else { 0o100000 }) as usize),
+        _ if is_path => Err(Errno::EBADF),
+        _ if is_lock_command(command) => record_lock(thread, &file, command, Va(argument)).await,
+        F_GETPIPE_SZ => Ok(file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
+        F_SETPIPE_SZ => file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(thread, argument as u32 as usize),
+        F_GET_SEALS => memfd::seals(&file).map(|seals| seals as usize),
+        F_ADD_SEALS => memfd::add_seals(&file, argument as u32).map(|()| 0),
+        F_GETOWN => Ok(file.owner() as usize),
+        F_SETOWN => {
+            file.set_owner(argument as i32);
+            Ok(0)
+        }
+        F_SETFL => {
+            let changeable = O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME;
+            set_flags(thread, &file, file.flags() & !changeable | argument as u32 & changeable)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn set_flags(thread: &Arc<Thread>, file: &OpenFile, flags: u32) -> Result<usize> {
+    if flags & !file.flags() & O_NOATIME != 0 {
+        perm::check_owner(&thread.creds(), &file.attributes()?)?;
+    }
+    file.ops.set_flags(file, flags)?;
+    file.set_flags(flags);
+    Ok(0)
+}
+
+/// ioctl(2).
+pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Result<usize> {
+    let files = thread.files();
+    let file = files.get(fd)?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
+    let switch = |bit: u32| {
+        let on: i32 = thread.mm().read(Va(argument))?;
+        let flags = if on != 0 { file.flags() | bit } else { file.flags() & !bit };
+        set_flags(thread, &file, flags)
+    };
+    match command {
+        FIOCLEX => files.set_close_on_exec(fd, true).map(|()| 0),
+        FIONCLEX => files.set_close_on_exec(fd, false).map(|()| 0),
+        FIONBIO => switch(O_NONBLOCK),
+        FIOASYNC => switch(O_ASYNC),
+        _ => file.ops.ioctl(thread, &file, command, argument),
+    }
+}

@@ -1,0 +1,269 @@
+//! Names: unlink(2), rename(2), link(2), symlink(2), mknod(2).
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, RENAME_EXCHANGE, RENAME_NOREPLACE, S_IFBLK, S_IFCHR,
+    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+};
+use qlib::Va;
+
+use super::dir::not_a_name;
+use super::open::path_at;
+use crate::errno::{Errno, Result};
+use crate::fs::attr::{Attributes, device_from_user};
+use crate::fs::dentry::Dentry;
+use crate::fs::inode::Rename;
+use crate::fs::open::{check_may_change, new_node, walk};
+use crate::fs::walk::{NameTarget, WalkFlags};
+use crate::fs::{Fd, Location, notify, perm};
+use crate::task::{Creds, Thread};
+
+/// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it.
+fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Result<Attributes> {
+    let directory = check_may_change(creds, parent)?;
+    if child.is_mount_root() || child.dentry.mounts.load(core::sync::atomic::Ordering::Relaxed) > 0 {
+        return Err(Errno::EBUSY);
+    }
+    perm::check_sticky(creds, &directory, &child.attributes()?)?;
+    Ok(directory)
+}
+
+/// unlink(2) or rmdir(2) of `path`.
+pub(super) fn remove(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], is_rmdir: bool) -> Result<usize> {
+    let target = walk(thread, dirfd, path, WalkFlags::empty())?;
+    let otherwise = if is_rmdir { not_a_name(path, &target) } else { Errno::EISDIR };
+    let NameTarget { parent, name, found, wants_dir } = target.name(otherwise)?;
+    let child = found.ok_or(Errno::ENOENT)?;
+    let is_dir = child.inode().is_dir();
+    if !is_dir && (is_rmdir || wants_dir) {
+        return Err(Errno::ENOTDIR);
+    }
+    check_may_remove(&thread.creds(), &parent, &child)?;
+    if is_dir && !is_rmdir {
+        return Err(Errno::EISDIR);
+    }
+    parent.inode().unlink(&name, child.inode())?;
+    parent.dentry.forget(&child.dentry);
+    notify::removed(&parent, &name, &child, is_dir || child.attributes().map_or(true, |a| a.nlink == 0));
+    Ok(0)
+}
+
+/// unlink(2).
+pub fn unlink(thread: &Arc<Thread>, path: Va) -> Result<usize> {
+    let path = path_at(thread, path)?;
+    remove(thread, AT_FDCWD, &path, false)
+}
+
+/// unlinkat(2).
+pub fn unlinkat(thread: &Arc<Thread>, dirfd: Fd, path: Va, flags: u32) -> Result<usize> {
+    if flags & !AT_REMOVEDIR != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = path_at(thread, path)?;
+    remove(thread, dirfd, &path, flags & AT_REMOVEDIR != 0)
+}
+
+/// rename(2).
+pub fn rename(thread: &Arc<Thread>, old: Va, new: Va) -> Result<usize> {
+    renameat2(thread, AT_FDCWD, old, AT_FDCWD, new, 0)
+}
+
+/// renameat(2).
+pub fn renameat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va) -> Result<usize> {
+    renameat2(thread, old_dir, old, new_dir, new, 0)
+}
+
+/// renameat2(2).
+pub fn renameat2(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, flags: u32) -> Result<usize> {
+    if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        return Err(Errno::EINVAL);
+    }
+    let (old, new) = (path_at(thread, old)?, path_at(thread, new)?);
+    let exchange = flags & RENAME_EXCHANGE != 0;
+    let from = walk(thread, old_dir, &old, WalkFlags::empty())?.name(Errno::EBUSY)?;
+    let to = walk(thread, new_dir, &new, WalkFlags::empty())?.name(Errno::EBUSY)?;
+    if !Arc::ptr_eq(&from.parent.mount, &to.parent.mount) {
+        return Err(Errno::EXDEV);
+    }
+    let child = from.found.ok_or(Errno::ENOENT)?;
+    let is_dir = child.inode().is_dir();
+    if !is_dir && (from.wants_dir || !exchange && to.wants_dir) {
+        return Err(Errno::ENOTDIR);
+    }
+    if to.found.is_some() && flags & RENAME_NOREPLACE != 0 {
+        return Err(Errno::EEXIST);
+    }
+    if to.found.is_none() && exchange {
+        return Err(Errno::ENOENT);
+    }
+    if is_dir && child.dentry.is_above(&to.parent.dentry) {
+        return Err(Errno::EINVAL);
+    }
+    let creds = thread.creds();
+    check_may_remove(&creds, &from.parent, &child)?;
+    match &to.found {
+        None => {
+            check_may_change(&creds, &to.parent)?;
+        }
+        Some(replaced) => {
+            check_may_remove(&creds, &to.parent, replaced)?;
+            if Arc::ptr_eq(&replaced.dentry, &child.dentry) || is_same_file(&child, replaced)? {
+                return Ok(0);
+            }
+            let replaced_is_dir = replaced.inode().is_dir();
+            if replaced_is_dir && replaced.dentry.is_above(&from.parent.dentry) {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            }
+            match (is_dir, replaced_is_dir) {
+                _ if exchange => {}
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                _ => {}
+            }
+        }
+    }
+    let replaced = to.found.as_ref().map(|l| l.inode().clone());
+    let rename =
+        Rename { child: child.inode(), to: to.parent.inode(), to_name: &to.name, replaced: replaced.as_ref(), flags };
+    from.parent.inode().rename(&from.name, &rename)?;
+    match &to.found {
+        Some(replaced) if exchange => Dentry::exchange(&child.dentry, &replaced.dentry),
+        other => {
+            if let Some(replaced) = other {
+                to.parent.dentry.forget(&replaced.dentry);
+            }
+            from.parent.dentry.rename_child(&child.dentry, &to.parent.dentry, &to.name);
+        }
+    }
+    notify::moved((&from.parent, &from.name), (&to.parent, &to.name), &child);
+    Ok(0)
+}
+
+/// Whether both are names of one file: rename(2) does nothing then.
+fn is_same_file(a: &Location, b: &Location) -> Result<bool> {
+    if a.inode().kind() != b.inode().kind() || a.inode().is_dir() {
+        return Ok(false);
+    }
+    let (a, b) = (a.attributes()?, b.attributes()?);
+    Ok((a.dev, a.ino) == (b.dev, b.ino))
+}
+
+/// link(2).
+pub fn link(thread: &Arc<Thread>, old: Va, new: Va) -> Result<usize> {
+    linkat(thread, AT_FDCWD, old, AT_FDCWD, new, 0)
+}
+
+/// linkat(2).
+pub fn linkat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, flags: u32) -> Result<usize> {
+    if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (old, new) = (path_at(thread, old)?, path_at(thread, new)?);
+    let mut walk_flags = WalkFlags::empty();
+    walk_flags.set(WalkFlags::FOLLOW, flags & AT_SYMLINK_FOLLOW != 0);
+    walk_flags.set(WalkFlags::EMPTY, flags & AT_EMPTY_PATH != 0);
+    let source = walk(thread, old_dir, &old, walk_flags)?.existing()?;
+    let NameTarget { parent, name, found, wants_dir } =
+        walk(thread, new_dir, &new, WalkFlags::empty())?.name(Errno::EEXIST)?;
+    if found.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    if wants_dir {
+        return Err(Errno::ENOENT);
+    }
+    if !Arc::ptr_eq(&source.mount, &parent.mount) {
+        return Err(Errno::EXDEV);
+    }
+    if source.inode().is_dir() {
+        return Err(Errno::EPERM);
+    }
+    let creds = thread.creds();
+    check_may_change(&creds, &parent)?;
+    check_protected_link(&creds, &source)?;
+    let inode = parent.inode().clone().link(&name, source.inode())?;
+    parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, false);
+    Ok(0)
+}
+
+/// fs.protected_hardlinks (proc(5)): only one's own files, or plain ones that one may read and write, get further names.
+fn check_protected_link(creds: &Creds, source: &Location) -> Result {
+    use linux_raw_sys::general::{S_ISGID, S_ISUID, S_IXGRP};
+    let file = source.attributes()?;
+    if perm::check_owner(creds, &file).is_ok() {
+        return Ok(());
+    }
+    let elevated = file.mode & S_ISUID != 0 || file.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+    if file.is_regular() && !elevated && perm::check(creds, &file, perm::READ | perm::WRITE).is_ok() {
+        return Ok(());
+    }
+    Err(Errno::EPERM)
+}
+
+/// symlink(2).
+pub fn symlink(thread: &Arc<Thread>, target: Va, path: Va) -> Result<usize> {
+    symlinkat(thread, target, AT_FDCWD, path)
+}
+
+/// symlinkat(2).
+pub fn symlinkat(thread: &Arc<Thread>, target: Va, dirfd: Fd, path: Va) -> Result<usize> {
+    let (target, path) = (path_at(thread, target)?, path_at(thread, path)?);
+    if target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let NameTarget { parent, name, found, wants_dir } =
+        walk(thread, dirfd, &path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+    if found.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    if wants_dir {
+        return Err(Errno::ENOENT);
+    }
+    let creds = thread.creds();
+    let directory = check_may_change(&creds, &parent)?;
+    let new = new_node(thread, &creds, &directory, S_IFLNK | 0o777, 0);
+    let inode = parent.inode().clone().make_symlink(&name, &target, &new)?;
+    parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, false);
+    Ok(0)
+}
+
+/// mknod(2).
+pub fn mknod(thread: &Arc<Thread>, path: Va, mode: u32, device: u64) -> Result<usize> {
+    mknodat(thread, AT_FDCWD, path, mode, device)
+}
+
+/// mknodat(2).
+pub fn mknodat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, device: u64) -> Result<usize> {
+    let path = path_at(thread, path)?;
+    let kind = match mode & S_IFMT {
+        0 | S_IFREG => S_IFREG,
+        kind @ (S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK) => kind,
+        S_IFDIR => return Err(Errno::EPERM),
+        _ => return Err(Errno::EINVAL),
+    };
+    make_node(thread, dirfd, &path, kind | mode & 0o7777, device_from_user(device)).map(|_| 0)
+}
+
+/// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something. For mknod(2) and bind(2).
+pub fn make_node(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
+    let creds = thread.creds();
+    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(perm::CAP_MKNOD) {
+        return Err(Errno::EPERM);
+    }
+    let NameTarget { parent, name, found, wants_dir } =
+        walk(thread, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+    if found.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    if wants_dir {
+        return Err(Errno::ENOENT);
+    }
+    let directory = check_may_change(&creds, &parent)?;
+    let new = new_node(thread, &creds, &directory, mode, rdev);
+    let inode = parent.inode().clone().make_node(&name, &new)?;
+    let dentry = parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, false);
+    Ok(Location { mount: parent.mount, dentry })
+}

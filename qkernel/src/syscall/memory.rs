@@ -1,0 +1,243 @@
+//! System calls about memory.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED,
+    MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL,
+    MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE,
+    MADV_WILLNEED, MADV_WIPEONFORK, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
+    MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE, MREMAP_DONTUNMAP,
+    MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS,
+    RLIMIT_DATA, RLIMIT_MEMLOCK,
+};
+use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
+
+use crate::errno::{Errno, Result};
+use crate::fs::{self, Fd};
+use crate::mm::map::{Place, user_range};
+use crate::mm::vma::FileMapping;
+use crate::mm::{Prot, Vma, VmaFlags};
+use crate::task::Thread;
+
+fn prot_from(bits: u64) -> Result<Prot> {
+    let known = u64::from(Prot::all().bits() | PROT_SEM);
+    if bits & !known != 0 { Err(Errno::EINVAL) } else { Ok(Prot::from_bits_truncate(bits as u32)) }
+}
+
+/// mmap(2).
+pub fn mmap(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64, flags: u32, fd: Fd, offset: u64) -> Result<usize> {
+    let prot = prot_from(prot & !u64::from(PROT_GROWSDOWN | PROT_GROWSUP))?;
+    if length == 0 || offset & (PAGE_SIZE - 1) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & MAP_HUGETLB != 0 {
+        // No huge page pool: as on a machine with nr_hugepages = 0.
+        return Err(Errno::ENOMEM);
+    }
+    let shared = match flags & MAP_TYPE {
+        MAP_SHARED | MAP_SHARED_VALIDATE => true,
+        MAP_PRIVATE => false,
+        _ => return Err(Errno::EINVAL),
+    };
+    let mut vma_flags = VmaFlags::empty();
+    vma_flags.set(VmaFlags::SHARED, shared);
+    vma_flags.set(VmaFlags::GROWS_DOWN, flags & MAP_GROWSDOWN != 0);
+    vma_flags.set(VmaFlags::NO_RESERVE, flags & MAP_NORESERVE != 0);
+    vma_flags.set(VmaFlags::LOCKED, flags & MAP_LOCKED != 0);
+    let vma = if flags & MAP_ANONYMOUS != 0 {
+        if shared {
+            let mapping = fs::shared_memory(length)?;
+            let backing = FileMapping { mapping, file: None, first_page: 0 };
+            Vma::of_file(prot, Prot::all(), vma_flags, backing)
+        } else {
+            Vma::anonymous(prot, vma_flags)
+        }
+    } else {
+        let file = thread.files().get(fd)?;
+        if !file.is_readable() {
+            return Err(Errno::EACCES);
+        }
+        let may_write = !shared || file.is_writable();
+        if prot.contains(Prot::WRITE) && !may_write {
+            return Err(Errno::EACCES);
+        }
+        if (offset.checked_add(length).ok_or(Errno::EOVERFLOW)?) >> 63 != 0 {
+            return Err(Errno::EOVERFLOW);
+        }
+        let mapping = file.ops.mapping(&file, shared && file.is_writable())?;
+        let max_prot = if may_write { Prot::all() } else { Prot::READ | Prot::EXEC };
+        let backing = FileMapping { mapping, file: Some(file), first_page: offset >> PAGE_SHIFT };
+        Vma::of_file(prot, max_prot, vma_flags, backing)
+    };
+    let place = if flags & MAP_FIXED_NOREPLACE != 0 {
+        Place::FixedNoReplace(addr)
+    } else if flags & MAP_FIXED != 0 {
+        Place::Fixed(addr)
+    } else {
+        Place::Hint(addr)
+    };
+    let mm = thread.mm();
+    let start = mm.map(place, length, vma, thread.process.rlimit(RLIMIT_AS))?;
+    if flags & (MAP_POPULATE | MAP_LOCKED) != 0 {
+        // Failing to fault pages in is not a failure of mmap.
+        let _ = mm.populate(start, length, prot.contains(Prot::WRITE));
+    }
+    Ok(start.0 as usize)
+}
+
+/// munmap(2).
+pub fn munmap(thread: &Arc<Thread>, addr: Va, length: u64) -> Result<usize> {
+    thread.mm().unmap(addr, length).map(|()| 0)
+}
+
+/// mprotect(2).
+pub fn mprotect(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64) -> Result<usize> {
+    if prot & u64::from(PROT_GROWSUP) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let grows_down = prot & u64::from(PROT_GROWSDOWN) != 0;
+    thread.mm().protect(addr, length, prot_from(prot & !u64::from(PROT_GROWSDOWN))?, grows_down).map(|()| 0)
+}
+
+/// brk(2).
+pub fn brk(thread: &Arc<Thread>, addr: Va) -> Result<usize> {
+    Ok(thread.mm().brk(addr, thread.process.rlimit(RLIMIT_DATA)).0 as usize)
+}
+
+/// mremap(2).
+pub fn mremap(thread: &Arc<Thread>, addr: Va, old_size: u64, new_size: u64, flags: u32, new_addr: Va) -> Result<usize> {
+    if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0 {
+        // MREMAP_DONTUNMAP serves userfaultfd, which is not there.
+        let _ = MREMAP_DONTUNMAP;
+        return Err(Errno::EINVAL);
+    }
+    let may_move = flags & MREMAP_MAYMOVE != 0;
+    let fixed = (flags & MREMAP_FIXED != 0).then_some(new_addr);
+    if fixed.is_some() && !may_move {
+        return Err(Errno::EINVAL);
+    }
+    let limit = thread.process.rlimit(RLIMIT_AS);
+    thread.mm().remap(addr, old_size, new_size, may_move, fixed, limit).map(|va| va.0 as usize)
+}
+
+/// madvise(2).
+pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Result<usize> {
+    let mm = thread.mm();
+    let (start, end) = user_range(addr, length)?;
+    if start == end {
+        return Ok(0);
+    }
+    let set = |set, clear| mm.update_flags(addr, length, set, clear);
+    match advice {
+        MADV_DONTNEED | MADV_DONTNEED_LOCKED => mm.discard(addr, length),
+        MADV_FREE => {
+            let (parts, _) = mm.parts(addr, length)?;
+            if parts.iter().any(|p| p.backing.is_some()) {
+                return Err(Errno::EINVAL);
+            }
+            mm.discard(addr, length)
+        }
+        MADV_REMOVE => Err(Errno::EOPNOTSUPP),
+        MADV_DONTFORK => set(VmaFlags::DONT_FORK, VmaFlags::empty()),
+        MADV_DOFORK => set(VmaFlags::empty(), VmaFlags::DONT_FORK),
+        MADV_WIPEONFORK => {
+            let (parts, _) = mm.parts(addr, length)?;
+            if parts.iter().any(|p| p.backing.is_some() || p.is_shared()) {
+                return Err(Errno::EINVAL);
+            }
+            set(VmaFlags::WIPE_ON_FORK, VmaFlags::empty())
+        }
+        MADV_KEEPONFORK => set(VmaFlags::empty(), VmaFlags::WIPE_ON_FORK),
+        MADV_POPULATE_READ => mm.populate(addr, length, false),
+        MADV_POPULATE_WRITE => mm.populate(addr, length, true),
+        // Hints about performance only: valid on what is mapped.
+        MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE | MADV_NOHUGEPAGE
+        | MADV_DONTDUMP | MADV_DODUMP | MADV_COLD | MADV_PAGEOUT => match mm.parts(addr, length)?.1 {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
+        },
+        // Not configured, as on a kernel without KSM or shmem huge pages.
+        MADV_MERGEABLE | MADV_UNMERGEABLE | MADV_COLLAPSE => Err(Errno::EINVAL),
+        _ => Err(Errno::EINVAL),
+    }
+    .map(|()| 0)
+}
+
+/// mincore(2).
+pub fn mincore(thread: &Arc<Thread>, addr: Va, length: u64, vec: Va) -> Result<usize> {
+    let mm = thread.mm();
+    let resident = mm.resident(addr, length)?;
+    mm.write_bytes(vec, &resident).map(|()| 0)
+}
+
+/// msync(2). Shared file pages are the host's page cache already; MS_SYNC has the host write them.
+pub fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<usize> {
+    let both = MS_ASYNC | MS_SYNC;
+    if flags & !(both | MS_INVALIDATE) != 0 || flags & both == both {
+        return Err(Errno::EINVAL);
+    }
+    let (parts, covered) = thread.mm().parts(addr, length)?;
+    if flags & MS_SYNC != 0 {
+        for file in parts.iter().filter(|p| p.is_shared()).filter_map(|p| p.backing.as_ref()?.file.as_ref()) {
+            file.ops.sync(file, true)?;
+        }
+    }
+    if covered { Ok(0) } else { Err(Errno::ENOMEM) }
+}
+
+/// mlock(2).
+pub fn mlock(thread: &Arc<Thread>, addr: Va, length: u64) -> Result<usize> {
+    mlock2(thread, addr, length, 0)
+}
+
+/// mlock2(2). Nothing is ever swapped out while the container runs, so locking is only faulting in.
+pub fn mlock2(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<usize> {
+    if flags & !1 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let start = addr.page_floor();
+    let length = length.checked_add(addr.page_offset()).ok_or(Errno::EINVAL)?;
+    if length > thread.process.rlimit(RLIMIT_MEMLOCK) && !thread.creds().has_cap(14) {
+        return Err(Errno::ENOMEM);
+    }
+    let mm = thread.mm();
+    mm.update_flags(start, length, VmaFlags::LOCKED, VmaFlags::empty())?;
+    if flags & 1 == 0 {
+        let (parts, _) = mm.parts(start, length)?;
+        for part in parts.iter().filter(|p| !p.prot.is_empty()) {
+            mm.populate(part.start, part.len(), part.prot.contains(Prot::WRITE) && !part.is_shared())?;
+        }
+    }
+    Ok(0)
+}
+
+/// munlock(2).
+pub fn munlock(thread: &Arc<Thread>, addr: Va, length: u64) -> Result<usize> {
+    let start = addr.page_floor();
+    let length = length.checked_add(addr.page_offset()).ok_or(Errno::EINVAL)?;
+    thread.mm().update_flags(start, length, VmaFlags::empty(), VmaFlags::LOCKED).map(|()| 0)
+}
+
+/// mlockall(2).
+pub fn mlockall(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
+    if flags == 0 || flags & !7 != 0 || flags == 4 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & 1 != 0 {
+        let mm = thread.mm();
+        for range in mm.ranges().iter().filter(|r| !r.prot.is_empty()) {
+            let _ = mm.populate(range.start, range.len(), false);
+        }
+    }
+    Ok(0)
+}
+
+/// munlockall(2).
+pub fn munlockall(thread: &Arc<Thread>) -> Result<usize> {
+    let mm = thread.mm();
+    for range in mm.ranges() {
+        mm.update_flags(range.start, range.len(), VmaFlags::empty(), VmaFlags::LOCKED)?;
+    }
+    Ok(0)
+}

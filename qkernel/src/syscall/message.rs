@@ -1,0 +1,374 @@
+//! Sending and receiving on sockets: send(2), recv(2) and their families.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::SIGPIPE;
+use linux_raw_sys::net::{
+    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL,
+    SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
+};
+use qlib::Va;
+use zerocopy::FromBytes;
+
+use super::install;
+use super::socket::{after_wait, file, of};
+use crate::abi::{IoVec, TimeSpec, abi_struct};
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, OpenFile};
+use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
+use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
+use crate::net::{Direction, Family, Socket, address};
+use crate::task::{Thread, signal};
+use crate::time;
+use crate::wait::{PollMask, WaitQueue, block_on};
+
+abi_struct! {
+    /// struct user_msghdr.
+    pub struct MsgHdr {
+        pub name: u64, pub name_len: u32, pub pad0: u32, pub iov: u64, pub iov_len: u64, pub control: u64,
+        pub control_len: u64, pub flags: u32, pub pad1: u32,
+    }
+}
+abi_struct! {
+    /// struct mmsghdr.
+    pub struct MMsgHdr { pub header: MsgHdr, pub len: u32, pub pad: u32, }
+}
+
+/// recvmmsg(2): wait for the first message only. Not among the headers' constants.
+const MSG_WAITFORONE: u32 = 0x10000;
+/// UIO_MAXIOV.
+const MAX_IOV: u64 = 1024;
+/// The most control data of one message.
+const MAX_CONTROL: u64 = 16 << 10;
+/// CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID: may send as another process, user, group.
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_SYS_ADMIN: u32 = 21;
+
+fn buffer_of<'a>(thread: &Thread, base: Va, length: usize) -> IoBuffer<'a> {
+    IoBuffer::user(thread.mm(), alloc::vec![(base, length.min(MAX_TRANSFER_BYTES))])
+}
+
+fn vectored<'a>(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'a>> {
+    if header.iov_len > MAX_IOV {
+        return Err(Errno::EMSGSIZE);
+    }
+    let vectors: Vec<IoVec> = thread.mm().read_array(Va(header.iov), header.iov_len as usize)?;
+    let mut ranges = Vec::with_capacity(vectors.len());
+    for vector in vectors {
+        if (vector.len as i64) < 0 {
+            return Err(Errno::EINVAL);
+        }
+        ranges.push((Va(vector.base), (vector.len as usize).min(MAX_TRANSFER_BYTES)));
+    }
+    Ok(IoBuffer::user(thread.mm(), ranges))
+}
+
+// ---- sending ----
+
+/// Sends a whole message; of a stream everything, unless it may not wait.
+async fn send(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    buffer: &mut IoBuffer<'_>,
+    flags: u32,
+    to: &[u8],
+    mut control: Control,
+) -> Result<usize> {
+    let socket = of(file)?;
+    let target = match &socket.family {
+        Family::Unix(unix) if !to.is_empty() => unix.resolve_for_send(thread, to)?,
+        _ => None,
+    };
+    let mut queues: Vec<&WaitQueue> = alloc::vec![socket.events()];
+    let peer = match &socket.family {
+        Family::Unix(unix) if !unix.is_stream() => target.clone().or_else(|| unix.peer()),
+        _ => None,
+    };
+    queues.extend(peer.as_ref().map(|peer| peer.events()));
+    let mut attempt = || {
+        let sent = match &socket.family {
+            Family::Host(host) => host.send(buffer, flags, to, &control.raw),
+            Family::Unix(unix) => unix.send(buffer, flags, target.as_ref(), &mut control),
+        };
+        match sent {
+            Ok(_) if socket.is_stream() && buffer.remaining() > 0 => Err(Errno::EAGAIN),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    let result = if file.is_nonblocking() || flags & MSG_DONTWAIT != 0 {
+        attempt()
+    } else {
+        let deadline = socket.deadline(Direction::Send);
+        after_wait(block_on(thread, &queues, PollMask::WRITE, deadline, attempt).await, deadline, Errno::EAGAIN)
+    };
+    match result {
+        Err(_) if socket.is_stream() && buffer.done() > 0 => Ok(buffer.done()),
+        Err(Errno::EPIPE) => {
+            if socket.is_stream() && flags & MSG_NOSIGNAL == 0 {
+                signal::send_to_thread(thread, signal::SigInfo::kernel(SIGPIPE))?;
+            }
+            Err(Errno::EPIPE)
+        }
+        Err(error) => Err(error),
+        Ok(()) => Ok(buffer.done()),
+    }
+}
+
+/// sendto(2), and send(2).
+pub async fn sendto(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    base: Va,
+    length: usize,
+    flags: u32,
+    addr: Va,
+    addr_len: u32,
+) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let to = if addr.0 == 0 { Vec::new() } else { address::read(thread, addr, addr_len)? };
+    let control = Control { credentials: Some(Credentials::of(thread)), ..Control::default() };
+    send(thread, &file, &mut buffer_of(thread, base, length), flags, &to, control).await
+}
+
+async fn send_message(thread: &Arc<Thread>, file: &OpenFile, header: &MsgHdr, flags: u32) -> Result<usize> {
+    let to = match (header.name, header.name_len) {
+        (0, _) | (_, 0) => Vec::new(),
+        (name, length) => address::read(thread, Va(name), length)?,
+    };
+    let mut buffer = vectored(thread, header)?;
+    let control = read_control(thread, of(file)?, header)?;
+    send(thread, file, &mut buffer, flags, &to, control).await
+}
+
+/// sendmsg(2).
+pub async fn sendmsg(thread: &Arc<Thread>, fd: Fd, message: Va, flags: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let header = thread.mm().read::<MsgHdr>(message)?;
+    send_message(thread, &file, &header, flags).await
+}
+
+/// sendmmsg(2).
+pub async fn sendmmsg(thread: &Arc<Thread>, fd: Fd, messages: Va, count: u32, flags: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let count = u64::from(count).min(MAX_IOV);
+    let mut sent = 0;
+    for index in 0..count {
+        let place = Va(messages.0.wrapping_add(index * size_of::<MMsgHdr>() as u64));
+        let one = async {
+            let entry = thread.mm().read::<MMsgHdr>(place)?;
+            let bytes = send_message(thread, &file, &entry.header, flags).await?;
+            thread.mm().write(Va(place.0.wrapping_add(size_of::<MsgHdr>() as u64)), &(bytes as u32))
+        };
+        match one.await {
+            Ok(()) => sent += 1,
+            Err(error) if sent == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(sent)
+}
+
+/// The control data of a message to be sent.
+fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Control> {
+    let mut control = Control { credentials: Some(Credentials::of(thread)), ..Control::default() };
+    if header.control == 0 || header.control_len == 0 {
+        return Ok(control);
+    }
+    if header.control_len > MAX_CONTROL {
+        return Err(Errno::ENOBUFS);
+    }
+    let mut bytes = alloc::vec![0; header.control_len as usize];
+    thread.mm().read_bytes(Va(header.control), &mut bytes)?;
+    if let Family::Host(_) = &socket.family {
+        control.raw = message::for_host(&bytes)?;
+        return Ok(control);
+    }
+    for (level, kind, data) in message::parse(&bytes)? {
+        if level != SOL_SOCKET {
+            continue;
+        }
+        match kind {
+            SCM_RIGHTS => {
+                for fd in data.chunks_exact(4) {
+                    let fd = i32::from_ne_bytes(fd.try_into().unwrap_or_default());
+                    control.rights.push(thread.files().get(fd)?);
+                }
+                if control.rights.len() > MAX_RIGHTS {
+                    return Err(Errno::EINVAL);
+                }
+            }
+            SCM_CREDENTIALS => control.credentials = Some(read_credentials(thread, data)?),
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(control)
+}
+
+/// Credentials that a sender claims: EPERM unless they are its own or it is privileged (unix(7)).
+fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
+    let [pid, uid, gid] = <[u32; 3]>::read_from_bytes(data).map_err(|_| Errno::EINVAL)?;
+    let creds = thread.creds();
+    let own_pid = pid == thread.process.pid || creds.has_cap(CAP_SYS_ADMIN);
+    let own_uid = [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.has_cap(CAP_SETUID);
+    let own_gid = [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.has_cap(CAP_SETGID);
+    if own_pid && own_uid && own_gid { Ok(Credentials { pid, uid, gid }) } else { Err(Errno::EPERM) }
+}
+
+// ---- receiving ----
+
+async fn receive(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    buffer: &mut IoBuffer<'_>,
+    flags: u32,
+    want_address: bool,
+    control_bytes: usize,
+) -> Result<Received> {
+    let socket = of(file)?;
+    let may_wait = !file.is_nonblocking() && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
+    let wants_all = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0 && socket.is_stream() && may_wait;
+    let mut all: Option<Received> = None;
+    // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data would never be told of.
+    let mut attempt = || loop {
+        let got = match &socket.family {
+            Family::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
+            Family::Unix(unix) => unix.receive(buffer, flags),
+        }?;
+        if !wants_all {
+            return Ok(got);
+        }
+        let is_end = got.bytes == 0 || !got.rights.is_empty();
+        let bytes = all.as_ref().map_or(0, |r| r.bytes) + got.bytes;
+        let merged = Received { bytes, ..got };
+        if is_end || buffer.remaining() == 0 {
+            all = None;
+            return Ok(merged);
+        }
+        all = Some(merged);
+    };
+    if !may_wait {
+        return attempt();
+    }
+    let deadline = socket.deadline(Direction::Receive);
+    let result = block_on(thread, &[socket.events()], PollMask::READ, deadline, attempt).await;
+    let result = after_wait(result, deadline, Errno::EAGAIN);
+    match (result, all) {
+        (Err(_), Some(partly)) => Ok(partly),
+        (result, _) => result,
+    }
+}
+
+/// recvfrom(2), and recv(2).
+pub async fn recvfrom(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    base: Va,
+    length: usize,
+    flags: u32,
+    addr: Va,
+    addr_len: Va,
+) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let got = receive(thread, &file, &mut buffer_of(thread, base, length), flags, addr.0 != 0, 0).await?;
+    // A stream has no address to tell: its length is told as 0.
+    address::write(thread, addr, addr_len, &got.address)?;
+    Ok(got.bytes)
+}
+
+async fn receive_message(thread: &Arc<Thread>, file: &OpenFile, place: Va, flags: u32) -> Result<usize> {
+    let mm = thread.mm();
+    let header = mm.read::<MsgHdr>(place)?;
+    let mut buffer = vectored(thread, &header)?;
+    let room = if header.control == 0 { 0 } else { header.control_len.min(MAX_CONTROL) as usize };
+    let got = receive(thread, file, &mut buffer, flags, header.name != 0, room).await?;
+    let name_len = if header.name == 0 {
+        header.name_len
+    } else {
+        let Ok(room) = usize::try_from(header.name_len as i32) else { return Err(Errno::EINVAL) };
+        mm.write_bytes(Va(header.name), &got.address[..got.address.len().min(room)])?;
+        got.address.len() as u32
+    };
+    let mut out_flags = got.flags | flags & MSG_CMSG_CLOEXEC;
+    let control = write_control(thread, &got, room, flags & MSG_CMSG_CLOEXEC != 0, &mut out_flags);
+    mm.write_bytes(Va(header.control), &control)?;
+    mm.write(place, &MsgHdr { name_len, control_len: control.len() as u64, flags: out_flags, ..header })?;
+    Ok(got.bytes)
+}
+
+/// The control messages for a program with `room` bytes for them; installs descriptors. What does not fit is lost, and MSG_CTRUNC says so.
+fn write_control(thread: &Thread, got: &Received, room: usize, close_on_exec: bool, flags: &mut u32) -> Vec<u8> {
+    let mut control = got.control.clone();
+    if let Some(credentials) = got.credentials {
+        if room >= control.len() + HEADER_BYTES + 12 {
+            message::append(&mut control, SOL_SOCKET, SCM_CREDENTIALS, &credentials.to_bytes());
+        } else {
+            *flags |= MSG_CTRUNC;
+        }
+    }
+    if !got.rights.is_empty() {
+        let fits = room.saturating_sub(control.len() + HEADER_BYTES) / 4;
+        let mut fds: Vec<u8> = Vec::new();
+        for file in got.rights.iter().take(fits) {
+            match install::fd(thread, file.clone(), close_on_exec) {
+                Ok(fd) => fds.extend_from_slice(&fd.to_ne_bytes()),
+                Err(_) => break,
+            }
+        }
+        if fds.len() / 4 < got.rights.len() {
+            *flags |= MSG_CTRUNC;
+        }
+        if !fds.is_empty() {
+            message::append(&mut control, SOL_SOCKET, SCM_RIGHTS, &fds);
+        }
+    }
+    control.truncate(room);
+    control
+}
+
+/// recvmsg(2).
+pub async fn recvmsg(thread: &Arc<Thread>, fd: Fd, message: Va, flags: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    receive_message(thread, &file, message, flags).await
+}
+
+/// recvmmsg(2).
+pub async fn recvmmsg(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    messages: Va,
+    count: u32,
+    flags: u32,
+    timeout: Va,
+) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let deadline = match timeout.0 {
+        0 => None,
+        _ => Some(time::deadline_after(thread.mm().read::<TimeSpec>(timeout)?.to_ns()?)),
+    };
+    let count = u64::from(count).min(MAX_IOV);
+    let mut flags = flags;
+    let mut received = 0;
+    for index in 0..count {
+        let place = Va(messages.0.wrapping_add(index * size_of::<MMsgHdr>() as u64));
+        let one = async {
+            let bytes = receive_message(thread, &file, place, flags & !MSG_WAITFORONE).await?;
+            thread.mm().write(Va(place.0.wrapping_add(size_of::<MsgHdr>() as u64)), &(bytes as u32))
+        };
+        match one.await {
+            Ok(()) => received += 1,
+            Err(error) if received == 0 => return Err(error),
+            Err(_) => break,
+        }
+        if flags & MSG_WAITFORONE != 0 {
+            flags |= MSG_DONTWAIT;
+        }
+        // As on Linux, the timeout is looked at only after each message.
+        if deadline.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            break;
+        }
+    }
+    Ok(received)
+}

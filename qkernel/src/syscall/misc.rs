@@ -1,0 +1,178 @@
+//! System calls that belong to no family, and those that are refused on purpose.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME,
+    CLONE_NEWUSER, CLONE_NEWUTS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM, GRND_INSECURE, GRND_NONBLOCK,
+    GRND_RANDOM,
+};
+use qlib::Va;
+
+use crate::errno::{Errno, Result};
+use crate::fs::Fd;
+use crate::random;
+use crate::sync::Mutex;
+use crate::task::Thread;
+
+/// getrandom(2).
+pub fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32) -> Result<usize> {
+    const CHUNK_BYTES: usize = 4096;
+    if flags & !(GRND_NONBLOCK | GRND_RANDOM | GRND_INSECURE) != 0
+        || flags & (GRND_RANDOM | GRND_INSECURE) == GRND_RANDOM | GRND_INSECURE
+    {
+        return Err(Errno::EINVAL);
+    }
+    let total = buflen.min(crate::io::MAX_TRANSFER_BYTES);
+    let mm = thread.mm();
+    let mut bytes = alloc::vec![0; total.min(CHUNK_BYTES)];
+    let mut done = 0;
+    while done < total {
+        // Long ones are cut short by a signal, as on Linux.
+        if done >= 256 && thread.is_interrupted() {
+            break;
+        }
+        let length = (total - done).min(CHUNK_BYTES);
+        random::fill(&mut bytes[..length])?;
+        match mm.write_bytes(buf.checked_add(done as u64).ok_or(Errno::EFAULT)?, &bytes[..length]) {
+            Ok(()) => done += length,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// personality(2): flags that change how memory is laid out or numbers are told are kept; others than Linux's own are refused.
+pub fn personality(thread: &Arc<Thread>, persona: u32) -> Result<usize> {
+    const QUERY: u32 = u32::MAX;
+    const DOMAIN: u32 = 0xff;
+    let mut traits = thread.process.traits.lock();
+    let old = traits.personality;
+    if persona != QUERY {
+        if persona & DOMAIN != 0 {
+            return Err(Errno::EINVAL);
+        }
+        traits.personality = persona;
+    }
+    Ok(old as usize)
+}
+
+/// syslog(2): the kernel's own log is the host's business; what there is to read is empty.
+pub fn syslog(thread: &Arc<Thread>, r#type: i32, _bufp: Va, len: i32) -> Result<usize> {
+    const CAP_SYSLOG: u32 = 34;
+    const CAP_SYS_ADMIN: u32 = 21;
+    let creds = thread.creds();
+    match r#type {
+        // SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER.
+        3 | 10 => {}
+        _ if creds.has_cap(CAP_SYSLOG) || creds.has_cap(CAP_SYS_ADMIN) => {}
+        _ => return Err(Errno::EPERM),
+    }
+    match r#type {
+        3 | 4 if len < 0 => Err(Errno::EINVAL),
+        // Close, open, read what there is, unread size, size of the buffer.
+        0 | 1 | 3 | 4 | 9 | 10 => Ok(0),
+        _ => Err(Errno::EPERM),
+    }
+}
+
+/// membarrier(2). A barrier on all threads of a process: its running threads pass through the kernel's platform, which orders their
+/// memory accesses, when they are interrupted.
+pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32) -> Result<usize> {
+    const QUERY: i32 = 0;
+    const GLOBAL: i32 = 1;
+    const PRIVATE_EXPEDITED: i32 = 8;
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 16;
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    match cmd {
+        QUERY => Ok((GLOBAL | PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED) as usize),
+        REGISTER_PRIVATE_EXPEDITED => {
+            thread.process.traits.lock().membarrier |= PRIVATE_EXPEDITED as u32;
+            Ok(0)
+        }
+        PRIVATE_EXPEDITED => {
+            if thread.process.traits.lock().membarrier & PRIVATE_EXPEDITED as u32 == 0 {
+                return Err(Errno::EPERM);
+            }
+            barrier(thread, &thread.process.threads()).await;
+            Ok(0)
+        }
+        GLOBAL => {
+            barrier(thread, &crate::task::table::threads()).await;
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Has every thread of `others` that is in user mode leave it once.
+async fn barrier(thread: &Arc<Thread>, others: &[Arc<Thread>]) {
+    let running: Vec<_> = others.iter().filter(|t| t.tid != thread.tid && t.user.is_in_user_mode()).collect();
+    for other in &running {
+        other.user.interrupt();
+    }
+    for other in running {
+        other.user.leaves_user_mode().await;
+    }
+}
+
+/// unshare(2): what threads share can be parted; new namespaces are refused (EPERM).
+pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
+    const NAMESPACES: u32 = CLONE_NEWNS
+        | CLONE_NEWUTS
+        | CLONE_NEWIPC
+        | CLONE_NEWUSER
+        | CLONE_NEWPID
+        | CLONE_NEWNET
+        | CLONE_NEWCGROUP
+        | CLONE_NEWTIME;
+    const OF_SINGLE_THREADS: u32 = CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
+    if flags & !(NAMESPACES | OF_SINGLE_THREADS | CLONE_FILES | CLONE_FS | CLONE_SYSVSEM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & OF_SINGLE_THREADS != 0 && thread.process.threads().len() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & NAMESPACES != 0 {
+        return Err(Errno::EPERM);
+    }
+    if flags & CLONE_FILES != 0 {
+        thread.set_files(thread.files().duplicate());
+    }
+    if flags & CLONE_FS != 0 {
+        let own = Arc::new(Mutex::new(thread.fs()));
+        let old = core::mem::replace(&mut *thread.fs.lock(), own);
+        drop(old);
+    }
+    Ok(0)
+}
+
+/// setns(2): there are no other namespaces to join.
+pub fn setns(thread: &Arc<Thread>, fd: Fd, _nstype: u32) -> Result<usize> {
+    thread.files().get(fd)?;
+    Err(Errno::EPERM)
+}
+
+/// ptrace(2), kcmp(2), process_vm_readv(2), process_vm_writev(2): nobody has the right to look into another process.
+pub fn refuse(_thread: &Arc<Thread>) -> Result<usize> {
+    Err(Errno::EPERM)
+}
+
+/// seccomp(2): filters are not supported; programs take EINVAL as "this kernel has none".
+pub fn seccomp(_thread: &Arc<Thread>, _operation: u32, _flags: u32, _args: Va) -> Result<usize> {
+    Err(Errno::EINVAL)
+}
+
+/// vhangup(2).
+pub fn vhangup(thread: &Arc<Thread>) -> Result<usize> {
+    const CAP_SYS_TTY_CONFIG: u32 = 26;
+    if !thread.creds().has_cap(CAP_SYS_TTY_CONFIG) {
+        return Err(Errno::EPERM);
+    }
+    crate::ipc::tty::hang_up_session(&thread.process);
+    Ok(0)
+}

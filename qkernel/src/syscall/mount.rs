@@ -1,0 +1,110 @@
+//! mount(2), umount2(2).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH, MNT_FORCE, MS_BIND, MS_MOVE, MS_PRIVATE, MS_REC, MS_REMOUNT, MS_SHARED,
+    MS_SILENT, MS_SLAVE, MS_UNBINDABLE,
+};
+use qlib::Va;
+
+use super::open::path_at;
+use crate::errno::{Errno, Result};
+use crate::fs::mount::{Mount, MountFlags};
+use crate::fs::setup::{self, Options};
+use crate::fs::{self, Location, perm};
+use crate::task::Thread;
+
+/// UMOUNT_NOFOLLOW (umount(2)).
+const UMOUNT_NOFOLLOW: u32 = 8;
+
+fn text_at(thread: &Arc<Thread>, va: Va) -> Result<Vec<u8>> {
+    if va.0 == 0 { Ok(Vec::new()) } else { thread.mm().read_cstr(va, 4096) }
+}
+
+fn check_admin(thread: &Arc<Thread>) -> Result {
+    if thread.creds().has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// mount(2).
+pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32, data: Va) -> Result<usize> {
+    check_admin(thread)?;
+    let source = text_at(thread, source)?;
+    let target = path_at(thread, target)?;
+    let kind = text_at(thread, kind)?;
+    let place = fs::lookup(thread, AT_FDCWD, &target, 0)?;
+    // The old magic number may be in the upper half.
+    let flags = if flags >> 16 == 0xc0ed { flags & 0xffff } else { flags } & !MS_SILENT;
+    let mount_flags = MountFlags::from_bits_truncate(flags);
+    if flags & MS_REMOUNT != 0 {
+        if !place.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+        place.mount.set_flags(mount_flags);
+    } else if flags & MS_BIND != 0 {
+        let from = fs::lookup(thread, AT_FDCWD, &source, 0)?;
+        bind(&from, place, flags & MS_REC != 0)?;
+    } else if flags & (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE) != 0 {
+        // There is one mount namespace, so propagation has nowhere to go: all mounts are private.
+        if flags & MS_SHARED != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if !place.is_mount_root() {
+            return Err(Errno::EINVAL);
+        }
+    } else if flags & MS_MOVE != 0 {
+        let from = fs::lookup(thread, AT_FDCWD, &source, 0)?;
+        if !from.is_mount_root() || from.mount.point().is_none() || from.dentry.is_above(&place.dentry) {
+            return Err(Errno::EINVAL);
+        }
+        check_kind(&from, &place)?;
+        from.mount.move_to(place);
+    } else {
+        let data = text_at(thread, data)?;
+        let data = core::str::from_utf8(&data).map_err(|_| Errno::EINVAL)?;
+        let kind = core::str::from_utf8(&kind).map_err(|_| Errno::EINVAL)?;
+        let fs = setup::make(kind, &Options::parse(data.split(',')))?;
+        let mounted = Mount::whole(fs, &source, mount_flags);
+        check_kind(&mounted.location(), &place)?;
+        mounted.attach(place);
+    }
+    Ok(0)
+}
+
+/// Directories go on directories, other things on other things.
+fn check_kind(what: &Location, place: &Location) -> Result {
+    if what.inode().is_dir() == place.inode().is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
+}
+
+fn bind(from: &Location, place: Location, recursive: bool) -> Result {
+    check_kind(from, &place)?;
+    let source = from.mount.source.clone();
+    let copy = Mount::new(from.dentry.fs.clone(), from.dentry.clone(), source, from.mount.flags());
+    let below = if recursive { from.mount.children() } else { Vec::new() };
+    copy.attach(place);
+    for child in below {
+        let Some(point) = child.point() else { continue };
+        if from.dentry.is_above(&point.dentry) && !Arc::ptr_eq(&child, &copy) {
+            let point = Location { mount: copy.clone(), dentry: point.dentry };
+            bind(&child.location(), point, true)?;
+        }
+    }
+    Ok(())
+}
+
+/// umount2(2).
+pub fn umount2(thread: &Arc<Thread>, target: Va, flags: u32) -> Result<usize> {
+    if flags & !(MNT_FORCE | MNT_DETACH | UMOUNT_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    check_admin(thread)?;
+    let target = path_at(thread, target)?;
+    let at_flags = if flags & UMOUNT_NOFOLLOW != 0 { AT_SYMLINK_NOFOLLOW } else { 0 };
+    let place = fs::lookup(thread, AT_FDCWD, &target, at_flags)?;
+    if !place.is_mount_root() {
+        return Err(Errno::EINVAL);
+    }
+    place.mount.detach(flags & MNT_DETACH != 0)?;
+    Ok(0)
+}

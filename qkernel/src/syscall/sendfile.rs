@@ -1,0 +1,332 @@
+//! Moving data between files without the program: sendfile(2), splice(2), tee(2), vmsplice(2), copy_file_range(2).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{O_APPEND, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+use qlib::Va;
+
+use super::rw::vectored;
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, FileOps, OpenFile};
+use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
+use crate::ipc::pipe::PipeEnd;
+use crate::task::Thread;
+use crate::wait::{PollMask, block_on};
+
+/// Bytes moved at a time.
+const CHUNK: usize = 64 << 10;
+
+fn files(thread: &Arc<Thread>, from: Fd, to: Fd) -> Result<(Arc<OpenFile>, Arc<OpenFile>)> {
+    let files = thread.files();
+    let (from, to) = (files.get(from)?, files.get(to)?);
+    if from.is_readable() && to.is_writable() { Ok((from, to)) } else { Err(Errno::EBADF) }
+}
+
+/// One attempt, waiting if it would block and may.
+async fn ready<T>(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    mask: PollMask,
+    no_wait: bool,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let ops: &dyn FileOps = &*file.ops;
+    match ops.queue() {
+        Some(queue) if !no_wait && !file.is_nonblocking() => block_on(thread, &[queue], mask, None, attempt).await,
+        _ => attempt(),
+    }
+}
+
+/// A file position: the file's own, or one that the program keeps.
+struct Position {
+    own: Option<u64>,
+    va: Va,
+}
+
+impl Position {
+    /// From a pointer argument: null means the file's own position.
+    fn read(thread: &Arc<Thread>, file: &OpenFile, va: Va) -> Result<Self> {
+        if va.0 == 0 {
+            return Ok(Position { own: None, va });
+        }
+        if !file.ops.is_seekable() {
+            return Err(Errno::ESPIPE);
+        }
+        let offset: i64 = thread.mm().read(va)?;
+        Ok(Position { own: Some(u64::try_from(offset).map_err(|_| Errno::EINVAL)?), va })
+    }
+
+    fn get(&self, file: &OpenFile) -> u64 {
+        self.own.unwrap_or_else(|| *file.position.lock())
+    }
+
+    fn advance(&mut self, file: &OpenFile, bytes: usize) {
+        match &mut self.own {
+            Some(offset) => *offset = offset.saturating_add(bytes as u64),
+            None if file.ops.is_seekable() => {
+                let mut position = file.position.lock();
+                *position = position.saturating_add(bytes as u64);
+            }
+            None => {}
+        }
+    }
+
+    fn store(&self, thread: &Arc<Thread>) -> Result {
+        match self.own {
+            Some(offset) => thread.mm().write(self.va, &offset),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads up to `max` bytes, and advances the position.
+async fn take(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    position: &mut Position,
+    max: usize,
+    no_wait: bool,
+) -> Result<Vec<u8>> {
+    let mut bytes = alloc::vec![0; max.min(CHUNK)];
+    let offset = position.get(file);
+    let read =
+        ready(thread, file, PollMask::READ, no_wait, || file.ops.read(file, &mut IoBuffer::kernel(&mut bytes), offset))
+            .await?;
+    position.advance(file, read);
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Writes bytes, all of them unless an error comes in between: how many were written.
+async fn give(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    position: &mut Position,
+    bytes: &[u8],
+    no_wait: bool,
+) -> Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let offset = position.get(file);
+        let result = ready(thread, file, PollMask::WRITE, no_wait, || {
+            file.ops.write(file, &mut IoBuffer::kernel_const(&bytes[done..]), offset)
+        })
+        .await;
+        match result {
+            Ok(0) => break,
+            Ok(written) => {
+                position.advance(file, written);
+                done += written;
+            }
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Moves up to `count` bytes.
+async fn transfer(
+    thread: &Arc<Thread>,
+    from: (&OpenFile, &mut Position),
+    to: (&OpenFile, &mut Position),
+    count: usize,
+) -> Result<usize> {
+    let mut moved = 0;
+    let ((source, source_position), (target, target_position)) = (from, to);
+    while moved < count {
+        let before = source_position.get(source);
+        let bytes = match take(thread, source, source_position, count - moved, moved > 0).await {
+            Ok(bytes) if bytes.is_empty() => break,
+            Ok(bytes) => bytes,
+            Err(error) if moved == 0 => return Err(error),
+            Err(_) => break,
+        };
+        let given = give(thread, target, target_position, &bytes, false).await;
+        let written = *given.as_ref().unwrap_or(&0);
+        if written < bytes.len() {
+            // What was not written has not been read.
+            rewind(source, source_position, before.saturating_add(written as u64));
+        }
+        moved += written;
+        match given {
+            Err(error) if moved == 0 => return Err(error),
+            Ok(n) if n == bytes.len() => {}
+            _ => break,
+        }
+    }
+    Ok(moved)
+}
+
+fn rewind(file: &OpenFile, position: &mut Position, to: u64) {
+    match &mut position.own {
+        Some(offset) => *offset = to,
+        None => *file.position.lock() = to,
+    }
+}
+
+/// sendfile(2).
+pub async fn sendfile(thread: &Arc<Thread>, out: Fd, input: Fd, offset: Va, count: usize) -> Result<usize> {
+    let (from, to) = files(thread, input, out)?;
+    if to.flags() & O_APPEND != 0 || !from.ops.is_seekable() {
+        return Err(Errno::EINVAL);
+    }
+    let mut source = Position::read(thread, &from, offset)?;
+    let mut target = Position { own: None, va: Va(0) };
+    let count = count.min(MAX_TRANSFER_BYTES);
+    let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await?;
+    source.store(thread)?;
+    Ok(moved)
+}
+
+/// copy_file_range(2).
+pub async fn copy_file_range(
+    thread: &Arc<Thread>,
+    input: Fd,
+    in_offset: Va,
+    out: Fd,
+    out_offset: Va,
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (from, to) = files(thread, input, out)?;
+    if to.is_append() {
+        return Err(Errno::EBADF);
+    }
+    let (own, other) = (from.attributes()?, to.attributes()?);
+    if own.is_dir() || other.is_dir() {
+        return Err(Errno::EISDIR);
+    }
+    if !own.is_regular() || !other.is_regular() {
+        return Err(Errno::EINVAL);
+    }
+    let mut source = Position::read(thread, &from, in_offset)?;
+    let mut target = Position::read(thread, &to, out_offset)?;
+    let count = count.min(MAX_TRANSFER_BYTES);
+    if (own.dev, own.ino) == (other.dev, other.ino) {
+        let (a, b) = (source.get(&from), target.get(&to));
+        if a < b.saturating_add(count as u64) && b < a.saturating_add(count as u64) && count > 0 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await?;
+    source.store(thread)?;
+    target.store(thread)?;
+    Ok(moved)
+}
+
+const SPLICE_FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+
+/// splice(2).
+pub async fn splice(
+    thread: &Arc<Thread>,
+    input: Fd,
+    in_offset: Va,
+    out: Fd,
+    out_offset: Va,
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
+    if flags & !SPLICE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if count == 0 {
+        return Ok(0);
+    }
+    let (from, to) = files(thread, input, out)?;
+    let no_wait = flags & SPLICE_F_NONBLOCK != 0;
+    let (source, target) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>());
+    if source.is_some() && in_offset.0 != 0 || target.is_some() && out_offset.0 != 0 {
+        return Err(Errno::ESPIPE);
+    }
+    match (source, target) {
+        (None, None) => Err(Errno::EINVAL),
+        (Some(source), Some(target)) if source.is_same_pipe(target) => Err(Errno::EINVAL),
+        (Some(source), _) => {
+            if to.is_append() {
+                return Err(Errno::EINVAL);
+            }
+            let mut position = Position::read(thread, &to, out_offset)?;
+            let wanted = match target {
+                Some(target) => ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?,
+                None => count.min(CHUNK),
+            };
+            let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.take(wanted)).await?;
+            let given = give(thread, &to, &mut position, &bytes, no_wait).await;
+            let written = *given.as_ref().unwrap_or(&0);
+            source.put_back(bytes[written..].to_vec());
+            position.store(thread)?;
+            given
+        }
+        (None, Some(target)) => {
+            let mut position = Position::read(thread, &from, in_offset)?;
+            let room = ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
+            let bytes = take(thread, &from, &mut position, room, no_wait).await?;
+            let moved = bytes.len();
+            if moved > 0 {
+                target.push(bytes);
+            }
+            position.store(thread)?;
+            Ok(moved)
+        }
+    }
+}
+
+/// tee(2).
+pub async fn tee(thread: &Arc<Thread>, input: Fd, out: Fd, count: usize, flags: u32) -> Result<usize> {
+    if flags & !SPLICE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (from, to) = files(thread, input, out)?;
+    let (Some(source), Some(target)) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>()) else {
+        return Err(Errno::EINVAL);
+    };
+    if source.is_same_pipe(target) {
+        return Err(Errno::EINVAL);
+    }
+    if count == 0 {
+        return Ok(0);
+    }
+    let no_wait = flags & SPLICE_F_NONBLOCK != 0;
+    let room = ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
+    let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.copy(room)).await?;
+    let copied = bytes.len();
+    if copied > 0 {
+        target.push(bytes);
+    }
+    Ok(copied)
+}
+
+/// vmsplice(2): the pages are copied, whether they are given or not.
+pub async fn vmsplice(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, flags: u32) -> Result<usize> {
+    if flags & !SPLICE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = thread.files().get(fd)?;
+    let pipe = file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?;
+    let mut buffer = vectored(thread, vectors, count)?;
+    let no_wait = flags & SPLICE_F_NONBLOCK != 0;
+    if file.is_readable() {
+        let bytes = ready(thread, &file, PollMask::READ, no_wait, || pipe.take(buffer.remaining())).await?;
+        let stored = buffer.put(&bytes)?;
+        pipe.put_back(bytes[stored..].to_vec());
+        return Ok(stored);
+    }
+    let mut moved = 0;
+    while buffer.remaining() > 0 {
+        let wanted = buffer.remaining().min(CHUNK);
+        let room = match ready(thread, &file, PollMask::WRITE, no_wait, || pipe.room(wanted)).await {
+            Ok(room) => room,
+            Err(error) if moved == 0 => return Err(error),
+            Err(_) => break,
+        };
+        let bytes = buffer.take_vec(room)?;
+        moved += bytes.len();
+        pipe.push(bytes);
+    }
+    Ok(moved)
+}

@@ -1,0 +1,227 @@
+//! Sockets: making, naming and connecting them. Messages are in [`super::message`], options in [`super::sockopt`].
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_PATH};
+use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNIX, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM};
+use qlib::Va;
+
+use super::install;
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, OpenFile};
+use crate::net::message::Credentials;
+use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address};
+use crate::task::Thread;
+use crate::wait::{PollMask, block_on};
+
+/// SOCK_* bits that are not flags.
+const KIND_MASK: u32 = 0xf;
+/// CAP_NET_BIND_SERVICE.
+const CAP_NET_BIND_SERVICE: u32 = 10;
+/// CAP_NET_RAW.
+const CAP_NET_RAW: u32 = 13;
+/// IPPROTO_MAX.
+const PROTOCOLS: u32 = 263;
+/// The first port that needs no privilege.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
+/// The file of `fd`, which is a socket: EBADF, ENOTSOCK. Hand it to [`of`].
+pub(super) fn file(thread: &Thread, fd: Fd) -> Result<Arc<OpenFile>> {
+    let file = thread.files().get(fd)?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
+    of(&file)?;
+    Ok(file)
+}
+
+/// The socket behind a file. ENOTSOCK.
+pub(super) fn of(file: &OpenFile) -> Result<&Socket> {
+    file.downcast::<Socket>().ok_or(Errno::ENOTSOCK)
+}
+
+/// What an interrupted or timed-out wait ends with: `late` at the timeout; restarted only without one (signal(7)).
+pub(super) fn after_wait<T>(result: Result<T>, deadline: Option<u64>, late: Errno) -> Result<T> {
+    match result {
+        Err(Errno::ETIMEDOUT) if deadline.is_some() => Err(late),
+        Err(Errno::ERESTARTSYS) if deadline.is_some() => Err(Errno::EINTR),
+        result => result,
+    }
+}
+
+fn split_kind(kind: u32) -> Result<(u32, u32)> {
+    let flags = kind & !KIND_MASK;
+    if flags & !(O_NONBLOCK | O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok((kind & KIND_MASK, flags))
+}
+
+/// The kinds of AF_UNIX sockets; Linux makes SOCK_RAW a datagram socket.
+fn unix_kind(kind: u32, protocol: u32) -> Result<u32> {
+    if protocol != 0 && protocol != AF_UNIX {
+        return Err(Errno::EPROTONOSUPPORT);
+    }
+    match kind {
+        SOCK_STREAM | SOCK_DGRAM | SOCK_SEQPACKET => Ok(kind),
+        SOCK_RAW => Ok(SOCK_DGRAM),
+        _ => Err(Errno::ESOCKTNOSUPPORT),
+    }
+}
+
+/// socket(2).
+pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Result<usize> {
+    let (kind, flags) = split_kind(kind)?;
+    let family = if domain == AF_UNIX {
+        Family::Unix(UnixSocket::new(unix_kind(kind, protocol)?))
+    } else {
+        let is_internet = matches!(domain, AF_INET | AF_INET6);
+        if is_internet && protocol >= PROTOCOLS {
+            return Err(Errno::EINVAL);
+        }
+        if kind == SOCK_RAW && is_internet && !thread.creds().has_cap(CAP_NET_RAW) {
+            return Err(Errno::EPERM);
+        }
+        Family::Host(HostSocket::new(domain, kind, protocol)?)
+    };
+    install::one(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)
+}
+
+/// socketpair(2).
+pub fn socketpair(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32, fds: Va) -> Result<usize> {
+    let (kind, flags) = split_kind(kind)?;
+    if domain != AF_UNIX {
+        return Err(if matches!(domain, AF_INET | AF_INET6) { Errno::EOPNOTSUPP } else { Errno::EAFNOSUPPORT });
+    }
+    let (one, two) = UnixSocket::pair(unix_kind(kind, protocol)?, Credentials::of(thread));
+    let [one, two] = [one, two].map(|socket| Socket::file(Family::Unix(socket), flags));
+    install::pair(thread, one, two, flags & O_CLOEXEC != 0, fds)
+}
+
+/// bind(2).
+pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let address = address::read(thread, addr, length)?;
+    match &of(&file)?.family {
+        Family::Unix(unix) => unix.bind(thread, &address)?,
+        Family::Host(host) => {
+            let port = address::port(&address).unwrap_or(0);
+            if (1..FIRST_UNPRIVILEGED_PORT).contains(&port) && !thread.creds().has_cap(CAP_NET_BIND_SERVICE) {
+                return Err(Errno::EACCES);
+            }
+            host.bind(&address)?;
+        }
+    }
+    Ok(0)
+}
+
+/// listen(2).
+pub fn listen(thread: &Arc<Thread>, fd: Fd, backlog: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    match &of(&file)?.family {
+        Family::Unix(unix) => unix.listen(backlog, Credentials::of(thread))?,
+        Family::Host(host) => host.listen(backlog)?,
+    }
+    Ok(0)
+}
+
+/// accept(2).
+pub async fn accept(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va) -> Result<usize> {
+    accept4(thread, fd, addr, length, 0).await
+}
+
+/// accept4(2).
+pub async fn accept4(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va, flags: u32) -> Result<usize> {
+    if flags & !(O_NONBLOCK | O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = file(thread, fd)?;
+    let socket = of(&file)?;
+    let attempt = || match &socket.family {
+        Family::Host(host) => host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from)),
+        Family::Unix(unix) => unix.accept().map(|new| {
+            let from = new.name(true).unwrap_or_default();
+            (Family::Unix(new), from)
+        }),
+    };
+    let (family, from) = if file.is_nonblocking() {
+        attempt()?
+    } else {
+        let deadline = socket.deadline(Direction::Receive);
+        let result = block_on(thread, &[socket.events()], PollMask::READ, deadline, attempt).await;
+        after_wait(result, deadline, Errno::EAGAIN)?
+    };
+    let new = install::fd(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)?;
+    if let Err(error) = address::write(thread, addr, length, &from) {
+        drop(thread.files().remove(new));
+        return Err(error);
+    }
+    Ok(new as usize)
+}
+
+/// connect(2).
+pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let socket = of(&file)?;
+    let to = address::read(thread, addr, length)?;
+    let deadline = socket.deadline(Direction::Send);
+    match &socket.family {
+        Family::Host(host) if file.is_nonblocking() => host.connect(&to)?,
+        Family::Host(host) => {
+            let attempt = || match host.connect(&to) {
+                Err(Errno::EINPROGRESS | Errno::EALREADY) => Err(Errno::EAGAIN),
+                result => result,
+            };
+            let result = block_on(thread, &[socket.events()], PollMask::WRITE, deadline, attempt).await;
+            after_wait(result, deadline, Errno::EINPROGRESS)?;
+        }
+        Family::Unix(unix) if file.is_nonblocking() => {
+            let listener = unix.resolve(thread, &to)?;
+            unix.connect(listener.as_ref(), Credentials::of(thread))?;
+        }
+        Family::Unix(unix) => {
+            let listener = unix.resolve(thread, &to)?;
+            let queue = listener.as_ref().map_or(socket.events(), |l| l.events());
+            let attempt = || unix.connect(listener.as_ref(), Credentials::of(thread));
+            let result = block_on(thread, &[queue], PollMask::WRITE, deadline, attempt).await;
+            after_wait(result, deadline, Errno::EAGAIN)?;
+        }
+    }
+    Ok(0)
+}
+
+/// shutdown(2).
+pub fn shutdown(thread: &Arc<Thread>, fd: Fd, how: u32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    if how > 2 {
+        return Err(Errno::EINVAL);
+    }
+    match &of(&file)?.family {
+        Family::Unix(unix) => unix.shutdown(how)?,
+        Family::Host(host) => host.shutdown(how)?,
+    }
+    Ok(0)
+}
+
+fn name(thread: &Thread, fd: Fd, addr: Va, length: Va, of_peer: bool) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let name = match &of(&file)?.family {
+        Family::Unix(unix) => unix.name(of_peer)?,
+        Family::Host(host) => host.name(of_peer)?,
+    };
+    if addr.0 == 0 {
+        return Err(Errno::EFAULT);
+    }
+    address::write(thread, addr, length, &name)?;
+    Ok(0)
+}
+
+/// getsockname(2).
+pub fn getsockname(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va) -> Result<usize> {
+    name(thread, fd, addr, length, false)
+}
+
+/// getpeername(2).
+pub fn getpeername(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va) -> Result<usize> {
+    name(thread, fd, addr, length, true)
+}

@@ -1,0 +1,74 @@
+//! Socket options: getsockopt(2), setsockopt(2).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::{SO_PEERCRED, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD, SOL_SOCKET};
+use qlib::Va;
+use zerocopy::IntoBytes;
+
+use super::socket::{file, of};
+use crate::abi::TimeVal;
+use crate::errno::{Errno, Result};
+use crate::fs::Fd;
+use crate::net::{Direction, Family};
+use crate::task::Thread;
+
+/// The longest value of an option.
+const MAX_VALUE: usize = 4096;
+
+fn timeout_of(level: u32, option: u32) -> Option<Direction> {
+    match (level, option) {
+        (SOL_SOCKET, SO_RCVTIMEO_OLD | SO_RCVTIMEO_NEW) => Some(Direction::Receive),
+        (SOL_SOCKET, SO_SNDTIMEO_OLD | SO_SNDTIMEO_NEW) => Some(Direction::Send),
+        _ => None,
+    }
+}
+
+/// getsockopt(2).
+pub fn getsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: Va, length: Va) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let socket = of(&file)?;
+    let mm = thread.mm();
+    let room = usize::try_from(mm.read::<i32>(length)?).map_err(|_| Errno::EINVAL)?;
+    let bytes: Vec<u8> = match (timeout_of(level, option), &socket.family) {
+        (Some(direction), _) => TimeVal::from_ns(socket.timeout_ns(direction)).as_bytes().to_vec(),
+        (None, Family::Unix(unix)) => unix.option(level, option)?,
+        // Nobody: the peer is not of this container.
+        (None, Family::Host(_)) if (level, option) == (SOL_SOCKET, SO_PEERCRED) => {
+            [0u32, u32::MAX, u32::MAX].as_bytes().to_vec()
+        }
+        (None, Family::Host(host)) => host.option(level, option, room.min(MAX_VALUE))?,
+    };
+    let bytes = &bytes[..bytes.len().min(room)];
+    mm.write_bytes(value, bytes)?;
+    mm.write(length, &(bytes.len() as u32))?;
+    Ok(0)
+}
+
+/// setsockopt(2).
+pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: Va, length: i32) -> Result<usize> {
+    let file = file(thread, fd)?;
+    let socket = of(&file)?;
+    let mm = thread.mm();
+    let length = usize::try_from(length).map_err(|_| Errno::EINVAL)?;
+    if let Some(direction) = timeout_of(level, option) {
+        if length < size_of::<TimeVal>() {
+            return Err(Errno::EINVAL);
+        }
+        let time = mm.read::<TimeVal>(value)?;
+        if !(0..1_000_000).contains(&time.usec) {
+            return Err(Errno::EDOM);
+        }
+        // A negative time, as Linux has it, means not to wait at all: the shortest wait stands for that.
+        socket.set_timeout_ns(direction, if time.sec < 0 { 1 } else { time.to_ns()? });
+        return Ok(0);
+    }
+    let mut bytes = alloc::vec![0; length.min(MAX_VALUE)];
+    mm.read_bytes(value, &mut bytes)?;
+    match &socket.family {
+        Family::Unix(unix) => unix.set_option(level, option, &bytes)?,
+        Family::Host(host) => host.set_option(level, option, &bytes)?,
+    }
+    Ok(0)
+}

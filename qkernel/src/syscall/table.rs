@@ -1,0 +1,447 @@
+//! The system-call table: number, name, and the function that serves it. One line a call, by number.
+//!
+//! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. Argument names are those of the man page; their types are the
+//! function's. From here also come the names for logs and `doc/compatibility.md`.
+
+use alloc::sync::Arc;
+
+use super::args::FromArg;
+#[allow(unused_imports)]
+use super::*;
+use crate::errno::{Errno, Result};
+use crate::task::Thread;
+
+/// The arguments of one call, handed out in order.
+struct Args {
+    values: [u64; 6],
+    next: usize,
+}
+
+impl Args {
+    fn next<T: FromArg>(&mut self) -> T {
+        let value = self.values[self.next];
+        self.next += 1;
+        T::from_arg(value)
+    }
+}
+
+macro_rules! serve {
+    (none $thread:ident $args:ident [] []) => {
+        Err(Errno::ENOSYS)
+    };
+    (plain $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {{
+        $(let $arg = $args.next();)*
+        $($function)::*($thread, $($arg),*)
+    }};
+    (r#async $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {{
+        $(let $arg = $args.next();)*
+        $($function)::*($thread, $($arg),*).await
+    }};
+}
+
+macro_rules! table {
+    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*);)*) => {
+        /// Serves one system call.
+        pub async fn dispatch(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Result<usize> {
+            #[allow(unused_mut, unused_variables)]
+            let mut args = Args { values, next: 0 };
+            match nr {
+                $($nr => serve!($kind thread args [$($function)*] [$($arg)*]),)*
+                _ => Err(Errno::ENOSYS),
+            }
+        }
+
+        /// Every call of the table: number, name, "plain", "async" or "none".
+        pub const TABLE: &[(u64, &str, &str)] = &[$(($nr, stringify!($name), stringify!($kind)),)*];
+    };
+}
+
+table! {
+    0 read => r#async rw::read (fd, buf, count);
+    1 write => r#async rw::write (fd, buf, count);
+    2 open => r#async open::open (path, flags, mode);
+    3 close => plain open::close (fd);
+    4 stat => plain stat::stat (path, statbuf);
+    5 fstat => plain stat::fstat (fd, statbuf);
+    6 lstat => plain stat::lstat (path, statbuf);
+    7 poll => r#async poll::poll (fds, count, timeout);
+    8 lseek => plain rw::lseek (fd, offset, whence);
+    9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset);
+    10 mprotect => plain memory::mprotect (addr, len, prot);
+    11 munmap => plain memory::munmap (addr, length);
+    12 brk => plain memory::brk (addr);
+    13 rt_sigaction => plain signal::rt_sigaction (signum, act, oldact, sigsetsize);
+    14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
+    15 rt_sigreturn => r#async signal::rt_sigreturn ();
+    16 ioctl => plain fcntl::ioctl (fd, op, argp);
+    17 pread64 => r#async rw::pread64 (fd, buf, count, offset);
+    18 pwrite64 => r#async rw::pwrite64 (fd, buf, count, offset);
+    19 readv => r#async rw::readv (fd, iov, iovcnt);
+    20 writev => r#async rw::writev (fd, iov, iovcnt);
+    21 access => plain stat::access (path, mode);
+    22 pipe => plain pipe::pipe (fds);
+    23 select => r#async poll::select (count, read, write, exceptional, timeout);
+    24 sched_yield => r#async sched::sched_yield ();
+    25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address);
+    26 msync => plain memory::msync (addr, length, flags);
+    27 mincore => plain memory::mincore (addr, length, vec);
+    28 madvise => plain memory::madvise (addr, length, advice);
+    29 shmget => none ();
+    30 shmat => none ();
+    31 shmctl => none ();
+    32 dup => plain fcntl::dup (oldfd);
+    33 dup2 => plain fcntl::dup2 (oldfd, newfd);
+    34 pause => r#async signal::pause ();
+    35 nanosleep => r#async clock::nanosleep (request, remaining);
+    36 getitimer => plain timers::getitimer (which, value);
+    37 alarm => plain timers::alarm (seconds);
+    38 setitimer => plain timers::setitimer (which, new, old);
+    39 getpid => plain ids::getpid ();
+    40 sendfile => r#async sendfile::sendfile (out_fd, in_fd, offset, count);
+    41 socket => plain socket::socket (domain, kind, protocol);
+    42 connect => r#async socket::connect (fd, addr, length);
+    43 accept => r#async socket::accept (fd, addr, length);
+    44 sendto => r#async message::sendto (fd, buf, length, flags, addr, addr_len);
+    45 recvfrom => r#async message::recvfrom (fd, buf, length, flags, addr, addr_len);
+    46 sendmsg => r#async message::sendmsg (fd, message, flags);
+    47 recvmsg => r#async message::recvmsg (fd, message, flags);
+    48 shutdown => plain socket::shutdown (fd, how);
+    49 bind => plain socket::bind (fd, addr, length);
+    50 listen => plain socket::listen (fd, backlog);
+    51 getsockname => plain socket::getsockname (fd, addr, length);
+    52 getpeername => plain socket::getpeername (fd, addr, length);
+    53 socketpair => plain socket::socketpair (domain, kind, protocol, fds);
+    54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
+    55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
+    56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls);
+    57 fork => r#async clone::fork ();
+    58 vfork => r#async clone::vfork ();
+    59 execve => r#async exec::execve (pathname, argv, envp);
+    60 exit => plain exit::exit (status);
+    61 wait4 => r#async wait::wait4 (pid, wstatus, options, rusage);
+    62 kill => plain signal::kill (pid, sig);
+    63 uname => plain sysinfo::uname (buf);
+    64 semget => none ();
+    65 semop => none ();
+    66 semctl => none ();
+    67 shmdt => none ();
+    68 msgget => none ();
+    69 msgsnd => none ();
+    70 msgrcv => none ();
+    71 msgctl => none ();
+    72 fcntl => r#async fcntl::fcntl (fd, op, arg);
+    73 flock => r#async lock::flock (fd, op);
+    74 fsync => plain attr::fsync (fd);
+    75 fdatasync => plain attr::fdatasync (fd);
+    76 truncate => plain attr::truncate (path, length);
+    77 ftruncate => plain attr::ftruncate (fd, length);
+    78 getdents => plain dir::getdents (fd, dirp, count);
+    79 getcwd => plain dir::getcwd (buf, size);
+    80 chdir => plain dir::chdir (path);
+    81 fchdir => plain dir::fchdir (fd);
+    82 rename => plain link::rename (oldpath, newpath);
+    83 mkdir => plain dir::mkdir (path, mode);
+    84 rmdir => plain dir::rmdir (path);
+    85 creat => r#async open::creat (path, mode);
+    86 link => plain link::link (oldpath, newpath);
+    87 unlink => plain link::unlink (path);
+    88 symlink => plain link::symlink (target, linkpath);
+    89 readlink => plain stat::readlink (path, buf, bufsiz);
+    90 chmod => plain attr::chmod (path, mode);
+    91 fchmod => plain attr::fchmod (fd, mode);
+    92 chown => plain attr::chown (path, owner, group);
+    93 fchown => plain attr::fchown (fd, owner, group);
+    94 lchown => plain attr::lchown (path, owner, group);
+    95 umask => plain dir::umask (mask);
+    96 gettimeofday => plain clock::gettimeofday (value, zone);
+    97 getrlimit => plain rlimit::getrlimit (resource, rlim);
+    98 getrusage => plain sysinfo::getrusage (who, usage);
+    99 sysinfo => plain sysinfo::sysinfo (info);
+    100 times => plain sysinfo::times (buf);
+    101 ptrace => plain misc::refuse ();
+    102 getuid => plain creds::getuid ();
+    103 syslog => plain misc::syslog (r#type, bufp, len);
+    104 getgid => plain creds::getgid ();
+    105 setuid => plain creds::setuid (uid);
+    106 setgid => plain creds::setgid (gid);
+    107 geteuid => plain creds::geteuid ();
+    108 getegid => plain creds::getegid ();
+    109 setpgid => plain ids::setpgid (pid, pgid);
+    110 getppid => plain ids::getppid ();
+    111 getpgrp => plain ids::getpgrp ();
+    112 setsid => plain ids::setsid ();
+    113 setreuid => plain creds::setreuid (ruid, euid);
+    114 setregid => plain creds::setregid (rgid, egid);
+    115 getgroups => plain creds::getgroups (size, list);
+    116 setgroups => plain creds::setgroups (size, list);
+    117 setresuid => plain creds::setresuid (ruid, euid, suid);
+    118 getresuid => plain creds::getresuid (ruid, euid, suid);
+    119 setresgid => plain creds::setresgid (rgid, egid, sgid);
+    120 getresgid => plain creds::getresgid (rgid, egid, sgid);
+    121 getpgid => plain ids::getpgid (pid);
+    122 setfsuid => plain creds::setfsuid (fsuid);
+    123 setfsgid => plain creds::setfsgid (fsgid);
+    124 getsid => plain ids::getsid (pid);
+    125 capget => plain creds::capget (hdrp, datap);
+    126 capset => plain creds::capset (hdrp, datap);
+    127 rt_sigpending => plain signal::rt_sigpending (set, sigsetsize);
+    128 rt_sigtimedwait => r#async signal::rt_sigtimedwait (set, info, timeout, sigsetsize);
+    129 rt_sigqueueinfo => plain signal::rt_sigqueueinfo (tgid, sig, info);
+    130 rt_sigsuspend => r#async signal::rt_sigsuspend (mask, sigsetsize);
+    131 sigaltstack => r#async signal::sigaltstack (ss, old_ss);
+    132 utime => plain attr::utime (path, times);
+    133 mknod => plain link::mknod (path, mode, dev);
+    134 uselib => none ();
+    135 personality => plain misc::personality (persona);
+    136 ustat => none ();
+    137 statfs => plain stat::statfs (path, buf);
+    138 fstatfs => plain stat::fstatfs (fd, buf);
+    139 sysfs => none ();
+    140 getpriority => plain sched::getpriority (which, who);
+    141 setpriority => plain sched::setpriority (which, who, prio);
+    142 sched_setparam => plain sched::sched_setparam (pid, param);
+    143 sched_getparam => plain sched::sched_getparam (pid, param);
+    144 sched_setscheduler => plain sched::sched_setscheduler (pid, policy, param);
+    145 sched_getscheduler => plain sched::sched_getscheduler (pid);
+    146 sched_get_priority_max => plain sched::sched_get_priority_max (policy);
+    147 sched_get_priority_min => plain sched::sched_get_priority_min (policy);
+    148 sched_rr_get_interval => plain sched::sched_rr_get_interval (pid, tp);
+    149 mlock => plain memory::mlock (addr, len);
+    150 munlock => plain memory::munlock (addr, len);
+    151 mlockall => plain memory::mlockall (flags);
+    152 munlockall => plain memory::munlockall ();
+    153 vhangup => plain misc::vhangup ();
+    154 modify_ldt => none ();
+    155 pivot_root => none ();
+    156 _sysctl => none ();
+    157 prctl => plain prctl::prctl (option, arg2, arg3, arg4, arg5);
+    158 arch_prctl => r#async prctl::arch_prctl (code, addr);
+    159 adjtimex => none ();
+    160 setrlimit => plain rlimit::setrlimit (resource, rlim);
+    161 chroot => plain dir::chroot (path);
+    162 sync => plain attr::sync ();
+    163 acct => none ();
+    164 settimeofday => plain clock::settimeofday (value, zone);
+    165 mount => plain mount::mount (source, target, filesystemtype, mountflags, data);
+    166 umount2 => plain mount::umount2 (target, flags);
+    167 swapon => none ();
+    168 swapoff => none ();
+    169 reboot => none ();
+    170 sethostname => plain sysinfo::sethostname (name, len);
+    171 setdomainname => plain sysinfo::setdomainname (name, len);
+    172 iopl => none ();
+    173 ioperm => none ();
+    174 create_module => none ();
+    175 init_module => none ();
+    176 delete_module => none ();
+    177 get_kernel_syms => none ();
+    178 query_module => none ();
+    179 quotactl => none ();
+    180 nfsservctl => none ();
+    181 getpmsg => none ();
+    182 putpmsg => none ();
+    183 afs_syscall => none ();
+    184 tuxcall => none ();
+    185 security => none ();
+    186 gettid => plain ids::gettid ();
+    187 readahead => plain attr::readahead (fd, offset, count);
+    188 setxattr => plain xattr::setxattr (path, name, value, size, flags);
+    189 lsetxattr => plain xattr::lsetxattr (path, name, value, size, flags);
+    190 fsetxattr => plain xattr::fsetxattr (fd, name, value, size, flags);
+    191 getxattr => plain xattr::getxattr (path, name, value, size);
+    192 lgetxattr => plain xattr::lgetxattr (path, name, value, size);
+    193 fgetxattr => plain xattr::fgetxattr (fd, name, value, size);
+    194 listxattr => plain xattr::listxattr (path, list, size);
+    195 llistxattr => plain xattr::llistxattr (path, list, size);
+    196 flistxattr => plain xattr::flistxattr (fd, list, size);
+    197 removexattr => plain xattr::removexattr (path, name);
+    198 lremovexattr => plain xattr::lremovexattr (path, name);
+    199 fremovexattr => plain xattr::fremovexattr (fd, name);
+    200 tkill => plain signal::tkill (tid, sig);
+    201 time => plain clock::time (out);
+    202 futex => r#async futex::futex (uaddr, op, val, timeout, uaddr2, val3);
+    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask);
+    204 sched_getaffinity => plain sched::sched_getaffinity (pid, cpusetsize, mask);
+    205 set_thread_area => none ();
+    206 io_setup => none ();
+    207 io_destroy => none ();
+    208 io_getevents => none ();
+    209 io_submit => none ();
+    210 io_cancel => none ();
+    211 get_thread_area => none ();
+    212 lookup_dcookie => none ();
+    213 epoll_create => plain epoll::epoll_create (size);
+    214 epoll_ctl_old => none ();
+    215 epoll_wait_old => none ();
+    216 remap_file_pages => none ();
+    217 getdents64 => plain dir::getdents64 (fd, dirp, count);
+    218 set_tid_address => plain ids::set_tid_address (tidptr);
+    219 restart_syscall => r#async signal::restart_syscall (arg0, arg1, arg2, arg3, arg4, arg5);
+    220 semtimedop => none ();
+    221 fadvise64 => plain attr::fadvise64 (fd, offset, len, advice);
+    222 timer_create => plain timers::timer_create (clock, event, id);
+    223 timer_settime => plain timers::timer_settime (id, flags, new, old);
+    224 timer_gettime => plain timers::timer_gettime (id, value);
+    225 timer_getoverrun => plain timers::timer_getoverrun (id);
+    226 timer_delete => plain timers::timer_delete (id);
+    227 clock_settime => plain clock::clock_settime (clock, value);
+    228 clock_gettime => plain clock::clock_gettime (clock, out);
+    229 clock_getres => plain clock::clock_getres (clock, out);
+    230 clock_nanosleep => r#async clock::clock_nanosleep (clock, flags, request, remaining);
+    231 exit_group => plain exit::exit_group (status);
+    232 epoll_wait => r#async epoll::epoll_wait (epfd, events, maxevents, timeout);
+    233 epoll_ctl => plain epoll::epoll_ctl (epfd, op, fd, event);
+    234 tgkill => plain signal::tgkill (tgid, tid, sig);
+    235 utimes => plain attr::utimes (path, times);
+    236 vserver => none ();
+    237 mbind => none ();
+    238 set_mempolicy => none ();
+    239 get_mempolicy => none ();
+    240 mq_open => none ();
+    241 mq_unlink => none ();
+    242 mq_timedsend => none ();
+    243 mq_timedreceive => none ();
+    244 mq_notify => none ();
+    245 mq_getsetattr => none ();
+    246 kexec_load => none ();
+    247 waitid => r#async wait::waitid (idtype, id, infop, options, rusage);
+    248 add_key => none ();
+    249 request_key => none ();
+    250 keyctl => none ();
+    251 ioprio_set => plain sched::ioprio_set (which, who, ioprio);
+    252 ioprio_get => plain sched::ioprio_get (which, who);
+    253 inotify_init => plain inotify::inotify_init ();
+    254 inotify_add_watch => plain inotify::inotify_add_watch (fd, path, mask);
+    255 inotify_rm_watch => plain inotify::inotify_rm_watch (fd, wd);
+    256 migrate_pages => none ();
+    257 openat => r#async open::openat (dirfd, path, flags, mode);
+    258 mkdirat => plain dir::mkdirat (dirfd, path, mode);
+    259 mknodat => plain link::mknodat (dirfd, path, mode, dev);
+    260 fchownat => plain attr::fchownat (dirfd, path, owner, group, flags);
+    261 futimesat => plain attr::futimesat (dirfd, path, times);
+    262 newfstatat => plain stat::newfstatat (dirfd, path, statbuf, flags);
+    263 unlinkat => plain link::unlinkat (dirfd, path, flags);
+    264 renameat => plain link::renameat (olddirfd, oldpath, newdirfd, newpath);
+    265 linkat => plain link::linkat (olddirfd, oldpath, newdirfd, newpath, flags);
+    266 symlinkat => plain link::symlinkat (target, newdirfd, linkpath);
+    267 readlinkat => plain stat::readlinkat (dirfd, path, buf, bufsiz);
+    268 fchmodat => plain attr::fchmodat (dirfd, path, mode);
+    269 faccessat => plain stat::faccessat (dirfd, path, mode);
+    270 pselect6 => r#async poll::pselect6 (count, read, write, exceptional, timeout, sigmask);
+    271 ppoll => r#async poll::ppoll (fds, count, timeout, sigmask, size);
+    272 unshare => plain misc::unshare (flags);
+    273 set_robust_list => plain futex::set_robust_list (head, length);
+    274 get_robust_list => plain futex::get_robust_list (tid, head, length);
+    275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
+    276 tee => r#async sendfile::tee (fd_in, fd_out, size, flags);
+    277 sync_file_range => plain attr::sync_file_range (fd, offset, nbytes, flags);
+    278 vmsplice => r#async sendfile::vmsplice (fd, iov, nr_segs, flags);
+    279 move_pages => none ();
+    280 utimensat => plain attr::utimensat (dirfd, path, times, flags);
+    281 epoll_pwait => r#async epoll::epoll_pwait (epfd, events, maxevents, timeout, sigmask, size);
+    282 signalfd => plain signalfd::signalfd (fd, mask, size);
+    283 timerfd_create => plain timers::timerfd_create (clock, flags);
+    284 eventfd => plain pipe::eventfd (initval);
+    285 fallocate => plain attr::fallocate (fd, mode, offset, len);
+    286 timerfd_settime => plain timers::timerfd_settime (fd, flags, new, old);
+    287 timerfd_gettime => plain timers::timerfd_gettime (fd, value);
+    288 accept4 => r#async socket::accept4 (fd, addr, length, flags);
+    289 signalfd4 => plain signalfd::signalfd4 (fd, mask, size, flags);
+    290 eventfd2 => plain pipe::eventfd2 (initval, flags);
+    291 epoll_create1 => plain epoll::epoll_create1 (flags);
+    292 dup3 => plain fcntl::dup3 (oldfd, newfd, flags);
+    293 pipe2 => plain pipe::pipe2 (fds, flags);
+    294 inotify_init1 => plain inotify::inotify_init1 (flags);
+    295 preadv => r#async rw::preadv (fd, iov, iovcnt, offset);
+    296 pwritev => r#async rw::pwritev (fd, iov, iovcnt, offset);
+    297 rt_tgsigqueueinfo => plain signal::rt_tgsigqueueinfo (tgid, tid, sig, info);
+    298 perf_event_open => none ();
+    299 recvmmsg => r#async message::recvmmsg (fd, messages, count, flags, timeout);
+    300 fanotify_init => none ();
+    301 fanotify_mark => none ();
+    302 prlimit64 => plain rlimit::prlimit64 (pid, resource, new_limit, old_limit);
+    303 name_to_handle_at => plain stat::name_to_handle_at (dirfd, path, handle, mount_id, flags);
+    304 open_by_handle_at => none ();
+    305 clock_adjtime => none ();
+    306 syncfs => plain attr::syncfs (fd);
+    307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
+    308 setns => plain misc::setns (fd, nstype);
+    309 getcpu => plain sysinfo::getcpu (cpu, node);
+    310 process_vm_readv => plain misc::refuse ();
+    311 process_vm_writev => plain misc::refuse ();
+    312 kcmp => plain misc::refuse ();
+    313 finit_module => none ();
+    314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
+    315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
+    316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
+    317 seccomp => plain misc::seccomp (operation, flags, args);
+    318 getrandom => plain misc::getrandom (buf, buflen, flags);
+    319 memfd_create => plain memfd::memfd_create (name, flags);
+    320 kexec_file_load => none ();
+    321 bpf => none ();
+    322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags);
+    323 userfaultfd => none ();
+    324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
+    325 mlock2 => plain memory::mlock2 (addr, len, flags);
+    326 copy_file_range => r#async sendfile::copy_file_range (fd_in, off_in, fd_out, off_out, size, flags);
+    327 preadv2 => r#async rw::preadv2 (fd, iov, iovcnt, offset, high, flags);
+    328 pwritev2 => r#async rw::pwritev2 (fd, iov, iovcnt, offset, high, flags);
+    329 pkey_mprotect => none ();
+    330 pkey_alloc => none ();
+    331 pkey_free => none ();
+    332 statx => plain stat::statx (dirfd, path, flags, mask, statxbuf);
+    333 io_pgetevents => none ();
+    334 rseq => plain ids::rseq (rseq, rseq_len, flags, sig);
+    335 uretprobe => none ();
+    424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
+    425 io_uring_setup => none ();
+    426 io_uring_enter => none ();
+    427 io_uring_register => none ();
+    428 open_tree => none ();
+    429 move_mount => none ();
+    430 fsopen => none ();
+    431 fsconfig => none ();
+    432 fsmount => none ();
+    433 fspick => none ();
+    434 pidfd_open => plain wait::pidfd_open (pid, flags);
+    435 clone3 => r#async clone::clone3 (cl_args, size);
+    436 close_range => plain open::close_range (first, last, flags);
+    437 openat2 => r#async open::openat2 (dirfd, path, how, size);
+    438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);
+    439 faccessat2 => plain stat::faccessat2 (dirfd, path, mode, flags);
+    440 process_madvise => none ();
+    441 epoll_pwait2 => r#async epoll::epoll_pwait2 (epfd, events, maxevents, timeout, sigmask, size);
+    442 mount_setattr => none ();
+    443 quotactl_fd => none ();
+    444 landlock_create_ruleset => none ();
+    445 landlock_add_rule => none ();
+    446 landlock_restrict_self => none ();
+    447 memfd_secret => none ();
+    448 process_mrelease => none ();
+    449 futex_waitv => r#async futex::futex_waitv (waiters, count, flags, timeout, clock);
+    450 set_mempolicy_home_node => none ();
+    451 cachestat => none ();
+    452 fchmodat2 => plain attr::fchmodat2 (dirfd, path, mode, flags);
+    453 map_shadow_stack => none ();
+    454 futex_wake => none ();
+    455 futex_wait => none ();
+    456 futex_requeue => none ();
+    457 statmount => none ();
+    458 listmount => none ();
+    459 lsm_get_self_attr => none ();
+    460 lsm_set_self_attr => none ();
+    461 lsm_list_modules => none ();
+    462 mseal => none ();
+    463 setxattrat => none ();
+    464 getxattrat => none ();
+    465 listxattrat => none ();
+    466 removexattrat => none ();
+    467 open_tree_attr => none ();
+    468 file_getattr => none ();
+    469 file_setattr => none ();
+}
+
+/// The name of call `nr`, for logs.
+pub fn name(nr: u64) -> &'static str {
+    TABLE.iter().find(|(n, _, _)| *n == nr).map_or("?", |(_, name, _)| name)
+}

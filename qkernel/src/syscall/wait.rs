@@ -1,0 +1,140 @@
+//! wait4(2), waitid(2), and process file descriptors.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    __WALL, __WCLONE, __WNOTHREAD, O_NONBLOCK, O_RDWR, P_ALL, P_PGID, P_PID, P_PIDFD, RLIMIT_NOFILE, SIGCHLD,
+    WCONTINUED, WEXITED, WNOHANG, WUNTRACED,
+};
+use qlib::Va;
+
+use super::signal::{check_permission, read_info};
+use super::sysinfo::RUsage;
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, OpenFile};
+use crate::task::signal::{SIGNALS, SigInfo, send_to_process};
+use crate::task::wait::{KNOWN_OPTIONS, Who, wait_for};
+use crate::task::{Thread, pidfd, table};
+
+/// wait4(2).
+pub async fn wait4(thread: &Arc<Thread>, pid: i32, wstatus: Va, options: u32, rusage: Va) -> Result<usize> {
+    const ALLOWED: u32 = WNOHANG | WUNTRACED | WCONTINUED | __WALL | __WCLONE | __WNOTHREAD;
+    if options & !ALLOWED != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let who = match pid {
+        -1 => Who::Any,
+        0 => Who::Group(thread.process.pgid()),
+        i32::MIN => return Err(Errno::ESRCH),
+        1.. => Who::Pid(pid as u32),
+        _ => Who::Group(pid.unsigned_abs()),
+    };
+    let Some(news) = wait_for(thread, who, options | WEXITED).await? else { return Ok(0) };
+    let mm = thread.mm();
+    if wstatus.0 != 0 {
+        mm.write(wstatus, &news.event.status())?;
+    }
+    if rusage.0 != 0 {
+        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) })?;
+    }
+    Ok(news.pid as usize)
+}
+
+/// waitid(2).
+pub async fn waitid(thread: &Arc<Thread>, idtype: u32, id: i32, infop: Va, options: u32, rusage: Va) -> Result<usize> {
+    if options & !KNOWN_OPTIONS != 0 || options & (WEXITED | WUNTRACED | WCONTINUED) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut options = options;
+    let mut nonblocking_fd = false;
+    let who = match idtype {
+        P_ALL => Who::Any,
+        P_PID if id > 0 => Who::Pid(id as u32),
+        P_PGID if id == 0 => Who::Group(thread.process.pgid()),
+        P_PGID if id > 0 => Who::Group(id as u32),
+        P_PIDFD if id >= 0 => {
+            nonblocking_fd = thread.files().get(id)?.is_nonblocking();
+            Who::Pid(pidfd::process_of(thread, id)?.pid)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    let asked_not_to_wait = options & WNOHANG != 0;
+    if nonblocking_fd {
+        options |= WNOHANG;
+    }
+    let news = wait_for(thread, who, options).await?;
+    if news.is_none() && nonblocking_fd && !asked_not_to_wait {
+        return Err(Errno::EAGAIN);
+    }
+    let mm = thread.mm();
+    if let (Some(news), true) = (news, rusage.0 != 0) {
+        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) })?;
+    }
+    if infop.0 != 0 {
+        // Linux stores these fields and leaves the rest of the structure alone.
+        let info = match news {
+            Some(news) => {
+                let (code, status) = news.event.code_and_status();
+                SigInfo::child(SIGCHLD, code, news.pid, news.uid, status, 0, 0)
+            }
+            None => SigInfo::child(0, 0, 0, 0, 0, 0, 0),
+        };
+        mm.write_bytes(infop, &zerocopy::IntoBytes::as_bytes(&info)[..28])?;
+    }
+    Ok(0)
+}
+
+const PIDFD_NONBLOCK: u32 = O_NONBLOCK;
+
+/// pidfd_open(2).
+pub fn pidfd_open(thread: &Arc<Thread>, pid: i32, flags: u32) -> Result<usize> {
+    if pid <= 0 || flags & !PIDFD_NONBLOCK != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = match table::process(pid as u32) {
+        Some(process) => process,
+        // A thread that is not the first of its process.
+        None if table::thread(pid as u32).is_some() => return Err(Errno::EINVAL),
+        None => return Err(Errno::ESRCH),
+    };
+    let file = OpenFile::new(pidfd::PidFd::make(process), O_RDWR | flags);
+    let fd = thread.files().insert(file, true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
+    Ok(fd as usize)
+}
+
+/// pidfd_send_signal(2).
+pub fn pidfd_send_signal(thread: &Arc<Thread>, pidfd: Fd, sig: u32, info: Va, flags: u32) -> Result<usize> {
+    if flags != 0 || sig > SIGNALS {
+        return Err(Errno::EINVAL);
+    }
+    let process = pidfd::process_of(thread, pidfd)?;
+    if process.is_zombie() {
+        return Err(Errno::ESRCH);
+    }
+    let info = if info.0 == 0 {
+        SigInfo::user(sig, thread.process.pid, thread.creds().uid)
+    } else {
+        let info = read_info(thread, sig, info)?;
+        if info.signal() != sig {
+            return Err(Errno::EINVAL);
+        }
+        if !info.may_be_forged() && process.pid != thread.process.pid {
+            return Err(Errno::EPERM);
+        }
+        info
+    };
+    check_permission(thread, &process, sig)?;
+    if sig != 0 {
+        send_to_process(&process, info)?;
+    }
+    Ok(0)
+}
+
+/// pidfd_getfd(2): needs the right to trace, which this kernel gives to nobody.
+pub fn pidfd_getfd(thread: &Arc<Thread>, pidfd: Fd, _targetfd: Fd, flags: u32) -> Result<usize> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    pidfd::process_of(thread, pidfd)?;
+    Err(Errno::EPERM)
+}

@@ -1,0 +1,172 @@
+//! Extended attributes (xattr(7)).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, O_PATH, XATTR_CREATE, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
+};
+use qlib::Va;
+
+use super::open::path_at;
+use crate::errno::{Errno, Result};
+use crate::fs::{self, Fd, Location, perm};
+use crate::task::Thread;
+
+fn at_path(thread: &Arc<Thread>, path: Va, at_flags: u32) -> Result<Location> {
+    fs::lookup(thread, AT_FDCWD, &path_at(thread, path)?, at_flags)
+}
+
+fn at_fd(thread: &Arc<Thread>, fd: Fd) -> Result<Location> {
+    let file = thread.files().get(fd)?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
+    file.path.clone().ok_or(Errno::EOPNOTSUPP)
+}
+
+fn name_at(thread: &Arc<Thread>, name: Va) -> Result<Vec<u8>> {
+    let name = thread.mm().read_cstr(name, XATTR_NAME_MAX as usize + 1).map_err(|e| match e {
+        Errno::ENAMETOOLONG => Errno::ERANGE,
+        other => other,
+    })?;
+    if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
+}
+
+/// Whether the thread may use attributes of this name (xattr(7), "Extended attribute namespaces").
+fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) -> Result {
+    let creds = thread.creds();
+    let attributes = place.attributes()?;
+    let writes = want & perm::WRITE != 0;
+    if writes {
+        place.mount.check_writable()?;
+    }
+    if name.starts_with(b"user.") {
+        if !attributes.is_regular() && !attributes.is_dir() {
+            return Err(if writes { Errno::EPERM } else { Errno::ENODATA });
+        }
+        return perm::check(&creds, &attributes, want);
+    }
+    if name.starts_with(b"trusted.") {
+        let denied = if writes { Errno::EPERM } else { Errno::ENODATA };
+        return if creds.has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
+    }
+    if name.starts_with(b"security.") {
+        return if !writes || creds.has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) };
+    }
+    if name.starts_with(b"system.") {
+        return if writes { perm::check_owner(&creds, &attributes) } else { Ok(()) };
+    }
+    Err(Errno::EOPNOTSUPP)
+}
+
+/// Stores `bytes` as far as the caller's buffer is meant to take them: their length.
+fn give(thread: &Arc<Thread>, bytes: &[u8], out: Va, size: usize) -> Result<usize> {
+    if size > 0 {
+        if bytes.len() > size {
+            return Err(Errno::ERANGE);
+        }
+        thread.mm().write_bytes(out, bytes)?;
+    }
+    Ok(bytes.len())
+}
+
+fn get(thread: &Arc<Thread>, place: Location, name: Va, value: Va, size: usize) -> Result<usize> {
+    let name = name_at(thread, name)?;
+    check_name(thread, &place, &name, perm::READ)?;
+    give(thread, &place.inode().get_xattr(&name)?, value, size)
+}
+
+/// getxattr(2).
+pub fn getxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize) -> Result<usize> {
+    get(thread, at_path(thread, path, 0)?, name, value, size)
+}
+
+/// lgetxattr(2).
+pub fn lgetxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize) -> Result<usize> {
+    get(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, name, value, size)
+}
+
+/// fgetxattr(2).
+pub fn fgetxattr(thread: &Arc<Thread>, fd: Fd, name: Va, value: Va, size: usize) -> Result<usize> {
+    get(thread, at_fd(thread, fd)?, name, value, size)
+}
+
+fn set(thread: &Arc<Thread>, place: Location, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+    if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let name = name_at(thread, name)?;
+    if size > XATTR_SIZE_MAX as usize {
+        return Err(Errno::E2BIG);
+    }
+    let mut bytes = alloc::vec![0; size];
+    thread.mm().read_bytes(value, &mut bytes)?;
+    check_name(thread, &place, &name, perm::WRITE)?;
+    place.inode().set_xattr(&name, &bytes, flags)?;
+    Ok(0)
+}
+
+/// setxattr(2).
+pub fn setxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+    set(thread, at_path(thread, path, 0)?, name, value, size, flags)
+}
+
+/// lsetxattr(2).
+pub fn lsetxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+    set(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, name, value, size, flags)
+}
+
+/// fsetxattr(2).
+pub fn fsetxattr(thread: &Arc<Thread>, fd: Fd, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+    set(thread, at_fd(thread, fd)?, name, value, size, flags)
+}
+
+fn list(thread: &Arc<Thread>, place: Location, out: Va, size: usize) -> Result<usize> {
+    let mut names = place.inode().list_xattr()?;
+    if !thread.creds().has_cap(perm::CAP_SYS_ADMIN) {
+        let visible = names.split_inclusive(|b| *b == 0).filter(|n| !n.starts_with(b"trusted."));
+        names = visible.flatten().copied().collect();
+    }
+    if names.len() > XATTR_LIST_MAX as usize {
+        return Err(Errno::E2BIG);
+    }
+    give(thread, &names, out, size)
+}
+
+/// listxattr(2).
+pub fn listxattr(thread: &Arc<Thread>, path: Va, out: Va, size: usize) -> Result<usize> {
+    list(thread, at_path(thread, path, 0)?, out, size)
+}
+
+/// llistxattr(2).
+pub fn llistxattr(thread: &Arc<Thread>, path: Va, out: Va, size: usize) -> Result<usize> {
+    list(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, out, size)
+}
+
+/// flistxattr(2).
+pub fn flistxattr(thread: &Arc<Thread>, fd: Fd, out: Va, size: usize) -> Result<usize> {
+    list(thread, at_fd(thread, fd)?, out, size)
+}
+
+fn remove(thread: &Arc<Thread>, place: Location, name: Va) -> Result<usize> {
+    let name = name_at(thread, name)?;
+    check_name(thread, &place, &name, perm::WRITE)?;
+    place.inode().remove_xattr(&name)?;
+    Ok(0)
+}
+
+/// removexattr(2).
+pub fn removexattr(thread: &Arc<Thread>, path: Va, name: Va) -> Result<usize> {
+    remove(thread, at_path(thread, path, 0)?, name)
+}
+
+/// lremovexattr(2).
+pub fn lremovexattr(thread: &Arc<Thread>, path: Va, name: Va) -> Result<usize> {
+    remove(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, name)
+}
+
+/// fremovexattr(2).
+pub fn fremovexattr(thread: &Arc<Thread>, fd: Fd, name: Va) -> Result<usize> {
+    remove(thread, at_fd(thread, fd)?, name)
+}

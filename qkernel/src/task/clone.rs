@@ -1,0 +1,298 @@
+//! Making threads and processes (clone(2), clone3(2), fork(2), vfork(2)).
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWCGROUP,
+    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
+    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
+    CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE, RLIMIT_NPROC, SIGCHLD,
+};
+use qlib::Va;
+
+use super::pidfd::PidFd;
+use super::process::Process;
+use super::signal::SIGNALS;
+use super::{NewThread, Rare, Thread, UserThread, exit, rlimit, run, table};
+use crate::errno::{Errno, Result};
+use crate::fs::OpenFile;
+use crate::sync::Mutex;
+
+/// What to make.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CloneArgs {
+    /// CLONE_*, without the exit signal.
+    pub flags: u64,
+    /// The child's stack pointer, or 0 for its parent's.
+    pub stack: u64,
+    /// Signal for the parent at the child's end.
+    pub exit_signal: u32,
+    /// CLONE_PARENT_SETTID.
+    pub parent_tid: Va,
+    /// CLONE_CHILD_SETTID, CLONE_CHILD_CLEARTID.
+    pub child_tid: Va,
+    /// CLONE_SETTLS.
+    pub tls: u64,
+    /// CLONE_PIDFD: where the descriptor is stored.
+    pub pidfd: Va,
+}
+
+const NAMESPACES: u64 = (CLONE_NEWNS
+    | CLONE_NEWUTS
+    | CLONE_NEWIPC
+    | CLONE_NEWUSER
+    | CLONE_NEWPID
+    | CLONE_NEWNET
+    | CLONE_NEWCGROUP
+    | CLONE_NEWTIME) as u64;
+const KNOWN: u64 = (CLONE_VM
+    | CLONE_FS
+    | CLONE_FILES
+    | CLONE_SIGHAND
+    | CLONE_PIDFD
+    | CLONE_PTRACE
+    | CLONE_VFORK
+    | CLONE_PARENT
+    | CLONE_THREAD
+    | CLONE_SYSVSEM
+    | CLONE_SETTLS
+    | CLONE_PARENT_SETTID
+    | CLONE_CHILD_CLEARTID
+    | CLONE_CHILD_SETTID
+    | CLONE_UNTRACED
+    | CLONE_IO) as u64
+    | CLONE_CLEAR_SIGHAND
+    | linux_raw_sys::general::CLONE_DETACHED as u64;
+
+impl CloneArgs {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+
+    /// EINVAL for what clone(2) calls contradictory, EPERM for new namespaces, which this kernel does not have.
+    pub fn check(&self) -> Result {
+        let contradictory = (self.has(CLONE_NEWNS) && self.has(CLONE_FS))
+            || (self.has(CLONE_NEWUSER) && self.has(CLONE_FS))
+            || (self.has(CLONE_THREAD) && !self.has(CLONE_SIGHAND))
+            || (self.has(CLONE_SIGHAND) && !self.has(CLONE_VM))
+            || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0);
+        if contradictory || self.flags & !(KNOWN | NAMESPACES) != 0 || self.exit_signal > SIGNALS {
+            return Err(Errno::EINVAL);
+        }
+        if self.flags & NAMESPACES != 0 { Err(Errno::EPERM) } else { Ok(()) }
+    }
+}
+
+/// Makes a thread or process as `args` says: its id.
+pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
+    args.check()?;
+    if args.has(CLONE_PARENT) && thread.process.parent().is_none() {
+        // The sibling of the container's first process would be its host parent's child.
+        return Err(Errno::EINVAL);
+    }
+    check_limit(thread)?;
+    let regs = thread.user.registers().await?;
+    let mm = thread.mm();
+    let shares_memory = args.has(CLONE_VM);
+    // Held until the parent's pages are write-protected.
+    let frozen = if shares_memory { None } else { mm.freeze(thread).await };
+    let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
+    if !shares_memory {
+        // The parent's pages must be write-protected before the child exists.
+        thread.user.flush(&mm).await?;
+    }
+    drop(frozen);
+    if shares_memory {
+        mm.set_shared();
+    }
+    let creator = shares_memory.then_some(&thread.user);
+    let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
+    let tid = table::allocate_pid()?;
+    let pidfd = if args.has(CLONE_PIDFD) { Some(thread.files()) } else { None };
+
+    let process =
+        if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
+    let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate() };
+    let fs = if args.has(CLONE_FS) { thread.fs.lock().clone() } else { Arc::new(Mutex::new(thread.fs())) };
+    let child = Thread::enter(NewThread {
+        tid,
+        process: process.clone(),
+        user,
+        files,
+        fs,
+        creds: thread.creds(),
+        signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
+        rare: inherit_rare(thread, &args),
+    });
+    if !args.has(CLONE_THREAD) {
+        table::add_process(&process);
+        let parent = if args.has(CLONE_PARENT) { thread.process.parent() } else { None };
+        let parent = parent.unwrap_or_else(|| thread.process.clone());
+        process.links.lock().parent = Arc::downgrade(&parent);
+        parent.links.lock().children.push(process.clone());
+        rlimit::watch_cpu(&process);
+    }
+    if args.has(CLONE_PARENT_SETTID) {
+        // As on Linux, a bad address does not undo what has been made.
+        let _ = mm.write(args.parent_tid, &tid);
+    }
+    if args.has(CLONE_CHILD_SETTID) {
+        let _ = process.mm().write(args.child_tid, &tid);
+    }
+    if let Some(files) = pidfd {
+        let file = OpenFile::new(PidFd::make(process.clone()), O_RDWR);
+        let limit = thread.process.rlimit(RLIMIT_NOFILE);
+        match files.insert(file, true, 0, limit).and_then(|fd| mm.write(args.pidfd, &fd)) {
+            Ok(()) => {}
+            Err(error) => {
+                discard(&child);
+                return Err(error);
+            }
+        }
+    }
+
+    let mut first = regs;
+    first.rax = 0;
+    if args.stack != 0 {
+        first.rsp = args.stack;
+    }
+    if args.has(CLONE_SETTLS) {
+        first.fs_base = args.tls;
+    }
+    let fpstate = thread.user.fpstate()?;
+    child.user.set_fpstate(&fpstate)?;
+    if args.has(CLONE_VFORK) {
+        child.rare.lock().vfork_parent = Some(thread.wakeup());
+        if shares_memory {
+            // The child is made by this thread, which will not go on before the child has gone its own way.
+            thread.user.hold(&mm).await?;
+        }
+    }
+    run::start(child.clone(), first);
+    if args.has(CLONE_VFORK) {
+        wait_for_vfork(thread, &child).await;
+    }
+    Ok(tid as usize)
+}
+
+/// Undoes what [`clone`] entered, before the child's task began.
+fn discard(child: &Arc<Thread>) {
+    let process = child.process.clone();
+    child.user.end(&process.mm());
+    table::remove_thread(child.tid, child.user.token);
+    process.links.lock().threads.retain(|t| t.tid != child.tid);
+    if child.tid == process.pid {
+        table::remove_process(process.pid);
+        process.drop_mm();
+        if let Some(parent) = process.parent() {
+            parent.links.lock().children.retain(|c| c.pid != process.pid);
+        }
+    }
+}
+
+/// RLIMIT_NPROC, for users without privileges.
+fn check_limit(thread: &Thread) -> Result {
+    const CAP_SYS_ADMIN: u32 = 21;
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let creds = thread.creds();
+    if creds.uid == 0 || creds.has_cap(CAP_SYS_ADMIN) || creds.has_cap(CAP_SYS_RESOURCE) {
+        return Ok(());
+    }
+    let own = table::threads().iter().filter(|t| t.creds().uid == creds.uid).count() as u64;
+    if own >= thread.process.rlimit(RLIMIT_NPROC) { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
+fn new_process(thread: &Arc<Thread>, args: &CloneArgs, pid: u32, mm: Arc<crate::mm::AddressSpace>) -> Arc<Process> {
+    let parent = &thread.process;
+    let process = Process::new(pid, mm, parent.rlimits.lock().clone());
+    let clears = args.flags & CLONE_CLEAR_SIGHAND != 0;
+    *process.signals.lock() = parent.signals.lock().inherit(args.has(CLONE_SIGHAND), clears);
+    *process.image.lock() = parent.image.lock().clone();
+    {
+        let traits = parent.traits.lock();
+        let mut own = process.traits.lock();
+        own.dumpable = traits.dumpable;
+        own.personality = traits.personality;
+        own.thp_disable = traits.thp_disable;
+        own.membarrier = traits.membarrier;
+    }
+    {
+        let links = parent.links.lock();
+        let mut own = process.links.lock();
+        own.pgid = links.pgid;
+        own.sid = links.sid;
+        own.tty = links.tty.clone();
+        own.exit_signal = if args.has(CLONE_PARENT) { links.exit_signal } else { args.exit_signal };
+    }
+    Arc::new(process)
+}
+
+fn inherit_rare(thread: &Thread, args: &CloneArgs) -> Rare {
+    const SCHED_RESET_ON_FORK: u32 = linux_raw_sys::general::SCHED_RESET_ON_FORK;
+    let rare = thread.rare.lock();
+    let resets = rare.policy.0 & SCHED_RESET_ON_FORK != 0;
+    Rare {
+        name: rare.name.clone(),
+        clear_child_tid: if args.has(CLONE_CHILD_CLEARTID) { args.child_tid } else { Va(0) },
+        // As on Linux, a registration for restartable sequences survives fork(2) and not CLONE_VM.
+        rseq: rare.rseq.filter(|_| !args.has(CLONE_VM)),
+        timer_slack_ns: rare.timer_slack_ns,
+        nice: if resets { rare.nice.max(0) } else { rare.nice },
+        policy: if resets { (0, 0) } else { rare.policy },
+        affinity: rare.affinity,
+        io_priority: rare.io_priority,
+        ..Rare::default()
+    }
+}
+
+/// Waits until the child has executed a program or ended; only the thread's own end cuts it short.
+async fn wait_for_vfork(thread: &Arc<Thread>, child: &Arc<Thread>) {
+    let wakeup = thread.wakeup();
+    loop {
+        wakeup.clear();
+        if child.rare.lock().vfork_parent.is_none() {
+            return;
+        }
+        if thread.is_dying() {
+            exit::release_vfork_parent(child);
+            return;
+        }
+        wakeup.wait().await;
+    }
+}
+
+/// fork(2).
+pub async fn fork(thread: &Arc<Thread>) -> Result<usize> {
+    clone(thread, CloneArgs { exit_signal: SIGCHLD, ..CloneArgs::default() }).await
+}
+
+/// vfork(2).
+pub async fn vfork(thread: &Arc<Thread>) -> Result<usize> {
+    let flags = u64::from(CLONE_VM | CLONE_VFORK);
+    clone(thread, CloneArgs { flags, exit_signal: SIGCHLD, ..CloneArgs::default() }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flags: u64) -> Result {
+        CloneArgs { flags, exit_signal: SIGCHLD, ..CloneArgs::default() }.check()
+    }
+
+    #[test]
+    fn contradictory_flags_are_refused() {
+        let vm = u64::from(CLONE_VM);
+        let sighand = u64::from(CLONE_SIGHAND);
+        assert_eq!(check(0), Ok(()));
+        assert_eq!(check(u64::from(CLONE_THREAD)), Err(Errno::EINVAL));
+        assert_eq!(check(sighand), Err(Errno::EINVAL));
+        assert_eq!(check(vm | sighand | u64::from(CLONE_THREAD)), Ok(()));
+        assert_eq!(check(vm | sighand | CLONE_CLEAR_SIGHAND), Err(Errno::EINVAL));
+        assert_eq!(check(u64::from(CLONE_NEWUSER)), Err(Errno::EPERM));
+        assert_eq!(check(u64::from(CLONE_NEWNS | CLONE_FS)), Err(Errno::EINVAL));
+        assert_eq!(check(1 << 40), Err(Errno::EINVAL));
+        let bad_signal = CloneArgs { exit_signal: 65, ..CloneArgs::default() };
+        assert_eq!(bad_signal.check(), Err(Errno::EINVAL));
+    }
+}

@@ -1,0 +1,33 @@
+//! The thread whose task is being polled, for the few operations of files that depend on who asks (signalfd(2)).
+
+use alloc::sync::Arc;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+
+use super::Thread;
+use crate::sync::{Mutex, mutex};
+
+static CURRENT: Mutex<Option<Arc<Thread>>> = mutex(None);
+
+fn replace(thread: Option<Arc<Thread>>) {
+    // The old value may be the last of its thread: not dropped while the lock is held.
+    let old = core::mem::replace(&mut *CURRENT.lock(), thread);
+    drop(old);
+}
+
+/// The thread on whose behalf the kernel works now; `None` in tasks of the kernel itself.
+pub fn get() -> Option<Arc<Thread>> {
+    CURRENT.lock().clone()
+}
+
+/// Runs `future` as the task of `thread`.
+pub(super) async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(move |context| {
+        replace(Some(thread.clone()));
+        let result = future.as_mut().poll(context);
+        replace(None);
+        result
+    })
+    .await
+}

@@ -1,0 +1,315 @@
+//! Loading a program: execve(2), and the first program of a container.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::auxvec::{
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2, AT_MINSIGSTKSZ,
+    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_PLATFORM, AT_RANDOM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
+};
+use linux_raw_sys::general::RLIMIT_STACK;
+use qlib::platform::UserRegs;
+use qlib::{PAGE_SIZE, Va};
+
+use super::elf::Elf;
+use super::process::Image;
+use super::user::UserThread;
+use super::{Creds, Thread, signal};
+use crate::errno::{Errno, Result};
+use crate::fs::{self, Fd, OpenFile};
+use crate::io::IoBuffer;
+use crate::mm::map::Place;
+use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::wait::{PollMask, block_on};
+use crate::{arch, random};
+
+/// Linux's limits: one string, and all of them together (a quarter of an 8 MiB stack).
+const MAX_STRING_BYTES: usize = 128 << 10;
+const MAX_STRINGS_BYTES: usize = 2 << 20;
+/// How often a script may name another script.
+const MAX_SCRIPTS: usize = 5;
+/// What of a file is looked at to recognise it (BINPRM_BUF_SIZE).
+const HEAD_BYTES: usize = 256;
+/// The stack's size at the start; it grows down to RLIMIT_STACK.
+const INITIAL_STACK_BYTES: u64 = 132 << 10;
+/// Where relocatable executables are loaded, before randomization.
+const EXECUTABLE_BASE: u64 = 0x5555_5555_4000;
+
+/// A program to be loaded.
+pub struct Program {
+    /// The opened executable or script.
+    pub file: Arc<OpenFile>,
+    /// The path as it was given (AT_EXECFN, and what a script's interpreter gets).
+    pub path: Vec<u8>,
+    /// argv.
+    pub args: Vec<Vec<u8>>,
+    /// Environment.
+    pub env: Vec<Vec<u8>>,
+}
+
+/// A program loaded into an address space.
+pub struct Loaded {
+    /// Registers at its first instruction.
+    pub regs: UserRegs,
+    /// What /proc tells about it.
+    pub image: Image,
+    /// Its name (the last part of the executable's path), at most 15 bytes.
+    pub name: Vec<u8>,
+}
+
+/// Loads `program` into `mm`, which is empty, on behalf of `thread` with `creds`. Scripts lead to their interpreter.
+pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Program) -> Result<Loaded> {
+    let mut program = program;
+    let name_source = program.path.clone();
+    let mut scripts = 0;
+    let elf = loop {
+        let mut head = alloc::vec![0; HEAD_BYTES];
+        let length = program.file.ops.read(&program.file, &mut IoBuffer::kernel(&mut head), 0)?;
+        head.truncate(length);
+        if !head.starts_with(b"#!") {
+            break Elf::read(&program.file)?;
+        }
+        scripts += 1;
+        if scripts > MAX_SCRIPTS {
+            return Err(Errno::ELOOP);
+        }
+        follow_script(thread, &mut program, &head)?;
+    };
+    let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
+    let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
+    let stack_limit = thread.process.rlimit(RLIMIT_STACK).clamp(128 << 20, 1 << 40);
+    mm.set_mmap_top((stack_top - stack_limit).align_down(PAGE_SIZE));
+
+    let (bias, end) = elf.load(mm, &program.file, Some(base))?;
+    let mut entry = elf.header.entry.wrapping_add(bias);
+    let mut interpreter_base = 0;
+    if let Some(path) = &elf.interpreter {
+        let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0)?;
+        let interpreter = Elf::read(&file)?;
+        let (bias, _) = interpreter.load(mm, &file, None)?;
+        entry = interpreter.header.entry.wrapping_add(bias);
+        interpreter_base = bias;
+    }
+    let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + (random::next_u64() & 0x1fff) * PAGE_SIZE;
+    mm.set_brk(heap);
+
+    let auxv = [
+        (AT_SYSINFO_EHDR, arch::boot().vdso.0),
+        (AT_HWCAP, arch::boot().hwcap),
+        (AT_PAGESZ, PAGE_SIZE),
+        (AT_CLKTCK, 100),
+        (AT_PHDR, elf.headers_address(bias)),
+        (AT_PHENT, 56),
+        (AT_PHNUM, u64::from(elf.header.phnum)),
+        (AT_BASE, interpreter_base),
+        (AT_FLAGS, 0),
+        (AT_ENTRY, elf.header.entry.wrapping_add(bias)),
+        (AT_UID, u64::from(creds.uid)),
+        (AT_EUID, u64::from(creds.euid)),
+        (AT_GID, u64::from(creds.gid)),
+        (AT_EGID, u64::from(creds.egid)),
+        (AT_SECURE, u64::from(creds.uid != creds.euid || creds.gid != creds.egid)),
+        (AT_HWCAP2, arch::boot().hwcap2),
+        (AT_MINSIGSTKSZ, arch::boot().fpstate_bytes + 1024),
+    ];
+    let (sp, mut image) = build_stack(mm, stack_top, elf.executable_stack, &program, &auxv)?;
+    image.exe = Some(program.file.clone());
+    image.path = program.file.path.as_ref().map_or_else(|| name_source.clone(), |l| l.path_from(&thread.fs().root));
+    let mut name: Vec<u8> = name_source.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
+    name.truncate(15);
+    let regs = UserRegs { rip: entry, rsp: sp.0, rflags: 0x202, ..UserRegs::default() };
+    Ok(Loaded { regs, image, name })
+}
+
+/// `program` is a script that begins with `head`: replaces it by its interpreter, with the script's path as an argument.
+fn follow_script(thread: &Arc<Thread>, program: &mut Program, head: &[u8]) -> Result {
+    let line = match head.iter().position(|b| *b == b'\n') {
+        Some(end) => &head[2..end],
+        None if head.len() < HEAD_BYTES => &head[2..],
+        None => return Err(Errno::ENOEXEC),
+    };
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Err(Errno::ENOEXEC);
+    }
+    let split = line.iter().position(|b| b" \t".contains(b)).unwrap_or(line.len());
+    let (interpreter, argument) = (&line[..split], line[split..].trim_ascii());
+    let mut args = alloc::vec![interpreter.to_vec()];
+    if !argument.is_empty() {
+        args.push(argument.to_vec());
+    }
+    args.push(core::mem::take(&mut program.path));
+    args.extend(program.args.drain(..).skip(1));
+    program.args = args;
+    program.path = interpreter.to_vec();
+    program.file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, interpreter, 0)?;
+    Ok(())
+}
+
+/// Maps the stack and fills it with arguments, environment and auxiliary vector: the stack pointer, and the image's strings.
+fn build_stack(
+    mm: &AddressSpace,
+    top: Va,
+    executable: bool,
+    program: &Program,
+    auxv: &[(u32, u64)],
+) -> Result<(Va, Image)> {
+    let join = |strings: &[Vec<u8>]| {
+        let mut bytes = Vec::new();
+        for string in strings {
+            bytes.extend_from_slice(string);
+            bytes.push(0);
+        }
+        bytes
+    };
+    let (cmdline, environ) = (join(&program.args), join(&program.env));
+    // From the top: 8 zero bytes, the executable's path, environment, arguments, platform, random bytes; then the vectors.
+    let mut strings: Vec<u8> = Vec::new();
+    let mut seed = alloc::vec![0; 16];
+    random::fill(&mut seed)?;
+    strings.extend_from_slice(&seed);
+    let platform_at = strings.len();
+    strings.extend_from_slice(b"x86_64\0");
+    let args_at = strings.len();
+    strings.extend_from_slice(&cmdline);
+    let env_at = strings.len();
+    strings.extend_from_slice(&environ);
+    let path_at = strings.len();
+    strings.extend_from_slice(&program.path);
+    strings.extend_from_slice(&[0; 9]);
+    if strings.len() > MAX_STRINGS_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    let strings_start = Va((top.0 - strings.len() as u64) & !15);
+    let address = |offset: usize| strings_start.0 + offset as u64;
+
+    let mut words: Vec<u64> = alloc::vec![program.args.len() as u64];
+    for (list, start) in [(&program.args, args_at), (&program.env, env_at)] {
+        let mut at = start;
+        for string in list {
+            words.push(address(at));
+            at += string.len() + 1;
+        }
+        words.push(0);
+    }
+    let auxv_at = words.len();
+    for (key, value) in auxv {
+        words.extend([u64::from(*key), *value]);
+    }
+    words.extend([u64::from(AT_RANDOM), address(0)]);
+    words.extend([u64::from(AT_PLATFORM), address(platform_at)]);
+    words.extend([u64::from(AT_EXECFN), address(path_at)]);
+    words.extend([u64::from(AT_NULL), 0]);
+
+    let sp = Va((strings_start.0 - words.len() as u64 * 8) & !15);
+    let prot = if executable { Prot::all() } else { Prot::READ | Prot::WRITE };
+    let size = (top - sp).next_multiple_of(PAGE_SIZE) + INITIAL_STACK_BYTES;
+    let stack = Vma::anonymous(prot, VmaFlags::GROWS_DOWN | VmaFlags::STACK);
+    mm.map(Place::Fixed(top - size), size, stack, u64::MAX)?;
+    mm.write_bytes(strings_start, &strings)?;
+    mm.write_bytes(sp, zerocopy::IntoBytes::as_bytes(words.as_slice()))?;
+    let auxv = zerocopy::IntoBytes::as_bytes(&words[auxv_at..]).to_vec();
+    Ok((sp, Image { exe: None, path: Vec::new(), cmdline, environ, auxv }))
+}
+
+/// Reads a NULL-terminated array of strings. A null array is empty, as on Linux.
+fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
+    let mut strings = Vec::new();
+    let mut total = 0;
+    if array.0 == 0 {
+        return Ok(strings);
+    }
+    let mut at = array;
+    loop {
+        let pointer: u64 = mm.read(at)?;
+        if pointer == 0 {
+            return Ok(strings);
+        }
+        let string = mm.read_cstr(Va(pointer), MAX_STRING_BYTES).map_err(|e| match e {
+            Errno::ENAMETOOLONG => Errno::E2BIG,
+            other => other,
+        })?;
+        total += string.len() + 9;
+        if total > MAX_STRINGS_BYTES {
+            return Err(Errno::E2BIG);
+        }
+        strings.push(string);
+        at = at.checked_add(8).ok_or(Errno::EFAULT)?;
+    }
+}
+
+/// execve(2) and execveat(2). On success the thread's registers have been replaced.
+pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: Va, flags: u32) -> Result<usize> {
+    let mm = thread.mm();
+    let path = mm.read_cstr(path, linux_raw_sys::general::PATH_MAX as usize)?;
+    let mut args = read_strings(&mm, argv)?;
+    let env = read_strings(&mm, envp)?;
+    drop(mm);
+    if args.is_empty() {
+        args.push(Vec::new());
+    }
+    let file = fs::open_exec(thread, dirfd, &path, flags)?;
+    let creds = fs::exec_creds(thread, &file);
+    let fresh = AddressSpace::detached()?;
+    let loaded = load(thread, &creds, &fresh, Program { file, path, args, env })?;
+
+    // The other threads end; from here on nothing may fail but by ending the process.
+    end_other_threads(thread).await?;
+    thread.user.registers().await?;
+    let mm = thread.mm();
+    if Arc::strong_count(&mm) <= 2 {
+        mm.replace_content(&fresh);
+        thread.user.set_fpstate(&[])?;
+    } else {
+        let own = AddressSpace::attach(fresh)?;
+        let user = UserThread::new(own.handle(), None, thread.user.token)?;
+        thread.user.adopt(user);
+        thread.process.set_mm(own);
+    }
+    drop(mm);
+    finish(thread, creds, loaded);
+    Err(super::run::REGISTERS_REPLACED)
+}
+
+/// What else execve(2) changes: signal actions, descriptors, names, credentials.
+fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
+    signal::on_exec(thread);
+    thread.set_creds(creds);
+    let files = thread.files().duplicate();
+    drop(files.drain(0, Fd::MAX, |close_on_exec| close_on_exec));
+    thread.set_files(files);
+    apply(thread, loaded);
+    thread.process.links.lock().has_execed = true;
+    let vfork_parent = {
+        let mut rare = thread.rare.lock();
+        rare.clear_child_tid = Va(0);
+        rare.robust_list = (Va(0), 0);
+        rare.rseq = None;
+        rare.vfork_parent.take()
+    };
+    if let Some(parent) = vfork_parent {
+        parent.set();
+    }
+}
+
+/// Makes a loaded program the thread's own: image, name and registers.
+pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
+    let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
+    drop(old);
+    thread.rare.lock().name = loaded.name;
+    thread.user.set_registers(&loaded.regs);
+}
+
+/// Ends all other threads of the process and waits until they are gone.
+async fn end_other_threads(thread: &Arc<Thread>) -> Result {
+    let process = &thread.process;
+    for other in process.threads() {
+        if !Arc::ptr_eq(&other, thread) {
+            other.kill();
+        }
+    }
+    block_on(thread, &[&process.thread_events], PollMask::all(), None, || {
+        if process.links.lock().threads.len() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
+    })
+    .await
+}

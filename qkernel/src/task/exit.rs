@@ -1,0 +1,263 @@
+//! The end of threads and processes (exit(2), exit_group(2)), and what their parents are told.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    CLD_CONTINUED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT, SIGCHLD, SIGCONT, SIGKILL,
+};
+
+use super::process::{Image, Times};
+use super::signal::{self, SigInfo, SigSet};
+use super::{Process, Thread, session, table, wait};
+use crate::control;
+use crate::fs::{self, FdTable};
+use crate::ipc::{futex, tty};
+use crate::wait::PollMask;
+
+/// The wait status of an exit with `code`.
+pub const fn status_of_code(code: i32) -> i32 {
+    (code & 0xff) << 8
+}
+
+/// exit(2): only this thread ends, as soon as it gets to its return to user mode.
+pub fn thread_exit(thread: &Arc<Thread>, code: i32) {
+    *thread.exit_status.lock() = status_of_code(code);
+    thread.kill();
+}
+
+/// All threads of the process are to end; `status` is its wait status unless one was decided on before.
+pub fn group_exit(process: &Arc<Process>, status: i32) {
+    process.links.lock().exiting.get_or_insert(status);
+    for thread in process.threads() {
+        thread.kill();
+    }
+}
+
+/// vfork(2): lets the parent go on. At exec, and at the end.
+pub fn release_vfork_parent(thread: &Thread) {
+    let parent = thread.rare.lock().vfork_parent.take();
+    if let Some(parent) = parent {
+        parent.set();
+    }
+}
+
+/// The thread's task is about to end.
+pub fn thread_ended(thread: &Arc<Thread>) {
+    let process = &thread.process;
+    let mm = process.mm();
+    let is_last = process.links.lock().threads.len() <= 1;
+    futex::exit_robust_list(thread);
+    clear_child_tid(thread, is_last);
+    release_vfork_parent(thread);
+    thread.left_user_mode();
+    thread.user.end(&mm);
+    drop(mm);
+    // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are closed now, not with the zombie.
+    thread.set_files(FdTable::new());
+    table::remove_thread(thread.tid, thread.user.token);
+    process.traits.lock().times += thread.times();
+    let is_last = {
+        let mut links = process.links.lock();
+        if thread.tid == process.pid {
+            links.leader_status = Some(*thread.exit_status.lock());
+        }
+        links.uid = thread.creds().uid;
+        links.threads.retain(|t| t.tid != thread.tid);
+        links.threads.is_empty()
+    };
+    if is_last {
+        process_ended(thread);
+    } else {
+        signal::send::retarget(thread, SigSet(u64::MAX));
+        signal::deliver::tell_if_stopped(process);
+        process.thread_events.wake(PollMask::READ);
+    }
+}
+
+/// set_tid_address(2): tells those who share the memory that the thread is gone.
+fn clear_child_tid(thread: &Arc<Thread>, is_last: bool) {
+    let address = core::mem::take(&mut thread.rare.lock().clear_child_tid);
+    if address.0 == 0 || (is_last && Arc::strong_count(&thread.mm()) <= 3) {
+        return;
+    }
+    // The program may have unmapped it: then there is nobody to tell.
+    let mm = thread.mm();
+    if mm.write(address, &0u32).is_ok() {
+        futex::wake_at(&mm, address, 1);
+    }
+}
+
+/// The last thread of a process is gone: it becomes a zombie.
+fn process_ended(last: &Arc<Thread>) {
+    let process = &last.process;
+    let (status, sid, controls) = {
+        let links = process.links.lock();
+        let own = *last.exit_status.lock();
+        let status = links.exiting.or(links.leader_status).unwrap_or(own);
+        (status, links.sid, links.sid == process.pid)
+    };
+    process.timers.clear();
+    fs::lock::process_ended(process.pid);
+    process.note_resident();
+    process.drop_mm();
+    forget_image(process);
+    if controls {
+        tty::session_leader_ended(process, sid);
+    }
+    drop(process.links.lock().tty.take());
+    let orphans = reparent_children(process);
+    {
+        let mut links = process.links.lock();
+        links.exit_status = Some(status);
+        links.stop_report = None;
+        links.continue_report = false;
+    }
+    session::after_exit(process, &orphans);
+    tell_parent(process, status);
+    process.exit_events.wake(PollMask::READ);
+    control::process_ended(process, status);
+}
+
+/// Keeps only the path of what the process ran: its executable may close now.
+fn forget_image(process: &Process) {
+    let path = process.image.lock().path.clone();
+    let rest = Image { path, ..Image::default() };
+    let old = core::mem::replace(&mut *process.image.lock(), rest);
+    drop(old);
+}
+
+/// Gives the children of a process that ends to its nearest ancestor that takes orphans, or to pid 1: those children.
+fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
+    let children = core::mem::take(&mut process.links.lock().children);
+    if children.is_empty() {
+        return children;
+    }
+    let heir = heir_of(process);
+    for child in &children {
+        child.links.lock().parent = heir.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let uid = process.links.lock().uid;
+        for thread in child.threads() {
+            let signo = thread.rare.lock().parent_death_signal;
+            if signo != 0 {
+                let _ = signal::send_to_thread(&thread, SigInfo::user(signo, process.pid, uid));
+            }
+        }
+        let Some(heir) = &heir else {
+            // Pid 1 itself has ended: nobody will wait for them.
+            if child.is_zombie() {
+                table::remove_process(child.pid);
+            }
+            continue;
+        };
+        heir.links.lock().children.push(child.clone());
+        let status = {
+            let mut links = child.links.lock();
+            links.exit_signal = SIGCHLD;
+            links.exit_status
+        };
+        if let Some(status) = status {
+            tell_parent(child, status);
+        }
+    }
+    children
+}
+
+fn heir_of(process: &Arc<Process>) -> Option<Arc<Process>> {
+    let lives = |p: &Arc<Process>| {
+        let links = p.links.lock();
+        links.exit_status.is_none() && links.exiting.is_none()
+    };
+    let mut ancestor = process.parent();
+    while let Some(candidate) = ancestor {
+        if candidate.links.lock().is_subreaper && lives(&candidate) {
+            return Some(candidate);
+        }
+        ancestor = candidate.parent();
+    }
+    table::process(1).filter(|init| init.pid != process.pid && !init.is_zombie())
+}
+
+/// CLD_* code and status of a wait status, as siginfo has them.
+pub fn code_of_status(status: i32) -> (i32, i32) {
+    if status & 0x7f == 0 { (CLD_EXITED as i32, status >> 8 & 0xff) } else { (CLD_KILLED as i32, status & 0x7f) }
+}
+
+/// Tells the parent of a zombie; reaps it at once if the parent does not want to.
+fn tell_parent(process: &Arc<Process>, status: i32) {
+    let Some(parent) = process.parent() else { return };
+    let exit_signal = process.links.lock().exit_signal;
+    let action = parent.signals.lock().action(SIGCHLD);
+    let ignores = exit_signal == SIGCHLD && action.handler == signal::action::IGNORE;
+    let reaps_itself = exit_signal == SIGCHLD && (ignores || action.has(SA_NOCLDWAIT));
+    if exit_signal != 0 && !ignores {
+        let (code, value) = code_of_status(status);
+        let info = child_info(process, exit_signal, code, value);
+        let _ = signal::send_to_process(&parent, info);
+    }
+    if reaps_itself {
+        wait::reap(&parent, process);
+    }
+    parent.child_events.wake(PollMask::READ);
+}
+
+fn child_info(process: &Arc<Process>, signo: u32, code: i32, value: i32) -> SigInfo {
+    let uid = process.uid();
+    let Times { user_ns, system_ns } = process.times();
+    let ticks = |ns: u64| (ns / 10_000_000) as i64;
+    SigInfo::child(signo, code, process.pid, uid, value, ticks(user_ns), ticks(system_ns))
+}
+
+/// Tells the parent that job control stopped the process by `signo`.
+pub fn tell_stopped(process: &Arc<Process>, signo: u32) {
+    {
+        let mut links = process.links.lock();
+        links.stop_report = Some(signo);
+        links.continue_report = false;
+    }
+    tell_job_control(process, CLD_STOPPED as i32, signo as i32);
+}
+
+/// Tells the parent that SIGCONT continued the process.
+pub fn tell_continued(process: &Arc<Process>) {
+    {
+        let mut links = process.links.lock();
+        links.stop_report = None;
+        links.continue_report = true;
+    }
+    tell_job_control(process, CLD_CONTINUED as i32, SIGCONT as i32);
+}
+
+fn tell_job_control(process: &Arc<Process>, code: i32, value: i32) {
+    let Some(parent) = process.parent() else { return };
+    let action = parent.signals.lock().action(SIGCHLD);
+    if action.handler != signal::action::IGNORE && !action.has(SA_NOCLDSTOP) {
+        let _ = signal::send_to_process(&parent, child_info(process, SIGCHLD, code, value));
+    }
+    parent.child_events.wake(PollMask::READ);
+}
+
+/// Kills every process but `except`.
+pub fn kill_all_but(except: u32) {
+    for process in table::processes() {
+        if process.pid != except {
+            group_exit(&process, SIGKILL as i32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_statuses_are_encoded_as_in_wait_2() {
+        assert_eq!(status_of_code(0), 0);
+        assert_eq!(status_of_code(7), 0x700);
+        assert_eq!(status_of_code(-1), 0xff00);
+        assert_eq!(status_of_code(256), 0);
+        assert_eq!(code_of_status(0x700), (CLD_EXITED as i32, 7));
+        assert_eq!(code_of_status(0xff00), (CLD_EXITED as i32, 255));
+        assert_eq!(code_of_status(9), (CLD_KILLED as i32, 9));
+    }
+}

@@ -1,0 +1,238 @@
+//! Processes and threads of the guest.
+//!
+//! A [`Thread`] is one executor task ([`run`]); a [`Process`] is what its threads share and what wait(2) sees. Both are found by
+//! number in [`table`]. Locks of different objects are taken one at a time unless a comment says otherwise.
+
+pub mod clone;
+pub mod creds;
+pub mod current;
+pub mod elf;
+pub mod exec;
+pub mod exit;
+pub mod pidfd;
+pub mod process;
+pub mod rlimit;
+pub mod run;
+pub mod session;
+pub mod signal;
+pub mod table;
+pub mod user;
+pub mod wait;
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use qlib::Va;
+
+pub use creds::Creds;
+pub use process::Process;
+pub use run::on_trap;
+pub use signal::{SigSet, Signo};
+pub use user::UserThread;
+
+use crate::fs::{FdTable, FsContext};
+use crate::mm::AddressSpace;
+use crate::sync::Mutex;
+use crate::wait::Signal;
+
+/// A guest thread.
+pub struct Thread {
+    /// Thread id, unique among live threads.
+    pub tid: u32,
+    /// What it shares with the other threads of its process.
+    pub process: Arc<Process>,
+    /// The platform's side of it.
+    pub user: UserThread,
+    /// Set by whatever it may wait for.
+    wakeup: Arc<Signal>,
+    /// Descriptors (CLONE_FILES).
+    files: Mutex<Arc<FdTable>>,
+    /// Root, working directory, umask (CLONE_FS).
+    pub fs: Mutex<Arc<Mutex<FsContext>>>,
+    /// Credentials; replaced as a whole when they change.
+    creds: Mutex<Arc<Creds>>,
+    /// Its signal mask, pending signals, alternate stack.
+    pub signals: Mutex<signal::ThreadSignals>,
+    /// Things few calls touch.
+    pub rare: Mutex<Rare>,
+    /// It is to end as soon as it can (exit_group, a fatal signal, exec of another thread).
+    dying: AtomicBool,
+    /// The wait status it ends with, if it is the last (exit(2)).
+    pub exit_status: Mutex<i32>,
+    /// System calls made.
+    pub syscalls: AtomicU64,
+    /// Nanoseconds in user mode, and when it last went there (0: it is not there).
+    user_ns: AtomicU64,
+    user_since_ns: AtomicU64,
+}
+
+/// Things of a thread that few calls touch.
+#[derive(Clone, Default)]
+pub struct Rare {
+    /// PR_SET_NAME, at most 15 bytes.
+    pub name: Vec<u8>,
+    /// set_tid_address(2): zeroed, and a futex woken there, when the thread ends.
+    pub clear_child_tid: Va,
+    /// get_robust_list(2): head and length.
+    pub robust_list: (Va, usize),
+    /// rseq(2): address, length and signature.
+    pub rseq: Option<(Va, u32, u32)>,
+    /// vfork(2): the parent's thread, which waits until this is taken out (and set): at exec, or at the end.
+    pub vfork_parent: Option<Arc<Signal>>,
+    /// PR_SET_PDEATHSIG.
+    pub parent_death_signal: u32,
+    /// PR_SET_TIMERSLACK, in nanoseconds.
+    pub timer_slack_ns: u64,
+    /// setpriority(2).
+    pub nice: i32,
+    /// sched_setscheduler(2): policy (with SCHED_RESET_ON_FORK) and priority.
+    pub policy: (u32, i32),
+    /// sched_setaffinity(2), a bit for each CPU; 0 = all.
+    pub affinity: u64,
+    /// ioprio_set(2).
+    pub io_priority: u32,
+}
+
+/// What a new thread begins with.
+pub struct NewThread {
+    /// Thread id.
+    pub tid: u32,
+    /// Its process.
+    pub process: Arc<Process>,
+    /// The platform's side of it, stopped.
+    pub user: UserThread,
+    /// Descriptors.
+    pub files: Arc<FdTable>,
+    /// Root, working directory, umask.
+    pub fs: Arc<Mutex<FsContext>>,
+    /// Credentials.
+    pub creds: Arc<Creds>,
+    /// Signal mask and alternate stack.
+    pub signals: signal::ThreadSignals,
+    /// The rest.
+    pub rare: Rare,
+}
+
+impl Thread {
+    /// Makes a thread and enters it where it can be found: in its process and in [`table`]. [`run::start`] sets it going.
+    pub fn enter(new: NewThread) -> Arc<Self> {
+        let thread = Arc::new(Thread {
+            tid: new.tid,
+            process: new.process,
+            user: new.user,
+            wakeup: Arc::default(),
+            files: Mutex::new(new.files),
+            fs: Mutex::new(new.fs),
+            creds: Mutex::new(new.creds),
+            signals: Mutex::new(new.signals),
+            rare: Mutex::new(new.rare),
+            dying: AtomicBool::new(false),
+            exit_status: Mutex::new(0),
+            syscalls: AtomicU64::new(0),
+            user_ns: AtomicU64::new(0),
+            user_since_ns: AtomicU64::new(0),
+        });
+        thread.process.links.lock().threads.push(thread.clone());
+        table::add_thread(&thread);
+        thread
+    }
+
+    /// Its address space, or that of its process's last moment.
+    pub fn mm(&self) -> Arc<AddressSpace> {
+        self.process.mm()
+    }
+
+    /// Its descriptors.
+    pub fn files(&self) -> Arc<FdTable> {
+        self.files.lock().clone()
+    }
+
+    /// Gives it another descriptor table (unshare, exec).
+    pub fn set_files(&self, files: Arc<FdTable>) {
+        // The old table may close files: not while the lock is held.
+        let old = core::mem::replace(&mut *self.files.lock(), files);
+        drop(old);
+    }
+
+    /// A copy of its root, working directory and umask.
+    pub fn fs(&self) -> FsContext {
+        self.fs.lock().clone().lock().clone()
+    }
+
+    /// Changes its root, working directory or umask (for all that share them).
+    pub fn update_fs(&self, change: impl FnOnce(&mut FsContext)) {
+        let shared = self.fs.lock().clone();
+        change(&mut shared.lock());
+    }
+
+    /// Its credentials.
+    pub fn creds(&self) -> Arc<Creds> {
+        self.creds.lock().clone()
+    }
+
+    /// Replaces its credentials.
+    pub fn set_creds(&self, creds: Creds) {
+        *self.creds.lock() = Arc::new(creds);
+    }
+
+    /// What wakes it from [`crate::wait::block_on`].
+    pub fn wakeup(&self) -> Arc<Signal> {
+        self.wakeup.clone()
+    }
+
+    /// Counts one system call.
+    pub fn count_syscall(&self) {
+        self.syscalls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a blocking call has to return: a signal is to be handled, or the thread is to end.
+    pub fn is_interrupted(&self) -> bool {
+        self.is_dying() || signal::has_deliverable(self)
+    }
+
+    /// Whether it is to end as soon as it can.
+    pub fn is_dying(&self) -> bool {
+        self.dying.load(Ordering::Relaxed)
+    }
+
+    /// Makes it end as soon as it can: wakes it from any wait and interrupts it in user mode.
+    pub fn kill(&self) {
+        if !self.dying.swap(true, Ordering::Relaxed) {
+            self.interrupt();
+        }
+    }
+
+    /// Makes it look at its signals (and `dying`): wakes it from any wait, interrupts it in user mode.
+    pub fn interrupt(&self) {
+        self.wakeup.set();
+        self.user.interrupt();
+    }
+
+    /// Notes that it goes to user mode now.
+    pub fn enters_user_mode(&self) {
+        self.user_since_ns.store(crate::time::monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// Notes that it came back.
+    pub fn left_user_mode(&self) {
+        let since = self.user_since_ns.swap(0, Ordering::Relaxed);
+        if since != 0 {
+            let ran_ns = crate::time::monotonic_ns().saturating_sub(since);
+            self.user_ns.fetch_add(ran_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// How long it ran. The kernel's own work for it is not told apart from user mode.
+    pub fn times(&self) -> process::Times {
+        let since = self.user_since_ns.load(Ordering::Relaxed);
+        let running_ns = if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
+        process::Times { user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns, system_ns: 0 }
+    }
+
+    /// Its name as /proc shows it.
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(&self.rare.lock().name).into_owned()
+    }
+}

@@ -1,0 +1,270 @@
+//! A process: what the threads of one thread group share, and what its parent waits for.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use super::rlimit::Rlimits;
+use super::{Thread, current, signal};
+use crate::fs::OpenFile;
+use crate::ipc::tty::Tty;
+use crate::mm::AddressSpace;
+use crate::sync::Mutex;
+use crate::wait::WaitQueue;
+
+/// A thread group.
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Its address space; `None` once it ended.
+    mm: Mutex<Option<Arc<AddressSpace>>>,
+    /// Its place in the tree, and its threads.
+    pub links: Mutex<Links>,
+    /// Signal actions and signals pending for the whole process.
+    pub signals: Mutex<signal::ProcessSignals>,
+    /// Resource limits.
+    pub rlimits: Mutex<Rlimits>,
+    /// What it runs.
+    pub image: Mutex<Image>,
+    /// Told when a child changes state (exits, stops, continues).
+    pub child_events: WaitQueue,
+    /// Told when this process ends (pidfd, control Wait), and when a thread of it has.
+    pub exit_events: WaitQueue,
+    /// Told when one of its threads has ended (execve waits for that).
+    pub thread_events: WaitQueue,
+    /// Told when a signal arrives for it or one of its threads (signalfd, sigtimedwait).
+    pub signal_events: WaitQueue,
+    /// prctl(2), personality(2) and accounting.
+    pub traits: Mutex<Traits>,
+    /// Its timers.
+    pub timers: crate::time::process::ProcessTimers,
+    /// CLOCK_MONOTONIC at its start.
+    pub start_ns: u64,
+}
+
+/// A process's place in the tree.
+#[derive(Default)]
+pub struct Links {
+    /// Dead or none for pid 1 and for processes started by `exec`.
+    pub parent: Weak<Process>,
+    /// Living and zombie children.
+    pub children: Vec<Arc<Process>>,
+    /// Its threads, leader first.
+    pub threads: Vec<Arc<Thread>>,
+    /// Process group id.
+    pub pgid: u32,
+    /// Session id.
+    pub sid: u32,
+    /// Set once all threads are gone (zombie): exit code or signal, as wait(2) encodes it.
+    pub exit_status: Option<i32>,
+    /// The wait status its leader ended with, while other threads live.
+    pub leader_status: Option<i32>,
+    /// exit_group(2) or a fatal signal decided on this wait status; threads are ending.
+    pub exiting: Option<i32>,
+    /// Signal its parent gets at its end (clone(2)), 0 none.
+    pub exit_signal: u32,
+    /// PR_SET_CHILD_SUBREAPER.
+    pub is_subreaper: bool,
+    /// It has called execve(2) since it was forked.
+    pub has_execed: bool,
+    /// Stopped by this signal, and not reported to wait(2) yet.
+    pub stop_report: Option<u32>,
+    /// Continued, and not reported to wait(2) yet.
+    pub continue_report: bool,
+    /// The controlling terminal.
+    pub tty: Option<Arc<Tty>>,
+    /// Its real user id, kept for siginfo after its end.
+    pub uid: u32,
+}
+
+/// Settings and counts of a process that few calls touch.
+#[derive(Clone, Debug)]
+pub struct Traits {
+    /// PR_SET_DUMPABLE.
+    pub dumpable: u32,
+    /// personality(2).
+    pub personality: u32,
+    /// PR_SET_THP_DISABLE.
+    pub thp_disable: bool,
+    /// Commands of membarrier(2) it registered for.
+    pub membarrier: u32,
+    /// Most resident memory it had at the moments it was looked at, in KiB.
+    pub max_rss_kib: u64,
+    /// Its use of CPU time is watched for RLIMIT_CPU.
+    pub cpu_watched: bool,
+    /// Time that its ended threads ran.
+    pub times: Times,
+    /// That of children it has waited for.
+    pub children_times: Times,
+    /// Most resident memory of children it has waited for, in KiB.
+    pub children_max_rss_kib: u64,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Traits {
+            dumpable: 1,
+            personality: 0,
+            thp_disable: false,
+            membarrier: 0,
+            max_rss_kib: 0,
+            cpu_watched: false,
+            times: Times::default(),
+            children_times: Times::default(),
+            children_max_rss_kib: 0,
+        }
+    }
+}
+
+/// Time that user programs ran, and that the kernel worked for them, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// In user mode.
+    pub user_ns: u64,
+    /// In the kernel.
+    pub system_ns: u64,
+}
+
+impl Times {
+    /// Both together.
+    pub fn total_ns(self) -> u64 {
+        self.user_ns.saturating_add(self.system_ns)
+    }
+}
+
+impl core::ops::AddAssign for Times {
+    fn add_assign(&mut self, other: Times) {
+        self.user_ns = self.user_ns.saturating_add(other.user_ns);
+        self.system_ns = self.system_ns.saturating_add(other.system_ns);
+    }
+}
+
+/// What a process runs.
+#[derive(Clone, Default)]
+pub struct Image {
+    /// The executable.
+    pub exe: Option<Arc<OpenFile>>,
+    /// Its absolute path in the container.
+    pub path: Vec<u8>,
+    /// argv, NUL-terminated each, as it was at exec.
+    pub cmdline: Vec<u8>,
+    /// Environment, likewise.
+    pub environ: Vec<u8>,
+    /// Auxiliary vector as stored on the stack.
+    pub auxv: Vec<u8>,
+}
+
+impl Process {
+    /// A process without threads yet.
+    pub fn new(pid: u32, mm: Arc<AddressSpace>, rlimits: Rlimits) -> Self {
+        Process {
+            pid,
+            mm: Mutex::new(Some(mm)),
+            links: Mutex::default(),
+            signals: Mutex::default(),
+            rlimits: Mutex::new(rlimits),
+            image: Mutex::default(),
+            child_events: WaitQueue::new(),
+            exit_events: WaitQueue::new(),
+            thread_events: WaitQueue::new(),
+            signal_events: WaitQueue::new(),
+            traits: Mutex::default(),
+            timers: Default::default(),
+            start_ns: crate::time::monotonic_ns(),
+        }
+    }
+
+    /// Its address space; an empty one if it ended.
+    pub fn mm(&self) -> Arc<AddressSpace> {
+        let mm = self.mm.lock().clone();
+        mm.unwrap_or_else(AddressSpace::placeholder)
+    }
+
+    /// Replaces its address space (exec).
+    pub fn set_mm(&self, mm: Arc<AddressSpace>) {
+        let old = self.mm.lock().replace(mm);
+        drop(old);
+    }
+
+    /// Gives up its address space (exit).
+    pub fn drop_mm(&self) {
+        let old = self.mm.lock().take();
+        drop(old);
+    }
+
+    /// Its threads now.
+    pub fn threads(&self) -> Vec<Arc<Thread>> {
+        self.links.lock().threads.clone()
+    }
+
+    /// Its first thread that lives, the leader as a rule.
+    pub fn first_thread(&self) -> Option<Arc<Thread>> {
+        self.links.lock().threads.first().cloned()
+    }
+
+    /// Its parent, if it lives.
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.links.lock().parent.upgrade()
+    }
+
+    /// Its parent's pid, or 0.
+    pub fn ppid(&self) -> u32 {
+        self.parent().map_or(0, |p| p.pid)
+    }
+
+    /// Its process group's id.
+    pub fn pgid(&self) -> u32 {
+        self.links.lock().pgid
+    }
+
+    /// Its session's id.
+    pub fn sid(&self) -> u32 {
+        self.links.lock().sid
+    }
+
+    /// The real user id of its first thread, or that of its last one if it ended.
+    pub fn uid(&self) -> u32 {
+        match self.first_thread() {
+            Some(thread) => thread.creds().uid,
+            None => self.links.lock().uid,
+        }
+    }
+
+    /// Whether all its threads have ended.
+    pub fn is_zombie(&self) -> bool {
+        self.links.lock().exit_status.is_some()
+    }
+
+    /// The soft limit of RLIMIT_* `which`.
+    pub fn rlimit(&self, which: u32) -> u64 {
+        self.rlimits.lock().soft(which)
+    }
+
+    /// How long its threads ran, ended ones included.
+    pub fn times(&self) -> Times {
+        let mut times = self.traits.lock().times;
+        for thread in self.threads() {
+            times += thread.times();
+        }
+        times
+    }
+
+    /// Its state as /proc/PID/stat has it: R, S, T or Z.
+    pub fn state_letter(&self) -> char {
+        if self.is_zombie() {
+            return 'Z';
+        }
+        if self.signals.lock().is_stopped() {
+            return 'T';
+        }
+        let is_current = current::get().is_some_and(|t| t.process.pid == self.pid);
+        if is_current || self.threads().iter().any(|t| t.user.is_in_user_mode()) { 'R' } else { 'S' }
+    }
+
+    /// Looks at how much of its memory is resident: the most it has been seen to have, in KiB.
+    pub fn note_resident(&self) -> u64 {
+        let (_, resident_bytes, _) = self.mm().sizes();
+        let mut traits = self.traits.lock();
+        traits.max_rss_kib = traits.max_rss_kib.max(resident_bytes / 1024);
+        traits.max_rss_kib
+    }
+}

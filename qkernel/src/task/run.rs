@@ -1,0 +1,184 @@
+//! The life of a guest thread: run user code, take its trap, serve it, look at signals, and again.
+
+use alloc::sync::Arc;
+
+use qlib::Va;
+use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_SYSCALL, Trap};
+
+use super::signal::{self, Delivery};
+use super::{Thread, current, exit, table};
+use crate::arch::user::Go;
+use crate::errno::{Errno, Result};
+use crate::{executor, hibernate, klog, mm, syscall};
+
+/// A trap of some thread arrived.
+pub fn on_trap(trap: &Trap) {
+    if let Some(thread) = table::thread_by_token(trap.token) {
+        thread.user.on_trap(trap);
+    }
+}
+
+/// Starts the task of a new thread, which is stopped; `first` are its registers.
+pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
+    executor::spawn(current::with(thread.clone(), async move {
+        thread.user.set_registers(&first);
+        main(&thread, first).await;
+        exit::thread_ended(&thread);
+    }));
+}
+
+async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
+    may_go(thread).await;
+    if thread.is_dying() {
+        return;
+    }
+    thread.user.resume(&thread.mm(), Go::Regs(&first));
+    loop {
+        thread.enters_user_mode();
+        let trap = thread.user.next_trap().await;
+        thread.left_user_mode();
+        let call = match trap.kind {
+            TRAP_SYSCALL => {
+                thread.count_syscall();
+                Some((trap.nr, serve(thread, &trap).await))
+            }
+            TRAP_FAULT => {
+                fault(thread, &trap).await;
+                None
+            }
+            TRAP_EXCEPTION => {
+                klog!(
+                    Debug,
+                    "process {}: exception {} at {:#x}, {:x?}",
+                    thread.process.pid,
+                    trap.signo,
+                    trap.addr,
+                    trap.regs
+                );
+                signal::force_exception(thread, trap.signo as u32, trap.si_code, Va(trap.addr));
+                None
+            }
+            TRAP_DEAD => {
+                // The host took the thread away (out of memory, or the program sabotaged its own stub).
+                exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
+                return;
+            }
+            _ => None,
+        };
+        if !go_on(thread, call).await {
+            return;
+        }
+    }
+}
+
+/// Whether call `nr` takes pages away from the address space (those that fork do it when they have stopped the thread).
+fn takes_pages_away(nr: u64) -> bool {
+    use linux_raw_sys::general::{__NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap};
+    let calls = [__NR_mmap, __NR_munmap, __NR_mprotect, __NR_mremap, __NR_madvise, __NR_brk];
+    calls.iter().any(|call| u64::from(*call) == nr)
+}
+
+async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
+    let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(thread).await } else { None };
+    let result = syscall::dispatch(thread, trap.nr, trap.args).await;
+    drop(frozen);
+    thread.user.claim_orders(&thread.mm());
+    klog!(Trace, "thread {}: {}({:x?}) = {result:x?}", thread.tid, syscall::table::name(trap.nr), trap.args);
+    result
+}
+
+async fn fault(thread: &Arc<Thread>, trap: &Trap) {
+    let access = if trap.code & 16 != 0 {
+        mm::Access::Execute
+    } else if trap.code & 2 != 0 {
+        mm::Access::Write
+    } else {
+        mm::Access::Read
+    };
+    // A write to a page that is shown read-only takes that page away from the other threads.
+    let mm = thread.mm();
+    let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
+    let frozen = if takes_away { mm.freeze(thread).await } else { None };
+    let failure = loop {
+        match mm::fault::handle(thread, Va(trap.addr), access) {
+            Ok(()) => {
+                drop(frozen);
+                thread.user.claim_orders(&mm);
+                return;
+            }
+            Err(mm::fault::Failure::NO_MEMORY) => {
+                if hibernate::oom::handle(thread).await.is_err() || thread.is_dying() {
+                    return;
+                }
+            }
+            Err(failure) => break failure,
+        }
+    };
+    klog!(
+        Debug,
+        "process {}: signal {} code {} at {:#x} ({access:?}), {:x?}",
+        thread.process.pid,
+        failure.signo,
+        failure.si_code,
+        trap.addr,
+        trap.regs
+    );
+    signal::force_exception(thread, failure.signo, failure.si_code, Va(trap.addr));
+}
+
+/// Waits until nothing keeps the thread from user mode: a pause of the container, a frozen address space, somebody who
+/// has it carry out orders. A dying thread passes.
+async fn may_go(thread: &Arc<Thread>) {
+    loop {
+        hibernate::gate(thread).await;
+        let mm = thread.mm();
+        mm.thawed().await;
+        thread.user.settled().await;
+        let free = !hibernate::pause::is_paused() && !mm.is_frozen() && thread.user.is_settled();
+        if free || thread.is_dying() {
+            return;
+        }
+    }
+}
+
+/// Returns to user mode; false when the thread is to end.
+async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)>) -> bool {
+    loop {
+        if thread.is_dying() {
+            return false;
+        }
+        may_go(thread).await;
+        let replaced = matches!(call, Some((_, Err(REGISTERS_REPLACED))));
+        let delivery = if replaced && !thread.is_interrupted() {
+            Delivery::None(None)
+        } else {
+            signal::deliver(thread, call.take()).await
+        };
+        // A pause may have begun while signals were looked at.
+        may_go(thread).await;
+        match delivery {
+            _ if thread.is_dying() => return false,
+            Delivery::Ended => call = None,
+            Delivery::None(Some(value)) => {
+                thread.user.resume(&thread.mm(), Go::Return(value));
+                return true;
+            }
+            Delivery::None(None) if replaced => {
+                let Ok(regs) = thread.user.registers().await else { return false };
+                thread.user.resume(&thread.mm(), Go::Regs(&regs));
+                return true;
+            }
+            Delivery::None(None) => {
+                thread.user.resume(&thread.mm(), Go::Continue);
+                return true;
+            }
+            Delivery::Registers(regs) => {
+                thread.user.resume(&thread.mm(), Go::Regs(&regs));
+                return true;
+            }
+        }
+    }
+}
+
+/// A system call's "result" when it has set all registers itself with [`super::UserThread::set_registers`] (execve, rt_sigreturn).
+pub const REGISTERS_REPLACED: Errno = Errno(600);

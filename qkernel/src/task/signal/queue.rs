@@ -1,0 +1,126 @@
+//! Pending signals.
+
+use alloc::vec::Vec;
+
+use super::{FIRST_REALTIME, SigInfo, SigSet, Signo};
+
+/// Signals that were sent and not taken yet. Standard signals are pending once however often they are sent; real-time
+/// ones queue.
+#[derive(Clone, Debug, Default)]
+pub struct PendingQueue {
+    set: SigSet,
+    infos: Vec<SigInfo>,
+}
+
+impl PendingQueue {
+    /// What is pending.
+    pub fn set(&self) -> SigSet {
+        self.set
+    }
+
+    /// Entries, for RLIMIT_SIGPENDING.
+    pub fn len(&self) -> usize {
+        self.infos.len()
+    }
+
+    /// Whether nothing is pending.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty()
+    }
+
+    /// Adds a signal; false when it was a standard one that is pending already. Beyond `limit` entries a real-time signal
+    /// is pending without its information, at most once.
+    pub fn push(&mut self, info: SigInfo, limit: u64) -> bool {
+        let signo = info.signal();
+        if signo < FIRST_REALTIME && self.set.contains(signo) {
+            return false;
+        }
+        self.set.add(signo);
+        if signo < FIRST_REALTIME || (self.infos.len() as u64) < limit {
+            self.infos.push(info);
+        }
+        true
+    }
+
+    /// Adds to the overrun count of the signal of timer `id` that is pending; false when none is.
+    pub fn add_overrun(&mut self, id: i32, times: i32) -> bool {
+        match self.infos.iter_mut().find(|info| info.is_of_timer(id)) {
+            Some(info) => {
+                info.add_overrun(times);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes the first signal that is in `wanted`.
+    pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
+        let signo = self.set.and(wanted).first()?;
+        let index = self.infos.iter().position(|i| i.signal() == signo);
+        // One that exceeded the limit has no information left.
+        let info = index.map_or(SigInfo::user(signo, 0, 0), |i| self.infos.remove(i));
+        if !self.infos.iter().any(|i| i.signal() == signo) {
+            self.set.remove(signo);
+        }
+        Some(info)
+    }
+
+    /// Forgets all signals of `set`.
+    pub fn discard(&mut self, set: SigSet) {
+        if !self.set.and(set).is_empty() {
+            self.set = self.set.minus(set);
+            self.infos.retain(|i| !set.contains(i.signal()));
+        }
+    }
+
+    /// Whether `signo` is pending.
+    pub fn contains(&self, signo: Signo) -> bool {
+        self.set.contains(signo)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(signo: Signo, pid: u32) -> SigInfo {
+        SigInfo::user(signo, pid, 0)
+    }
+
+    #[test]
+    fn standard_signals_coalesce_and_realtime_ones_queue() {
+        let mut queue = PendingQueue::default();
+        assert!(queue.push(user(15, 1), 100));
+        assert!(!queue.push(user(15, 2), 100));
+        assert!(queue.push(user(40, 3), 100));
+        assert!(queue.push(user(40, 4), 100));
+        assert!(queue.push(user(35, 5), 100));
+        let all = SigSet(u64::MAX);
+        let order: Vec<(u32, u32)> = core::iter::from_fn(|| queue.take(all)).map(|i| (i.signal(), i.pid())).collect();
+        assert_eq!(order, [(15, 1), (35, 5), (40, 3), (40, 4)]);
+        assert!(queue.is_empty() && queue.take(all).is_none());
+    }
+
+    #[test]
+    fn only_wanted_signals_are_taken() {
+        let mut queue = PendingQueue::default();
+        queue.push(user(2, 1), 100);
+        queue.push(user(10, 2), 100);
+        assert!(queue.take(SigSet::of(&[3, 12])).is_none());
+        assert_eq!(queue.take(SigSet::of(&[10])).map(|i| i.pid()), Some(2));
+        queue.discard(SigSet::of(&[2]));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn beyond_the_limit_the_signal_stays_without_its_information() {
+        let mut queue = PendingQueue::default();
+        queue.push(user(40, 1), 1);
+        queue.push(user(41, 2), 1);
+        queue.push(user(41, 3), 1);
+        assert_eq!(queue.len(), 1);
+        assert_eq!(queue.take(SigSet(u64::MAX)).map(|i| i.signal()), Some(40));
+        assert_eq!(queue.take(SigSet(u64::MAX)), Some(user(41, 0)));
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Sending signals.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{RLIMIT_SIGPENDING, SIGCONT, SIGKILL};
+
+use super::set::{STOP_SIGNALS, UNBLOCKABLE};
+use super::{Disposition, SigInfo, SigSet, Signo};
+use crate::errno::{Errno, Result};
+use crate::task::{Process, Thread, exit, table};
+use crate::wait::PollMask;
+
+/// Where a signal comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The container itself: pid 1 gets only what it has a handler for.
+    Inside,
+    /// The command line: SIGKILL and SIGSTOP reach pid 1 too.
+    Outside,
+}
+
+/// Sends a signal to a process. EAGAIN when a queued real-time signal exceeds RLIMIT_SIGPENDING.
+pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result {
+    send(process, None, info, Origin::Inside)
+}
+
+/// Sends a signal to a process from outside of the container.
+pub fn send_from_outside(process: &Arc<Process>, info: SigInfo) -> Result {
+    send(process, None, info, Origin::Outside)
+}
+
+/// Sends a signal to one thread. As [`send_to_process`].
+pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result {
+    send(&thread.process, Some(thread), info, Origin::Inside)
+}
+
+/// Sends a signal to every process of a group; how many there were.
+pub fn send_to_group(pgid: u32, info: SigInfo) -> usize {
+    let members = table::group(pgid);
+    for process in &members {
+        // Each member is on its own: what one cannot take does not keep it from the others.
+        let _ = send_to_process(process, info);
+    }
+    members.len()
+}
+
+fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo, origin: Origin) -> Result {
+    let signo = info.signal();
+    let threads = process.threads();
+    if threads.is_empty() {
+        // A zombie.
+        return Ok(());
+    }
+    prepare(process, &threads, signo);
+    if is_ignored(process, target.unwrap_or(&threads[0]), &threads, signo, origin) {
+        return Ok(());
+    }
+    if signo == SIGKILL {
+        exit::group_exit(process, SIGKILL as i32);
+        return Ok(());
+    }
+    let limit = process.rlimit(RLIMIT_SIGPENDING);
+    let fresh = match target {
+        Some(thread) => {
+            let mut signals = thread.signals.lock();
+            if info.is_queued() && signals.pending.len() as u64 >= limit && signo >= super::FIRST_REALTIME {
+                return Err(Errno::EAGAIN);
+            }
+            signals.pending.push(info, limit)
+        }
+        None => {
+            let mut signals = process.signals.lock();
+            if info.is_queued() && signals.pending.len() as u64 >= limit && signo >= super::FIRST_REALTIME {
+                return Err(Errno::EAGAIN);
+            }
+            signals.pending.push(info, limit)
+        }
+    };
+    if fresh {
+        wake_taker(process, target, &threads, signo);
+    }
+    Ok(())
+}
+
+/// What a stop or continue signal does at its arrival, whether or not it is blocked or handled.
+fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
+    if STOP_SIGNALS.contains(signo) {
+        super::discard(process, SigSet::of(&[SIGCONT]));
+    } else if signo == SIGCONT {
+        super::discard(process, STOP_SIGNALS);
+        let was_told = {
+            let mut signals = process.signals.lock();
+            let stopped = signals.stopped_by.take().is_some();
+            let told = core::mem::take(&mut signals.stop_told);
+            if !stopped {
+                return;
+            }
+            told
+        };
+        for thread in threads {
+            thread.interrupt();
+        }
+        if was_told {
+            exit::tell_continued(process);
+        }
+    }
+}
+
+fn is_ignored(process: &Process, blocker: &Thread, threads: &[Arc<Thread>], signo: Signo, origin: Origin) -> bool {
+    let action = process.signals.lock().action(signo);
+    let is_default = action.handler == super::action::DEFAULT;
+    if process.pid == 1 && is_default && UNBLOCKABLE.contains(signo) {
+        return origin == Origin::Inside;
+    }
+    let waited_for = || threads.iter().any(|t| t.signals.lock().waited_for.contains(signo));
+    if blocker.signals.lock().is_blocked(signo) || waited_for() {
+        return false;
+    }
+    (process.pid == 1 && is_default) || action.disposition(signo) == Disposition::Ignore
+}
+
+/// Has a thread that does not block the signal look at it, and tells those who wait for signals.
+fn wake_taker(process: &Process, target: Option<&Arc<Thread>>, threads: &[Arc<Thread>], signo: Signo) {
+    let takes = |thread: &&Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
+    let taker = match target {
+        Some(thread) => Some(thread).filter(takes),
+        None => threads.iter().find(takes),
+    };
+    if let Some(thread) = taker {
+        thread.interrupt();
+    }
+    process.signal_events.wake(PollMask::READ);
+}
+
+/// Has other threads look at signals of the process that `thread` (by blocking `signals`, or by its end) will not take.
+pub fn retarget(thread: &Thread, signals: SigSet) {
+    let left = thread.process.signals.lock().pending.set().and(signals);
+    if left.is_empty() {
+        return;
+    }
+    for other in thread.process.threads() {
+        if other.tid != thread.tid && !left.minus(other.signals.lock().mask).is_empty() {
+            other.interrupt();
+        }
+    }
+}

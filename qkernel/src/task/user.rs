@@ -1,0 +1,385 @@
+//! The platform's side of a thread: where it is (user mode, in a system call, stopped), and waiting for its traps.
+
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use alloc::vec::Vec;
+
+use qlib::Gpa;
+use qlib::platform::{
+    ORDER_MAP, ORDER_UNMAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs,
+};
+
+use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
+use crate::errno::{Errno, Result};
+use crate::mm::{self, AddressSpace};
+use crate::sync::Mutex;
+
+/// Where a thread is, as far as the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In user mode, or on its way out of it.
+    User,
+    /// Stopped in a system call that is not answered yet; registers unknown.
+    Syscall,
+    /// Stopped with its registers known. `in_syscall`: a call is not answered yet.
+    Stopped { in_syscall: bool },
+    /// Its orders are being carried out ([`Go::Hold`]); it will be stopped again.
+    Syncing { in_syscall: bool },
+    /// It will never run again.
+    Dead,
+}
+
+struct State {
+    handle: Option<ThreadHandle>,
+    place: Place,
+    /// How many traps came.
+    traps: u64,
+    /// A trap that the thread's task has not taken yet.
+    trap: Option<Trap>,
+    regs: UserRegs,
+    /// A stop was asked for and has not happened.
+    stop_asked: bool,
+    /// The task, waiting for a trap.
+    waker: Option<Waker>,
+    /// Others, waiting for a stop or a sync.
+    watchers: Vec<Waker>,
+    /// What the thread does to itself at its next resume, besides what the address space has in store.
+    own_orders: Vec<Order>,
+    /// How often the platform thread was resumed: tells a stop that came too late from a current one.
+    resumes: u64,
+    /// The last resume carried orders to map something, and no trap has told yet that they were carried out.
+    mapping: bool,
+    /// Orders that this thread has to carry out itself before it goes on, and the frames that are free afterwards.
+    claimed: (Vec<Order>, Vec<Gpa>),
+    /// The address space's epoch when they were claimed.
+    claimed_epoch: u64,
+    /// Frames that this thread's last orders unmapped: free once it traps, for then the orders are carried out.
+    limbo: Vec<Gpa>,
+}
+
+/// The platform's side of one guest thread.
+pub struct UserThread {
+    /// Comes back in traps.
+    pub token: u64,
+    state: Mutex<State>,
+}
+
+impl UserThread {
+    /// A new stopped thread in `space`. `creator` as in [`ThreadHandle::new`].
+    pub fn new(space: &SpaceHandle, creator: Option<&UserThread>, token: u64) -> Result<Self> {
+        let handle = match creator {
+            Some(creator) => {
+                let state = creator.state.lock();
+                ThreadHandle::new(space, state.handle.as_ref(), token)?
+            }
+            None => ThreadHandle::new(space, None, token)?,
+        };
+        Ok(UserThread {
+            token,
+            state: Mutex::new(State {
+                handle: Some(handle),
+                place: Place::Stopped { in_syscall: false },
+                traps: 0,
+                trap: None,
+                regs: UserRegs::default(),
+                stop_asked: false,
+                waker: None,
+                watchers: Vec::new(),
+                own_orders: Vec::new(),
+                resumes: 0,
+                mapping: false,
+                claimed: (Vec::new(), Vec::new()),
+                claimed_epoch: 0,
+                limbo: Vec::new(),
+            }),
+        })
+    }
+
+    /// Takes the platform thread of `other` (a fresh one, made for exec) in place of its own, which ends.
+    pub fn adopt(&self, other: UserThread) {
+        let fresh = other.state.into_inner();
+        let mut state = self.state.lock();
+        if let Some(old) = state.handle.take() {
+            old.resume(Go::Exit, &[]);
+        }
+        state.handle = fresh.handle;
+        state.place = fresh.place;
+        state.trap = None;
+        state.stop_asked = false;
+        state.resumes = fresh.resumes;
+        state.mapping = fresh.mapping;
+    }
+
+    /// A trap came for this thread.
+    pub fn on_trap(&self, trap: &Trap) {
+        let (wakers, limbo) = {
+            let mut state = self.state.lock();
+            if trap.kind == TRAP_STOPPED && trap.resumes != state.resumes {
+                // The thread was resumed while this was on its way: it runs, and whoever wants it stopped asks again.
+                state.stop_asked = false;
+                let wakers = core::mem::take(&mut state.watchers);
+                drop(state);
+                wakers.into_iter().for_each(Waker::wake);
+                return;
+            }
+            state.mapping = false;
+            let in_syscall = matches!(state.place, Place::Syscall)
+                || matches!(state.place, Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true });
+            state.traps += 1;
+            let limbo = core::mem::take(&mut state.limbo);
+            let mut wakers = core::mem::take(&mut state.watchers);
+            match trap.kind {
+                TRAP_SYSCALL => state.place = Place::Syscall,
+                TRAP_DEAD => state.place = Place::Dead,
+                TRAP_STOPPED => state.place = Place::Stopped { in_syscall: trap.in_syscall != 0 && in_syscall },
+                TRAP_SYNCED => {
+                    let in_syscall = matches!(state.place, Place::Syncing { in_syscall: true });
+                    state.place = Place::Stopped { in_syscall };
+                }
+                _ => state.place = Place::Stopped { in_syscall: false },
+            }
+            if trap.kind != TRAP_SYSCALL && trap.kind != TRAP_DEAD {
+                state.regs = trap.regs;
+            }
+            state.stop_asked = false;
+            // A stop or sync inside a system call is for those who asked; everything else is for the thread's task.
+            if !matches!(state.place, Place::Stopped { in_syscall: true }) && trap.kind != TRAP_SYNCED {
+                state.trap = Some(*trap);
+                wakers.extend(state.waker.take());
+            }
+            (wakers, limbo)
+        };
+        mm::free_frames(limbo);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Binds what `mm` has in store for the platform to this thread, which has just caused it: it must not go on before that is
+    /// carried out, whoever else of its space goes on meanwhile.
+    pub fn claim_orders(&self, mm: &AddressSpace) {
+        let (orders, limbo) = mm.take_orders();
+        let mut state = self.state.lock();
+        if state.claimed_epoch != mm.epoch() {
+            state.claimed_epoch = mm.epoch();
+            // The pages to be mapped may have been taken away since. Nothing there is right too: it faults in again.
+            for order in state.claimed.0.iter_mut().filter(|order| order.op == ORDER_MAP) {
+                order.op = ORDER_UNMAP;
+            }
+        }
+        state.claimed.0.extend(orders);
+        state.claimed.1.extend(limbo);
+    }
+
+    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<Order>, Vec<Gpa>) {
+        self.claim_orders(mm);
+        core::mem::take(&mut self.state.lock().claimed)
+    }
+
+    /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid while it is in user mode.
+    pub fn resume(&self, mm: &AddressSpace, go: Go<'_>) {
+        let (orders, limbo) = self.take_claimed(mm);
+        self.resume_with(go, &orders, limbo);
+    }
+
+    fn resume_with(&self, go: Go<'_>, orders: &[Order], limbo: Vec<Gpa>) {
+        let mut state = self.state.lock();
+        if state.place == Place::Dead {
+            // Nothing runs there any more. The caller's address space frees them when it is gone.
+            state.limbo.extend(limbo);
+            return;
+        }
+        let in_syscall = matches!(state.place, Place::Syscall | Place::Stopped { in_syscall: true });
+        state.place = match go {
+            Go::Hold => Place::Syncing { in_syscall },
+            Go::Exit => Place::Dead,
+            _ => Place::User,
+        };
+        state.limbo.extend(limbo);
+        let own = core::mem::take(&mut state.own_orders);
+        state.mapping = orders.iter().any(|order| order.op == ORDER_MAP);
+        state.resumes += 1;
+        let Some(handle) = &state.handle else { return };
+        if own.is_empty() {
+            handle.resume(go, orders);
+        } else {
+            handle.resume(go, &[orders, &own].concat());
+        }
+    }
+
+    /// Whether the platform may still be carrying out orders to map something.
+    pub fn is_mapping(&self) -> bool {
+        let state = self.state.lock();
+        state.mapping && state.place != Place::Dead
+    }
+
+    /// Waits until the platform has carried out all orders to map something, interrupting the thread for it.
+    pub async fn mapped(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !state.mapping || state.place == Place::Dead {
+                return Poll::Ready(());
+            }
+            if state.place == Place::User && !state.stop_asked {
+                state.stop_asked = true;
+                if let Some(handle) = &state.handle {
+                    handle.stop();
+                }
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether somebody else has the thread carry out orders.
+    pub fn is_settled(&self) -> bool {
+        !matches!(self.state.lock().place, Place::Syncing { .. })
+    }
+
+    /// Adds an order about the thread itself (its segment bases) to its next resume.
+    pub fn attach_order(&self, order: Order) {
+        self.state.lock().own_orders.push(order);
+    }
+
+    /// The thread's next trap. Only its own task calls this.
+    pub async fn next_trap(&self) -> Trap {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if let Some(trap) = state.trap.take() {
+                return Poll::Ready(trap);
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The registers of the thread, stopping it if they are not known (it waits in a system call). Only its own task calls this, with
+    /// the thread not in user mode. `Err(ESRCH)` when it died.
+    pub async fn registers(&self) -> Result<UserRegs> {
+        self.wait_stopped(true).await?;
+        Ok(self.state.lock().regs)
+    }
+
+    /// Remembers changed registers of a stopped thread, for the next [`UserThread::registers`].
+    pub fn set_registers(&self, regs: &UserRegs) {
+        self.state.lock().regs = *regs;
+    }
+
+    /// Waits until the thread is stopped; `ask`: asks the platform for it first.
+    pub async fn wait_stopped(&self, ask: bool) -> Result {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            match state.place {
+                Place::Stopped { .. } => return Poll::Ready(Ok(())),
+                Place::Dead => return Poll::Ready(Err(Errno::ESRCH)),
+                Place::User | Place::Syscall if ask && !state.stop_asked => {
+                    state.stop_asked = true;
+                    if let Some(handle) = &state.handle {
+                        handle.stop();
+                    }
+                }
+                _ => {}
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Carries out what `mm` has in store for the platform, now, through this thread, which is not in user mode.
+    pub async fn flush(&self, mm: &AddressSpace) -> Result {
+        let (orders, limbo) = self.take_claimed(mm);
+        if orders.is_empty() {
+            mm::free_frames(limbo);
+            return Ok(());
+        }
+        self.resume_with(Go::Hold, &orders, limbo);
+        self.wait_stopped(false).await
+    }
+
+    /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the creator of exist afterwards.
+    pub async fn hold(&self, mm: &AddressSpace) -> Result {
+        let (orders, limbo) = mm.take_orders();
+        self.resume_with(Go::Hold, &orders, limbo);
+        self.wait_stopped(false).await
+    }
+
+    /// Whether it is in user mode.
+    pub fn is_in_user_mode(&self) -> bool {
+        self.state.lock().place == Place::User
+    }
+
+    /// Waits until it is not in user mode, or has been out of it since.
+    pub async fn leaves_user_mode(&self) {
+        let before = self.state.lock().traps;
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if state.place != Place::User || state.traps != before {
+                return Poll::Ready(());
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether it can never run again.
+    pub fn is_dead(&self) -> bool {
+        self.state.lock().place == Place::Dead
+    }
+
+    /// Interrupts it if it is in user mode, so that its task runs.
+    pub fn interrupt(&self) {
+        let mut state = self.state.lock();
+        if state.place == Place::User && !state.stop_asked {
+            state.stop_asked = true;
+            if let Some(handle) = &state.handle {
+                handle.stop();
+            }
+        }
+    }
+
+    /// Its floating-point state; it is stopped.
+    pub fn fpstate(&self) -> Result<Vec<u8>> {
+        let state = self.state.lock();
+        let mut buffer = alloc::vec![0; crate::arch::boot().fpstate_bytes as usize];
+        let length = state.handle.as_ref().ok_or(Errno::ESRCH)?.fpstate(&mut buffer)?;
+        buffer.truncate(length);
+        Ok(buffer)
+    }
+
+    /// Sets its floating-point state (empty: initial); it is stopped.
+    pub fn set_fpstate(&self, fpstate: &[u8]) -> Result {
+        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.set_fpstate(fpstate)
+    }
+
+    /// Ends it on the platform. What it had unmapped without a trap since goes back to `mm`.
+    pub fn end(&self, mm: &AddressSpace) {
+        let mut state = self.state.lock();
+        if let Some(handle) = state.handle.take()
+            && state.place != Place::Dead
+        {
+            handle.resume(Go::Exit, &[]);
+        }
+        state.place = Place::Dead;
+        let (orders, claimed) = core::mem::take(&mut state.claimed);
+        mm.put_back(orders, claimed);
+        mm.keep_in_limbo(core::mem::take(&mut state.limbo));
+    }
+
+    /// Waits while somebody else has the thread carry out orders. Its own task calls this before it resumes it.
+    pub async fn settled(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !matches!(state.place, Place::Syncing { .. }) {
+                return Poll::Ready(());
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,175 @@
+//! Waiting for children (wait(2)).
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    __WALL, __WCLONE, __WNOTHREAD, CLD_CONTINUED, CLD_STOPPED, SIGCHLD, SIGCONT, WCONTINUED, WEXITED, WNOHANG, WNOWAIT,
+    WUNTRACED,
+};
+
+use super::process::Times;
+use super::{Process, Thread, exit, table};
+use crate::errno::{Errno, Result};
+use crate::wait::{PollMask, block_on};
+
+/// Which children a wait is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Any.
+    Any,
+    /// The one with this pid.
+    Pid(u32),
+    /// Those of this process group.
+    Group(u32),
+}
+
+/// What happened to a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It ended, with this wait status.
+    Ended(i32),
+    /// It stopped by this signal.
+    Stopped(u32),
+    /// It was continued.
+    Continued,
+}
+
+impl Event {
+    /// As wait4(2) gives it.
+    pub fn status(self) -> i32 {
+        match self {
+            Event::Ended(status) => status,
+            Event::Stopped(signo) => (signo as i32) << 8 | 0x7f,
+            Event::Continued => 0xffff,
+        }
+    }
+
+    /// si_code and si_status as waitid(2) gives them.
+    pub fn code_and_status(self) -> (i32, i32) {
+        match self {
+            Event::Ended(status) => exit::code_of_status(status),
+            Event::Stopped(signo) => (CLD_STOPPED as i32, signo as i32),
+            Event::Continued => (CLD_CONTINUED as i32, SIGCONT as i32),
+        }
+    }
+}
+
+/// A child's news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// Its process id.
+    pub pid: u32,
+    /// Its real user id.
+    pub uid: u32,
+    /// What happened.
+    pub event: Event,
+    /// How long it and the children it waited for ran.
+    pub times: Times,
+    /// Most resident memory of it and those, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// The options wait4(2) and waitid(2) know between them.
+pub const KNOWN_OPTIONS: u32 = WNOHANG | WUNTRACED | WEXITED | WCONTINUED | WNOWAIT | __WALL | __WCLONE | __WNOTHREAD;
+
+/// Waits for news of a child: `None` with WNOHANG when there are none. ECHILD when there is no such child.
+pub async fn wait_for(thread: &Arc<Thread>, who: Who, options: u32) -> Result<Option<Waited>> {
+    let process = &thread.process;
+    let attempt = || match look(process, who, options)? {
+        Some(news) => Ok(Some(news)),
+        None if options & WNOHANG != 0 => Ok(None),
+        None => Err(Errno::EAGAIN),
+    };
+    block_on(thread, &[&process.child_events], PollMask::READ, None, attempt).await
+}
+
+fn look(process: &Arc<Process>, who: Who, options: u32) -> Result<Option<Waited>> {
+    let children = process.links.lock().children.clone();
+    let mut any = false;
+    for child in &children {
+        let links = child.links.lock();
+        let chosen = match who {
+            Who::Any => true,
+            Who::Pid(pid) => child.pid == pid,
+            Who::Group(pgid) => links.pgid == pgid,
+        };
+        let is_clone = links.exit_signal != SIGCHLD;
+        if !chosen || (options & __WALL == 0 && is_clone != (options & __WCLONE != 0)) {
+            continue;
+        }
+        any = true;
+        drop(links);
+        if let Some(event) = take_event(child, options) {
+            let uid = child.uid();
+            let mut times = child.times();
+            let max_rss_kib = {
+                let traits = child.traits.lock();
+                times += traits.children_times;
+                traits.max_rss_kib.max(traits.children_max_rss_kib)
+            };
+            if matches!(event, Event::Ended(_)) && options & WNOWAIT == 0 {
+                reap(process, child);
+            }
+            return Ok(Some(Waited { pid: child.pid, uid, event, times, max_rss_kib }));
+        }
+    }
+    if any { Ok(None) } else { Err(Errno::ECHILD) }
+}
+
+fn take_event(child: &Process, options: u32) -> Option<Event> {
+    let mut links = child.links.lock();
+    if let Some(status) = links.exit_status {
+        return (options & WEXITED != 0).then_some(Event::Ended(status));
+    }
+    let keeps = options & WNOWAIT != 0;
+    if options & WUNTRACED != 0
+        && let Some(signo) = links.stop_report
+    {
+        links.stop_report = links.stop_report.filter(|_| keeps);
+        return Some(Event::Stopped(signo));
+    }
+    if options & WCONTINUED != 0 && links.continue_report {
+        links.continue_report = keeps;
+        return Some(Event::Continued);
+    }
+    None
+}
+
+/// Ends a zombie for good: its pid is free, its times count as its parent's children's.
+pub fn reap(parent: &Arc<Process>, child: &Arc<Process>) {
+    let mut times = child.times();
+    let max_rss_kib = {
+        let traits = child.traits.lock();
+        times += traits.children_times;
+        traits.max_rss_kib.max(traits.children_max_rss_kib)
+    };
+    {
+        let mut traits = parent.traits.lock();
+        traits.children_times += times;
+        traits.children_max_rss_kib = traits.children_max_rss_kib.max(max_rss_kib);
+    }
+    let removed = {
+        let mut links = parent.links.lock();
+        let index = links.children.iter().position(|c| Arc::ptr_eq(c, child));
+        index.map(|i| links.children.remove(i))
+    };
+    table::remove_process(child.pid);
+    drop(removed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_encoded_as_in_wait_2() {
+        assert_eq!(Event::Ended(0x300).status(), 0x300);
+        assert_eq!(Event::Ended(9).status(), 9);
+        assert_eq!(Event::Stopped(20).status(), 0x147f);
+        assert_eq!(Event::Continued.status(), 0xffff);
+        assert_eq!(Event::Ended(0x300).code_and_status(), (1, 3));
+        assert_eq!(Event::Ended(15).code_and_status(), (2, 15));
+        assert_eq!(Event::Stopped(19).code_and_status(), (5, 19));
+        assert_eq!(Event::Continued.code_and_status(), (6, 18));
+    }
+}

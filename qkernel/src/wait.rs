@@ -1,0 +1,226 @@
+//! Waiting: queues of observers, and the one form in which a system call blocks.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+
+use bitflags::bitflags;
+
+use crate::errno::{Errno, Result};
+use crate::sync::{Mutex, mutex};
+use crate::task::Thread;
+use crate::time;
+
+bitflags! {
+    /// Readiness, with the bit values of poll(2) and epoll(7).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PollMask: u32 {
+        /// Data can be read.
+        const IN = 0x001;
+        /// Urgent data.
+        const PRI = 0x002;
+        /// Data can be written.
+        const OUT = 0x004;
+        /// Error.
+        const ERR = 0x008;
+        /// Hang-up.
+        const HUP = 0x010;
+        /// Not open.
+        const NVAL = 0x020;
+        /// As IN.
+        const RDNORM = 0x040;
+        /// Priority band data.
+        const RDBAND = 0x080;
+        /// As OUT.
+        const WRNORM = 0x100;
+        /// Priority data may be written.
+        const WRBAND = 0x200;
+        /// The peer shut down writing.
+        const RDHUP = 0x2000;
+    }
+}
+
+impl PollMask {
+    /// IN and RDNORM.
+    pub const READ: PollMask = PollMask::IN.union(PollMask::RDNORM);
+    /// OUT and WRNORM.
+    pub const WRITE: PollMask = PollMask::OUT.union(PollMask::WRNORM);
+    /// What is reported whether asked for or not.
+    pub const ALWAYS: PollMask = PollMask::ERR.union(PollMask::HUP);
+}
+
+/// Somebody who wants to know of events: a waiting thread, an epoll instance.
+pub trait Observer: Send + Sync {
+    /// Some of `events` may have happened. Must not block, nor touch the queue it is called from.
+    fn notify(&self, events: PollMask);
+}
+
+struct Entry {
+    id: u64,
+    mask: PollMask,
+    observer: Arc<dyn Observer>,
+}
+
+/// Those who wait for something of one object.
+#[derive(Default)]
+pub struct WaitQueue {
+    entries: Mutex<Vec<Entry>>,
+}
+
+static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
+
+impl WaitQueue {
+    /// Without observers.
+    pub const fn new() -> Self {
+        WaitQueue { entries: mutex(Vec::new()) }
+    }
+
+    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it.
+    pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
+        let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
+        self.entries.lock().push(Entry { id, mask: mask | PollMask::ALWAYS, observer });
+        id
+    }
+
+    /// Removes the observer with this id.
+    pub fn unregister(&self, id: u64) {
+        self.entries.lock().retain(|e| e.id != id);
+    }
+
+    /// Tells all observers of any of `events`.
+    pub fn wake(&self, events: PollMask) {
+        let hit: Vec<Arc<dyn Observer>> =
+            self.entries.lock().iter().filter(|e| e.mask.intersects(events)).map(|e| e.observer.clone()).collect();
+        for observer in hit {
+            observer.notify(events);
+        }
+    }
+
+    /// Tells the first `count` observers of any of `events`, oldest first.
+    pub fn wake_some(&self, events: PollMask, count: usize) {
+        let hit: Vec<Arc<dyn Observer>> = self
+            .entries
+            .lock()
+            .iter()
+            .filter(|e| e.mask.intersects(events))
+            .take(count)
+            .map(|e| e.observer.clone())
+            .collect();
+        for observer in hit {
+            observer.notify(events);
+        }
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.entries.lock().is_empty()
+    }
+}
+
+/// An observer that a task can await: each notification makes one [`Signal::wait`] return.
+#[derive(Default)]
+pub struct Signal {
+    state: Mutex<SignalState>,
+}
+
+#[derive(Default)]
+struct SignalState {
+    set: bool,
+    waker: Option<Waker>,
+}
+
+impl Signal {
+    /// Sets it and wakes the waiting task.
+    pub fn set(&self) {
+        let waker = {
+            let mut state = self.state.lock();
+            state.set = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Clears it.
+    pub fn clear(&self) {
+        self.state.lock().set = false;
+    }
+
+    /// Waits until it is set, and clears it.
+    pub async fn wait(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if core::mem::take(&mut state.set) {
+                return Poll::Ready(());
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Observer for Signal {
+    fn notify(&self, _events: PollMask) {
+        self.set();
+    }
+}
+
+/// Registrations that undo themselves, and a timer likewise.
+struct Registered<'a> {
+    queues: &'a [&'a WaitQueue],
+    ids: Vec<u64>,
+    timer: Option<time::TimerKey>,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        for (queue, id) in self.queues.iter().zip(&self.ids) {
+            queue.unregister(*id);
+        }
+        if let Some(key) = self.timer {
+            time::cancel(key);
+        }
+    }
+}
+
+/// The one form in which a system call blocks: `attempt`; on EAGAIN wait until one of `queues` tells of `mask`, and
+/// attempt again.
+///
+/// Errors besides `attempt`'s own: ETIMEDOUT once `deadline_ns` (CLOCK_MONOTONIC) has passed, ERESTARTSYS when a signal
+/// is to be handled or the thread is to die.
+pub async fn block_on<T>(
+    thread: &Thread,
+    queues: &[&WaitQueue],
+    mask: PollMask,
+    deadline_ns: Option<u64>,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    match attempt() {
+        Err(Errno::EAGAIN) => {}
+        result => return result,
+    }
+    let wakeup = thread.wakeup();
+    let _registered = Registered {
+        queues,
+        ids: queues.iter().map(|q| q.register(mask, wakeup.clone())).collect(),
+        timer: deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone())),
+    };
+    loop {
+        wakeup.clear();
+        match attempt() {
+            Err(Errno::EAGAIN) => {}
+            result => return result,
+        }
+        if thread.is_interrupted() {
+            return Err(Errno::ERESTARTSYS);
+        }
+        if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        wakeup.wait().await;
+    }
+}

@@ -1,0 +1,238 @@
+//! Control messages between the command line, qvisor and the guest kernel, encoded with postcard.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+/// A request to the guest kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Makes the container: its mounts and host name. Once, first. Answer: [`Reply::Done`].
+    Create(ContainerSpec),
+    /// Starts the container's first process (pid 1). Answer: [`Reply::Pid`] once its image is loaded, or [`Reply::Error`].
+    Start(ProcessSpec),
+    /// Starts a further process. Wakes a hibernated container. Answer: [`Reply::Pid`] or [`Reply::Error`].
+    Exec(ProcessSpec),
+    /// Answered with [`Reply::Exited`] when guest process `pid` (one made by Start or Exec) ends.
+    Wait {
+        /// Guest process id.
+        pid: u32,
+    },
+    /// Sends a signal; wakes a hibernated container. Answer: [`Reply::Done`] or ESRCH.
+    Signal {
+        /// Guest process id.
+        pid: u32,
+        /// To all processes of the container.
+        all: bool,
+        /// Signal number.
+        signo: u32,
+    },
+    /// Deflates. Answer: [`Reply::Done`] when hibernated; [`Reply::Error`] when it was abandoned, and why.
+    Hibernate,
+    /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
+    Wake,
+    /// Answer: [`Reply::Stats`]. Does not wake.
+    Stats,
+    /// Answer: [`Reply::Processes`]. Does not wake.
+    Processes,
+    /// Stops all processes without deflating. Answer: [`Reply::Done`].
+    Pause,
+    /// Undoes Pause.
+    Resume,
+    /// Sets the window size of the terminal of process `pid`.
+    Resize {
+        /// Guest process id.
+        pid: u32,
+        /// Rows.
+        rows: u16,
+        /// Columns.
+        cols: u16,
+    },
+}
+
+/// Answers of the guest kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// The guest process id of a new process.
+    Pid(u32),
+    /// A process ended: its exit code, or 128 + signal.
+    Exited(i32),
+    /// Numbers.
+    Stats(Stats),
+    /// The processes of the container.
+    Processes(Vec<ProcessInfo>),
+    /// It failed.
+    Error {
+        /// Linux errno.
+        errno: i32,
+        /// One line that says what failed and what to do.
+        message: String,
+    },
+}
+
+/// What the container looks like.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// Host name.
+    pub hostname: String,
+    /// Host handle of the root directory.
+    pub root: u32,
+    /// The root file system may not be written.
+    pub root_readonly: bool,
+    /// A throw-away upper layer in guest memory lies over the root.
+    pub root_overlay: bool,
+    /// Mounts, in order.
+    pub mounts: Vec<MountSpec>,
+    /// sysctl settings by name.
+    pub sysctl: Vec<(String, String)>,
+    /// Paths that read as empty (OCI maskedPaths).
+    pub masked_paths: Vec<String>,
+    /// Paths that may not be written (OCI readonlyPaths).
+    pub readonly_paths: Vec<String>,
+    /// Memory limit in bytes that the guest is told; 0 = all of RAM.
+    pub memory_limit_bytes: u64,
+}
+
+/// One mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountSpec {
+    /// Where, in the container.
+    pub destination: String,
+    /// "proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "mqueue", "cgroup" or "host".
+    pub fstype: String,
+    /// For "host": the handle of the directory or file.
+    pub host: u32,
+    /// For "host": it is a single file.
+    pub is_file: bool,
+    /// What /proc/mounts shows as the source.
+    pub source: String,
+    /// Options as in mount(8), without propagation flags ("ro", "nosuid", "size=64k", "mode=1777" …).
+    pub options: Vec<String>,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSpec {
+    /// argv.
+    pub args: Vec<String>,
+    /// Environment, "NAME=value".
+    pub env: Vec<String>,
+    /// Working directory.
+    pub cwd: String,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+    /// umask.
+    pub umask: u32,
+    /// (RLIMIT_* number, soft, hard).
+    pub rlimits: Vec<(u32, u64, u64)>,
+    /// Bounding, effective, inheritable, permitted, ambient capability sets as bit masks.
+    pub capabilities: [u64; 5],
+    /// PR_SET_NO_NEW_PRIVS.
+    pub no_new_privs: bool,
+    /// Host handles of standard input, output and error (with a terminal all three are the same).
+    pub stdio: [u32; 3],
+    /// The standard handles are a terminal: it becomes the controlling one.
+    pub terminal: bool,
+    /// Initial window size (rows, columns) of the terminal.
+    pub window: (u16, u16),
+}
+
+/// One process in [`Reply::Processes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Guest process id.
+    pub pid: u32,
+    /// Of its parent.
+    pub ppid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Threads.
+    pub threads: u32,
+    /// State letter as in /proc/PID/stat.
+    pub state: char,
+    /// Resident set in bytes.
+    pub rss_bytes: u64,
+    /// User time in microseconds.
+    pub utime_us: u64,
+    /// Start time, nanoseconds of CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// Command line.
+    pub cmdline: String,
+}
+
+/// The hibernation states of the paper's figure 3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HibernationState {
+    /// Serving, never hibernated since it last was cold.
+    #[default]
+    Running,
+    /// Initialized and idle.
+    Warm,
+    /// Deflated.
+    Hibernated,
+    /// Inflating, or serving the request that woke it.
+    HibernateRunning,
+    /// Idle after having been hibernated.
+    WokenUp,
+}
+
+/// Numbers about a sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// State.
+    pub state: HibernationState,
+    /// Memory, in bytes.
+    pub memory: MemoryStats,
+    /// Counts.
+    pub counts: CountStats,
+}
+
+/// Memory by kind, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MemoryStats {
+    /// Frames of user memory in use (reserved but never touched ones included).
+    pub frames_used: u64,
+    /// Kernel heap handed out.
+    pub kernel_heap: u64,
+    /// Pages held by the kernel heap.
+    pub kernel_heap_held: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// File windows mapped.
+    pub file_windows: u64,
+    /// Swapped out, as in the guest.
+    pub swapped_raw: u64,
+    /// Swapped out, as stored.
+    pub swapped_stored: u64,
+    /// Working set recorded.
+    pub working_set: u64,
+    /// RAM the guest may use.
+    pub ram: u64,
+}
+
+/// Counts since the sandbox began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct CountStats {
+    pub syscalls: u64,
+    pub faults: u64,
+    pub swap_ins: u64,
+    pub reap_pages: u64,
+    pub deflates: u64,
+    pub deflates_failed: u64,
+    pub wakes_by_socket: u64,
+    pub wakes_by_signal: u64,
+    pub wakes_by_sigcont: u64,
+    pub wakes_by_exec: u64,
+    pub last_deflate_ns: u64,
+    pub last_wake_ns: u64,
+    pub worst_wake_ns: u64,
+}

@@ -1,0 +1,270 @@
+//! The platform's operations: the small table through which one kernel image runs on every platform, and the events
+//! that come back.
+//!
+//! On `process` the operations are functions of qvisor, called on the host thread that entered the kernel; on `kvm`
+//! they are the image's own ring-0 code. The kernel is entered through [`KernelEntry::dispatch`] with one [`Event`] at
+//! a time; it runs every task that became ready and returns. Nothing in here blocks.
+
+use crate::host::HostCall;
+use crate::{Frames, Gpa, Va};
+
+/// First word of [`BootInfo`]: "QUARKBT1".
+pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
+/// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
+pub const ABI_VERSION: u32 = 1;
+
+/// What qvisor tells the kernel at its entry. Lies in guest memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BootInfo {
+    /// [`BOOT_MAGIC`].
+    pub magic: u64,
+    /// [`ABI_VERSION`].
+    pub version: u32,
+    /// Number of vCPUs the guest shall report.
+    pub cpus: u32,
+    /// The most detailed level that the sandbox's log keeps, as in [`crate::host::Op::Log`]; 0 none.
+    pub log_level: u32,
+    /// Kernel virtual address at which guest physical address 0 is mapped; 4 MiB aligned.
+    pub phys_base: u64,
+    /// Size of RAM in bytes; a multiple of 4 MiB.
+    pub ram_bytes: u64,
+    /// First 4 MiB-aligned byte that nothing (image, boot information, mailbox) occupies.
+    pub free_start: Gpa,
+    /// Where the kernel image was loaded (the address that its ELF address 0 has); needed to relocate it.
+    pub image_start: Gpa,
+    /// Guest physical buffer through which qvisor hands over the payload of [`EVENT_CONTROL`].
+    pub mailbox: Gpa,
+    /// Size of the mailbox in bytes.
+    pub mailbox_bytes: u64,
+    /// Lowest virtual address a user program may map.
+    pub user_min: Va,
+    /// End (exclusive) of the virtual addresses a user program may map.
+    pub user_max: Va,
+    /// Virtual address of the vDSO image in every user address space (AT_SYSINFO_EHDR), or 0.
+    pub vdso: Va,
+    /// AT_HWCAP of the host CPU.
+    pub hwcap: u64,
+    /// AT_HWCAP2 of the host CPU.
+    pub hwcap2: u64,
+    /// Bytes of the XSAVE area a signal frame must hold ([`PlatformOps::fpstate_read`] never gives more).
+    pub fpstate_bytes: u64,
+    /// Seed of the kernel's random generator, from the host's getrandom(2).
+    pub seed: [u8; 32],
+    /// The operations.
+    pub ops: PlatformOps,
+}
+
+/// The operations. All are `unsafe extern "C"` as they cross images; the kernel wraps them in safe functions in its
+/// `arch` room, and nobody else calls them. `handle` values are chosen by the platform and never reused while live.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PlatformOps {
+    /// The host's clock `clockid` (CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME) in nanoseconds.
+    pub now: unsafe extern "C" fn(clockid: u32) -> u64,
+    /// Arms the one timer: an [`EVENT_TIMER`] comes at `deadline_ns` of CLOCK_MONOTONIC; `u64::MAX` disarms.
+    pub set_timer: unsafe extern "C" fn(deadline_ns: u64),
+    /// The door to the outside: fills in `ret` (and out-arguments). Never blocks except for disk I/O.
+    pub host_call: unsafe extern "C" fn(call: *mut HostCall),
+    /// Makes an empty user address space; its handle, or a negative errno.
+    pub space_new: unsafe extern "C" fn() -> i64,
+    /// Ends an address space with every thread in it. When no user code can run in it any more and none of its
+    /// mappings exists, an [`EVENT_SPACE_GONE`] comes: only then may its frames be used again.
+    pub space_drop: unsafe extern "C" fn(space: u64),
+    /// Makes a user thread in `space`; its handle, or a negative errno. `token` comes back in its traps. The thread
+    /// is in the stopped state ([`RESUME_REGS`] may be given at once). `creator` is the handle of a thread of the same
+    /// space that is stopped (or 0 for the first thread): the platform may let that thread do the work on its next resume.
+    pub thread_new: unsafe extern "C" fn(space: u64, creator: u64, token: u64) -> i64,
+    /// Forgets a thread. Its user code never runs again. It must be stopped, dead, or have been resumed with
+    /// [`RESUME_EXIT`].
+    pub thread_drop: unsafe extern "C" fn(thread: u64),
+    /// Lets a trapped thread go on as `resume` says, its orders first. The next trap comes as an [`EVENT_TRAP`].
+    pub thread_resume: unsafe extern "C" fn(thread: u64, resume: *const Resume),
+    /// Asks for a thread to be brought into the stopped state: a [`TRAP_STOPPED`] with all registers comes. If it is
+    /// in user mode it is interrupted; if it waits in a system call the call stays unanswered (its result is given
+    /// later with [`RESUME_RETURN`]); if it is on its way into a trap of its own, that trap comes instead and the request is
+    /// void. Harmless on a thread that is already stopped: nothing comes.
+    pub thread_stop: unsafe extern "C" fn(thread: u64),
+    /// Copies the floating-point and vector state of a stopped thread to `buf`; its length, or a negative errno.
+    /// The format is the one of a Linux signal frame's `fpstate` (XSAVE with the software-reserved words).
+    pub fpstate_read: unsafe extern "C" fn(thread: u64, buf: *mut u8, capacity: u64) -> i64,
+    /// Sets that state; `len` 0 resets it to the state of a new program. 0, or a negative errno when it is not valid.
+    pub fpstate_write: unsafe extern "C" fn(thread: u64, buf: *const u8, len: u64) -> i64,
+    /// memcpy that survives a page that the host cannot supply (a file window past its file's end): how many bytes at the
+    /// end could not be copied.
+    pub copy: unsafe extern "C" fn(dst: *mut u8, src: *const u8, len: u64) -> u64,
+    /// Gives the memory of frames of RAM back to the host; they read as zeros afterwards. 0, or a negative errno.
+    pub release: unsafe extern "C" fn(frames: *const Frames, count: u64) -> i64,
+    /// Waits until `*word` may differ from `expected` (a futex wait; may wake for no reason).
+    pub lock_wait: unsafe extern "C" fn(word: *const u32, expected: u32),
+    /// Wakes one waiter of `word`.
+    pub lock_wake: unsafe extern "C" fn(word: *const u32),
+    /// Ends the sandbox because the kernel found a bug in itself. `message` is UTF-8.
+    pub panic: unsafe extern "C" fn(message: *const u8, len: u64) -> !,
+}
+
+/// What the kernel image gives back from its ELF entry point, `extern "C" fn(*const BootInfo) -> *const KernelEntry`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelEntry {
+    /// [`ABI_VERSION`].
+    pub version: u32,
+    /// Takes one event, runs all tasks that are ready, arms the timer, returns. Callable from several host threads at
+    /// once; the kernel serializes itself.
+    pub dispatch: unsafe extern "C" fn(event: *const Event),
+}
+
+/// A user thread trapped: see [`Event::trap`].
+pub const EVENT_TRAP: u32 = 1;
+/// A watched host object became ready: `a` = token, `b` = EPOLL* mask.
+pub const EVENT_READY: u32 = 2;
+/// The timer's deadline has passed.
+pub const EVENT_TIMER: u32 = 3;
+/// A control request lies in the mailbox: `a` = request id, `b` = length in bytes (postcard of
+/// [`crate::control::Request`]).
+pub const EVENT_CONTROL: u32 = 4;
+/// An address space is gone: `a` = its handle.
+pub const EVENT_SPACE_GONE: u32 = 5;
+
+/// What happened. One at a time, by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Event {
+    /// EVENT_*.
+    pub kind: u32,
+    /// First argument, by kind.
+    pub a: u64,
+    /// Second argument, by kind.
+    pub b: u64,
+    /// For [`EVENT_TRAP`].
+    pub trap: Trap,
+}
+
+/// A system call. `nr`, `args`, `ip` are valid; registers are not (a [`PlatformOps::thread_stop`] brings them).
+pub const TRAP_SYSCALL: u32 = 1;
+/// A page fault: `addr`, `code` (the x86 error code: 1 present, 2 write, 4 user, 16 instruction fetch), `regs`.
+pub const TRAP_FAULT: u32 = 2;
+/// Another exception: `signo` and `si_code` as Linux would send them, `addr`, `regs`.
+pub const TRAP_EXCEPTION: u32 = 3;
+/// The thread was stopped on request: `regs`. If it waits in a system call, `regs.rax` is unspecified until
+/// [`RESUME_RETURN`] sets it, and `in_syscall` is 1.
+pub const TRAP_STOPPED: u32 = 4;
+/// The orders of a [`RESUME_HOLD`] have been carried out. The thread is still stopped.
+pub const TRAP_SYNCED: u32 = 5;
+/// The thread died without being told to (its host task was killed): it never runs again.
+pub const TRAP_DEAD: u32 = 6;
+
+/// Why a user thread left user mode.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trap {
+    /// TRAP_*.
+    pub kind: u32,
+    /// For [`TRAP_EXCEPTION`].
+    pub signo: i32,
+    /// For [`TRAP_EXCEPTION`].
+    pub si_code: i32,
+    /// For [`TRAP_STOPPED`]: 1 if a system call is still unanswered.
+    pub in_syscall: u32,
+    /// The token given to `thread_new`.
+    pub token: u64,
+    /// How many times [`PlatformOps::thread_resume`] had been called for this thread when it trapped. A [`TRAP_STOPPED`] that
+    /// was on its way while another vCPU answered the thread's system call has a smaller count than the kernel's own: the
+    /// thread runs again, and the trap is void.
+    pub resumes: u64,
+    /// For [`TRAP_SYSCALL`]: the number as in %rax.
+    pub nr: u64,
+    /// For [`TRAP_SYSCALL`].
+    pub args: [u64; 6],
+    /// For [`TRAP_SYSCALL`]: the address after the system-call instruction.
+    pub ip: u64,
+    /// For [`TRAP_FAULT`]: the address that was touched.
+    pub addr: u64,
+    /// For [`TRAP_FAULT`]: the x86 page-fault error code.
+    pub code: u64,
+    /// For all but [`TRAP_SYSCALL`] and [`TRAP_DEAD`].
+    pub regs: UserRegs,
+}
+
+/// General registers of a user thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct UserRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub rip: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+}
+
+/// Answers a system call with `value`; all other registers stay. Valid after TRAP_SYSCALL, also when a TRAP_STOPPED
+/// or TRAP_SYNCED came in between.
+pub const RESUME_RETURN: u32 = 1;
+/// Sets all registers from `regs` and goes on. Valid only in the stopped state (after any trap but TRAP_SYSCALL, or for a new thread).
+pub const RESUME_REGS: u32 = 2;
+/// Goes on with the registers as they are (after a fault that was mended). Valid only in the stopped state.
+pub const RESUME_GO: u32 = 3;
+/// Carries out the orders, then stays stopped and traps with TRAP_SYNCED. After TRAP_SYSCALL the call stays unanswered.
+pub const RESUME_HOLD: u32 = 4;
+/// The thread ends (its host task exits). No further trap comes.
+pub const RESUME_EXIT: u32 = 5;
+
+/// How a trapped thread goes on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Resume {
+    /// RESUME_*.
+    pub kind: u32,
+    /// Entries at `orders`.
+    pub order_count: u32,
+    /// For [`RESUME_RETURN`]: the value for %rax.
+    pub value: i64,
+    /// Changes of the address space to carry out first, in order. The platform copies them before it returns.
+    pub orders: *const Order,
+    /// For [`RESUME_REGS`].
+    pub regs: UserRegs,
+}
+
+/// Map `[va, va+len)` to the contiguous `[gpa, gpa+len)` with protection `prot`, replacing what is there.
+pub const ORDER_MAP: u32 = 1;
+/// Remove every mapping in `[va, va+len)`.
+pub const ORDER_UNMAP: u32 = 2;
+/// Change the protection of what is mapped in `[va, va+len)`, which has no hole and one protection.
+pub const ORDER_PROTECT: u32 = 3;
+/// Set the FS base of the thread that carries it out to `va`.
+pub const ORDER_SET_FS: u32 = 4;
+/// Set the GS base of the thread that carries it out to `va`.
+pub const ORDER_SET_GS: u32 = 5;
+
+/// One change of a user address space (or of the thread's segment bases), so that what the CPU sees equals the page
+/// table. Page aligned.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// ORDER_*.
+    pub op: u32,
+    /// PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4.
+    pub prot: u32,
+    /// Where.
+    pub va: Va,
+    /// Bytes.
+    pub len: u64,
+    /// For [`ORDER_MAP`].
+    pub gpa: Gpa,
+}

@@ -1,0 +1,233 @@
+//! Control groups of sandboxes, versions 1 and 2, by the file system alone (the `cgroupfs` driver of runc).
+//!
+//! A cgroup is made before its sandbox; the sandbox process moves itself in before it runs anything of its own, so all
+//! memory of the guest is charged there. Only the life-cycle code in `oci` enters this room.
+#![deny(unsafe_code)]
+
+mod hierarchy;
+mod limits;
+mod stats;
+
+pub use hierarchy::Hierarchies;
+pub use stats::CgroupStats;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use oci_spec::runtime::LinuxResources;
+use serde::{Deserialize, Serialize};
+
+/// Which interface a cgroup has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Version {
+    /// One directory for each controller.
+    V1,
+    /// One directory.
+    V2,
+}
+
+/// The directories of one container's cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    version: Version,
+    /// By controller; with version 2 the one key is "".
+    dirs: BTreeMap<String, PathBuf>,
+    /// Directories that were made for it, innermost last in each hierarchy.
+    made: Vec<PathBuf>,
+}
+
+/// How a new process gets into a cgroup.
+#[derive(Debug, Default)]
+pub struct Membership {
+    /// The directory to give to clone3(2) (version 2).
+    pub born_in: Option<File>,
+    /// The files into which it writes "0" (version 1).
+    pub join: Vec<File>,
+}
+
+impl Cgroup {
+    /// Makes the cgroup `path` (as OCI's `linux.cgroupsPath`: absolute from the root of the hierarchies, relative from
+    /// the caller's own) and sets its limits. Nothing is left behind on failure.
+    ///
+    /// # Errors
+    /// When a limit is asked for that this host has no controller for, the cgroup has processes in it, or a file refuses its value.
+    pub fn create(hierarchies: &Hierarchies, path: &str, resources: Option<&LinuxResources>) -> Result<Self> {
+        let mut cgroup = Cgroup { version: hierarchies.version, dirs: BTreeMap::new(), made: Vec::new() };
+        let result = cgroup.build(hierarchies, path, resources);
+        match result {
+            Ok(()) => Ok(cgroup),
+            Err(e) => {
+                cgroup.remove().ok();
+                Err(e)
+            }
+        }
+    }
+
+    fn build(&mut self, hierarchies: &Hierarchies, path: &str, resources: Option<&LinuxResources>) -> Result<()> {
+        for (controller, base, dir) in hierarchies.directories(path)? {
+            self.make_dir(&base, &dir).with_context(|| format!("creating cgroup {}", dir.display()))?;
+            if controller == "cpuset" {
+                inherit_cpuset(&base, &dir).with_context(|| format!("setting up cgroup {}", dir.display()))?;
+            }
+            self.dirs.insert(controller, dir);
+        }
+        let members = self.members()?;
+        if !members.is_empty() {
+            bail!("cgroup {path} is in use: it has {} processes; choose another linux.cgroupsPath", members.len());
+        }
+        match resources {
+            Some(resources) => self.set_limits(resources),
+            None => Ok(()),
+        }
+    }
+
+    /// Like mkdir -p below `base`, remembering what was made; a parent that another container removes meanwhile is made again.
+    fn make_dir(&mut self, base: &Path, dir: &Path) -> io::Result<()> {
+        let below = dir.strip_prefix(base).map_err(|_| io::ErrorKind::InvalidInput)?;
+        for _ in 0..16 {
+            let mut at = base.to_path_buf();
+            let mut lost = false;
+            for part in below.components() {
+                if self.version == Version::V2 {
+                    hierarchy::delegate(&at)?;
+                }
+                at.push(part);
+                match fs::create_dir(&at) {
+                    Ok(()) => {
+                        if !self.made.contains(&at) {
+                            self.made.push(at.clone());
+                        }
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        lost = true;
+                        break;
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            if !lost {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// What a new process needs to be in it.
+    ///
+    /// With version 1 it writes to the `tasks` files: for a process with one thread they do the same as `cgroup.procs`,
+    /// but spare a lock that costs an RCU grace period, more than 10 ms. With version 2 it is born in the cgroup.
+    ///
+    /// # Errors
+    /// When one cannot be opened.
+    pub fn membership(&self) -> Result<Membership> {
+        let mut membership = Membership::default();
+        for dir in self.dirs.values() {
+            match self.version {
+                Version::V1 => {
+                    let path = dir.join("tasks");
+                    let file = OpenOptions::new().write(true).open(&path);
+                    membership.join.push(file.with_context(|| format!("opening {}", path.display()))?);
+                }
+                Version::V2 => {
+                    membership.born_in =
+                        Some(File::open(dir).with_context(|| format!("opening cgroup {}", dir.display()))?);
+                }
+            }
+        }
+        Ok(membership)
+    }
+
+    /// The processes in it, as host process ids.
+    ///
+    /// # Errors
+    /// When the list cannot be read.
+    pub fn members(&self) -> Result<Vec<i32>> {
+        let Some(dir) = self.dirs.get("memory").or_else(|| self.dirs.values().next()) else { return Ok(Vec::new()) };
+        let path = dir.join("cgroup.procs");
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(text.lines().filter_map(|l| l.parse().ok()).collect()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    /// Removes its directories, and those above it that were made for it and are empty now.
+    ///
+    /// # Errors
+    /// When a process is still in it.
+    pub fn remove(&self) -> Result<()> {
+        let mut failure = None;
+        for dir in self.made.iter().rev() {
+            match fs::remove_dir(dir) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) if !self.dirs.values().any(|d| d == dir) => {
+                    tracing::debug!("cgroup {} stays: {e}", dir.display());
+                }
+                Err(e) => failure = Some(anyhow::Error::new(e).context(format!("removing cgroup {}", dir.display()))),
+            }
+        }
+        // A parent that was there when this cgroup was made may be another container's leftover.
+        for dir in self.dirs.values() {
+            if let Some(parent) = dir.parent().filter(|p| p.file_name().is_some_and(|n| n == "quark")) {
+                fs::remove_dir(parent).ok();
+            }
+        }
+        match failure {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    }
+
+    /// The directory of `controller`, when there is one.
+    pub fn dir(&self, controller: &str) -> Option<&Path> {
+        self.dirs.get(controller).or_else(|| self.dirs.get("")).map(PathBuf::as_path)
+    }
+
+    /// The directory whose memory accounting covers the sandbox.
+    pub fn memory_dir(&self) -> Option<&Path> {
+        self.dir("memory")
+    }
+
+    fn write(&self, controller: &str, file: &str, value: &str) -> Result<()> {
+        let Some(dir) = self.dir(controller) else {
+            bail!("cannot set {file} = {value}: this host has no {controller} cgroup controller");
+        };
+        let path = dir.join(file);
+        write_file(&path, value).with_context(|| format!("setting {} to {value}", path.display()))
+    }
+
+    fn has(&self, controller: &str, file: &str) -> bool {
+        self.dir(controller).is_some_and(|d| d.join(file).exists())
+    }
+}
+
+/// Writes without creating: a missing file must be an error.
+fn write_file(path: &Path, value: &str) -> io::Result<()> {
+    use std::io::Write;
+    OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+}
+
+/// A fresh version 1 cpuset takes no process before it has CPUs and memory nodes: it gets its parent's.
+fn inherit_cpuset(base: &Path, dir: &Path) -> io::Result<()> {
+    let mut at = base.to_path_buf();
+    let below = dir.strip_prefix(base).map_err(|_| io::ErrorKind::InvalidInput)?;
+    for part in below.components() {
+        let parent = at.clone();
+        at.push(part);
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if fs::read_to_string(at.join(file))?.trim().is_empty() {
+                let value = fs::read_to_string(parent.join(file))?;
+                write_file(&at.join(file), value.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

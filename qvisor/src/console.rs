@@ -1,0 +1,288 @@
+//! Terminals on the host side: pseudo-terminal pairs, handing one end to a caller, and relaying between a guest's
+//! terminal and the user's.
+#![deny(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
+use rustix::termios::{OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+
+/// A pseudo-terminal.
+#[derive(Debug)]
+pub struct Pty {
+    /// The end of whoever types and reads the screen.
+    pub master: OwnedFd,
+    /// The end of the program.
+    pub slave: OwnedFd,
+}
+
+impl Pty {
+    /// A new pair with a window of `size` (rows, columns); (0, 0) leaves it unset.
+    ///
+    /// # Errors
+    /// When the host has none left.
+    pub fn open(size: (u16, u16)) -> Result<Self> {
+        let make = || -> rustix::io::Result<Pty> {
+            let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+            let master = openpt(flags)?;
+            grantpt(&master)?;
+            unlockpt(&master)?;
+            let slave = ioctl_tiocgptpeer(&master, flags)?;
+            Ok(Pty { master, slave })
+        };
+        let pty = make().context("opening a pseudo-terminal")?;
+        if size != (0, 0) {
+            set_window(&pty.master, size);
+        }
+        Ok(pty)
+    }
+
+    /// Sends the master end to whoever listens on the UNIX socket at `path`, as runc's `--console-socket`.
+    ///
+    /// # Errors
+    /// When nobody takes it.
+    pub fn send_master(&self, path: &Path) -> Result<()> {
+        let name = ptsname(&self.master, Vec::new()).context("naming the pseudo-terminal")?;
+        let send = || -> io::Result<()> {
+            let stream = UnixStream::connect(path)?;
+            let fds = [self.master.as_raw_fd()];
+            let rights = [ControlMessage::ScmRights(&fds)];
+            sendmsg::<UnixAddr>(
+                stream.as_raw_fd(),
+                &[IoSlice::new(name.to_bytes())],
+                &rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            )?;
+            Ok(())
+        };
+        send().with_context(|| format!("sending the terminal to --console-socket {}", path.display()))
+    }
+}
+
+/// The window size (rows, columns) of a terminal, (0, 0) when it is none.
+pub fn window(fd: impl AsFd) -> (u16, u16) {
+    tcgetwinsize(fd).map_or((0, 0), |w| (w.ws_row, w.ws_col))
+}
+
+/// Sets the window size of a terminal; on anything else it does nothing.
+pub fn set_window(fd: impl AsFd, (rows, columns): (u16, u16)) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(fd, size).ok();
+}
+
+/// Standard input in raw mode while this lives.
+struct RawMode(Option<Termios>);
+
+impl RawMode {
+    fn enter() -> Self {
+        let stdin = io::stdin();
+        let Some(old) = isatty(&stdin).then(|| tcgetattr(&stdin).ok()).flatten() else { return RawMode(None) };
+        let mut raw = old.clone();
+        raw.make_raw();
+        let done = tcsetattr(&stdin, OptionalActions::Now, &raw).is_ok();
+        RawMode(done.then_some(old))
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        if let Some(old) = &self.0 {
+            tcsetattr(io::stdin(), OptionalActions::Now, old).ok();
+        }
+    }
+}
+
+/// The signals that a foreground command passes on to the container.
+const FORWARDED: [Signal; 7] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+
+/// Catches the signals that are passed on. Make it before the container, so that none is lost, and none ends this
+/// program while it has something to undo.
+///
+/// # Errors
+/// Those of signalfd(2).
+pub fn catch_signals() -> Result<SignalFd> {
+    let mut set = SigSet::empty();
+    set.extend(FORWARDED);
+    set.thread_block().context("blocking signals")?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).context("catching signals")
+}
+
+/// Waits until `fd` is readable, or for a signal that asks this program to end.
+///
+/// # Errors
+/// With the signal's name when one came.
+pub fn wait_readable(fd: BorrowedFd<'_>, signals: &SignalFd) -> Result<()> {
+    loop {
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            other => other.context("waiting")?,
+        };
+        if fds[0].any() == Some(true) {
+            return Ok(());
+        }
+        if let Ok(Some(info)) = signals.read_signal()
+            && let Ok(signal @ (Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM)) =
+                Signal::try_from(info.ssi_signo.cast_signed())
+        {
+            bail!("interrupted by {signal}");
+        }
+    }
+}
+
+/// Stays with a process until `end` becomes readable: passes signals on to `forward`, and with a `master` relays
+/// between it and this program's standard input and output.
+///
+/// # Errors
+/// When polling fails.
+pub fn attend(
+    end: BorrowedFd<'_>,
+    signals: &SignalFd,
+    master: Option<&OwnedFd>,
+    mut forward: impl FnMut(Signal),
+) -> Result<()> {
+    let _raw = master.map(|_| RawMode::enter());
+    let mut relay = master.map(Relay::new).transpose()?;
+    loop {
+        let mut fds = vec![PollFd::new(end, PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let stdin = io::stdin();
+        if let Some(relay) = &relay {
+            let mut events = PollFlags::POLLIN;
+            events.set(PollFlags::POLLOUT, !relay.pending.is_empty());
+            fds.push(PollFd::new(relay.master.as_fd(), events));
+            if relay.wants_input() {
+                fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+            }
+        }
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            other => other.context("waiting")?,
+        };
+        let ready: Vec<PollFlags> = fds.iter().map(|f| f.revents().unwrap_or(PollFlags::empty())).collect();
+        while let Ok(Some(info)) = signals.read_signal() {
+            if let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) {
+                forward(signal);
+            }
+        }
+        if let Some(r) = &mut relay {
+            if ready.get(3).is_some_and(|r| !r.is_empty()) {
+                r.input();
+            }
+            let master = ready.get(2).copied().unwrap_or(PollFlags::empty());
+            if master.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) && !r.output() {
+                relay = None;
+            } else if master.contains(PollFlags::POLLOUT) {
+                r.flush();
+            }
+        }
+        if ready.first().is_some_and(|r| !r.is_empty()) {
+            break;
+        }
+    }
+    // What the program wrote last is still in the terminal.
+    if let Some(relay) = &mut relay {
+        relay.drain();
+    }
+    Ok(())
+}
+
+/// Bytes between the user's terminal and the guest's. The master never blocks: a guest that does not read must not
+/// keep us from showing what it writes.
+struct Relay<'a> {
+    master: &'a OwnedFd,
+    /// Typed, and not yet taken by the master.
+    pending: Vec<u8>,
+    input_open: bool,
+}
+
+impl<'a> Relay<'a> {
+    fn new(master: &'a OwnedFd) -> Result<Self> {
+        rustix::io::ioctl_fionbio(master, true).context("setting up the terminal")?;
+        Ok(Relay { master, pending: Vec::new(), input_open: true })
+    }
+
+    fn wants_input(&self) -> bool {
+        self.input_open && self.pending.is_empty()
+    }
+
+    fn input(&mut self) {
+        let mut buffer = [0; 4096];
+        match rustix::io::read(io::stdin(), &mut buffer) {
+            Ok(0) | Err(_) => self.input_open = false,
+            Ok(n) => {
+                self.pending.extend_from_slice(&buffer[..n]);
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        match rustix::io::write(self.master, &self.pending) {
+            Ok(n) => drop(self.pending.drain(..n)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => self.pending.clear(),
+        }
+    }
+
+    /// Shows what the guest wrote; false when its end is closed.
+    fn output(&mut self) -> bool {
+        let mut buffer = [0; 16384];
+        match rustix::io::read(self.master, &mut buffer) {
+            Ok(n) if n > 0 => show(&buffer[..n]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+            _ => false,
+        }
+    }
+
+    fn drain(&mut self) {
+        let mut buffer = [0; 16384];
+        while let Ok(n) = rustix::io::read(self.master, &mut buffer) {
+            if n == 0 || !show(&buffer[..n]) {
+                break;
+            }
+        }
+    }
+}
+
+fn show(mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        match rustix::io::write(io::stdout(), bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_carries_bytes_and_a_window() {
+        let pty = Pty::open((24, 80)).unwrap();
+        assert_eq!(window(&pty.slave), (24, 80));
+        rustix::io::write(&pty.slave, b"hi\n").unwrap();
+        let mut buffer = [0; 16];
+        let n = rustix::io::read(&pty.master, &mut buffer).unwrap();
+        assert_eq!(&buffer[..n], b"hi\r\n");
+    }
+}

@@ -1,0 +1,11 @@
+//! The host side of quark: guest memory and the door to the outside, the platforms that run guest code, the container
+//! life cycle. The `quark` binary is a thin shell around this library, so that tests can reach every room.
+#![deny(unsafe_code)]
+
+pub mod cgroup;
+pub mod console;
+pub mod oci;
+pub mod platform;
+pub mod sandbox;
+pub mod store;
+pub mod sys;

@@ -1,0 +1,133 @@
+//! OCI bundles: reading `config.json`, checking it, and turning it into what the guest kernel is told.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+
+use super::mounts::{self, Mount};
+use super::process;
+use qlib::control::ProcessSpec;
+
+/// No honest configuration is larger, in bytes.
+const MAX_CONFIG: u64 = 16 << 20;
+
+/// A checked bundle.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// Absolute path of the bundle.
+    pub dir: PathBuf,
+    /// Absolute path of the root file system.
+    pub rootfs: PathBuf,
+    /// The configuration.
+    pub spec: Spec,
+    /// The program.
+    pub process: ProcessSpec,
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+}
+
+impl Bundle {
+    /// Reads and checks the bundle in `dir`.
+    ///
+    /// # Errors
+    /// With one line that says what is wrong, when anything is missing, malformed, or asks for what a sandbox does not do.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let dir = dir.canonicalize().with_context(|| format!("bundle {}", dir.display()))?;
+        let path = dir.join("config.json");
+        let spec = read_config(&path)?;
+        Self::check(dir, spec).with_context(|| path.display().to_string())
+    }
+
+    /// Checks a configuration that belongs to the directory `dir`.
+    ///
+    /// # Errors
+    /// As [`Bundle::load`].
+    pub fn check(dir: PathBuf, spec: Spec) -> Result<Self> {
+        let root = spec.root().as_ref().context("\"root\" is missing")?;
+        let rootfs = dir.join(root.path());
+        let rootfs = rootfs.canonicalize().with_context(|| format!("root file system {}", rootfs.display()))?;
+        if !rootfs.is_dir() {
+            bail!("root file system {} is not a directory", rootfs.display());
+        }
+        let process = spec.process().as_ref().context("\"process\" is missing")?;
+        let process = process::convert(process, &rootfs)?;
+        let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
+        for namespace in spec.linux().iter().filter_map(|l| l.namespaces().as_ref()).flatten() {
+            match namespace.typ() {
+                LinuxNamespaceType::User => {
+                    bail!("user namespaces are not supported; remove the one in linux.namespaces")
+                }
+                LinuxNamespaceType::Time => {
+                    bail!("time namespaces are not supported; remove the one in linux.namespaces")
+                }
+                LinuxNamespaceType::Network => {}
+                // The guest has its own kernel: these are its own in any case. Another container's cannot be shared.
+                kind => {
+                    if namespace.path().as_ref().is_some_and(|p| !p.as_os_str().is_empty()) {
+                        bail!(
+                            "joining an existing {kind:?} namespace is not supported: every container has its own kernel"
+                        );
+                    }
+                }
+            }
+        }
+        if let Some(hooks) = spec.hooks() {
+            if hooks.start_container().as_ref().is_some_and(|h| !h.is_empty()) {
+                bail!("startContainer hooks are not supported: they would run inside the guest, before its program");
+            }
+            super::hooks::check(hooks)?;
+        }
+        Ok(Bundle { dir, rootfs, spec, process, mounts })
+    }
+
+    /// The network namespace: `None` for the caller's own, an empty path for a new one.
+    pub fn network(&self) -> Option<PathBuf> {
+        let namespaces = self.spec.linux().as_ref()?.namespaces().as_ref()?;
+        let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network)?;
+        Some(network.path().clone().unwrap_or_default())
+    }
+
+    /// The annotations.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.spec.annotations().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+
+    /// Where the cgroup is, as OCI has it.
+    pub fn cgroup_path(&self, id: &str) -> String {
+        let path = self.spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
+        match path {
+            Some(path) if !path.as_os_str().is_empty() => path.display().to_string(),
+            _ => format!("/quark/{id}"),
+        }
+    }
+
+    /// The memory limit in bytes, 0 when there is none.
+    pub fn memory_limit(&self) -> u64 {
+        let resources = self.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+        let limit = resources.and_then(|r| r.memory().as_ref()).and_then(oci_spec::runtime::LinuxMemory::limit);
+        limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)
+    }
+}
+
+/// Reads a JSON file of at most [`MAX_CONFIG`] bytes.
+fn read_config(path: &Path) -> Result<Spec> {
+    let text = read_bounded(path)?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is not a valid OCI configuration", path.display()))
+}
+
+/// Reads a file that has no reason to be huge.
+pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
+    let size = match fs::metadata(path) {
+        Ok(m) => m.len(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => bail!("JSON specification file {} not found", path.display()),
+        Err(e) => return Err(e).with_context(|| path.display().to_string()),
+    };
+    if size > MAX_CONFIG {
+        bail!("{} has {size} bytes; at most {MAX_CONFIG} are accepted", path.display());
+    }
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}

@@ -1,0 +1,276 @@
+//! The sandbox process, from its first instruction to the boot of its guest kernel.
+//!
+//! It is in the container's cgroup and namespaces already. It gets its [`Setup`] over a socket, opens what the guest
+//! may see, boots, and says that it is ready. Its exit code is that of the container's program.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MsFlags, mount};
+use oci_spec::runtime::Hook;
+use qlib::control::{ContainerSpec, MountSpec};
+use qlib::host::NO_HANDLE;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::cli::Platform;
+use super::log;
+use super::mounts::Mount;
+use super::{hooks, network, wire};
+use crate::sandbox::{Sandbox, SandboxConfig};
+
+/// All that a sandbox process is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Setup {
+    /// The container's ID.
+    pub id: String,
+    /// `--log`, `--log-format`, `--debug`.
+    pub log: (Option<PathBuf>, log::Format, bool),
+    /// `--platform`.
+    pub platform: Platform,
+    /// The root file system.
+    pub root: PathBuf,
+    /// It may not be written.
+    pub root_readonly: bool,
+    /// A throw-away layer lies over it.
+    pub root_overlay: bool,
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+    /// Host name.
+    pub hostname: String,
+    /// sysctl settings.
+    pub sysctl: Vec<(String, String)>,
+    /// OCI maskedPaths.
+    pub masked_paths: Vec<String>,
+    /// OCI readonlyPaths.
+    pub readonly_paths: Vec<String>,
+    /// In bytes, 0 for none.
+    pub memory_limit_bytes: u64,
+    /// The network namespace is new.
+    pub new_network: bool,
+    /// For a new score, or `None` to leave it.
+    pub oom_score_adj: Option<i32>,
+    /// The parent has hooks to call first and says [`ToChild::Go`].
+    pub wait: bool,
+    /// To call in this process's namespaces.
+    pub create_container: Vec<Hook>,
+    /// What they read.
+    pub hook_state: serde_json::Value,
+}
+
+/// From the command to the sandbox process.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToChild {
+    /// First. With it comes the control listener.
+    Setup(Box<Setup>),
+    /// The hooks have been called.
+    Go,
+}
+
+/// From the sandbox process to the command.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromChild {
+    /// The guest kernel runs and has made the container.
+    Ready,
+    /// It failed; the process ends.
+    Failed(String),
+}
+
+/// The main function of the sandbox process.
+pub fn main() -> i32 {
+    // It was executed as /proc/self/exe, and would be listed as "exe".
+    rustix::thread::set_name(c"quark").ok();
+    let parent = match crate::sys::take_setup_fd() {
+        Ok(fd) => UnixStream::from(fd),
+        Err(_) => {
+            log::fatal("this command is for quark's own use", false);
+            return 1;
+        }
+    };
+    match sandbox(&parent) {
+        Ok(code) => code,
+        Err(e) => {
+            // After Ready nobody reads this, and the log has to do.
+            tracing::error!("{e:#}");
+            wire::send(&parent, &FromChild::Failed(format!("{e:#}")), &[]).ok();
+            1
+        }
+    }
+}
+
+fn sandbox(parent: &UnixStream) -> Result<i32> {
+    let Some((ToChild::Setup(setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
+    let [listener]: [OwnedFd; 1] = fds.try_into().ok().context("the set-up came without its socket")?;
+    if let (Some(path), format, debug) = &setup.log {
+        log::init(Some(path), *format, *debug)?;
+    }
+    // Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .context("making the mounts private")?;
+    if setup.new_network {
+        network::loopback_up().context("bringing up the loopback device")?;
+    }
+    if let Some(score) = setup.oom_score_adj {
+        set_oom_score(score);
+    }
+    if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
+        bail!("the command that makes the container ended");
+    }
+    hooks::run("createContainer", Some(&setup.create_container), &setup.hook_state)?;
+    let opened = open_all(&setup)?;
+    // The platform looks after its stubs by the process ids that they have here.
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
+    let stdio = take_stdio()?;
+    let boot = Boot { setup: *setup, opened, stdio, listener: listener.into() };
+    boot.run(|| wire::send(parent, &FromChild::Ready, &[]))
+}
+
+/// The host objects that the guest may reach.
+pub struct Opened {
+    /// The root directory.
+    pub root: OwnedFd,
+    /// For each mount of the set-up with a host path: the descriptor, and whether it is a single file.
+    pub mounts: Vec<Option<(OwnedFd, bool)>>,
+}
+
+/// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's kernel does.
+fn open_all(setup: &Setup) -> Result<Opened> {
+    let readonly = setup.root_readonly || setup.root_overlay;
+    let root = crate::sys::clone_mount(&setup.root, true, readonly)
+        .with_context(|| format!("opening root file system {}", setup.root.display()))?;
+    let mut mounts = Vec::new();
+    for mount in &setup.mounts {
+        let Some(path) = &mount.host else {
+            mounts.push(None);
+            continue;
+        };
+        let fd = crate::sys::clone_mount(path, mount.recursive, mount.readonly())
+            .with_context(|| format!("opening {} for mount {}", path.display(), mount.destination))?;
+        let is_file = !nix::sys::stat::fstat(&fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFDIR);
+        mounts.push(Some((fd, is_file)));
+    }
+    Ok(Opened { root, mounts })
+}
+
+/// Takes the standard streams for the guest. Standard error stays ours too, for a last word.
+fn take_stdio() -> Result<[OwnedFd; 3]> {
+    use rustix::io::fcntl_dupfd_cloexec;
+    let take = || -> rustix::io::Result<[OwnedFd; 3]> {
+        let fds = [
+            fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?,
+            fcntl_dupfd_cloexec(std::io::stdout().as_fd(), 3)?,
+            fcntl_dupfd_cloexec(std::io::stderr().as_fd(), 3)?,
+        ];
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(fds)
+    };
+    take().context("taking the standard streams")
+}
+
+fn set_oom_score(score: i32) {
+    let path = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(path).is_ok_and(|now| now.trim() == score.to_string()) {
+        return;
+    }
+    if let Err(e) = std::fs::write(path, score.to_string()) {
+        tracing::warn!("process.oomScoreAdj {score} is not applied: {e}");
+    }
+}
+
+/// All that is needed to boot.
+pub struct Boot {
+    /// The set-up.
+    pub setup: Setup,
+    /// Root and volumes.
+    pub opened: Opened,
+    /// Standard input, output and error of the container's program.
+    pub stdio: [OwnedFd; 3],
+    /// Where commands connect.
+    pub listener: UnixListener,
+}
+
+impl Boot {
+    /// Boots, calls `ready` when the container is made, and serves until its program ends.
+    fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
+        let Boot { setup, opened, stdio, listener } = self;
+        let mut fds = Vec::new();
+        let mut mounts = Vec::new();
+        for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
+            let mut spec = MountSpec {
+                destination: mount.destination,
+                fstype: mount.fstype,
+                host: NO_HANDLE,
+                is_file: false,
+                source: mount.source,
+                options: mount.options,
+            };
+            if let Some((fd, is_file)) = opened {
+                spec.host = u32::try_from(fds.len()).context("too many mounts")?;
+                spec.is_file = is_file;
+                fds.push(fd);
+            }
+            mounts.push(spec);
+        }
+        let container = ContainerSpec {
+            hostname: setup.hostname,
+            root: NO_HANDLE,
+            root_readonly: setup.root_readonly && !setup.root_overlay,
+            root_overlay: setup.root_overlay,
+            mounts,
+            sysctl: setup.sysctl,
+            masked_paths: setup.masked_paths,
+            readonly_paths: setup.readonly_paths,
+            memory_limit_bytes: guest_limit(setup.memory_limit_bytes),
+        };
+        let config = SandboxConfig {
+            ram_bytes: ram_bytes(container.memory_limit_bytes)?,
+            cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            root: opened.root,
+            mounts: fds,
+            stdio: stdio.map(Some),
+            control: Some(listener.into()),
+            store: None,
+            container,
+        };
+        let sandbox = Sandbox::boot(config)?;
+        ready()?;
+        Ok(sandbox.run()?)
+    }
+}
+
+/// What the guest may use of a memory limit in bytes: the kernel and the host's books about the guest are charged to the
+/// same cgroup, and the guest must come to its limit before the host does.
+fn guest_limit(limit: u64) -> u64 {
+    let overhead = (limit / 16).max(8 << 20).min(limit / 2);
+    limit - overhead
+}
+
+/// Guest RAM: the limit, or as much as the host has. It costs nothing before it is touched.
+fn ram_bytes(limit: u64) -> Result<u64> {
+    let info = rustix::system::sysinfo();
+    let host = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    match (limit, host) {
+        (0, 0) => bail!("this host does not tell how much memory it has"),
+        (0, host) => Ok(host),
+        (limit, 0) => Ok(limit),
+        (limit, host) => Ok(limit.min(host)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_leaves_room_for_the_sandbox() {
+        assert_eq!(guest_limit(0), 0);
+        assert_eq!(guest_limit(6 << 20), 3 << 20);
+        assert_eq!(guest_limit(256 << 20), 240 << 20);
+        assert!(ram_bytes(1 << 20).unwrap() == 1 << 20 && ram_bytes(0).unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,321 @@
+//! The command line, with runc's names and options.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::log::Format as LogFormat;
+
+/// An OCI container runtime in which every container has its own guest kernel, and idle ones hibernate.
+#[derive(Debug, Parser)]
+#[command(name = "quark", version, disable_help_subcommand = true, args_override_self = true)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Directory for the state of containers.
+    #[arg(long, default_value = super::state::DEFAULT_ROOT)]
+    pub root: PathBuf,
+    /// File to which the log is appended.
+    #[arg(long)]
+    pub log: Option<PathBuf>,
+    /// Format of the log.
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log more.
+    #[arg(long)]
+    pub debug: bool,
+    /// Use systemd to manage cgroups (not supported).
+    #[arg(long)]
+    pub systemd_cgroup: bool,
+    /// Accepted for runc's callers; it has no effect.
+    #[arg(long, hide = true)]
+    pub rootless: Option<String>,
+    /// How guest code runs.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub platform: Platform,
+}
+
+/// How guest code runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Platform {
+    /// The strongest one that works on this host.
+    #[default]
+    Auto,
+    /// In processes of the host.
+    Process,
+    /// In a KVM virtual machine.
+    Kvm,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command in a sandbox over this host's root file system, with a throw-away writable layer.
+    Do(Do),
+    /// Create and start a container, and wait for it.
+    Run(Run),
+    /// Create a container.
+    Create(Create),
+    /// Start the program of a created container.
+    Start(Id),
+    /// Print the state of a container.
+    State(Id),
+    /// Send a signal to a container: STOP hibernates it, CONT wakes it.
+    Kill(Kill),
+    /// Delete a container.
+    Delete(Delete),
+    /// List the containers.
+    List(List),
+    /// List the processes of a container.
+    Ps(Ps),
+    /// Run a further process in a container.
+    Exec(Exec),
+    /// Print statistics of a container.
+    Events(Events),
+    /// Suspend all processes of a container.
+    Pause(Id),
+    /// Let the processes of a paused container go on.
+    Resume(Id),
+    /// Change the resource limits of a container.
+    Update(Update),
+    /// Print what this runtime supports, as JSON.
+    Features,
+    /// Write a config.json to start from.
+    Spec(Spec),
+    /// Tell which platforms this host can use.
+    Doctor,
+}
+
+/// A command about one container.
+#[derive(Debug, Args)]
+pub struct Id {
+    /// The container's ID.
+    pub id: String,
+}
+
+/// `quark do`.
+#[derive(Debug, Args)]
+pub struct Do {
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// What `create` and `run` have in common.
+#[derive(Debug, Args)]
+pub struct Create {
+    /// The container's ID.
+    pub id: String,
+    /// The bundle's directory.
+    #[arg(short, long, default_value = ".")]
+    pub bundle: PathBuf,
+    /// UNIX socket to which the terminal's master end is sent.
+    #[arg(long)]
+    pub console_socket: Option<PathBuf>,
+    /// Write the sandbox's process ID to this file.
+    #[arg(long)]
+    pub pid_file: Option<PathBuf>,
+    /// Accepted for runc's callers; a guest has its own root in any case.
+    #[arg(long)]
+    pub no_pivot: bool,
+    /// Accepted for runc's callers; a guest has its own keyrings in any case.
+    #[arg(long)]
+    pub no_new_keyring: bool,
+    /// Descriptors to pass on besides the standard ones (only 0 is supported).
+    #[arg(long, default_value_t = 0)]
+    pub preserve_fds: u32,
+}
+
+/// `quark run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// As for create.
+    #[command(flatten)]
+    pub create: Create,
+    /// Do not wait for the container.
+    #[arg(short, long)]
+    pub detach: bool,
+    /// Do not delete the container when it has ended.
+    #[arg(long)]
+    pub keep: bool,
+    /// Accepted for runc's callers; it has no effect.
+    #[arg(long)]
+    pub no_subreaper: bool,
+}
+
+/// `quark kill`.
+#[derive(Debug, Args)]
+pub struct Kill {
+    /// The container's ID.
+    pub id: String,
+    /// Name or number.
+    #[arg(default_value = "TERM")]
+    pub signal: String,
+    /// To all its processes.
+    #[arg(short, long)]
+    pub all: bool,
+}
+
+/// `quark delete`.
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// The container's ID.
+    pub id: String,
+    /// Kill it if it runs; it is no error that it does not exist.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// How lists are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For reading.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// `quark list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// IDs only.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `quark ps`.
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// The container's ID.
+    pub id: String,
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// Accepted for runc's callers; the columns are fixed.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub ps_options: Vec<String>,
+}
+
+/// `quark exec`.
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// The container's ID.
+    pub id: String,
+    /// The command and its arguments, unless --process is given.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub command: Vec<String>,
+    /// File with an OCI process object.
+    #[arg(short, long)]
+    pub process: Option<PathBuf>,
+    /// Do not wait for the process.
+    #[arg(short, long)]
+    pub detach: bool,
+    /// Write the ID of a host process that stands for the new process to this file.
+    #[arg(long)]
+    pub pid_file: Option<PathBuf>,
+    /// Give it a terminal.
+    #[arg(short, long)]
+    pub tty: bool,
+    /// UNIX socket to which the terminal's master end is sent.
+    #[arg(long)]
+    pub console_socket: Option<PathBuf>,
+    /// Environment variables, NAME=value.
+    #[arg(short, long, action = ArgAction::Append)]
+    pub env: Vec<String>,
+    /// Working directory.
+    #[arg(long)]
+    pub cwd: Option<String>,
+    /// UID or UID:GID.
+    #[arg(short, long)]
+    pub user: Option<String>,
+    /// Further groups.
+    #[arg(short = 'g', long, action = ArgAction::Append)]
+    pub additional_gids: Vec<u32>,
+    /// Capabilities to add.
+    #[arg(short, long, action = ArgAction::Append)]
+    pub cap: Vec<String>,
+    /// Set no_new_privs.
+    #[arg(long)]
+    pub no_new_privs: bool,
+    /// Also in a paused container.
+    #[arg(long)]
+    pub ignore_paused: bool,
+    /// Descriptors to pass on besides the standard ones (only 0 is supported).
+    #[arg(long, default_value_t = 0)]
+    pub preserve_fds: u32,
+}
+
+/// `quark events`.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// The container's ID.
+    pub id: String,
+    /// Print once instead of at every interval.
+    #[arg(long)]
+    pub stats: bool,
+    /// Between prints, in seconds ("5s" is accepted).
+    #[arg(long, default_value = "5s")]
+    pub interval: String,
+}
+
+/// `quark update`.
+#[derive(Debug, Args)]
+pub struct Update {
+    /// The container's ID.
+    pub id: String,
+    /// File with an OCI resources object ("-" for standard input); the other options are then ignored.
+    #[arg(short, long)]
+    pub resources: Option<PathBuf>,
+    /// Memory limit in bytes.
+    #[arg(long, allow_hyphen_values = true)]
+    pub memory: Option<i64>,
+    /// Memory reservation in bytes.
+    #[arg(long, allow_hyphen_values = true)]
+    pub memory_reservation: Option<i64>,
+    /// Memory and swap together in bytes.
+    #[arg(long, allow_hyphen_values = true)]
+    pub memory_swap: Option<i64>,
+    /// CPU period in microseconds.
+    #[arg(long)]
+    pub cpu_period: Option<u64>,
+    /// CPU time in a period, in microseconds.
+    #[arg(long, allow_hyphen_values = true)]
+    pub cpu_quota: Option<i64>,
+    /// CPU shares.
+    #[arg(long)]
+    pub cpu_share: Option<u64>,
+    /// CPUs to use.
+    #[arg(long)]
+    pub cpuset_cpus: Option<String>,
+    /// Memory nodes to use.
+    #[arg(long)]
+    pub cpuset_mems: Option<String>,
+    /// Weight of block I/O.
+    #[arg(long)]
+    pub blkio_weight: Option<u16>,
+    /// Most host processes.
+    #[arg(long, allow_hyphen_values = true)]
+    pub pids_limit: Option<i64>,
+}
+
+/// `quark spec`.
+#[derive(Debug, Args)]
+pub struct Spec {
+    /// The bundle's directory.
+    #[arg(short, long, default_value = ".")]
+    pub bundle: PathBuf,
+}

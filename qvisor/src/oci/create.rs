@@ -1,0 +1,263 @@
+//! Making a container: state directory, cgroup, sandbox process, hooks. Whatever fails, all steps before it are undone.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use nix::sched::CloneFlags;
+use nix::sys::signalfd::SignalFd;
+use oci_spec::runtime::Hooks;
+
+use super::bundle::Bundle;
+use super::child::{FromChild, Setup, ToChild};
+use super::cli::{Global, Platform};
+use super::state::{Entry, State, Status, Store, start_time};
+use super::{control, hooks, log, wire};
+use crate::cgroup::{Cgroup, Hierarchies};
+use crate::console::{self, Pty};
+use crate::sys::{self, Child, Spawn};
+
+/// The first argument by which a sandbox process knows itself.
+pub const SANDBOX_COMMAND: &CStr = c"sandbox-process";
+
+/// What to make.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Options of every command.
+    pub global: &'a Global,
+    /// The ID.
+    pub id: &'a str,
+    /// The configuration.
+    pub bundle: &'a Bundle,
+    /// The network namespace: `None` for the caller's own, an empty path for a new one.
+    pub network: Option<PathBuf>,
+    /// A throw-away layer lies over the root.
+    pub overlay: bool,
+    /// The terminal of the container's program.
+    pub pty: Option<&'a Pty>,
+    /// Where the sandbox's process ID is written.
+    pub pid_file: Option<&'a Path>,
+    /// The sandbox ends with this process.
+    pub tied: bool,
+    /// A signal among these that asks this program to end makes it undo everything first.
+    pub signals: &'a SignalFd,
+}
+
+/// A container that has been made.
+#[derive(Debug)]
+pub struct Created {
+    /// Its directory.
+    pub entry: Entry,
+    /// Its state.
+    pub state: State,
+    /// Its sandbox process.
+    pub child: Child,
+}
+
+/// Undoes the steps that were taken, in reverse, unless told otherwise.
+#[derive(Default)]
+struct Undo {
+    entry: Option<Entry>,
+    cgroup: Option<Cgroup>,
+    child: Option<Child>,
+    pid_file: Option<PathBuf>,
+    /// Hooks to call, with the state they read.
+    poststop: Option<(Hooks, serde_json::Value)>,
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Some(path) = &self.pid_file {
+            fs::remove_file(path).ok();
+        }
+        if let Some(child) = &mut self.child {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        if let Some(cgroup) = &self.cgroup
+            && let Err(e) = cgroup.remove()
+        {
+            tracing::warn!("{e:#}");
+        }
+        if let Some(entry) = &self.entry
+            && let Err(e) = entry.remove()
+        {
+            tracing::warn!("{e:#}");
+        }
+        if let Some((hooks, state)) = &self.poststop {
+            hooks::run_and_log("poststop", hooks.poststop().as_ref(), state);
+        }
+    }
+}
+
+/// Refuses what this build cannot do, before anything is made.
+pub fn check_global(global: &Global) -> Result<()> {
+    if global.systemd_cgroup {
+        bail!("--systemd-cgroup: the systemd cgroup driver is not supported; use cgroupfs");
+    }
+    if global.platform == Platform::Kvm {
+        bail!("--platform=kvm: not in this build; use --platform=process");
+    }
+    Ok(())
+}
+
+/// Makes a container.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn create(request: &Request<'_>) -> Result<Created> {
+    let Request { global, id, bundle, .. } = *request;
+    check_global(global)?;
+    let mut undo = Undo::default();
+    let entry = Store::new(&global.root)?.claim(id)?;
+    undo.entry = Some(entry.clone());
+
+    let resources = bundle.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+    let cgroup = Cgroup::create(&Hierarchies::detect()?, &bundle.cgroup_path(id), resources)?;
+    undo.cgroup = Some(cgroup.clone());
+
+    let mut state = State {
+        id: id.to_owned(),
+        oci_version: bundle.spec.version().clone(),
+        pid: 0,
+        start_time: 0,
+        step: Status::Creating,
+        bundle: bundle.dir.clone(),
+        rootfs: bundle.rootfs.clone(),
+        created: log::rfc3339(SystemTime::now()),
+        owner: nix::unistd::getuid().to_string(),
+        annotations: bundle.annotations(),
+        cgroup: Some(cgroup.clone()),
+        hooks: bundle.spec.hooks().clone(),
+        process: bundle.process.clone(),
+        init: 0,
+    };
+    entry.save(&state)?;
+    let listener = control::listen(&entry)?;
+
+    let (ours, theirs) = UnixStream::pair().context("making the set-up socket")?;
+    let child = spawn(request, &cgroup, theirs.as_fd())?;
+    drop(theirs);
+    let child = undo.child.insert(child);
+    state.pid = child.pid();
+    state.start_time = start_time(state.pid).unwrap_or(0);
+    entry.save(&state)?;
+
+    let setup = setup(request, &state);
+    let wait = setup.wait;
+    wire::send(&ours, &ToChild::Setup(Box::new(setup)), &[listener.as_fd()]).context("setting up the sandbox")?;
+    if wait && let Some(hooks) = &state.hooks {
+        let json = state.oci(Status::Creating);
+        undo.poststop = Some((hooks.clone(), state.oci(Status::Stopped)));
+        #[allow(deprecated)]
+        hooks::run("prestart", hooks.prestart().as_ref(), &json)?;
+        hooks::run("createRuntime", hooks.create_runtime().as_ref(), &json)?;
+        wire::send(&ours, &ToChild::Go, &[]).context("setting up the sandbox")?;
+    }
+    console::wait_readable(ours.as_fd(), request.signals)?;
+    match wire::receive(&ours)? {
+        Some((FromChild::Ready, _)) => {}
+        Some((FromChild::Failed(message), _)) => bail!("{message}"),
+        None => bail!("the sandbox process ended while it was set up; its log may say why"),
+    }
+
+    state.step = Status::Created;
+    entry.save(&state)?;
+    if let Some(path) = request.pid_file {
+        undo.pid_file = Some(path.to_owned());
+        write_pid_file(path, state.pid)?;
+    }
+    let child = undo.child.take().context("the sandbox process")?;
+    undo.entry = None;
+    undo.cgroup = None;
+    undo.pid_file = None;
+    undo.poststop = None;
+    Ok(Created { entry, state, child })
+}
+
+/// Starts the sandbox process, in its cgroup and namespaces.
+fn spawn(request: &Request<'_>, cgroup: &Cgroup, socket: BorrowedFd<'_>) -> Result<Child> {
+    let args = [c"quark".to_owned(), SANDBOX_COMMAND.to_owned(), CString::new(request.id)?];
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let stdio = match request.pty {
+        Some(pty) => [pty.slave.as_fd(); 3],
+        None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+    };
+    // In a PID namespace of its own all its stubs end with it, whatever happens.
+    let mut new_namespaces =
+        CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    let network = match &request.network {
+        None => None,
+        Some(path) if path.as_os_str().is_empty() => {
+            new_namespaces |= CloneFlags::CLONE_NEWNET;
+            None
+        }
+        Some(path) => Some(fs::File::open(path).with_context(|| format!("network namespace {}", path.display()))?),
+    };
+    let membership = cgroup.membership()?;
+    sys::spawn(&Spawn {
+        args: &args,
+        stdio,
+        socket,
+        cgroup: membership.born_in.as_ref().map(AsFd::as_fd),
+        cgroup_files: membership.join.iter().map(AsFd::as_fd).collect(),
+        network: network.as_ref().map(AsFd::as_fd),
+        new_namespaces,
+        parent_death_signal: request.tied.then_some(libc::SIGKILL),
+    })
+    .context("starting the sandbox process")
+}
+
+fn setup(request: &Request<'_>, state: &State) -> Setup {
+    let Request { global, bundle, .. } = *request;
+    let spec = &bundle.spec;
+    let linux = spec.linux().as_ref();
+    let hooks = state.hooks.as_ref();
+    let some = |h: &Option<Vec<oci_spec::runtime::Hook>>| h.as_ref().is_some_and(|h| !h.is_empty());
+    #[allow(deprecated)]
+    let wait = hooks.is_some_and(|h| some(h.prestart()) || some(h.create_runtime()));
+    Setup {
+        id: state.id.clone(),
+        log: (
+            global.log.as_ref().map(|l| std::path::absolute(l).unwrap_or_else(|_| l.clone())),
+            global.log_format,
+            global.debug,
+        ),
+        platform: global.platform,
+        root: bundle.rootfs.clone(),
+        root_readonly: spec.root().as_ref().and_then(oci_spec::runtime::Root::readonly).unwrap_or(false),
+        root_overlay: request.overlay,
+        mounts: bundle.mounts.clone(),
+        hostname: spec.hostname().clone().unwrap_or_else(|| "quark".to_owned()),
+        sysctl: linux
+            .and_then(|l| l.sysctl().as_ref())
+            .map(|s| s.iter().map(|(k, v)| (k.clone(), v.clone())).collect())
+            .unwrap_or_default(),
+        masked_paths: linux.and_then(|l| l.masked_paths().clone()).unwrap_or_default(),
+        readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
+        memory_limit_bytes: bundle.memory_limit(),
+        new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
+        oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),
+        wait,
+        create_container: hooks.and_then(|h| h.create_container().clone()).unwrap_or_default(),
+        hook_state: state.oci(Status::Creating),
+    }
+}
+
+/// Writes a process ID as containerd expects it: the file appears whole.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_pid_file(path: &Path, pid: i32) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
+        let new = path.with_file_name(format!(".{}", name.to_string_lossy()));
+        fs::write(&new, pid.to_string())?;
+        fs::rename(&new, path)
+    };
+    write().with_context(|| format!("writing --pid-file {}", path.display()))
+}

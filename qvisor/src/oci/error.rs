@@ -1,0 +1,40 @@
+//! Errors that have a name because callers (containerd, Docker, scripts) look for their words.
+
+use std::fmt;
+
+/// What can be wrong with a container as the command line names it. The words are runc's.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ContainerError {
+    /// An ID with characters that are not allowed.
+    #[error("invalid container ID format {0:?}: use letters, digits and _ + - . only")]
+    InvalidId(String),
+    /// `create` or `run` with an ID in use.
+    #[error("container with given ID already exists: {0}")]
+    Exists(String),
+    /// No such container.
+    #[error("container {0:?} does not exist")]
+    NotExist(String),
+    /// It has ended.
+    #[error("container not running")]
+    NotRunning,
+    /// `delete` without --force.
+    #[error("cannot delete container {0} that is not stopped: {1}; use --force to kill it")]
+    NotStopped(String, String),
+}
+
+/// An error that ends the program with an exit code other than 1.
+#[derive(Debug)]
+pub struct WithCode {
+    /// The exit code.
+    pub code: u8,
+    /// The error.
+    pub error: anyhow::Error,
+}
+
+impl fmt::Display for WithCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
+impl std::error::Error for WithCode {}

@@ -1,0 +1,209 @@
+//! `exec`: a further process in a running container.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sched::CloneFlags;
+use qlib::control::{ProcessSpec, Reply, Request};
+
+use super::bundle::read_bounded;
+use super::cli::{self, Global};
+use super::control::{Connection, unexpected};
+use super::error::{ContainerError, WithCode};
+use super::state::{Entry, State, Status, Store};
+use super::{create, life, process, run};
+use crate::console::{self, Pty};
+use crate::sys::{self, Spawn};
+
+/// The first argument by which a process that stands for a guest process knows itself.
+pub const HOLDER_COMMAND: &CStr = c"exec-holder";
+
+/// runc's exit code for an exec that did not come to run its program.
+const FAILED: u8 = 255;
+
+/// `quark exec`; the exit code.
+///
+/// # Errors
+/// With exit code 255.
+pub fn exec_command(global: &Global, options: &cli::Exec) -> Result<i32> {
+    exec(global, options).map_err(|e| WithCode { code: FAILED, error: e.context("exec failed") }.into())
+}
+
+fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
+    let (entry, state) = Store::new(&global.root)?.load(&options.id)?;
+    match state.status() {
+        Status::Running => {}
+        Status::Paused if options.ignore_paused => {}
+        Status::Stopped => return Err(ContainerError::NotRunning.into()),
+        other => bail!("cannot exec in a container that is {}", other.name()),
+    }
+    let mut spec = specification(options, &state)?;
+    let interactive = spec.terminal && options.console_socket.is_none();
+    if interactive && options.detach {
+        bail!("cannot allocate tty if quark will detach without setting console socket");
+    }
+    if options.console_socket.is_some() && !spec.terminal {
+        bail!("cannot use console socket if quark will not allocate tty");
+    }
+    if interactive && spec.window == (0, 0) {
+        spec.window = console::window(std::io::stdin());
+    }
+    let pty = spec.terminal.then(|| Pty::open(spec.window)).transpose()?;
+    let signals = if options.detach { None } else { Some(console::catch_signals()?) };
+    let mut connection = Connection::open(&entry)?;
+    let pid = begin(&mut connection, spec, pty.as_ref())?;
+    if let (Some(pty), Some(socket)) = (&pty, &options.console_socket)
+        && let Err(e) = pty.send_master(socket)
+    {
+        signal(&entry, pid, libc::SIGKILL).ok();
+        return Err(e);
+    }
+    let Some(signals) = signals else {
+        return match hold(&entry, pid, &connection, options.pid_file.as_deref()) {
+            Ok(()) => Ok(0),
+            Err(e) => {
+                signal(&entry, pid, libc::SIGKILL).ok();
+                Err(e)
+            }
+        };
+    };
+    if let Some(path) = &options.pid_file {
+        create::write_pid_file(path, i32::try_from(std::process::id()).context("process id")?)?;
+    }
+    let master = pty.map(|p| p.master);
+    let relayed = master.as_ref().filter(|_| interactive);
+    connection.send(&Request::Wait { pid }, &[])?;
+    console::attend(connection.stream().as_fd(), &signals, relayed, |signal| {
+        run::forward(&entry, pid, signal, relayed);
+    })?;
+    exited(&mut connection)
+}
+
+/// The process to run, from --process or from the container's own with the other options applied.
+fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
+    if options.preserve_fds != 0 {
+        bail!("--preserve-fds: only the standard streams can be passed to a guest");
+    }
+    if let Some(path) = &options.process {
+        let text = read_bounded(path)?;
+        let process: oci_spec::runtime::Process =
+            serde_json::from_slice(&text).with_context(|| format!("{} is not an OCI process", path.display()))?;
+        let mut spec = process::convert(&process, &state.rootfs).with_context(|| path.display().to_string())?;
+        spec.terminal |= options.tty;
+        return Ok(spec);
+    }
+    if options.command.is_empty() {
+        bail!("process args cannot be empty");
+    }
+    let mut spec = state.process.clone();
+    spec.args.clone_from(&options.command);
+    spec.terminal = options.tty;
+    spec.window = (0, 0);
+    for variable in &options.env {
+        let Some((name, _)) = variable.split_once('=') else { bail!("--env {variable:?}: use NAME=value") };
+        let prefix = format!("{name}=");
+        spec.env.retain(|e| !e.starts_with(&prefix));
+        spec.env.push(variable.clone());
+    }
+    if let Some(cwd) = &options.cwd {
+        if !Path::new(cwd).is_absolute() {
+            bail!("--cwd must be an absolute path");
+        }
+        spec.cwd.clone_from(cwd);
+    }
+    if let Some(user) = &options.user {
+        let (uid, gid) = process::parse_user(user)?;
+        spec.uid = uid;
+        spec.gid = gid.unwrap_or(spec.gid);
+    }
+    spec.groups.extend(&options.additional_gids);
+    for name in &options.cap {
+        let bit = process::capability_bit(name)?;
+        // Bounding, effective and permitted, as runc.
+        for set in [0, 1, 3] {
+            spec.capabilities[set] |= bit;
+        }
+    }
+    spec.no_new_privs |= options.no_new_privs;
+    Ok(spec)
+}
+
+/// Starts it; its guest process id.
+fn begin(connection: &mut Connection, spec: ProcessSpec, pty: Option<&Pty>) -> Result<u32> {
+    let program = spec.args.first().cloned().unwrap_or_default();
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let stdio: [BorrowedFd<'_>; 3] = match pty {
+        Some(pty) => [pty.slave.as_fd(); 3],
+        None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+    };
+    match connection.call(&Request::Exec(spec), &stdio) {
+        Ok(Reply::Pid(pid)) => Ok(pid),
+        Ok(other) => Err(unexpected(&other)),
+        Err(e) => Err(life::exec_error(e, &program)),
+    }
+}
+
+/// Leaves a process behind that ends when the guest process does, with its exit code.
+fn hold(entry: &Entry, pid: u32, connection: &Connection, pid_file: Option<&Path>) -> Result<()> {
+    let dir = CString::new(entry.dir.as_os_str().as_bytes())?;
+    let args = [c"quark".to_owned(), HOLDER_COMMAND.to_owned(), dir, CString::new(pid.to_string())?];
+    let null = File::options().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
+    let mut child = sys::spawn(&Spawn {
+        args: &args,
+        stdio: [null.as_fd(); 3],
+        socket: connection.stream().as_fd(),
+        cgroup: None,
+        cgroup_files: Vec::new(),
+        network: None,
+        new_namespaces: CloneFlags::empty(),
+        parent_death_signal: None,
+    })
+    .context("starting the process that stands for the guest process")?;
+    let written = match pid_file {
+        Some(path) => create::write_pid_file(path, child.pid()),
+        None => Ok(()),
+    };
+    if written.is_err() {
+        child.kill().ok();
+        child.wait().ok();
+    }
+    written
+}
+
+/// The main function of that process: `arguments` are the container's directory and the guest process id.
+pub fn holder_main(arguments: &[String]) -> i32 {
+    rustix::thread::set_name(c"quark").ok();
+    holder(arguments).unwrap_or(i32::from(FAILED))
+}
+
+fn holder(arguments: &[String]) -> Result<i32> {
+    let [dir, pid] = arguments else { bail!("this command is for quark's own use") };
+    let pid = pid.parse().context("guest process id")?;
+    let dir = Path::new(dir).to_path_buf();
+    let id = dir.file_name().and_then(|n| n.to_str()).context("container directory")?.to_owned();
+    let entry = Entry { id, dir };
+    let signals = console::catch_signals()?;
+    let mut connection = Connection::from_stream(UnixStream::from(sys::take_setup_fd()?));
+    connection.send(&Request::Wait { pid }, &[])?;
+    console::attend(connection.stream().as_fd(), &signals, None, |signal| run::forward(&entry, pid, signal, None))?;
+    exited(&mut connection)
+}
+
+fn exited(connection: &mut Connection) -> Result<i32> {
+    match connection.receive() {
+        Ok(Reply::Exited(code)) => Ok(code),
+        Ok(other) => Err(unexpected(&other)),
+        // The sandbox ends with its first process, and takes all others with it.
+        Err(_) => Ok(128 + libc::SIGKILL),
+    }
+}
+
+fn signal(entry: &Entry, pid: u32, signo: i32) -> Result<()> {
+    let signo = u32::try_from(signo).map_err(|_| anyhow!("signal {signo}"))?;
+    Connection::open(entry)?.order(&Request::Signal { pid, all: false, signo })
+}

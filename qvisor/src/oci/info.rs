@@ -1,0 +1,283 @@
+//! Commands that tell: state, list, ps, events, features.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use qlib::control::{ProcessInfo, Reply, Request, Stats};
+use serde_json::{Value, json};
+
+use super::cli::{self, Format};
+use super::control::{Connection, unexpected};
+use super::error::ContainerError;
+use super::life::ANSWER_TIMEOUT;
+use super::state::{Entry, State, Status, Store};
+
+/// `quark state`.
+///
+/// # Errors
+/// When there is no such container.
+pub fn state(store: &Store, id: &str) -> Result<()> {
+    let (entry, state) = store.load(id)?;
+    let status = state.status();
+    let mut value = state.oci(status);
+    let stats = matches!(status, Status::Running | Status::Paused).then(|| stats(&entry).ok()).flatten();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("rootfs".into(), json!(state.rootfs));
+        fields.insert("created".into(), json!(state.created));
+        fields.insert("owner".into(), json!(state.owner));
+        fields.insert("hibernation".into(), json!(stats.map(|s| format!("{:?}", s.state))));
+    }
+    print_json(&value)
+}
+
+/// `quark list`.
+///
+/// # Errors
+/// When the state directory cannot be read.
+pub fn list(store: &Store, options: &cli::List) -> Result<()> {
+    let all = store.list()?;
+    if options.quiet {
+        let ids: String = all.iter().map(|(e, _)| format!("{}\n", e.id)).collect();
+        return print(&ids);
+    }
+    if options.format == Format::Json {
+        let values: Vec<Value> = all.iter().map(|(_, s)| listed(s)).collect();
+        return print(&format!("{}\n", Value::Array(values)));
+    }
+    let mut rows = vec![["ID", "PID", "STATUS", "BUNDLE", "CREATED", "OWNER"].map(str::to_owned)];
+    for (entry, state) in &all {
+        let status = state.status();
+        let pid = if status == Status::Stopped { 0 } else { state.pid };
+        rows.push([
+            entry.id.clone(),
+            pid.to_string(),
+            status.name().to_owned(),
+            state.bundle.display().to_string(),
+            state.created.clone(),
+            state.owner.clone(),
+        ]);
+    }
+    print(&table(&rows))
+}
+
+fn listed(state: &State) -> Value {
+    let mut value = state.oci(state.status());
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("rootfs".into(), json!(state.rootfs));
+        fields.insert("created".into(), json!(state.created));
+        fields.insert("owner".into(), json!(state.owner));
+    }
+    value
+}
+
+/// `quark ps`: the guest's processes. With JSON runc's callers expect host process ids, and look those up themselves: they
+/// get the ones in the container's cgroup.
+///
+/// # Errors
+/// When the container does not run.
+pub fn ps(store: &Store, options: &cli::Ps) -> Result<()> {
+    let (entry, state) = running(store, &options.id)?;
+    if options.format == Format::Json {
+        let members = state.cgroup.as_ref().map_or(Ok(Vec::new()), crate::cgroup::Cgroup::members)?;
+        return print(&format!("{}\n", json!(members)));
+    }
+    let processes = match ask(&entry, &Request::Processes)? {
+        Reply::Processes(p) => p,
+        other => return Err(unexpected(&other)),
+    };
+    let now_ns = boot_time_ns();
+    let mut rows = vec![["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "STIME", "TIME", "CMD"].map(str::to_owned)];
+    rows.extend(processes.iter().map(|p| row(p, now_ns)));
+    print(&table(&rows))
+}
+
+fn row(p: &ProcessInfo, now_ns: u64) -> [String; 9] {
+    let age_s = now_ns.saturating_sub(p.start_ns) / 1_000_000_000;
+    let clock = |s: u64| format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+    [
+        p.uid.to_string(),
+        p.pid.to_string(),
+        p.ppid.to_string(),
+        p.state.to_string(),
+        p.threads.to_string(),
+        format!("{}K", p.rss_bytes / 1024),
+        format!("-{}", clock(age_s)),
+        clock(p.utime_us / 1_000_000),
+        // A guest chooses its command line: no control characters to the terminal.
+        p.cmdline.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+    ]
+}
+
+fn boot_time_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// `quark events`: numbers once, or again and again until the container ends.
+///
+/// # Errors
+/// When the container does not run.
+pub fn events(store: &Store, options: &cli::Events) -> Result<()> {
+    let interval = parse_interval(&options.interval)?;
+    loop {
+        let (entry, state) = match running(store, &options.id) {
+            Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => return Ok(()),
+            other => other?,
+        };
+        print(&format!("{}\n", event(&entry, &state)?))?;
+        if options.stats {
+            return Ok(());
+        }
+        std::thread::sleep(interval);
+    }
+}
+
+fn parse_interval(text: &str) -> Result<Duration> {
+    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<u64>();
+    match seconds {
+        Ok(s) if s > 0 => Ok(Duration::from_secs(s)),
+        _ => bail!("--interval {text:?}: use seconds, as 5s"),
+    }
+}
+
+/// runc's statistics event, with what only a sandbox can tell under "quark".
+fn event(entry: &Entry, state: &State) -> Result<Value> {
+    let c = state.cgroup.as_ref().map(crate::cgroup::Cgroup::stats).unwrap_or_default();
+    let guest = if matches!(state.status(), Status::Running | Status::Paused) { Some(stats(entry)?) } else { None };
+    let (total, user, kernel) = c.cpu_ns;
+    let (usage, max, limit, failcnt) = c.memory;
+    let data = json!({
+        "cpu": {
+            "usage": {"total": total, "percpu": c.percpu_ns, "kernel": kernel, "user": user},
+            "throttling": {"periods": c.throttling.0, "throttledPeriods": c.throttling.1, "throttledTime": c.throttling.2},
+        },
+        "cpuset": {},
+        "memory": {
+            "cache": c.cache_bytes(),
+            "usage": {"limit": limit, "usage": usage, "max": max, "failcnt": failcnt},
+            "kernel": {"limit": 0, "usage": c.kernel.0, "max": c.kernel.1, "failcnt": 0},
+            "raw": c.memory_stat,
+        },
+        "pids": {"current": c.pids.0, "limit": c.pids.1},
+        "blkio": {},
+        "hugetlb": {},
+        "intel_rdt": {},
+        "network_interfaces": null,
+        "quark": {
+            "hibernation": guest.as_ref().map(|g| g.state),
+            "memory": guest.as_ref().map(|g| &g.memory),
+            "counts": guest.as_ref().map(|g| &g.counts),
+            "cgroup": {
+                "path": state.cgroup.as_ref().and_then(|c| c.memory_dir()),
+                "clean_cache_bytes": c.clean_cache_bytes(),
+                "held_bytes": usage.saturating_sub(c.clean_cache_bytes()),
+            },
+        },
+    });
+    Ok(json!({"type": "stats", "id": entry.id, "data": data}))
+}
+
+/// What the sandbox says of itself. Does not wake it.
+///
+/// # Errors
+/// When it does not answer.
+pub fn stats(entry: &Entry) -> Result<Stats> {
+    match ask(entry, &Request::Stats)? {
+        Reply::Stats(stats) => Ok(stats),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn ask(entry: &Entry, request: &Request) -> Result<Reply> {
+    let mut connection = Connection::open(entry)?;
+    connection.set_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.call(request, &[])
+}
+
+fn running(store: &Store, id: &str) -> Result<(Entry, State)> {
+    let (entry, state) = store.load(id)?;
+    match state.status() {
+        Status::Stopped => Err(ContainerError::NotRunning.into()),
+        Status::Creating => bail!("container {id} is being created"),
+        _ => Ok((entry, state)),
+    }
+}
+
+/// `quark features` (OCI runtime specification, features.md).
+///
+/// # Errors
+/// When standard output is closed.
+pub fn features() -> Result<()> {
+    print_json(&json!({
+        "ociVersionMin": "1.0.0",
+        "ociVersionMax": "1.2.0",
+        "hooks": ["prestart", "createRuntime", "createContainer", "poststart", "poststop"],
+        "mountOptions": ["bind", "rbind", "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime",
+            "relatime", "private", "rprivate", "shared", "rshared", "slave", "rslave"],
+        "linux": {
+            "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "uts"],
+            "cgroup": {"v1": true, "v2": true, "systemd": false, "systemdUser": false},
+            "seccomp": {"enabled": false},
+            "apparmor": {"enabled": false},
+            "selinux": {"enabled": false},
+        },
+        "annotations": {"org.quark.hibernation": "true"},
+    }))
+}
+
+/// `quark doctor`: what this host offers, and why not more.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn doctor() -> Result<()> {
+    let mut rows = vec![["", "WHAT", "DETAIL"].map(str::to_owned)];
+    for finding in crate::platform::probe::findings() {
+        let mark = if finding.available { "yes" } else { "no" };
+        rows.push([mark.to_owned(), finding.name.to_owned(), finding.detail.replace('\n', " ")]);
+    }
+    print(&table(&rows))
+}
+
+/// Columns as wide as their widest cell.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(c, w)| format!("{c:w$}")).collect();
+        format!("{}\n", cells.join("   ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn print_json(value: &Value) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+/// Like print!, but a reader that went away is an error and no panic.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing to standard output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up() {
+        let rows = [["A", "B"], ["long", "c"]].map(|r| r.map(str::to_owned));
+        assert_eq!(table(&rows), "A      B\nlong   c\n");
+    }
+
+    #[test]
+    fn intervals_are_seconds() {
+        assert_eq!(parse_interval("5s").unwrap(), Duration::from_secs(5));
+        assert_eq!(parse_interval("1").unwrap(), Duration::from_secs(1));
+        assert!(parse_interval("0s").is_err() && parse_interval("x").is_err());
+    }
+}

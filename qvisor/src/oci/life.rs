@@ -1,0 +1,254 @@
+//! The later steps of a container's life: start, kill, pause, resume, delete.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use qlib::control::{Reply, Request};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::control::{Connection, Refused, unexpected};
+use super::error::ContainerError;
+use super::hooks;
+use super::state::{Entry, State, Status, Store, start_time};
+use crate::console;
+
+/// How long a sandbox may take to answer a request that it answers from memory.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long hibernating or waking may take: writing or reading a whole guest.
+const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a killed process may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts the program of a created container. When that fails the container is stopped.
+///
+/// # Errors
+/// When there is no such container, it was started before, or its program cannot be run.
+pub fn start(store: &Store, id: &str) -> Result<()> {
+    let signals = console::catch_signals()?;
+    start_interruptible(store, id, &signals)
+}
+
+/// As [`start`], given up at a signal among `signals` that asks this program to end.
+///
+/// # Errors
+/// As there.
+pub fn start_interruptible(store: &Store, id: &str, signals: &SignalFd) -> Result<()> {
+    let entry = store.entry(id)?;
+    let _lock = entry.lock()?;
+    let mut state = entry.load()?;
+    match state.status() {
+        Status::Created => {}
+        Status::Stopped => bail!("cannot start a container that has stopped"),
+        other => bail!("cannot start container {id}: it is {}", other.name()),
+    }
+    let mut connection = Connection::open(&entry)?;
+    match launch(&mut connection, &state, signals) {
+        Ok(pid) => state.init = pid,
+        Err(e) => {
+            end(&state).ok();
+            return Err(e);
+        }
+    }
+    state.step = Status::Running;
+    entry.save(&state)?;
+    let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
+    if let Err(e) = hooks::run("poststart", poststart, &state.oci(Status::Running)) {
+        end(&state).ok();
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// Sends the program; its guest process id.
+fn launch(connection: &mut Connection, state: &State, signals: &SignalFd) -> Result<u32> {
+    let program = state.process.args.first().map_or("", String::as_str);
+    connection.send(&Request::Start(state.process.clone()), &[])?;
+    console::wait_readable(connection.stream().as_fd(), signals)?;
+    match connection.receive() {
+        Ok(Reply::Pid(pid)) => Ok(pid),
+        Ok(other) => Err(unexpected(&other)),
+        Err(e) => Err(exec_error(e, program)),
+    }
+}
+
+/// The guest kernel says which program and why, in the words that Docker looks for; other errors are given the name.
+pub fn exec_error(error: anyhow::Error, program: &str) -> anyhow::Error {
+    if error.downcast_ref::<Refused>().is_some() { error } else { error.context(format!("exec: {program:?}")) }
+}
+
+/// Opens the sandbox process, so that its number cannot come to mean another; `None` when it has ended.
+fn sandbox(state: &State) -> Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(state.pid) else { return Ok(None) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => fd,
+        Err(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(e) => return Err(e).context("opening the sandbox process"),
+    };
+    Ok((start_time(state.pid) == Some(state.start_time)).then_some(pidfd))
+}
+
+/// Kills the sandbox process and waits until it is gone.
+fn end(state: &State) -> Result<()> {
+    let Some(pidfd) = sandbox(state)? else { return Ok(()) };
+    match pidfd_send_signal(&pidfd, rustix::process::Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(e) => return Err(e).context("killing the sandbox process"),
+    }
+    let limit = PollTimeout::try_from(KILL_TIMEOUT).unwrap_or(PollTimeout::MAX);
+    if poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
+        bail!("the sandbox process {} does not end", state.pid);
+    }
+    Ok(())
+}
+
+/// A signal by name (with or without SIG) or number.
+///
+/// # Errors
+/// When there is none.
+pub fn parse_signal(text: &str) -> Result<i32> {
+    if let Ok(number) = text.parse::<i32>() {
+        if (1..=64).contains(&number) {
+            return Ok(number);
+        }
+        bail!("unknown signal {text:?}");
+    }
+    let upper = text.to_ascii_uppercase();
+    let short = upper.strip_prefix("SIG").unwrap_or(&upper);
+    if let Ok(signal) = format!("SIG{short}").parse::<Signal>() {
+        return Ok(signal as i32);
+    }
+    // signal(7): real-time signals count from 34 in the C library.
+    let realtime = match (short.strip_prefix("RTMIN"), short.strip_prefix("RTMAX")) {
+        (Some(""), _) => Some(34),
+        (Some(plus), _) => plus.strip_prefix('+').and_then(|n| n.parse::<i32>().ok()).map(|n| 34 + n),
+        (_, Some("")) => Some(64),
+        (_, Some(minus)) => minus.strip_prefix('-').and_then(|n| n.parse::<i32>().ok()).map(|n| 64 - n),
+        _ => None,
+    };
+    realtime.filter(|n| (34..=64).contains(n)).with_context(|| format!("unknown signal {text:?}"))
+}
+
+/// Sends a signal. STOP hibernates, CONT wakes, and KILL ends the sandbox whatever its guest does.
+///
+/// # Errors
+/// When the container does not run, or the sandbox refuses.
+pub fn kill(store: &Store, id: &str, signo: i32, all: bool) -> Result<()> {
+    let (entry, state) = store.load(id)?;
+    let status = state.status();
+    match status {
+        Status::Stopped => {
+            // runc does the same: all processes of a stopped container are gone already.
+            return if all { Ok(()) } else { Err(ContainerError::NotRunning.into()) };
+        }
+        // There is no program yet that could get it.
+        Status::Creating | Status::Created => return end(&state),
+        Status::Running | Status::Paused => {}
+    }
+    if signo == libc::SIGKILL {
+        return end(&state);
+    }
+    let request = match signo {
+        libc::SIGSTOP => Request::Hibernate,
+        libc::SIGCONT => Request::Wake,
+        _ => Request::Signal { pid: state.init, all, signo: signo.unsigned_abs() },
+    };
+    let swap = matches!(request, Request::Hibernate | Request::Wake);
+    let send = || -> Result<()> {
+        let mut connection = Connection::open(&entry)?;
+        connection.set_timeout(Some(if swap { SWAP_TIMEOUT } else { ANSWER_TIMEOUT }))?;
+        connection.order(&request)
+    };
+    match send() {
+        Err(_) if state.status() == Status::Stopped => Err(ContainerError::NotRunning.into()),
+        other => other,
+    }
+}
+
+/// Holds all processes, or lets them go on.
+///
+/// # Errors
+/// When the container is not in the state for it.
+pub fn pause(store: &Store, id: &str, pause: bool) -> Result<()> {
+    let entry = store.entry(id)?;
+    let _lock = entry.lock()?;
+    let mut state = entry.load()?;
+    let (from, to, request) = if pause {
+        (Status::Running, Status::Paused, Request::Pause)
+    } else {
+        (Status::Paused, Status::Running, Request::Resume)
+    };
+    let status = state.status();
+    if status != from {
+        bail!("container {id} is {}, not {}", status.name(), from.name());
+    }
+    let mut connection = Connection::open(&entry)?;
+    connection.set_timeout(Some(ANSWER_TIMEOUT))?;
+    connection.order(&request)?;
+    state.step = to;
+    entry.save(&state)
+}
+
+/// Deletes a container: what it left in cgroups and the state directory.
+///
+/// # Errors
+/// When it runs and `force` is not given, or does not exist.
+pub fn delete(store: &Store, id: &str, force: bool) -> Result<()> {
+    let entry = store.entry(id)?;
+    let result = delete_entry(&entry, force);
+    match result {
+        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(id.to_owned())) => Ok(()),
+        other => other,
+    }
+}
+
+fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
+    let _lock = entry.lock()?;
+    let state = match entry.load() {
+        Ok(state) => state,
+        // A command was killed before it wrote any state.
+        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) => {
+            return entry.remove();
+        }
+        Err(e) => return Err(e),
+    };
+    match state.status() {
+        Status::Stopped => {}
+        Status::Created => end(&state)?,
+        _ if force => end(&state)?,
+        other => return Err(ContainerError::NotStopped(entry.id.clone(), other.name().to_owned()).into()),
+    }
+    destroy(entry, &state)
+}
+
+/// Removes a container whose sandbox has ended, and calls its poststop hooks.
+///
+/// # Errors
+/// When its cgroup is in use or its directory cannot be removed.
+pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
+    let cgroup = state.cgroup.as_ref().map_or(Ok(()), crate::cgroup::Cgroup::remove);
+    entry.remove()?;
+    let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
+    hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
+    cgroup
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (text, number) in
+            [("TERM", 15), ("SIGKILL", 9), ("stop", 19), ("18", 18), ("RTMIN", 34), ("SIGRTMIN+3", 37), ("RTMAX-1", 63)]
+        {
+            assert_eq!(parse_signal(text).unwrap(), number, "{text}");
+        }
+        for text in ["", "0", "65", "NOPE", "RTMIN+99", "RTMIN+x", "-9"] {
+            assert!(parse_signal(text).is_err(), "{text}");
+        }
+    }
+}

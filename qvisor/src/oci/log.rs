@@ -1,0 +1,158 @@
+//! The log: where runc's callers expect it (`--log`), in their format (`--log-format`).
+
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum Format {
+    /// `time=… level=… msg=…`.
+    #[default]
+    Text,
+    /// An object a line with `level`, `msg`, `time`.
+    Json,
+}
+
+/// Writes log lines to a file, or to standard error when there is none.
+struct Lines {
+    file: Option<Arc<Mutex<File>>>,
+    format: Format,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: LayerContext<'_, S>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.line(*event.metadata().level(), &text.0);
+    }
+}
+
+impl Lines {
+    fn line(&self, level: Level, message: &str) {
+        let level = level_name(level);
+        let time = rfc3339(SystemTime::now());
+        let line = match self.format {
+            Format::Json => serde_json::json!({"level": level, "msg": message, "time": time}).to_string(),
+            Format::Text => format!("time={time:?} level={level} msg={message:?}"),
+        };
+        // Nothing useful can be done when the log cannot be written.
+        match &self.file {
+            Some(file) => {
+                if let Ok(mut file) = file.lock() {
+                    file.write_all(format!("{line}\n").as_bytes()).ok();
+                }
+            }
+            None => {
+                writeln!(std::io::stderr(), "quark: {level}: {message}").ok();
+            }
+        }
+    }
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            write!(self.0, "{value:?}").ok();
+        } else {
+            write!(self.0, " {}={value:?}", field.name()).ok();
+        }
+    }
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+/// Begins logging.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub fn init(path: Option<&Path>, format: Format, debug: bool) -> Result<()> {
+    let file = match path {
+        Some(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            Some(Arc::new(Mutex::new(file.with_context(|| format!("opening log {}", path.display()))?)))
+        }
+        None => None,
+    };
+    // Every system call of the guest is a line at this level: for debugging only.
+    let trace = std::env::var_os("QUARK_TRACE").is_some();
+    let level = match debug {
+        true if trace => LevelFilter::TRACE,
+        true => LevelFilter::DEBUG,
+        false => LevelFilter::WARN,
+    };
+    let subscriber = tracing_subscriber::registry().with(Lines { file, format }.with_filter(level));
+    tracing::subscriber::set_global_default(subscriber).context("starting the log")
+}
+
+/// Says why the program fails: one line on standard error, and one in the log when that is a file.
+pub fn fatal(message: &str, has_file: bool) {
+    let message = message.replace('\n', " ");
+    if has_file {
+        tracing::error!("{message}");
+    }
+    // In one write, so that it stays one line beside what others write there.
+    std::io::stderr().write_all(format!("quark: {message}\n").as_bytes()).ok();
+}
+
+/// A time in UTC as RFC 3339 has it, with nanoseconds.
+pub fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs();
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:09}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60,
+        since.subsec_nanos()
+    )
+}
+
+/// The Gregorian date of a day counted from 1970-01-01.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Counted from 0000-03-01, so that the leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_read_as_dates() {
+        let at = |s| rfc3339(UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(at(951_827_696), "2000-02-29T12:34:56.000000000Z");
+        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000000000Z");
+    }
+}

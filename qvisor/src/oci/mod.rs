@@ -1,0 +1,105 @@
+//! The command line and the life cycle of containers, as runc has them.
+//!
+//! A command is a short-lived process. It makes a *sandbox process* (`child`), talks to it over the container's control
+//! socket (`control`), and keeps what must outlive it in the state directory (`state`). Nothing here touches guest
+//! memory; the sandbox process leaves this room when it boots.
+#![deny(unsafe_code)]
+
+pub mod bundle;
+pub mod child;
+pub mod cli;
+pub mod control;
+pub mod create;
+pub mod error;
+pub mod exec;
+pub mod hooks;
+pub mod info;
+pub mod life;
+pub mod log;
+pub mod mounts;
+pub mod network;
+pub mod process;
+pub mod run;
+pub mod spec;
+pub mod state;
+pub mod update;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command};
+use error::WithCode;
+use state::Store;
+
+/// The main function of `quark`.
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    // Processes that quark starts itself take no detour over the command line.
+    match arguments.get(1).map(String::as_bytes) {
+        Some(first) if first == create::SANDBOX_COMMAND.to_bytes() => return code(child::main()),
+        Some(first) if first == exec::HOLDER_COMMAND.to_bytes() => {
+            return code(exec::holder_main(arguments.get(2..).unwrap_or_default()));
+        }
+        _ => {}
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return code(info::print(&e.to_string()).map_or(1, |()| 0));
+        }
+        Err(e) => {
+            log::fatal(&usage_error(&e), false);
+            return code(1);
+        }
+    };
+    let log = cli.global.log.clone();
+    let result = log::init(log.as_deref(), cli.global.log_format, cli.global.debug).and_then(|()| dispatch(cli));
+    match result {
+        Ok(status) => code(status),
+        Err(e) => {
+            log::fatal(&format!("{e:#}"), log.is_some());
+            code(e.downcast_ref::<WithCode>().map_or(1, |w| i32::from(w.code)))
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<i32> {
+    let global = &cli.global;
+    let store = || Store::new(&global.root);
+    match &cli.command {
+        Command::Do(o) => return run::do_command(global, o),
+        Command::Run(o) => return run::run_command(global, o),
+        Command::Create(o) => run::create_command(global, o)?,
+        Command::Start(o) => life::start(&store()?, &o.id)?,
+        Command::State(o) => info::state(&store()?, &o.id)?,
+        Command::Kill(o) => life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all)?,
+        Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
+        Command::List(o) => info::list(&store()?, o)?,
+        Command::Ps(o) => info::ps(&store()?, o)?,
+        Command::Exec(o) => return exec::exec_command(global, o),
+        Command::Events(o) => info::events(&store()?, o)?,
+        Command::Pause(o) => life::pause(&store()?, &o.id, true)?,
+        Command::Resume(o) => life::pause(&store()?, &o.id, false)?,
+        Command::Update(o) => update::update(&store()?, o)?,
+        Command::Features => info::features()?,
+        Command::Spec(o) => spec::write(&o.bundle)?,
+        Command::Doctor => info::doctor()?,
+    }
+    Ok(0)
+}
+
+/// One line of what clap would say in many.
+fn usage_error(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:")).collect();
+    let message = lines.into_iter().filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    format!("{} (see quark --help)", message.strip_prefix("error: ").unwrap_or(&message))
+}
+
+fn code(status: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(status & 0xff).unwrap_or(1))
+}

@@ -1,0 +1,187 @@
+//! `create`, `run` and `do`: making a container, and staying with it.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use qlib::control::Request;
+
+use super::bundle::Bundle;
+use super::cli::{self, Global};
+use super::control::Connection;
+use super::create::{self, Created, check_global, create};
+use super::life;
+use super::state::{Entry, Status, Store};
+use crate::console::{self, Pty};
+
+/// `quark create`.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
+    check(global, options)?;
+    let bundle = Bundle::load(&options.bundle)?;
+    let pty = terminal(&bundle, options.console_socket.as_deref(), true)?;
+    let signals = console::catch_signals()?;
+    let created = create(&request(global, options, &bundle, pty.as_ref(), &signals))?;
+    if let Err(e) = hand_over(pty.as_ref(), options) {
+        undo(created);
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// `quark run`; the exit code.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
+    check(global, &options.create)?;
+    let bundle = Bundle::load(&options.create.bundle)?;
+    let pty = terminal(&bundle, options.create.console_socket.as_deref(), options.detach)?;
+    let signals = console::catch_signals()?;
+    let created = create(&request(global, &options.create, &bundle, pty.as_ref(), &signals))?;
+    let store = Store::new(&global.root)?;
+    let started = hand_over(pty.as_ref(), &options.create)
+        .and_then(|()| life::start_interruptible(&store, &options.create.id, &signals));
+    if let Err(e) = started {
+        if let Some(path) = &options.create.pid_file {
+            std::fs::remove_file(path).ok();
+        }
+        undo(created);
+        return Err(e);
+    }
+    if options.detach {
+        return Ok(0);
+    }
+    let relayed = if options.create.console_socket.is_some() { None } else { pty };
+    stay(created, relayed, &signals, options.keep)
+}
+
+/// `quark do`; the exit code.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
+    check_global(global)?;
+    let terminal = rustix::termios::isatty(std::io::stdin()) && rustix::termios::isatty(std::io::stdout());
+    let spec = super::spec::host(&options.command, terminal)?;
+    let bundle = Bundle::check(PathBuf::from("/"), spec)?;
+    let pty = terminal.then(|| Pty::open(console::window(std::io::stdin()))).transpose()?;
+    let signals = console::catch_signals()?;
+    let id = format!("do-{}", std::process::id());
+    let request = create::Request {
+        global,
+        id: &id,
+        bundle: &bundle,
+        network: None,
+        overlay: true,
+        pty: pty.as_ref(),
+        pid_file: None,
+        tied: true,
+        signals: &signals,
+    };
+    let created = create(&request)?;
+    if let Err(e) = life::start_interruptible(&Store::new(&global.root)?, &id, &signals) {
+        undo(created);
+        return Err(e);
+    }
+    stay(created, pty, &signals, false)
+}
+
+fn check(global: &Global, options: &cli::Create) -> Result<()> {
+    check_global(global)?;
+    if options.preserve_fds != 0 {
+        bail!("--preserve-fds: only the standard streams can be passed to a guest");
+    }
+    Ok(())
+}
+
+fn request<'a>(
+    global: &'a Global,
+    options: &'a cli::Create,
+    bundle: &'a Bundle,
+    pty: Option<&'a Pty>,
+    signals: &'a SignalFd,
+) -> create::Request<'a> {
+    create::Request {
+        global,
+        id: &options.id,
+        bundle,
+        network: bundle.network(),
+        overlay: false,
+        pty,
+        pid_file: options.pid_file.as_deref(),
+        tied: false,
+        signals,
+    }
+}
+
+/// The terminal that a configuration asks for; runc's rules for `--console-socket`.
+fn terminal(bundle: &Bundle, socket: Option<&Path>, detached: bool) -> Result<Option<Pty>> {
+    match (bundle.process.terminal, socket) {
+        (true, None) if detached => bail!("cannot allocate tty if quark will detach without setting console socket"),
+        (false, Some(_)) => bail!("cannot use console socket if quark will not allocate tty"),
+        (false, None) => Ok(None),
+        (true, None) => Ok(Some(Pty::open(console::window(std::io::stdin()))?)),
+        (true, Some(_)) => Ok(Some(Pty::open(bundle.process.window)?)),
+    }
+}
+
+/// Sends the terminal to whoever asked for it.
+fn hand_over(pty: Option<&Pty>, options: &cli::Create) -> Result<()> {
+    match (pty, &options.console_socket) {
+        (Some(pty), Some(socket)) => pty.send_master(socket),
+        _ => Ok(()),
+    }
+}
+
+/// Takes back a container that was made.
+fn undo(mut created: Created) {
+    created.child.kill().ok();
+    created.child.wait().ok();
+    if let Err(e) = life::destroy(&created.entry, &created.state) {
+        tracing::warn!("{e:#}");
+    }
+}
+
+/// Stays with a started container until it ends, and deletes it; its exit code.
+fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, keep: bool) -> Result<i32> {
+    let Created { entry, mut child, .. } = created;
+    let state = entry.load()?;
+    // Only the guest holds the other end now, so that it shows when it is closed.
+    let master: Option<OwnedFd> = pty.map(|p| p.master);
+    console::attend(child.pidfd(), signals, master.as_ref(), |signal| {
+        forward(&entry, state.init, signal, master.as_ref());
+    })?;
+    let status = child.wait().context("waiting for the sandbox process")?;
+    if !keep {
+        life::destroy(&entry, &state)?;
+    }
+    Ok(status)
+}
+
+/// Passes a signal on to a guest process; a changed window becomes a changed window.
+pub fn forward(entry: &Entry, pid: u32, signal: Signal, master: Option<&OwnedFd>) {
+    let request = if signal == Signal::SIGWINCH {
+        let Some(master) = master else { return };
+        let (rows, cols) = console::window(std::io::stdin());
+        console::set_window(master, (rows, cols));
+        Request::Resize { pid, rows, cols }
+    } else {
+        Request::Signal { pid, all: false, signo: signal as u32 }
+    };
+    let send = || -> Result<()> {
+        let mut connection = Connection::open(entry)?;
+        connection.set_timeout(Some(life::ANSWER_TIMEOUT))?;
+        connection.order(&request)
+    };
+    // It may just have ended.
+    if let Err(e) = send()
+        && entry.load().is_ok_and(|s| s.status() != Status::Stopped)
+    {
+        tracing::warn!("signal {signal} not passed on: {e:#}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Configurations made here: the one of `quark do`, and the one that `quark spec` writes.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use oci_spec::runtime::Spec;
+use serde_json::{Value, json};
+
+/// Version of the OCI runtime specification that is written.
+const OCI_VERSION: &str = "1.2.0";
+
+/// What `docker` gives a container by default.
+const DEFAULT_CAPABILITIES: &[&str] = &["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"];
+
+fn guest_mounts() -> Value {
+    json!([
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+         "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+        {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+         "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]},
+        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+         "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]},
+        {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"]},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]},
+    ])
+}
+
+/// The configuration of `quark do`: this host's root, the caller's environment and directory, all capabilities that a
+/// guest knows (they reach no further than the guest).
+///
+/// # Errors
+/// When the current directory is gone, or something is not UTF-8.
+pub fn host(command: &[String], terminal: bool) -> Result<Spec> {
+    let cwd = std::env::current_dir().context("finding the current directory")?;
+    let mut env = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        // What is not UTF-8 cannot be said in a configuration.
+        if let (Ok(name), Ok(value)) = (std::str::from_utf8(name.as_bytes()), std::str::from_utf8(value.as_bytes())) {
+            env.push(format!("{name}={value}"));
+        }
+    }
+    let groups: Vec<u32> = nix::unistd::getgroups()?.iter().map(|g| g.as_raw()).collect();
+    let capabilities = if nix::unistd::getuid().is_root() {
+        let all: Vec<String> = super::process::capability_names().collect();
+        json!({"bounding": all, "effective": all, "permitted": all})
+    } else {
+        json!({})
+    };
+    let spec = json!({
+        "ociVersion": OCI_VERSION,
+        "root": {"path": "/", "readonly": false},
+        "process": {
+            "terminal": terminal,
+            "user": {"uid": nix::unistd::getuid().as_raw(), "gid": nix::unistd::getgid().as_raw(),
+                     "additionalGids": groups},
+            "args": command,
+            "env": env,
+            "cwd": cwd.to_str().context("the current directory's name is not UTF-8")?,
+            "capabilities": capabilities,
+        },
+        "hostname": nix::unistd::gethostname()?.to_string_lossy(),
+        "mounts": guest_mounts(),
+        "linux": {},
+    });
+    serde_json::from_value(spec).context("making the configuration")
+}
+
+/// `quark spec`.
+///
+/// # Errors
+/// When there is a config.json already.
+pub fn write(bundle: &Path) -> Result<()> {
+    let spec = json!({
+        "ociVersion": OCI_VERSION,
+        "root": {"path": "rootfs", "readonly": true},
+        "process": {
+            "terminal": true,
+            "user": {"uid": 0, "gid": 0},
+            "args": ["sh"],
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=xterm"],
+            "cwd": "/",
+            "capabilities": {"bounding": DEFAULT_CAPABILITIES, "effective": DEFAULT_CAPABILITIES,
+                             "permitted": DEFAULT_CAPABILITIES},
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}],
+            "noNewPrivileges": true,
+        },
+        "hostname": "quark",
+        "mounts": guest_mounts(),
+        "linux": {"namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "ipc"}, {"type": "uts"},
+                                 {"type": "mount"}]},
+    });
+    let path = bundle.join("config.json");
+    let text = format!("{}\n", serde_json::to_string_pretty(&spec)?);
+    let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            bail!("file {} exists; remove it first", path.display())
+        }
+        Err(e) => return Err(e).with_context(|| format!("creating {}", path.display())),
+    };
+    file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,318 @@
+//! The state directory: one directory for each container below `--root`, with `state.json`, the control socket and a lock.
+//!
+//! The directory's creation is what claims an ID. `state.json` is replaced as a whole, so a reader never sees half of it.
+//! Whether the container runs is not believed from the file: the sandbox process is looked at.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+use oci_spec::runtime::Hooks;
+use qlib::control::ProcessSpec;
+use serde::{Deserialize, Serialize};
+
+use super::error::ContainerError;
+use crate::cgroup::Cgroup;
+
+/// Where containers are kept unless `--root` says otherwise.
+pub const DEFAULT_ROOT: &str = "/run/quark";
+/// The control socket's name in a container's directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// The life of a container, in the words of the OCI runtime specification (and runc's "paused").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Being made.
+    Creating,
+    /// Made, its program not started.
+    Created,
+    /// Started.
+    Running,
+    /// Started, and held by `pause`.
+    Paused,
+    /// Its sandbox has ended.
+    Stopped,
+}
+
+impl Status {
+    /// The word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Creating => "creating",
+            Status::Created => "created",
+            Status::Running => "running",
+            Status::Paused => "paused",
+            Status::Stopped => "stopped",
+        }
+    }
+}
+
+/// What is remembered of a container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Its ID.
+    pub id: String,
+    /// Of the OCI configuration.
+    pub oci_version: String,
+    /// The sandbox process, 0 before there is one.
+    pub pid: i32,
+    /// Its start time in clock ticks since boot, which tells it from a later process with the same number.
+    pub start_time: u64,
+    /// The last step of its life; see [`State::status`] for the truth.
+    pub step: Status,
+    /// Absolute path of the bundle.
+    pub bundle: PathBuf,
+    /// Absolute path of the root file system.
+    pub rootfs: PathBuf,
+    /// RFC 3339.
+    pub created: String,
+    /// User name or number of who made it.
+    pub owner: String,
+    /// Annotations of the configuration.
+    pub annotations: BTreeMap<String, String>,
+    /// The cgroup.
+    pub cgroup: Option<Cgroup>,
+    /// Hooks of the configuration.
+    pub hooks: Option<Hooks>,
+    /// The program to start.
+    pub process: ProcessSpec,
+    /// Guest process id of the program, 0 before it runs.
+    pub init: u32,
+}
+
+impl State {
+    /// The status as the sandbox process shows it.
+    pub fn status(&self) -> Status {
+        if self.pid == 0 {
+            return self.step;
+        }
+        match start_time(self.pid) {
+            Some(start) if start == self.start_time => self.step,
+            _ => Status::Stopped,
+        }
+    }
+
+    /// The state as the OCI runtime specification has it, for `state` and for hooks.
+    pub fn oci(&self, status: Status) -> serde_json::Value {
+        serde_json::json!({
+            "ociVersion": self.oci_version,
+            "id": self.id,
+            "status": status.name(),
+            "pid": if status == Status::Stopped { 0 } else { self.pid },
+            "bundle": self.bundle,
+            "annotations": self.annotations,
+        })
+    }
+}
+
+/// The start time of a process in clock ticks since boot; `None` when it has ended (a zombie has).
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command in parentheses may hold anything, so count from its end.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The containers below one `--root`.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// One container's directory.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The ID.
+    pub id: String,
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+impl Store {
+    /// The store at `root`, which need not exist yet.
+    pub fn new(root: &Path) -> Result<Self> {
+        Ok(Store { root: std::path::absolute(root).context("finding --root")? })
+    }
+
+    /// Claims an ID by making its directory.
+    ///
+    /// # Errors
+    /// When the ID is invalid or in use, or the directory cannot be made.
+    pub fn claim(&self, id: &str) -> Result<Entry> {
+        let entry = self.entry(id)?;
+        let mut builder = DirBuilder::new();
+        builder.mode(0o700);
+        builder
+            .recursive(true)
+            .create(&self.root)
+            .with_context(|| format!("creating state directory {}", self.root.display()))?;
+        match builder.recursive(false).create(&entry.dir) {
+            Ok(()) => Ok(entry),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(ContainerError::Exists(id.to_owned()).into()),
+            Err(e) => Err(e).with_context(|| format!("creating {}", entry.dir.display())),
+        }
+    }
+
+    /// The directory that `id` has or would have.
+    ///
+    /// # Errors
+    /// When the ID is invalid.
+    pub fn entry(&self, id: &str) -> Result<Entry> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c);
+        if id.is_empty() || id.len() > 200 || id == "." || id == ".." || !id.chars().all(allowed) {
+            return Err(ContainerError::InvalidId(id.to_owned()).into());
+        }
+        Ok(Entry { id: id.to_owned(), dir: self.root.join(id) })
+    }
+
+    /// The entry of an existing container and what is remembered of it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn load(&self, id: &str) -> Result<(Entry, State)> {
+        let entry = self.entry(id)?;
+        let state = entry.load()?;
+        Ok((entry, state))
+    }
+
+    /// All containers, by ID. A directory without a readable state is left out.
+    ///
+    /// # Errors
+    /// When the directory cannot be read; that it is not there means no containers.
+    pub fn list(&self) -> Result<Vec<(Entry, State)>> {
+        let dir = match fs::read_dir(&self.root) {
+            Ok(dir) => dir,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).with_context(|| format!("reading {}", self.root.display())),
+        };
+        let mut all = Vec::new();
+        for item in dir {
+            let name = item.with_context(|| format!("reading {}", self.root.display()))?.file_name();
+            if let Some(Ok(found)) = name.to_str().map(|id| self.load(id)) {
+                all.push(found);
+            }
+        }
+        all.sort_by(|a, b| a.0.id.cmp(&b.0.id));
+        Ok(all)
+    }
+}
+
+impl Entry {
+    /// Reads `state.json`.
+    ///
+    /// # Errors
+    /// [`ContainerError::NotExist`] when there is none.
+    pub fn load(&self) -> Result<State> {
+        let path = self.dir.join("state.json");
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(ContainerError::NotExist(self.id.clone()).into());
+            }
+            Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
+        };
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged; delete the container", path.display()))
+    }
+
+    /// Replaces `state.json`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn save(&self, state: &State) -> Result<()> {
+        let path = self.dir.join("state.json");
+        let write = || -> Result<()> {
+            let new = self.dir.join("state.json.new");
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec(state)?)?;
+            fs::rename(&new, &path)?;
+            Ok(())
+        };
+        write().with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Waits until no other command changes this container, and keeps them away while the result lives.
+    ///
+    /// # Errors
+    /// [`ContainerError::NotExist`] when it is gone.
+    pub fn lock(&self) -> Result<Flock<File>> {
+        let path = self.dir.join("lock");
+        loop {
+            if !self.dir.is_dir() {
+                return Err(ContainerError::NotExist(self.id.clone()).into());
+            }
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+            let file = file.with_context(|| format!("opening {}", path.display()))?;
+            let inode = file.metadata()?.ino();
+            let lock = Flock::lock(file, FlockArg::LockExclusive)
+                .map_err(|(_, e)| e)
+                .with_context(|| format!("locking {}", path.display()))?;
+            // The container may have been deleted, and even made again, while we waited.
+            if fs::metadata(&path).is_ok_and(|m| m.ino() == inode) {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// The directory as a descriptor, through which sockets in it have short names.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open_dir(&self) -> io::Result<OwnedFd> {
+        use rustix::fs::{Mode, OFlags, open};
+        Ok(open(&self.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Removes the directory.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn remove(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.dir) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("removing {}", self.dir.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_follow_runc() {
+        let store = Store::new(Path::new("/nonexistent")).unwrap();
+        for id in ["a", "A-b_c.d+9", "..."] {
+            assert!(store.entry(id).is_ok(), "{id}");
+        }
+        for id in ["", ".", "..", "a/b", "a b", "é", "a:b", &"x".repeat(201)] {
+            assert!(store.entry(id).is_err(), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_one_start_time_until_it_ends() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(start_time(own).is_some());
+        assert_eq!(start_time(own), start_time(own));
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        // A zombie until it is waited for, and gone afterwards: both have ended.
+        while start_time(pid).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(start_time(pid), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! What this host offers to a platform, for `quark doctor`.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use qlib::platform::*;
+use qlib::{Gpa, Va};
+
+use super::GuestPhys;
+use super::process::sys;
+use super::process::{ProcessConfig, ProcessPlatform};
+
+/// One thing a platform can use.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Short name.
+    pub name: &'static str,
+    /// Whether it works here.
+    pub available: bool,
+    /// What was seen, and what follows from it.
+    pub detail: String,
+}
+
+/// Looks at this host. Runs a tiny guest on the process platform, so it takes some milliseconds; call it on a thread that lives on.
+pub fn findings() -> Vec<Finding> {
+    let mut out = Vec::new();
+    let (major, minor) = sys::host_release();
+    let mut add = |name, available, detail: String| out.push(Finding { name, available, detail });
+    add("linux", (major, minor) >= (5, 15), format!("{major}.{minor}; 5.15 or later is needed"));
+    let trial = try_process();
+    match &trial {
+        Ok(trial) => add(
+            "process platform",
+            true,
+            format!("a guest ran; a system call's round trip takes {:.1} us", trial.call_ns as f64 / 1000.0),
+        ),
+        Err(e) => add("process platform", false, format!("{e:#}")),
+    }
+    let notify = sys::filter_flag_known(0);
+    add("seccomp notify", notify, "user notification: how stubs reach the guest kernel".into());
+    let killable = sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
+    let effect =
+        if killable { "a stop leaves waiting calls whole" } else { "older than 5.19: stopped calls are made again" };
+    add("seccomp killable wait", killable, effect.into());
+    let sync = trial.as_ref().is_ok_and(|t| t.sync_wake_up);
+    let effect =
+        if sync { "a call and its answer stay on one core" } else { "older than 6.6: calls cost up to ten times more" };
+    add("seccomp sync wake-up", sync, effect.into());
+    let ends = (major, minor) >= (6, 11);
+    let effect =
+        if ends { "receivers learn of a stub's end" } else { "older than 6.11: receivers poll before each call" };
+    add("seccomp listener end", ends, effect.into());
+    add("fsgsbase", sys::has_fsgsbase(), "user-mode segment bases; the process platform needs them".into());
+    let xsave = std::is_x86_feature_detected!("xsave");
+    add("xsave", xsave, "vector state in signal frames; the process platform needs it".into());
+    let kvm = match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => "/dev/kvm opens, which proves little".to_owned(),
+        Err(e) => format!("/dev/kvm: {e}"),
+    };
+    add("kvm platform", false, format!("not in this build ({kvm})"));
+    out
+}
+
+struct Trial {
+    call_ns: u64,
+    sync_wake_up: bool,
+}
+
+struct OnePage(Arc<OwnedFd>);
+
+impl GuestPhys for OnePage {
+    fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
+        (gpa.0 == 0 && len == 0x1000).then(|| (self.0.clone(), 0))
+    }
+}
+
+/// Runs `1: mov $0x123, %eax; syscall; jmp 1b` for a moment.
+fn try_process() -> Result<Trial> {
+    const CODE: [u8; 9] = [0xb8, 0x23, 0x01, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
+    const ROUNDS: u32 = 2000;
+    const AT: Va = Va(0x40_0000);
+    let page = std::fs::File::from(sys::memfd(c"quark-probe", 0x1000, true).context("memfd")?);
+    page.write_all_at(&CODE, 0).context("write guest code")?;
+    let platform = ProcessPlatform::new(Arc::new(OnePage(Arc::new(page.into()))), ProcessConfig::default())?;
+    let platform = Arc::new(platform);
+    let (sender, events) = channel();
+    // The kernel of this guest answers at once, on the receiver's thread, and reports every so many calls.
+    let answerer = Arc::downgrade(&platform);
+    let resume = |kind, regs| Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), regs };
+    let (thread_sender, thread_receiver) = std::sync::mpsc::sync_channel(1);
+    let state = std::sync::Mutex::new((thread_receiver, 0u64, 0u32));
+    platform.set_dispatch(Box::new(move |event| {
+        let Ok(mut state) = state.lock() else { return };
+        if let Ok(thread) = state.0.try_recv() {
+            state.1 = thread;
+        }
+        let call = event.kind == EVENT_TRAP && event.trap.kind == TRAP_SYSCALL && event.trap.nr == 0x123;
+        state.2 += 1;
+        if !call || state.2 % ROUNDS == 1 {
+            let _ = sender.send((*event, Instant::now()));
+        }
+        if call && let Some(platform) = answerer.upgrade() {
+            platform.thread_resume(state.1, &resume(RESUME_RETURN, UserRegs::default()), &[]);
+        }
+    }));
+    let errno = std::io::Error::from_raw_os_error;
+    let space = platform.space_new().map_err(errno).context("make an address space")?;
+    let thread = platform.thread_new(space, 0, 1).map_err(errno).context("make a thread")?;
+    thread_sender.send(thread)?;
+    let regs = UserRegs { rip: AT.0, rflags: 0x202, ..UserRegs::default() };
+    let order = Order { op: ORDER_MAP, prot: 5, va: AT, len: 0x1000, gpa: Gpa(0) };
+    platform.thread_resume(thread, &resume(RESUME_REGS, regs), &[order]);
+    let patience = Duration::from_secs(10);
+    let (first, begin) = events.recv_timeout(patience).context("the guest did not run")?;
+    let (second, end) = events.recv_timeout(patience).context("the guest stopped running")?;
+    for event in [first, second] {
+        if event.trap.kind != TRAP_SYSCALL {
+            bail!("the guest ended with trap {}, signal {}", event.trap.kind, event.trap.signo);
+        }
+    }
+    let call_ns = end.duration_since(begin).as_nanos() as u64 / u64::from(ROUNDS);
+    Ok(Trial { call_ns, sync_wake_up: platform.wakes_synchronously() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_runs_the_process_platform() {
+        let findings = findings();
+        let process = findings.iter().find(|f| f.name == "process platform").expect("a verdict");
+        assert!(process.available, "{process:?}");
+        for finding in findings {
+            println!("{:24} {:5} {}", finding.name, finding.available, finding.detail);
+        }
+    }
+}

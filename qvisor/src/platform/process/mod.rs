@@ -1,0 +1,374 @@
+//! The `process` platform: one host process (a *stub*) for each guest address space, one host thread for each guest
+//! thread. See `doc/architecture.md`.
+//!
+//! A stub's seccomp filter sends every system call to the sandbox process, where one thread for each stub receives them and runs
+//! the guest kernel. Faults and exceptions enter the stub's signal handler, which reports them with a private system call
+//! and carries out the changes of mappings that the kernel orders. The sandbox lets a stub's system call reach the host
+//! only if it equals the order outstanding for that thread, number and arguments.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use qlib::Va;
+use qlib::platform::*;
+use tracing::error;
+
+mod area;
+mod fpstate;
+mod frame;
+mod layout;
+mod ops;
+mod space;
+mod stub;
+pub(crate) mod sys;
+mod thread;
+mod watch;
+mod zygote;
+
+use super::GuestPhys;
+use area::Area;
+use fpstate::FpFormat;
+use layout::*;
+use space::Space;
+use sys::{Listener, Received};
+use thread::Plan;
+use watch::Watch;
+use zygote::Zygote;
+
+/// What the platform takes the events to.
+pub type Dispatch = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// Choices, for tests of the slower ways. The default is what this host can do best.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessConfig {
+    /// Use SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP if there.
+    pub sync_wake_up: bool,
+    /// Use SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV if there.
+    pub wait_killable: bool,
+    /// Rely on the host to end a receive when all tasks are gone (Linux 6.11).
+    pub receive_ends: bool,
+    /// Virtual size of a receiver's stack, in bytes.
+    pub stack_bytes: usize,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> Self {
+        Self { sync_wake_up: true, wait_killable: true, receive_ends: true, stack_bytes: 256 << 10 }
+    }
+}
+
+/// The platform of a sandbox process.
+pub struct ProcessPlatform(Arc<Shared>);
+
+/// What all spaces share.
+pub(crate) struct Shared {
+    zygote: Zygote,
+    phys: Arc<dyn GuestPhys>,
+    fp: FpFormat,
+    wait_killable: bool,
+    receive_ends: bool,
+    sync_wake_up: bool,
+    stack_bytes: usize,
+    dispatch: OnceLock<Dispatch>,
+    spaces: RwLock<HashMap<u32, Arc<Space>>>,
+    last_space: AtomicU32,
+    watch: Watch,
+    sync_works: AtomicBool,
+}
+
+impl ProcessPlatform {
+    /// Makes the platform and its zygote. The calling thread must live as long as the process (see [`Zygote::start`]). The
+    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
+    pub fn new(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
+        let fp = FpFormat::detect().context("the process platform needs a CPU with XSAVE")?;
+        // SAFETY: a plain query.
+        let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+        if !sys::has_fsgsbase() {
+            bail!("the process platform needs FSGSBASE (Linux 5.9 on a CPU since Ivy Bridge or Zen)");
+        }
+        if min_stack > STACK_BYTES {
+            bail!("signal frames of this CPU take {min_stack} bytes, more than the process platform has room for");
+        }
+        let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
+        let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
+        let zygote = Zygote::start(flags, fp.frame_bytes() as u64)?;
+        let shared = Arc::new(Shared {
+            zygote,
+            phys,
+            fp,
+            wait_killable,
+            receive_ends: config.receive_ends && sys::host_release() >= (6, 11),
+            sync_wake_up: config.sync_wake_up,
+            stack_bytes: config.stack_bytes,
+            dispatch: OnceLock::new(),
+            spaces: RwLock::default(),
+            last_space: AtomicU32::new(0),
+            watch: Watch::default(),
+            sync_works: AtomicBool::new(false),
+        });
+        shared.watch.attach(&shared);
+        Ok(Self(shared))
+    }
+
+    /// Whether the host wakes synchronously; known once a stub has been made.
+    pub fn wakes_synchronously(&self) -> bool {
+        self.0.sync_works.load(Ordering::Relaxed)
+    }
+
+    /// Says where events go. Once, before the first space.
+    pub fn set_dispatch(&self, dispatch: Dispatch) {
+        let _ = self.0.dispatch.set(dispatch);
+    }
+
+    /// Says where events go: a kernel image's function.
+    ///
+    /// # Safety
+    /// `dispatch` must be callable from any thread, with any event, as long as the process lives.
+    pub unsafe fn set_kernel_dispatch(&self, dispatch: unsafe extern "C" fn(event: *const Event)) {
+        // SAFETY: as the caller promises.
+        self.set_dispatch(Box::new(move |event| unsafe { dispatch(event) }));
+    }
+
+    /// Fills in the entries `space_*`, `thread_*` and `fpstate_*`, and makes this the platform that they act on.
+    pub fn fill_ops(&self, ops: &mut PlatformOps) {
+        ops::install(self.0.clone(), ops);
+    }
+
+    /// For [`BootInfo`].
+    pub fn user_min(&self) -> Va {
+        Va(USER_MIN)
+    }
+
+    /// For [`BootInfo`].
+    pub fn user_max(&self) -> Va {
+        Va(self.0.user_max())
+    }
+
+    /// For [`BootInfo`].
+    pub fn vdso(&self) -> Va {
+        Va(self.0.zygote.vdso)
+    }
+
+    /// For [`BootInfo`].
+    pub fn fpstate_bytes(&self) -> u64 {
+        self.0.fp.frame_bytes() as u64
+    }
+
+    /// See [`PlatformOps::space_new`].
+    pub fn space_new(&self) -> Result<u64, i32> {
+        self.0.space_new()
+    }
+
+    /// See [`PlatformOps::space_drop`].
+    pub fn space_drop(&self, space: u64) {
+        if let Some(space) = self.0.space(space) {
+            space.drop_space();
+        }
+    }
+
+    /// See [`PlatformOps::thread_new`].
+    pub fn thread_new(&self, space: u64, creator: u64, token: u64) -> Result<u64, i32> {
+        self.0.thread_new(space, creator, token)
+    }
+
+    /// See [`PlatformOps::thread_drop`].
+    pub fn thread_drop(&self, thread: u64) {
+        self.0.with_thread(thread, |space, number| space.thread_drop(&self.0, number));
+    }
+
+    /// See [`PlatformOps::thread_resume`].
+    pub fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
+        self.0.thread_resume(thread, resume, orders);
+    }
+
+    /// See [`PlatformOps::thread_stop`].
+    pub fn thread_stop(&self, thread: u64) {
+        self.0.with_thread(thread, |space, number| space.thread_stop(&self.0, number));
+    }
+
+    /// See [`PlatformOps::fpstate_read`].
+    pub fn fpstate_read(&self, thread: u64) -> Result<Vec<u8>, i32> {
+        self.0.fpstate_read(thread)
+    }
+
+    /// See [`PlatformOps::fpstate_write`].
+    pub fn fpstate_write(&self, thread: u64, image: &[u8]) -> Result<(), i32> {
+        self.0.fpstate_write(thread, image)
+    }
+
+    /// The host process behind a space, for measurements.
+    pub fn stub_pid(&self, space: u64) -> Option<u32> {
+        self.0.space(space)?.lock().pid
+    }
+}
+
+impl Drop for ProcessPlatform {
+    fn drop(&mut self) {
+        for space in self.0.spaces.read().unwrap_or_else(|e| e.into_inner()).values() {
+            space.drop_space();
+        }
+    }
+}
+
+impl Shared {
+    fn user_max(&self) -> u64 {
+        self.zygote.addresses.base
+    }
+
+    /// Where the slots begin in a stub.
+    fn stub_area(&self) -> u64 {
+        self.zygote.addresses.base + AREA_OFFSET
+    }
+
+    fn space(&self, handle: u64) -> Option<Arc<Space>> {
+        let id = u32::try_from(handle).ok()?;
+        self.spaces.read().unwrap_or_else(|e| e.into_inner()).get(&id).cloned()
+    }
+
+    /// A thread's handle is its space's in the high half and its number there in the low half.
+    fn with_thread<T>(&self, handle: u64, f: impl FnOnce(&Space, u32) -> T) -> Option<T> {
+        let space = self.space(handle >> 32)?;
+        Some(f(&space, handle as u32))
+    }
+
+    fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
+        let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::ENOMEM);
+        let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
+        let (area, fd) = Area::new().map_err(errno)?;
+        let space = Arc::new(Space::new(id, area));
+        self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
+        let shared = self.clone();
+        let started = std::thread::Builder::new()
+            .name(format!("space-{id}"))
+            .stack_size(self.stack_bytes)
+            .spawn(move || shared.serve(&space, fd));
+        if let Err(e) = started {
+            self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
+            return Err(errno(e));
+        }
+        Ok(u64::from(id))
+    }
+
+    fn thread_new(&self, space: u64, creator: u64, token: u64) -> Result<u64, i32> {
+        if creator != 0 && creator >> 32 != space {
+            return Err(libc::EINVAL);
+        }
+        let number = self.space(space).ok_or(libc::ESRCH)?.thread_new(self, creator as u32, token)?;
+        Ok(space << 32 | u64::from(number))
+    }
+
+    fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
+        let plan = Plan::new(resume, orders, self.user_max(), &*self.phys);
+        self.with_thread(thread, |space, number| match plan {
+            Ok(plan) => space.thread_resume(self, number, plan),
+            Err(why) => space.lock().doom(space.id, &why),
+        });
+    }
+
+    fn fpstate_read(&self, thread: u64) -> Result<Vec<u8>, i32> {
+        self.with_thread(thread, |space, number| space.fpstate_read(self, number)).unwrap_or(Err(libc::ESRCH))
+    }
+
+    fn fpstate_write(&self, thread: u64, image: &[u8]) -> Result<(), i32> {
+        self.with_thread(thread, |space, number| space.fpstate_write(self, number, image)).unwrap_or(Err(libc::ESRCH))
+    }
+
+    fn deliver(&self, event: &Event) {
+        if let Some(dispatch) = self.dispatch.get() {
+            dispatch(event);
+        }
+    }
+
+    /// The receiver of a space: from the making of its stub to its end.
+    fn serve(&self, space: &Space, area: OwnedFd) {
+        match self.start_stub(space, area) {
+            Ok(listener) => {
+                while let Received::Call(n) = listener.receive(!self.receive_ends) {
+                    let event = space.lock().notified(space, self, &n);
+                    if let Some(event) = event {
+                        self.deliver(&event);
+                    }
+                }
+            }
+            Err(e) => {
+                let state = space.lock();
+                if !state.dropped {
+                    error!(space = space.id, "make a stub: {e:#}");
+                }
+                if let Some(pid) = state.pid {
+                    sys::kill(pid);
+                }
+            }
+        }
+        // The number must not be used for a signal once it is free again.
+        let pid = space.lock().pid;
+        if let Some(pid) = pid {
+            sys::wait_end(pid);
+        }
+        let (orphans, dropped) = {
+            let mut state = space.lock();
+            let orphans = state.survivors();
+            state.bury();
+            if let Some(pid) = pid {
+                sys::reap(pid);
+            }
+            (orphans, state.dropped)
+        };
+        if !dropped {
+            for token in orphans {
+                let trap = Trap { kind: TRAP_DEAD, token, ..Trap::default() };
+                self.deliver(&Event { kind: EVENT_TRAP, trap, ..Event::default() });
+            }
+        }
+        let mut state = space.lock();
+        while !state.dropped {
+            state = space.was_dropped.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        drop(state);
+        self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&space.id);
+        self.deliver(&Event { kind: EVENT_SPACE_GONE, a: u64::from(space.id), ..Event::default() });
+    }
+
+    fn start_stub(&self, space: &Space, area: OwnedFd) -> Result<Arc<Listener>> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let pid = self.zygote.make_stub(&area)?;
+        {
+            let mut state = space.lock();
+            state.pid = Some(pid);
+            if state.dropped {
+                sys::kill(pid);
+            }
+        }
+        // It takes some ten microseconds, and once the filter is on, the stub cannot wake anybody.
+        let start = Instant::now();
+        let report = loop {
+            let report = space.area.read_u64(0, SLOT_REPORT) as i64;
+            if report != 0 {
+                break report;
+            }
+            if start.elapsed() > PATIENCE || sys::has_ended(pid) {
+                bail!("the stub ended before it was ready");
+            }
+            match start.elapsed() > Duration::from_micros(500) {
+                true => std::thread::sleep(Duration::from_micros(50)),
+                false => std::thread::yield_now(),
+            }
+        };
+        if report < 0 {
+            bail!("seccomp filter: {}", std::io::Error::from_raw_os_error(-report as i32));
+        }
+        let listener = Arc::new(Listener::from_fd(report as i32 - 1));
+        if self.sync_wake_up && listener.set_sync_wake_up() {
+            self.sync_works.store(true, Ordering::Relaxed);
+        } else {
+            // A wake-up that crosses cores costs ten times as much as all the rest.
+            sys::share_core(pid, space.id);
+        }
+        space.lock().listener = Some(listener.clone());
+        Ok(listener)
+    }
+}

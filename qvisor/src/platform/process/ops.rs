@@ -1,0 +1,97 @@
+//! The entries of [`PlatformOps`] as functions that the kernel image can call. There is one platform in a sandbox process.
+
+use std::sync::{Arc, RwLock};
+
+use qlib::platform::{Order, PlatformOps, Resume};
+
+use super::Shared;
+
+static PLATFORM: RwLock<Option<Arc<Shared>>> = RwLock::new(None);
+
+/// Orders in one resume: more than a whole address space of single pages ever needs at once.
+const MAX_ORDERS: u32 = 1 << 20;
+
+pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
+    *PLATFORM.write().unwrap_or_else(|e| e.into_inner()) = Some(shared);
+    ops.space_new = space_new;
+    ops.space_drop = space_drop;
+    ops.thread_new = thread_new;
+    ops.thread_drop = thread_drop;
+    ops.thread_resume = thread_resume;
+    ops.thread_stop = thread_stop;
+    ops.fpstate_read = fpstate_read;
+    ops.fpstate_write = fpstate_write;
+}
+
+fn with<T>(otherwise: T, f: impl FnOnce(&Arc<Shared>) -> T) -> T {
+    match &*PLATFORM.read().unwrap_or_else(|e| e.into_inner()) {
+        Some(shared) => f(shared),
+        None => otherwise,
+    }
+}
+
+fn number(result: Result<u64, i32>) -> i64 {
+    result.map_or_else(|errno| -i64::from(errno), |n| n as i64)
+}
+
+unsafe extern "C" fn space_new() -> i64 {
+    with(-i64::from(libc::ENODEV), |p| number(p.space_new()))
+}
+
+unsafe extern "C" fn space_drop(space: u64) {
+    with((), |p| {
+        if let Some(space) = p.space(space) {
+            space.drop_space();
+        }
+    });
+}
+
+unsafe extern "C" fn thread_new(space: u64, creator: u64, token: u64) -> i64 {
+    with(-i64::from(libc::ENODEV), |p| number(p.thread_new(space, creator, token)))
+}
+
+unsafe extern "C" fn thread_drop(thread: u64) {
+    with((), |p| {
+        p.with_thread(thread, |space, n| space.thread_drop(p, n));
+    });
+}
+
+unsafe extern "C" fn thread_resume(thread: u64, resume: *const Resume) {
+    // SAFETY: the kernel hands over a valid Resume, whose orders pointer and count describe an array.
+    let (resume, orders): (Resume, &[Order]) = unsafe {
+        let resume = *resume;
+        let count = resume.order_count.min(MAX_ORDERS) as usize;
+        let none = count == 0 || resume.orders.is_null();
+        (resume, if none { &[] } else { std::slice::from_raw_parts(resume.orders, count) })
+    };
+    with((), |p| p.thread_resume(thread, &resume, orders));
+}
+
+unsafe extern "C" fn thread_stop(thread: u64) {
+    with((), |p| {
+        p.with_thread(thread, |space, n| space.thread_stop(p, n));
+    });
+}
+
+unsafe extern "C" fn fpstate_read(thread: u64, buf: *mut u8, capacity: u64) -> i64 {
+    with(-i64::from(libc::ENODEV), |p| match p.fpstate_read(thread) {
+        Ok(image) if image.len() as u64 > capacity => -i64::from(libc::ERANGE),
+        Ok(image) => {
+            // SAFETY: the kernel's buffer has room for `capacity` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(image.as_ptr(), buf, image.len()) };
+            image.len() as i64
+        }
+        Err(errno) => -i64::from(errno),
+    })
+}
+
+unsafe extern "C" fn fpstate_write(thread: u64, buf: *const u8, len: u64) -> i64 {
+    // More than any image; a longer one is cut to what the format has.
+    const MOST: u64 = 1 << 16;
+    let image = match len {
+        0 => &[],
+        // SAFETY: the kernel's buffer holds `len` bytes.
+        _ => unsafe { std::slice::from_raw_parts(buf, len.min(MOST) as usize) },
+    };
+    with(-i64::from(libc::ENODEV), |p| number(p.fpstate_write(thread, image).map(|()| 0)))
+}

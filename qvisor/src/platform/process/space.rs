@@ -1,0 +1,770 @@
+//! One guest address space: its stub process, its threads, and the state machine that takes notifications in and lets
+//! threads go on. Nothing here calls the kernel: [`State::notified`] hands back the event to deliver, if any.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use qlib::platform::*;
+use tracing::{debug, warn};
+
+use super::Shared;
+use super::area::Area;
+use super::frame::FrameAt;
+use super::layout::*;
+use super::sys::{self, Listener, Notification};
+use super::thread::*;
+
+/// An address space.
+pub struct Space {
+    /// Its handle.
+    pub id: u32,
+    /// The slots of its threads.
+    pub area: Area,
+    state: Mutex<State>,
+    /// Signalled when [`State::dropped`] becomes true.
+    pub was_dropped: Condvar,
+}
+
+/// What changes.
+pub struct State {
+    /// The stub process, once it exists and until it is reaped.
+    pub pid: Option<u32>,
+    /// Its listener.
+    pub listener: Option<Arc<Listener>>,
+    threads: HashMap<u32, Thread>,
+    tids: HashMap<u32, u32>,
+    last_thread: u32,
+    free_slots: Vec<u32>,
+    slots_used: u32,
+    /// The kernel has dropped the space.
+    pub dropped: bool,
+    /// It was killed.
+    doomed: bool,
+    /// The first host thread (and its notification), arrived before the kernel has made a guest thread for it.
+    early: Option<(u32, u64)>,
+    /// An upper bound of the stub's host mappings.
+    mappings: u64,
+}
+
+/// Below this many host mappings (the host's default limit is 65530) an munmap cannot fail for want of one.
+const SAFE_MAPPINGS: u64 = 60_000;
+
+impl Space {
+    /// A space whose stub is yet to be made.
+    pub fn new(id: u32, area: Area) -> Self {
+        Self {
+            id,
+            area,
+            state: Mutex::new(State {
+                pid: None,
+                listener: None,
+                threads: HashMap::new(),
+                tids: HashMap::new(),
+                last_thread: 0,
+                free_slots: Vec::new(),
+                slots_used: 0,
+                dropped: false,
+                doomed: false,
+                early: None,
+                mappings: 16,
+            }),
+            was_dropped: Condvar::new(),
+        }
+    }
+
+    /// Locks the state. Never held while the kernel runs.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn frame_address(&self, shared: &Shared, frame: FrameAt) -> u64 {
+        shared.stub_area() + u64::from(frame.slot) * SLOT_BYTES + frame.offset
+    }
+
+    /// Makes a thread; its number.
+    pub fn thread_new(&self, shared: &Shared, creator: u32, token: u64) -> Result<u32, i32> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.dropped || state.doomed {
+            return Err(libc::ESRCH);
+        }
+        if creator == 0 && state.last_thread != 0 {
+            return Err(libc::EINVAL);
+        }
+        if creator != 0 && state.threads.get(&creator).is_none_or(|t| t.phase == Phase::Gone) {
+            return Err(libc::ESRCH);
+        }
+        let slot = match state.free_slots.pop() {
+            Some(slot) => slot,
+            None if state.slots_used < MAX_SLOTS => {
+                state.slots_used += 1;
+                state.slots_used - 1
+            }
+            None => return Err(libc::EAGAIN),
+        };
+        let number = state.last_thread.checked_add(1).ok_or(libc::EAGAIN)?;
+        state.last_thread = number;
+        let frame = FrameAt { slot, offset: prepared_frame(shared.fp.frame_bytes() as u64) };
+        frame.set_fpstate(&self.area, shared.stub_area(), None);
+        frame.set_regs(&self.area, shared.stub_area(), &UserRegs { rflags: 0x202, ..UserRegs::default() });
+        let mut thread = Thread {
+            token,
+            slot,
+            tid: 0,
+            resumes: 0,
+            phase: Phase::Unborn,
+            frame,
+            call: None,
+            parked_unasked: false,
+            pending: None,
+            orders: Default::default(),
+            after: After::Go,
+            batch_reports: false,
+            bases: true,
+            stop_wanted: false,
+            kick_out: false,
+            watched: false,
+            since_kick: None,
+            clones: Vec::new(),
+            files: Vec::new(),
+            dropped: false,
+        };
+        if let Some((tid, id)) = state.early.take() {
+            thread.tid = tid;
+            thread.phase = Phase::Parked(id);
+            state.tids.insert(tid, number);
+        }
+        state.threads.insert(number, thread);
+        if let Some(creator) = state.threads.get_mut(&creator) {
+            creator.clones.push(number);
+        }
+        Ok(number)
+    }
+
+    /// Lets a thread go on.
+    pub fn thread_resume(&self, shared: &Shared, number: u32, plan: Plan) {
+        let mut state = self.lock();
+        let Some(thread) = state.threads.get_mut(&number) else { return };
+        thread.resumes += 1;
+        // A stop that was asked for and not reported happens after it has gone on.
+        let unreported = matches!(thread.pending, Some(Pending::ReportStopped))
+            || matches!(thread.phase, Phase::Orders(_)) && thread.after == After::Stop;
+        thread.stop_wanted |= unreported && !matches!(plan.kind, RESUME_HOLD | RESUME_EXIT);
+        match thread.phase {
+            Phase::Unborn | Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(plan))),
+            Phase::Parked(_) => state.execute(self, shared, number, plan),
+            Phase::Call(id) => state.resume_call(self, shared, number, id, plan),
+            Phase::Orders(_) if thread.after == After::Stop => thread.pending = Some(Pending::Resume(Box::new(plan))),
+            Phase::User | Phase::Orders(_) => warn!(space = self.id, number, "resume of a running thread"),
+            Phase::Gone => {}
+        }
+    }
+
+    /// Asks for a thread to be stopped.
+    pub fn thread_stop(&self, shared: &Shared, number: u32) {
+        let mut state = self.lock();
+        let pid = state.pid;
+        let Some(thread) = state.threads.get_mut(&number) else { return };
+        match thread.phase {
+            Phase::Parked(_) if thread.parked_unasked => {
+                thread.parked_unasked = false;
+                thread.after = After::Stop;
+                state.send_batch(self, shared, number);
+            }
+            Phase::Parked(_) | Phase::Gone => {}
+            // Stopped as long as nothing has let it go.
+            Phase::Unborn => thread.stop_wanted = thread.pending.is_some(),
+            Phase::User => {
+                thread.stop_wanted = true;
+                kick(shared, self.id, pid, number, thread);
+            }
+            // The kernel has let it go on before it heard that it was stopped.
+            Phase::Orders(_) if thread.after == After::Stop && thread.pending.is_some() => thread.stop_wanted = true,
+            // The report is a trap of its own.
+            Phase::Orders(_) if thread.after != After::Go => {}
+            Phase::Orders(_) => {
+                thread.stop_wanted = true;
+                kick(shared, self.id, pid, number, thread);
+            }
+            Phase::Kicked => match &thread.pending {
+                Some(Pending::Resume(plan)) => {
+                    thread.stop_wanted = plan.kind != RESUME_HOLD && plan.kind != RESUME_EXIT
+                }
+                _ => thread.pending = Some(Pending::ReportStopped),
+            },
+            Phase::Call(id) => state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped),
+        }
+    }
+
+    /// Forgets a thread; its host thread ends.
+    pub fn thread_drop(&self, shared: &Shared, number: u32) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(thread) = state.threads.get_mut(&number) else { return };
+        thread.dropped = true;
+        match thread.phase {
+            Phase::Gone => state.forget(number),
+            Phase::Parked(_) => state.execute(self, shared, number, Plan::exit()),
+            Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
+            Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(Plan::exit()))),
+            Phase::Orders(_) if thread.after == After::Stop => {
+                thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
+            }
+            Phase::Unborn => {
+                thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
+                // Not made yet? Then it never will be.
+                let mut unmade = false;
+                for other in state.threads.values_mut() {
+                    let before = other.clones.len();
+                    other.clones.retain(|n| *n != number);
+                    unmade |= other.clones.len() != before;
+                }
+                if unmade {
+                    state.forget(number);
+                }
+            }
+            Phase::User | Phase::Orders(_) => {}
+        }
+    }
+
+    /// Ends the space.
+    pub fn drop_space(&self) {
+        let mut state = self.lock();
+        state.dropped = true;
+        if let Some(pid) = state.pid {
+            sys::kill(pid);
+        }
+        self.was_dropped.notify_all();
+    }
+
+    /// Looks after a thread that was kicked some time ago. Stub code never blocks the kick in guest code, but a guest can, by a
+    /// forged signal frame; then it can only be ended. True to look again later.
+    pub fn check_kick(&self, number: u32) -> bool {
+        /// Clock ticks (of 10 ms) on a processor that nobody needs to leave the handler.
+        const PLENTY: u64 = 5;
+        /// Looks after which not knowing is enough.
+        const PATIENCE: u32 = 100;
+        let mut state = self.lock();
+        let (Some(pid), Some(thread)) = (state.pid, state.threads.get_mut(&number)) else { return false };
+        let waiting = match thread.phase {
+            Phase::User | Phase::Orders(_) => thread.stop_wanted,
+            Phase::Kicked => true,
+            _ => false,
+        };
+        if !waiting || !thread.kick_out {
+            thread.watched = false;
+            return false;
+        }
+        let now = sys::thread_ticks(pid, thread.tid);
+        let (then, looks) = thread.since_kick.unwrap_or((now.unwrap_or(0), 0));
+        thread.since_kick = Some((then, looks + 1));
+        let evades = match (now, sys::blocks_signal(pid, thread.tid, KICK)) {
+            (Some(now), Some(true)) => now >= then + PLENTY,
+            (_, Some(false)) => false,
+            _ => looks >= PATIENCE,
+        };
+        if evades {
+            state.doom(self.id, "it does not let itself be stopped");
+        }
+        !evades
+    }
+
+    /// Copies the vector state of a stopped thread.
+    pub fn fpstate_read(&self, shared: &Shared, number: u32) -> Result<Vec<u8>, i32> {
+        let state = self.lock();
+        let frame = state.stopped_frame(number)?;
+        let offset = match frame.fpstate(&self.area, shared.stub_area()) {
+            None => return Ok(Vec::new()),
+            Some(offset) => offset.map_err(|()| libc::EFAULT)?,
+        };
+        let mut image = vec![0; shared.fp.frame_bytes()];
+        if offset + image.len() as u64 > SLOT_BYTES {
+            return Err(libc::EFAULT);
+        }
+        self.area.read(frame.slot, offset, &mut image);
+        shared.fp.sanitize(&image).ok_or(libc::EFAULT)
+    }
+
+    /// Sets the vector state of a stopped thread.
+    pub fn fpstate_write(&self, shared: &Shared, number: u32, image: &[u8]) -> Result<(), i32> {
+        let state = self.lock();
+        let frame = state.stopped_frame(number)?;
+        if image.is_empty() {
+            frame.set_fpstate(&self.area, shared.stub_area(), None);
+            return Ok(());
+        }
+        let image = shared.fp.sanitize(image).ok_or(libc::EINVAL)?;
+        // The top of the slot: where the host puts it, too, unless guest code ran on the signal stack.
+        let offset = (SLOT_BYTES - image.len() as u64) & !63;
+        if frame.offset + super::frame::FRAME_BYTES > offset {
+            return Err(libc::EFAULT);
+        }
+        self.area.write(frame.slot, offset, &image);
+        frame.set_fpstate(&self.area, shared.stub_area(), Some(offset));
+        Ok(())
+    }
+}
+
+fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
+    if let Some(pid) = pid
+        && !thread.kick_out
+        && thread.tid != 0
+    {
+        thread.kick_out = sys::tgkill(pid, thread.tid, KICK).is_ok();
+        thread.since_kick = None;
+        if !std::mem::replace(&mut thread.watched, true) {
+            shared.watch.add(space, number);
+        }
+    }
+}
+
+fn trap(thread: &Thread, trap: Trap) -> Option<Event> {
+    let trap = Trap { token: thread.token, resumes: thread.resumes, ..trap };
+    Some(Event { kind: EVENT_TRAP, trap, ..Event::default() })
+}
+
+/// A lost notification means that the thread is being killed; its end comes as an event of its own.
+fn sent(result: io::Result<()>) {
+    if let Err(e) = result
+        && e.raw_os_error() != Some(libc::ENOENT)
+    {
+        warn!("answer to a stub: {e}");
+    }
+}
+
+impl State {
+    /// Tokens of threads that end without having been told to.
+    pub fn survivors(&self) -> Vec<u64> {
+        let alive = |t: &&Thread| !t.dropped && t.phase != Phase::Gone && t.after != After::Exit;
+        self.threads.values().filter(alive).map(|t| t.token).collect()
+    }
+
+    /// All threads are gone.
+    pub fn bury(&mut self) {
+        self.pid = None;
+        self.listener = None;
+        self.doomed = true;
+        self.tids.clear();
+        for thread in self.threads.values_mut() {
+            thread.phase = Phase::Gone;
+            thread.files.clear();
+            thread.orders.clear();
+        }
+    }
+
+    /// Kills the stub: it did what stub code never does, or an order failed.
+    pub fn doom(&mut self, space: u32, why: &str) {
+        if !self.doomed {
+            self.doomed = true;
+            warn!(space, "guest process killed: {why}");
+            if let Some(pid) = self.pid {
+                sys::kill(pid);
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(thread) = self.threads.remove(&number)
+            && thread.phase != Phase::Gone
+        {
+            self.free_slots.push(thread.slot);
+        }
+    }
+
+    fn stopped_frame(&self, number: u32) -> Result<FrameAt, i32> {
+        let thread = self.threads.get(&number).ok_or(libc::ESRCH)?;
+        match thread.phase {
+            Phase::Parked(_) | Phase::Unborn => Ok(thread.frame),
+            Phase::Gone => Err(libc::ESRCH),
+            _ => Err(libc::EBUSY),
+        }
+    }
+
+    fn answer(&self, id: u64, value: i64) {
+        if let Some(listener) = &self.listener {
+            sent(listener.answer(id, value));
+        }
+    }
+
+    fn let_continue(&self, id: u64) {
+        if let Some(listener) = &self.listener {
+            sent(listener.let_continue(id));
+        }
+    }
+
+    /// Gives a system call up, so that the thread's registers come.
+    fn kick_out_of_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, pending: Pending) {
+        let pid = self.pid;
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        kick(shared, space.id, pid, number, thread);
+        if !thread.kick_out {
+            debug!(space = space.id, number, "no thread to kick");
+        }
+        thread.phase = Phase::Kicked;
+        thread.pending = Some(pending);
+        // Where a signal tears a waiting call, the kick has done it already, or will.
+        if shared.wait_killable {
+            self.answer(id, 0);
+        }
+    }
+
+    /// Lets a thread go on that waits in a system call.
+    fn resume_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, plan: Plan) {
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        let Some(call) = thread.call else { return };
+        let torn = thread.kick_out && !shared.wait_killable;
+        if thread.clones.is_empty() && !torn {
+            let bases = plan.fs.is_some() || plan.gs.is_some();
+            if plan.kind == RESUME_RETURN && plan.orders.is_empty() && !bases {
+                thread.call = None;
+                thread.phase = Phase::User;
+                return self.answer(id, plan.value);
+            }
+            if plan.kind == RESUME_EXIT && plan.orders.is_empty() && call.nr == libc::SYS_exit as u64 {
+                self.gone(number);
+                return self.let_continue(id);
+            }
+            if plan.kind == RESUME_RETURN && plan.value == 0 && self.is_own_call(shared, call, &plan) {
+                if let Some(thread) = self.threads.get_mut(&number) {
+                    thread.call = None;
+                    thread.phase = Phase::User;
+                }
+                return self.let_continue(id);
+            }
+        }
+        self.kick_out_of_call(space, shared, number, id, Pending::Resume(Box::new(plan)));
+    }
+
+    /// Whether the one order is what the guest's own call asks for, and cannot fail.
+    fn is_own_call(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
+        const ARCH_SET_FS: u64 = 0x1002;
+        match (plan.orders.as_slice(), plan.fs, plan.gs) {
+            ([], Some(fs), None) => {
+                call.nr == libc::SYS_arch_prctl as u64
+                    && call.args[0] == ARCH_SET_FS
+                    && call.args[1] == fs
+                    && fs < shared.user_max()
+            }
+            ([order], None, None) => {
+                order.words[0] == libc::SYS_munmap as u64
+                    && call.nr == libc::SYS_munmap as u64
+                    && call.args[0] == order.words[1]
+                    && call.args[1].checked_next_multiple_of(0x1000) == Some(order.words[2])
+                    && self.mappings < SAFE_MAPPINGS
+            }
+            _ => false,
+        }
+    }
+
+    /// Carries out a plan on a parked thread.
+    fn execute(&mut self, space: &Space, shared: &Shared, number: u32, plan: Plan) {
+        let area = &space.area;
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        thread.parked_unasked = false;
+        match plan.kind {
+            RESUME_RETURN if thread.call.take().is_some() => thread.frame.set_rax(area, plan.value as u64),
+            RESUME_REGS => {
+                thread.call = None;
+                thread.frame.set_regs(area, shared.stub_area(), &plan.regs);
+                thread.bases = true;
+            }
+            RESUME_GO => thread.call = None,
+            _ => {}
+        }
+        if let Some(fs) = plan.fs {
+            area.write_u64(thread.slot, SLOT_FS, super::frame::canonical(fs));
+            thread.bases = true;
+        }
+        if let Some(gs) = plan.gs {
+            area.write_u64(thread.slot, SLOT_GS, super::frame::canonical(gs));
+            thread.bases = true;
+        }
+        thread.after = match plan.kind {
+            RESUME_HOLD => After::Hold,
+            RESUME_EXIT => After::Exit,
+            _ => After::Go,
+        };
+        let clones = std::mem::take(&mut thread.clones);
+        let mut orders = std::collections::VecDeque::from(plan.orders);
+        for child in clones {
+            if let Some(child) = self.threads.get(&child) {
+                orders.push_back(HostOrder::clone_thread(space.frame_address(shared, child.frame)));
+            }
+        }
+        if plan.kind == RESUME_EXIT {
+            orders.push_back(HostOrder::exit());
+        }
+        // A mapping can split one in two and add itself.
+        self.mappings += 2 * orders.len() as u64;
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        thread.orders = orders;
+        self.send_batch(space, shared, number);
+    }
+
+    /// Hands the next orders to a parked thread.
+    fn send_batch(&mut self, space: &Space, shared: &Shared, number: u32) {
+        let pid = self.pid;
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        let Phase::Parked(id) = thread.phase else { return };
+        let count = thread.orders.len().min(MAX_BATCH);
+        for (i, order) in thread.orders.iter().take(count).enumerate() {
+            for (j, word) in order.words.iter().enumerate() {
+                space.area.write_u64(thread.slot, SLOT_ORDERS + ORDER_BYTES * i as u64 + 8 * j as u64, *word);
+            }
+        }
+        thread.batch_reports = count < thread.orders.len() || matches!(thread.after, After::Hold | After::Stop);
+        let mut answer = count as u64;
+        if thread.batch_reports {
+            answer |= 1 << GO_HOLD_BIT;
+        } else if std::mem::take(&mut thread.bases) {
+            answer |= 1 << GO_BASES_BIT;
+        }
+        thread.phase = if count == 0 && !thread.batch_reports { Phase::User } else { Phase::Orders(count) };
+        if thread.stop_wanted && thread.after == After::Go {
+            kick(shared, space.id, pid, number, thread);
+        }
+        self.answer(id, answer as i64);
+    }
+
+    /// The thread's host thread ends: its exit was let through.
+    fn gone(&mut self, number: u32) {
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        thread.phase = Phase::Gone;
+        thread.after = After::Exit;
+        thread.files.clear();
+        self.tids.remove(&thread.tid);
+        // exit(2) does not come back to stub code, so nothing uses the slot any more.
+        self.free_slots.push(thread.slot);
+        if thread.dropped {
+            self.threads.remove(&number);
+        }
+    }
+
+    /// Takes a notification in. The event to deliver, if any.
+    pub fn notified(&mut self, space: &Space, shared: &Shared, n: &Notification) -> Option<Event> {
+        if self.doomed {
+            return None;
+        }
+        let ip = n.data.instruction_pointer;
+        let nr = u64::from(n.data.nr as u32);
+        let args = n.data.args;
+        let frame_call = nr == FRAME_NR && ip == shared.zygote.addresses.frame_ip;
+        let Some(number) = self.tids.get(&n.pid).copied() else {
+            if frame_call && args[0] == REASON_START {
+                return self.started(space, shared, n);
+            }
+            self.doom(space.id, "a call from an unknown thread");
+            return None;
+        };
+        let thread = self.threads.get_mut(&number)?;
+        thread.files.clear();
+        match thread.phase {
+            Phase::User if frame_call => self.frame_from_user(space, shared, number, n),
+            Phase::User => {
+                thread.phase = Phase::Call(n.id);
+                thread.stop_wanted = false;
+                let call = GuestCall { nr, args, ip };
+                thread.call = Some(call);
+                trap(thread, Trap { kind: TRAP_SYSCALL, nr, args, ip, ..Trap::default() })
+            }
+            Phase::Kicked | Phase::Call(_) if frame_call && args[0] == KICK as u64 => {
+                self.kicked_frame(space, shared, number, n)
+            }
+            // A host that lets any stop or freeze tear a waiting call: the same call again.
+            Phase::Call(_) if thread.call == Some(GuestCall { nr, args, ip }) => {
+                thread.phase = Phase::Call(n.id);
+                None
+            }
+            Phase::Parked(_) if frame_call && args[1] == space.frame_address(shared, thread.frame) => {
+                thread.phase = Phase::Parked(n.id);
+                None
+            }
+            Phase::Orders(left) => self.order_step(space, shared, number, left, n),
+            phase => {
+                self.doom(space.id, &format!("unexpected call {nr:#x} at {ip:#x} in {phase:?}"));
+                None
+            }
+        }
+    }
+
+    /// A host thread has arrived.
+    fn started(&mut self, space: &Space, shared: &Shared, n: &Notification) -> Option<Event> {
+        let number = self.threads.iter().find_map(|(number, t)| {
+            let here = t.phase == Phase::Unborn && space.frame_address(shared, t.frame) == n.data.args[1];
+            here.then_some(*number)
+        });
+        let Some(number) = number else {
+            if self.last_thread == 0 && self.early.is_none_or(|(tid, _)| tid == n.pid) {
+                self.early = Some((n.pid, n.id));
+                return None;
+            }
+            self.doom(space.id, "a thread that nobody asked for");
+            return None;
+        };
+        self.tids.insert(n.pid, number);
+        let thread = self.threads.get_mut(&number)?;
+        thread.tid = n.pid;
+        thread.phase = Phase::Parked(n.id);
+        self.run_pending(space, shared, number)
+    }
+
+    /// Does what was put off until the thread is parked.
+    fn run_pending(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+        let thread = self.threads.get_mut(&number)?;
+        match thread.pending.take() {
+            None => None,
+            Some(Pending::ReportStopped) => {
+                thread.stop_wanted = false;
+                self.stopped_event(space, number)
+            }
+            Some(Pending::Resume(plan)) => {
+                self.execute(space, shared, number, *plan);
+                None
+            }
+        }
+    }
+
+    fn stopped_event(&mut self, space: &Space, number: u32) -> Option<Event> {
+        let thread = self.threads.get(&number)?;
+        let in_syscall = u32::from(thread.call.is_some());
+        let regs = thread.frame.regs(&space.area);
+        trap(thread, Trap { kind: TRAP_STOPPED, in_syscall, regs, ..Trap::default() })
+    }
+
+    /// Checks the frame of a frame call and parks the thread on it.
+    fn park(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> bool {
+        let Some(thread) = self.threads.get_mut(&number) else { return false };
+        match FrameAt::check(shared.stub_area(), thread.slot, n.data.args[1]) {
+            Some(frame) => {
+                thread.frame = frame;
+                thread.phase = Phase::Parked(n.id);
+                true
+            }
+            None => {
+                self.doom(space.id, "a signal frame outside its stack");
+                false
+            }
+        }
+    }
+
+    /// The frame of a thread that was kicked out of its system call.
+    fn kicked_frame(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> Option<Event> {
+        if !self.park(space, shared, number, n) {
+            return None;
+        }
+        let thread = self.threads.get_mut(&number)?;
+        thread.kick_out = false;
+        // Torn rather than answered: the host would make the call again.
+        if let Some(call) = thread.call
+            && thread.frame.regs(&space.area).rip == call.ip.wrapping_sub(2)
+        {
+            thread.frame.set_rip(&space.area, call.ip);
+        }
+        thread.parked_unasked = thread.pending.is_none();
+        self.run_pending(space, shared, number)
+    }
+
+    /// A frame call of a thread that was in guest code.
+    fn frame_from_user(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> Option<Event> {
+        let reason = n.data.args[0];
+        if reason == REASON_FAIL {
+            let error = io::Error::from_raw_os_error((n.data.args[2] as i64).wrapping_neg() as i32);
+            self.doom(space.id, &format!("its last change of mappings failed: {error}"));
+            return None;
+        }
+        if reason > 31 || 1 << reason & super::stub::HANDLED == 0 {
+            self.doom(space.id, "a false report from stub code");
+            return None;
+        }
+        if !self.park(space, shared, number, n) {
+            return None;
+        }
+        let thread = self.threads.get_mut(&number)?;
+        let signal = reason as i32;
+        if signal == KICK {
+            thread.kick_out = false;
+            if std::mem::take(&mut thread.stop_wanted) {
+                return self.stopped_event(space, number);
+            }
+            // Its stop was overtaken by a trap.
+            self.execute(space, shared, number, Plan::go());
+            return None;
+        }
+        thread.stop_wanted = false;
+        let frame = thread.frame.load(&space.area);
+        let regs = frame.regs(space.area.read_u64(thread.slot, SLOT_FS), space.area.read_u64(thread.slot, SLOT_GS));
+        let cause = frame.cause();
+        const PAGE_FAULT: u64 = 14;
+        const FAULT_BITS: u64 = 1 | 2 | 4 | 16;
+        let is_fault = signal == libc::SIGSEGV && cause.trapno == PAGE_FAULT && (1..0x80).contains(&cause.si_code);
+        let what = if is_fault {
+            Trap { kind: TRAP_FAULT, addr: cause.cr2, code: cause.err & FAULT_BITS, regs, ..Trap::default() }
+        } else {
+            Trap {
+                kind: TRAP_EXCEPTION,
+                signo: signal,
+                si_code: cause.si_code,
+                addr: cause.si_addr,
+                regs,
+                ..Trap::default()
+            }
+        };
+        trap(thread, what)
+    }
+
+    /// A call of a thread that carries out orders: the next order, word by word, or the report at the end.
+    fn order_step(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        left: usize,
+        n: &Notification,
+    ) -> Option<Event> {
+        let thread = self.threads.get_mut(&number)?;
+        let nr = u64::from(n.data.nr as u32);
+        let ip = n.data.instruction_pointer;
+        if left > 0 && ip == shared.zygote.addresses.order_ip {
+            let expected = thread.orders.front().map(|o| o.words);
+            let [a, b, c, d, e, f] = n.data.args;
+            if expected == Some([nr, a, b, c, d, e, f])
+                && let Some(order) = thread.orders.pop_front()
+            {
+                thread.phase = if left == 1 && !thread.batch_reports { Phase::User } else { Phase::Orders(left - 1) };
+                if order.is_exit() {
+                    self.gone(number);
+                } else {
+                    thread.files.extend(order.file);
+                }
+                self.let_continue(n.id);
+                return None;
+            }
+        }
+        let report = nr == FRAME_NR && ip == shared.zygote.addresses.frame_ip;
+        let reason = n.data.args[0];
+        if report && reason == REASON_FAIL {
+            let error = io::Error::from_raw_os_error((n.data.args[2] as i64).wrapping_neg() as i32);
+            self.doom(space.id, &format!("a change of its mappings failed: {error}"));
+            return None;
+        }
+        let in_place = n.data.args[1] == space.frame_address(shared, thread.frame);
+        if !(report && reason == REASON_DONE && left == 0 && in_place) {
+            self.doom(space.id, &format!("call {nr:#x} at {ip:#x} instead of an order"));
+            return None;
+        }
+        thread.phase = Phase::Parked(n.id);
+        if !thread.orders.is_empty() {
+            self.send_batch(space, shared, number);
+            return None;
+        }
+        if thread.after == After::Stop {
+            return match thread.pending {
+                Some(_) => self.run_pending(space, shared, number),
+                None => self.stopped_event(space, number),
+            };
+        }
+        let regs = thread.frame.regs(&space.area);
+        trap(thread, Trap { kind: TRAP_SYNCED, regs, ..Trap::default() })
+    }
+}

@@ -1,0 +1,500 @@
+//! The code that runs in stub processes and in the zygote, and the page it is put in.
+//!
+//! It is position independent, uses no stack, no library and no memory but its own page, the control page and the
+//! thread slots. **Everything it does with a system call is checked by the sandbox process, argument by argument**; a guest that jumps into
+//! it with registers of its choice gets no further than with a system-call instruction of its own.
+
+use std::arch::global_asm;
+
+use super::layout::*;
+
+// Register use in stub code: rbx = the signal frame, r12 = the slot, r13 = the last answer, r14 = orders left, r15 = next order.
+global_asm!(
+    r#"
+    .pushsection .rodata.quark_stub,"a",@progbits
+    .balign 64
+    .globl quark_stub_start
+quark_stub_start:
+
+    # ---- first child: shares the sandbox's memory and so has no rseq area; makes the zygote and ends. rdi = control page
+    .globl quark_stub_first
+quark_stub_first:
+    mov %rdi, %r12
+    mov ${SYS_CLONE}, %eax
+    mov ${ZYGOTE_FLAGS}, %edi
+    xor %esi, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    syscall
+    test %rax, %rax
+    jz quark_zygote
+    mov %rax, {CTL_ZYGOTE}(%r12)
+    xor %edi, %edi
+    mov ${SYS_EXIT}, %eax
+    syscall
+    ud2
+
+    # ---- the zygote
+quark_zygote:
+    movq $1, {CTL_STEP}(%r12)
+    mov ${SYS_PRCTL}, %eax
+    mov ${PR_SET_PDEATHSIG}, %edi
+    mov $9, %esi
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    mov ${SYS_GETPPID}, %eax
+    syscall
+    cmp %rax, {CTL_PARENT}(%r12)
+    jne quark_exit
+    movq $2, {CTL_STEP}(%r12)
+    mov ${SYS_SETSID}, %eax
+    syscall
+    mov ${SYS_PRCTL}, %eax
+    mov ${PR_SET_NO_NEW_PRIVS}, %edi
+    mov $1, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    mov ${SYS_PRCTL}, %eax
+    mov ${PR_SET_NAME}, %edi
+    lea quark_stub_name(%rip), %rsi
+    syscall
+    mov ${SYS_PRLIMIT64}, %eax
+    xor %edi, %edi
+    mov ${RLIMIT_CORE}, %esi
+    lea quark_stub_zero(%rip), %rdx
+    xor %r10d, %r10d
+    syscall
+
+    # the vDSO and its data go to their place in the region
+    movq $3, {CTL_STEP}(%r12)
+    mov {CTL_MOVES}(%r12), %r14
+    lea {CTL_MOVE_TABLE}(%r12), %r15
+2:  test %r14, %r14
+    jz 3f
+    mov ${SYS_MREMAP}, %eax
+    mov 0(%r15), %rdi
+    mov 8(%r15), %rsi
+    mov 8(%r15), %rdx
+    mov ${MREMAP_FIXED_MAYMOVE}, %r10d
+    mov 16(%r15), %r8
+    syscall
+    cmp $-4095, %rax
+    jae quark_zygote_failed
+    add $24, %r15
+    dec %r14
+    jmp 2b
+    # all else of the sandbox's memory goes
+3:  movq $4, {CTL_STEP}(%r12)
+    mov ${SYS_MUNMAP}, %eax
+    xor %edi, %edi
+    lea quark_stub_start(%rip), %rsi
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    movq $5, {CTL_STEP}(%r12)
+    mov ${SYS_MUNMAP}, %eax
+    lea quark_stub_start(%rip), %rdi
+    add ${REGION_BYTES}, %rdi
+    mov quark_stub_host_end(%rip), %rsi
+    sub %rdi, %rsi
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+
+    # signals: those of faults and the kick to the handler, all others ignored
+    movq $6, {CTL_STEP}(%r12)
+    mov $1, %ebx
+4:  lea quark_stub_ignore(%rip), %rsi
+    movabs ${HANDLED}, %rax
+    bt %rbx, %rax
+    jnc 5f
+    lea quark_stub_action(%rip), %rsi
+5:  mov %ebx, %edi
+    xor %edx, %edx
+    mov $8, %r10d
+    mov ${SYS_RT_SIGACTION}, %eax
+    syscall
+    inc %ebx
+    cmp $65, %ebx
+    jne 4b
+    mov ${SYS_RT_SIGPROCMASK}, %eax
+    mov ${SIG_SETMASK}, %edi
+    lea quark_stub_all(%rip), %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    movq $7, {CTL_STEP}(%r12)
+    mov ${SYS_SIGALTSTACK}, %eax
+    lea quark_stub_altstack(%rip), %rdi
+    xor %esi, %esi
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+
+    movq $1, {CTL_READY}(%r12)
+    lea {CTL_READY}(%r12), %rdi
+    mov ${SYS_FUTEX}, %eax
+    mov ${FUTEX_WAKE}, %esi
+    mov $64, %edx
+    syscall
+
+    # one stub for each request
+    xor %r13d, %r13d
+6:  mov {CTL_REQUEST}(%r12), %eax
+    cmp %r13d, %eax
+    jne 7f
+    lea {CTL_REQUEST}(%r12), %rdi
+    mov ${SYS_FUTEX}, %eax
+    xor %esi, %esi
+    mov %r13d, %edx
+    xor %r10d, %r10d
+    syscall
+    jmp 6b
+7:  mov %eax, %r13d
+    mov {CTL_AREA_FD}(%r12), %r14
+    mov ${SYS_CLONE}, %eax
+    mov ${STUB_FLAGS}, %edi
+    xor %esi, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    syscall
+    test %rax, %rax
+    jz quark_stub
+    mov %rax, {CTL_PID}(%r12)
+    mov %r13d, {CTL_ANSWER}(%r12)
+    lea {CTL_ANSWER}(%r12), %rdi
+    mov ${SYS_FUTEX}, %eax
+    mov ${FUTEX_WAKE}, %esi
+    mov $64, %edx
+    syscall
+    jmp 6b
+
+quark_zygote_failed:
+    mov %rax, {CTL_READY}(%r12)
+    lea {CTL_READY}(%r12), %rdi
+    mov ${SYS_FUTEX}, %eax
+    mov ${FUTEX_WAKE}, %esi
+    mov $64, %edx
+    syscall
+quark_exit:
+    mov $1, %edi
+    mov ${SYS_EXIT}, %eax
+    syscall
+    ud2
+
+    # ---- a new stub. r12 = control page, r14 = area memfd
+quark_stub:
+    mov ${SYS_PRCTL}, %eax
+    mov ${PR_SET_PDEATHSIG}, %edi
+    mov $9, %esi
+    syscall
+    mov ${SYS_GETPPID}, %eax
+    syscall
+    cmp %rax, {CTL_PARENT}(%r12)
+    jne quark_exit
+    mov ${SYS_MMAP}, %eax
+    lea quark_stub_start(%rip), %rdi
+    add ${AREA_OFFSET}, %rdi
+    mov ${AREA_BYTES}, %esi
+    mov $3, %edx
+    mov ${MAP_SHARED_FIXED}, %r10d
+    mov %r14, %r8
+    xor %r9d, %r9d
+    syscall
+    cmp $-4095, %rax
+    jae quark_exit
+    mov %rax, %r14
+    mov ${SYS_MUNMAP}, %eax
+    mov %r12, %rdi
+    mov $4096, %esi
+    syscall
+    mov %r14, %r12
+    mov quark_stub_first_frame(%rip), %rbx
+    mov %rbx, %rsp
+    mov ${SYS_SECCOMP}, %eax
+    mov $1, %edi
+    mov quark_stub_filter_flags(%rip), %rsi
+    lea quark_stub_filter(%rip), %rdx
+    syscall
+    # from here on every system call is seen by the sandbox process
+    lea 1(%rax), %rcx
+    cmp $-4095, %rax
+    cmovae %rax, %rcx
+    mov %rcx, {SLOT_REPORT}(%r12)
+    mov ${REASON_START}, %edi
+    jmp quark_stub_frame
+
+    # ---- the signal handler. rdi = signal, rsp = frame
+    .balign 16
+    .globl quark_stub_handler
+quark_stub_handler:
+    mov %rsp, %rbx
+    mov %rsp, %r12
+    and $-{SLOT_BYTES}, %r12
+    rdfsbase %rax
+    mov %rax, {SLOT_FS}(%r12)
+    rdgsbase %rax
+    mov %rax, {SLOT_GS}(%r12)
+quark_stub_frame:
+    mov %rbx, %rsi
+    mov ${FRAME_NR}, %eax
+    syscall
+    .globl quark_stub_frame_ip
+quark_stub_frame_ip:
+    mov %rax, %r13
+    mov %eax, %r14d
+    lea {SLOT_ORDERS}(%r12), %r15
+8:  test %r14d, %r14d
+    jz 9f
+    mov 0(%r15), %rax
+    mov 8(%r15), %rdi
+    mov 16(%r15), %rsi
+    mov 24(%r15), %rdx
+    mov 32(%r15), %r10
+    mov 40(%r15), %r8
+    mov 48(%r15), %r9
+    syscall
+    .globl quark_stub_order_ip
+quark_stub_order_ip:
+    cmp $-4095, %rax
+    jae 10f
+    # a thread made by a clone order arrives here too, on the signal stack of its own slot
+    mov %rsp, %rcx
+    and $-{SLOT_BYTES}, %rcx
+    cmp %rcx, %r12
+    jne 11f
+    add ${ORDER_BYTES}, %r15
+    dec %r14d
+    jmp 8b
+9:  mov ${REASON_DONE}, %edi
+    bt ${GO_HOLD_BIT}, %r13
+    jc quark_stub_frame
+    bt ${GO_BASES_BIT}, %r13
+    jnc 12f
+    mov {SLOT_FS}(%r12), %rax
+    wrfsbase %rax
+    mov {SLOT_GS}(%r12), %rax
+    wrgsbase %rax
+12: lea 8(%rbx), %rsp
+    mov ${SYS_RT_SIGRETURN}, %eax
+    syscall
+    .globl quark_stub_sigreturn_ip
+quark_stub_sigreturn_ip:
+    ud2
+10: mov ${REASON_FAIL}, %edi
+    mov %rax, %rdx
+    jmp quark_stub_frame
+11: mov %rcx, %r12
+    mov %rsp, %rbx
+    mov ${REASON_START}, %edi
+    jmp quark_stub_frame
+
+    # ---- constants; those that depend on the region's address are filled in when the page is made
+    .balign 8
+    .globl quark_stub_action
+quark_stub_action:
+    .quad 0            # handler
+    .quad {ACTION_FLAGS}
+    .quad 0            # restorer
+    .quad -1           # mask
+quark_stub_ignore:
+    .quad 1, {IGNORE_FLAGS}, 0, 0
+quark_stub_all:
+    .quad -1
+quark_stub_zero:
+    .quad 0, 0
+    .globl quark_stub_altstack
+quark_stub_altstack:
+    .quad 0            # address
+    .quad 0            # flags
+    .quad {STACK_BYTES}
+    .globl quark_stub_first_frame
+quark_stub_first_frame:
+    .quad 0
+    .globl quark_stub_host_end
+quark_stub_host_end:
+    .quad 0
+    .globl quark_stub_filter_flags
+quark_stub_filter_flags:
+    .quad 0
+    .globl quark_stub_filter
+quark_stub_filter:
+    .quad 0            # instructions
+    .quad 0            # address of the program
+    .globl quark_stub_program
+quark_stub_program:
+    .fill 16, 8, 0
+quark_stub_name:
+    .asciz "quark-stub"
+    .balign 8
+    .globl quark_stub_end
+quark_stub_end:
+    .popsection
+"#,
+    SYS_CLONE = const libc::SYS_clone,
+    SYS_EXIT = const libc::SYS_exit,
+    SYS_PRCTL = const libc::SYS_prctl,
+    SYS_GETPPID = const libc::SYS_getppid,
+    SYS_SETSID = const libc::SYS_setsid,
+    SYS_PRLIMIT64 = const libc::SYS_prlimit64,
+    SYS_MREMAP = const libc::SYS_mremap,
+    SYS_MMAP = const libc::SYS_mmap,
+    SYS_MUNMAP = const libc::SYS_munmap,
+    SYS_RT_SIGACTION = const libc::SYS_rt_sigaction,
+    SYS_RT_SIGPROCMASK = const libc::SYS_rt_sigprocmask,
+    SYS_RT_SIGRETURN = const libc::SYS_rt_sigreturn,
+    SYS_SIGALTSTACK = const libc::SYS_sigaltstack,
+    SYS_FUTEX = const libc::SYS_futex,
+    SYS_SECCOMP = const libc::SYS_seccomp,
+    ZYGOTE_FLAGS = const libc::CLONE_FILES | libc::CLONE_PARENT,
+    STUB_FLAGS = const libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_PARENT,
+    PR_SET_PDEATHSIG = const libc::PR_SET_PDEATHSIG,
+    PR_SET_NO_NEW_PRIVS = const libc::PR_SET_NO_NEW_PRIVS,
+    PR_SET_NAME = const libc::PR_SET_NAME,
+    RLIMIT_CORE = const libc::RLIMIT_CORE,
+    MREMAP_FIXED_MAYMOVE = const libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE,
+    MAP_SHARED_FIXED = const libc::MAP_SHARED | libc::MAP_FIXED,
+    SIG_SETMASK = const libc::SIG_SETMASK,
+    FUTEX_WAKE = const libc::FUTEX_WAKE,
+    HANDLED = const HANDLED,
+    ACTION_FLAGS = const libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | SA_RESTORER,
+    IGNORE_FLAGS = const SA_RESTORER,
+    REGION_BYTES = const REGION_BYTES,
+    AREA_OFFSET = const AREA_OFFSET,
+    AREA_BYTES = const AREA_BYTES,
+    SLOT_BYTES = const SLOT_BYTES,
+    STACK_BYTES = const STACK_BYTES,
+    SLOT_REPORT = const SLOT_REPORT,
+    SLOT_FS = const SLOT_FS,
+    SLOT_GS = const SLOT_GS,
+    SLOT_ORDERS = const SLOT_ORDERS,
+    ORDER_BYTES = const ORDER_BYTES,
+    GO_HOLD_BIT = const GO_HOLD_BIT,
+    GO_BASES_BIT = const GO_BASES_BIT,
+    FRAME_NR = const FRAME_NR,
+    REASON_START = const REASON_START,
+    REASON_DONE = const REASON_DONE,
+    REASON_FAIL = const REASON_FAIL,
+    CTL_REQUEST = const CTL_REQUEST,
+    CTL_ANSWER = const CTL_ANSWER,
+    CTL_PID = const CTL_PID,
+    CTL_AREA_FD = const CTL_AREA_FD,
+    CTL_ZYGOTE = const CTL_ZYGOTE,
+    CTL_READY = const CTL_READY,
+    CTL_PARENT = const CTL_PARENT,
+    CTL_MOVES = const CTL_MOVES,
+    CTL_MOVE_TABLE = const CTL_MOVE_TABLE,
+    CTL_STEP = const CTL_STEP,
+    options(att_syntax),
+);
+
+/// SA_RESTORER of x86-64, which libc does not name.
+const SA_RESTORER: i32 = 0x0400_0000;
+
+/// The signals that go to the stub's handler, as a mask by number.
+pub const HANDLED: u64 = 1 << libc::SIGSEGV
+    | 1 << libc::SIGBUS
+    | 1 << libc::SIGFPE
+    | 1 << libc::SIGILL
+    | 1 << libc::SIGTRAP
+    | 1 << libc::SIGSYS
+    | 1 << KICK;
+
+unsafe extern "C" {
+    static quark_stub_start: u8;
+    static quark_stub_end: u8;
+    static quark_stub_first: u8;
+    static quark_stub_handler: u8;
+    static quark_stub_frame_ip: u8;
+    static quark_stub_order_ip: u8;
+    static quark_stub_sigreturn_ip: u8;
+    static quark_stub_action: u8;
+    static quark_stub_altstack: u8;
+    static quark_stub_first_frame: u8;
+    static quark_stub_host_end: u8;
+    static quark_stub_filter_flags: u8;
+    static quark_stub_filter: u8;
+    static quark_stub_program: u8;
+}
+
+/// Addresses in stub code that the sandbox must recognise.
+#[derive(Clone, Copy, Debug)]
+pub struct StubAddresses {
+    /// Start of the region.
+    pub base: u64,
+    /// Where the first child begins.
+    pub first: u64,
+    /// After the frame call's instruction.
+    pub frame_ip: u64,
+    /// After the instruction that carries out orders.
+    pub order_ip: u64,
+}
+
+fn offset(symbol: *const u8) -> u64 {
+    // Taking the address of a symbol reads nothing.
+    symbol as u64 - &raw const quark_stub_start as u64
+}
+
+/// One instruction of a classic BPF program.
+fn bpf(code: u32, jt: u8, jf: u8, k: u32) -> u64 {
+    u64::from(code & 0xffff) | u64::from(jt) << 16 | u64::from(jf) << 24 | u64::from(k) << 32
+}
+
+/// The seccomp filter: everything to the listener, but rt_sigreturn from the stub's own instruction; nothing at all for
+/// 32-bit entries.
+fn filter(sigreturn_ip: u64) -> Vec<u64> {
+    const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let ret = libc::BPF_RET | libc::BPF_K;
+    vec![
+        bpf(load, 0, 0, 4), // arch
+        bpf(equal, 1, 0, AUDIT_ARCH_X86_64),
+        bpf(ret, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        bpf(load, 0, 0, 0), // number
+        bpf(equal, 0, 5, libc::SYS_rt_sigreturn as u32),
+        bpf(load, 0, 0, 8), // instruction pointer
+        bpf(equal, 0, 3, sigreturn_ip as u32),
+        bpf(load, 0, 0, 12),
+        bpf(equal, 0, 1, (sigreturn_ip >> 32) as u32),
+        bpf(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
+        bpf(ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+    ]
+}
+
+/// Makes the contents of the stub's code page for a region at `base`.
+pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64) -> (Vec<u8>, StubAddresses) {
+    let len = offset(&raw const quark_stub_end) as usize;
+    assert!(len <= CODE_BYTES as usize, "stub code does not fit its page");
+    // SAFETY: the symbols delimit one contiguous object in this binary's read-only data.
+    let mut page = unsafe { std::slice::from_raw_parts(&raw const quark_stub_start, len) }.to_vec();
+    let mut put = |at: u64, value: u64| page[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
+    put(offset(&raw const quark_stub_action), base + offset(&raw const quark_stub_handler));
+    put(offset(&raw const quark_stub_action) + 16, base + offset(&raw const quark_stub_handler));
+    put(offset(&raw const quark_stub_altstack), base + AREA_OFFSET + STACK_OFFSET);
+    put(offset(&raw const quark_stub_first_frame), base + AREA_OFFSET + prepared_frame(fp_bytes));
+    put(offset(&raw const quark_stub_host_end), HOST_END);
+    put(offset(&raw const quark_stub_filter_flags), filter_flags);
+    let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
+    put(offset(&raw const quark_stub_filter), program.len() as u64);
+    put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));
+    for (i, instruction) in program.iter().enumerate() {
+        put(offset(&raw const quark_stub_program) + 8 * i as u64, *instruction);
+    }
+    let addresses = StubAddresses {
+        base,
+        first: base + offset(&raw const quark_stub_first),
+        frame_ip: base + offset(&raw const quark_stub_frame_ip),
+        order_ip: base + offset(&raw const quark_stub_order_ip),
+    };
+    (page, addresses)
+}

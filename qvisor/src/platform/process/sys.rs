@@ -1,0 +1,275 @@
+//! Thin wrappers over the raw host calls this platform needs.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// struct seccomp_data of seccomp(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeccompData {
+    /// Number, as in %eax.
+    pub nr: i32,
+    /// AUDIT_ARCH_*.
+    pub arch: u32,
+    /// The address after the instruction.
+    pub instruction_pointer: u64,
+    /// Arguments.
+    pub args: [u64; 6],
+}
+
+/// struct seccomp_notif of seccomp_unotify(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notification {
+    /// Names the stopped call.
+    pub id: u64,
+    /// The thread, in our PID namespace.
+    pub pid: u32,
+    /// Unused.
+    pub flags: u32,
+    /// The call.
+    pub data: SeccompData,
+}
+
+#[repr(C)]
+struct Response {
+    id: u64,
+    val: i64,
+    error: i32,
+    flags: u32,
+}
+
+const IOCTL_RECV: u64 = 0xc050_2100;
+const IOCTL_SEND: u64 = 0xc018_2101;
+const IOCTL_SET_FLAGS: u64 = 0x4008_2104;
+const SYNC_WAKE_UP: u64 = 1;
+const FLAG_CONTINUE: u32 = 1;
+
+/// SECCOMP_FILTER_FLAG_NEW_LISTENER.
+pub const FILTER_NEW_LISTENER: u64 = 1 << 3;
+/// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (Linux 5.19).
+pub const FILTER_WAIT_KILLABLE: u64 = 1 << 5;
+
+/// A seccomp listener.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+/// What [`Listener::receive`] came back with.
+#[derive(Debug)]
+pub enum Received {
+    /// A stopped call.
+    Call(Notification),
+    /// No task has this filter any more.
+    Gone,
+}
+
+impl Listener {
+    /// Takes over descriptor `fd`, which must be a listener that nobody else owns.
+    pub fn from_fd(fd: RawFd) -> Self {
+        // SAFETY: the caller hands over a descriptor that seccomp(2) has just made for it.
+        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Asks for synchronous wake-ups (Linux 6.6); false if this host has none.
+    pub fn set_sync_wake_up(&self) -> bool {
+        // SAFETY: the argument is a plain number.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_SET_FLAGS, SYNC_WAKE_UP) == 0 }
+    }
+
+    /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks are gone.
+    pub fn receive(&self, poll_first: bool) -> Received {
+        loop {
+            if poll_first && self.hung_up(-1) {
+                return Received::Gone;
+            }
+            let mut n = Notification::default();
+            // SAFETY: `n` is a zeroed struct seccomp_notif of the size that the number says.
+            let r = unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_RECV, &raw mut n) };
+            if r == 0 {
+                return Received::Call(n);
+            }
+            // ENOENT: the caller was killed meanwhile, or nobody is left.
+            if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) && self.hung_up(0) {
+                return Received::Gone;
+            }
+        }
+    }
+
+    fn hung_up(&self, timeout_ms: i32) -> bool {
+        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        let n = unsafe { libc::poll(&mut p, 1, timeout_ms) };
+        n > 0 && p.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 && p.revents & libc::POLLIN == 0
+    }
+
+    fn send(&self, mut response: Response) -> io::Result<()> {
+        // SAFETY: a valid struct seccomp_notif_resp.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_SEND, &raw mut response) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Ends the stopped call with `value` in %rax, any 64 bits.
+    pub fn answer(&self, id: u64, value: i64) -> io::Result<()> {
+        self.send(Response { id, val: value, error: 0, flags: 0 })
+    }
+
+    /// Lets the host carry out the stopped call. Only for calls whose arguments are plain numbers that have been approved.
+    pub fn let_continue(&self, id: u64) -> io::Result<()> {
+        self.send(Response { id, val: 0, error: 0, flags: FLAG_CONTINUE })
+    }
+}
+
+/// Which filter flags and actions this host knows: tries without installing anything.
+pub fn filter_flag_known(flag: u64) -> bool {
+    // SAFETY: a null program is never installed: EFAULT says that the flags were accepted.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            FILTER_NEW_LISTENER | flag,
+            std::ptr::null::<u8>(),
+        )
+    };
+    r < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+}
+
+/// The host's release, as (major, minor).
+pub fn host_release() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = text.split(['.', '-']).map(|p| p.trim().parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+/// A new memfd of `len` bytes.
+pub fn memfd(name: &std::ffi::CStr, len: u64, executable: bool) -> io::Result<OwnedFd> {
+    const MFD_NOEXEC_SEAL: u32 = 8;
+    const MFD_EXEC: u32 = 16;
+    let kind = if executable { MFD_EXEC } else { MFD_NOEXEC_SEAL };
+    // SAFETY: a NUL-terminated name.
+    let mut fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind) };
+    if fd < 0 {
+        // Before Linux 6.3 neither flag is known.
+        // SAFETY: as above.
+        fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    }
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that memfd_create has just made.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: plain numbers.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), len as i64) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Waits while `*word == expected`, at most `timeout`. The word may be shared between processes.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
+    let ts = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    // SAFETY: the word lives as long as the reference; a spurious return is allowed.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const ts, 0, 0) };
+}
+
+/// Stores `value` and wakes all waiters.
+pub fn futex_store_wake(word: &AtomicU32, value: u32) {
+    word.store(value, Ordering::SeqCst);
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+}
+
+/// Sends `signal` to thread `tid` of process `pid`.
+pub fn tgkill(pid: u32, tid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Kills child process `pid`, which has not been reaped yet (so the number cannot mean another).
+pub fn kill(pid: u32) {
+    // SAFETY: plain numbers.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+}
+
+/// Reaps child `pid`. Stubs send no signal at their end, so they need `__WALL` and an unaware `wait` never takes one.
+pub fn reap(pid: u32) {
+    loop {
+        // SAFETY: a null status pointer is allowed.
+        let r = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL) };
+        if r >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
+        }
+    }
+}
+
+/// Whether child `pid` has ended but is not reaped.
+pub fn has_ended(pid: u32) -> bool {
+    // SAFETY: siginfo_t is plain data that waitid fills in.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid pointer to it.
+    let r = unsafe {
+        libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL)
+    };
+    // SAFETY: waitid succeeded, so the field is valid; 0 means that nothing has ended.
+    r != 0 || unsafe { info.si_pid() } != 0
+}
+
+/// Waits for the end of child `pid` without reaping it.
+pub fn wait_end(pid: u32) {
+    loop {
+        // SAFETY: a null siginfo pointer is allowed.
+        let r = unsafe {
+            libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), libc::WEXITED | libc::WNOWAIT | libc::__WALL)
+        };
+        if r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
+        }
+    }
+}
+
+/// Processor time that thread `tid` of process `pid` has used, in clock ticks; `None` if /proc does not say.
+pub fn thread_ticks(pid: u32, tid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    // utime and stime are fields 14 and 15; the name in field 2 may hold anything but ends at the last parenthesis.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// Whether that thread blocks `signal`; `None` if /proc does not say.
+pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
+}
+
+/// Whether programs may use RDFSBASE and its kin.
+pub fn has_fsgsbase() -> bool {
+    const HWCAP2_FSGSBASE: u64 = 2;
+    // SAFETY: a plain query.
+    unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 }
+}
+
+/// Keeps this thread and child `pid` (and the threads it will make) on one of the processors that this thread may use, the
+/// `pick`th modulo their number. Where the host refuses, they stay where they are.
+pub fn share_core(pid: u32, pick: u32) {
+    // SAFETY: a cpu_set_t is plain data; the macros index within it.
+    unsafe {
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut all) != 0 {
+            return;
+        }
+        let usable: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(|c| libc::CPU_ISSET(*c, &all)).collect();
+        let Some(cpu) = usable.get(pick as usize % usable.len().max(1)) else { return };
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(*cpu, &mut one);
+        for task in [0, pid as i32] {
+            libc::sched_setaffinity(task, size_of::<libc::cpu_set_t>(), &raw const one);
+        }
+    }
+}

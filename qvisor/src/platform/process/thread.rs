@@ -1,0 +1,231 @@
+//! A user thread as the platform sees it, and the plans by which it goes on.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use qlib::Gpa;
+use qlib::platform::*;
+
+use super::frame::FrameAt;
+use super::layout::USER_MIN;
+use crate::platform::GuestPhys;
+
+/// A host system call that a stub thread is ordered to make: number and six plain arguments.
+#[derive(Clone, Debug)]
+pub struct HostOrder {
+    /// Number, then arguments.
+    pub words: [u64; 7],
+    /// The file that a mapping refers to, kept open until the call has been made.
+    pub file: Option<Arc<OwnedFd>>,
+}
+
+impl HostOrder {
+    /// An order without a file.
+    pub fn plain(nr: i64, args: [u64; 6]) -> Self {
+        let [a, b, c, d, e, f] = args;
+        Self { words: [nr as u64, a, b, c, d, e, f], file: None }
+    }
+
+    /// Ends the thread.
+    pub fn exit() -> Self {
+        Self::plain(libc::SYS_exit, [0; 6])
+    }
+
+    /// Whether it is [`Self::exit`].
+    pub fn is_exit(&self) -> bool {
+        self.words[0] == libc::SYS_exit as u64
+    }
+
+    /// Makes a thread that starts on the stack of its own slot.
+    pub fn clone_thread(stack: u64) -> Self {
+        const FLAGS: i32 = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM;
+        Self::plain(libc::SYS_clone, [FLAGS as u64, stack, 0, 0, 0, 0])
+    }
+}
+
+/// A [`Resume`] with its orders copied, checked and translated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// RESUME_*.
+    pub kind: u32,
+    /// For RESUME_RETURN.
+    pub value: i64,
+    /// For RESUME_REGS.
+    pub regs: UserRegs,
+    /// Host calls to make first.
+    pub orders: Vec<HostOrder>,
+    /// New FS base.
+    pub fs: Option<u64>,
+    /// New GS base.
+    pub gs: Option<u64>,
+}
+
+impl Plan {
+    /// Goes on as it is.
+    pub fn go() -> Self {
+        Self { kind: RESUME_GO, value: 0, regs: UserRegs::default(), orders: Vec::new(), fs: None, gs: None }
+    }
+
+    /// Ends the thread.
+    pub fn exit() -> Self {
+        Self { kind: RESUME_EXIT, ..Self::go() }
+    }
+
+    /// Translates what the kernel asks for. An error tells which order is not valid; the kernel has a bug then.
+    pub fn new(resume: &Resume, orders: &[Order], user_max: u64, phys: &dyn GuestPhys) -> Result<Self, String> {
+        let mut plan = Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
+        if !(RESUME_RETURN..=RESUME_EXIT).contains(&resume.kind) {
+            return Err(format!("unknown resume kind {}", resume.kind));
+        }
+        for order in orders {
+            match order.op {
+                ORDER_SET_FS => plan.fs = Some(order.va.0),
+                ORDER_SET_GS => plan.gs = Some(order.va.0),
+                ORDER_MAP | ORDER_UNMAP | ORDER_PROTECT => plan.push_range(order, user_max, phys)?,
+                _ => return Err(format!("unknown order {order:?}")),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn push_range(&mut self, order: &Order, user_max: u64, phys: &dyn GuestPhys) -> Result<(), String> {
+        let (va, len) = (order.va.0, order.len);
+        let end = va.checked_add(len).filter(|e| *e <= user_max);
+        if len == 0 || (va | len) & 0xfff != 0 || va < USER_MIN || end.is_none() || order.prot & !7 != 0 {
+            return Err(format!("invalid order {order:?}"));
+        }
+        match order.op {
+            ORDER_UNMAP => self.orders.push(HostOrder::plain(libc::SYS_munmap, [va, len, 0, 0, 0, 0])),
+            ORDER_PROTECT => {
+                self.orders.push(HostOrder::plain(libc::SYS_mprotect, [va, len, order.prot.into(), 0, 0, 0]));
+            }
+            _ => return self.push_map(va, len, order.gpa, order.prot.into(), phys),
+        }
+        Ok(())
+    }
+
+    fn push_map(&mut self, va: u64, len: u64, gpa: Gpa, prot: u64, phys: &dyn GuestPhys) -> Result<(), String> {
+        if gpa.0 & 0xfff != 0 {
+            return Err(format!("unaligned {gpa:?}"));
+        }
+        let Some((file, offset)) = phys.host_backing(gpa, len) else {
+            // Perhaps it is contiguous for the guest but not for the host.
+            if len <= 0x1000 {
+                return Err(format!("nothing behind {gpa:?}"));
+            }
+            let half = (len / 2) & !0xfff;
+            let Some(middle) = gpa.checked_add(half) else { return Err(format!("nothing behind {gpa:?}")) };
+            self.push_map(va, half, gpa, prot, phys)?;
+            return self.push_map(va + half, len - half, middle, prot, phys);
+        };
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let fd = file.as_raw_fd() as u64;
+        self.orders
+            .push(HostOrder { words: [libc::SYS_mmap as u64, va, len, prot, flags, fd, offset], file: Some(file) });
+        Ok(())
+    }
+}
+
+/// Where the host thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not made yet, or not arrived in stub code.
+    Unborn,
+    /// In guest code, or on its way there.
+    User,
+    /// Waits in a guest's system call: the notification's id.
+    Call(u64),
+    /// Waits in a frame call.
+    Parked(u64),
+    /// Its system call was given up for a kick: a frame call comes next.
+    Kicked,
+    /// Carries out orders: how many of the batch are left.
+    Orders(usize),
+    /// Ended.
+    Gone,
+}
+
+/// A guest's system call that has no answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestCall {
+    /// Number.
+    pub nr: u64,
+    /// Arguments.
+    pub args: [u64; 6],
+    /// The address after the instruction.
+    pub ip: u64,
+}
+
+/// What to do when the thread arrives in a frame call.
+#[derive(Clone, Debug)]
+pub enum Pending {
+    /// Let it go on.
+    Resume(Box<Plan>),
+    /// Tell the kernel.
+    ReportStopped,
+}
+
+/// What follows the orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Guest code.
+    Go,
+    /// Stay parked, TRAP_SYNCED.
+    Hold,
+    /// Stay parked, TRAP_STOPPED. If the kernel lets the thread go on first, nothing is reported.
+    Stop,
+    /// Nothing.
+    Exit,
+}
+
+/// A user thread.
+#[derive(Debug)]
+pub struct Thread {
+    /// The kernel's name for it.
+    pub token: u64,
+    /// Its slot.
+    pub slot: u32,
+    /// Its host thread; 0 while unborn.
+    pub tid: u32,
+    /// How often the kernel has let it go on.
+    pub resumes: u64,
+    /// Where it is.
+    pub phase: Phase,
+    /// Its signal frame; valid while parked, unborn or carrying out orders.
+    pub frame: FrameAt,
+    /// The unanswered system call.
+    pub call: Option<GuestCall>,
+    /// It was parked in its system call without the kernel's doing, so the kernel does not know its registers.
+    pub parked_unasked: bool,
+    /// See [`Pending`].
+    pub pending: Option<Pending>,
+    /// Orders not yet carried out.
+    pub orders: VecDeque<HostOrder>,
+    /// See [`After`].
+    pub after: After,
+    /// This batch ends with a report.
+    pub batch_reports: bool,
+    /// The segment bases must be loaded before guest code.
+    pub bases: bool,
+    /// The kernel wants it stopped.
+    pub stop_wanted: bool,
+    /// A kick was sent and has not arrived.
+    pub kick_out: bool,
+    /// The watch has it on its list.
+    pub watched: bool,
+    /// Processor time of its host thread when the watch first looked after the kick, in clock ticks, and how often the watch has
+    /// looked since.
+    pub since_kick: Option<(u64, u32)>,
+    /// Threads that it makes at its next resume.
+    pub clones: Vec<u32>,
+    /// Files of orders that are being carried out.
+    pub files: Vec<Arc<OwnedFd>>,
+    /// The kernel has forgotten it.
+    pub dropped: bool,
+}

@@ -1,0 +1,258 @@
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use proptest::prelude::*;
+use qlib::control::ContainerSpec;
+use qlib::platform::EVENT_READY;
+
+use super::super::events::Poller;
+use super::super::memory::{GuestMemory, Layout, RAM_UNIT};
+use super::*;
+
+const MAILBOX: Mailbox = Mailbox { gpa: Gpa(4096), bytes: 64 << 10 };
+
+struct Fixture {
+    server: ControlServer,
+    path: std::path::PathBuf,
+    /// What the kernel saw: request id and request.
+    seen: RefCell<Vec<(u64, Request)>>,
+}
+
+impl Fixture {
+    fn new(name: &str) -> Fixture {
+        let memory = GuestMemory::new(Layout { base: None, ram_bytes: RAM_UNIT, window_bytes: 0 }).unwrap();
+        let replies = Arc::new(Replies::new());
+        let host = HostSide::new(Arc::new(memory), Arc::new(Poller::new().unwrap()), replies, None).unwrap();
+        let path = std::env::temp_dir().join(format!("quark-control-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = ControlServer::new(Arc::new(host), MAILBOX, [10, 11, 12], Some(listener.into())).unwrap();
+        Fixture { server, path, seen: RefCell::default() }
+    }
+
+    fn connect(&mut self) -> UnixStream {
+        let client = UnixStream::connect(&self.path).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+        self.turn();
+        client
+    }
+
+    /// Serves everything that is there.
+    fn turn(&mut self) {
+        let host = self.server.host.clone();
+        let dispatch = |event: &Event| {
+            assert_ne!(event.kind, EVENT_READY);
+            let mut bytes = vec![0; event.b as usize];
+            host.memory.read(MAILBOX.gpa, &mut bytes).unwrap();
+            self.seen.borrow_mut().push((event.a, postcard::from_bytes(&bytes).unwrap()));
+        };
+        let step = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+        for _ in 0..4 {
+            host.poller.turn(Some(step), &dispatch, &mut self.server).unwrap();
+        }
+    }
+
+    fn answer(&self, reply: &Reply) {
+        let (id, _) = *self.seen.borrow().last().as_ref().map(|(id, r)| (*id, r)).as_ref().unwrap();
+        self.server.host.replies.deliver(id, &postcard::to_allocvec(reply).unwrap()).unwrap();
+    }
+
+    fn last(&self) -> Request {
+        self.seen.borrow().last().unwrap().1.clone()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn frame(request: &Request) -> Vec<u8> {
+    let body = postcard::to_allocvec(request).unwrap();
+    [&(body.len() as u32).to_le_bytes()[..], &body].concat()
+}
+
+fn read_reply(client: &mut UnixStream) -> Reply {
+    let mut head = [0; 4];
+    client.read_exact(&mut head).unwrap();
+    let mut body = vec![0; u32::from_le_bytes(head) as usize];
+    client.read_exact(&mut body).unwrap();
+    postcard::from_bytes(&body).unwrap()
+}
+
+fn is_closed(client: &mut UnixStream) -> bool {
+    matches!(client.read(&mut [0]), Ok(0)) || client.write(&[0]).is_err()
+}
+
+fn send_with_fds(client: &UnixStream, bytes: &[u8], fds: &[&OwnedFd]) {
+    use rustix::net::SendAncillaryMessage;
+    let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(client, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+}
+
+#[test]
+fn requests_reach_the_kernel_and_answers_the_client() {
+    let mut f = Fixture::new("roundtrip");
+    let mut client = f.connect();
+    // In pieces, as a stream may bring it.
+    for piece in frame(&Request::Signal { pid: 1, all: false, signo: 15 }).chunks(3) {
+        client.write_all(piece).unwrap();
+        f.turn();
+    }
+    assert_eq!(f.last(), Request::Signal { pid: 1, all: false, signo: 15 });
+    f.answer(&Reply::Done);
+    assert_eq!(read_reply(&mut client), Reply::Done);
+
+    // Two at once, answered in the other order, on two connections.
+    let mut waiter = f.connect();
+    waiter.write_all(&frame(&Request::Wait { pid: 1 })).unwrap();
+    f.turn();
+    let wait = f.seen.borrow().last().unwrap().0;
+    client.write_all(&[frame(&Request::Stats), frame(&Request::Hibernate)].concat()).unwrap();
+    f.turn();
+    assert_eq!(f.last(), Request::Hibernate);
+    f.answer(&Reply::Done);
+    assert_eq!(read_reply(&mut client), Reply::Done);
+    let exited = postcard::to_allocvec(&Reply::Exited(3)).unwrap();
+    assert_eq!(f.server.host.replies.deliver(wait, &[99, 99]), Err(Errno::INVAL));
+    f.server.host.replies.deliver(wait, &exited).unwrap();
+    assert_eq!(f.server.host.replies.deliver(wait, &exited), Err(Errno::NOENT), "one answer each");
+    assert_eq!(read_reply(&mut waiter), Reply::Exited(3));
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_requests_along() {
+    let mut f = Fixture::new("leave");
+    let mut client = f.connect();
+    client.write_all(&frame(&Request::Wait { pid: 1 })).unwrap();
+    f.turn();
+    let id = f.seen.borrow().last().unwrap().0;
+    drop(client);
+    f.turn();
+    let reply = postcard::to_allocvec(&Reply::Exited(0)).unwrap();
+    assert_eq!(f.server.host.replies.deliver(id, &reply), Err(Errno::NOENT));
+    assert!(f.server.connections.is_empty());
+}
+
+#[test]
+fn descriptors_become_handles() {
+    let mut f = Fixture::new("fds");
+    let client = f.connect();
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    let before = f.server.host.handles.len();
+    // Indices may name the same descriptor twice.
+    let spec = ProcessSpec { args: vec!["sh".into()], stdio: [0, 1, 1], ..ProcessSpec::default() };
+    send_with_fds(&client, &frame(&Request::Exec(spec.clone())), &[&r, &w]);
+    f.turn();
+    let Request::Exec(got) = f.last() else { panic!() };
+    assert_eq!(f.server.host.handles.len(), before + 2);
+    assert_eq!(got.stdio[1], got.stdio[2]);
+    assert!(got.stdio.iter().all(|h| f.server.host.handles.get(*h).is_some()));
+    // An index without a descriptor is no stream.
+    let bad = ProcessSpec { stdio: [0, 1, 7], ..spec.clone() };
+    send_with_fds(&client, &frame(&Request::Exec(bad)), &[&r, &w]);
+    f.turn();
+    let Request::Exec(got) = f.last() else { panic!() };
+    assert_eq!(got.stdio[2], NO_HANDLE);
+    // The first process has the streams of the sandbox.
+    let client2 = f.connect();
+    (&client2).write_all(&frame(&Request::Start(ProcessSpec { stdio: [NO_HANDLE; 3], ..spec }))).unwrap();
+    f.turn();
+    let Request::Start(got) = f.last() else { panic!() };
+    assert_eq!(got.stdio, [10, 11, 12]);
+}
+
+#[test]
+fn what_is_malformed_ends_its_own_connection_only() {
+    let mut f = Fixture::new("malformed");
+    let mut good = f.connect();
+    let huge = [0xff, 0xff, 0xff, 0x7f, 0];
+    let create = frame(&Request::Create(ContainerSpec::default()));
+    let trailing = {
+        let mut t = frame(&Request::Stats);
+        t[0] += 1;
+        t.push(0);
+        t
+    };
+    for bad in [&[0u8, 0, 0, 0][..], &huge, &[2, 0, 0, 0, 200, 200], &create, &trailing] {
+        let mut client = f.connect();
+        client.write_all(bad).unwrap();
+        f.turn();
+        assert!(is_closed(&mut client), "{bad:?}");
+    }
+    // More descriptors than a process has streams.
+    let mut client = f.connect();
+    let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    send_with_fds(&client, &frame(&Request::Stats), &[&null; 8]);
+    f.turn();
+    assert!(is_closed(&mut client));
+    assert!(f.seen.borrow().is_empty());
+    good.write_all(&frame(&Request::Stats)).unwrap();
+    f.turn();
+    assert_eq!(f.last(), Request::Stats);
+}
+
+#[test]
+fn connections_are_limited() {
+    let mut f = Fixture::new("limit");
+    let clients: Vec<_> = (0..MAX_CONNECTIONS + 3).map(|_| f.connect()).collect();
+    f.turn();
+    assert_eq!(f.server.connections.len(), MAX_CONNECTIONS);
+    drop(clients);
+    f.turn();
+    for _ in 0..MAX_CONNECTIONS {
+        f.turn();
+    }
+    assert!(f.server.connections.is_empty());
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_off_and_blocks_nobody() {
+    let mut f = Fixture::new("stuck");
+    let mut client = f.connect();
+    let big = Reply::Error { errno: 1, message: "x".repeat(100_000) };
+    for _ in 0..20 {
+        if client.write_all(&frame(&Request::Stats)).is_err() {
+            break;
+        }
+        f.turn();
+        if f.server.connections.is_empty() {
+            break;
+        }
+        f.answer(&big);
+    }
+    f.turn();
+    assert!(f.server.connections.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Whatever bytes come, the server goes on, and no connection holds more than one frame.
+    #[test]
+    fn arbitrary_bytes_do_no_harm(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), small in any::<bool>()) {
+        let (mut a, b) = UnixStream::pair().unwrap();
+        let mut connection = Connection { socket: Arc::new(b.into()), bytes: Vec::new(), fds: Vec::new() };
+        rustix::io::ioctl_fionbio(&connection.socket, true).unwrap();
+        for mut chunk in chunks {
+            if small && chunk.len() > 4 {
+                chunk[0] = (chunk.len() - 4) as u8;
+                chunk[1..4].fill(0);
+            }
+            a.write_all(&chunk).unwrap();
+            match connection.receive() {
+                Ok(true) => {
+                    let (_, bytes, _) = connection.take();
+                    let _ = parse(&bytes);
+                }
+                Ok(false) => {}
+                Err(_) => break,
+            }
+            prop_assert!(connection.bytes.len() <= MAX_FRAME + 4);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The event loop: one thread that sleeps in epoll_wait(2) until a watched socket or stream, the timer or a control
+//! connection has something, and tells the kernel. This is also what wakes a hibernated sandbox.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use qlib::platform::{EVENT_READY, EVENT_TIMER, Event};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+/// Keys of the loop's own descriptors have this bit; tokens of the guest may not.
+pub const INTERNAL: u64 = 1 << 63;
+const KEY_TIMER: u64 = INTERNAL;
+const KEY_WAKE: u64 = INTERNAL | 1;
+/// The first key free for [`Sources`].
+pub const KEY_FIRST: u64 = INTERNAL | 16;
+
+/// No exit has been asked for.
+const NO_EXIT: i32 = -1;
+/// Events that may wait to be told apart from those that epoll keeps.
+const MAX_PENDING: usize = 65_536;
+
+/// Gives an event to the kernel.
+pub type Dispatch<'a> = &'a dyn Fn(&Event);
+
+/// The half of the event loop that host calls reach from any thread.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    wake: OwnedFd,
+    /// The deadline that the timer is armed for; `u64::MAX` when it is not.
+    deadline: AtomicU64,
+    pending: Mutex<VecDeque<Event>>,
+    exit: AtomicI32,
+}
+
+/// What else the loop serves: the control socket.
+pub trait Sources {
+    /// A descriptor added under `key` is ready.
+    fn ready(&mut self, key: u64, dispatch: Dispatch<'_>);
+}
+
+impl Poller {
+    /// A poller that watches nothing yet.
+    pub fn new() -> Result<Poller, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer =
+            rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        // Edge triggered: each expiry is one edge, so the timer needs no read(2).
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(KEY_TIMER), edge)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(KEY_WAKE), edge)?;
+        Ok(Poller {
+            epoll,
+            timer,
+            wake,
+            deadline: AtomicU64::new(u64::MAX),
+            pending: Mutex::default(),
+            exit: AtomicI32::new(NO_EXIT),
+        })
+    }
+
+    /// Reports what `fd` becomes ready for, edge triggered, with `token` from now on, beginning with its state now. A second call
+    /// changes the token and reports anew. EINVAL for a token with the highest bit, EPERM for what cannot be watched.
+    pub fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+        if token & INTERNAL != 0 {
+            return Err(Errno::INVAL);
+        }
+        use epoll::EventFlags as F;
+        let (data, flags) = (epoll::EventData::new_u64(token), F::IN | F::OUT | F::PRI | F::RDHUP | F::ET);
+        match epoll::add(&self.epoll, fd, data, flags) {
+            Err(Errno::EXIST) => epoll::modify(&self.epoll, fd, data, flags),
+            other => other,
+        }
+    }
+
+    /// Stops watching `fd`.
+    pub fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // It fails only if the descriptor is not watched, which is what is wanted.
+        epoll::delete(&self.epoll, fd).ok();
+    }
+
+    /// Adds a descriptor of the VMM itself, level triggered, under `key` (which has [`INTERNAL`] set).
+    pub fn add_source(&self, fd: BorrowedFd<'_>, key: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key | INTERNAL), epoll::EventFlags::IN)
+    }
+
+    /// Queues an EVENT_READY for an object that is always ready.
+    pub fn post_ready(&self, token: u64, mask: u32) -> Result<(), Errno> {
+        if token & INTERNAL != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.len() >= MAX_PENDING {
+            return Err(Errno::AGAIN);
+        }
+        pending.push_back(Event { kind: EVENT_READY, a: token, b: u64::from(mask), ..Event::default() });
+        drop(pending);
+        self.wake();
+        Ok(())
+    }
+
+    /// Arms the timer for `deadline_ns` of CLOCK_MONOTONIC; `u64::MAX` disarms it.
+    pub fn set_timer(&self, deadline_ns: u64) {
+        if self.deadline.swap(deadline_ns, Ordering::AcqRel) == deadline_ns {
+            return;
+        }
+        let value = match deadline_ns {
+            u64::MAX => Timespec { tv_sec: 0, tv_nsec: 0 },
+            // Zero would disarm.
+            ns => Timespec {
+                tv_sec: (ns / 1_000_000_000) as i64,
+                tv_nsec: (ns % 1_000_000_000).max(u64::from(ns == 0)) as i64,
+            },
+        };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        // The arguments are valid, so it cannot fail.
+        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec).ok();
+    }
+
+    /// Ends the event loop with `status`. The first call counts.
+    pub fn request_exit(&self, status: i32) {
+        self.exit.compare_exchange(NO_EXIT, status.max(0), Ordering::AcqRel, Ordering::Acquire).ok();
+        self.wake();
+    }
+
+    /// The status given to [`Poller::request_exit`].
+    pub fn exit_status(&self) -> Option<i32> {
+        Some(self.exit.load(Ordering::Acquire)).filter(|s| *s != NO_EXIT)
+    }
+
+    fn wake(&self) {
+        // EAGAIN means that the counter is full, and then the loop is awake.
+        rustix::io::write(&self.wake, &1u64.to_ne_bytes()).ok();
+    }
+
+    /// Waits once, at most `timeout`, and dispatches everything that happened.
+    pub fn turn(
+        &self,
+        timeout: Option<Timespec>,
+        dispatch: Dispatch<'_>,
+        sources: &mut dyn Sources,
+    ) -> Result<(), Errno> {
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 32];
+        let events = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        for event in events {
+            if self.exit_status().is_some() {
+                break;
+            }
+            // A packed structure: its fields are copied out.
+            let (data, flags) = (event.data, event.flags);
+            let (key, mask) = (data.u64(), flags.bits());
+            match key {
+                KEY_TIMER => {
+                    // What the timer was armed for is over: the same deadline may be set again.
+                    self.deadline.store(u64::MAX, Ordering::Release);
+                    dispatch(&Event { kind: EVENT_TIMER, ..Event::default() });
+                }
+                KEY_WAKE => self.drain(dispatch),
+                key if key & INTERNAL != 0 => sources.ready(key, dispatch),
+                token => dispatch(&Event { kind: EVENT_READY, a: token, b: u64::from(mask), ..Event::default() }),
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&self, dispatch: Dispatch<'_>) {
+        rustix::io::read(&self.wake, &mut [0u8; 8]).ok();
+        // Only what is there now: an event may cause another.
+        let events = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        for event in events {
+            dispatch(&event);
+        }
+    }
+
+    /// Runs until [`Poller::request_exit`]; the status.
+    pub fn run(&self, dispatch: Dispatch<'_>, sources: &mut dyn Sources) -> Result<i32, Errno> {
+        loop {
+            if let Some(status) = self.exit_status() {
+                return Ok(status);
+            }
+            self.turn(None, dispatch, sources)?;
+        }
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    struct NoSources;
+    impl Sources for NoSources {
+        fn ready(&mut self, key: u64, _: Dispatch<'_>) {
+            panic!("nothing was added under {key:#x}");
+        }
+    }
+
+    fn monotonic_ns() -> u64 {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    }
+
+    /// Turns until `done`, or panics after two seconds.
+    fn until(poller: &Poller, seen: &RefCell<Vec<Event>>, done: impl Fn(&[Event]) -> bool) {
+        let end = Instant::now() + Duration::from_secs(2);
+        let push = |e: &Event| seen.borrow_mut().push(*e);
+        while !done(&seen.borrow()) {
+            assert!(Instant::now() < end, "saw only {:?}", seen.borrow());
+            let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+            poller.turn(Some(step), &push, &mut NoSources).unwrap();
+        }
+    }
+
+    #[test]
+    fn readiness_comes_once_per_edge() {
+        let poller = Poller::new().unwrap();
+        let seen = RefCell::new(Vec::new());
+        let (r, w) = rustix::pipe::pipe().unwrap();
+        poller.watch(r.as_fd(), 7).unwrap();
+        rustix::io::write(&w, b"x").unwrap();
+        until(&poller, &seen, |e| e.iter().any(|e| e.a == 7 && e.b & 1 != 0));
+        seen.borrow_mut().clear();
+        let push = |e: &Event| seen.borrow_mut().push(*e);
+        poller.turn(Some(Timespec { tv_sec: 0, tv_nsec: 1_000_000 }), &push, &mut NoSources).unwrap();
+        assert!(seen.borrow().is_empty(), "no second report without a change");
+        // Watching again reports the state again, under the new token.
+        poller.watch(r.as_fd(), 8).unwrap();
+        until(&poller, &seen, |e| e.iter().any(|e| e.a == 8 && e.b & 1 != 0));
+        assert_eq!(poller.watch(r.as_fd(), INTERNAL), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn timer_fires_at_its_deadline_and_can_be_moved() {
+        let poller = Poller::new().unwrap();
+        let seen = RefCell::new(Vec::new());
+        let start = monotonic_ns();
+        poller.set_timer(start + 10_000_000_000);
+        poller.set_timer(start + 30_000_000);
+        until(&poller, &seen, |e| e.iter().any(|e| e.kind == EVENT_TIMER));
+        assert!(monotonic_ns() >= start + 30_000_000);
+        // A deadline in the past fires at once, also the same one again.
+        for _ in 0..2 {
+            seen.borrow_mut().clear();
+            poller.set_timer(start);
+            until(&poller, &seen, |e| e.iter().any(|e| e.kind == EVENT_TIMER));
+        }
+        seen.borrow_mut().clear();
+        poller.set_timer(monotonic_ns() + 20_000_000);
+        poller.set_timer(u64::MAX);
+        let push = |e: &Event| seen.borrow_mut().push(*e);
+        poller.turn(Some(Timespec { tv_sec: 0, tv_nsec: 50_000_000 }), &push, &mut NoSources).unwrap();
+        assert!(seen.borrow().is_empty());
+    }
+
+    #[test]
+    fn posted_events_and_exit_reach_the_loop_from_another_thread() {
+        let poller = Poller::new().unwrap();
+        let seen = RefCell::new(Vec::new());
+        let status = std::thread::scope(|s| {
+            s.spawn(|| {
+                poller.post_ready(3, 5).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                poller.request_exit(42);
+                poller.request_exit(1);
+            });
+            poller.run(&|e| seen.borrow_mut().push(*e), &mut NoSources)
+        });
+        assert_eq!(status, Ok(42));
+        assert_eq!(seen.borrow().iter().map(|e| (e.kind, e.a, e.b)).collect::<Vec<_>>(), [(EVENT_READY, 3, 5)]);
+    }
+}

@@ -1,0 +1,304 @@
+//! Open files: open, create, read, write, and what else takes an open file.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use qlib::host::STREAM;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::super::memory::{GuestRange, Ranges, sys};
+use super::path::{GuestPath, RESOLVE, directory};
+use super::table::{Kind, Object, file_type, is_nodev, reopen};
+use super::{Call, Outcome};
+
+/// The open flags a guest may choose.
+const GUEST_FLAGS: u32 = (libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_CREAT
+    | libc::O_DIRECT
+    | libc::O_DIRECTORY
+    | libc::O_DSYNC
+    | libc::O_EXCL
+    | libc::O_LARGEFILE
+    | libc::O_NOATIME
+    | libc::O_NOFOLLOW
+    | libc::O_NOCTTY
+    | libc::O_NONBLOCK
+    | libc::O_CLOEXEC
+    | libc::O_PATH
+    | libc::O_SYNC
+    | libc::O_TMPFILE
+    | libc::O_TRUNC) as u32;
+
+/// What every open has.
+const IMPLIED: OFlags = OFlags::NOFOLLOW.union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// A pipe that polls writable takes this much without blocking (PIPE_BUF).
+const POLLED_WRITE_BYTES: usize = 4096;
+
+impl Call<'_> {
+    pub(super) fn open(&mut self) -> Outcome {
+        let flags = self.open_flags()?;
+        if flags.intersects(OFlags::CREATE | OFlags::EXCL) || flags.contains(OFlags::TMPFILE) {
+            return Err(Errno::INVAL);
+        }
+        let path = self.path(0)?;
+        let root = self.object()?;
+        let object = self.open_object(&root, &path, flags)?;
+        self.host.handles.insert(object).map(u64::from)
+    }
+
+    pub(super) fn create(&mut self) -> Outcome {
+        let flags = self.open_flags()?.difference(OFlags::CREATE);
+        let mode = Mode::from_raw_mode(self.arg32(1)? & 0o7777);
+        let (uid, gid) = (self.arg32(2)?, self.arg32(3)?);
+        let (root, path) = (self.object()?, self.path(0)?);
+        if flags.contains(OFlags::PATH) || path.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        if flags.contains(OFlags::TMPFILE) {
+            let file = rustix::fs::openat2(directory(&root)?, path.as_c(), flags | IMPLIED, mode, RESOLVE)?;
+            own(&file, uid, gid, mode)?;
+            return self.host.handles.insert(Object::new(file, Kind::File)).map(u64::from);
+        }
+        // A name can come and go between the two ways of opening it; a few rounds, then the guest sees the race.
+        for _ in 0..8 {
+            // Made by us it is a regular file and nothing else, so devices are no concern here.
+            let new = flags.difference(OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL | IMPLIED;
+            match rustix::fs::openat2(directory(&root)?, path.as_c(), new, mode, RESOLVE) {
+                Ok(file) => {
+                    if let Err(e) = own(&file, uid, gid, mode) {
+                        let (parent, name) = path.parent(&root)?;
+                        rustix::fs::unlinkat(parent, name, rustix::fs::AtFlags::empty()).ok();
+                        return Err(e);
+                    }
+                    return self.host.handles.insert(Object::new(file, Kind::File)).map(u64::from);
+                }
+                Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                Err(e) => return Err(e),
+            }
+            match self.open_object(&root, &path, flags) {
+                Err(Errno::NOENT) => {}
+                other => return self.host.handles.insert(other?).map(u64::from),
+            }
+        }
+        Err(Errno::NOENT)
+    }
+
+    fn open_flags(&self) -> Result<OFlags, Errno> {
+        let flags = self.arg32(0)?;
+        if flags & !GUEST_FLAGS != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(OFlags::from_bits_retain(flags))
+    }
+
+    /// Opens an existing file or directory. ENXIO for devices, FIFOs and sockets: a guest has its own.
+    fn open_object(&self, root: &Object, path: &GuestPath, flags: OFlags) -> Result<Object, Errno> {
+        if flags.contains(OFlags::PATH) {
+            let fd = if path.is_empty() {
+                reopen(root.as_fd(), &self.host.proc_fd, OFlags::PATH)?
+            } else {
+                path.open_path(root)?
+            };
+            return match file_type(fd.as_fd())? {
+                FileType::Directory => {
+                    let nodev = is_nodev(fd.as_fd());
+                    Ok(Object::new(fd, Kind::Dir { nodev }))
+                }
+                _ if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR),
+                _ => Ok(Object::new(fd, Kind::Path)),
+            };
+        }
+        if !path.is_empty() {
+            if !matches!(root.kind(), Kind::Dir { .. }) {
+                return Err(Errno::NOTDIR);
+            }
+            if root.kind() == (Kind::Dir { nodev: true }) {
+                // The mount itself keeps device nodes shut, so one call may open whatever is there.
+                let resolve = RESOLVE | ResolveFlags::NO_XDEV;
+                match rustix::fs::openat2(root.as_fd(), path.as_c(), flags | IMPLIED, Mode::empty(), resolve) {
+                    Ok(fd) => return checked(fd, true),
+                    Err(Errno::XDEV) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        // To open a device node may already do something: look at what it is before.
+        let opened;
+        let fd = if path.is_empty() {
+            root.as_fd()
+        } else {
+            opened = path.open_path(root)?;
+            opened.as_fd()
+        };
+        match file_type(fd)? {
+            FileType::RegularFile | FileType::Directory => {}
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::NXIO),
+        }
+        let fd = reopen(fd, &self.host.proc_fd, flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
+        checked(fd, false)
+    }
+
+    pub(super) fn read(&mut self) -> Outcome {
+        let object = self.object()?;
+        let to = self.ranges(0)?;
+        let offset = offset_arg(self.args[0])?;
+        let fd = object.as_fd();
+        let bytes = match object.kind() {
+            Kind::File => sys::read(fd, &to, offset, 0)?,
+            Kind::Dir { .. } => return Err(Errno::ISDIR),
+            Kind::Path => return Err(Errno::BADF),
+            _ if offset.is_some() => return Err(Errno::SPIPE),
+            Kind::Stream { nonblocking: true, .. } => sys::read(fd, &to, None, 0)?,
+            Kind::Stream { nonblocking: false, .. } => {
+                ready(&object, PollFlags::IN)?;
+                match sys::read(fd, &to, None, libc::RWF_NOWAIT) {
+                    Err(Errno::OPNOTSUPP) => sys::read(fd, &to, None, 0)?,
+                    other => other?,
+                }
+            }
+            Kind::StdioSocket | Kind::Socket { .. } => {
+                sys::recvmsg(fd, &mut [], &mut [], &to, libc::MSG_DONTWAIT)?.bytes
+            }
+        };
+        Ok(bytes as u64)
+    }
+
+    pub(super) fn write(&mut self) -> Outcome {
+        let object = self.object()?;
+        let from = self.ranges(0)?;
+        let offset = offset_arg(self.args[0])?;
+        let flags = self.arg_int(1);
+        if flags & !(libc::RWF_APPEND | libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let fd = object.as_fd();
+        let bytes = match object.kind() {
+            Kind::File => sys::write(fd, &from, offset, flags)?,
+            Kind::Dir { .. } | Kind::Path => return Err(Errno::BADF),
+            _ if offset.is_some() => return Err(Errno::SPIPE),
+            Kind::Stream { nonblocking: true, .. } => sys::write(fd, &from, None, 0)?,
+            Kind::Stream { nonblocking: false, .. } => {
+                ready(&object, PollFlags::OUT)?;
+                sys::write(fd, &truncated(&from, POLLED_WRITE_BYTES), None, 0)?
+            }
+            Kind::Socket { domain: libc::AF_NETLINK } => self.send_netlink(&object, &[], &from, 0)?,
+            Kind::StdioSocket | Kind::Socket { .. } => {
+                sys::sendmsg(fd, &[], &[], &from, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?
+            }
+        };
+        Ok(bytes as u64)
+    }
+
+    /// The object, if it is a regular file; EINVAL otherwise.
+    pub(super) fn regular_file(&self) -> Result<std::sync::Arc<Object>, Errno> {
+        let object = self.object()?;
+        if object.kind() == Kind::File { Ok(object) } else { Err(Errno::INVAL) }
+    }
+
+    pub(super) fn truncate(&mut self) -> Outcome {
+        let object = self.regular_file()?;
+        if self.args[0] > i64::MAX as u64 {
+            return Err(Errno::INVAL);
+        }
+        rustix::fs::ftruncate(object.as_fd(), self.args[0]).map(|()| 0)
+    }
+
+    pub(super) fn allocate(&mut self) -> Outcome {
+        let object = self.regular_file()?;
+        let mode = FallocateFlags::from_bits(self.arg32(0)?).ok_or(Errno::OPNOTSUPP)?;
+        let [_, offset, len, ..] = self.args;
+        if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Errno::FBIG);
+        }
+        rustix::fs::fallocate(object.as_fd(), mode, offset, len).map(|()| 0)
+    }
+
+    pub(super) fn sync(&mut self) -> Outcome {
+        let object = self.object()?;
+        match (object.kind(), self.args[0]) {
+            (Kind::File | Kind::Dir { .. }, 1) => rustix::fs::fdatasync(object.as_fd()),
+            (Kind::File | Kind::Dir { .. }, _) => rustix::fs::fsync(object.as_fd()),
+            _ => Err(Errno::INVAL),
+        }
+        .map(|()| 0)
+    }
+
+    pub(super) fn lock(&mut self) -> Outcome {
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::File | Kind::Dir { .. }) {
+            return Err(Errno::INVAL);
+        }
+        let op = match self.arg_int(0) & !libc::LOCK_NB {
+            libc::LOCK_SH => FlockOperation::NonBlockingLockShared,
+            libc::LOCK_EX => FlockOperation::NonBlockingLockExclusive,
+            libc::LOCK_UN => FlockOperation::NonBlockingUnlock,
+            _ => return Err(Errno::INVAL),
+        };
+        rustix::fs::flock(object.as_fd(), op).map(|()| 0)
+    }
+}
+
+/// Refuses what is neither a regular file nor a directory, after it was opened.
+fn checked(fd: OwnedFd, nodev: bool) -> Result<Object, Errno> {
+    match file_type(fd.as_fd())? {
+        FileType::RegularFile => Ok(Object::new(fd, Kind::File)),
+        FileType::Directory => {
+            let nodev = nodev || is_nodev(fd.as_fd());
+            Ok(Object::new(fd, Kind::Dir { nodev }))
+        }
+        _ => Err(Errno::NXIO),
+    }
+}
+
+/// Gives a new file its owner, and the set-id bits that a change of owner takes away.
+fn own(file: &OwnedFd, uid: u32, gid: u32, mode: Mode) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(file)?;
+    if (stat.st_uid, stat.st_gid) != (uid, gid) {
+        sys::chown_fd(file.as_fd(), uid, gid)?;
+        if mode.intersects(Mode::SUID | Mode::SGID) {
+            rustix::fs::fchmod(file, mode)?;
+        }
+    }
+    Ok(())
+}
+
+fn offset_arg(arg: u64) -> Result<Option<u64>, Errno> {
+    match arg {
+        STREAM => Ok(None),
+        o if o > i64::MAX as u64 => Err(Errno::INVAL),
+        o => Ok(Some(o)),
+    }
+}
+
+/// The first `bytes` bytes of `ranges`.
+fn truncated<'m>(ranges: &[GuestRange<'m>], bytes: usize) -> Ranges<'m> {
+    let mut left = bytes;
+    let cut = |r: &GuestRange<'m>| {
+        let part = r.truncated(left);
+        left -= part.len();
+        part
+    };
+    ranges.iter().map(cut).filter(|r| !r.is_empty()).collect()
+}
+
+/// EAGAIN unless the object is ready for `wanted` (or has an error to tell).
+fn ready(object: &Object, wanted: PollFlags) -> Result<(), Errno> {
+    if poll_now(object, wanted)?.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
+}
+
+/// Which of `wanted`, or of the error conditions, holds now.
+pub(super) fn poll_now(object: &Object, wanted: PollFlags) -> Result<PollFlags, Errno> {
+    let mut fds = [PollFd::new(object, wanted)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(fds[0].revents())
+}
+
+impl AsFd for Object {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        Object::as_fd(self)
+    }
+}

@@ -1,0 +1,227 @@
+//! The host side of the door: one handler for each operation of [`qlib::host::Op`], a file for each family.
+//!
+//! Nothing of a request is trusted. Segments must lie in guest memory, handles must exist and be of the right kind,
+//! paths stay beneath their root, and every call ends with a value or an errno.
+
+mod attr;
+mod dir;
+mod file;
+mod misc;
+mod path;
+mod socket;
+mod store;
+pub mod table;
+mod tty;
+mod window;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use qlib::Gpa;
+use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use super::control::Replies;
+use super::events::Poller;
+use super::memory::{GuestMemory, GuestRange, Ranges};
+use path::GuestPath;
+use table::{Object, Table};
+
+use crate::store::Store;
+
+/// Everything a host call may touch.
+#[derive(Debug)]
+pub struct HostSide {
+    /// Guest memory.
+    pub memory: Arc<GuestMemory>,
+    /// The objects behind handles.
+    pub handles: Table,
+    /// The event loop's shared half.
+    pub poller: Arc<Poller>,
+    /// Where answers to control requests go.
+    pub replies: Arc<Replies>,
+    /// Where pages go when the sandbox sleeps, if it has a store.
+    store: Option<Store>,
+    /// /proc/self/fd, through which a descriptor is opened anew.
+    proc_fd: OwnedFd,
+}
+
+/// One request while it is served.
+struct Call<'h> {
+    host: &'h HostSide,
+    handle: u32,
+    args: [u64; 6],
+    segments: SmallVec<[Segment; 8]>,
+}
+
+type Outcome = Result<u64, Errno>;
+
+impl HostSide {
+    /// A host side over `memory` with no handles yet.
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        poller: Arc<Poller>,
+        replies: Arc<Replies>,
+        store: Option<Store>,
+    ) -> Result<HostSide, Errno> {
+        use rustix::fs::{Mode, OFlags};
+        let proc_fd =
+            rustix::fs::open("/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(HostSide { memory, handles: Table::new(), poller, replies, store, proc_fd })
+    }
+
+    /// Serves `call`: fills in `ret`, and `args` where the operation has results there.
+    pub fn call(&self, call: &mut HostCall) {
+        call.ret = match self.serve(call) {
+            Ok(value) => i64::try_from(value).unwrap_or(i64::from(-libc::EOVERFLOW)),
+            Err(errno) => -i64::from(errno.raw_os_error()),
+        };
+    }
+
+    fn serve(&self, call: &mut HostCall) -> Outcome {
+        let op = Op::from_u32(call.op).ok_or(Errno::NOSYS)?;
+        let segments = self.segments(call.segs, call.seg_count)?;
+        let mut request = Call { host: self, handle: call.handle, args: call.args, segments };
+        let outcome = request.dispatch(op);
+        tracing::trace!(?op, handle = request.handle, ?outcome, "host call");
+        call.args = request.args;
+        outcome
+    }
+
+    fn segments(&self, table: Gpa, count: u32) -> Result<SmallVec<[Segment; 8]>, Errno> {
+        if count > MAX_SEGMENTS {
+            return Err(Errno::INVAL);
+        }
+        const SIZE: usize = size_of::<Segment>();
+        let bytes = count as usize * SIZE;
+        // The segment table must be RAM: one that a file's truncation takes away makes no sense.
+        let range = self.memory.ram_slice(table, bytes as u64).ok_or(Errno::FAULT)?;
+        let mut raw: SmallVec<[u8; 8 * SIZE]> = SmallVec::from_elem(0, bytes);
+        range.read(&mut raw)?;
+        let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
+        Ok(raw.chunks_exact(SIZE).map(|s| Segment { gpa: Gpa(word(&s[..8])), len: word(&s[8..]) }).collect())
+    }
+
+    /// Registers a descriptor that the caller of the sandbox supplied as directory or file to mount.
+    pub fn add_mount(&self, fd: OwnedFd) -> Result<u32, Errno> {
+        self.handles.insert(Object::mount(fd)?)
+    }
+
+    /// Registers a descriptor that serves as standard input, output or error.
+    pub fn add_stdio(&self, fd: OwnedFd) -> Result<u32, Errno> {
+        self.handles.insert(Object::stdio(fd, &self.proc_fd)?)
+    }
+
+    /// Gives up a handle.
+    pub fn close(&self, handle: u32) -> Result<(), Errno> {
+        let object = self.handles.remove(handle).ok_or(Errno::BADF)?;
+        if object.watched() {
+            self.poller.unwatch(object.fd().as_fd());
+        }
+        Ok(())
+    }
+}
+
+impl<'h> Call<'h> {
+    fn dispatch(&mut self, op: Op) -> Outcome {
+        match op {
+            Op::Open => self.open(),
+            Op::Create => self.create(),
+            Op::Close => self.host.close(self.handle).map(|()| 0),
+            Op::Read => self.read(),
+            Op::Write => self.write(),
+            Op::Truncate => self.truncate(),
+            Op::Allocate => self.allocate(),
+            Op::Sync => self.sync(),
+            Op::Lock => self.lock(),
+            Op::StatPath => self.stat_path(),
+            Op::Stat => self.stat(),
+            Op::StatFs => self.stat_fs(),
+            Op::SetAttr => self.set_attr(),
+            Op::GetXattr => self.get_xattr(),
+            Op::SetXattr => self.set_xattr(),
+            Op::ListXattr => self.list_xattr(),
+            Op::RemoveXattr => self.remove_xattr(),
+            Op::ReadDir => self.read_dir(),
+            Op::ReadLink => self.read_link(),
+            Op::MkDir => self.mkdir(),
+            Op::MkNod => self.mknod(),
+            Op::SymLink => self.symlink(),
+            Op::Link => self.link(),
+            Op::Rename => self.rename(),
+            Op::Unlink => self.unlink(),
+            Op::WindowMap => self.window_map(),
+            Op::WindowDrop => self.window_drop(),
+            Op::WindowsRelease => self.windows_release(),
+            Op::TtyIoctl => self.tty_ioctl(),
+            Op::Socket => self.socket(),
+            Op::Bind => self.bind(),
+            Op::Connect => self.connect(),
+            Op::Listen => self.listen(),
+            Op::Accept => self.accept(),
+            Op::Send => self.send(),
+            Op::Recv => self.recv(),
+            Op::Shutdown => self.shutdown(),
+            Op::GetSockOpt => self.get_sockopt(),
+            Op::SetSockOpt => self.set_sockopt(),
+            Op::GetSockName => self.socket_name(false),
+            Op::GetPeerName => self.socket_name(true),
+            Op::SockIoctl => self.sock_ioctl(),
+            Op::Watch => self.watch(),
+            Op::Poll => self.poll(),
+            Op::Committed => self.committed(),
+            Op::Random => self.random(),
+            Op::Log => self.log(),
+            Op::ControlReply => self.control_reply(),
+            Op::Exit => self.exit(),
+            Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => self.store_call(op),
+        }
+    }
+
+    fn object(&self) -> Result<Arc<Object>, Errno> {
+        if self.handle == NO_HANDLE {
+            return Err(Errno::BADF);
+        }
+        self.host.handles.get(self.handle).ok_or(Errno::BADF)
+    }
+
+    /// Segment `index`, checked.
+    fn range(&self, index: usize) -> Result<GuestRange<'h>, Errno> {
+        let s = self.segments.get(index).ok_or(Errno::INVAL)?;
+        self.host.memory.slice(s.gpa, s.len).ok_or(Errno::FAULT)
+    }
+
+    /// Segments from `index` on, checked.
+    fn ranges(&self, index: usize) -> Result<Ranges<'h>, Errno> {
+        self.host.memory.ranges(self.segments.get(index..).ok_or(Errno::INVAL)?)
+    }
+
+    /// Segment `index` as a path.
+    fn path(&self, index: usize) -> Result<GuestPath, Errno> {
+        GuestPath::read(self.range(index)?)
+    }
+
+    /// Copies `bytes` to segment `index`, whole; EINVAL when it is too small.
+    fn put(&self, index: usize, bytes: &[u8]) -> Outcome {
+        let range = self.range(index)?;
+        if range.len() < bytes.len() {
+            return Err(Errno::INVAL);
+        }
+        range.write(bytes)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Argument `index` as a 32-bit number; EINVAL when it is larger.
+    fn arg32(&self, index: usize) -> Result<u32, Errno> {
+        u32::try_from(self.args[index]).map_err(|_| Errno::INVAL)
+    }
+
+    /// Argument `index` as a C int, sign taken from its low 32 bits.
+    fn arg_int(&self, index: usize) -> i32 {
+        self.args[index] as u32 as i32
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! The swap store: pages of guest memory that lie on the host's disk while the sandbox sleeps.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use qlib::Gpa;
+use qlib::host::{Op, Segment};
+use rustix::io::Errno;
+
+use super::super::memory::{GuestMemory, sys};
+use super::{Call, Outcome};
+use crate::store::populate::{self, MappedRam};
+use crate::store::{PageMemory, Store, StoreError};
+
+/// Slots in one SwapFree.
+const MAX_SLOTS: usize = 1 << 20;
+
+impl PageMemory for GuestMemory {
+    fn write_out(&self, from: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
+        Ok(sys::write(file, &self.ranges(from)?, Some(offset), 0)?)
+    }
+
+    fn read_in(&self, to: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
+        Ok(sys::read(file, &self.ranges(to)?, Some(offset), 0)?)
+    }
+
+    fn copy_out(&self, from: Gpa, to: &mut [u8]) -> io::Result<()> {
+        Ok(self.read(from, to)?)
+    }
+
+    fn copy_in(&self, to: Gpa, from: &[u8]) -> io::Result<()> {
+        Ok(self.write(to, from)?)
+    }
+
+    fn populate(&self, ranges: &[Segment]) {
+        let ram = MappedRam { base: self.base() as usize, bytes: self.ram_bytes() };
+        populate::populate(ram, ranges);
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn store_call(&mut self, op: Op) -> Outcome {
+        let host = self.host;
+        let store = host.store.as_ref().ok_or(Errno::NOSYS)?;
+        let result = match op {
+            Op::SwapOut => return self.swap_out(store),
+            Op::SwapIn => {
+                let [frame] = self.segments[..] else { return Err(Errno::INVAL) };
+                if frame.len != qlib::PAGE_SIZE || !frame.gpa.is_page_aligned() {
+                    return Err(Errno::INVAL);
+                }
+                self.ram_only()?;
+                store.swap_in(&*host.memory, self.args[0], frame.gpa)
+            }
+            Op::SwapFree => {
+                let bytes = self.range(0)?.to_vec(MAX_SLOTS * 8)?;
+                let (slots, rest) = bytes.as_chunks::<8>();
+                if !rest.is_empty() {
+                    return Err(Errno::INVAL);
+                }
+                let slots: Vec<u64> = slots.iter().map(|b| u64::from_le_bytes(*b)).collect();
+                store.swap_free(&slots)
+            }
+            Op::ReapOut => {
+                self.ram_only()?;
+                match self.args[0] {
+                    0 => store.reap_begin(),
+                    1 => store.reap_append(&*host.memory, &self.segments),
+                    2 => store.reap_end(),
+                    _ => return Err(Errno::INVAL),
+                }
+            }
+            Op::ReapIn => {
+                self.ram_only()?;
+                store.reap_in(&*host.memory, self.args[0], &self.segments)
+            }
+            _ => {
+                let s = store.stat();
+                self.args[..5].copy_from_slice(&[
+                    s.swap_pages,
+                    s.swap_disk_bytes,
+                    s.reap_pages,
+                    s.reap_disk_bytes,
+                    s.quota_bytes,
+                ]);
+                Ok(())
+            }
+        };
+        result.map(|()| 0).map_err(told)
+    }
+
+    fn swap_out(&self, store: &Store) -> Outcome {
+        self.ram_only()?;
+        let pages: u64 = self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
+        let bytes = pages.checked_mul(8).ok_or(Errno::INVAL)?;
+        let to = self.host.memory.ram_slice(Gpa(self.args[0]), bytes).ok_or(Errno::FAULT)?;
+        let slots = store.swap_out(&*self.host.memory, &self.segments).map_err(told)?;
+        let numbers: Vec<u8> = slots.iter().flat_map(|s| s.to_le_bytes()).collect();
+        if let Err(e) = to.write(&numbers) {
+            // The guest does not learn the numbers, so nobody else would ever free them.
+            store.swap_free(&slots).ok();
+            return Err(e);
+        }
+        Ok(slots.len() as u64)
+    }
+
+    /// EFAULT unless every segment lies in RAM: what is in a window has its place on disk already.
+    fn ram_only(&self) -> Result<(), Errno> {
+        let inside = |s: &Segment| self.host.memory.ram_slice(s.gpa, s.len).is_some();
+        if self.segments.iter().all(inside) { Ok(()) } else { Err(Errno::FAULT) }
+    }
+}
+
+/// The guest learns the errno, the log the whole story.
+fn told(error: StoreError) -> Errno {
+    tracing::warn!("{error}");
+    Errno::from_raw_os_error(error.errno())
+}

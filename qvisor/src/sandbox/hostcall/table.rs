@@ -1,0 +1,195 @@
+//! Handles: small numbers that name the host's objects to the guest.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// The most handles a sandbox may hold. The host's own limit on descriptors usually comes first.
+const MAX_HANDLES: usize = 1 << 20;
+
+/// What stands behind a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory. `nodev`: its mount does not let device nodes be opened.
+    Dir {
+        /// See above.
+        nodev: bool,
+    },
+    /// A regular file.
+    File,
+    /// An O_PATH descriptor of something that is not a directory.
+    Path,
+    /// A pipe, terminal or other stream device given as standard input, output or error.
+    Stream {
+        /// The descriptor has an open file description of our own, set to O_NONBLOCK.
+        nonblocking: bool,
+        /// It is a terminal.
+        tty: bool,
+    },
+    /// A socket given as standard input, output or error; of any family.
+    StdioSocket,
+    /// A socket that the guest made.
+    Socket {
+        /// AF_*.
+        domain: i32,
+    },
+}
+
+/// A host object.
+#[derive(Debug)]
+pub struct Object {
+    fd: Arc<OwnedFd>,
+    kind: Kind,
+    watched: AtomicBool,
+}
+
+impl Object {
+    /// An object of a known kind.
+    pub fn new(fd: OwnedFd, kind: Kind) -> Object {
+        Object { fd: Arc::new(fd), kind, watched: AtomicBool::new(false) }
+    }
+
+    /// A directory or file that the container mounts. EINVAL for anything else.
+    pub fn mount(fd: OwnedFd) -> Result<Object, Errno> {
+        let kind = match file_type(fd.as_fd())? {
+            FileType::Directory => Kind::Dir { nodev: is_nodev(fd.as_fd()) },
+            // Devices may be mounted too: opening them is refused by the file operations.
+            _ => Kind::Path,
+        };
+        Ok(Object::new(fd, kind))
+    }
+
+    /// A standard stream. Its open file description may be shared with the user's shell, whose O_NONBLOCK must stay as it
+    /// is: where possible the object behind it is opened anew, for ourselves.
+    pub fn stdio(fd: OwnedFd, proc_fd: &OwnedFd) -> Result<Object, Errno> {
+        let kind = match file_type(fd.as_fd())? {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir { nodev: false },
+            FileType::Socket => Kind::StdioSocket,
+            FileType::Fifo | FileType::CharacterDevice => {
+                let tty = rustix::termios::isatty(&fd);
+                return Ok(match reopen_stream(&fd, proc_fd) {
+                    Some(own) => Object::new(own, Kind::Stream { nonblocking: true, tty }),
+                    None => Object::new(fd, Kind::Stream { nonblocking: false, tty }),
+                });
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(Object::new(fd, kind))
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// The descriptor, borrowed.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether the event loop watches it.
+    pub fn watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
+    }
+
+    /// Notes that the event loop watches it.
+    pub fn set_watched(&self) {
+        self.watched.store(true, Ordering::Release);
+    }
+}
+
+/// The type of the file behind a descriptor.
+pub fn file_type(fd: BorrowedFd<'_>) -> Result<FileType, Errno> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
+}
+
+/// Whether the mount a descriptor lies on refuses to open device nodes.
+pub fn is_nodev(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::NODEV))
+}
+
+fn reopen_stream(fd: &OwnedFd, proc_fd: &OwnedFd) -> Option<OwnedFd> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    // To open /dev/ptmx (5, 2) is to make a new pseudoterminal.
+    if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && rustix::fs::major(stat.st_rdev) == 5
+        && rustix::fs::minor(stat.st_rdev) == 2
+    {
+        return None;
+    }
+    let mode = rustix::fs::fcntl_getfl(fd).ok()? & OFlags::RWMODE;
+    reopen(fd.as_fd(), proc_fd, mode | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).ok()
+}
+
+/// Opens what `fd` refers to anew.
+pub fn reopen(fd: BorrowedFd<'_>, proc_fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    use std::os::fd::AsRawFd;
+    rustix::fs::openat(proc_fd, fd.as_raw_fd().to_string(), flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    objects: Vec<Option<Arc<Object>>>,
+    free: Vec<u32>,
+}
+
+/// The handle table.
+#[derive(Debug, Default)]
+pub struct Table {
+    slots: RwLock<Slots>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new() -> Table {
+        Table::default()
+    }
+
+    /// Gives `object` a handle; EMFILE when there are too many.
+    pub fn insert(&self, object: Object) -> Result<u32, Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let object = Some(Arc::new(object));
+        if let Some(handle) = slots.free.pop() {
+            slots.objects[handle as usize] = object;
+            return Ok(handle);
+        }
+        if slots.objects.len() >= MAX_HANDLES {
+            return Err(Errno::MFILE);
+        }
+        slots.objects.push(object);
+        Ok(slots.objects.len() as u32 - 1)
+    }
+
+    /// The object behind `handle`.
+    pub fn get(&self, handle: u32) -> Option<Arc<Object>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).objects.get(handle as usize)?.clone()
+    }
+
+    /// Takes the object away from `handle`.
+    pub fn remove(&self, handle: u32) -> Option<Arc<Object>> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let object = slots.objects.get_mut(handle as usize)?.take()?;
+        slots.free.push(handle);
+        Some(object)
+    }
+
+    /// Handles in use.
+    pub fn len(&self) -> usize {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.objects.len() - slots.free.len()
+    }
+
+    /// Whether no handle is in use.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,74 @@
+//! Terminals given as standard streams, and the readiness of any handle.
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::super::memory::sys::{self, Direction, IOCTLS};
+use super::file::poll_now;
+use super::table::Kind;
+use super::{Call, Outcome};
+
+impl Call<'_> {
+    pub(super) fn tty_ioctl(&mut self) -> Outcome {
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::Stream { .. }) {
+            return Err(Errno::NOTTY);
+        }
+        // SIOC* commands (0x89xx) are for sockets.
+        if self.args[0] >> 8 == 0x89 {
+            return Err(Errno::NOTTY);
+        }
+        self.plain_ioctl(&object)
+    }
+
+    /// An ioctl of the known list, with seg0 as its argument.
+    pub(super) fn plain_ioctl(&self, object: &super::Object) -> Outcome {
+        let command = self.args[0];
+        let (_, size, direction) = IOCTLS.iter().find(|(c, ..)| *c == command).ok_or(Errno::NOTTY)?;
+        let range = self.range(0)?;
+        if range.len() < *size {
+            return Err(Errno::INVAL);
+        }
+        let mut argument = vec![0; *size];
+        if *direction != Direction::Out {
+            range.read(&mut argument)?;
+        }
+        let ret = sys::ioctl(object.as_fd(), command, &mut argument)?;
+        if *direction != Direction::In {
+            range.write(&argument)?;
+        }
+        Ok(ret as u64)
+    }
+
+    pub(super) fn watch(&mut self) -> Outcome {
+        let object = self.object()?;
+        let token = self.args[0];
+        match object.kind() {
+            // Always ready, and epoll(7) does not take them.
+            Kind::File | Kind::Dir { .. } | Kind::Path => {
+                self.host.poller.post_ready(token, (libc::EPOLLIN | libc::EPOLLOUT) as u32)?;
+            }
+            _ => match self.host.poller.watch(object.as_fd(), token) {
+                // A device that does not poll, such as /dev/null.
+                Err(Errno::PERM) => {
+                    self.host.poller.post_ready(token, (libc::EPOLLIN | libc::EPOLLOUT) as u32)?;
+                }
+                other => {
+                    other?;
+                    object.set_watched();
+                }
+            },
+        }
+        Ok(0)
+    }
+
+    pub(super) fn poll(&mut self) -> Outcome {
+        let object = self.object()?;
+        if object.kind() == Kind::Path {
+            return Err(Errno::BADF);
+        }
+        // POLL* and EPOLL* have the same values.
+        let wanted = PollFlags::IN | PollFlags::OUT | PollFlags::PRI | PollFlags::RDHUP;
+        poll_now(&object, wanted).map(|f| u64::from(f.bits()))
+    }
+}

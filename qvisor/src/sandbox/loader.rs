@@ -1,0 +1,257 @@
+//! Puts the kernel image into guest memory: copies its segments, relocates it, sets the protection of its pages, and
+//! lays out what follows it (boot information, mailbox, free memory).
+
+use std::io::Cursor;
+use std::os::fd::AsFd;
+
+use linux_loader::loader::KernelLoader;
+use linux_loader::loader::elf::Elf;
+use object::Endianness;
+use object::elf;
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela};
+use qlib::{Gpa, PAGE_SIZE};
+use vm_memory::GuestAddress;
+
+use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT};
+
+/// Guest physical address at which the image's ELF address 0 lies. Not 0, so that a null physical address is a bug
+/// that shows.
+pub const IMAGE_START: Gpa = Gpa(2 << 20);
+/// Size of the buffer for control requests, in bytes; more than the longest frame.
+pub const MAILBOX_BYTES: u64 = 256 << 10;
+/// No kernel image is larger, in bytes of memory.
+const MAX_IMAGE_BYTES: u64 = 64 << 20;
+
+/// Page aligned, so that its pages can be mapped from the binary's own file.
+#[repr(C, align(4096))]
+struct Aligned<T: ?Sized>(T);
+
+static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/qkernel.elf")));
+
+/// The image that was built with this binary.
+pub fn embedded_image() -> &'static [u8] {
+    &IMAGE.0
+}
+
+/// Maps what is never written of the embedded image from this binary's own file: one copy for all sandboxes of the host
+/// (section 3.5 of the paper). Best effort: without it, each has a copy.
+fn share_embedded(memory: &GuestMemory, image: &[u8], segments: &[Segment], endian: Endianness) {
+    if !std::ptr::eq(image.as_ptr(), IMAGE.0.as_ptr()) {
+        return;
+    }
+    let Some((file, image_offset)) = own_file(image.as_ptr() as u64) else { return };
+    for segment in loads(segments, endian).filter(|s| !s.p_flags(endian).contains(elf::PF_W)) {
+        let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
+        let start = segment.p_vaddr(endian) - skew;
+        let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
+        let Some(offset) = (image_offset + segment.p_offset(endian)).checked_sub(skew) else { continue };
+        if offset % PAGE_SIZE != 0 {
+            continue;
+        }
+        let executable = segment.p_flags(endian).contains(elf::PF_X);
+        if let Err(error) = memory.share(IMAGE_START + start, len, executable, file.as_fd(), offset) {
+            tracing::warn!("the kernel image is not shared with other sandboxes: {error}");
+        }
+    }
+}
+
+/// The file that this process maps at `address`, and the offset of that byte in it.
+fn own_file(address: u64) -> Option<(std::fs::File, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let offset = maps.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let (start, end) = (hex(start)?, hex(end)?);
+        let offset = hex(fields.nth(1)?)?;
+        (start <= address && address < end).then_some(offset + (address - start))
+    })?;
+    Some((std::fs::File::open("/proc/self/exe").ok()?, offset))
+}
+
+/// Where everything lies after loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedKernel {
+    /// The entry point.
+    pub entry: Gpa,
+    /// End (exclusive) of the image.
+    pub image_end: Gpa,
+    /// Where the boot information goes; one page.
+    pub boot_info: Gpa,
+    /// Where control requests go; [`MAILBOX_BYTES`].
+    pub mailbox: Gpa,
+    /// First 4 MiB-aligned address after all of it.
+    pub free_start: Gpa,
+}
+
+/// Why an image was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LoaderError {
+    /// This binary was built without one.
+    #[error("this binary was built without a kernel image (QUARK_KERNEL_IMAGE=none)")]
+    NoImage,
+    /// It is not what it should be.
+    #[error("bad kernel image: {0}")]
+    Bad(&'static str),
+    /// It does not parse.
+    #[error("bad kernel image: {0}")]
+    Parse(#[from] object::read::Error),
+    /// The loader could not copy it.
+    #[error("cannot load the kernel image: {0}")]
+    Copy(#[from] linux_loader::loader::Error),
+    /// Guest memory failed.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The host refused.
+    #[error("cannot set up the kernel image: {0}")]
+    Host(#[from] rustix::io::Errno),
+    /// RAM is too small.
+    #[error("guest RAM of {0} bytes is too small for the kernel")]
+    NoRoom(u64),
+}
+
+type Header = elf::FileHeader64<Endianness>;
+type Segment = elf::ProgramHeader64<Endianness>;
+
+/// Loads `image`.
+pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, LoaderError> {
+    if image.is_empty() {
+        return Err(LoaderError::NoImage);
+    }
+    let header = Header::parse(image)?;
+    let endian = header.endian()?;
+    check_header(header, endian)?;
+    let segments = header.program_headers(endian, image)?;
+    let image_bytes = check_segments(segments, endian)?;
+
+    let image_end = IMAGE_START + image_bytes.next_multiple_of(PAGE_SIZE);
+    let boot_info = image_end;
+    let mailbox = boot_info + PAGE_SIZE;
+    let free_start = Gpa((mailbox.0 + MAILBOX_BYTES).next_multiple_of(RAM_UNIT));
+    if free_start.0 + RAM_UNIT > memory.ram_bytes() {
+        return Err(LoaderError::NoRoom(memory.ram_bytes()));
+    }
+
+    let ram = memory.vm_memory()?;
+    Elf::load(&ram, Some(GuestAddress(IMAGE_START.0)), &mut Cursor::new(image), None)?;
+    drop(ram);
+    relocate(memory, image, segments, endian, image_bytes)?;
+    for segment in loads(segments, endian) {
+        let flags = segment.p_flags(endian);
+        let protection = match (flags.contains(elf::PF_W), flags.contains(elf::PF_X)) {
+            (true, _) => Protection::ReadWrite,
+            (false, true) => Protection::ReadExec,
+            (false, false) => Protection::Read,
+        };
+        protect(memory, segment.p_vaddr(endian), segment.p_memsz(endian), protection)?;
+    }
+    for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO) {
+        // The linker pads it to whole pages; a page that it does not fill stays writable.
+        let start = segment.p_vaddr(endian) & !(PAGE_SIZE - 1);
+        let end = (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1);
+        protect(memory, start, end.saturating_sub(start), Protection::Read)?;
+    }
+    share_embedded(memory, image, segments, endian);
+    Ok(LoadedKernel { entry: IMAGE_START + header.e_entry(endian), image_end, boot_info, mailbox, free_start })
+}
+
+fn protect(memory: &GuestMemory, vaddr: u64, bytes: u64, protection: Protection) -> Result<(), LoaderError> {
+    let start = vaddr & !(PAGE_SIZE - 1);
+    let end = (vaddr + bytes).next_multiple_of(PAGE_SIZE);
+    Ok(memory.protect(IMAGE_START + start, end - start, protection)?)
+}
+
+fn check_header(header: &Header, endian: Endianness) -> Result<(), LoaderError> {
+    if !header.is_little_endian() || header.e_machine(endian) != elf::EM_X86_64 {
+        return Err(LoaderError::Bad("it is not for x86-64"));
+    }
+    if header.e_type(endian) != elf::ET_DYN {
+        return Err(LoaderError::Bad("it is not position independent"));
+    }
+    Ok(())
+}
+
+fn loads(segments: &[Segment], endian: Endianness) -> impl Iterator<Item = &Segment> {
+    segments.iter().filter(move |s| s.p_type(endian) == elf::PT_LOAD)
+}
+
+/// Checks the segments; the size of the image in memory.
+fn check_segments(segments: &[Segment], endian: Endianness) -> Result<u64, LoaderError> {
+    let mut end = 0u64;
+    for s in segments {
+        match s.p_type(endian) {
+            elf::PT_INTERP => return Err(LoaderError::Bad("it wants a dynamic loader")),
+            elf::PT_TLS => return Err(LoaderError::Bad("it has thread-local storage")),
+            _ => {}
+        }
+        let stop = s.p_vaddr(endian).checked_add(s.p_memsz(endian)).filter(|e| *e <= MAX_IMAGE_BYTES);
+        let stop = stop.ok_or(LoaderError::Bad("a segment lies too high"))?;
+        if s.p_type(endian) != elf::PT_LOAD {
+            continue;
+        }
+        let flags = s.p_flags(endian);
+        if flags.contains(elf::PF_W) && flags.contains(elf::PF_X) {
+            return Err(LoaderError::Bad("a segment is both writable and executable"));
+        }
+        if s.p_vaddr(endian) & !(PAGE_SIZE - 1) < end.next_multiple_of(PAGE_SIZE) && end != 0 {
+            return Err(LoaderError::Bad("segments share a page or are out of order"));
+        }
+        if s.p_paddr(endian) != s.p_vaddr(endian) || s.p_filesz(endian) > s.p_memsz(endian) {
+            return Err(LoaderError::Bad("a segment's addresses or sizes disagree"));
+        }
+        end = stop;
+    }
+    if end == 0 { Err(LoaderError::Bad("it has nothing to load")) } else { Ok(end) }
+}
+
+/// Applies the relocations. A static position-independent image has only those that add the base.
+fn relocate(
+    memory: &GuestMemory,
+    image: &[u8],
+    segments: &[Segment],
+    endian: Endianness,
+    image_bytes: u64,
+) -> Result<(), LoaderError> {
+    let mut table = 0;
+    let mut table_bytes = 0;
+    for segment in segments {
+        for entry in segment.dynamic(endian, image)?.unwrap_or_default() {
+            match entry.d_tag(endian) {
+                elf::DT_RELA => table = entry.d_val(endian),
+                elf::DT_RELASZ => table_bytes = entry.d_val(endian),
+                elf::DT_NEEDED => return Err(LoaderError::Bad("it needs a shared library")),
+                elf::DT_REL | elf::DT_JMPREL | elf::DT_RELR => {
+                    return Err(LoaderError::Bad("it has relocations of an unknown form"));
+                }
+                _ => {}
+            }
+        }
+    }
+    if table_bytes == 0 {
+        return Ok(());
+    }
+    let bytes = loads(segments, endian)
+        .find_map(|s| s.data_range(endian, image, table, table_bytes).transpose())
+        .transpose()
+        .map_err(|()| LoaderError::Bad("a segment lies outside the file"))?
+        .ok_or(LoaderError::Bad("its relocations lie outside its segments"))?;
+    let count = bytes.len() / size_of::<elf::Rela64<Endianness>>();
+    let (entries, _) = object::pod::slice_from_bytes::<elf::Rela64<Endianness>>(bytes, count)
+        .map_err(|()| LoaderError::Bad("its relocations are misaligned"))?;
+    let base = memory.base() + IMAGE_START.0;
+    for entry in entries {
+        if entry.r_type(endian, false) != elf::R_X86_64_RELATIVE || entry.r_sym(endian, false) != 0 {
+            return Err(LoaderError::Bad("it has a relocation other than R_X86_64_RELATIVE"));
+        }
+        let offset = entry.r_offset(endian);
+        if offset.checked_add(8).is_none_or(|end| end > image_bytes) {
+            return Err(LoaderError::Bad("a relocation lies outside the image"));
+        }
+        let value = base.wrapping_add_signed(entry.r_addend(endian));
+        memory.write(IMAGE_START + offset, &value.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

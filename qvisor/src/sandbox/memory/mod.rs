@@ -1,0 +1,405 @@
+//! Guest physical memory: one sparse memfd for RAM, and above it *file windows*, ranges behind which host files are
+//! mapped. Both lie in one linear mapping of the sandbox process, so that kernel virtual address = base + guest
+//! physical address.
+//!
+//! This room and `platform/` are the only ones of the VMM that may use `unsafe`: everything that turns a guest
+//! physical address into a pointer, or hands such a pointer to the host kernel, lives here behind checked types.
+#![allow(unsafe_code)]
+
+pub mod copy;
+pub mod ops;
+pub mod sys;
+mod windows;
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use qlib::host::Segment;
+use qlib::{Frames, Gpa, PAGE_SIZE};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
+
+pub use windows::WindowError;
+use windows::WindowTable;
+
+use crate::platform::GuestPhys;
+
+/// Where the linear mapping of guest physical memory begins in the sandbox process. Low enough to leave the host's own
+/// mappings alone, high enough to be clear of any executable.
+pub const GUEST_BASE: u64 = 0x1000_0000_0000;
+/// RAM comes in units of this many bytes (one block of the page allocator).
+pub const RAM_UNIT: u64 = 4 << 20;
+/// Address space set aside for file windows, in bytes.
+pub const WINDOW_POOL_BYTES: u64 = 1 << 40;
+
+/// The shape of guest physical memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Where to map it; `None` lets the host choose.
+    pub base: Option<u64>,
+    /// Bytes of RAM: a multiple of [`RAM_UNIT`], at least one.
+    pub ram_bytes: u64,
+    /// Bytes of address space for file windows; page aligned.
+    pub window_bytes: u64,
+}
+
+/// Why guest memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The size is zero, too large or not a multiple of 4 MiB.
+    #[error("guest RAM of {0} bytes is not a positive multiple of 4 MiB")]
+    BadSize(u64),
+    /// The host refused.
+    #[error("cannot {what}: {source}")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Memory protection of a range of the sandbox process' own mapping of RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Readable.
+    Read,
+    /// Readable and executable.
+    ReadExec,
+    /// Readable and writable.
+    ReadWrite,
+}
+
+/// Guest physical memory, as the sandbox process sees it.
+#[derive(Debug)]
+pub struct GuestMemory {
+    base: usize,
+    ram_bytes: u64,
+    window_bytes: u64,
+    memfd: Arc<OwnedFd>,
+    windows: Mutex<WindowTable>,
+}
+
+/// A checked range of guest memory in the sandbox process' address space. Its bytes change under our feet, and those of
+/// a window may be missing: they are only reached through [`copy`] or by the host kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestRange<'m> {
+    addr: usize,
+    len: usize,
+    memory: PhantomData<&'m GuestMemory>,
+}
+
+/// The ranges of one scatter/gather operation.
+pub type Ranges<'m> = SmallVec<[GuestRange<'m>; 8]>;
+
+fn host(what: &'static str) -> impl FnOnce(io::Error) -> MemoryError {
+    move |source| MemoryError::Host { what, source }
+}
+
+impl GuestMemory {
+    /// Makes guest memory: nothing of it is committed yet.
+    pub fn new(layout: Layout) -> Result<GuestMemory, MemoryError> {
+        let Layout { base, ram_bytes, window_bytes } = layout;
+        if ram_bytes == 0 || !ram_bytes.is_multiple_of(RAM_UNIT) || ram_bytes > 1 << 44 {
+            return Err(MemoryError::BadSize(ram_bytes));
+        }
+        let memfd = sys::memfd(c"quark-ram", ram_bytes).map_err(host("make the memory file for guest RAM"))?;
+        let total = ram_bytes
+            .checked_add(window_bytes)
+            .filter(|t| t.is_multiple_of(PAGE_SIZE))
+            .and_then(|t| usize::try_from(t).ok())
+            .ok_or(MemoryError::BadSize(ram_bytes))?;
+        let base = sys::reserve(base, total, RAM_UNIT as usize).map_err(host("reserve guest address space"))?;
+        let memory = GuestMemory {
+            base,
+            ram_bytes,
+            window_bytes,
+            memfd: Arc::new(memfd),
+            windows: Mutex::new(WindowTable::new(Gpa(ram_bytes), window_bytes)),
+        };
+        // SAFETY: [base, base + total) was just reserved for this object and nothing refers into it yet.
+        unsafe { sys::map_fixed(memory.base, ram_bytes as usize, true, memory.memfd.as_fd(), 0) }
+            .map_err(host("map guest RAM"))?;
+        copy::install_handlers(memory.base, total).map_err(host("install the memory fault handlers"))?;
+        Ok(memory)
+    }
+
+    /// The address in the sandbox process at which guest physical address 0 lies.
+    pub fn base(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// RAM as the type that rust-vmm crates take. It must not outlive this object.
+    pub fn vm_memory(&self) -> Result<GuestMemoryMmap<()>, MemoryError> {
+        let invalid = |e: &dyn std::fmt::Display| MemoryError::Host {
+            what: "describe guest RAM",
+            source: io::Error::other(e.to_string()),
+        };
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        // SAFETY: RAM is mapped at `base` for `ram_bytes` bytes with these attributes; the region does not own the mapping.
+        let region = unsafe { MmapRegion::build_raw(self.base as *mut u8, self.ram_bytes as usize, prot, flags) }
+            .map_err(|e| invalid(&e))?;
+        let region = GuestRegionMmap::new(region, GuestAddress(0)).ok_or_else(|| invalid(&"it overflows"))?;
+        GuestMemoryMmap::from_regions(vec![region]).map_err(|e| invalid(&e))
+    }
+
+    /// Bytes of RAM.
+    pub fn ram_bytes(&self) -> u64 {
+        self.ram_bytes
+    }
+
+    /// The memory file behind RAM; offset = guest physical address.
+    pub fn memfd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    /// The range `[gpa, gpa+len)`, if it lies wholly in RAM or wholly in the window area. Zero length is in range
+    /// wherever its start is.
+    pub fn slice(&self, gpa: Gpa, len: u64) -> Option<GuestRange<'_>> {
+        let end = gpa.0.checked_add(len)?;
+        let total = self.ram_bytes + self.window_bytes;
+        if end > total || (gpa.0 < self.ram_bytes && end > self.ram_bytes) {
+            return None;
+        }
+        Some(GuestRange { addr: self.base + gpa.0 as usize, len: len as usize, memory: PhantomData })
+    }
+
+    /// The range `[gpa, gpa+len)` if it lies in RAM.
+    pub fn ram_slice(&self, gpa: Gpa, len: u64) -> Option<GuestRange<'_>> {
+        let end = gpa.0.checked_add(len)?;
+        if end > self.ram_bytes { None } else { self.slice(gpa, len) }
+    }
+
+    /// The guest physical address of `len` bytes at `addr` of the sandbox process, if they lie in RAM.
+    pub fn gpa_of(&self, addr: usize, len: u64) -> Option<Gpa> {
+        let gpa = (addr as u64).checked_sub(self.base as u64)?;
+        self.ram_slice(Gpa(gpa), len).map(|_| Gpa(gpa))
+    }
+
+    /// The ranges of `segments`; EFAULT when one is outside guest memory.
+    pub fn ranges(&self, segments: &[Segment]) -> Result<Ranges<'_>, Errno> {
+        segments.iter().map(|s| self.slice(s.gpa, s.len).ok_or(Errno::FAULT)).collect()
+    }
+
+    /// Copies guest memory at `gpa` to `out`; EFAULT when it is outside or has no memory behind it.
+    pub fn read(&self, gpa: Gpa, out: &mut [u8]) -> Result<(), Errno> {
+        self.slice(gpa, out.len() as u64).ok_or(Errno::FAULT)?.read(out)
+    }
+
+    /// Copies `bytes` to guest memory at `gpa`; EFAULT as [`GuestMemory::read`].
+    pub fn write(&self, gpa: Gpa, bytes: &[u8]) -> Result<(), Errno> {
+        self.slice(gpa, bytes.len() as u64).ok_or(Errno::FAULT)?.write(bytes)
+    }
+
+    /// Gives the memory of `frames` back to the host; they read as zeros afterwards. EINVAL when a range is not RAM.
+    /// Neighbouring ranges that follow each other in the list are given back in one call.
+    pub fn release(&self, frames: impl IntoIterator<Item = Frames>) -> Result<(), Errno> {
+        let mut run: Option<(u64, u64)> = None;
+        for f in frames {
+            let len = f.count.checked_mul(PAGE_SIZE).ok_or(Errno::INVAL)?;
+            if !f.start.is_page_aligned() || self.ram_slice(f.start, len).is_none() {
+                return Err(Errno::INVAL);
+            }
+            run = match run {
+                Some((start, n)) if start + n == f.start.0 => Some((start, n + len)),
+                Some((start, n)) => {
+                    sys::punch_hole(self.memfd.as_fd(), start, n)?;
+                    Some((f.start.0, len))
+                }
+                None => Some((f.start.0, len)),
+            };
+        }
+        match run {
+            Some((start, len)) => sys::punch_hole(self.memfd.as_fd(), start, len),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `each(first page, pages)` (relative to `gpa`) for every run of pages of the RAM range that holds memory of
+    /// the host, in core or in its swap. EINVAL when the range is not page-aligned RAM.
+    pub fn committed(&self, gpa: Gpa, len: u64, mut each: impl FnMut(u64, u64)) -> Result<(), Errno> {
+        if !gpa.is_page_aligned() || !len.is_multiple_of(PAGE_SIZE) || self.ram_slice(gpa, len).is_none() {
+            return Err(Errno::INVAL);
+        }
+        let end = gpa.0 + len;
+        let mut at = gpa.0;
+        while at < end {
+            // Not mincore(2): that does not see what the host has swapped out.
+            let Some(data) = sys::seek_data(self.memfd.as_fd(), at)?.filter(|d| *d < end) else { break };
+            let hole = sys::seek_hole(self.memfd.as_fd(), data)?.min(end);
+            let first = (data.max(gpa.0) - gpa.0) / PAGE_SIZE;
+            let last = (hole - gpa.0).div_ceil(PAGE_SIZE);
+            each(first, last - first);
+            at = hole.max(data + 1);
+        }
+        Ok(())
+    }
+
+    /// Bytes of host memory that RAM holds.
+    pub fn resident_bytes(&self) -> u64 {
+        rustix::fs::fstat(self.memfd.as_fd()).map(|s| (s.st_blocks as u64).saturating_mul(512)).unwrap_or(0)
+    }
+
+    /// Sets the protection of the sandbox process' own view of a page-aligned range of RAM. There is no way to make
+    /// memory both writable and executable.
+    pub fn protect(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
+        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
+        unsafe { sys::protect(range.addr, range.len, protection) }
+    }
+
+    /// Shows the sandbox process the same bytes at a page-aligned range of RAM that it shows now, but from `file`, so that every
+    /// sandbox shares one copy of them in the host's page cache; the RAM behind it goes back to the host. For what is
+    /// never written again.
+    pub fn share(&self, gpa: Gpa, len: u64, executable: bool, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
+        unsafe { sys::map_file(range.addr, range.len, executable, file, offset)? };
+        Ok(sys::punch_hole(self.memfd.as_fd(), gpa.0, len)?)
+    }
+
+    /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See [`WindowError`].
+    pub fn window_map(&self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
+        let mut windows = self.windows();
+        let gpa = windows.insert(file, offset, len, writable)?;
+        if let Err(e) = self.window_place(&windows, gpa) {
+            windows.remove(gpa);
+            return Err(WindowError::Host(e));
+        }
+        Ok(gpa)
+    }
+
+    /// Drops the window that begins at `gpa`; `false` when there is none.
+    pub fn window_drop(&self, gpa: Gpa) -> bool {
+        let mut windows = self.windows();
+        let Some(window) = windows.get(gpa) else { return false };
+        let len = window.len as usize;
+        // SAFETY: the range is a window of this object, inside its reservation.
+        let cleared = unsafe { sys::unmap_fixed(self.base + gpa.0 as usize, len) };
+        // If the host could not take the mapping away, its addresses must not be given to another window.
+        if cleared.is_ok() {
+            windows.remove(gpa);
+        }
+        true
+    }
+
+    /// Takes the host's mappings of all windows away and makes them anew, untouched: their pages leave the process,
+    /// and so do the page tables that named them.
+    pub fn windows_release(&self) -> Result<(), Errno> {
+        let windows = self.windows();
+        let mut span: Option<(u64, u64)> = None;
+        for (gpa, w) in windows.iter() {
+            span = Some((span.map_or(gpa.0, |s| s.0), gpa.0 + w.len));
+        }
+        let Some((start, end)) = span else { return Ok(()) };
+        // SAFETY: the span lies in the window area of this object's reservation.
+        unsafe { sys::unmap_fixed(self.base + start as usize, (end - start) as usize) }?;
+        let mut result = Ok(());
+        for (gpa, _) in windows.iter() {
+            if let Err(e) = self.window_place(&windows, gpa) {
+                // The window stays a hole: touching it is then a checked fault, not a crash.
+                result = Err(e);
+            }
+        }
+        result
+    }
+
+    /// Bytes of guest physical addresses that windows occupy.
+    pub fn window_bytes_mapped(&self) -> u64 {
+        self.windows().iter().map(|(_, w)| w.len).sum()
+    }
+
+    fn window_place(&self, windows: &WindowTable, gpa: Gpa) -> Result<(), Errno> {
+        let w = windows.get(gpa).ok_or(Errno::INVAL)?;
+        // SAFETY: the table hands out disjoint ranges inside the window area of this object's reservation.
+        unsafe { sys::map_fixed(self.base + gpa.0 as usize, w.len as usize, w.writable, w.file.as_fd(), w.offset) }
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+
+    fn windows(&self) -> MutexGuard<'_, WindowTable> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
+        if self.ram_slice(gpa, len).is_some() {
+            return Some((self.memfd.clone(), gpa.0));
+        }
+        let windows = self.windows();
+        let (start, w) = windows.containing(gpa)?;
+        let delta = gpa.0 - start.0;
+        if delta.checked_add(len)? > w.len {
+            return None;
+        }
+        Some((w.file.clone(), w.offset + delta))
+    }
+}
+
+impl GuestPhys for GuestMemory {
+    fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
+        self.backing(gpa, len)
+    }
+}
+
+impl Drop for GuestMemory {
+    fn drop(&mut self) {
+        let total = (self.ram_bytes + self.window_bytes) as usize;
+        // SAFETY: the reservation belongs to this object; every GuestRange borrowed from it is gone.
+        unsafe { sys::unmap(self.base, total) };
+    }
+}
+
+impl<'m> GuestRange<'m> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `len` bytes of it, or all if it is shorter.
+    pub fn truncated(self, len: usize) -> GuestRange<'m> {
+        GuestRange { len: self.len.min(len), ..self }
+    }
+
+    /// Copies the beginning of the range to `out`; EFAULT when it is shorter or memory is missing.
+    pub fn read(&self, out: &mut [u8]) -> Result<(), Errno> {
+        if out.len() > self.len {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: `out` is writable for its length; the source is guest memory, whose faults `copy` survives.
+        let left = unsafe { copy::copy(out.as_mut_ptr(), self.addr as *const u8, out.len()) };
+        if left == 0 { Ok(()) } else { Err(Errno::FAULT) }
+    }
+
+    /// Copies `bytes` to the beginning of the range; EFAULT when it is shorter or memory is missing.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
+        if bytes.len() > self.len {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: `bytes` is readable for its length; the target is guest memory, whose faults `copy` survives.
+        let left = unsafe { copy::copy(self.addr as *mut u8, bytes.as_ptr(), bytes.len()) };
+        if left == 0 { Ok(()) } else { Err(Errno::FAULT) }
+    }
+
+    /// The whole range as bytes of our own; EFAULT when memory is missing, EINVAL when longer than `limit`.
+    pub fn to_vec(&self, limit: usize) -> Result<Vec<u8>, Errno> {
+        if self.len > limit {
+            return Err(Errno::INVAL);
+        }
+        let mut bytes = vec![0; self.len];
+        self.read(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod boot_tests;

@@ -1,0 +1,286 @@
+//! The sandbox process: guest memory, the kernel image in it, the host calls it makes, and the event loop.
+//!
+//! The process that boots a sandbox is already in the container's namespaces and cgroup. It has no other thread when it
+//! boots, and becomes the event loop.
+
+mod backtrace;
+pub mod control;
+pub mod events;
+pub mod hostcall;
+pub mod loader;
+pub mod memory;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use qlib::control::{ContainerSpec, ProcessSpec, Reply, Request};
+use qlib::host::NO_HANDLE;
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::platform::process::{ProcessConfig, ProcessPlatform};
+use crate::store::Store;
+use control::{ControlServer, Mailbox, Replies};
+use events::Poller;
+use hostcall::HostSide;
+use loader::{IMAGE_START, LoaderError, MAILBOX_BYTES};
+use memory::ops::{self, Kernel};
+use memory::{GUEST_BASE, GuestMemory, Layout, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
+
+/// How long the kernel may take to make a container or load a program.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a sandbox is made of.
+#[derive(Debug)]
+pub struct SandboxConfig {
+    /// Guest RAM in bytes; rounded up to 4 MiB. It is sparse: what is not touched costs nothing.
+    pub ram_bytes: u64,
+    /// vCPUs that the guest reports.
+    pub cpus: u32,
+    /// Root directory of the container (an O_PATH descriptor will do).
+    pub root: OwnedFd,
+    /// Directories and files for the mounts of kind "host".
+    pub mounts: Vec<OwnedFd>,
+    /// Standard input, output and error of the container's first process.
+    pub stdio: [Option<OwnedFd>; 3],
+    /// The listening control socket, if the sandbox can be controlled.
+    pub control: Option<OwnedFd>,
+    /// The directory in which the swap store keeps its nameless files, and how many bytes they may take. By default
+    /// /var/tmp, which is on a disk, and twice the RAM.
+    pub store: Option<(OwnedFd, u64)>,
+    /// What the container looks like. `root` is ignored; `host` of a mount is an index into `mounts`.
+    pub container: ContainerSpec,
+}
+
+/// Why a sandbox does not boot.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// Guest memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The platform.
+    #[error("{0:#}")]
+    Platform(anyhow::Error),
+    /// The kernel image.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// The host refused something.
+    #[error("cannot {0}: {1}")]
+    Host(&'static str, Errno),
+    /// A mount names a descriptor that is not there.
+    #[error("mount {0} has no descriptor")]
+    NoMount(String),
+    /// The kernel refused.
+    #[error("{message}")]
+    Refused {
+        /// Linux errno.
+        errno: i32,
+        /// What failed.
+        message: String,
+    },
+    /// The kernel gave an answer that does not fit, or none in time.
+    #[error("the guest kernel does not answer as it should: {0}")]
+    Confused(String),
+    /// The sandbox ended while it booted.
+    #[error("the sandbox ended with status {0} while it started")]
+    Ended(i32),
+}
+
+/// A booted sandbox.
+pub struct Sandbox {
+    /// Its stubs live as long as it does.
+    _platform: ProcessPlatform,
+    host: Arc<HostSide>,
+    kernel: Kernel,
+    mailbox: Mailbox,
+    server: ControlServer,
+    stdio: [u32; 3],
+}
+
+/// The most detailed level that is logged, as the kernel counts them.
+fn log_level() -> u32 {
+    use tracing::level_filters::LevelFilter;
+    match LevelFilter::current() {
+        LevelFilter::OFF => 0,
+        LevelFilter::ERROR => 1,
+        LevelFilter::WARN => 2,
+        LevelFilter::INFO => 3,
+        LevelFilter::DEBUG => 4,
+        _ => 5,
+    }
+}
+
+fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
+    move |e| BootError::Host(what, e)
+}
+
+impl Sandbox {
+    /// Boots the kernel and makes the container. Call it while the process has one thread.
+    pub fn boot(config: SandboxConfig) -> Result<Sandbox, BootError> {
+        ops::ignore_signals();
+        ops::limit_malloc();
+        raise_descriptor_limit();
+        // The guest has a umask of its own.
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let ram_bytes = config.ram_bytes.max(RAM_UNIT).next_multiple_of(RAM_UNIT);
+        let layout = Layout { base: Some(GUEST_BASE), ram_bytes, window_bytes: WINDOW_POOL_BYTES };
+        let memory = Arc::new(GuestMemory::new(layout)?);
+        memory::copy::set_crash_hook(ops::crash);
+
+        let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
+        let (store_dir, quota_bytes) = match config.store {
+            Some(store) => store,
+            None => (default_store_dir().map_err(refused("open /var/tmp"))?, ram_bytes.saturating_mul(2)),
+        };
+        let store = Store::in_dir(store_dir, quota_bytes);
+        let host = HostSide::new(memory.clone(), poller, Arc::new(Replies::new()), Some(store));
+        let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
+        ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
+
+        // It forks, so it comes before any thread.
+        let platform = ProcessPlatform::new(memory.clone(), ProcessConfig::default()).map_err(BootError::Platform)?;
+        let mut operations = ops::operations();
+        platform.fill_ops(&mut operations);
+
+        let loaded = loader::load(&memory, loader::embedded_image())?;
+        let info = BootInfo {
+            magic: BOOT_MAGIC,
+            version: ABI_VERSION,
+            cpus: config.cpus.max(1),
+            log_level: log_level(),
+            phys_base: memory.base(),
+            ram_bytes,
+            free_start: loaded.free_start,
+            image_start: IMAGE_START,
+            mailbox: loaded.mailbox,
+            mailbox_bytes: MAILBOX_BYTES,
+            user_min: platform.user_min(),
+            user_max: platform.user_max(),
+            vdso: platform.vdso(),
+            hwcap: rustix::param::linux_hwcap().0 as u64,
+            hwcap2: rustix::param::linux_hwcap().1 as u64,
+            fpstate_bytes: platform.fpstate_bytes(),
+            seed: seed().map_err(refused("get random bytes"))?,
+            ops: operations,
+        };
+        let kernel = ops::enter(memory, &loaded, &info)?;
+        platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
+
+        let root = host.add_mount(config.root).map_err(refused("use the root directory"))?;
+        let mut handles = Vec::new();
+        for fd in config.mounts {
+            handles.push(host.add_mount(fd).map_err(refused("use a mount's descriptor"))?);
+        }
+        let mut container = ContainerSpec { root, ..config.container };
+        for mount in container.mounts.iter_mut().filter(|m| m.fstype == "host") {
+            let handle = handles.get(mount.host as usize);
+            mount.host = *handle.ok_or_else(|| BootError::NoMount(mount.destination.clone()))?;
+        }
+        let mut stdio = [NO_HANDLE; 3];
+        for (to, fd) in stdio.iter_mut().zip(config.stdio) {
+            if let Some(fd) = fd {
+                *to = host.add_stdio(fd).map_err(refused("use a standard stream"))?;
+            }
+        }
+        let mailbox = Mailbox { gpa: loaded.mailbox, bytes: MAILBOX_BYTES };
+        let server = ControlServer::new(host.clone(), mailbox, stdio, config.control)
+            .map_err(refused("listen on the control socket"))?;
+        let mut sandbox = Sandbox { _platform: platform, host, kernel, mailbox, server, stdio };
+        match sandbox.request(&Request::Create(container))? {
+            Reply::Done => {}
+            other => return Err(BootError::Confused(format!("{other:?}"))),
+        }
+        ops::trim_malloc();
+        Ok(sandbox)
+    }
+
+    /// Starts the container's first process, on the streams given at boot; its guest process id.
+    pub fn start(&mut self, process: ProcessSpec) -> Result<u32, BootError> {
+        match self.request(&Request::Start(ProcessSpec { stdio: self.stdio, ..process }))? {
+            Reply::Pid(pid) => Ok(pid),
+            other => Err(BootError::Confused(format!("{other:?}"))),
+        }
+    }
+
+    /// Makes a request of the VMM's own and runs the event loop until it is answered.
+    fn request(&mut self, request: &Request) -> Result<Reply, BootError> {
+        let kernel = self.kernel;
+        let dispatch = move |event: &Event| kernel.dispatch(event);
+        let reply = self.mailbox.local(&self.host, request, &dispatch).map_err(refused("ask the guest kernel"))?;
+        let end = Instant::now() + START_TIMEOUT;
+        loop {
+            match reply.try_recv() {
+                Ok(Reply::Error { errno, message }) => return Err(BootError::Refused { errno, message }),
+                Ok(reply) => return Ok(reply),
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    return Err(BootError::Confused("it dropped a request".into()));
+                }
+            }
+            if let Some(status) = self.host.poller.exit_status() {
+                return Err(BootError::Ended(status));
+            }
+            if Instant::now() > end {
+                return Err(BootError::Confused(format!("no answer in {} s", START_TIMEOUT.as_secs())));
+            }
+            // Answers from other threads wake the loop.
+            let step = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let turned = self.host.poller.clone().turn(Some(step), &dispatch, &mut self.server);
+            turned.map_err(refused("wait for events"))?;
+        }
+    }
+
+    /// Runs until the container's first process has ended; its exit status.
+    pub fn run(mut self) -> Result<i32, BootError> {
+        let kernel = self.kernel;
+        let dispatch = move |event: &Event| kernel.dispatch(event);
+        self.host.poller.clone().run(&dispatch, &mut self.server).map_err(refused("wait for events"))
+    }
+}
+
+fn default_store_dir() -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open("/var/tmp", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn seed() -> Result<[u8; 32], Errno> {
+    let mut seed = [0; 32];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(seed)
+}
+
+/// Every handle and every window holds a descriptor.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).ok();
+}
+
+/// Runs one process in a sandbox over `root_path`, with the standard streams of this process; its exit status.
+/// `container.root` and `process.stdio` are filled in here.
+pub fn run_simple(
+    root_path: &std::path::Path,
+    container: ContainerSpec,
+    process: ProcessSpec,
+) -> Result<i32, BootError> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root_path, flags, Mode::empty()).map_err(refused("open the root directory"))?;
+    let dup = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).ok();
+    let config = SandboxConfig {
+        ram_bytes: 4 << 30,
+        cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        root,
+        mounts: Vec::new(),
+        stdio: [dup(rustix::stdio::stdin()), dup(rustix::stdio::stdout()), dup(rustix::stdio::stderr())],
+        control: None,
+        store: None,
+        container,
+    };
+    let mut sandbox = Sandbox::boot(config)?;
+    sandbox.start(process)?;
+    sandbox.run()
+}

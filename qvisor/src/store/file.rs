@@ -1,0 +1,189 @@
+//! A file without a name, and moving pages between it and guest memory.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use qlib::host::Segment;
+use qlib::{Gpa, PAGE_SIZE};
+
+use super::{BATCH_BYTES, PAGE, PageMemory, raw};
+
+/// Segments in one system call (UIO_MAXIOV).
+const MAX_IOVECS: usize = 1024;
+
+/// A file that no directory names; its space is freed when it is dropped.
+#[derive(Debug)]
+pub struct HiddenFile {
+    file: File,
+}
+
+impl HiddenFile {
+    /// An empty file on the file system of `dir`.
+    pub fn create(dir: BorrowedFd<'_>) -> io::Result<Self> {
+        let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOATIME;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        // O_EXCL: it can never be given a name.
+        match openat(dir, ".", flags | OFlag::O_TMPFILE | OFlag::O_EXCL, mode) {
+            Ok(fd) => return Ok(Self { file: fd.into() }),
+            // File systems that cannot, and kernels that do not know the flag.
+            Err(nix::Error::EOPNOTSUPP | nix::Error::EISDIR | nix::Error::EINVAL | nix::Error::ENOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let name = format!(".quark-store-{:016x}", RandomState::new().hash_one(0));
+        let fd = openat(dir, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW, mode)?;
+        unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
+        Ok(Self { file: fd.into() })
+    }
+
+    /// The descriptor.
+    #[cfg(test)]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Disk space it takes, in bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |m| m.blocks() * 512)
+    }
+
+    /// Writes all of `from` at `offset`. There are at most [`MAX_IOVECS`] segments.
+    pub fn write_pages(&self, memory: &impl PageMemory, from: &[Segment], offset: u64) -> io::Result<()> {
+        let whole = move_all(from, offset, |rest, at| memory.write_out(rest, self.file.as_fd(), at))?;
+        if whole { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Fills all of `to` from `offset`; false when the file ends before. At most [`MAX_IOVECS`] segments.
+    pub fn read_pages(&self, memory: &impl PageMemory, to: &[Segment], offset: u64) -> io::Result<bool> {
+        move_all(to, offset, |rest, at| memory.read_in(rest, self.file.as_fd(), at))
+    }
+
+    /// Reads one page; false when the file ends before.
+    pub fn read_page(&self, offset: u64, page: &mut [u8; PAGE]) -> io::Result<bool> {
+        match self.file.read_exact_at(page, offset) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets the host begin to write a range to the disk. What goes wrong is seen by [`Self::settle`].
+    pub fn start_writeback(&self, offset: u64, len: u64) {
+        let _ = raw::sync_range(self.file.as_fd(), offset, len, false);
+    }
+
+    /// Waits until a range is on the disk, as far as the host can tell: its pages are clean, and no error was seen. It is
+    /// not made to survive a crash of the host, for nothing of the sandbox does.
+    pub fn settle(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match raw::sync_range(self.file.as_fd(), offset, len, true) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)) => {
+                self.file.sync_data()
+            }
+            result => result,
+        }
+    }
+
+    /// Frees the space of a range. A failure costs space only.
+    pub fn punch(&self, offset: u64, len: u64) {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        if let Err(error) = fallocate(&self.file, flags, offset as i64, len as i64) {
+            tracing::debug!(%error, fd = self.file.as_raw_fd(), "cannot free space of the store");
+        }
+    }
+
+    /// Cuts the file off. A failure costs space only.
+    pub fn truncate(&self, len: u64) {
+        if let Err(error) = self.file.set_len(len) {
+            tracing::debug!(%error, fd = self.file.as_raw_fd(), "cannot cut the store's file");
+        }
+    }
+
+    /// Takes a range back that was written by an operation that failed; the file ends at `end` without it.
+    pub fn discard(&self, offset: u64, len: u64, end: u64) {
+        if offset >= end { self.truncate(end) } else { self.punch(offset, len) }
+    }
+}
+
+/// Calls `step` until all of `segments` was moved; false when it moved nothing.
+fn move_all(
+    segments: &[Segment],
+    offset: u64,
+    mut step: impl FnMut(&[Segment], u64) -> io::Result<usize>,
+) -> io::Result<bool> {
+    let total: u64 = segments.iter().map(|s| s.len).sum();
+    let mut rest;
+    let mut left = segments;
+    let mut done = 0;
+    while done < total {
+        match step(left, offset + done) {
+            Ok(0) => return Ok(false),
+            Ok(moved) => done += (moved as u64).min(total - done),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        rest = after(segments, done);
+        left = &rest;
+    }
+    Ok(true)
+}
+
+/// What is left of `segments` after their first `skip` bytes.
+fn after(segments: &[Segment], mut skip: u64) -> Vec<Segment> {
+    let mut rest = Vec::new();
+    for segment in segments {
+        let gone = skip.min(segment.len);
+        skip -= gone;
+        if gone < segment.len {
+            rest.push(Segment { gpa: segment.gpa + gone, len: segment.len - gone });
+        }
+    }
+    rest
+}
+
+/// The pages of page-aligned segments, in order.
+pub fn pages(segments: &[Segment]) -> impl Iterator<Item = Gpa> {
+    segments.iter().flat_map(|s| (0..s.len / PAGE_SIZE).map(move |i| s.gpa + i * PAGE_SIZE))
+}
+
+/// A place in a list of page-aligned segments.
+#[derive(Debug)]
+pub struct Cursor<'s> {
+    segments: &'s [Segment],
+    /// Bytes of the first of them that are done.
+    done: u64,
+}
+
+impl<'s> Cursor<'s> {
+    /// The beginning of `segments`.
+    pub fn new(segments: &'s [Segment]) -> Self {
+        Self { segments, done: 0 }
+    }
+
+    /// The next segments: `limit` bytes (whole pages), or less when that is enough for one system call. At least one
+    /// page unless all are done.
+    pub fn take(&mut self, limit: u64) -> Vec<Segment> {
+        let mut left = limit.min(BATCH_BYTES);
+        let mut batch = Vec::new();
+        while let [first, rest @ ..] = self.segments
+            && left > 0
+            && batch.len() < MAX_IOVECS
+        {
+            let len = (first.len - self.done).min(left);
+            batch.push(Segment { gpa: first.gpa + self.done, len });
+            left -= len;
+            self.done += len;
+            if self.done == first.len {
+                (self.segments, self.done) = (rest, 0);
+            }
+        }
+        batch
+    }
+}

@@ -1,0 +1,391 @@
+//! The store of one sandbox: the swap file and the REAP file of section 3.4 of the Hibernate Container paper.
+//!
+//! Both files have no name in any directory, are opened at their first use, and vanish with the process. Every page has
+//! a checksum, keyed with a random seed, its file and its place; the checksums stay in memory (4 bytes a page), so a write that
+//! was lost is noticed as well as one that was damaged. An operation that fails leaves the store as it was.
+//!
+//! The process should ignore SIGXFSZ: a file-size limit is then an error like a full disk.
+
+mod file;
+pub mod populate;
+mod raw;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use qlib::host::Segment;
+use qlib::{Gpa, PAGE_SIZE};
+use twox_hash::XxHash3_64;
+
+use self::file::{Cursor, HiddenFile};
+use self::slots::Slots;
+
+const PAGE: usize = PAGE_SIZE as usize;
+/// Bytes moved, and then checksummed while they are in the CPU's cache, at a time.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Freed slots whose disk space is not given back yet: at most so many.
+const MAX_STALE: u64 = 1024;
+
+/// Guest memory, as the store reaches it. Ranges that are not guest memory give EFAULT.
+pub trait PageMemory {
+    /// pwritev(2) of `from` to `file` at `offset`; how many bytes were written.
+    fn write_out(&self, from: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize>;
+    /// preadv(2) of `file` at `offset` into `to`; how many bytes were read.
+    fn read_in(&self, to: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize>;
+    /// Copies bytes out of guest memory.
+    fn copy_out(&self, from: Gpa, to: &mut [u8]) -> io::Result<()>;
+    /// Copies bytes into guest memory.
+    fn copy_in(&self, to: Gpa, from: &[u8]) -> io::Result<()>;
+    /// Commits the memory of `ranges`, all of which is about to be filled: see [`populate`]. Only a hint.
+    fn populate(&self, ranges: &[Segment]) {
+        let _ = ranges;
+    }
+}
+
+/// Why the store could not do something.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// More than the sandbox may store.
+    #[error("the store quota of {quota_bytes} bytes is used up: raise it, or give the container less memory")]
+    Quota {
+        /// The quota in bytes.
+        quota_bytes: u64,
+    },
+    /// The file system of the store is full.
+    #[error("no space for the store: {0}; free some, or put the store on another file system")]
+    NoSpace(io::Error),
+    /// A page is not what was stored.
+    #[error("page {page} of the {file} file is damaged")]
+    Damaged {
+        /// "swap" or "REAP".
+        file: &'static str,
+        /// Slot, or index of the page.
+        page: u64,
+    },
+    /// A range is not page aligned, a slot is not in use, or the order of calls is wrong.
+    #[error("bad request to the store: {0}")]
+    BadRequest(&'static str),
+    /// The host failed.
+    #[error("the store failed: {0}")]
+    Io(io::Error),
+}
+
+impl StoreError {
+    /// The Linux errno that the guest is told.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Quota { .. } => libc::EDQUOT,
+            Self::NoSpace(_) => libc::ENOSPC,
+            Self::Damaged { .. } => libc::EBADMSG,
+            Self::BadRequest(_) => libc::EINVAL,
+            Self::Io(e) if e.raw_os_error() == Some(libc::EFAULT) => libc::EFAULT,
+            Self::Io(_) => libc::EIO,
+        }
+    }
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Self::NoSpace(error),
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// The store's result.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// What the store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStat {
+    /// Pages in the swap file.
+    pub swap_pages: u64,
+    /// Disk space of the swap file, in bytes.
+    pub swap_disk_bytes: u64,
+    /// Pages in the REAP file.
+    pub reap_pages: u64,
+    /// Disk space of the REAP file, in bytes.
+    pub reap_disk_bytes: u64,
+    /// What the sandbox may store, in bytes.
+    pub quota_bytes: u64,
+}
+
+/// The store of one sandbox.
+#[derive(Debug)]
+pub struct Store {
+    dir: OwnedFd,
+    quota_bytes: u64,
+    seed: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    swap: Option<HiddenFile>,
+    slots: Slots,
+    reap: Option<Reap>,
+    /// The REAP file that is being written; takes the place of `reap` when it is whole.
+    next_reap: Option<Reap>,
+}
+
+#[derive(Debug)]
+struct Reap {
+    file: HiddenFile,
+    sums: Vec<u32>,
+}
+
+impl Reap {
+    fn pages(&self) -> u64 {
+        self.sums.len() as u64
+    }
+}
+
+/// Which file a checksum belongs to, mixed into its key.
+#[derive(Clone, Copy)]
+enum Kind {
+    Swap,
+    Reap,
+}
+
+impl Store {
+    /// A store whose files will lie in the directory `dir`, and take `quota_bytes` bytes at most. Opens the directory
+    /// only; it need not be reachable by path later.
+    pub fn new(dir: &Path, quota_bytes: u64) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Self::in_dir(open(dir, flags, Mode::empty())?, quota_bytes))
+    }
+
+    /// As [`Store::new`] in a directory that is open already.
+    pub fn in_dir(dir: OwnedFd, quota_bytes: u64) -> Self {
+        // A hasher's keys come from the host's random generator.
+        let seed = RandomState::new().hash_one(0);
+        Self { dir, quota_bytes, seed, inner: Mutex::default() }
+    }
+
+    /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The bytes have left for
+    /// the disk, and no error was seen, when this returns.
+    pub fn swap_out(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<Vec<u64>> {
+        let pages = page_count(ranges)?;
+        let mut inner = self.lock();
+        self.check_quota(&inner, inner.next_reap.as_ref().or(inner.reap.as_ref()), pages)?;
+        let Inner { swap, slots, .. } = &mut *inner;
+        let file = opened(swap, self.dir.as_fd())?;
+        let places = slots.choose(pages);
+        let mut sums = Vec::with_capacity(pages as usize);
+        let mut cursor = Cursor::new(ranges);
+        let written = (|| {
+            for place in &places {
+                self.write(file, memory, &mut cursor, place.start, place.end - place.start, Kind::Swap, &mut sums)?;
+            }
+            for place in &places {
+                file.settle(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?;
+            }
+            Ok(())
+        })();
+        if let Err(error) = written {
+            for place in &places {
+                file.discard(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE, slots.end() * PAGE_SIZE);
+            }
+            return Err(error);
+        }
+        let numbers: Vec<u64> = places.into_iter().flatten().collect();
+        numbers.iter().zip(&sums).for_each(|(&slot, &sum)| slots.occupy(slot, sum));
+        slots.give_back(file);
+        Ok(numbers)
+    }
+
+    /// Reads the page in `slot` into the frame at `frame`. The frame is not touched when the page is damaged. The slot
+    /// stays in use.
+    pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frame: Gpa) -> Result<()> {
+        let inner = self.lock();
+        let (Some(file), Some(sum)) = (&inner.swap, inner.slots.sum(slot)) else {
+            return Err(StoreError::BadRequest("the swap slot is not in use"));
+        };
+        let damaged = StoreError::Damaged { file: "swap", page: slot };
+        let mut page = [0; PAGE];
+        if !file.read_page(slot * PAGE_SIZE, &mut page)? || self.sum(&page, Kind::Swap, slot) != sum {
+            return Err(damaged);
+        }
+        Ok(memory.copy_in(frame, &page)?)
+    }
+
+    /// Frees slots. Nothing is freed when one of them is not in use, or given twice.
+    pub fn swap_free(&self, slots: &[u64]) -> Result<()> {
+        let mut inner = self.lock();
+        let mut sorted = slots.to_vec();
+        sorted.sort_unstable();
+        let twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+        if twice || sorted.iter().any(|&slot| inner.slots.sum(slot).is_none()) {
+            return Err(StoreError::BadRequest("the swap slot is not in use"));
+        }
+        sorted.into_iter().for_each(|slot| inner.slots.vacate(slot));
+        let Inner { swap: Some(file), slots, .. } = &mut *inner else { return Ok(()) };
+        if slots.stale() > MAX_STALE || slots.used() == 0 {
+            slots.give_back(file);
+        }
+        Ok(())
+    }
+
+    /// Begins a new REAP file. What the last one holds stays until [`Store::reap_end`]; one that was begun and not
+    /// ended is forgotten.
+    pub fn reap_begin(&self) -> Result<()> {
+        let mut inner = self.lock();
+        inner.next_reap = None;
+        inner.next_reap = Some(Reap { file: HiddenFile::create(self.dir.as_fd())?, sums: Vec::new() });
+        Ok(())
+    }
+
+    /// Appends pages to the REAP file that was begun. When it fails, that file is forgotten, and the last whole one stays.
+    pub fn reap_append(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<()> {
+        let mut inner = self.lock();
+        let mut next = inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
+        let pages = page_count(ranges)?;
+        self.check_quota(&inner, Some(&next), pages)?;
+        let first = next.pages();
+        self.write(&next.file, memory, &mut Cursor::new(ranges), first, pages, Kind::Reap, &mut next.sums)?;
+        inner.next_reap = Some(next);
+        Ok(())
+    }
+
+    /// Puts the REAP file that was begun in the place of the last one. Its bytes have left for the disk, and no error was
+    /// seen, when this succeeds; when it fails the last one stays.
+    pub fn reap_end(&self) -> Result<()> {
+        let mut inner = self.lock();
+        let mut next = inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
+        next.file.settle(0, next.pages() * PAGE_SIZE)?;
+        next.sums.shrink_to_fit();
+        inner.reap = Some(next);
+        Ok(())
+    }
+
+    /// Forgets the REAP file, and one that was begun.
+    pub fn reap_discard(&self) {
+        let mut inner = self.lock();
+        (inner.reap, inner.next_reap) = (None, None);
+    }
+
+    /// Reads pages of the REAP file, from page `first_page` on, in the order in which they were written. When it fails
+    /// some of the memory may have been overwritten.
+    pub fn reap_in(&self, memory: &impl PageMemory, first_page: u64, ranges: &[Segment]) -> Result<()> {
+        let pages = page_count(ranges)?;
+        let inner = self.lock();
+        let reap = inner.reap.as_ref().ok_or(StoreError::BadRequest("there is no REAP file"))?;
+        let end = first_page.checked_add(pages).filter(|&end| end <= reap.pages());
+        let end = end.ok_or(StoreError::BadRequest("beyond the end of the REAP file"))?;
+        memory.populate(ranges);
+        let mut cursor = Cursor::new(ranges);
+        let mut page_bytes = [0; PAGE];
+        let mut at = first_page;
+        while at < end {
+            let batch = cursor.take((end - at) * PAGE_SIZE);
+            let count = batch.iter().map(|s| s.len / PAGE_SIZE).sum::<u64>();
+            if !reap.file.read_pages(memory, &batch, at * PAGE_SIZE)? {
+                return Err(StoreError::Damaged { file: "REAP", page: at });
+            }
+            let sums = &reap.sums[at as usize..(at + count) as usize];
+            for ((gpa, page), &sum) in file::pages(&batch).zip(at..).zip(sums) {
+                memory.copy_out(gpa, &mut page_bytes)?;
+                if self.sum(&page_bytes, Kind::Reap, page) != sum {
+                    return Err(StoreError::Damaged { file: "REAP", page });
+                }
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// What the store holds now.
+    pub fn stat(&self) -> StoreStat {
+        let inner = self.lock();
+        StoreStat {
+            swap_pages: inner.slots.used(),
+            swap_disk_bytes: inner.swap.as_ref().map_or(0, HiddenFile::disk_bytes),
+            reap_pages: inner.reap.as_ref().map_or(0, Reap::pages),
+            reap_disk_bytes: inner.reap.as_ref().map_or(0, |r| r.file.disk_bytes()),
+            quota_bytes: self.quota_bytes,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is made after the last thing that can fail, so a panic elsewhere leaves it sound.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `pages` more fit beside the swap file and `reap`. While a REAP file takes the place of another, both
+    /// take disk space, but only the new one counts.
+    fn check_quota(&self, inner: &Inner, reap: Option<&Reap>, pages: u64) -> Result<()> {
+        let held = inner.slots.used() + reap.map_or(0, Reap::pages);
+        let all = held.checked_add(pages).and_then(|p| p.checked_mul(PAGE_SIZE));
+        match all {
+            Some(bytes) if bytes <= self.quota_bytes => Ok(()),
+            _ => Err(StoreError::Quota { quota_bytes: self.quota_bytes }),
+        }
+    }
+
+    /// Writes the next `count` pages of `cursor` to the file at page `first`, and appends their checksums to `sums`.
+    #[allow(clippy::too_many_arguments)]
+    fn write(
+        &self,
+        file: &HiddenFile,
+        memory: &impl PageMemory,
+        cursor: &mut Cursor<'_>,
+        first: u64,
+        count: u64,
+        kind: Kind,
+        sums: &mut Vec<u32>,
+    ) -> Result<()> {
+        let mut page_bytes = [0; PAGE];
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let batch = cursor.take((end - at) * PAGE_SIZE);
+            let start = at;
+            for gpa in file::pages(&batch) {
+                memory.copy_out(gpa, &mut page_bytes)?;
+                sums.push(self.sum(&page_bytes, kind, at));
+                at += 1;
+            }
+            file.write_pages(memory, &batch, start * PAGE_SIZE)?;
+            file.start_writeback(start * PAGE_SIZE, (at - start) * PAGE_SIZE);
+        }
+        Ok(())
+    }
+
+    /// The checksum of a page at its place.
+    fn sum(&self, bytes: &[u8; PAGE], kind: Kind, place: u64) -> u32 {
+        let key = self.seed ^ (place << 1 | u64::from(matches!(kind, Kind::Reap)));
+        let hash = XxHash3_64::oneshot_with_seed(key, bytes);
+        (hash ^ hash >> 32) as u32
+    }
+}
+
+/// The pages of `ranges`, all of which must be page aligned and not empty.
+fn page_count(ranges: &[Segment]) -> Result<u64> {
+    let mut pages = 0u64;
+    for range in ranges {
+        if !range.gpa.is_page_aligned() || range.len == 0 || !range.len.is_multiple_of(PAGE_SIZE) {
+            return Err(StoreError::BadRequest("a range is not page aligned"));
+        }
+        if range.gpa.checked_add(range.len).is_none() {
+            return Err(StoreError::BadRequest("a range wraps around"));
+        }
+        pages = pages.saturating_add(range.len / PAGE_SIZE);
+    }
+    Ok(pages)
+}
+
+/// The file, made at its first use.
+fn opened<'f>(file: &'f mut Option<HiddenFile>, dir: BorrowedFd<'_>) -> Result<&'f mut HiddenFile> {
+    match file {
+        Some(file) => Ok(file),
+        None => Ok(file.insert(HiddenFile::create(dir)?)),
+    }
+}

@@ -1,0 +1,147 @@
+//! Which slots of the swap file are in use, and their checksums: 4 bytes and two bits for each slot.
+
+use std::ops::Range;
+
+use qlib::PAGE_SIZE;
+
+use super::file::HiddenFile;
+
+/// Checksums in one piece of the table.
+const CHUNK: usize = 1024;
+/// A hole is filled when it takes so many pages of a request, or all that are left of it: a few long writes are better
+/// than many short ones.
+const MIN_HOLE: u64 = 32;
+
+/// The slots. Slot `n` is page `n` of the file.
+#[derive(Debug, Default)]
+pub struct Slots {
+    used: Bits,
+    /// Free, but may still take disk space.
+    stale: Bits,
+    sums: Vec<Box<[u32; CHUNK]>>,
+    end: u64,
+    used_count: u64,
+    stale_count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Bits(Vec<u64>);
+
+impl Slots {
+    /// Slots in use.
+    pub fn used(&self) -> u64 {
+        self.used_count
+    }
+
+    /// Free slots that may still take disk space.
+    pub fn stale(&self) -> u64 {
+        self.stale_count
+    }
+
+    /// All slots in use are below this one.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The checksum of a slot in use.
+    pub fn sum(&self, slot: u64) -> Option<u32> {
+        self.used.get(slot).then(|| self.sums[slot as usize / CHUNK][slot as usize % CHUNK])
+    }
+
+    /// Where `pages` pages may go: holes that are long enough, lowest first, and the end of the file. Changes nothing.
+    pub fn choose(&self, pages: u64) -> Vec<Range<u64>> {
+        let mut places = Vec::new();
+        let mut left = pages;
+        let mut at = 0;
+        while left > 0 && at < self.end {
+            let start = self.used.next(false, at, self.end);
+            at = self.used.next(true, start, self.end);
+            let len = (at - start).min(left);
+            if len > 0 && len >= MIN_HOLE.min(left) {
+                places.push(start..start + len);
+                left -= len;
+            }
+        }
+        if left > 0 {
+            places.push(self.end..self.end + left);
+        }
+        places
+    }
+
+    /// Marks a free slot as in use.
+    pub fn occupy(&mut self, slot: u64, sum: u32) {
+        let chunk = slot as usize / CHUNK;
+        while self.sums.len() <= chunk {
+            self.sums.push(Box::new([0; CHUNK]));
+        }
+        self.sums[chunk][slot as usize % CHUNK] = sum;
+        self.used_count += u64::from(self.used.set(slot, true));
+        self.stale_count -= u64::from(self.stale.set(slot, false));
+        self.end = self.end.max(slot + 1);
+    }
+
+    /// Marks a slot in use as free.
+    pub fn vacate(&mut self, slot: u64) {
+        self.used_count -= u64::from(self.used.set(slot, false));
+        self.stale_count += u64::from(self.stale.set(slot, true));
+    }
+
+    /// Gives the disk space of free slots, and the memory of those at the end, back.
+    pub fn give_back(&mut self, file: &HiddenFile) {
+        let old_end = self.end;
+        while self.end > 0 && !self.used.get(self.end - 1) {
+            self.end -= 1;
+        }
+        if self.end < old_end {
+            file.truncate(self.end * PAGE_SIZE);
+        }
+        let mut at = 0;
+        while self.stale_count > 0 && at < self.end {
+            let start = self.stale.next(true, at, self.end);
+            at = self.stale.next(false, start, self.end);
+            if start < at {
+                file.punch(start * PAGE_SIZE, (at - start) * PAGE_SIZE);
+            }
+        }
+        self.stale = Bits::default();
+        self.stale_count = 0;
+        self.sums.truncate((self.end as usize).div_ceil(CHUNK));
+        self.used.0.truncate((self.end as usize).div_ceil(64));
+        self.used.0.shrink_to_fit();
+        self.sums.shrink_to_fit();
+    }
+}
+
+impl Bits {
+    fn get(&self, at: u64) -> bool {
+        usize::try_from(at / 64).ok().and_then(|w| self.0.get(w)).is_some_and(|w| w >> (at % 64) & 1 != 0)
+    }
+
+    /// Sets a bit; whether it changed.
+    fn set(&mut self, at: u64, value: bool) -> bool {
+        let word = (at / 64) as usize;
+        if self.0.len() <= word {
+            if !value {
+                return false;
+            }
+            self.0.resize(word + 1, 0);
+        }
+        let old = self.0[word];
+        let mask = 1 << (at % 64);
+        self.0[word] = if value { old | mask } else { old & !mask };
+        self.0[word] != old
+    }
+
+    /// The first bit with `value` in `[at, end)`, else `end`.
+    fn next(&self, value: bool, mut at: u64, end: u64) -> u64 {
+        while at < end {
+            let word = self.0.get((at / 64) as usize).copied().unwrap_or(0);
+            let word = (if value { word } else { !word }) >> (at % 64);
+            if word != 0 {
+                return (at + u64::from(word.trailing_zeros())).min(end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        end
+    }
+}

@@ -1,0 +1,292 @@
+//! Hibernation tests: containers that sleep and wake, and a program in them that knows every byte of its memory.
+
+mod support;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use support::container::{Connection, Container, LIMIT, alive, children};
+
+/// Starts the memory program and waits until it serves.
+fn memory(megabytes: &str) -> Container {
+    let args = ["/mnt/apps/memory", "--tcp", "{port}", "--udp", "{port}", "--mb", megabytes];
+    let container = Container::start("busybox", &args);
+    ready(&container);
+    container
+}
+
+/// Waits until the program has filled its memory, and verified it once.
+fn ready(container: &Container) {
+    support::eventually("the program is ready", LIMIT, || {
+        let output = container.output();
+        assert!(!output.contains("BAD"), "before any sleep: {output}");
+        assert!(alive(container.pid()), "the container has ended: {output}");
+        output.contains("ready")
+    });
+}
+
+fn verified(answer: &str) {
+    let bytes = answer.strip_prefix("ok ").and_then(|n| n.parse::<u64>().ok());
+    assert!(bytes.is_some_and(|n| n > 0), "{answer}");
+}
+
+fn count(container: &Container, name: &str) -> u64 {
+    container.stats()["counts"][name].as_u64().unwrap_or_else(|| panic!("no count {name}"))
+}
+
+#[test]
+fn the_program_verifies_natively_and_sees_one_bit() {
+    let program = support::test_apps("hibernation").join("memory");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(r#"printf 'verify\nchange\nverify\ncorrupt\nverify\nquit\n' | "$0" --mb 4"#).arg(program);
+    let outcome = support::run(&mut command, LIMIT);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.len(), 6, "{lines:?} {}", outcome.describe());
+    verified(lines[1]);
+    verified(lines[3]);
+    assert!(lines[5].starts_with("BAD "), "{lines:?}");
+}
+
+#[test]
+fn every_byte_survives_a_sleep() {
+    let c = memory("32");
+    verified(&c.ask("verify"));
+    c.hibernate();
+    verified(&c.ask("verify"));
+    assert_eq!(count(&c, "deflates"), 1);
+    assert_eq!(count(&c, "wakes_by_socket"), 1);
+    assert!(count(&c, "swap_ins") > 0);
+}
+
+#[test]
+fn ten_sleeps_in_a_row() {
+    let c = memory("16");
+    for round in 0..10 {
+        verified(&c.ask(if round % 2 == 0 { "peek" } else { "verify" }));
+        c.hibernate();
+        assert_eq!(c.ask("change"), "ok 0");
+        c.hibernate();
+        verified(&c.ask("verify"));
+    }
+    assert_eq!(count(&c, "deflates"), 20);
+    assert!(count(&c, "reap_pages") > 0);
+    assert_eq!(count(&c, "deflates_failed"), 0);
+}
+
+#[test]
+fn asleep_it_holds_little_memory() {
+    let c = memory("64");
+    verified(&c.ask("verify"));
+    let held = |c: &Container| c.stats()["cgroup"]["held_bytes"].as_u64().expect("held_bytes");
+    let warm = held(&c);
+    c.hibernate();
+    let asleep = held(&c);
+    assert!(asleep * 4 <= warm, "{asleep} bytes asleep, {warm} warm");
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn data_on_an_open_connection_wakes() {
+    let c = memory("8");
+    let mut open: Connection = c.connect().expect("connect");
+    assert_eq!(open.ask("ping"), "pong");
+    for _ in 0..3 {
+        c.hibernate();
+        assert_eq!(open.ask("ping"), "pong");
+    }
+    verified(&open.ask("verify"));
+    assert_eq!(count(&c, "wakes_by_socket"), 3);
+}
+
+#[test]
+fn a_datagram_wakes() {
+    let c = memory("8");
+    c.hibernate();
+    assert_eq!(c.ask_datagram("ping").as_deref(), Some("pong"));
+    c.hibernate();
+    verified(&c.ask_datagram("verify").expect("an answer"));
+}
+
+#[test]
+fn sigcont_wakes() {
+    let c = memory("8");
+    c.hibernate();
+    c.kill("CONT");
+    assert_ne!(c.hibernation(), "Hibernated");
+    assert_eq!(count(&c, "wakes_by_sigcont"), 1);
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn another_signal_wakes_and_is_delivered() {
+    let c = memory("8");
+    c.hibernate();
+    c.kill("USR1");
+    support::eventually("the signal is handled", LIMIT, || c.ask("signals") == "1");
+    assert_eq!(count(&c, "wakes_by_signal"), 1);
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn exec_wakes() {
+    let c = memory("8");
+    c.hibernate();
+    assert_eq!(c.must(&["exec", &c.id, "/bin/echo", "awake"]).trim(), "awake");
+    assert_eq!(count(&c, "wakes_by_exec"), 1);
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn a_sleep_in_the_middle_of_a_request() {
+    let c = memory("8");
+    for wake_by_signal in [true, false] {
+        let mut slow = c.connect().expect("connect");
+        slow.send("slow 300");
+        // By now it is being served, or about to be; either way the sleep falls before its answer.
+        thread::sleep(Duration::from_millis(50));
+        c.hibernate();
+        if wake_by_signal {
+            c.kill("CONT");
+        } else {
+            slow.send("ping");
+        }
+        assert_eq!(slow.answer(), "slept");
+        if !wake_by_signal {
+            assert_eq!(slow.answer(), "pong");
+        }
+    }
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn a_wake_in_the_middle_of_a_deflate() {
+    let c = memory("32");
+    for round in 0..15u64 {
+        thread::scope(|scope| {
+            let stop = scope.spawn(|| c.command(&["kill", &c.id, "STOP"]));
+            // From before the deflate to after it.
+            thread::sleep(Duration::from_millis(round * 3));
+            assert_eq!(c.ask("ping"), "pong");
+            // Abandoned or done: both are fine, hanging is not.
+            assert!(stop.join().expect("thread").status.is_some());
+        });
+        assert_eq!(c.ask("ping"), "pong");
+    }
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn many_connections_at_once_wake_it_once_each_answered() {
+    let c = memory("8");
+    c.hibernate();
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..12).map(|_| scope.spawn(|| c.ask("ping"))).collect();
+        for one in all {
+            assert_eq!(one.join().expect("thread"), "pong");
+        }
+    });
+    assert_eq!(count(&c, "deflates"), 1);
+    verified(&c.ask("verify"));
+}
+
+/// Starts the memory program where the file system of the store has `size` bytes.
+fn memory_with_disk(size: &str) -> Container {
+    let script = format!("mount -t tmpfs -o size={size} tmpfs /var/tmp && exec \"$@\"");
+    let wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", &script, "sh"];
+    let args = ["/mnt/apps/memory", "--tcp", "{port}", "--mb", "16"];
+    let container = Container::start_under(&wrapper, "busybox", &args);
+    ready(&container);
+    container
+}
+
+#[test]
+fn on_a_full_disk_it_stays_awake_and_whole() {
+    let c = memory_with_disk("1m");
+    verified(&c.ask("verify"));
+    for _ in 0..3 {
+        let refused = c.command(&["kill", &c.id, "STOP"]);
+        assert!(refused.status.is_some_and(|s| !s.success()), "kill STOP: {}", refused.describe());
+        assert_eq!(refused.stderr.lines().count(), 1, "one clear line: {}", refused.stderr);
+        assert_ne!(c.hibernation(), "Hibernated");
+        verified(&c.ask("verify"));
+        assert_eq!(c.ask("change"), "ok 0");
+    }
+    assert_eq!(count(&c, "deflates_failed"), 3);
+}
+
+#[test]
+fn a_damaged_store_kills_rather_than_runs_on() {
+    let c = memory_with_disk("1g");
+    verified(&c.ask("verify"));
+    c.hibernate();
+    let files = store_files(c.pid());
+    assert!(!files.is_empty(), "the store has no file");
+    for path in files {
+        let file = OpenOptions::new().write(true).open(&path).expect("open the store");
+        let length = file.metadata().expect("size of the store").len();
+        for at in (0..length).step_by(4096) {
+            file.write_all_at(b"damage", at + 100).expect("damage the store");
+        }
+    }
+    // It may not answer "ok": it dies before it can, or the connection breaks.
+    if let Some(mut connection) = c.connect() {
+        connection.try_send("verify");
+        assert_eq!(connection.try_answer().filter(|a| !a.is_empty()), None);
+    }
+    support::eventually("the container ends", LIMIT, || c.state()["status"] == "stopped");
+}
+
+/// The nameless regular files that a sandbox process keeps open.
+fn store_files(pid: i32) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors of the sandbox");
+    let files = descriptors.flatten().map(|d| d.path()).filter(|path| {
+        let memory = fs::read_link(path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
+        !memory && fs::metadata(path).is_ok_and(|m| m.is_file() && m.nlink() == 0 && m.len() > 0)
+    });
+    files.collect()
+}
+
+#[test]
+fn killed_asleep_it_leaves_nothing() {
+    let c = memory("8");
+    let pid = c.pid();
+    c.hibernate();
+    let stubs = children(pid);
+    c.kill("KILL");
+    support::eventually("the sandbox ends", LIMIT, || !alive(pid));
+    support::eventually("its stubs end", LIMIT, || !stubs.iter().any(|&p| alive(p)));
+    assert_eq!(c.state()["status"], "stopped");
+    c.must(&["delete", &c.id]);
+    assert!(!c.command(&["state", &c.id]).success());
+}
+
+#[test]
+fn sigkill_to_the_sandbox_leaves_no_stub() {
+    for asleep in [false, true] {
+        let c = memory("8");
+        if asleep {
+            c.hibernate();
+        }
+        let pid = c.pid();
+        let stubs = children(pid);
+        assert!(support::run(Command::new("kill").args(["-KILL", &pid.to_string()]), LIMIT).success());
+        support::eventually("the sandbox ends", LIMIT, || !alive(pid));
+        support::eventually("its stubs end", LIMIT, || !stubs.iter().any(|&p| alive(p)));
+        assert_eq!(c.state()["status"], "stopped");
+    }
+}
+
+#[test]
+fn a_python_function_sleeps_and_answers() {
+    let c = Container::start("python", &["/usr/bin/python3", "/mnt/functions/hello.py", "--port", "{port}"]);
+    c.listening();
+    assert_eq!(c.get("/"), "hello 1\n");
+    for n in 2..8 {
+        c.hibernate();
+        assert_eq!(c.get("/"), format!("hello {n}\n"));
+    }
+}

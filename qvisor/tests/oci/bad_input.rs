@@ -1,0 +1,266 @@
+//! Bad input: one clear line, runc's exit code, and nothing left behind.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::support::{Place, place};
+
+/// A bundle made wrong.
+struct Case {
+    name: &'static str,
+    spoil: fn(&Place),
+    /// A part of the one line.
+    says: &'static str,
+}
+
+fn config(place: &Place, change: impl FnOnce(&mut Value)) {
+    place.configure(&["true"], change);
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "no config.json",
+        spoil: |p| fs::remove_file(p.bundle.join("config.json")).unwrap(),
+        says: "config.json not found",
+    },
+    Case {
+        name: "config.json cut off",
+        spoil: |p| fs::write(p.bundle.join("config.json"), "{\"ociVersion\": ").unwrap(),
+        says: "not a valid OCI configuration",
+    },
+    Case {
+        name: "config.json is a number",
+        spoil: |p| fs::write(p.bundle.join("config.json"), "17").unwrap(),
+        says: "not a valid OCI configuration",
+    },
+    Case {
+        name: "config.json is a directory",
+        spoil: |p| {
+            fs::remove_file(p.bundle.join("config.json")).unwrap();
+            fs::create_dir(p.bundle.join("config.json")).unwrap();
+        },
+        says: "config.json",
+    },
+    Case { name: "no rootfs", spoil: |p| fs::remove_dir_all(p.rootfs()).unwrap(), says: "No such file or directory" },
+    Case {
+        name: "rootfs is a file",
+        spoil: |p| config(p, |c| c["root"]["path"] = json!("config.json")),
+        says: "not a directory",
+    },
+    Case {
+        name: "no root",
+        spoil: |p| config(p, |c| drop(c.as_object_mut().unwrap().remove("root"))),
+        says: "\"root\" is missing",
+    },
+    Case {
+        name: "no process",
+        spoil: |p| config(p, |c| drop(c.as_object_mut().unwrap().remove("process"))),
+        says: "\"process\" is missing",
+    },
+    Case {
+        name: "no args",
+        spoil: |p| config(p, |c| c["process"]["args"] = json!([])),
+        says: "args must not be empty",
+    },
+    Case {
+        name: "relative cwd",
+        spoil: |p| config(p, |c| c["process"]["cwd"] = json!("tmp")),
+        says: "cwd must be an absolute path",
+    },
+    Case {
+        name: "missing volume",
+        spoil: |p| {
+            config(p, |c| {
+                c["mounts"] = json!([{"destination": "/data", "source": "/nonexistent/v", "options": ["bind"]}]);
+            });
+        },
+        says: "/nonexistent/v",
+    },
+    Case {
+        name: "a device as volume",
+        spoil: |p| {
+            config(p, |c| c["mounts"] = json!([{"destination": "/data", "source": "/dev/zero", "options": ["bind"]}]));
+        },
+        says: "device",
+    },
+    Case {
+        name: "unknown file system",
+        spoil: |p| config(p, |c| c["mounts"] = json!([{"destination": "/data", "type": "ext4", "source": "/dev/x"}])),
+        says: "\"ext4\" is not supported",
+    },
+    Case {
+        name: "user namespace",
+        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "user"}])),
+        says: "user namespaces are not supported",
+    },
+    Case {
+        name: "missing network namespace",
+        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network", "path": "/nonexistent/ns"}])),
+        says: "network namespace /nonexistent/ns",
+    },
+    Case {
+        name: "not a network namespace",
+        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network", "path": "/dev/null"}])),
+        says: "starting the sandbox process",
+    },
+    Case {
+        name: "cgroupsPath for systemd",
+        spoil: |p| config(p, |c| c["linux"]["cgroupsPath"] = json!("system.slice:quark:x")),
+        says: "systemd driver",
+    },
+    Case {
+        name: "cgroupsPath upwards",
+        spoil: |p| config(p, |c| c["linux"]["cgroupsPath"] = json!("/quark/../../x")),
+        says: "\"..\"",
+    },
+    Case {
+        name: "a limit that makes no sense",
+        spoil: |p| config(p, |c| c["linux"]["resources"] = json!({"cpu": {"cpus": "9999"}})),
+        says: "cpuset.cpus",
+    },
+    Case {
+        name: "a failing createRuntime hook",
+        spoil: |p| config(p, |c| c["hooks"] = json!({"createRuntime": [{"path": "/bin/false"}]})),
+        says: "createRuntime hook /bin/false: failed with exit code 1",
+    },
+    Case {
+        name: "a missing prestart hook",
+        spoil: |p| config(p, |c| c["hooks"] = json!({"prestart": [{"path": "/nonexistent/hook"}]})),
+        says: "prestart hook /nonexistent/hook",
+    },
+    Case {
+        name: "a failing createContainer hook",
+        spoil: |p| config(p, |c| c["hooks"] = json!({"createContainer": [{"path": "/bin/false"}]})),
+        says: "createContainer hook /bin/false",
+    },
+    Case {
+        name: "a relative hook",
+        spoil: |p| config(p, |c| c["hooks"] = json!({"poststop": [{"path": "hook"}]})),
+        says: "absolute path",
+    },
+    Case {
+        name: "a hook inside the guest",
+        spoil: |p| config(p, |c| c["hooks"] = json!({"startContainer": [{"path": "/bin/true"}]})),
+        says: "startContainer hooks are not supported",
+    },
+    Case {
+        name: "a terminal without a socket",
+        spoil: |p| config(p, |c| c["process"]["terminal"] = json!(true)),
+        says: "console socket",
+    },
+];
+
+#[test]
+fn a_bad_bundle_is_refused_and_leaves_nothing() {
+    let Some(p) = place() else { return };
+    let rootfs = p.rootfs();
+    let saved = p.dir.join("saved");
+    for case in CASES {
+        // The first cases remove what the next ones need.
+        if rootfs.exists() {
+            fs::rename(&rootfs, &saved).unwrap();
+        }
+        fs::remove_dir_all(&p.bundle).unwrap();
+        fs::create_dir(&p.bundle).unwrap();
+        if case.name == "no rootfs" {
+            fs::create_dir(&rootfs).unwrap();
+        } else {
+            fs::rename(&saved, &rootfs).unwrap();
+        }
+        config(&p, |_| {});
+        (case.spoil)(&p);
+        for command in [&["create"][..], &["run", "-d"]] {
+            let mut args = command.to_vec();
+            args.push(&p.id);
+            refused(&p, &args, case.says, 1, case.name);
+        }
+    }
+}
+
+/// Runs a command that must fail with `code` and one line that contains `says`, and leave nothing.
+fn refused(p: &Place, args: &[&str], says: &str, code: i32, name: &str) {
+    let output = p.output(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{name}: {args:?}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{name}: {args:?}: not one line: {stderr}");
+    assert!(stderr.contains(says), "{name}: {args:?}: {stderr:?} does not say {says:?}");
+    assert_eq!(p.leftovers(&p.id), [""; 0], "{name}: {args:?}");
+}
+
+#[test]
+fn bad_arguments_are_refused() {
+    let Some(p) = place() else { return };
+    let cases: &[(&[&str], &str, i32)] = &[
+        (&["state", "nobody"], "container \"nobody\" does not exist", 1),
+        (&["start", "nobody"], "does not exist", 1),
+        (&["kill", "nobody", "TERM"], "does not exist", 1),
+        (&["delete", "nobody"], "does not exist", 1),
+        (&["ps", "nobody"], "does not exist", 1),
+        (&["pause", "nobody"], "does not exist", 1),
+        (&["events", "--stats", "nobody"], "does not exist", 1),
+        (&["update", "--memory", "1", "nobody"], "does not exist", 1),
+        (&["exec", "nobody", "true"], "does not exist", 255),
+        (&["create", "a/b"], "invalid container ID format", 1),
+        (&["create", ".."], "invalid container ID format", 1),
+        (&["create", ""], "invalid container ID format", 1),
+        (&["state", "ä"], "invalid container ID format", 1),
+        (&["kill", "nobody", "FROB"], "unknown signal", 1),
+        (&["frob"], "frob", 1),
+        (&["create"], "<ID>", 1),
+        (&["create", "--console-socket", "/nonexistent", "x"], "console socket", 1),
+        (&["create", "--preserve-fds", "2", "x"], "--preserve-fds", 1),
+        (&["--systemd-cgroup", "create", "x"], "--systemd-cgroup", 1),
+        (&["--platform=kvm", "create", "x"], "not in this build", 1),
+        (&["--root", "/proc/quark", "create", "x"], "creating state directory /proc/quark", 1),
+    ];
+    for (args, says, code) in cases {
+        refused(&p, args, says, *code, "arguments");
+        assert_eq!(p.leftovers("x"), [""; 0], "{args:?}");
+    }
+    assert!(p.output(&["delete", "--force", "nobody"]).status.success());
+}
+
+#[test]
+fn the_log_gets_the_error_as_runc_writes_it() {
+    let Some(p) = place() else { return };
+    let log = p.dir.join("log.json");
+    let output = p.output(&["--log", log.to_str().unwrap(), "--log-format", "json", "state", "nobody"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = fs::read_to_string(&log).unwrap();
+    let line: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(line["level"], "error");
+    assert!(line["msg"].as_str().unwrap().contains("\"nobody\" does not exist"), "{line}");
+    assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
+}
+
+#[test]
+fn an_id_in_use_is_refused_and_its_owner_stays() {
+    let Some(p) = place() else { return };
+    fs::create_dir_all(p.root.join(&p.id)).unwrap();
+    let output = p.output(&["create", &p.id]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("already exists"));
+    assert!(p.root.join(&p.id).is_dir());
+    // What a killed `create` leaves, `delete --force` takes away.
+    p.good(&["delete", "--force", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn without_root_there_is_no_permission() {
+    use std::os::unix::process::CommandExt;
+    let Some(p) = place() else { return };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_quark"));
+    let output = command.args(["--root", "/run/quark-not-allowed", "create", &p.id]).current_dir(&p.bundle).uid(65534);
+    // A build directory that others may not enter cannot show it.
+    let Ok(output) = output.output() else {
+        eprintln!("SKIPPED: the binary cannot be run as another user");
+        return;
+    };
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.to_lowercase().contains("permission denied"), "{stderr}");
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}

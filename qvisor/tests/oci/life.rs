@@ -1,0 +1,342 @@
+//! The life of a container, step by step.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::support::{Place, finish, place};
+
+/// Runs the container in the foreground: exit code, output, errors.
+fn run(p: &Place) -> (Option<i32>, String, String) {
+    let output = p.output(&["run", &p.id]);
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn sh(p: &Place, script: &str) {
+    p.configure(&["sh", "-c", script], |_| {});
+}
+
+#[test]
+fn run_passes_streams_and_the_exit_code() {
+    let Some(p) = place() else { return };
+    sh(&p, "echo out; echo err >&2; exit 7");
+    assert_eq!(run(&p), (Some(7), "out\n".into(), "err\n".into()));
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+
+    sh(&p, "kill -9 $$");
+    // A first process of a PID namespace cannot kill itself: the shell goes on and ends by itself.
+    assert_eq!(run(&p).0, Some(0));
+
+    p.configure(&["wc", "-c"], |_| {});
+    let mut child =
+        p.quark(&["run", &p.id]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"12345").unwrap();
+    assert_eq!(finish(child, &["run"]).stdout, b"5\n");
+}
+
+#[test]
+fn run_sets_user_directory_environment_and_host_name() {
+    let Some(p) = place() else { return };
+    p.configure(&["sh", "-c", "id -u; id -g; pwd; echo $HOME $A; hostname; umask"], |c| {
+        c["process"]["user"] = json!({"uid": 1000, "gid": 1001, "umask": 7});
+        c["process"]["cwd"] = json!("/tmp");
+        c["process"]["env"] = json!(["PATH=/bin", "A=b c"]);
+    });
+    assert_eq!(run(&p), (Some(0), "1000\n1001\n/tmp\n/home/user b c\nguest\n0007\n".into(), String::new()));
+}
+
+#[test]
+fn a_missing_program_is_an_error_that_leaves_nothing() {
+    let Some(p) = place() else { return };
+    for (program, says) in [
+        ("nothing", "exec: \"nothing\": executable file not found in $PATH"),
+        ("/bin/nothing", "exec: \"/bin/nothing\": stat /bin/nothing: no such file or directory"),
+        ("/etc/passwd", "exec: \"/etc/passwd\": permission denied"),
+    ] {
+        p.configure(&[program], |_| {});
+        let (code, _, stderr) = run(&p);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert_eq!(p.leftovers(&p.id), [""; 0]);
+    }
+}
+
+#[test]
+fn create_start_kill_delete() {
+    let Some(p) = place() else { return };
+    sh(&p, "trap 'echo got TERM; exit 3' TERM; echo started; while :; do sleep 0.1; done");
+    let pid_file = p.dir.join("pid");
+    p.create(&["--pid-file", pid_file.to_str().unwrap()]);
+    let state = p.state();
+    assert_eq!(state["status"], "created");
+    assert_eq!(state["id"], json!(p.id));
+    assert_eq!(state["bundle"], json!(p.bundle));
+    assert_eq!(state["pid"].to_string(), fs::read_to_string(&pid_file).unwrap());
+    assert_eq!(p.log(), "", "nothing runs before start");
+    let again = p.output(&["create", &p.id]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already exists"));
+
+    p.good(&["start", &p.id]);
+    p.wait_for("the program's first line", || p.log().contains("started"));
+    assert_eq!(p.status(), "running");
+    assert_eq!(p.output(&["start", &p.id]).status.code(), Some(1));
+    let refused = p.output(&["delete", &p.id]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not stopped: running"));
+
+    let list: Value = serde_json::from_str(&p.good(&["list", "-f", "json"])).unwrap();
+    assert_eq!((list[0]["id"].as_str(), list[0]["status"].as_str()), (Some(p.id.as_str()), Some("running")));
+    assert_eq!(p.good(&["list", "-q"]), format!("{}\n", p.id));
+    assert!(p.good(&["list"]).starts_with("ID "));
+
+    p.good(&["kill", &p.id, "TERM"]);
+    p.wait_for("the end", || p.status() == "stopped");
+    assert!(p.log().contains("got TERM"), "{}", p.log());
+    let dead = p.output(&["kill", &p.id, "TERM"]);
+    assert!(String::from_utf8_lossy(&dead.stderr).contains("container not running"));
+    p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn a_created_container_can_be_killed_and_deleted() {
+    let Some(p) = place() else { return };
+    p.create(&[]);
+    p.good(&["kill", &p.id, "KILL"]);
+    p.wait_for("the end", || p.status() == "stopped");
+    p.good(&["delete", &p.id]);
+    p.create(&[]);
+    p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn exec_ps_events_and_pause() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    assert_eq!(p.good(&["exec", "--env", "X=y", "--cwd", "/tmp", &p.id, "sh", "-c", "echo $X; pwd"]), "y\n/tmp\n");
+    assert_eq!(p.good(&["exec", "--user", "5:6", &p.id, "sh", "-c", "id -u; id -g"]), "5\n6\n");
+    assert_eq!(p.output(&["exec", &p.id, "sh", "-c", "exit 9"]).status.code(), Some(9));
+    let missing = p.output(&["exec", &p.id, "nothing"]);
+    assert_eq!(missing.status.code(), Some(255));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("executable file not found in $PATH"));
+    let process = p.dir.join("process.json");
+    fs::write(&process, r#"{"user":{"uid":0,"gid":0},"cwd":"/","args":["echo","from file"],"env":["PATH=/bin"]}"#)
+        .unwrap();
+    assert_eq!(p.good(&["exec", "--process", process.to_str().unwrap(), &p.id]), "from file\n");
+
+    let ps = p.good(&["ps", &p.id]);
+    assert!(ps.lines().count() >= 2 && ps.contains("sh -c"), "{ps}");
+    let pids: Vec<i64> = serde_json::from_str(&p.good(&["ps", "-f", "json", &p.id])).unwrap();
+    assert!(pids.contains(&p.state()["pid"].as_i64().unwrap()), "host process ids: {pids:?}");
+
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    assert_eq!((event["type"].as_str(), event["id"].as_str()), (Some("stats"), Some(p.id.as_str())));
+    assert!(event["data"]["memory"]["usage"]["usage"].as_u64().unwrap() > 0, "{event}");
+    assert!(event["data"]["cpu"]["usage"]["total"].as_u64().unwrap() > 0, "{event}");
+    assert!(event["data"]["pids"]["current"].as_u64().unwrap() > 0, "{event}");
+    assert!(event["data"]["quark"]["memory"]["frames_used"].as_u64().unwrap() > 0, "{event}");
+
+    p.good(&["pause", &p.id]);
+    assert_eq!(p.status(), "paused");
+    assert_eq!(p.output(&["pause", &p.id]).status.code(), Some(1));
+    p.good(&["resume", &p.id]);
+    assert_eq!(p.status(), "running");
+    p.good(&["delete", "--force", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn a_detached_exec_leaves_a_process_with_its_exit_code() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    nix::sys::prctl::set_child_subreaper(true).unwrap();
+    let pid_file = p.dir.join("exec-pid");
+    let exec = |script: &str| {
+        fs::remove_file(&pid_file).ok();
+        // Not with pipes: the process in the guest would hold them open.
+        let args = ["exec", "--detach", "--pid-file", pid_file.to_str().unwrap(), &p.id, "sh", "-c", script];
+        assert!(p.quark(&args).stdout(Stdio::null()).status().unwrap().success());
+        let pid = fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+        assert!(pid > 1);
+        nix::unistd::Pid::from_raw(pid)
+    };
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    let ended = |pid| {
+        let mut status = WaitStatus::StillAlive;
+        p.wait_for("the end of the holder", || {
+            status = waitpid(pid, Some(WaitPidFlag::WNOHANG)).unwrap();
+            status != WaitStatus::StillAlive
+        });
+        status
+    };
+    let pid = exec("sleep 0.3; exit 4");
+    assert_eq!(ended(pid), WaitStatus::Exited(pid, 4));
+    // A signal to it is a signal to the guest process.
+    let pid = exec("trap 'exit 5' USR1; while :; do sleep 0.1; done");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
+    assert_eq!(ended(pid), WaitStatus::Exited(pid, 5));
+}
+
+#[test]
+fn volumes_show_host_directories_and_files() {
+    let Some(p) = place() else { return };
+    let (rw, ro, file) = (p.dir.join("rw"), p.dir.join("ro"), p.dir.join("file"));
+    fs::create_dir(&rw).unwrap();
+    fs::create_dir(&ro).unwrap();
+    fs::write(ro.join("old"), "kept").unwrap();
+    fs::write(&file, "from the host").unwrap();
+    p.configure(
+        &["sh", "-c", "echo new > /rw/made; cat /ro/old /data/file; echo bad > /ro/old || echo refused"],
+        |c| {
+            c["mounts"].as_array_mut().unwrap().extend([
+                json!({"destination": "/rw", "source": rw, "options": ["rbind"]}),
+                json!({"destination": "/ro", "source": ro, "options": ["bind", "ro"]}),
+                json!({"destination": "/data/file", "source": file, "options": ["bind"]}),
+            ]);
+        },
+    );
+    let (code, stdout, stderr) = run(&p);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stdout, "keptfrom the hostrefused\n", "{stderr}");
+    assert_eq!(fs::read_to_string(rw.join("made")).unwrap(), "new\n");
+    assert_eq!(fs::read_to_string(ro.join("old")).unwrap(), "kept");
+}
+
+#[test]
+fn hooks_are_called_in_order_with_the_state() {
+    let Some(p) = place() else { return };
+    let record = p.dir.join("record");
+    let hook = |name: &str| {
+        let script = format!(
+            "state=$(cat); pid=$(echo $state | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); \
+             ns=other; [ $pid = 0 ] || [ \"$(readlink /proc/$pid/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && ns=same; \
+             echo {name} $(echo $state | sed 's/.*\"status\":\"\\([a-z]*\\)\".*/\\1/') $ns >> {}",
+            record.display()
+        );
+        json!([{"path": "/bin/sh", "args": ["sh", "-c", script], "env": ["PATH=/usr/bin:/bin"]}])
+    };
+    p.configure(&["true"], |c| {
+        c["hooks"] = json!({
+            "prestart": hook("prestart"), "createRuntime": hook("createRuntime"), "poststart": hook("poststart"),
+            "poststop": hook("poststop"),
+        });
+    });
+    assert_eq!(run(&p).0, Some(0));
+    let text = fs::read_to_string(&record).unwrap();
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        ["prestart creating other", "createRuntime creating other", "poststart running other", "poststop stopped same"]
+    );
+}
+
+#[test]
+fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["linux"]["resources"] = json!({"memory": {"limit": 268_435_456}, "pids": {"limit": 100}});
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    assert_eq!(event["data"]["memory"]["usage"]["limit"], 268_435_456);
+    let pid = p.state()["pid"].to_string();
+    let member = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert!(member.contains(&format!("/quark/{}", p.id)), "{member}");
+    p.good(&["update", "--memory", "536870912", &p.id]);
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    assert_eq!(event["data"]["memory"]["usage"]["limit"], 536_870_912);
+}
+
+#[test]
+fn a_killed_sandbox_leaves_nothing_but_its_entry() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let pid = i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap();
+    assert!(pid > 1, "it has ended by itself: {}", p.log());
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    p.wait_for("the end", || p.status() == "stopped");
+    p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn a_terminal_goes_to_the_console_socket() {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use std::io::Read;
+    let Some(p) = place() else { return };
+    p.configure(&["sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo a terminal; stty size"], |c| {
+        c["process"]["terminal"] = json!(true);
+        c["process"]["consoleSize"] = json!({"height": 33, "width": 77});
+    });
+    let path = p.dir.join("console");
+    let listener = UnixListener::bind(&path).unwrap();
+    let receiver = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut name = [0; 256];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut name)];
+        recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let fd = control.drain().find_map(|c| match c {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let mut master = fs::File::from(fd.unwrap());
+        let mut screen = Vec::new();
+        let mut buffer = [0; 1024];
+        // EIO: the other end is closed.
+        while let Ok(n @ 1..) = master.read(&mut buffer) {
+            screen.extend_from_slice(&buffer[..n]);
+        }
+        String::from_utf8_lossy(&screen).into_owned()
+    });
+    p.create(&["--console-socket", path.to_str().unwrap()]);
+    p.good(&["start", &p.id]);
+    p.wait_for("the end", || p.status() == "stopped");
+    let screen = receiver.join().unwrap();
+    assert!(screen.contains("a terminal\r\n") && screen.contains("33 77\r\n"), "{screen:?}");
+}
+
+#[test]
+fn stop_hibernates_and_cont_wakes() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.1; echo tick; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    p.wait_for("a tick", || p.log().contains("tick"));
+    p.good(&["kill", &p.id, "STOP"]);
+    assert_eq!(p.state()["hibernation"], "Hibernated");
+    let before = p.log();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(p.log(), before, "a hibernated container does nothing");
+    p.good(&["kill", &p.id, "CONT"]);
+    p.wait_for("a tick after the wake", || p.log().len() > before.len());
+    p.good(&["kill", &p.id, "KILL"]);
+    p.wait_for("the end", || p.status() == "stopped");
+}
+
+#[test]
+fn do_runs_over_the_hosts_root_and_writes_nothing_to_it() {
+    let Some(p) = place() else { return };
+    let probe = format!("/var/{}", p.id);
+    let script = format!("echo x > {probe} && cat {probe}; pwd; echo $MARK; exit 6");
+    let output =
+        p.quark(&["do", "--", "/bin/sh", "-c", &script]).env("MARK", "m").current_dir("/usr").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "x\n/usr\nm\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(6));
+    assert!(!fs::exists(&probe).unwrap());
+    assert_eq!(fs::read_dir(&p.root).unwrap().count(), 0);
+}

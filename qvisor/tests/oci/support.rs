@@ -1,0 +1,201 @@
+//! A place for one test: a state directory, a bundle, and the proof that nothing is left behind.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// No command of these tests takes longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One test's place. Dropped, it removes all of its containers.
+pub struct Place {
+    pub dir: PathBuf,
+    pub root: PathBuf,
+    pub bundle: PathBuf,
+    pub id: String,
+}
+
+/// A place, or `None` with a reason on standard error when this host cannot have one.
+pub fn place() -> Option<Place> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: these tests make cgroups and namespaces and need root");
+        return None;
+    }
+    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists()) else {
+        eprintln!("SKIPPED: no busybox; install it with: apt-get install busybox-static");
+        return None;
+    };
+    let id = format!("oci-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(&id);
+    let place = Place { root: dir.join("state"), bundle: dir.join("bundle"), dir, id };
+    let rootfs = place.rootfs();
+    for sub in ["bin", "proc", "sys", "dev", "tmp", "etc", "data"] {
+        fs::create_dir_all(rootfs.join(sub)).unwrap();
+    }
+    fs::copy(busybox, rootfs.join("bin/busybox")).unwrap();
+    for applet in [
+        "sh", "true", "false", "sleep", "cat", "echo", "env", "hostname", "id", "kill", "ls", "nc", "pwd", "stat",
+        "stty", "touch", "tty", "wc", "mkdir", "ip",
+    ] {
+        symlink("busybox", rootfs.join("bin").join(applet)).unwrap();
+    }
+    fs::write(rootfs.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n")
+        .unwrap();
+    place.configure(&["true"], |_| {});
+    Some(place)
+}
+
+impl Place {
+    pub fn rootfs(&self) -> PathBuf {
+        self.bundle.join("rootfs")
+    }
+
+    /// Writes config.json for `args`, changed by `change`.
+    pub fn configure(&self, args: &[&str], change: impl FnOnce(&mut Value)) {
+        let mut config = json!({
+            "ociVersion": "1.0.2",
+            "root": {"path": "rootfs"},
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": args,
+                "env": ["PATH=/bin"],
+            },
+            "hostname": "guest",
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+                {"destination": "/dev/pts", "type": "devpts", "source": "devpts"},
+                {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+            ],
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "mount"}]},
+        });
+        change(&mut config);
+        fs::write(self.bundle.join("config.json"), config.to_string()).unwrap();
+    }
+
+    /// The command with this place's state directory.
+    pub fn quark(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quark"));
+        command.arg("--root").arg(&self.root).args(args).current_dir(&self.bundle).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it; panics when it takes too long.
+    pub fn output(&self, args: &[&str]) -> Output {
+        finish(self.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), args)
+    }
+
+    /// Runs it; panics unless its exit code is 0. What it printed.
+    pub fn good(&self, args: &[&str]) -> String {
+        let output = self.output(args);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        assert!(output.status.success(), "{args:?}: {}: {}", output.status, text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Makes a container with standard output and error to a file, which `log` reads.
+    pub fn create(&self, more: &[&str]) {
+        let log = fs::File::create(self.dir.join("output")).unwrap();
+        let mut args = vec!["create"];
+        args.extend(more);
+        args.push(&self.id);
+        let mut command = self.quark(&args);
+        let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let output = finish(child, &args);
+        assert!(output.status.success(), "{args:?}: {}: {}", output.status, self.log());
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("output")).unwrap_or_default()
+    }
+
+    pub fn state(&self) -> Value {
+        serde_json::from_str(&self.good(&["state", &self.id])).unwrap()
+    }
+
+    pub fn status(&self) -> String {
+        self.state()["status"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until `ready`, for a bounded time.
+    pub fn wait_for(&self, what: &str, mut ready: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !ready() {
+            assert!(begin.elapsed() < LIMIT, "{what}: not within {LIMIT:?}; output: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What a container leaves when it is not taken away whole.
+    pub fn leftovers(&self, id: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.root.join(id).exists() {
+            found.push(format!("directory {}", self.root.join(id).display()));
+        }
+        for controller in fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
+            for path in [format!("quark/{id}"), id.to_owned()] {
+                if controller.path().join(&path).exists() {
+                    found.push(format!("cgroup {}", controller.path().join(path).display()));
+                }
+            }
+        }
+        if Path::new("/sys/fs/cgroup/quark").join(id).exists() {
+            found.push(format!("cgroup /sys/fs/cgroup/quark/{id}"));
+        }
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(command) = fs::read(process.path().join("cmdline")) else { continue };
+            let words: Vec<&[u8]> = command.split(|b| *b == 0).collect();
+            if words.get(1) == Some(&&b"sandbox-process"[..]) && words.get(2) == Some(&id.as_bytes()) {
+                found.push(format!("process {}", process.path().display()));
+            }
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let ours = self.dir.display().to_string();
+        found.extend(mounts.lines().filter(|m| m.contains(&ours)).map(|m| format!("mount {m}")));
+        found
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let id = entry.file_name().to_string_lossy().into_owned();
+            self.quark(&["delete", "--force", &id]).status().ok();
+        }
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+/// Waits for a command and takes what it printed; kills it and panics when it takes too long.
+pub fn finish(mut child: Child, args: &[&str]) -> Output {
+    let reader = |pipe: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = pipe {
+                pipe.read_to_end(&mut bytes).ok();
+            }
+            bytes
+        })
+    };
+    let stdout = reader(child.stdout.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let stderr = reader(child.stderr.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > LIMIT {
+            child.kill().ok();
+            child.wait().ok();
+            panic!("quark {args:?} did not end within {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}

@@ -1,0 +1,162 @@
+//! System-call tests: C programs that must pass on Linux itself before they may judge the sandbox.
+//!
+//! Each program of `test-apps/syscalls` is a family of small cases. It runs once natively and once under `quark do`, and
+//! each case becomes two tests here, `native::FAMILY::CASE` and `quark::FAMILY::CASE`. What quark does not pass yet stands
+//! in `test-apps/syscalls/expected-failures.csv` with its reason; a case listed there that passes is a failure too.
+//!
+//! Environment: `QUARK_SANDBOX_TESTS=0` leaves the sandbox half out; `QUARK_BIN` and `QUARK_PLATFORM` as in `support`.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// How long a whole program may take; its own limit for each case is far below.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The limit of a case in a sandbox, in seconds: reached by hangs only.
+const CASE_LIMIT_S: &str = "60";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Native,
+    Quark,
+}
+
+/// What a program said of one case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Skip,
+    Fail(String),
+}
+
+/// The results of one run of a program, made at the first question.
+struct Family {
+    program: PathBuf,
+    mode: Mode,
+    results: OnceLock<(BTreeMap<String, Verdict>, String)>,
+}
+
+impl Family {
+    fn verdict(&self, case: &str) -> Verdict {
+        let (results, end) = self.results.get_or_init(|| {
+            let mut command = match self.mode {
+                Mode::Native => Command::new(&self.program),
+                Mode::Quark => {
+                    let mut c = support::quark();
+                    c.args(["do", "--"]).arg(&self.program);
+                    c
+                }
+            };
+            let outcome = support::run(command.env("QUARK_TEST_LIMIT_S", CASE_LIMIT_S), LIMIT);
+            (outcome.stdout.lines().filter_map(parse).collect(), outcome.describe())
+        });
+        results.get(case).cloned().unwrap_or_else(|| Verdict::Fail(format!("no result; the program: {end}")))
+    }
+}
+
+/// One line of a program's output.
+fn parse(line: &str) -> Option<(String, Verdict)> {
+    if let Some(name) = line.strip_prefix("ok ") {
+        return Some((name.to_owned(), Verdict::Ok));
+    }
+    let (rest, skipped) = match line.strip_prefix("skip ") {
+        Some(rest) => (rest, true),
+        None => (line.strip_prefix("FAIL ")?, false),
+    };
+    let (name, why) = rest.split_once(": ")?;
+    Some((name.to_owned(), if skipped { Verdict::Skip } else { Verdict::Fail(why.to_owned()) }))
+}
+
+fn programs(directory: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> =
+        fs::read_dir(directory).map(|d| d.flatten().map(|e| e.path()).collect()).unwrap_or_default();
+    all.sort();
+    all
+}
+
+fn cases(program: &Path) -> Vec<String> {
+    let outcome = support::run(Command::new(program).arg("--list"), LIMIT);
+    assert!(outcome.success(), "{} --list: {}", program.display(), outcome.describe());
+    outcome.stdout.lines().map(str::to_owned).collect()
+}
+
+/// "FAMILY/CASE" to the reason why it may fail.
+fn expected_failures() -> BTreeMap<String, String> {
+    let path = support::workspace().join("test-apps/syscalls/expected-failures.csv");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut all = BTreeMap::new();
+    for line in text.lines().skip(1).filter(|l| !l.is_empty()) {
+        let (case, reason) = line.split_once(',').unwrap_or_else(|| panic!("{}: no comma: {line}", path.display()));
+        assert!(!reason.trim().is_empty(), "{}: no reason: {line}", path.display());
+        assert!(all.insert(case.to_owned(), reason.to_owned()).is_none(), "{}: twice: {case}", path.display());
+    }
+    all
+}
+
+fn judge_native(verdict: Verdict) -> Result<(), Failed> {
+    match verdict {
+        Verdict::Ok | Verdict::Skip => Ok(()),
+        Verdict::Fail(why) => Err(why.into()),
+    }
+}
+
+fn judge_quark(native: &Verdict, quark: Verdict, expected: Option<&str>) -> Result<(), Failed> {
+    let failure = match (native, quark) {
+        (Verdict::Fail(why), _) => return Err(format!("not judged: it fails on Linux itself: {why}").into()),
+        (_, Verdict::Fail(why)) => Some(why),
+        (Verdict::Ok, Verdict::Skip) => Some("skipped, but not on Linux itself".to_owned()),
+        _ => None,
+    };
+    match (failure, expected) {
+        (None, None) | (Some(_), Some(_)) => Ok(()),
+        (Some(why), None) => Err(why.into()),
+        (None, Some(reason)) => {
+            Err(format!("passes now: take it out of expected-failures.csv (which says: {reason})").into())
+        }
+    }
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let sandbox = std::env::var("QUARK_SANDBOX_TESTS").map_or(SANDBOX_BY_DEFAULT, |v| v != "0");
+    let directory = support::test_apps("syscalls");
+    let programs = programs(&directory);
+    let mut expected = expected_failures();
+    let mut trials = Vec::new();
+    if programs.is_empty() {
+        let message = format!("{}: no programs; run: make test-apps", directory.display());
+        trials.push(Trial::test("programs_are_built", move || Err(message.into())));
+    }
+    for program in programs {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let family = |mode| Arc::new(Family { program: program.clone(), mode, results: OnceLock::new() });
+        let (native, quark) = (family(Mode::Native), family(Mode::Quark));
+        for case in cases(&program) {
+            let known = expected.remove(&format!("{name}/{case}"));
+            let (n, c) = (native.clone(), case.clone());
+            trials.push(Trial::test(format!("native::{name}::{case}"), move || judge_native(n.verdict(&c))));
+            let (n, q, c) = (native.clone(), quark.clone(), case.clone());
+            trials.push(
+                Trial::test(format!("quark::{name}::{case}"), move || {
+                    judge_quark(&n.verdict(&c), q.verdict(&c), known.as_deref())
+                })
+                .with_ignored_flag(!sandbox),
+            );
+        }
+    }
+    trials.push(Trial::test("expected_failures_name_real_cases", move || match expected.keys().next() {
+        None => Ok(()),
+        Some(case) => Err(format!("expected-failures.csv: there is no case {case}").into()),
+    }));
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Whether the sandbox half runs unless the environment says otherwise.
+const SANDBOX_BY_DEFAULT: bool = true;

@@ -1,0 +1,72 @@
+#!/bin/bash
+# Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
+# Does nothing, and needs no root, when everything is there.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+exec </dev/null
+
+# command that must exist : package that brings it
+needed=(
+    cc:gcc
+    make:make
+    python3:python3
+    debootstrap:debootstrap
+    busybox:busybox-static
+    runc:runc
+    dockerd:docker.io
+    containerd:containerd
+    iptables:iptables
+    ip:iproute2
+    curl:curl
+    unshare:util-linux
+    mount:mount
+)
+# Debian keeps some of these out of a user's PATH.
+PATH=$PATH:/usr/sbin:/sbin
+
+packages=()
+for entry in "${needed[@]}"; do
+    command -v "${entry%%:*}" >/dev/null || packages+=("${entry#*:}")
+done
+# A compiler without the C library's headers cannot build the test programs.
+[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+# busybox must be the static one: it goes into root file systems alone.
+if command -v busybox >/dev/null && ldd "$(command -v busybox)" >/dev/null 2>&1; then
+    packages+=(busybox-static)
+fi
+
+if [ ${#packages[@]} -gt 0 ]; then
+    if [ "$(id -u)" != 0 ]; then
+        echo "setup: needs root to install: ${packages[*]}" >&2
+        echo "setup: run: sudo apt-get install --no-install-recommends ${packages[*]}" >&2
+        exit 1
+    fi
+    echo "setup: installing ${packages[*]}"
+    apt-get update -q
+    # Services must not start by themselves: the tests run a dockerd of their own.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod +x $policy
+        trap 'rm -f $policy' EXIT
+    fi
+    apt-get install -q -y --no-install-recommends "${packages[@]}"
+fi
+
+if ! command -v cargo >/dev/null; then
+    echo "setup: no Rust toolchain: install rustup from https://rustup.rs, then run this again" >&2
+    exit 1
+fi
+target=x86_64-unknown-none
+if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+    echo "setup: adding the Rust target $target"
+    if ! command -v rustup >/dev/null; then
+        echo "setup: this toolchain has no rustup; install the Rust standard library for $target yourself" >&2
+        exit 1
+    fi
+    rustup target add $target
+fi
+for component in rustfmt clippy; do
+    cargo-${component#rust} --version >/dev/null 2>&1 || rustup component add $component
+done
+echo "setup: complete"

@@ -1,0 +1,184 @@
+#!/bin/bash
+# Runs containers under a dockerd of its own, in a network namespace of its own, and checks what users of `docker run
+# --runtime quark` rely on.
+#
+#   test-apps/docker/test.sh [QUARK]      QUARK: the binary (default target/release/quark, else target/debug/quark)
+#   RUNTIME=runc test-apps/docker/test.sh  checks the test itself, with Docker's own runtime (hibernation is left out)
+#
+# Needs root and: apt-get install docker.io containerd runc iptables iproute2 busybox-static
+set -u
+here=$(cd "$(dirname "$0")/../.." && pwd)
+runtime=${RUNTIME:-quark}
+limit=${LIMIT:-240}
+
+if [ -z "${QUARK_DOCKER_TEST:-}" ]; then
+    [ "$(id -u)" = 0 ] || { echo "SKIPPED: needs root"; exit 0; }
+    for tool in dockerd docker containerd runc ip busybox; do
+        command -v $tool > /dev/null || { echo "SKIPPED: no $tool; apt-get install docker.io containerd runc iptables iproute2 busybox-static"; exit 0; }
+    done
+    # Bounded in time, whatever hangs; in its own network and mount namespaces, so that nothing is left there.
+    exec env QUARK_DOCKER_TEST=1 timeout -k 20 "$limit" unshare --net --mount --propagation private "$0" "$@"
+fi
+
+quark=${1:-}
+for candidate in target/release/quark target/debug/quark; do
+    [ -n "$quark" ] || { [ -x "$here/$candidate" ] && quark=$here/$candidate; }
+done
+[ "$runtime" != quark ] || [ -x "$quark" ] || { echo "no quark binary; build it first"; exit 1; }
+quark=$(realpath "${quark:-/bin/false}")
+
+work=$(mktemp -d /tmp/quark-docker.XXXXXX)
+sock=$work/docker.sock
+# The client and the daemon are often of different versions; what the daemon speaks is asked of it.
+docker() { timeout -k 5 60 docker -H "unix://$sock" "$@"; }
+daemon=
+failures=0
+
+cleanup() {
+    trap - EXIT TERM INT
+    if [ -n "$daemon" ]; then
+        ids=$(docker ps -aq 2> /dev/null)
+        # shellcheck disable=SC2086
+        [ -z "$ids" ] || docker rm -f $ids > /dev/null 2>&1
+        kill "$daemon" 2> /dev/null
+        for _ in $(seq 100); do kill -0 "$daemon" 2> /dev/null || break; sleep 0.1; done
+        kill -9 "$daemon" 2> /dev/null
+        wait "$daemon" 2> /dev/null
+    fi
+    for mount in $(grep -o " $work[^ ]* " /proc/self/mountinfo | sort -r); do umount -l "$mount" 2> /dev/null; done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'echo "not ok - out of time"; exit 1' TERM INT
+
+check() { # check NAME COMMAND…: passes when the command does
+    local name=$1 output begin
+    shift
+    begin=$(date +%s%N)
+    if output=$("$@" 2>&1); then
+        echo "ok - $name ($((($(date +%s%N) - begin) / 1000000)) ms)"
+    else
+        echo "not ok - $name"
+        # shellcheck disable=SC2001
+        sed 's/^/#   /' <<< "$output" | head -20
+        failures=$((failures + 1))
+    fi
+}
+is() { # is EXPECTED COMMAND…: the command prints exactly this
+    local expected=$1 output
+    shift
+    output=$("$@" 2>&1)
+    [ "$output" = "$expected" ] || { echo "got: $output"; echo "not: $expected"; return 1; }
+}
+code() { # code EXPECTED COMMAND…: the command ends with this code
+    local expected=$1 output
+    shift
+    output=$("$@" 2>&1)
+    local got=$?
+    [ $got = "$expected" ] || { echo "$output"; echo "exit code $got, not $expected"; return 1; }
+}
+says() { # says TEXT COMMAND…: the command prints this somewhere
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1)
+    grep -qF -- "$text" <<< "$output" || { echo "$output"; echo "does not say: $text"; return 1; }
+}
+fetch() { # fetch PORT PATH: an HTTP request with bash alone
+    local line body=
+    exec 3<> "/dev/tcp/127.0.0.1/$1" || return 1
+    printf 'GET %s HTTP/1.0\r\nHost: test\r\n\r\n' "$2" >&3
+    while IFS= read -t 10 -r line <&3; do body=$line; done
+    exec 3>&-
+    echo "${line:-$body}"
+}
+fetch_soon() { # the same, until something listens
+    for _ in $(seq 100); do
+        { [ -n "$(fetch "$@" 2> /dev/null)" ] && fetch "$@"; } 2> /dev/null && return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+ip link set lo up
+mkdir -p "$work/rootfs"/{bin,etc,proc,sys,dev,tmp,www,root}
+cp "$(command -v busybox)" "$work/rootfs/bin/busybox"
+for applet in sh cat cp echo env false hostname httpd id ip kill ls mkdir nc ping ps pwd sleep stat stty touch true tty wc wget; do
+    ln -s busybox "$work/rootfs/bin/$applet"
+done
+echo root:x:0:0:root:/root:/bin/sh > "$work/rootfs/etc/passwd"
+echo 'hello from the guest' > "$work/rootfs/www/index.html"
+
+dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" -H "unix://$sock" \
+    --add-runtime "quark=$quark" > "$work/dockerd.log" 2>&1 &
+daemon=$!
+for _ in $(seq 150); do docker version > /dev/null 2>&1 && break; sleep 0.1; done
+docker version > /dev/null 2>&1 || { echo "not ok - dockerd does not start"; tail -20 "$work/dockerd.log"; exit 1; }
+tar -C "$work/rootfs" -c . | docker import - quark-test:latest > /dev/null || { echo "not ok - import"; exit 1; }
+
+run() { docker run --runtime "$runtime" "$@"; }
+state() { docker inspect -f '{{.State.Status}}' "$1"; }
+soon() { # soon TEXT COMMAND…: within ten seconds the command prints exactly this
+    for _ in $(seq 100); do is "$@" > /dev/null && return 0; sleep 0.1; done
+    is "$@"
+}
+
+check "run --rm passes the exit code" code 7 run --rm --network none quark-test sh -c 'exit 7'
+check "run --rm passes output" is hello run --rm --network none quark-test echo hello
+check "run -i passes input" is 5 bash -c "echo -n 12345 | docker -H unix://$sock run --runtime $runtime -i --rm --network none quark-test wc -c"
+check "a missing program is code 127" code 127 run --rm --network none quark-test no-such-program
+check "environment, directory, user, host name" is "v /tmp 7 box" \
+    run --rm --network none -e A=v -w /tmp -u 7:8 -h box quark-test sh -c 'echo $A $(pwd) $(id -u) $(hostname)'
+check "a read-only root" says "Read-only file system" run --rm --network none --read-only quark-test touch /x
+mkdir "$work/volume"
+check "a volume" is "" run --rm --network none -v "$work/volume:/v" quark-test sh -c 'echo data > /v/file'
+check "what was written to it" is data cat "$work/volume/file"
+check "a read-only volume" says "Read-only file system" run --rm --network none -v "$work/volume:/v:ro" quark-test touch /v/x
+
+check "run -d -p" run -d --name web --memory 256m --pids-limit 200 -p 18080:8080 quark-test \
+    sh -c 'echo serving; httpd -f -p 8080 -h /www & trap "exit 3" TERM; while :; do wait; sleep 1; done'
+check "a request to the published port" is 'hello from the guest' fetch_soon 18080 /
+check "logs" soon serving docker logs web
+check "exec" is "42" docker exec web echo 42
+check "exec passes the exit code" code 9 docker exec web sh -c 'exit 9'
+check "exec -i passes input" is 3 bash -c "echo -n abc | docker -H unix://$sock exec -i web wc -c"
+check "exec -d" docker exec -d web sh -c 'echo detached > /www/detached'
+check "what it did" is detached fetch_soon 18080 /detached
+check "exec of a missing program is code 126" code 126 docker exec web no-such-program
+check "stats" says web docker stats --no-stream
+check "pause" docker pause web
+check "it is paused" is paused state web
+check "unpause" docker unpause web
+check "a request after it" is 'hello from the guest' fetch 18080 /
+if [ "$runtime" = quark ]; then
+    id=$(docker inspect -f '{{.Id}}' web)
+    # Where Docker keeps a runtime's state depends on its version.
+    state_root=$(find "$work" /run -path "*/$id/control.sock" -printf '%h\n' 2> /dev/null | head -1)
+    state_root=${state_root%/*}
+    hibernation() {
+        "$quark" --root "$state_root" state "$id" | sed -n 's/.*"hibernation": "\(.*\)".*/\1/p'
+    }
+    check "kill -s STOP" docker kill -s STOP web
+    check "it is hibernated" soon Hibernated hibernation
+    check "it still counts as running" is running state web
+    check "a request wakes it" is 'hello from the guest' fetch 18080 /
+    check "kill -s STOP again" docker kill -s STOP web
+    check "exec wakes it" is awake docker exec web echo awake
+    check "kill -s STOP a third time" docker kill -s STOP web
+    check "kill -s CONT" docker kill -s CONT web
+    check "a request after it" is 'hello from the guest' fetch 18080 /
+fi
+check "stop" docker stop -t 10 web
+check "its exit code" is 3 docker inspect -f '{{.State.ExitCode}}' web
+check "start again" docker start web
+check "a request to it" is 'hello from the guest' fetch_soon 18080 /
+check "kill" docker kill web
+check "the exit code of a killed one" soon 137 docker inspect -f '{{.State.ExitCode}}' web
+check "rm" docker rm web
+check "no containers left" is "" docker ps -aq
+if [ "$runtime" = quark ]; then
+    check "no state left" is "" bash -c "ls -d $state_root/$id 2> /dev/null"
+    check "no sandbox left" is "" pgrep -f "sandbox-process $id"
+fi
+
+[ $failures = 0 ] || { echo "$failures failed; the daemon's log ends:"; grep -v level=info "$work/dockerd.log" | tail -15; exit 1; }
+echo "all passed"

@@ -1,0 +1,697 @@
+// Address spaces: mmap in all its forms, protection, faults, remapping, advice, brk.
+#include "harness.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+enum { PAGE = 4096 };
+
+static char *anonymous(size_t pages, int flags) {
+    return OK(mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0));
+}
+
+static int file_of_pages(const char *path, int pages) {
+    int fd = OK(open(path, O_RDWR | O_CREAT | O_TRUNC, 0644));
+    char page[PAGE];
+    for (int i = 0; i < pages; i++) {
+        memset(page, 'a' + i, sizeof page);
+        EQ(write(fd, page, PAGE), PAGE);
+    }
+    return fd;
+}
+
+static sigjmp_buf fault_return;
+static volatile siginfo_t fault_info;
+static void on_fault(int signo, siginfo_t *info, void *context) {
+    fault_info = *info;
+    siglongjmp(fault_return, 1);
+}
+
+static void catch_faults(void) {
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    OK(sigaction(SIGSEGV, &a, NULL));
+    OK(sigaction(SIGBUS, &a, NULL));
+}
+
+// The statement faults with this signal and code at this address.
+#define FAULTS(statement, signo_, code_, address_)                               \
+    do {                                                                         \
+        if (sigsetjmp(fault_return, 1) == 0) {                                   \
+            statement;                                                           \
+            FAIL("%s did not fault", #statement);                                \
+        }                                                                        \
+        EQ(fault_info.si_signo, signo_);                                         \
+        EQ(fault_info.si_code, code_);                                           \
+        EQ((uintptr_t)fault_info.si_addr, (uintptr_t)(address_));                \
+    } while (0)
+#define READ(p) ((void)*(volatile char *)(p))
+#define WRITE(p) (*(volatile char *)(p) = 1)
+
+CASE(anonymous_is_zero) {
+    char *p = anonymous(64, MAP_PRIVATE);
+    for (int i = 0; i < 64 * PAGE; i++) EQ(p[i], 0);
+    memset(p, 7, 64 * PAGE);
+    for (int i = 0; i < 64 * PAGE; i++) EQ(p[i], 7);
+    OK(munmap(p, 64 * PAGE));
+}
+
+CASE(mmap_errors) {
+    ERR(mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), EINVAL);
+    ERR(mmap(NULL, PAGE, PROT_READ, MAP_ANONYMOUS, -1, 0), EINVAL);
+    ERR(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, 999, 0), EBADF);
+    int fd = file_of_pages("f", 1);
+    ERR(syscall(SYS_mmap, NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 100), EINVAL);
+    ERR(mmap((void *)100, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), EINVAL);
+    ERR(mmap(NULL, 1ul << 60, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ENOMEM);
+    int read_only = OK(open("f", O_RDONLY)), write_only = OK(open("f", O_WRONLY));
+    ERR(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, read_only, 0), EACCES);
+    ERR(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, write_only, 0), EACCES);
+    ERR(munmap((void *)100, PAGE), EINVAL);
+    ERR(munmap((void *)PAGE, 0), EINVAL);
+    int pipes[2];
+    OK(pipe(pipes));
+    ERR(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, pipes[0], 0), ENODEV);
+}
+
+CASE(munmap_of_nothing_is_fine) {
+    char *p = anonymous(4, MAP_PRIVATE);
+    OK(munmap(p + PAGE, PAGE));
+    OK(munmap(p, 4 * PAGE));
+    OK(munmap(p, 4 * PAGE));
+}
+
+CASE(munmap_splits) {
+    catch_faults();
+    char *p = anonymous(5, MAP_PRIVATE);
+    for (int i = 0; i < 5; i++) p[i * PAGE] = (char)(i + 1);
+    OK(munmap(p + 2 * PAGE, PAGE));
+    for (int i = 0; i < 5; i++)
+        if (i != 2) EQ(p[i * PAGE], i + 1);
+    FAULTS(READ(p + 2 * PAGE + 5), SIGSEGV, SEGV_MAPERR, p + 2 * PAGE + 5);
+}
+
+CASE(map_fixed_replaces) {
+    char *p = anonymous(4, MAP_PRIVATE);
+    memset(p, 1, 4 * PAGE);
+    char *q = OK(mmap(p + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    EQ(q - p, PAGE);
+    EQ(p[0], 1);
+    EQ(p[PAGE], 0);
+    EQ(p[2 * PAGE], 1);
+}
+
+CASE(map_fixed_noreplace) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    ERR(mmap(p + PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), EEXIST);
+    OK(munmap(p + PAGE, PAGE));
+    char *q = OK(mmap(p + PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+    EQ(q - p, PAGE);
+}
+
+CASE(hint_is_taken_when_free) {
+    char *p = anonymous(1, MAP_PRIVATE);
+    OK(munmap(p, PAGE));
+    char *q = OK(mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EQ(q - p, 0);
+    char *r = OK(mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    CHECK(r != p);
+}
+
+CASE(map_32bit_low_addresses) {
+    char *p = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0));
+    CHECK((uintptr_t)p < 1ul << 31);
+    *p = 1;
+}
+
+CASE(private_file_mapping) {
+    int fd = file_of_pages("f", 4);
+    char *p = OK(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    for (int i = 0; i < 4; i++) EQ(p[i * PAGE + 100], 'a' + i);
+    p[PAGE] = 'X';
+    char c;
+    EQ(pread(fd, &c, 1, PAGE), 1);
+    EQ(c, 'b');
+    EQ(p[PAGE], 'X');
+    EQ(p[PAGE + 1], 'b');
+    OK(close(fd));
+    EQ(p[3 * PAGE], 'd');
+}
+
+CASE(private_file_mapping_with_offset) {
+    int fd = file_of_pages("f", 4);
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ, MAP_PRIVATE, fd, 2 * PAGE));
+    EQ(p[0], 'c');
+    EQ(p[PAGE], 'd');
+}
+
+CASE(shared_file_mapping_reaches_the_file) {
+    int fd = file_of_pages("f", 2);
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    memcpy(p + PAGE - 3, "across", 6);
+    char b[7] = {0};
+    EQ(pread(fd, b, 6, PAGE - 3), 6);
+    STR_EQ(b, "across");
+    EQ(pwrite(fd, "back", 4, 10), 4);
+    CHECK(memcmp(p + 10, "back", 4) == 0);
+    OK(msync(p, 2 * PAGE, MS_SYNC));
+    OK(munmap(p, 2 * PAGE));
+    EQ(pread(fd, b, 6, PAGE - 3), 6);
+    STR_EQ(b, "across");
+}
+
+CASE(two_shared_mappings_agree) {
+    int fd = file_of_pages("f", 1);
+    char *p = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    char *q = OK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0));
+    p[5] = 'Z';
+    EQ(q[5], 'Z');
+}
+
+CASE(mapping_beyond_end_of_file) {
+    catch_faults();
+    int fd = OK(open("f", O_RDWR | O_CREAT, 0644));
+    EQ(write(fd, "short", 5), 5);
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    EQ(p[4], 't');
+    EQ(p[5], 0);
+    EQ(p[PAGE - 1], 0);
+    FAULTS(READ(p + PAGE), SIGBUS, BUS_ADRERR, p + PAGE);
+    OK(ftruncate(fd, 2 * PAGE));
+    EQ(p[PAGE], 0);
+}
+
+CASE(truncated_mapping_faults) {
+    catch_faults();
+    int fd = file_of_pages("f", 2);
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ, MAP_SHARED, fd, 0));
+    EQ(p[PAGE], 'b');
+    OK(ftruncate(fd, PAGE));
+    FAULTS(READ(p + PAGE + 9), SIGBUS, BUS_ADRERR, p + PAGE + 9);
+    EQ(p[0], 'a');
+}
+
+CASE(shared_anonymous_over_fork) {
+    char *p = anonymous(3, MAP_SHARED);
+    p[0] = 1;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(p[0], 1);
+        p[0] = 2;
+        p[2 * PAGE] = 9;
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(p[0], 2);
+    EQ(p[2 * PAGE], 9);
+}
+
+CASE(memfd_mapping) {
+    int fd = OK(memfd_create("m", 0));
+    OK(ftruncate(fd, 3 * PAGE));
+    char *p = OK(mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    memset(p + PAGE, 'm', PAGE);
+    char b[4] = {0};
+    EQ(pread(fd, b, 3, PAGE), 3);
+    STR_EQ(b, "mmm");
+    char *q = OK(mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    q[PAGE] = 'q';
+    EQ(p[PAGE], 'm');
+    EQ(q[PAGE + 1], 'm');
+}
+
+CASE(dev_zero_mapping) {
+    int fd = OK(open("/dev/zero", O_RDWR));
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    EQ(p[PAGE], 0);
+    p[PAGE] = 1;
+    EQ(p[PAGE], 1);
+}
+
+CASE(fault_null_pointer) {
+    catch_faults();
+    FAULTS(READ(NULL), SIGSEGV, SEGV_MAPERR, NULL);
+    FAULTS(WRITE((char *)24), SIGSEGV, SEGV_MAPERR, 24);
+}
+
+CASE(fault_kernel_address) {
+    catch_faults();
+    // Not canonical: a general protection fault, which has no address.
+    if (sigsetjmp(fault_return, 1) == 0) {
+        READ((char *)0x8000000000000000ul);
+        FAIL("no fault");
+    }
+    EQ(fault_info.si_signo, SIGSEGV);
+    EQ(fault_info.si_code, SI_KERNEL);
+    EQ((uintptr_t)fault_info.si_addr, 0);
+    if (sigsetjmp(fault_return, 1) == 0) {
+        READ((char *)0xffffffff81000000ul);
+        FAIL("no fault");
+    }
+    EQ(fault_info.si_signo, SIGSEGV);
+}
+
+CASE(mprotect_read_only) {
+    catch_faults();
+    char *p = anonymous(3, MAP_PRIVATE);
+    memset(p, 5, 3 * PAGE);
+    OK(mprotect(p + PAGE, PAGE, PROT_READ));
+    EQ(p[PAGE], 5);
+    FAULTS(WRITE(p + PAGE + 1), SIGSEGV, SEGV_ACCERR, p + PAGE + 1);
+    p[0] = 6;
+    p[2 * PAGE] = 6;
+    OK(mprotect(p, 3 * PAGE, PROT_READ | PROT_WRITE));
+    p[PAGE] = 6;
+    EQ(p[PAGE], 6);
+    EQ(p[PAGE + 1], 5);
+}
+
+CASE(mprotect_none_and_back) {
+    catch_faults();
+    char *p = anonymous(1, MAP_PRIVATE);
+    p[7] = 42;
+    OK(mprotect(p, PAGE, PROT_NONE));
+    FAULTS(READ(p + 7), SIGSEGV, SEGV_ACCERR, p + 7);
+    OK(mprotect(p, PAGE, PROT_READ));
+    EQ(p[7], 42);
+}
+
+CASE(mprotect_before_first_touch) {
+    catch_faults();
+    char *p = anonymous(2, MAP_PRIVATE);
+    OK(mprotect(p, 2 * PAGE, PROT_READ));
+    EQ(p[0], 0);
+    FAULTS(WRITE(p), SIGSEGV, SEGV_ACCERR, p);
+    OK(mprotect(p, 2 * PAGE, PROT_READ | PROT_WRITE));
+    p[0] = 1;
+    EQ(p[PAGE], 0);
+}
+
+CASE(mprotect_errors) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    ERR(mprotect(p + 1, PAGE, PROT_READ), EINVAL);
+    OK(munmap(p + PAGE, PAGE));
+    ERR(mprotect(p, 2 * PAGE, PROT_READ), ENOMEM);
+    OK(mprotect(p, 0, PROT_READ));
+    int fd = file_of_pages("f", 1);
+    int read_only = OK(open("f", O_RDONLY));
+    char *q = OK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, read_only, 0));
+    ERR(mprotect(q, PAGE, PROT_READ | PROT_WRITE), EACCES);
+    OK(close(fd));
+}
+
+CASE(execute_permission) {
+    catch_faults();
+    unsigned char code[] = {0xb8, 0x2a, 0, 0, 0, 0xc3};  // mov $42, %eax; ret
+    char *p = anonymous(1, MAP_PRIVATE);
+    memcpy(p, code, sizeof code);
+    int (*volatile function)(void) = (int (*)(void))p;
+    FAULTS(function(), SIGSEGV, SEGV_ACCERR, p);
+    OK(mprotect(p, PAGE, PROT_READ | PROT_EXEC));
+    EQ(function(), 42);
+    OK(mprotect(p, PAGE, PROT_READ | PROT_WRITE));
+    p[1] = 43;
+    OK(mprotect(p, PAGE, PROT_READ | PROT_EXEC));
+    EQ(function(), 43);
+}
+
+CASE(self_modifying_code) {
+    char *p = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    int (*volatile function)(void) = (int (*)(void))p;
+    for (int i = 0; i < 20; i++) {
+        unsigned char code[] = {0xb8, (unsigned char)i, 0, 0, 0, 0xc3};
+        memcpy(p, code, sizeof code);
+        EQ(function(), i);
+    }
+}
+
+CASE(fault_is_repaired_in_the_handler) {
+    // A handler that maps the page and returns: the instruction is run again.
+    static char *hole;
+    hole = anonymous(1, MAP_PRIVATE);
+    OK(mprotect(hole, PAGE, PROT_NONE));
+    void repair(int signo, siginfo_t *info, void *context) { mprotect(hole, PAGE, PROT_READ | PROT_WRITE); }
+    struct sigaction a = {.sa_sigaction = repair, .sa_flags = SA_SIGINFO};
+    OK(sigaction(SIGSEGV, &a, NULL));
+    *(volatile char *)(hole + 10) = 77;
+    EQ(hole[10], 77);
+}
+
+CASE(fault_kills_without_handler) {
+    pid_t pid = OK(fork());
+    if (pid == 0) WRITE(NULL);
+    expect_killed(pid, SIGSEGV);
+}
+
+CASE(stack_grows) {
+    // Far more than is mapped at start, within the limit.
+    volatile char big[3 << 20];
+    for (size_t i = sizeof big; i > 0; i -= PAGE) big[i - 1] = (char)i;
+    for (size_t i = sizeof big; i > 0; i -= PAGE) EQ(big[i - 1], (char)i);
+}
+
+static int recurse(int depth) {
+    volatile char frame[1024];
+    frame[0] = (char)depth;
+    return depth == 0 ? 0 : recurse(depth - 1) + (frame[0] ? 1 : 1);
+}
+
+CASE(stack_overflow_is_a_fault) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        struct rlimit limit = {256 * 1024, 256 * 1024};
+        OK(setrlimit(RLIMIT_STACK, &limit));
+        recurse(1 << 20);
+        _exit(0);
+    }
+    expect_killed(pid, SIGSEGV);
+}
+
+CASE(grows_down_mapping) {
+    char *area = anonymous(300, MAP_PRIVATE);
+    OK(munmap(area, 300 * PAGE));
+    char *p = OK(mmap(area + 299 * PAGE, PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0));
+    p[0] = 1;
+    *(volatile char *)(p - 1) = 2;  // one page below
+    EQ(p[-1], 2);
+}
+
+CASE(mremap_grows_and_moves) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    for (int i = 0; i < 2 * PAGE; i++) p[i] = (char)(i * 3);
+    char *q = OK(mremap(p, 2 * PAGE, 200 * PAGE, MREMAP_MAYMOVE));
+    for (int i = 0; i < 2 * PAGE; i++) EQ(q[i], (char)(i * 3));
+    for (int i = 2 * PAGE; i < 200 * PAGE; i += PAGE) EQ(q[i], 0);
+    q[199 * PAGE] = 1;
+}
+
+CASE(mremap_shrinks) {
+    catch_faults();
+    char *p = anonymous(4, MAP_PRIVATE);
+    memset(p, 1, 4 * PAGE);
+    char *q = OK(mremap(p, 4 * PAGE, PAGE, 0));
+    CHECK(p == q);
+    EQ(p[0], 1);
+    FAULTS(READ(p + PAGE), SIGSEGV, SEGV_MAPERR, p + PAGE);
+}
+
+CASE(mremap_in_place_needs_room) {
+    char *p = anonymous(3, MAP_PRIVATE);
+    ERR(mremap(p, PAGE, 3 * PAGE, 0), ENOMEM);
+    OK(munmap(p + PAGE, 2 * PAGE));
+    p[5] = 5;
+    char *q = OK(mremap(p, PAGE, 3 * PAGE, 0));
+    CHECK(p == q);
+    EQ(p[5], 5);
+    EQ(p[2 * PAGE], 0);
+}
+
+CASE(mremap_fixed) {
+    catch_faults();
+    char *p = anonymous(2, MAP_PRIVATE), *target = anonymous(2, MAP_PRIVATE);
+    memset(p, 3, 2 * PAGE);
+    memset(target, 4, 2 * PAGE);
+    char *q = OK(mremap(p, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target));
+    CHECK(q == target);
+    EQ(target[PAGE], 3);
+    FAULTS(READ(p), SIGSEGV, SEGV_MAPERR, p);
+    ERR(mremap(p, PAGE, PAGE, MREMAP_FIXED, target), EINVAL);
+    ERR(mremap(p, PAGE, 2 * PAGE, MREMAP_MAYMOVE), EFAULT);
+}
+
+CASE(mremap_of_file_mapping) {
+    int fd = file_of_pages("f", 4);
+    char *p = OK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, PAGE));
+    char *q = OK(mremap(p, PAGE, 3 * PAGE, MREMAP_MAYMOVE));
+    EQ(q[0], 'b');
+    EQ(q[2 * PAGE], 'd');
+}
+
+CASE(madvise_dontneed_zeroes) {
+    char *p = anonymous(4, MAP_PRIVATE);
+    memset(p, 1, 4 * PAGE);
+    OK(madvise(p + PAGE, 2 * PAGE, MADV_DONTNEED));
+    EQ(p[0], 1);
+    EQ(p[PAGE], 0);
+    EQ(p[2 * PAGE], 0);
+    EQ(p[3 * PAGE], 1);
+}
+
+CASE(madvise_dontneed_private_file_rereads) {
+    int fd = file_of_pages("f", 1);
+    char *p = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    p[0] = 'X';
+    OK(madvise(p, PAGE, MADV_DONTNEED));
+    EQ(p[0], 'a');
+}
+
+CASE(madvise_dontneed_keeps_shared) {
+    char *p = anonymous(1, MAP_SHARED);
+    p[0] = 'S';
+    OK(madvise(p, PAGE, MADV_DONTNEED));
+    EQ(p[0], 'S');
+}
+
+CASE(madvise_free) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    memset(p, 1, 2 * PAGE);
+    OK(madvise(p, 2 * PAGE, MADV_FREE));
+    CHECK(p[0] == 0 || p[0] == 1);
+    p[0] = 9;
+    EQ(p[0], 9);
+}
+
+CASE(madvise_others) {
+    char *p = anonymous(4, MAP_PRIVATE);
+    OK(madvise(p, 4 * PAGE, MADV_WILLNEED));
+    OK(madvise(p, 4 * PAGE, MADV_SEQUENTIAL));
+    OK(madvise(p, 4 * PAGE, MADV_RANDOM));
+    OK(madvise(p, 4 * PAGE, MADV_NORMAL));
+    ERR(madvise(p + 1, PAGE, MADV_NORMAL), EINVAL);
+    ERR(madvise(p, PAGE, 9999), EINVAL);
+    OK(munmap(p + PAGE, PAGE));
+    ERR(madvise(p, 4 * PAGE, MADV_DONTNEED), ENOMEM);
+}
+
+CASE(madvise_dontfork) {
+    char *p = anonymous(1, MAP_PRIVATE);
+    OK(madvise(p, PAGE, MADV_DONTFORK));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        READ(p);
+        _exit(0);
+    }
+    expect_killed(pid, SIGSEGV);
+}
+
+CASE(madvise_wipeonfork) {
+    char *p = anonymous(1, MAP_PRIVATE);
+    p[0] = 5;
+    OK(madvise(p, PAGE, MADV_WIPEONFORK));
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(p[0]);
+    expect_exit(pid, 0);
+    EQ(p[0], 5);
+}
+
+CASE(map_populate) {
+    char *p = anonymous(8, MAP_PRIVATE | MAP_POPULATE);
+    unsigned char present[8];
+    OK(mincore(p, 8 * PAGE, present));
+    for (int i = 0; i < 8; i++) EQ(present[i] & 1, 1);
+}
+
+CASE(mincore_answers) {
+    char *p = anonymous(4, MAP_PRIVATE);
+    p[0] = 1;
+    unsigned char present[4] = {0};
+    OK(mincore(p, 4 * PAGE, present));
+    EQ(present[0] & 1, 1);
+    ERR(mincore(p + 1, PAGE, present), EINVAL);
+    OK(munmap(p + PAGE, PAGE));
+    ERR(mincore(p, 2 * PAGE, present), ENOMEM);
+}
+
+CASE(mlock_family) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    OK(mlock(p, 2 * PAGE));
+    p[0] = 1;
+    OK(munlock(p, 2 * PAGE));
+    OK(mlock2(p, PAGE, MLOCK_ONFAULT));
+    OK(munlockall());
+    ERR(mlockall(0), EINVAL);
+    OK(munmap(p, 2 * PAGE));
+    ERR(mlock(p, PAGE), ENOMEM);
+}
+
+CASE(msync_errors) {
+    char *p = anonymous(1, MAP_PRIVATE);
+    OK(msync(p, PAGE, MS_ASYNC));
+    ERR(msync(p + 1, PAGE, MS_SYNC), EINVAL);
+    ERR(msync(p, PAGE, MS_SYNC | MS_ASYNC), EINVAL);
+    OK(munmap(p, PAGE));
+    ERR(msync(p, PAGE, MS_SYNC), ENOMEM);
+}
+
+CASE(brk_moves) {
+    char *start = (char *)syscall(SYS_brk, 0);
+    char *end = (char *)syscall(SYS_brk, start + 100 * PAGE);
+    EQ(end - start, 100 * PAGE);
+    for (int i = 0; i < 100; i++) EQ(start[i * PAGE], 0);
+    memset(start, 3, 100 * PAGE);
+    EQ(syscall(SYS_brk, start) - (long)start, 0);
+    EQ(syscall(SYS_brk, start + PAGE) - (long)start, PAGE);
+    EQ(start[0], 0);
+    // A refused request gives the old break.
+    EQ(syscall(SYS_brk, 16) - (long)start, PAGE);
+}
+
+CASE(large_sparse_mapping) {
+    size_t size = 8ul << 30;
+    char *p = OK(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    for (size_t at = 0; at < size; at += 256ul << 20) p[at] = (char)(at >> 28);
+    for (size_t at = 0; at < size; at += 256ul << 20) EQ(p[at], (char)(at >> 28));
+    EQ(p[PAGE], 0);
+    OK(munmap(p, size));
+}
+
+CASE(many_mappings) {
+    enum { COUNT = 1000 };
+    static char *p[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        p[i] = OK(mmap(NULL, PAGE, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        if (i % 2 == 0) p[i][0] = (char)i;
+    }
+    for (int i = 0; i < COUNT; i++) EQ(p[i][0], i % 2 ? 0 : (char)i);
+    for (int i = 0; i < COUNT; i++) OK(munmap(p[i], PAGE));
+}
+
+CASE(checkerboard_protection) {
+    catch_faults();
+    char *p = anonymous(64, MAP_PRIVATE);
+    memset(p, 1, 64 * PAGE);
+    for (int i = 0; i < 64; i += 2) OK(mprotect(p + i * PAGE, PAGE, PROT_READ));
+    for (int i = 0; i < 64; i++) {
+        if (i % 2 == 0) FAULTS(WRITE(p + i * PAGE), SIGSEGV, SEGV_ACCERR, p + i * PAGE);
+        else WRITE(p + i * PAGE);
+    }
+}
+
+CASE(copy_on_write_after_fork) {
+    enum { PAGES = 200 };
+    char *p = anonymous(PAGES, MAP_PRIVATE);
+    for (int i = 0; i < PAGES; i++) p[i * PAGE] = (char)i;
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (int i = 0; i < PAGES; i += 2) p[i * PAGE] = (char)(i + 100);
+        char c;
+        EQ(read(pipes[0], &c, 1), 1);
+        for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], (char)(i % 2 ? i : i + 100));
+        _exit(0);
+    }
+    for (int i = 0; i < PAGES; i += 3) p[i * PAGE] = (char)(i + 50);
+    EQ(write(pipes[1], "x", 1), 1);
+    expect_exit(pid, 0);
+    for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], (char)(i % 3 ? i : i + 50));
+}
+
+CASE(copy_on_write_after_mprotect) {
+    // Shared by a fork while it could not be written; each side then makes it writable again.
+    int protections[] = {PROT_READ, PROT_NONE};
+    for (int i = 0; i < 2; i++) {
+        char *p = anonymous(4, MAP_PRIVATE);
+        memset(p, 'p', 4 * PAGE);
+        OK(mprotect(p, 4 * PAGE, protections[i]));
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            OK(mprotect(p, 4 * PAGE, PROT_READ | PROT_WRITE));
+            EQ(p[0], 'p');
+            p[0] = p[2 * PAGE] = 'c';
+            _exit(0);
+        }
+        expect_exit(pid, 0);
+        OK(mprotect(p, 4 * PAGE, PROT_READ | PROT_WRITE));
+        EQ(p[0], 'p');
+        EQ(p[2 * PAGE], 'p');
+        p[PAGE] = 'x';
+        EQ(p[PAGE], 'x');
+    }
+}
+
+CASE(protected_page_shared_by_fork_after_changes) {
+    char *p = anonymous(2, MAP_PRIVATE);
+    memset(p, 'p', 2 * PAGE);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        // Shared first, then read-only, then writable: still shared with the parent.
+        OK(mprotect(p, 2 * PAGE, PROT_READ));
+        OK(mprotect(p, 2 * PAGE, PROT_READ | PROT_WRITE));
+        p[0] = 'c';
+        EQ(p[PAGE], 'p');
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(p[0], 'p');
+}
+
+CASE(copy_on_write_through_system_calls) {
+    // The kernel's own writes into user memory must break sharing too.
+    char *p = anonymous(1, MAP_PRIVATE);
+    memset(p, 'p', PAGE);
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        int fd = OK(open("/dev/zero", O_RDONLY));
+        EQ(read(fd, p, PAGE), PAGE);
+        EQ(p[10], 0);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(p[10], 'p');
+}
+
+CASE(fork_chain_shares_pages) {
+    char *p = anonymous(16, MAP_PRIVATE);
+    memset(p, 1, 16 * PAGE);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        p[0] = 2;
+        pid_t grandchild = OK(fork());
+        if (grandchild == 0) {
+            EQ(p[0], 2);
+            EQ(p[PAGE], 1);
+            p[PAGE] = 3;
+            _exit(0);
+        }
+        expect_exit(grandchild, 0);
+        EQ(p[PAGE], 1);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(p[0], 1);
+}
+
+CASE(process_vm_readv_writev) {
+    static char here[100] = "parent";
+    struct iovec { void *base; size_t length; } local, remote;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        strcpy(here, "child");
+        OK(raise(SIGSTOP));
+        _exit(here[0] == 'C' ? 0 : 1);
+    }
+    int status;
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    char b[100] = {0};
+    local = (struct iovec){b, 6};
+    remote = (struct iovec){here, 6};
+    EQ(syscall(SYS_process_vm_readv, pid, &local, 1, &remote, 1, 0), 6);
+    STR_EQ(b, "child");
+    local = (struct iovec){"C", 1};
+    EQ(syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0), 1);
+    OK(kill(pid, SIGCONT));
+    expect_exit(pid, 0);
+}

@@ -1,0 +1,481 @@
+// /proc, /sys and /dev as programs use them.
+#include "harness.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+
+static char text[1 << 20];
+
+// The number behind a "Name:" line; fails when there is none.
+static long long field(const char *name) {
+    char *line = strstr(text, name);
+    while (line && line != text && line[-1] != '\n') line = strstr(line + 1, name);
+    if (!line) FAIL("no %s", name);
+    return strtoll(line + strlen(name), NULL, 0);
+}
+
+CASE(self_is_a_link_to_the_pid) {
+    char b[64] = {0};
+    CHECK(OK(readlink("/proc/self", b, sizeof b - 1)) > 0);
+    EQ(atoi(b), getpid());
+    OK(readlink("/proc/thread-self", b, sizeof b - 1));
+    char expected[64];
+    snprintf(expected, sizeof expected, "%d/task/%d", getpid(), gettid());
+    b[strlen(expected)] = 0;
+    STR_EQ(b, expected);
+}
+
+CASE(root_lists_processes) {
+    DIR *d = opendir("/proc");
+    CHECK(d);
+    bool me = false, self = false, meminfo = false;
+    for (struct dirent *e; (e = readdir(d));) {
+        if (atoi(e->d_name) == getpid()) me = true;
+        if (strcmp(e->d_name, "self") == 0) self = true;
+        if (strcmp(e->d_name, "meminfo") == 0) meminfo = true;
+    }
+    CHECK(me && self && meminfo);
+}
+
+CASE(self_exe) {
+    char b[PATH_MAX] = {0};
+    OK(readlink("/proc/self/exe", b, sizeof b - 1));
+    STR_EQ(b, self_path);
+    CHECK(strstr(b, "proc"));
+    int fd = OK(open("/proc/self/exe", O_RDONLY));
+    char magic[4];
+    EQ(read(fd, magic, 4), 4);
+    CHECK(memcmp(magic, "\177ELF", 4) == 0);
+}
+
+CASE(self_cwd_and_root) {
+    char b[PATH_MAX] = {0}, cwd[PATH_MAX];
+    OK(readlink("/proc/self/cwd", b, sizeof b - 1));
+    CHECK(getcwd(cwd, sizeof cwd));
+    STR_EQ(b, cwd);
+    memset(b, 0, sizeof b);
+    OK(readlink("/proc/self/root", b, sizeof b - 1));
+    STR_EQ(b, "/");
+    write_file("f", "");
+    OK(access("/proc/self/cwd/f", F_OK));
+}
+
+CASE(cmdline) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl("/bin/sleep", "sleep-name", "1000", NULL);
+        _exit(100);
+    }
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    WAIT_UNTIL(read_file(path, text, sizeof text) == 16);
+    CHECK(memcmp(text, "sleep-name\0001000", 16) == 0);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(environ) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        char *argv[] = {"sleep", "1000", NULL}, *env[] = {"QUARK=test", NULL};
+        execve("/bin/sleep", argv, env);
+        _exit(100);
+    }
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    WAIT_UNTIL(read_file(path, text, sizeof text) == 11);
+    CHECK(memcmp(text, "QUARK=test", 11) == 0);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(comm) {
+    read_file("/proc/self/comm", text, sizeof text);
+    STR_EQ(text, "proc\n");
+    int fd = OK(open("/proc/self/comm", O_WRONLY));
+    EQ(write(fd, "renamed", 7), 7);
+    read_file("/proc/self/comm", text, sizeof text);
+    STR_EQ(text, "renamed\n");
+}
+
+CASE(stat_fields) {
+    read_file("/proc/self/stat", text, sizeof text);
+    int pid, ppid, pgrp, session;
+    char state;
+    char *rest = strrchr(text, ')');
+    CHECK(rest);
+    EQ(sscanf(text, "%d (", &pid), 1);
+    EQ(sscanf(rest + 2, "%c %d %d %d", &state, &ppid, &pgrp, &session), 4);
+    EQ(pid, getpid());
+    EQ(state, 'R');
+    EQ(ppid, getppid());
+    EQ(pgrp, getpgrp());
+    EQ(session, getsid(0));
+    int fields = 0;
+    for (char *p = rest + 1; *p; p++) fields += *p == ' ';
+    EQ(fields, 50);
+}
+
+CASE(status_fields) {
+    read_file("/proc/self/status", text, sizeof text);
+    EQ(field("Pid:"), getpid());
+    EQ(field("Tgid:"), getpid());
+    EQ(field("PPid:"), getppid());
+    EQ(field("Uid:"), getuid());
+    EQ(field("Gid:"), getgid());
+    EQ(field("Threads:"), 1);
+    CHECK(field("VmSize:") > 0);
+    CHECK(field("VmRSS:") > 0);
+    CHECK(strstr(text, "Name:\tproc\n"));
+    CHECK(strstr(text, "State:\tR"));
+    CHECK(strstr(text, "SigBlk:") && strstr(text, "CapEff:") && strstr(text, "Seccomp:"));
+}
+
+CASE(statm) {
+    read_file("/proc/self/statm", text, sizeof text);
+    long size, resident, shared;
+    EQ(sscanf(text, "%ld %ld %ld", &size, &resident, &shared), 3);
+    CHECK(size > 0 && resident > 0 && resident <= size);
+    size_t big = 64 << 20;
+    char *p = OK(mmap(NULL, big, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    long after;
+    read_file("/proc/self/statm", text, sizeof text);
+    EQ(sscanf(text, "%ld", &after), 1);
+    CHECK(after >= size + (long)(big / 4096));
+    OK(munmap(p, big));
+}
+
+CASE(resident_set_follows_use) {
+    size_t big = 16 << 20;
+    char *p = OK(mmap(NULL, big, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    read_file("/proc/self/status", text, sizeof text);
+    long long before = field("VmRSS:");
+    memset(p, 1, big);
+    read_file("/proc/self/status", text, sizeof text);
+    CHECK(field("VmRSS:") >= before + (15 << 10));
+}
+
+CASE(maps) {
+    char *p = OK(mmap(NULL, 3 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    OK(mprotect(p + 4096, 4096, PROT_READ | PROT_EXEC));
+    int fd = OK(open("mapped", O_CREAT | O_RDWR, 0600));
+    OK(ftruncate(fd, 8192));
+    char *q = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096));
+    read_file("/proc/self/maps", text, sizeof text);
+    bool middle = false, file = false, stack = false, executable = false;
+    uintptr_t last = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        uintptr_t from, to, offset;
+        char rights[8], path[PATH_MAX] = "";
+        unsigned major, minor;
+        unsigned long inode;
+        CHECK(sscanf(line, "%lx-%lx %7s %lx %x:%x %lu %4000[^\n]", &from, &to, rights, &offset, &major, &minor, &inode, path) >= 7);
+        CHECK(from < to && from >= last);
+        last = to;
+        if (from == (uintptr_t)p + 4096 && to == from + 4096) middle = strcmp(rights, "r-xp") == 0;
+        if (from == (uintptr_t)q) file = strcmp(rights, "rw-s") == 0 && offset == 4096 && strstr(path, "mapped") && inode != 0;
+        if (strcmp(path, "[stack]") == 0) stack = from <= (uintptr_t)&fd && (uintptr_t)&fd < to;
+        if (strcmp(path, self_path) == 0 && strcmp(rights, "r-xp") == 0) executable = true;
+    }
+    CHECK(middle);
+    CHECK(file);
+    CHECK(stack);
+    CHECK(executable);
+}
+
+CASE(smaps) {
+    char *p = OK(mmap(NULL, 16 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset(p, 1, 16 * 4096);
+    read_file("/proc/self/smaps", text, sizeof text);
+    CHECK(strstr(text, "Rss:") && strstr(text, "Pss:") && strstr(text, "Private_Dirty:") && strstr(text, "VmFlags:"));
+}
+
+CASE(fd_directory) {
+    int fd = OK(open("named", O_CREAT | O_RDWR, 0600)), p[2];
+    OK(pipe(p));
+    char path[64], b[PATH_MAX] = {0}, cwd[PATH_MAX], expected[PATH_MAX + 10];
+    CHECK(getcwd(cwd, sizeof cwd));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    OK(readlink(path, b, sizeof b - 1));
+    snprintf(expected, sizeof expected, "%s/named", cwd);
+    STR_EQ(b, expected);
+    OK(unlink("named"));
+    memset(b, 0, sizeof b);
+    OK(readlink(path, b, sizeof b - 1));
+    strcat(expected, " (deleted)");
+    STR_EQ(b, expected);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p[0]);
+    memset(b, 0, sizeof b);
+    OK(readlink(path, b, sizeof b - 1));
+    CHECK(strncmp(b, "pipe:[", 6) == 0);
+    bool seen = false;
+    DIR *d = opendir("/proc/self/fd");
+    CHECK(d);
+    for (struct dirent *e; (e = readdir(d));) seen |= atoi(e->d_name) == p[1];
+    CHECK(seen);
+    // Opening the link of a pipe gives the same pipe.
+    int again = OK(open(path, O_RDONLY | O_NONBLOCK));
+    EQ(write(p[1], "x", 1), 1);
+    char c;
+    EQ(read(again, &c, 1), 1);
+    ERR(open("/proc/self/fd/12345", O_RDONLY), ENOENT);
+}
+
+CASE(fdinfo) {
+    int fd = OK(open("f", O_CREAT | O_RDWR | O_APPEND, 0600));
+    EQ(write(fd, "1234567", 7), 7);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    read_file(path, text, sizeof text);
+    EQ(field("pos:"), 7);
+    CHECK(strstr(text, "flags:"));
+}
+
+CASE(task_directory) {
+    static volatile pid_t tid;
+    static volatile int stop;
+    void *entry(void *argument) {
+        tid = gettid();
+        while (!stop) sleep_ms(1);
+        return NULL;
+    }
+    pthread_t t;
+    ZERO(pthread_create(&t, NULL, entry, NULL));
+    WAIT_UNTIL(tid != 0);
+    int seen = 0, total = 0;
+    DIR *d = opendir("/proc/self/task");
+    CHECK(d);
+    for (struct dirent *e; (e = readdir(d));)
+        if (atoi(e->d_name) > 0) total++, seen |= atoi(e->d_name) == tid ? 1 : atoi(e->d_name) == getpid() ? 2 : 4;
+    EQ(total, 2);
+    EQ(seen, 3);
+    stop = 1;
+    ZERO(pthread_join(t, NULL));
+}
+
+CASE(limits) {
+    struct rlimit limit = {123, 456};
+    OK(setrlimit(RLIMIT_NOFILE, &limit));
+    read_file("/proc/self/limits", text, sizeof text);
+    char *line = strstr(text, "Max open files");
+    CHECK(line);
+    int soft, hard;
+    EQ(sscanf(line + 14, "%d %d", &soft, &hard), 2);
+    EQ(soft, 123);
+    EQ(hard, 456);
+}
+
+CASE(mem_file) {
+    static volatile long value = 0x1122334455667788;
+    int fd = OK(open("/proc/self/mem", O_RDWR));
+    long got;
+    EQ(pread(fd, &got, sizeof got, (off_t)(uintptr_t)&value), sizeof got);
+    EQ(got, value);
+    got = 42;
+    EQ(pwrite(fd, &got, sizeof got, (off_t)(uintptr_t)&value), sizeof got);
+    EQ(value, 42);
+    ERR(pread(fd, &got, sizeof got, 8), EIO);
+}
+
+CASE(auxv_file) {
+    size_t n = read_file("/proc/self/auxv", text, sizeof text);
+    CHECK(n >= 32 && n % 16 == 0);
+    bool page_size = false;
+    for (size_t i = 0; i < n; i += 16) {
+        uint64_t kind, value;
+        memcpy(&kind, text + i, 8);
+        memcpy(&value, text + i + 8, 8);
+        if (kind == 6) page_size = value == 4096;
+    }
+    CHECK(page_size);
+}
+
+CASE(meminfo) {
+    read_file("/proc/meminfo", text, sizeof text);
+    CHECK(field("MemTotal:") > 0);
+    CHECK(field("MemFree:") > 0);
+    CHECK(field("MemAvailable:") > 0);
+    CHECK(field("MemFree:") <= field("MemTotal:"));
+    field("Buffers:");
+    field("Cached:");
+    field("SwapTotal:");
+}
+
+CASE(cpuinfo) {
+    read_file("/proc/cpuinfo", text, sizeof text);
+    int processors = 0;
+    for (char *p = text; (p = strstr(p, "processor\t:")); p++) processors++;
+    EQ(processors, sysconf(_SC_NPROCESSORS_ONLN));
+    CHECK(strstr(text, "flags\t") && strstr(text, "model name\t"));
+}
+
+CASE(system_files) {
+    const char *files[] = {"/proc/loadavg", "/proc/uptime", "/proc/version", "/proc/stat", "/proc/mounts",
+                           "/proc/filesystems", "/proc/cmdline", "/proc/self/mountinfo", "/proc/self/cgroup", "/proc/self/oom_score_adj"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (read_file(files[i], text, sizeof text) == 0) FAIL("%s is empty", files[i]);
+    read_file("/proc/version", text, sizeof text);
+    CHECK(strncmp(text, "Linux version ", 14) == 0);
+    read_file("/proc/uptime", text, sizeof text);
+    CHECK(atof(text) > 0);
+    read_file("/proc/stat", text, sizeof text);
+    CHECK(strncmp(text, "cpu ", 4) == 0 && strstr(text, "\nbtime "));
+}
+
+CASE(mounts) {
+    read_file("/proc/self/mounts", text, sizeof text);
+    CHECK(strstr(text, " / "));
+    CHECK(strstr(text, " /proc proc "));
+    read_file("/proc/self/mountinfo", text, sizeof text);
+    CHECK(strstr(text, " / / ") || strstr(text, " / rw") || strstr(text, " / ro"));
+}
+
+CASE(sysctls) {
+    const char *files[] = {"/proc/sys/kernel/pid_max", "/proc/sys/vm/overcommit_memory", "/proc/sys/fs/file-max",
+                           "/proc/sys/net/core/somaxconn", "/proc/sys/kernel/ngroups_max"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        read_file(files[i], text, sizeof text);
+        char *end;
+        strtoll(text, &end, 10);
+        if (end == text || *end != '\n') FAIL("%s is \"%s\"", files[i], text);
+    }
+    read_file("/proc/sys/kernel/ostype", text, sizeof text);
+    STR_EQ(text, "Linux\n");
+    read_file("/proc/sys/kernel/random/uuid", text, sizeof text);
+    EQ(strlen(text), 37);
+    read_file("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    EQ(strlen(text), 37);
+}
+
+CASE(net_files) {
+    read_file("/proc/net/dev", text, sizeof text);
+    CHECK(strstr(text, "lo:"));
+    CHECK(read_file("/proc/net/tcp", text, sizeof text) > 0);
+    read_file("/proc/net/unix", text, sizeof text);
+}
+
+CASE(missing_process) {
+    ERR(open("/proc/99999999/stat", O_RDONLY), ENOENT);
+    ERR(open("/proc/nothing-like-this", O_RDONLY), ENOENT);
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(0);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    int fd = OK(open(path, O_RDONLY));
+    expect_exit(pid, 0);
+    ERR(open(path, O_RDONLY), ENOENT);
+    char b[16];
+    ERR(read(fd, b, sizeof b), ESRCH);
+}
+
+CASE(small_reads_and_offsets) {
+    char whole[8192];
+    size_t n = read_file("/proc/self/limits", whole, sizeof whole);
+    int fd = OK(open("/proc/self/limits", O_RDONLY));
+    char c;
+    for (size_t i = 0; i < n; i++) {
+        EQ(read(fd, &c, 1), 1);
+        EQ(c, whole[i]);
+    }
+    EQ(read(fd, &c, 1), 0);
+    OK(lseek(fd, 4, SEEK_SET));
+    EQ(read(fd, &c, 1), 1);
+    EQ(c, whole[4]);
+    EQ(pread(fd, &c, 1, 7), 1);
+    EQ(c, whole[7]);
+}
+
+CASE(proc_is_not_writable_nor_creatable) {
+    errno = 0;
+    CHECK(open("/proc/new-file", O_CREAT | O_WRONLY, 0600) == -1);
+    CHECK(errno == ENOENT || errno == EACCES || errno == EPERM || errno == EROFS);
+    errno = 0;
+    CHECK(mkdir("/proc/new-dir", 0700) == -1);
+    struct statfs s;
+    OK(statfs("/proc/self", &s));
+    EQ(s.f_type, 0x9fa0);
+}
+
+CASE(sys_cpu) {
+    read_file("/sys/devices/system/cpu/online", text, sizeof text);
+    CHECK(text[0] == '0');
+    CHECK(read_file("/sys/devices/system/cpu/possible", text, sizeof text) > 0);
+    CHECK(sysconf(_SC_NPROCESSORS_CONF) >= 1);
+}
+
+CASE(sys_class_net) {
+    struct stat st;
+    if (stat("/sys/class/net", &st) == -1) FAIL("no /sys/class/net");
+    OK(access("/sys/class/net/lo", F_OK));
+}
+
+CASE(dev_null) {
+    int fd = OK(open("/dev/null", O_RDWR));
+    char b[10];
+    EQ(read(fd, b, 10), 0);
+    EQ(write(fd, b, 10), 10);
+    struct stat st;
+    OK(fstat(fd, &st));
+    CHECK(S_ISCHR(st.st_mode));
+    EQ(st.st_rdev, makedev(1, 3));
+}
+
+CASE(dev_zero_full) {
+    int z = OK(open("/dev/zero", O_RDWR)), f = OK(open("/dev/full", O_RDWR));
+    char b[100];
+    memset(b, 1, sizeof b);
+    EQ(read(z, b, sizeof b), sizeof b);
+    for (size_t i = 0; i < sizeof b; i++) EQ(b[i], 0);
+    EQ(write(z, b, 10), 10);
+    ERR(write(f, b, 1), ENOSPC);
+    EQ(read(f, b, 10), 10);
+}
+
+CASE(dev_random) {
+    const char *names[] = {"/dev/random", "/dev/urandom"};
+    for (int n = 0; n < 2; n++) {
+        int fd = OK(open(names[n], O_RDONLY));
+        unsigned char a[64], b[64];
+        EQ(read(fd, a, 64), 64);
+        EQ(read(fd, b, 64), 64);
+        CHECK(memcmp(a, b, 64) != 0);
+    }
+}
+
+CASE(dev_links) {
+    char b[64] = {0};
+    OK(readlink("/dev/fd", b, sizeof b - 1));
+    STR_EQ(b, "/proc/self/fd");
+    memset(b, 0, sizeof b);
+    OK(readlink("/dev/stdin", b, sizeof b - 1));
+    STR_EQ(b, "/proc/self/fd/0");
+    OK(access("/dev/ptmx", R_OK | W_OK));
+    DIR *d = opendir("/dev/pts");
+    CHECK(d);
+    d = opendir("/dev/shm");
+    CHECK(d);
+    struct statfs s;
+    OK(statfs("/dev/shm", &s));
+    EQ(s.f_type, 0x01021994);
+}
+
+CASE(dev_fd_reopens) {
+    int fd = OK(open("f", O_CREAT | O_RDWR, 0600));
+    EQ(write(fd, "dev", 3), 3);
+    char path[32], b[8] = {0};
+    snprintf(path, sizeof path, "/dev/fd/%d", fd);
+    int again = OK(open(path, O_RDONLY));
+    EQ(read(again, b, 8), 3);
+    STR_EQ(b, "dev");
+}
+
+CASE(oom_score_adj) {
+    int fd = OK(open("/proc/self/oom_score_adj", O_RDWR));
+    EQ(write(fd, "500", 3), 3);
+    read_file("/proc/self/oom_score_adj", text, sizeof text);
+    STR_EQ(text, "500\n");
+    ERR(write(fd, "5000", 4), EINVAL);
+}

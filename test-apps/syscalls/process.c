@@ -1,0 +1,542 @@
+// Making processes and executing programs: fork, vfork, clone, clone3, execve in all its forms.
+#include "harness.h"
+
+#include <elf.h>
+#include <linux/sched.h>
+#include <spawn.h>
+#include <sys/auxv.h>
+
+extern char **environ;
+
+// Sub-commands this program is re-executed with.
+int helper_main(int argc, char **argv) {
+    if (strcmp(argv[1], "@args") == 0) {  // exit code 0 when argv[2…] are "a", "", "c d"
+        return argc == 5 && !strcmp(argv[2], "a") && !strcmp(argv[3], "") && !strcmp(argv[4], "c d") ? 0 : 1;
+    }
+    if (strcmp(argv[1], "@env") == 0) {
+        int n = 0;
+        while (environ[n]) n++;
+        return n == 2 && getenv("ONE") && !strcmp(getenv("ONE"), "1") && getenv("EMPTY") && !*getenv("EMPTY") ? 0 : 1;
+    }
+    if (strcmp(argv[1], "@fd-open") == 0) return fcntl(atoi(argv[2]), F_GETFD) >= 0 ? 0 : 1;
+    if (strcmp(argv[1], "@exit") == 0) return atoi(argv[2]);
+    if (strcmp(argv[1], "@state") == 0) {  // what survives an exec and what does not
+        sigset_t mask;
+        sigprocmask(SIG_SETMASK, NULL, &mask);
+        struct sigaction ignored, handled;
+        sigaction(SIGUSR1, NULL, &ignored);
+        sigaction(SIGUSR2, NULL, &handled);
+        stack_t stack;
+        sigaltstack(NULL, &stack);
+        if (!sigismember(&mask, SIGHUP) || sigismember(&mask, SIGINT)) return 1;
+        if (ignored.sa_handler != SIG_IGN) return 2;
+        if (handled.sa_handler != SIG_DFL) return 3;
+        if (!(stack.ss_flags & SS_DISABLE)) return 4;
+        sigset_t pending;
+        sigpending(&pending);
+        if (!sigismember(&pending, SIGHUP)) return 5;
+        return 0;
+    }
+    if (strcmp(argv[1], "@auxv") == 0) {
+        if (getauxval(AT_PAGESZ) != 4096) return 1;
+        if (getauxval(AT_PHDR) == 0 || getauxval(AT_PHENT) != sizeof(Elf64_Phdr) || getauxval(AT_PHNUM) == 0) return 2;
+        if (getauxval(AT_ENTRY) == 0 || getauxval(AT_RANDOM) == 0) return 3;
+        if (getauxval(AT_UID) != getuid() || getauxval(AT_SECURE) != 0) return 4;
+        if (getauxval(AT_CLKTCK) != 100) return 5;
+        const char *name = (const char *)getauxval(AT_EXECFN);
+        if (!name || !strstr(name, "process")) return 6;
+        if (getauxval(AT_HWCAP) == 0) return 7;
+        return 0;
+    }
+    if (strcmp(argv[1], "@big") == 0) return argc == 3 && strlen(argv[2]) == 100000 ? 0 : 1;
+    if (strcmp(argv[1], "@pid") == 0) return getpid() == atoi(argv[2]) ? 0 : 1;
+    return -1;
+}
+
+CASE(fork_returns_twice) {
+    pid_t parent = getpid(), pid = OK(fork());
+    if (pid == 0) {
+        CHECK(getpid() != parent);
+        EQ(getppid(), parent);
+        _exit(12);
+    }
+    CHECK(pid > 0);
+    expect_exit(pid, 12);
+}
+
+CASE(fork_copies_memory) {
+    static int global = 1;
+    int local = 2, *heap = malloc(sizeof *heap);
+    *heap = 3;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(global * 100 + local * 10 + *heap, 123);
+        global = local = *heap = 9;
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(global * 100 + local * 10 + *heap, 123);
+}
+
+CASE(fork_shares_file_offsets) {
+    int fd = OK(open("f", O_CREAT | O_RDWR, 0600));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(write(fd, "child", 5), 5);
+        OK(close(fd));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(lseek(fd, 0, SEEK_CUR), 5);
+}
+
+CASE(fork_bomb_of_forty) {
+    pid_t pids[40];
+    for (int i = 0; i < 40; i++) {
+        pids[i] = OK(fork());
+        if (pids[i] == 0) _exit(i);
+    }
+    for (int i = 0; i < 40; i++) expect_exit(pids[i], i);
+}
+
+CASE(fork_in_sequence) {
+    for (int i = 0; i < 50; i++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) _exit(0);
+        expect_exit(pid, 0);
+    }
+}
+
+CASE(fork_tree) {
+    int pipes[2];
+    OK(pipe(pipes));
+    for (int depth = 0; depth < 4; depth++) OK(fork());  // 16 processes
+    EQ(write(pipes[1], "x", 1), 1);
+    OK(close(pipes[1]));
+    if (getpid() != getpgrp()) {
+        while (wait(NULL) > 0) {
+        }
+        _exit(0);
+    }
+    int count = 0;
+    char c;
+    while (OK(read(pipes[0], &c, 1)) == 1) count++;
+    EQ(count, 16);
+}
+
+CASE(orphans_get_a_new_parent) {
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        pid_t me = getpid();
+        if (OK(fork()) == 0) {
+            WAIT_UNTIL(getppid() != me);
+            EQ(write(pipes[1], "o", 1), 1);
+            _exit(0);
+        }
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    char c;
+    EQ(read(pipes[0], &c, 1), 1);
+}
+
+CASE(vfork_shares_and_waits) {
+    static volatile int value = 1;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        value = 2;
+        _exit(7);
+    }
+    CHECK(pid > 0);
+    EQ(value, 2);
+    expect_exit(pid, 7);
+}
+
+CASE(vfork_exec) {
+    pid_t pid = vfork();
+    if (pid == 0) {
+        execl(self_path, "process", "@exit", "5", NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 5);
+}
+
+CASE(posix_spawn_works) {
+    pid_t pid;
+    char *argv[] = {"process", "@exit", "6", NULL};
+    ZERO(posix_spawn(&pid, self_path, NULL, NULL, argv, environ));
+    expect_exit(pid, 6);
+    EQ(posix_spawn(&pid, "/does/not/exist", NULL, NULL, argv, environ), ENOENT);
+}
+
+CASE(system_runs_a_shell) {
+    int status = system("exit 3");
+    CHECK(WIFEXITED(status));
+    EQ(WEXITSTATUS(status), 3);
+    FILE *p = popen("echo one; echo hidden 2>&1 >/dev/null; expr 20 + 22", "r");
+    CHECK(p);
+    char line[64];
+    CHECK(fgets(line, sizeof line, p));
+    STR_EQ(line, "one\n");
+    while (fgets(line, sizeof line, p)) {
+    }
+    STR_EQ(line, "42\n");
+    EQ(pclose(p), 0);
+}
+
+static int clone_entry(void *argument) {
+    *(int *)argument = 5;
+    return 9;
+}
+
+CASE(clone_with_stack_shares_memory) {
+    static char stack[64 * 1024] __attribute__((aligned(16)));
+    int value = 0;
+    pid_t pid = OK(clone(clone_entry, stack + sizeof stack, CLONE_VM | SIGCHLD, &value));
+    expect_exit(pid, 9);
+    EQ(value, 5);
+}
+
+static int close_entry(void *argument) {
+    close(*(int *)argument);
+    return chdir("/");
+}
+
+CASE(clone_files_and_fs_are_shared_or_not) {
+    static char stack[64 * 1024] __attribute__((aligned(16)));
+    int fd = OK(open("f", O_CREAT | O_RDWR, 0600));
+    char before[PATH_MAX], after[PATH_MAX];
+    CHECK(getcwd(before, sizeof before));
+    pid_t pid = OK(clone(close_entry, stack + sizeof stack, SIGCHLD, &fd));
+    expect_exit(pid, 0);
+    OK(fcntl(fd, F_GETFD));
+    CHECK(getcwd(after, sizeof after));
+    STR_EQ(after, before);
+    pid = OK(clone(close_entry, stack + sizeof stack, CLONE_FILES | CLONE_FS | SIGCHLD, &fd));
+    expect_exit(pid, 0);
+    ERR(fcntl(fd, F_GETFD), EBADF);
+    CHECK(getcwd(after, sizeof after));
+    STR_EQ(after, "/");
+}
+
+CASE(clone_without_signal_needs_wclone) {
+    pid_t pid = OK(syscall(SYS_clone, 0, NULL, NULL, NULL, NULL));
+    if (pid == 0) _exit(3);
+    int status;
+    ERR(waitpid(pid, &status, 0), ECHILD);
+    EQ(waitpid(pid, &status, __WALL), pid);
+    EQ(WEXITSTATUS(status), 3);
+}
+
+CASE(clone_tid_pointers) {
+    static volatile pid_t parent_tid, child_tid;
+    pid_t pid = OK(syscall(SYS_clone, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL, &parent_tid, &child_tid, 0));
+    if (pid == 0) _exit(child_tid == getpid() ? 0 : 1);
+    EQ(parent_tid, pid);
+    EQ(child_tid, 0);
+    expect_exit(pid, 0);
+}
+
+CASE(clone_bad_flags) {
+    ERR(syscall(SYS_clone, CLONE_THREAD, NULL, NULL, NULL, NULL), EINVAL);
+    ERR(syscall(SYS_clone, CLONE_SIGHAND, NULL, NULL, NULL, NULL), EINVAL);
+    ERR(syscall(SYS_clone, CLONE_FS | CLONE_NEWNS, NULL, NULL, NULL, NULL), EINVAL);
+}
+
+CASE(clone3_forks) {
+    struct clone_args a = {.exit_signal = SIGCHLD};
+    long pid = syscall(SYS_clone3, &a, sizeof a);
+    if (pid == -1 && errno == ENOSYS) FAIL("clone3: ENOSYS");
+    if (pid == 0) _exit(4);
+    CHECK(pid > 0);
+    expect_exit((pid_t)pid, 4);
+    ERR(syscall(SYS_clone3, &a, 8), EINVAL);
+    a.exit_signal = 1000;
+    ERR(syscall(SYS_clone3, &a, sizeof a), EINVAL);
+}
+
+CASE(clone_pidfd) {
+    int pidfd = -1;
+    struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&pidfd, .exit_signal = SIGCHLD};
+    long pid = OK(syscall(SYS_clone3, &a, sizeof a));
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    CHECK(pidfd >= 0);
+    OK(syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0));
+    siginfo_t info;
+    OK(waitid(P_PIDFD, pidfd, &info, WEXITED));
+    EQ(info.si_status, SIGTERM);
+    EQ(info.si_pid, pid);
+}
+
+CASE(pidfd_open_and_poll) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    int fd = OK(syscall(SYS_pidfd_open, pid, 0));
+    OK(kill(pid, SIGKILL));
+    struct { int fd; short events, revents; } p = {fd, 1, 0};
+    EQ(syscall(SYS_poll, &p, 1, -1), 1);
+    EQ(p.revents & 1, 1);
+    expect_killed(pid, SIGKILL);
+    ERR(syscall(SYS_pidfd_open, -1, 0), EINVAL);
+}
+
+CASE(exec_arguments) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl(self_path, "process", "@args", "a", "", "c d", NULL);
+        FAIL("exec: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_environment) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        char *argv[] = {"process", "@env", NULL}, *env[] = {"ONE=1", "EMPTY=", NULL};
+        execve(self_path, argv, env);
+        FAIL("exec: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_auxiliary_vector) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl(self_path, "process", "@auxv", NULL);
+        FAIL("exec: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_long_argument) {
+    char *big = malloc(100001);
+    memset(big, 'b', 100000);
+    big[100000] = 0;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl(self_path, "process", "@big", big, NULL);
+        FAIL("exec: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 0);
+    size_t size = 200000;  // a single string may have 128 KiB
+    big = realloc(big, size);
+    memset(big, 'b', size - 1);
+    big[size - 1] = 0;
+    ERR(execl(self_path, "process", "@big", big, NULL), E2BIG);
+}
+
+CASE(exec_keeps_the_pid) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", getpid());
+        execl(self_path, "process", "@pid", text, NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_close_on_exec) {
+    int keep = OK(open("/dev/null", O_RDONLY)), drop = OK(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    char text[16];
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        snprintf(text, sizeof text, "%d", keep);
+        execl(self_path, "process", "@fd-open", text, NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 0);
+    pid = OK(fork());
+    if (pid == 0) {
+        snprintf(text, sizeof text, "%d", drop);
+        execl(self_path, "process", "@fd-open", text, NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 1);
+}
+
+CASE(exec_signal_state) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void handler(int signo) {}
+        signal(SIGUSR1, SIG_IGN);
+        signal(SIGUSR2, handler);
+        sigset_t mask;
+        sigemptyset(&mask);
+        sigaddset(&mask, SIGHUP);
+        OK(sigprocmask(SIG_BLOCK, &mask, NULL));
+        static char space[16384];
+        stack_t stack = {.ss_sp = space, .ss_size = sizeof space};
+        OK(sigaltstack(&stack, NULL));
+        OK(raise(SIGHUP));
+        execl(self_path, "process", "@state", NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_errors) {
+    char *argv[] = {"x", NULL};
+    ERR(execv("missing", argv), ENOENT);
+    write_file("plain", "not a program at all\n");
+    ERR(execv("plain", argv), EACCES);
+    OK(chmod("plain", 0755));
+    ERR(execv("plain", argv), ENOEXEC);
+    ERR(execv(".", argv), EACCES);
+    write_file("elf", "\177ELF\2\1\1");
+    OK(chmod("elf", 0755));
+    ERR(execv("elf", argv), ENOEXEC);
+    write_file("empty", "");
+    OK(chmod("empty", 0755));
+    ERR(execv("empty", argv), ENOEXEC);
+    ERR(execv("plain/x", argv), ENOTDIR);
+    ERR(execve((char *)8, argv, environ), EFAULT);
+    ERR(execve(self_path, (char **)8, environ), EFAULT);
+}
+
+static int output_of(char *path, char *argument, char *buffer, size_t size) {
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(dup2(pipes[1], 1));
+        close(pipes[0]), close(pipes[1]);
+        execl(path, path, argument, NULL);
+        FAIL("exec of %s: %s", path, strerrorname_np(errno));
+    }
+    OK(close(pipes[1]));
+    size_t used = 0;
+    for (ssize_t n; (n = OK(read(pipes[0], buffer + used, size - 1 - used))) > 0;) used += n;
+    buffer[used] = 0;
+    OK(close(pipes[0]));
+    int status;
+    EQ(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+CASE(exec_script) {
+    write_file("s", "#!/bin/sh\necho \"$0 $1\"\nexit 4\n");
+    OK(chmod("s", 0755));
+    char b[200];
+    int status = output_of("./s", "argument", b, sizeof b);
+    STR_EQ(b, "./s argument\n");
+    EQ(WEXITSTATUS(status), 4);
+}
+
+CASE(exec_script_interpreter_argument) {
+    write_file("s", "#! /bin/echo  one  two \n");
+    OK(chmod("s", 0755));
+    char b[200];
+    output_of("./s", "three", b, sizeof b);
+    STR_EQ(b, "one  two ./s three\n");
+}
+
+CASE(exec_script_nested) {
+    char text[PATH_MAX + 32], cwd[PATH_MAX];
+    CHECK(getcwd(cwd, sizeof cwd));
+    write_file("inner", "#!/bin/echo inner\n");
+    OK(chmod("inner", 0755));
+    snprintf(text, sizeof text, "#!%s/inner outer\n", cwd);
+    write_file("outer", text);
+    OK(chmod("outer", 0755));
+    char b[PATH_MAX + 100], expected[PATH_MAX + 100];
+    output_of("./outer", "x", b, sizeof b);
+    snprintf(expected, sizeof expected, "inner %s/inner outer ./outer x\n", cwd);
+    STR_EQ(b, expected);
+}
+
+CASE(exec_script_missing_interpreter) {
+    write_file("s", "#!/no/such/interpreter\n");
+    OK(chmod("s", 0755));
+    char *argv[] = {"s", NULL};
+    ERR(execv("./s", argv), ENOENT);
+    write_file("loop", "#!./loop\n");
+    OK(chmod("loop", 0755));
+    ERR(execv("./loop", argv), ELOOP);
+}
+
+CASE(execveat_forms) {
+    int fd = OK(open(self_path, O_PATH | O_CLOEXEC));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        char *argv[] = {"process", "@exit", "8", NULL};
+        syscall(SYS_execveat, fd, "", argv, environ, AT_EMPTY_PATH);
+        FAIL("execveat: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 8);
+    pid = OK(fork());
+    if (pid == 0) {
+        char *argv[] = {"process", "@exit", "9", NULL};
+        fexecve(OK(open(self_path, O_RDONLY)), argv, environ);
+        FAIL("fexecve: %s", strerrorname_np(errno));
+    }
+    expect_exit(pid, 9);
+}
+
+CASE(exec_writer_is_busy) {
+    char b[4096];
+    int in = OK(open(self_path, O_RDONLY)), out = OK(open("copy", O_CREAT | O_WRONLY, 0755));
+    for (ssize_t n; (n = OK(read(in, b, sizeof b))) > 0;) EQ(write(out, b, n), n);
+    OK(close(out));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl("./copy", "process", "@exit", "2", NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 2);
+}
+
+CASE(exec_by_a_thread_leaves_one) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        // A second thread, made raw, sleeps while the first executes.
+        static char stack[64 * 1024] __attribute__((aligned(16)));
+        int sleeper(void *argument) {
+            for (;;) pause();
+            return 0;
+        }
+        OK(clone(sleeper, stack + sizeof stack, CLONE_VM | CLONE_THREAD | CLONE_SIGHAND | CLONE_FS | CLONE_FILES, NULL));
+        char text[16];
+        snprintf(text, sizeof text, "%d", getpid());
+        execl(self_path, "process", "@pid", text, NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exit_code_is_eight_bits) {
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(0x1ff);
+    expect_exit(pid, 0xff);
+}
+
+CASE(atexit_and_stdio_flush) {
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(dup2(pipes[1], 1));
+        OK(close(pipes[1]));
+        printf("buffered");
+        exit(0);
+    }
+    OK(close(pipes[1]));
+    char b[32] = {0};
+    EQ(read(pipes[0], b, sizeof b), 8);
+    STR_EQ(b, "buffered");
+    expect_exit(pid, 0);
+}
+
+CASE(abort_dies_by_sigabrt) {
+    pid_t pid = OK(fork());
+    if (pid == 0) abort();
+    expect_killed(pid, SIGABRT);
+}

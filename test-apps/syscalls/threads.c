@@ -1,0 +1,659 @@
+// Threads, thread-local storage and futexes.
+#include "harness.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+static long futex(void *word, int op, uint32_t value, const void *timeout, void *word2, uint32_t value3) {
+    return syscall(SYS_futex, word, op, value, timeout, word2, value3);
+}
+
+static pthread_t start(void *(*entry)(void *), void *argument) {
+    pthread_t t;
+    ZERO(pthread_create(&t, NULL, entry, argument));
+    return t;
+}
+
+static void *join(pthread_t t) {
+    void *result;
+    ZERO(pthread_join(t, &result));
+    return result;
+}
+
+// Waits until a thread of this process sleeps in the kernel.
+static void wait_asleep(pid_t tid) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    for (;;) {
+        read_file(path, text, sizeof text);
+        if (strrchr(text, ')')[2] == 'S') return;
+        sleep_ms(1);
+    }
+}
+
+static void *return_argument(void *argument) { return argument; }
+
+CASE(create_and_join) {
+    EQ((long)join(start(return_argument, (void *)123)), 123);
+}
+
+CASE(many_threads_in_turn) {
+    for (long i = 0; i < 200; i++) EQ((long)join(start(return_argument, (void *)i)), i);
+}
+
+CASE(many_threads_at_once) {
+    enum { COUNT = 50 };
+    static pthread_barrier_t barrier;
+    static atomic_int arrived;
+    ZERO(pthread_barrier_init(&barrier, NULL, COUNT + 1));
+    void *entry(void *argument) {
+        atomic_fetch_add(&arrived, 1);
+        pthread_barrier_wait(&barrier);
+        return argument;
+    }
+    pthread_t t[COUNT];
+    for (long i = 0; i < COUNT; i++) t[i] = start(entry, (void *)i);
+    pthread_barrier_wait(&barrier);
+    EQ(arrived, COUNT);
+    for (long i = 0; i < COUNT; i++) EQ((long)join(t[i]), i);
+}
+
+static __thread int tls_initialized = 5, tls_zero;
+CASE(thread_local_storage) {
+    void *entry(void *argument) {
+        EQ(tls_initialized, 5);
+        EQ(tls_zero, 0);
+        tls_initialized = 6;
+        tls_zero = 7;
+        errno = 99;
+        return NULL;
+    }
+    errno = 3;
+    join(start(entry, NULL));
+    EQ(tls_initialized, 5);
+    EQ(tls_zero, 0);
+    EQ(errno, 3);
+}
+
+CASE(ids) {
+    static pid_t tid;
+    void *entry(void *argument) {
+        tid = gettid();
+        return (void *)(long)getpid();
+    }
+    EQ((long)join(start(entry, NULL)), getpid());
+    EQ(gettid(), getpid());
+    CHECK(tid != getpid() && tid > 0);
+}
+
+CASE(mutex_protects) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static volatile long counter;
+    void *entry(void *argument) {
+        for (int i = 0; i < 20000; i++) {
+            pthread_mutex_lock(&mutex);
+            counter = counter + 1;
+            pthread_mutex_unlock(&mutex);
+        }
+        return NULL;
+    }
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) t[i] = start(entry, NULL);
+    for (int i = 0; i < 4; i++) join(t[i]);
+    EQ(counter, 80000);
+}
+
+CASE(atomics_between_threads) {
+    static atomic_long counter;
+    void *entry(void *argument) {
+        for (int i = 0; i < 100000; i++) atomic_fetch_add(&counter, 1);
+        return NULL;
+    }
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) t[i] = start(entry, NULL);
+    for (int i = 0; i < 4; i++) join(t[i]);
+    EQ(counter, 400000);
+}
+
+CASE(condition_variable_ping_pong) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+    static int turn, rounds = 500;
+    void *entry(void *argument) {
+        int me = (int)(long)argument;
+        for (int i = 0; i < rounds; i++) {
+            pthread_mutex_lock(&mutex);
+            while (turn != me) pthread_cond_wait(&changed, &mutex);
+            turn = !me;
+            pthread_cond_signal(&changed);
+            pthread_mutex_unlock(&mutex);
+        }
+        return NULL;
+    }
+    pthread_t a = start(entry, (void *)0), b = start(entry, (void *)1);
+    join(a), join(b);
+}
+
+CASE(condition_variable_broadcast) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t go = PTHREAD_COND_INITIALIZER;
+    static bool open;
+    void *entry(void *argument) {
+        pthread_mutex_lock(&mutex);
+        while (!open) pthread_cond_wait(&go, &mutex);
+        pthread_mutex_unlock(&mutex);
+        return NULL;
+    }
+    pthread_t t[10];
+    for (int i = 0; i < 10; i++) t[i] = start(entry, NULL);
+    pthread_mutex_lock(&mutex);
+    open = true;
+    pthread_cond_broadcast(&go);
+    pthread_mutex_unlock(&mutex);
+    for (int i = 0; i < 10; i++) join(t[i]);
+}
+
+CASE(condition_variable_times_out) {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+    struct timespec until;
+    OK(clock_gettime(CLOCK_REALTIME, &until));
+    until.tv_nsec += 5000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&mutex);
+    EQ(pthread_cond_timedwait(&never, &mutex, &until), ETIMEDOUT);
+    CHECK(now_ns(CLOCK_REALTIME) >= until.tv_sec * 1000000000LL + until.tv_nsec);
+}
+
+CASE(mutex_timed_lock) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    void *entry(void *argument) {
+        struct timespec past = {1, 0};
+        return (void *)(long)pthread_mutex_timedlock(&mutex, &past);
+    }
+    EQ((long)join(start(entry, NULL)), ETIMEDOUT);
+}
+
+CASE(read_write_lock) {
+    static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
+    static long value[2];
+    void *writer(void *argument) {
+        for (int i = 0; i < 500; i++) {
+            pthread_rwlock_wrlock(&lock);
+            value[0]++, value[1]++;
+            pthread_rwlock_unlock(&lock);
+        }
+        return NULL;
+    }
+    void *reader(void *argument) {
+        for (int i = 0; i < 500; i++) {
+            pthread_rwlock_rdlock(&lock);
+            EQ(value[0], value[1]);
+            pthread_rwlock_unlock(&lock);
+        }
+        return NULL;
+    }
+    pthread_t a = start(writer, NULL), b = start(writer, NULL), c = start(reader, NULL), d = start(reader, NULL);
+    join(a), join(b), join(c), join(d);
+    EQ(value[0], 1000);
+}
+
+CASE(semaphores) {
+    static sem_t items, done;
+    OK(sem_init(&items, 0, 0));
+    OK(sem_init(&done, 0, 0));
+    void *entry(void *argument) {
+        for (int i = 0; i < 100; i++) {
+            while (sem_wait(&items) == -1) {
+            }
+            sem_post(&done);
+        }
+        return NULL;
+    }
+    pthread_t t = start(entry, NULL);
+    for (int i = 0; i < 100; i++) {
+        sem_post(&items);
+        OK(sem_wait(&done));
+    }
+    join(t);
+    ERR(sem_trywait(&done), EAGAIN);
+}
+
+CASE(shared_mutex_between_processes) {
+    struct shared { pthread_mutex_t mutex; long counter; } *s =
+        OK(mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    ZERO(pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED));
+    ZERO(pthread_mutex_init(&s->mutex, &attributes));
+    pid_t pids[3];
+    for (int p = 0; p < 3; p++) {
+        pids[p] = OK(fork());
+        if (pids[p] == 0) {
+            for (int i = 0; i < 2000; i++) {
+                pthread_mutex_lock(&s->mutex);
+                s->counter++;
+                pthread_mutex_unlock(&s->mutex);
+            }
+            _exit(0);
+        }
+    }
+    for (int p = 0; p < 3; p++) expect_exit(pids[p], 0);
+    EQ(s->counter, 6000);
+}
+
+CASE(robust_mutex_owner_dies_thread) {
+    static pthread_mutex_t mutex;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    ZERO(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST));
+    ZERO(pthread_mutex_init(&mutex, &attributes));
+    void *entry(void *argument) {
+        ZERO(pthread_mutex_lock(&mutex));
+        return NULL;
+    }
+    join(start(entry, NULL));
+    EQ(pthread_mutex_lock(&mutex), EOWNERDEAD);
+    ZERO(pthread_mutex_consistent(&mutex));
+    ZERO(pthread_mutex_unlock(&mutex));
+    ZERO(pthread_mutex_lock(&mutex));
+}
+
+CASE(robust_mutex_owner_dies_process) {
+    pthread_mutex_t *mutex = OK(mmap(NULL, sizeof *mutex, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    ZERO(pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED));
+    ZERO(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST));
+    ZERO(pthread_mutex_init(mutex, &attributes));
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        ZERO(pthread_mutex_lock(mutex));
+        EQ(write(pipes[1], "l", 1), 1);
+        for (;;) pause();
+    }
+    char c;
+    EQ(read(pipes[0], &c, 1), 1);
+    OK(kill(pid, SIGKILL));
+    EQ(pthread_mutex_lock(mutex), EOWNERDEAD);  // waits for the death when it comes first
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(priority_inheritance_mutex) {
+    static pthread_mutex_t mutex;
+    static long counter;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    ZERO(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT));
+    ZERO(pthread_mutex_init(&mutex, &attributes));
+    void *entry(void *argument) {
+        for (int i = 0; i < 1000; i++) {
+            ZERO(pthread_mutex_lock(&mutex));
+            counter++;
+            ZERO(pthread_mutex_unlock(&mutex));
+        }
+        return NULL;
+    }
+    pthread_t a = start(entry, NULL), b = start(entry, NULL);
+    join(a), join(b);
+    EQ(counter, 2000);
+}
+
+CASE(futex_value_differs) {
+    uint32_t word = 1;
+    ERR(futex(&word, FUTEX_WAIT, 2, NULL, NULL, 0), EAGAIN);
+    ERR(futex(&word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0), EAGAIN);
+    EQ(futex(&word, FUTEX_WAKE, 10, NULL, NULL, 0), 0);
+    ERR(futex((char *)&word + 1, FUTEX_WAIT, 1, NULL, NULL, 0), EINVAL);
+    ERR(futex((void *)4, FUTEX_WAIT, 1, NULL, NULL, 0), EFAULT);
+    ERR(futex(&word, 99, 1, NULL, NULL, 0), ENOSYS);
+}
+
+CASE(futex_relative_timeout) {
+    uint32_t word = 1;
+    struct timespec t = {0, 4000000}, bad = {0, 2000000000};
+    int64_t began = now_ns(CLOCK_MONOTONIC);
+    ERR(futex(&word, FUTEX_WAIT, 1, &t, NULL, 0), ETIMEDOUT);
+    CHECK(now_ns(CLOCK_MONOTONIC) - began >= 4000000);
+    ERR(futex(&word, FUTEX_WAIT, 1, &bad, NULL, 0), EINVAL);
+}
+
+CASE(futex_absolute_timeout_bitset) {
+    uint32_t word = 1;
+    int64_t until = now_ns(CLOCK_MONOTONIC) + 3000000;
+    struct timespec t = {until / 1000000000, until % 1000000000};
+    ERR(futex(&word, FUTEX_WAIT_BITSET, 1, &t, NULL, FUTEX_BITSET_MATCH_ANY), ETIMEDOUT);
+    CHECK(now_ns(CLOCK_MONOTONIC) >= until);
+    until = now_ns(CLOCK_REALTIME) + 3000000;
+    t = (struct timespec){until / 1000000000, until % 1000000000};
+    ERR(futex(&word, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME, 1, &t, NULL, 1), ETIMEDOUT);
+    CHECK(now_ns(CLOCK_REALTIME) >= until);
+    t = (struct timespec){1, 0};
+    ERR(futex(&word, FUTEX_WAIT_BITSET, 1, &t, NULL, 1), ETIMEDOUT);
+    ERR(futex(&word, FUTEX_WAIT_BITSET, 1, NULL, NULL, 0), EINVAL);
+}
+
+struct waiter {
+    uint32_t *word, bits;
+    atomic_int tid, result;
+};
+
+static void *wait_on_word(void *argument) {
+    struct waiter *w = argument;
+    w->tid = gettid();
+    long r = futex(w->word, FUTEX_WAIT_BITSET, 0, NULL, NULL, w->bits);
+    w->result = r == -1 ? -errno : 1;
+    return NULL;
+}
+
+static pthread_t start_waiter(struct waiter *w) {
+    pthread_t t = start(wait_on_word, w);
+    WAIT_UNTIL(w->tid != 0);
+    wait_asleep(w->tid);
+    return t;
+}
+
+CASE(futex_wake_counts) {
+    static uint32_t word;
+    struct waiter w[3];
+    pthread_t t[3];
+    memset(w, 0, sizeof w);
+    for (int i = 0; i < 3; i++) {
+        w[i].word = &word, w[i].bits = FUTEX_BITSET_MATCH_ANY;
+        t[i] = start_waiter(&w[i]);
+    }
+    EQ(futex(&word, FUTEX_WAKE, 2, NULL, NULL, 0), 2);
+    EQ(futex(&word, FUTEX_WAKE, 10, NULL, NULL, 0), 1);
+    for (int i = 0; i < 3; i++) {
+        join(t[i]);
+        EQ(w[i].result, 1);
+    }
+}
+
+CASE(futex_wake_bitset_chooses) {
+    static uint32_t word;
+    struct waiter a = {.word = &word, .bits = 1}, b = {.word = &word, .bits = 2};
+    pthread_t ta = start_waiter(&a), tb = start_waiter(&b);
+    EQ(futex(&word, FUTEX_WAKE_BITSET, 10, NULL, NULL, 4), 0);
+    EQ(futex(&word, FUTEX_WAKE_BITSET, 10, NULL, NULL, 2), 1);
+    join(tb);
+    EQ(a.result, 0);
+    EQ(futex(&word, FUTEX_WAKE_BITSET, 10, NULL, NULL, 1), 1);
+    join(ta);
+}
+
+CASE(futex_requeue) {
+    static uint32_t from, to;
+    struct waiter w[3];
+    pthread_t t[3];
+    memset(w, 0, sizeof w);
+    for (int i = 0; i < 3; i++) {
+        w[i].word = &from, w[i].bits = FUTEX_BITSET_MATCH_ANY;
+        t[i] = start_waiter(&w[i]);
+    }
+    ERR(futex(&from, FUTEX_CMP_REQUEUE, 1, (void *)10, &to, 77), EAGAIN);
+    EQ(futex(&from, FUTEX_CMP_REQUEUE, 1, (void *)10, &to, 0), 3);  // one woken, two moved
+    EQ(futex(&from, FUTEX_WAKE, 10, NULL, NULL, 0), 0);
+    EQ(futex(&to, FUTEX_WAKE, 10, NULL, NULL, 0), 2);
+    for (int i = 0; i < 3; i++) join(t[i]);
+}
+
+CASE(futex_wake_op) {
+    static uint32_t one, two = 5;
+    struct waiter a = {.word = &one, .bits = ~0u};
+    pthread_t t = start_waiter(&a);
+    // two += 3; its old value is compared == 5
+    int op = FUTEX_OP(FUTEX_OP_ADD, 3, FUTEX_OP_CMP_EQ, 5);
+    EQ(futex(&one, FUTEX_WAKE_OP, 1, (void *)1, &two, (uint32_t)op), 1);
+    EQ(two, 8);
+    join(t);
+}
+
+CASE(futex_shared_between_processes) {
+    int fd = OK(memfd_create("futex", 0));
+    OK(ftruncate(fd, 4096));
+    // Two mappings of one page at different addresses: the futex is the same.
+    atomic_uint *a = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        atomic_uint *b = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+        while (*b == 0) futex(b, FUTEX_WAIT, 0, NULL, NULL, 0);
+        _exit((int)*b);
+    }
+    WAIT_UNTIL(process_state(pid) == 'S');
+    *a = 6;
+    EQ(futex(a, FUTEX_WAKE, 1, NULL, NULL, 0), 1);
+    expect_exit(pid, 6);
+}
+
+CASE(futex_private_over_fork_is_separate) {
+    static uint32_t word;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        struct timespec t = {0, 20000000};
+        ERR(futex(&word, FUTEX_WAIT_PRIVATE, 0, &t, NULL, 0), ETIMEDOUT);
+        _exit(0);
+    }
+    EQ(futex(&word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0), 0);
+    expect_exit(pid, 0);
+}
+
+static void nothing(int signo) {}
+
+CASE(futex_is_interrupted) {
+    static uint32_t word;
+    struct sigaction act = {.sa_handler = nothing};
+    OK(sigaction(SIGUSR1, &act, NULL));
+    struct waiter a = {.word = &word, .bits = ~0u};
+    pthread_t t = start_waiter(&a);
+    WAIT_UNTIL((pthread_kill(t, SIGUSR1), a.result != 0));
+    EQ(a.result, -EINTR);
+    join(t);
+}
+
+CASE(signals_go_to_a_thread) {
+    static atomic_int where;
+    void note(int signo) { where = gettid(); }
+    struct sigaction act = {.sa_handler = note};
+    OK(sigaction(SIGUSR1, &act, NULL));
+    static atomic_int tid, stop;
+    void *entry(void *argument) {
+        tid = gettid();
+        while (!stop) sleep_ms(1);
+        return NULL;
+    }
+    pthread_t t = start(entry, NULL);
+    WAIT_UNTIL(tid != 0);
+    ZERO(pthread_kill(t, SIGUSR1));
+    WAIT_UNTIL(where != 0);
+    EQ(where, tid);
+    // To the process: only a thread that does not block it may take it.
+    where = 0;
+    sigset_t s;
+    sigemptyset(&s);
+    sigaddset(&s, SIGUSR1);
+    ZERO(pthread_sigmask(SIG_BLOCK, &s, NULL));
+    OK(kill(getpid(), SIGUSR1));
+    WAIT_UNTIL(where != 0);
+    EQ(where, tid);
+    stop = 1;
+    join(t);
+}
+
+CASE(tgkill_errors) {
+    ERR(syscall(SYS_tgkill, getpid(), 0x3fffffff, 0), ESRCH);
+    ERR(syscall(SYS_tgkill, -1, gettid(), 0), EINVAL);
+    OK(syscall(SYS_tgkill, getpid(), gettid(), 0));
+    ERR(syscall(SYS_tkill, -1, 0), EINVAL);
+}
+
+CASE(exit_group_ends_all_threads) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *sleeper(void *argument) {
+            for (;;) pause();
+            return NULL;
+        }
+        void *spinner(void *argument) {
+            for (volatile long i = 0;; i = i + 1) {
+            }
+            return NULL;
+        }
+        for (int i = 0; i < 3; i++) start(sleeper, NULL);
+        start(spinner, NULL);
+        exit(21);
+    }
+    expect_exit(pid, 21);
+}
+
+CASE(exit_group_from_another_thread) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *ender(void *argument) { _exit(22); }
+        start(ender, NULL);
+        for (;;) pause();
+    }
+    expect_exit(pid, 22);
+}
+
+CASE(main_thread_exits_first) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *later(void *argument) {
+            sleep_ms(3);
+            _exit(23);
+        }
+        start(later, NULL);
+        pthread_exit(NULL);
+    }
+    expect_exit(pid, 23);
+}
+
+CASE(fatal_signal_ends_all_threads) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *crash(void *argument) {
+            *(volatile int *)NULL = 0;
+            return NULL;
+        }
+        start(crash, NULL);
+        for (;;) pause();
+    }
+    expect_killed(pid, SIGSEGV);
+}
+
+CASE(fork_from_a_thread_copies_one) {
+    void *entry(void *argument) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            EQ(getpid(), gettid());
+            char text[4096];
+            read_file("/proc/self/status", text, sizeof text);
+            char *line = strstr(text, "Threads:");
+            CHECK(line);
+            EQ(atoi(line + 8), 1);
+            _exit(0);
+        }
+        expect_exit(pid, 0);
+        return NULL;
+    }
+    join(start(entry, NULL));
+}
+
+CASE(detached_threads) {
+    static atomic_int finished;
+    void *entry(void *argument) {
+        finished++;
+        return NULL;
+    }
+    for (int i = 0; i < 20; i++) ZERO(pthread_detach(start(entry, NULL)));
+    WAIT_UNTIL(finished == 20);
+}
+
+CASE(thread_cancellation) {
+    void *entry(void *argument) {
+        for (;;) pause();
+        return NULL;
+    }
+    pthread_t t = start(entry, NULL);
+    ZERO(pthread_cancel(t));
+    CHECK(join(t) == PTHREAD_CANCELED);
+}
+
+CASE(blocked_thread_does_not_block_others) {
+    int pipes[2];
+    OK(pipe(pipes));
+    void *entry(void *argument) {
+        char c;
+        return (void *)(long)read(*(int *)argument, &c, 1);
+    }
+    pthread_t t = start(entry, &pipes[0]);
+    long sum = 0;
+    for (int i = 0; i < 1000; i++) sum += getppid() > 0;
+    CHECK(sum >= 0);
+    EQ(write(pipes[1], "x", 1), 1);
+    EQ((long)join(t), 1);
+}
+
+CASE(threads_share_mappings) {
+    static char *volatile page;
+    void *entry(void *argument) {
+        page = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        page[0] = 'm';
+        return NULL;
+    }
+    join(start(entry, NULL));
+    EQ(page[0], 'm');
+    void *unmap(void *argument) {
+        OK(munmap(page, 4096));
+        return NULL;
+    }
+    join(start(unmap, NULL));
+    int fd = OK(open("/dev/null", O_WRONLY));
+    unsigned char present;
+    ERR(mincore(page, 4096, &present), ENOMEM);
+    OK(close(fd));
+}
+
+CASE(concurrent_faults) {
+    enum { PAGES = 2000 };
+    static char *area;
+    area = OK(mmap(NULL, PAGES * 4096ul, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    void *entry(void *argument) {
+        long me = (long)argument;
+        for (int i = 0; i < PAGES; i++) area[i * 4096ul + me] = (char)(me + 1);
+        return NULL;
+    }
+    pthread_t t[4];
+    for (long i = 0; i < 4; i++) t[i] = start(entry, (void *)i);
+    for (int i = 0; i < 4; i++) join(t[i]);
+    for (int i = 0; i < PAGES; i++)
+        for (int k = 0; k < 4; k++) EQ(area[i * 4096ul + k], k + 1);
+}
+
+CASE(set_tid_address_and_robust_list) {
+    EQ(syscall(SYS_set_tid_address, &tls_zero), gettid());
+    struct robust_list_head { void *list; long offset; void *pending; } *head;
+    size_t size;
+    OK(syscall(SYS_get_robust_list, 0, &head, &size));
+    EQ(size, 24);
+    ERR(syscall(SYS_set_robust_list, head, 10), EINVAL);
+}
+
+CASE(membarrier_answers) {
+    long commands = syscall(SYS_membarrier, 0, 0, 0);
+    if (commands == -1) {
+        EQ(errno, ENOSYS);
+        return;
+    }
+    if (commands & 8) {
+        OK(syscall(SYS_membarrier, 16, 0, 0));
+        OK(syscall(SYS_membarrier, 8, 0, 0));
+    }
+    ERR(syscall(SYS_membarrier, 1 << 30, 0, 0), EINVAL);
+}

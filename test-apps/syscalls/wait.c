@@ -1,0 +1,293 @@
+// Waiting for children: wait4, waitpid, waitid in their forms.
+#include "harness.h"
+
+static pid_t child_exits(int code) {
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(code);
+    return pid;
+}
+
+static pid_t child_pauses(void) {
+    pid_t pid = OK(fork());
+    if (pid == 0)
+        for (;;) pause();
+    return pid;
+}
+
+CASE(status_of_exit) {
+    pid_t pid = child_exits(42);
+    int status;
+    EQ(wait(&status), pid);
+    CHECK(WIFEXITED(status) && !WIFSIGNALED(status) && !WIFSTOPPED(status));
+    EQ(WEXITSTATUS(status), 42);
+    EQ(status, 42 << 8);
+}
+
+CASE(status_of_signal) {
+    int signals[] = {SIGKILL, SIGTERM, SIGHUP, SIGUSR1, SIGRTMIN, SIGRTMAX};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t pid = child_pauses();
+        OK(kill(pid, signals[i]));
+        int status;
+        EQ(waitpid(pid, &status, 0), pid);
+        CHECK(WIFSIGNALED(status));
+        EQ(WTERMSIG(status), signals[i]);
+    }
+}
+
+CASE(nothing_to_wait_for) {
+    ERR(wait(NULL), ECHILD);
+    ERR(waitpid(1, NULL, 0), ECHILD);
+    ERR(waitpid(-1, NULL, WNOHANG), ECHILD);
+    siginfo_t info;
+    ERR(waitid(P_ALL, 0, &info, WEXITED), ECHILD);
+}
+
+CASE(wnohang) {
+    pid_t pid = child_pauses();
+    int status = 77;
+    EQ(waitpid(pid, &status, WNOHANG), 0);
+    EQ(waitpid(-1, &status, WNOHANG), 0);
+    OK(kill(pid, SIGKILL));
+    pid_t got;
+    WAIT_UNTIL((got = OK(waitpid(pid, &status, WNOHANG))) != 0);
+    EQ(got, pid);
+    EQ(WTERMSIG(status), SIGKILL);
+}
+
+CASE(bad_options) {
+    pid_t pid = child_exits(0);
+    ERR(waitpid(pid, NULL, 0x10), EINVAL);
+    siginfo_t info;
+    ERR(waitid(P_PID, pid, &info, 0), EINVAL);
+    ERR(waitid(99, pid, &info, WEXITED), EINVAL);
+    expect_exit(pid, 0);
+    ERR(waitpid(pid, (int *)16, 0), ECHILD);
+}
+
+CASE(zombie_until_waited) {
+    pid_t pid = child_exits(1);
+    WAIT_UNTIL(process_state(pid) == 'Z');
+    OK(kill(pid, 0));
+    EQ(waitpid(pid, NULL, 0), pid);
+    ERR(kill(pid, 0), ESRCH);
+}
+
+CASE(any_child_and_order) {
+    pid_t a = child_exits(1), b = child_exits(2), c = child_exits(3);
+    int seen = 0;
+    for (int i = 0; i < 3; i++) {
+        int status;
+        pid_t pid = OK(wait(&status));
+        CHECK(pid == a || pid == b || pid == c);
+        EQ(WEXITSTATUS(status), pid == a ? 1 : pid == b ? 2 : 3);
+        seen |= 1 << WEXITSTATUS(status);
+    }
+    EQ(seen, 0xe);
+    ERR(wait(NULL), ECHILD);
+}
+
+CASE(by_process_group) {
+    pid_t a = OK(fork());
+    if (a == 0) {
+        OK(setpgid(0, 0));
+        _exit(1);
+    }
+    setpgid(a, a);
+    pid_t b = child_exits(2);
+    int status;
+    EQ(waitpid(-a, &status, 0), a);
+    EQ(waitpid(0, &status, 0), b);
+    ERR(waitpid(-a, &status, 0), ECHILD);
+}
+
+CASE(stopped_and_continued) {
+    pid_t pid = child_pauses();
+    int status;
+    OK(kill(pid, SIGSTOP));
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK(WIFSTOPPED(status));
+    EQ(WSTOPSIG(status), SIGSTOP);
+    EQ(process_state(pid), 'T');
+    EQ(waitpid(pid, &status, WUNTRACED | WNOHANG), 0);  // told once
+    OK(kill(pid, SIGCONT));
+    EQ(waitpid(pid, &status, WCONTINUED), pid);
+    CHECK(WIFCONTINUED(status));
+    OK(kill(pid, SIGTSTP));
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    EQ(WSTOPSIG(status), SIGTSTP);
+    OK(kill(pid, SIGKILL));
+    EQ(waitpid(pid, &status, 0), pid);
+    EQ(WTERMSIG(status), SIGKILL);
+}
+
+CASE(stopped_is_not_told_unasked) {
+    pid_t pid = child_pauses();
+    OK(kill(pid, SIGSTOP));
+    WAIT_UNTIL(process_state(pid) == 'T');
+    int status;
+    EQ(waitpid(pid, &status, WNOHANG), 0);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(waitid_fields) {
+    pid_t pid = child_exits(9);
+    siginfo_t info;
+    memset(&info, 0, sizeof info);
+    OK(waitid(P_PID, pid, &info, WEXITED));
+    EQ(info.si_pid, pid);
+    EQ(info.si_signo, SIGCHLD);
+    EQ(info.si_code, CLD_EXITED);
+    EQ(info.si_status, 9);
+    EQ(info.si_uid, getuid());
+    pid = child_pauses();
+    OK(kill(pid, SIGKILL));
+    OK(waitid(P_ALL, 0, &info, WEXITED));
+    EQ(info.si_code, CLD_KILLED);
+    EQ(info.si_status, SIGKILL);
+    pid = child_pauses();
+    OK(kill(pid, SIGSTOP));
+    OK(waitid(P_PID, pid, &info, WSTOPPED));
+    EQ(info.si_code, CLD_STOPPED);
+    EQ(info.si_status, SIGSTOP);
+    OK(kill(pid, SIGCONT));
+    OK(waitid(P_PID, pid, &info, WCONTINUED));
+    EQ(info.si_code, CLD_CONTINUED);
+    EQ(info.si_status, SIGCONT);
+    OK(kill(pid, SIGKILL));
+    OK(waitid(P_PGID, getpgrp(), &info, WEXITED));
+    EQ(info.si_pid, pid);
+}
+
+CASE(waitid_leaves_it_waitable) {
+    pid_t pid = child_exits(5);
+    siginfo_t info;
+    OK(waitid(P_PID, pid, &info, WEXITED | WNOWAIT));
+    EQ(info.si_status, 5);
+    OK(waitid(P_PID, pid, &info, WEXITED));
+    ERR(waitid(P_PID, pid, &info, WEXITED), ECHILD);
+}
+
+CASE(waitid_wnohang_clears) {
+    pid_t pid = child_pauses();
+    siginfo_t info;
+    memset(&info, 0xff, sizeof info);
+    OK(waitid(P_PID, pid, &info, WEXITED | WNOHANG));
+    EQ(info.si_pid, 0);
+    EQ(info.si_signo, 0);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(rusage_of_child) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        // Uses CPU time until the clock of the process itself has moved.
+        while (now_ns(CLOCK_PROCESS_CPUTIME_ID) < 30000000) {
+        }
+        _exit(0);
+    }
+    struct rusage usage;
+    int status;
+    EQ(wait4(pid, &status, 0, &usage), pid);
+    int64_t us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000LL + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+    CHECK(us >= 10000);
+    CHECK(usage.ru_maxrss > 0);
+    OK(getrusage(RUSAGE_CHILDREN, &usage));
+    us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000LL + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+    CHECK(us >= 10000);
+}
+
+CASE(ignored_sigchld_reaps) {
+    signal(SIGCHLD, SIG_IGN);
+    pid_t pid = child_exits(0);
+    ERR(waitpid(pid, NULL, 0), ECHILD);
+}
+
+CASE(nocldwait_reaps) {
+    struct sigaction a = {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDWAIT};
+    OK(sigaction(SIGCHLD, &a, NULL));
+    pid_t pid = child_exits(0);
+    ERR(waitpid(pid, NULL, 0), ECHILD);
+}
+
+static volatile int children_signaled;
+static volatile siginfo_t child_info;
+static void on_child(int signo, siginfo_t *info, void *context) {
+    child_info = *info;
+    children_signaled++;
+}
+
+CASE(sigchld_tells) {
+    struct sigaction a = {.sa_sigaction = on_child, .sa_flags = SA_SIGINFO | SA_RESTART};
+    OK(sigaction(SIGCHLD, &a, NULL));
+    pid_t pid = child_exits(3);
+    expect_exit(pid, 3);
+    WAIT_UNTIL(children_signaled > 0);
+    EQ(child_info.si_pid, pid);
+    EQ(child_info.si_code, CLD_EXITED);
+    EQ(child_info.si_status, 3);
+}
+
+CASE(nocldstop) {
+    struct sigaction a = {.sa_sigaction = on_child, .sa_flags = SA_SIGINFO | SA_RESTART | SA_NOCLDSTOP};
+    OK(sigaction(SIGCHLD, &a, NULL));
+    pid_t pid = child_pauses();
+    int status;
+    OK(kill(pid, SIGSTOP));
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    EQ(children_signaled, 0);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+    WAIT_UNTIL(children_signaled == 1);
+}
+
+CASE(wait_is_interrupted) {
+    struct sigaction a = {.sa_sigaction = on_child, .sa_flags = SA_SIGINFO};
+    OK(sigaction(SIGALRM, &a, NULL));
+    pid_t pid = child_pauses();
+    struct itimerval t = {{0, 5000}, {0, 5000}};
+    OK(setitimer(ITIMER_REAL, &t, NULL));
+    ERR(waitpid(pid, NULL, 0), EINTR);
+    memset(&t, 0, sizeof t);
+    OK(setitimer(ITIMER_REAL, &t, NULL));
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(grandchildren_are_not_ours) {
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        pid_t grandchild = child_pauses();
+        EQ(write(pipes[1], &grandchild, sizeof grandchild), sizeof grandchild);
+        pause();
+        _exit(0);
+    }
+    pid_t grandchild;
+    EQ(read(pipes[0], &grandchild, sizeof grandchild), sizeof grandchild);
+    ERR(waitpid(grandchild, NULL, WNOHANG), ECHILD);
+    OK(kill(grandchild, SIGKILL));
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(child_subreaper) {
+    OK(syscall(SYS_prctl, 36 /* PR_SET_CHILD_SUBREAPER */, 1, 0, 0, 0));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        if (OK(fork()) == 0) {
+            sleep_ms(1);
+            _exit(8);
+        }
+        _exit(0);
+    }
+    int status, codes = 0;
+    for (int i = 0; i < 2; i++) {
+        OK(wait(&status));
+        codes += WEXITSTATUS(status);
+    }
+    EQ(codes, 8);
+}
