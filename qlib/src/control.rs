@@ -226,6 +226,7 @@ pub struct CountStats {
     pub faults: u64,
     pub swap_ins: u64,
     pub reap_pages: u64,
+    pub reap_left: u64,
     pub deflates: u64,
     pub deflates_failed: u64,
     pub wakes_by_socket: u64,

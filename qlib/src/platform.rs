@@ -11,7 +11,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -71,6 +71,10 @@ pub struct PlatformOps {
     /// Ends an address space with every thread in it. When no user code can run in it any more and none of its
     /// mappings exists, an [`EVENT_SPACE_GONE`] comes: only then may its frames be used again.
     pub space_drop: unsafe extern "C" fn(space: u64),
+    /// Which of the `pages` pages from `va` on (whole pages, at most [`MAX_TOUCHED_PAGES`]) user code of `space` may have touched
+    /// since each was mapped there: sets their bits in `bitmap` (least significant first, whole words), clears the others. A
+    /// bit may be set for a neighbour of what was touched. 0, or a negative errno when the platform cannot tell.
+    pub space_touched: unsafe extern "C" fn(space: u64, va: Va, pages: u64, bitmap: *mut u64) -> i64,
     /// Makes a user thread in `space`; its handle, or a negative errno. `token` comes back in its traps. The thread
     /// is in the stopped state ([`RESUME_REGS`] may be given at once). `creator` is the handle of a thread of the same
     /// space that is stopped (or 0 for the first thread): the platform may let that thread do the work on its next resume.
@@ -102,6 +106,9 @@ pub struct PlatformOps {
     /// Ends the sandbox because the kernel found a bug in itself. `message` is UTF-8.
     pub panic: unsafe extern "C" fn(message: *const u8, len: u64) -> !,
 }
+
+/// The most that [`PlatformOps::space_touched`] is asked for at once: what one leaf table maps.
+pub const MAX_TOUCHED_PAGES: u64 = 512;
 
 /// What the kernel image gives back from its ELF entry point, `extern "C" fn(*const BootInfo) -> *const KernelEntry`.
 #[repr(C)]

@@ -77,6 +77,71 @@ fn ten_sleeps_in_a_row() {
     assert_eq!(count(&c, "deflates_failed"), 0);
 }
 
+/// The recorded working set in pages.
+fn working_set(container: &Container) -> u64 {
+    container.stats()["memory"]["working_set"].as_u64().expect("working_set") / 4096
+}
+
+/// Pages of a half of the private memory of `memory("16")` that surely have content: a quarter are zeros or were never touched.
+const HALF_PAGES: u64 = 4096 / 2 * 5 / 8;
+
+#[test]
+fn the_working_set_follows_what_is_used() {
+    let c = memory("16");
+    c.hibernate();
+    verified(&c.ask("part 0 1 2"));
+    c.hibernate();
+    let first = working_set(&c);
+    assert!(first > HALF_PAGES, "{first} pages");
+    for _ in 0..5 {
+        verified(&c.ask("part 1 2 2"));
+        c.hibernate();
+    }
+    // The first half has left, the second is there.
+    let later = working_set(&c);
+    assert!(count(&c, "reap_left") > HALF_PAGES, "{} pages have left", count(&c, "reap_left"));
+    assert!(HALF_PAGES < later && later < first + HALF_PAGES / 2, "{later} pages, {first} before");
+    let before = count(&c, "swap_ins");
+    verified(&c.ask("part 1 2 2"));
+    assert!(count(&c, "swap_ins") < before + 50, "what is used is prefetched");
+    verified(&c.ask("part 0 1 2"));
+    assert!(count(&c, "swap_ins") > before + HALF_PAGES, "what has left is not");
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn what_every_second_request_uses_stays_in_the_working_set() {
+    let c = memory("16");
+    c.hibernate();
+    let mut settled = 0;
+    for round in 0..10 {
+        verified(&c.ask(if round % 2 == 0 { "part 0 1 2" } else { "part 1 2 2" }));
+        c.hibernate();
+        if round == 1 {
+            settled = count(&c, "swap_ins");
+            assert!(working_set(&c) > 2 * HALF_PAGES);
+        }
+    }
+    let more = count(&c, "swap_ins") - settled;
+    assert!(more < HALF_PAGES / 8, "{more} pages went to and fro");
+}
+
+#[test]
+fn a_wake_without_a_request_leaves_the_working_set_alone() {
+    let c = memory("16");
+    for _ in 0..2 {
+        c.hibernate();
+        verified(&c.ask("part 0 1 2"));
+    }
+    for _ in 0..5 {
+        c.hibernate();
+        c.kill("CONT");
+    }
+    let before = count(&c, "swap_ins");
+    verified(&c.ask("part 0 1 2"));
+    assert!(count(&c, "swap_ins") < before + 50, "it was prefetched");
+}
+
 #[test]
 fn asleep_it_holds_little_memory() {
     let c = memory("64");

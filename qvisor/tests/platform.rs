@@ -5,6 +5,7 @@ mod platform_common;
 use std::time::Duration;
 
 use platform_common::*;
+use qlib::Va;
 use qlib::platform::*;
 
 /// Runs a test as the host allows, and as the oldest host does it.
@@ -117,6 +118,38 @@ fn faults_mappings_and_unmapping(mock: &Mock) {
     let trap = mock.trap(TRAP_EXCEPTION);
     assert_eq!(trap.signo, libc::SIGILL);
     assert_eq!(trap.addr, trap.regs.rip);
+    mock.end(p.space);
+}
+
+guest_code!(
+    chooser,
+    "mov $0x800000, %rbx",
+    "mov $0x200, %eax",
+    "syscall",
+    "movb $1, 0x2000(%rbx)",
+    "mov 0x28000(%rbx), %rdi",
+    "mov $0x201, %eax",
+    "syscall",
+    "ud2",
+);
+
+both_ways!(what_user_code_touched_is_known);
+fn what_user_code_touched_is_known(mock: &Mock) {
+    let touched = |space| mock.platform.space_touched(space, Va(0x80_0000), 100).expect("the host tells");
+    let p = mock.start(chooser());
+    mock.syscall(0x200);
+    let gpa = mock.frames(0x4_0000);
+    mock.give_after(p.thread, 0, &[map(0x80_0000, 0x4_0000, gpa, RW)]);
+    mock.syscall(0x201);
+    let bits = touched(p.space);
+    assert_eq!(bits.len(), 2);
+    // Page 2 was written, page 40 read; no other is in the 64 KiB around one of them.
+    assert_eq!((bits[0] >> 2 & 1, bits[0] >> 40 & 1), (1, 1), "{bits:x?}");
+    assert_eq!((bits[0] & 0xffff_0000_ffff_0000 & !(0xffff << 32), bits[1]), (0, 0), "{bits:x?}");
+    mock.give_after(p.thread, 0, &[unmap(0x80_0000, 0x4_0000)]);
+    mock.trap(TRAP_EXCEPTION);
+    assert_eq!(touched(p.space), [0, 0]);
+    assert_eq!(mock.platform.space_touched(p.space + 1000, Va(0x80_0000), 1), Err(libc::ESRCH));
     mock.end(p.space);
 }
 

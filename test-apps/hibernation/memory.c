@@ -5,6 +5,8 @@
 // Requests are lines on standard input or a TCP connection, or datagrams; each is answered with one line:
 //   verify       every byte in every process: "ok BYTES" or "BAD process PID segment NAME …"
 //   peek         a small part of it only (a working set): "ok BYTES"
+//   part A B M   pages A/M to B/M of the private memory of the first process: "ok BYTES"
+//   shared       what processes share (memory, files in memory), in every process: "ok BYTES"
 //   change       writes new patterns to a third of the pages, in every process: "ok"
 //   slow MS      sleeps in the middle of the request: "slept"
 //   corrupt      flips one bit, so that the next verify must complain: "ok"
@@ -51,7 +53,7 @@ struct segment {
 static struct segment segments[32];
 static int segment_count;
 static int thread_go[THREADS][2], thread_done[THREADS][2];
-static int kept_pipe[2], kept_pair[2], kept_event, kept_file;
+static int kept_pipe[2], kept_pair[2], kept_event, kept_file, kept_tmpfs;
 static volatile sig_atomic_t signals_seen;
 static size_t verified;
 static char complaint[256];
@@ -78,10 +80,15 @@ static enum kind kind_of(const struct segment *s, size_t page) {
     }
 }
 
-// Which generation a page is in: "change" moves a third of the pages on. The generation is that of the whole process.
-static uint64_t generation;
+static bool shared_with_others(const struct segment *s) {
+    return !strcmp(s->name, "shared") || !strcmp(s->name, "file-shared") || !strcmp(s->name, "tmpfs") || !strncmp(s->name, "memfd", 5);
+}
+
+// Which generation a page is in: "change" moves a third of the pages on. Each process has its generation; what they share has one
+// that they share.
+static uint64_t generation, *shared_generation;
 static uint64_t page_seed(const struct segment *s, size_t page) {
-    uint64_t g = page % 3 == 0 ? generation : 0;
+    uint64_t g = page % 3 == 0 ? (shared_with_others(s) ? *shared_generation : generation) : 0;
     return mix(s->seed ^ (uint64_t)page << 20 ^ g << 50);
 }
 
@@ -149,7 +156,34 @@ static int temporary_file(size_t pages, const struct segment *like) {
     return fd;
 }
 
+// A file in memory that is not mapped.
+enum { TMPFS_PAGES = 150 };
+static const struct segment tmpfs = {.name = "tmpfs", .seed = 4711, .plain = 1, .stride = 1};
+
+static void fill_tmpfs(size_t step) {
+    static uint64_t page[WORDS];
+    struct segment one = tmpfs;
+    for (size_t i = 0; i < TMPFS_PAGES; i += step) {
+        one.base = (char *)page - i * PAGE;
+        fill_page(&one, i);
+        if (pwrite(kept_tmpfs, page, PAGE, (off_t)i * PAGE) != PAGE) die("write to /dev/shm");
+    }
+}
+
+static bool check_tmpfs(void) {
+    static uint64_t page[WORDS];
+    struct segment one = tmpfs;
+    for (size_t i = 0; i < TMPFS_PAGES; i++) {
+        one.base = (char *)page - i * PAGE;
+        if (pread(kept_tmpfs, page, PAGE, (off_t)i * PAGE) != PAGE) die("read from /dev/shm");
+        if (!check_page(&one, i)) return false;
+    }
+    return true;
+}
+
 static void make_segments(size_t mb) {
+    shared_generation = (uint64_t *)anonymous(PAGE, MAP_SHARED);
+    if (shared_generation == MAP_FAILED) die("mmap");
     size_t pages = mb * 256;
     fill(add("private", anonymous(pages * PAGE, MAP_PRIVATE), pages, 1, 0, 0));
     fill(add("shared", anonymous(512 * PAGE, MAP_SHARED), 512, 1, 1, 0));
@@ -162,7 +196,7 @@ static void make_segments(size_t mb) {
 
     // A file mapped privately (a third of it written over) and one mapped shared.
     struct segment *s = &segments[segment_count];
-    struct segment like = {.seed = mix((uint64_t)segment_count + 1000), .plain = 1};
+    struct segment like = {.name = "file-private", .seed = mix((uint64_t)segment_count + 1000), .plain = 1};
     int fd = temporary_file(300, &like);
     s = add("file-private", mmap(NULL, 300 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0), 300, 1, 1, 0);
     for (size_t i = 0; i < 300; i += 3) fill_page(s, i);
@@ -174,6 +208,11 @@ static void make_segments(size_t mb) {
     fill(add("memfd", mmap(NULL, 100 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), 100, 1, 1, 0));
     s = add("memfd-again", mmap(NULL, 100 * PAGE, PROT_READ, MAP_SHARED, fd, 0), 100, 1, 1, 0);
     s->seed = segments[segment_count - 2].seed;
+    char path[] = "/dev/shm/quark-memory-XXXXXX";
+    kept_tmpfs = mkstemp(path);
+    if (kept_tmpfs == -1) die(path);
+    unlink(path);
+    fill_tmpfs(1);
 
     s = add("read-only", anonymous(64 * PAGE, MAP_PRIVATE), 64, 1, 0, PROT_READ);
     fill(s);
@@ -280,21 +319,24 @@ dead:
     return false;
 }
 
-static bool shared_with_others(const struct segment *s) {
-    return !strcmp(s->name, "shared") || !strcmp(s->name, "file-shared") || !strncmp(s->name, "memfd", 5);
+static bool verify_shared(void) {
+    verified = 0;
+    for (int i = 0; i < segment_count; i++)
+        for (size_t p = 0; shared_with_others(&segments[i]) && p < segments[i].pages; p++)
+            if (!check_page(&segments[i], p)) return false;
+    return check_tmpfs() && ask_children('s');
 }
 
 static bool verify(bool top, bool with_threads) {
     verified = 0;
     for (int i = 0; i < segment_count; i++) {
         struct segment *s = &segments[i];
-        // The top process changes shared memory before its children know the new generation; it verifies it alone.
-        if (!top && shared_with_others(s)) continue;
         if (s->protection == PROT_NONE && !strcmp(s->name, "no-access")) mprotect(s->base, s->pages * PAGE, PROT_READ);
         for (size_t p = 0; p < s->pages; p++)
             if (!check_page(s, p)) return false;
         if (s->protection == PROT_NONE && !strcmp(s->name, "no-access")) mprotect(s->base, s->pages * PAGE, PROT_NONE);
     }
+    if (!check_tmpfs()) return false;
     if (top && !check_kernel_bytes()) return false;
     if (with_threads && !check_threads()) return false;
     return ask_children('v');
@@ -302,6 +344,10 @@ static bool verify(bool top, bool with_threads) {
 
 static bool change(bool top) {
     generation++;
+    if (top) {
+        ++*shared_generation;
+        fill_tmpfs(3);
+    }
     for (int i = 0; i < segment_count; i++) {
         struct segment *s = &segments[i];
         if (!strcmp(s->name, "memfd-again") || (!top && shared_with_others(s))) continue;
@@ -317,6 +363,15 @@ static bool peek(void) {
     verified = 0;
     const struct segment *s = &segments[0];
     for (size_t p = 0; p < s->pages; p += 16)
+        if (!check_page(s, p)) return false;
+    return true;
+}
+
+// Part `from` to `to` of `whole` of the private memory.
+static bool verify_part(size_t from, size_t to, size_t whole) {
+    verified = 0;
+    const struct segment *s = &segments[0];
+    for (size_t p = s->pages * from / whole; p < s->pages * to / whole; p++)
         if (!check_page(s, p)) return false;
     return true;
 }
@@ -356,7 +411,7 @@ static void make_child(int depth) {
     if (write(answer[1], &c, 1) != 1) _exit(1);
     while (read(request[0], &c, 1) == 1) {
         char b[300];
-        bool good = c == 'v' ? verify(false, false) : change(false);
+        bool good = c == 'v' ? verify(false, false) : c == 's' ? verify_shared() : change(false);
         int n = good ? snprintf(b, sizeof b, "ok %zu\n", verified) : snprintf(b, sizeof b, "%s\n", complaint);
         if (write(answer[1], b, (size_t)n) != n) break;
     }
@@ -366,6 +421,7 @@ static void make_child(int depth) {
 static int answer_to(char *line, char *out, size_t size) {
     line[strcspn(line, "\r\n")] = 0;
     bool good = true;
+    size_t from, to, whole;
     if (!strcmp(line, "ping")) return snprintf(out, size, "pong\n");
     if (!strcmp(line, "signals")) return snprintf(out, size, "%d\n", (int)signals_seen);
     if (!strncmp(line, "slow ", 5)) {
@@ -382,6 +438,9 @@ static int answer_to(char *line, char *out, size_t size) {
     if (!strcmp(line, "quit")) return -1;
     if (!strcmp(line, "verify")) good = verify(true, true);
     else if (!strcmp(line, "peek")) good = peek();
+    else if (!strcmp(line, "shared")) good = verify_shared();
+    else if (sscanf(line, "part %zu %zu %zu", &from, &to, &whole) == 3 && from <= to && to <= whole && whole)
+        good = verify_part(from, to, whole);
     else if (!strcmp(line, "change")) {
         good = change(true);
         verified = 0;

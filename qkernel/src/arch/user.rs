@@ -1,6 +1,9 @@
 //! The platform's side of address spaces and user threads, in safe form.
 
-use qlib::platform::{Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, Resume, UserRegs};
+use qlib::Va;
+use qlib::platform::{
+    MAX_TOUCHED_PAGES, Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, Resume, UserRegs,
+};
 
 use super::boot;
 use crate::errno::{Errno, Result};
@@ -15,6 +18,14 @@ impl SpaceHandle {
         // SAFETY: no arguments.
         let handle = unsafe { (boot().ops.space_new)() };
         if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(SpaceHandle(handle as u64)) }
+    }
+
+    /// Which of the pages from `va` on user code may have touched since each was shown; see
+    /// [`qlib::platform::PlatformOps::space_touched`].
+    pub fn touched(&self, va: Va, bitmap: &mut [u64; MAX_TOUCHED_PAGES as usize / 64]) -> Result {
+        // SAFETY: a live handle; the bitmap has a bit for each page.
+        let ret = unsafe { (boot().ops.space_touched)(self.0, va, MAX_TOUCHED_PAGES, bitmap.as_mut_ptr()) };
+        if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
     /// The number that comes back in EVENT_SPACE_GONE.

@@ -2,7 +2,8 @@
 //!
 //! Nothing is changed before everything has been written, so a failure or a wake on the way loses nothing. The first
 //! time all pages go to the swap file and their entries are marked; from the second time on the pages that are present
-//! are the recorded working set: they go to the REAP file, are moved to dense runs of frames, and keep their entries.
+//! are the recorded working set: they go to the REAP file, are moved to dense runs of frames, and keep their entries, but for
+//! those that were prefetched and not used for some sleeps ([`super::usage`]), which go to the swap file.
 
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
@@ -10,11 +11,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use hashbrown::HashMap;
-use qlib::host::{Op, Segment};
-use qlib::pagetable::{Pte, PteFlags};
+use qlib::host::Op;
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
+use super::pages::Pages;
 use super::state::{Input, State};
 use super::{pause, slots, stats, step};
 use crate::errno::{Errno, Result};
@@ -25,8 +25,6 @@ use crate::task::{Thread, table};
 use crate::wait::Signal;
 use crate::{arch, time};
 
-/// Pages written between two looks at whether a wake has come.
-const BATCH_PAGES: usize = 1024;
 /// Pages of a block of the page allocator.
 const BLOCK_PAGES: u64 = 1024;
 
@@ -83,15 +81,15 @@ async fn attempt() -> Result {
     // Objects first: what is written of them can be faulted in again if the rest fails.
     spaces.iter().for_each(|(mm, _)| mm.forget_shared());
     crate::fs::swap_out_objects(first)?;
-    let mut pages = Pages::collect(&spaces);
-    if first {
-        pages.swap_out(&spaces).await?;
-    } else {
-        pages.reap_out(&spaces).await?;
-    }
+    let pages = Pages::collect(&spaces);
+    let plan = match first {
+        true => pages.swap_out().await?,
+        false => pages.reap_out(super::life_counts()).await?,
+    };
+    pages.settle(plan, &spaces);
+    super::ASKED.store(false, Relaxed);
     // From here on nothing fails. Windows come back by themselves at the next touch.
     let _ = Call::new(Op::WindowsRelease).run();
-    drop(pages);
     drop(spaces);
     slots::give_back();
     release_free();
@@ -115,7 +113,7 @@ fn still_paused() -> Result {
 }
 
 /// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
-async fn breathe() -> Result {
+pub(super) async fn breathe() -> Result {
     let signal = Arc::new(Signal::default());
     time::insert(time::monotonic_ns(), signal.clone());
     signal.wait().await;
@@ -128,166 +126,6 @@ pub fn release_free() {
     frames::user().free_ranges(&mut release);
     arch::heap::HEAP.free_ranges(&mut release);
     arch::heap::BLOCKS.free_ranges(&mut release);
-}
-
-/// Contiguous frames joined to segments.
-fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for &gpa in pages {
-        match segments.last_mut() {
-            Some(last) if last.gpa + last.len == gpa => last.len += PAGE_SIZE,
-            _ => segments.push(Segment { gpa, len: PAGE_SIZE }),
-        }
-    }
-    segments
-}
-
-/// The private pages of all address spaces, each frame once.
-struct Pages {
-    /// Frames with content, in the order of their addresses in the spaces.
-    frames: Vec<Gpa>,
-    /// Index in `frames` by frame.
-    index: HashMap<u64, u32>,
-}
-
-/// What becomes of a frame.
-const NOTHING: u64 = u64::MAX;
-
-impl Pages {
-    /// Finds them. Pages that were reserved but never touched, and anonymous pages of zeros, are forgotten right away: reading
-    /// them again gives the same.
-    fn collect(spaces: &[(Arc<AddressSpace>, Arc<Thread>)]) -> Pages {
-        let mut committed = Committed::default();
-        let mut pages = Pages { frames: Vec::new(), index: HashMap::new() };
-        let phys = arch::phys();
-        for (mm, _) in spaces {
-            mm.rewrite_private(&mut |anonymous, pte| {
-                let frame = pte.gpa();
-                if anonymous && (!committed.contains(frame) || phys.frame_is_zero(frame)) {
-                    frames::user().ref_dec(frame);
-                    return Pte::EMPTY;
-                }
-                let next = pages.frames.len() as u32;
-                let frames = &mut pages.frames;
-                pages.index.entry(frame.0).or_insert_with(|| {
-                    frames.push(frame);
-                    next
-                });
-                pte
-            });
-        }
-        pages
-    }
-
-    /// Writes all pages to the swap file and marks their entries.
-    async fn swap_out(&mut self, spaces: &[(Arc<AddressSpace>, Arc<Thread>)]) -> Result {
-        let mut slots: Vec<u64> = Vec::with_capacity(self.frames.len());
-        for batch in self.frames.chunks(BATCH_PAGES) {
-            let mut numbers = alloc::vec![0u64; batch.len()];
-            let result = Call::new(Op::SwapOut)
-                .arg(0, arch::gpa_of(numbers.as_mut_ptr().cast()).0)
-                .segments(&segments_of(batch))
-                .run()
-                .map(|_| slots.extend(numbers.iter().map(|slot| slot + 1)));
-            let result = match result {
-                Ok(()) => breathe().await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = result {
-                slots::count_used(slots.len());
-                slots.drain(..).for_each(slots::drop_ref);
-                slots::give_back();
-                return Err(error);
-            }
-        }
-        slots::count_used(slots.len());
-        let mut named = alloc::vec![false; slots.len()];
-        for (mm, _) in spaces {
-            mm.rewrite_private(&mut |_, pte| {
-                let Some(&index) = self.index.get(&pte.gpa().0) else { return pte };
-                let slot = slots[index as usize];
-                if core::mem::replace(&mut named[index as usize], true) {
-                    slots::add_ref(slot);
-                }
-                frames::user().ref_dec(pte.gpa());
-                Pte::swapped(slot, pte.flags() & PteFlags::COW)
-            });
-        }
-        stats::WORKING_SET_PAGES.store(0, Relaxed);
-        Ok(())
-    }
-
-    /// Writes all pages to the REAP file, moves them to dense runs and lets the host have both.
-    async fn reap_out(&mut self, spaces: &[(Arc<AddressSpace>, Arc<Thread>)]) -> Result {
-        let out = |phase: u64, segments: &[Segment]| Call::new(Op::ReapOut).arg(0, phase).segments(segments).run();
-        out(0, &[])?;
-        for batch in self.frames.chunks(BATCH_PAGES) {
-            out(1, &segments_of(batch))?;
-            breathe().await?;
-        }
-        out(2, &[])?;
-        let targets = dense_runs(self.frames.len() as u64);
-        let moved: Vec<u64> = match &targets {
-            Some(runs) => runs.iter().flat_map(|r| (0..r.count).map(|i| (r.start + i * PAGE_SIZE).0)).collect(),
-            None => self.frames.iter().map(|f| f.0).collect(),
-        };
-        let mut taken = alloc::vec![NOTHING; moved.len()];
-        for (mm, _) in spaces {
-            mm.rewrite_private(&mut |_, pte| {
-                let Some(&index) = self.index.get(&pte.gpa().0) else { return pte };
-                let target = Gpa(moved[index as usize]);
-                if target == pte.gpa() {
-                    return pte;
-                }
-                if core::mem::replace(&mut taken[index as usize], target.0) != NOTHING
-                    && frames::user().ref_inc(target).is_err()
-                {
-                    // The old frame had as many references, so this cannot be; keeping it would lose its content.
-                    return pte;
-                }
-                frames::user().ref_dec(pte.gpa());
-                pte.with_gpa(target)
-            });
-        }
-        let set = targets.unwrap_or_else(|| {
-            segments_of(&self.frames).iter().map(|s| Frames { start: s.gpa, count: s.len / PAGE_SIZE }).collect()
-        });
-        let _ = arch::release(&set);
-        stats::WORKING_SET_PAGES.store(self.frames.len() as u64, Relaxed);
-        *WORKING_SET.lock() = set;
-        Ok(())
-    }
-}
-
-/// Frames for `pages` pages in runs as long as possible; `None` when RAM has no room for a second set.
-fn dense_runs(pages: u64) -> Option<Vec<Frames>> {
-    let mut runs: Vec<Frames> = Vec::new();
-    let mut left = pages;
-    while left > 0 {
-        let mut want = 1u64 << left.ilog2().min(9);
-        let run = loop {
-            if let Some(start) = frames::user().alloc_run(want as usize) {
-                break Some(Frames { start, count: want });
-            }
-            if want == 1 {
-                break None;
-            }
-            want /= 2;
-        };
-        match run {
-            Some(run) => {
-                left -= run.count;
-                runs.push(run);
-            }
-            None => {
-                for run in runs {
-                    frames::user().free_run(run);
-                }
-                return None;
-            }
-        }
-    }
-    Some(runs)
 }
 
 /// Which frames hold memory of the host, asked for by the block.

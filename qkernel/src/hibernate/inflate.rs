@@ -33,6 +33,9 @@ pub enum Cause {
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. When this returns its working set is there and its
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
+    if cause != Cause::Continue {
+        super::ASKED.store(true, Relaxed);
+    }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
         State::Deflating { .. } => {

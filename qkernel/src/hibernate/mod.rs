@@ -6,15 +6,20 @@
 pub mod deflate;
 pub mod inflate;
 pub mod oom;
+mod pages;
 pub mod pause;
 pub mod slots;
 pub mod state;
 pub mod stats;
+mod usage;
 
 pub use inflate::{Cause, swap_in, wake};
 pub use oom::reclaim;
 pub use pause::gate;
 pub use stats::count_fault;
+pub use usage::Usage;
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use self::state::{Input, State};
 use crate::klog;
@@ -50,7 +55,16 @@ pub fn note_activity() {
     }
 }
 
+/// Something was asked of the container since it woke.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
 /// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox. Before anything else is done about it.
 pub fn on_host_event() {
     wake(Cause::Host);
+}
+
+/// Whether the life that ends now says something about which pages a request uses: not when the container was only
+/// woken ahead of use, and put to sleep again unused.
+fn life_counts() -> bool {
+    ASKED.load(Relaxed)
 }

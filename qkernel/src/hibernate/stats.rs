@@ -19,7 +19,7 @@ macro_rules! counters {
 }
 
 counters! {
-    FAULTS SWAP_INS REAP_PAGES DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
+    FAULTS SWAP_INS REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
     LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
@@ -64,6 +64,7 @@ pub fn collect() -> Stats {
             faults: FAULTS.load(Relaxed),
             swap_ins: SWAP_INS.load(Relaxed),
             reap_pages: REAP_PAGES.load(Relaxed),
+            reap_left: REAP_LEFT.load(Relaxed),
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             wakes_by_socket: BY_SOCKET.load(Relaxed),

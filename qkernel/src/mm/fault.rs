@@ -12,10 +12,11 @@ use super::orders::MarkAccessed;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace};
+use crate::arch;
 use crate::errno::Errno;
 use crate::fs::MappedPage;
+use crate::hibernate::{self, Usage};
 use crate::task::Thread;
-use crate::{arch, hibernate};
 
 /// si_code of SIGSEGV: nothing is mapped there.
 const SEGV_MAPERR: i32 = 1;
@@ -69,6 +70,9 @@ impl AddressSpace {
         let mut inner = self.lock();
         let pte = inner.table().get(va);
         if allows(pte, access) {
+            if Usage::of(pte).is_unseen() {
+                inner.table().update(va, |pte| Usage::of(pte).seen().put(pte));
+            }
             return Ok(pte.gpa() + va.page_offset());
         }
         inner.kernel_access = true;
@@ -120,11 +124,14 @@ impl Inner {
             let shared = vma.is_shared();
             let flags = entry_flags(&vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);
             debug_assert!(!shared, "pages of shared objects are swapped by their object");
-            self.set(page, Pte::new(frame, flags))?;
+            self.set(page, Usage::of(pte).seen().put(Pte::new(frame, flags)))?;
             return self.resolve(va, access, stack_limit);
         }
         if allows(pte, access) {
-            return Ok(pte);
+            return match Usage::of(pte).is_unseen() {
+                true => self.set(page, Usage::of(pte).seen().put(pte)),
+                false => Ok(pte),
+            };
         }
         if pte.is_present() {
             return self.upgrade(&vma, page, pte, access);

@@ -11,6 +11,7 @@ use super::space::Inner;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::hibernate::Usage;
 
 /// The most ranges an address space may have (the default of vm.max_map_count).
 const MAX_RANGES: usize = 65530;
@@ -269,7 +270,11 @@ impl AddressSpace {
             inner.order_unmap(start, moved_end - start);
         }
         for (va, pte) in entries {
-            let pte = if pte.is_present() { pte.without(PteFlags::ACCESSED) } else { pte };
+            // What the platform knows of its use is lost with the mapping.
+            let pte = match pte.is_present() {
+                true => Usage::of(pte).seen().put(pte.without(PteFlags::ACCESSED)),
+                false => pte,
+            };
             if inner.table().set(target + (va - start), pte).is_err() {
                 // Out of page tables: the content is lost, which only the OOM killer can answer.
                 return Err(Errno::ENOMEM);

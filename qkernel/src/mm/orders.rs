@@ -13,6 +13,7 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use super::fault::prot_of;
 use super::frames::{self, Table, counted_frame};
 use super::space::Inner;
+use crate::hibernate::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
 const MAX_PROTECT_RUNS: usize = 8;
@@ -118,6 +119,11 @@ impl Inner {
             Action::Replace(new)
         });
         if too_many {
+            // What the platform knows of its use is lost with the mapping.
+            self.table().for_each(range.clone(), &mut |_, pte| match pte.has(PteFlags::PRESENT | PteFlags::ACCESSED) {
+                true => Action::Replace(Usage::of(pte).seen().put(pte)),
+                false => Action::Keep,
+            });
             self.hide(range);
             return;
         }

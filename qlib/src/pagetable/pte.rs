@@ -8,6 +8,9 @@ use crate::{Gpa, PAGE_SHIFT};
 
 /// Swap slot numbers are below this.
 pub const SLOT_END: u64 = 1 << 40;
+/// Where the spare bits of an entry begin, and how many values they have.
+const SPARE_SHIFT: u32 = 52;
+const SPARE_MASK: u64 = 0x7f << SPARE_SHIFT;
 /// The address field of an entry.
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
@@ -80,6 +83,17 @@ impl Pte {
     /// The slot, when it is swapped.
     pub const fn slot(self) -> Option<u64> {
         if self.is_swapped() { Some((self.0 & ADDRESS) >> PAGE_SHIFT) } else { None }
+    }
+
+    /// The seven bits that are free for the kernel's own use, whether the page is there or in the swap store.
+    pub const fn spare(self) -> u8 {
+        ((self.0 & SPARE_MASK) >> SPARE_SHIFT) as u8
+    }
+
+    /// This entry with other spare bits; only the low seven count.
+    #[must_use]
+    pub const fn with_spare(self, bits: u8) -> Self {
+        Self(self.0 & !SPARE_MASK | ((bits as u64) << SPARE_SHIFT) & SPARE_MASK)
     }
 
     /// The flags; unnamed bits are dropped.

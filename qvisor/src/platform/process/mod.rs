@@ -170,6 +170,11 @@ impl ProcessPlatform {
         }
     }
 
+    /// See [`PlatformOps::space_touched`].
+    pub fn space_touched(&self, space: u64, va: Va, pages: u64) -> Result<Vec<u64>, i32> {
+        self.0.space_touched(space, va, pages)
+    }
+
     /// See [`PlatformOps::thread_new`].
     pub fn thread_new(&self, space: u64, creator: u64, token: u64) -> Result<u64, i32> {
         self.0.thread_new(space, creator, token)
@@ -251,6 +256,14 @@ impl Shared {
             return Err(errno(e));
         }
         Ok(u64::from(id))
+    }
+
+    fn space_touched(&self, space: u64, va: Va, pages: u64) -> Result<Vec<u64>, i32> {
+        let space = self.space(space).ok_or(libc::ESRCH)?;
+        // Locked as long as the number is used: it cannot become that of another process.
+        let state = space.lock();
+        let pid = state.pid.ok_or(libc::ESRCH)?;
+        sys::mapped_pages(pid, va, pages).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
     }
 
     fn thread_new(&self, space: u64, creator: u64, token: u64) -> Result<u64, i32> {

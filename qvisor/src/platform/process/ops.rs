@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, RwLock};
 
-use qlib::platform::{Order, PlatformOps, Resume};
+use qlib::Va;
+use qlib::platform::{MAX_TOUCHED_PAGES, Order, PlatformOps, Resume};
 
 use super::Shared;
 
@@ -15,6 +16,7 @@ pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
     *PLATFORM.write().unwrap_or_else(|e| e.into_inner()) = Some(shared);
     ops.space_new = space_new;
     ops.space_drop = space_drop;
+    ops.space_touched = space_touched;
     ops.thread_new = thread_new;
     ops.thread_drop = thread_drop;
     ops.thread_resume = thread_resume;
@@ -44,6 +46,21 @@ unsafe extern "C" fn space_drop(space: u64) {
             space.drop_space();
         }
     });
+}
+
+unsafe extern "C" fn space_touched(space: u64, va: Va, pages: u64, bitmap: *mut u64) -> i64 {
+    if pages > MAX_TOUCHED_PAGES {
+        return -i64::from(libc::EINVAL);
+    }
+    let words = (pages as usize).div_ceil(64);
+    with(-i64::from(libc::ENODEV), |p| match p.space_touched(space, va, pages) {
+        Ok(found) => {
+            // SAFETY: the kernel's bitmap has a bit for each of `pages` pages, in whole words.
+            unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), bitmap, words.min(found.len())) };
+            0
+        }
+        Err(errno) => -i64::from(errno),
+    })
 }
 
 unsafe extern "C" fn thread_new(space: u64, creator: u64, token: u64) -> i64 {

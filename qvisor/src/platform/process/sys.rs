@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use qlib::Va;
+
 /// struct seccomp_data of seccomp(2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -246,6 +248,21 @@ pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:"))?;
     Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
+}
+
+/// Which of `pages` pages from `va` on process `pid` has in its host page table, as a bitmap. The host fills an entry in when its
+/// page is touched, for a read together with those of its neighbours in the aligned 64 KiB that are in memory too.
+pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
+    /// "Present", and "swapped", which a page on the move is too.
+    const THERE: u64 = 3 << 62;
+    let mut entries = vec![0; pages as usize * 8];
+    let file = std::fs::File::open(format!("/proc/{pid}/pagemap"))?;
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut entries, va.0 / qlib::PAGE_SIZE * 8)?;
+    let mut bitmap = vec![0; (pages as usize).div_ceil(64)];
+    for (page, entry) in entries.as_chunks::<8>().0.iter().enumerate() {
+        bitmap[page / 64] |= u64::from(u64::from_le_bytes(*entry) & THERE != 0) << (page % 64);
+    }
+    Ok(bitmap)
 }
 
 /// Whether programs may use RDFSBASE and its kin.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use qlib::host::HostCall;
 use qlib::platform::{ABI_VERSION, BootInfo, Event, KernelEntry, PlatformOps, Resume};
-use qlib::{Frames, Gpa};
+use qlib::{Frames, Gpa, Va};
 use rustix::io::Errno;
 
 use super::super::hostcall::HostSide;
@@ -49,6 +49,9 @@ pub fn operations() -> PlatformOps {
         -i64::from(libc::ENODEV)
     }
     unsafe extern "C" fn one(_: u64) {}
+    unsafe extern "C" fn touched(_: u64, _: Va, _: u64, _: *mut u64) -> i64 {
+        -i64::from(libc::ENODEV)
+    }
     unsafe extern "C" fn new(_: u64, _: u64, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
     }
@@ -65,6 +68,7 @@ pub fn operations() -> PlatformOps {
         host_call,
         space_new: none,
         space_drop: one,
+        space_touched: touched,
         thread_new: new,
         thread_drop: one,
         thread_resume: resume,
