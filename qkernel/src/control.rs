@@ -98,7 +98,7 @@ fn serve(id: u64, request: Request) {
             hibernate::wake(Cause::Continue);
             reply(id, &Reply::Done);
         }
-        Request::Pause => executor::spawn(async move { reply(id, &done(hibernate::pause::pause().await)) }),
+        Request::Pause => executor::spawn(async move { reply(id, &done(hibernate::pause::pause().await.map(|_| ()))) }),
         Request::Resume => {
             // A hibernated container stays so: that is another kind of sleep, which a wake ends.
             if matches!(hibernate::current(), State::Awake { .. }) {

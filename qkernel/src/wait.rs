@@ -113,6 +113,11 @@ impl WaitQueue {
         }
     }
 
+    /// Whether somebody asked for any of `events`.
+    pub fn has_observer(&self, events: PollMask) -> bool {
+        self.entries.lock().iter().any(|e| e.mask.intersects(events))
+    }
+
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.entries.lock().is_empty()

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use qlib::control::Request;
 use support::container::{Connection, Container, LIMIT, alive, children};
 
 /// Starts the memory program and waits until it serves.
@@ -140,6 +141,48 @@ fn a_wake_without_a_request_leaves_the_working_set_alone() {
     let before = count(&c, "swap_ins");
     verified(&c.ask("part 0 1 2"));
     assert!(count(&c, "swap_ins") < before + 50, "it was prefetched");
+}
+
+/// Starts the restless program and waits until it serves.
+fn restless(args: &[&str]) -> Container {
+    let container = Container::start("busybox", &[&["/mnt/apps/restless", "--tcp", "{port}"], args].concat());
+    ready(&container);
+    container
+}
+
+/// Sets its threads going and makes `requests` in the same moment, `rounds` times.
+fn stirred(rounds: u32, requests: [Request; 2]) {
+    let c = restless(&[]);
+    let mut open = c.connect().expect("connect");
+    let mut control = c.control();
+    for round in 0..rounds {
+        assert_eq!(open.ask("stir"), "ok");
+        for request in &requests {
+            control.order(request).unwrap_or_else(|e| panic!("round {round}, {request:?}: {e:#}"));
+        }
+    }
+}
+
+#[test]
+fn threads_that_leave_user_mode_by_themselves_hold_up_no_pause() {
+    stirred(300, [Request::Pause, Request::Resume]);
+}
+
+#[test]
+fn an_answer_just_given_does_not_keep_it_awake() {
+    stirred(100, [Request::Hibernate, Request::Wake]);
+}
+
+#[test]
+fn what_timers_write_during_a_deflate_is_not_lost() {
+    let c = restless(&["--mb", "32", "--timers", "6"]);
+    let mut open = c.connect().expect("connect");
+    let mut control = c.control();
+    for _ in 0..10 {
+        control.order(&Request::Hibernate).expect("hibernate");
+        control.order(&Request::Wake).expect("wake");
+        verified(&open.ask("check"));
+    }
 }
 
 #[test]

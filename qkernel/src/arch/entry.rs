@@ -29,7 +29,7 @@ unsafe extern "C" fn dispatch(event: *const Event) {
     match event.kind {
         EVENT_TRAP => task::on_trap(&event.trap),
         EVENT_READY => net::host::on_ready(event.a, event.b as u32),
-        EVENT_TIMER => {}
+        EVENT_TIMER => time::on_timer(),
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
         _ => {}

@@ -70,21 +70,22 @@ fn reason(error: Errno) -> String {
 }
 
 async fn attempt() -> Result {
-    pause::pause().await?;
+    let held = pause::pause().await?;
     let spaces = spaces();
-    for (mm, thread) in &spaces {
-        mm.hide_all();
-        thread.user.flush(mm).await?;
-        still_paused()?;
+    for mm in &spaces {
+        hide(mm).await?;
+        held.still()?;
     }
+    // System calls that were about to end do so now: from here on nobody but this task changes memory.
+    breathe(&held).await?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
     // Objects first: what is written of them can be faulted in again if the rest fails.
-    spaces.iter().for_each(|(mm, _)| mm.forget_shared());
+    spaces.iter().for_each(|mm| mm.forget_shared());
     crate::fs::swap_out_objects(first)?;
     let pages = Pages::collect(&spaces);
     let plan = match first {
-        true => pages.swap_out().await?,
-        false => pages.reap_out(super::life_counts()).await?,
+        true => pages.swap_out(&held).await?,
+        false => pages.reap_out(super::life_counts(), &held).await?,
     };
     pages.settle(plan, &spaces);
     super::ASKED.store(false, Relaxed);
@@ -96,28 +97,44 @@ async fn attempt() -> Result {
     Ok(())
 }
 
-/// Every address space with one of its threads.
-pub(super) fn spaces() -> Vec<(Arc<AddressSpace>, Arc<Thread>)> {
-    let mut spaces: Vec<(Arc<AddressSpace>, Arc<Thread>)> = Vec::new();
+/// Every address space that some thread lives in.
+fn spaces() -> Vec<Arc<AddressSpace>> {
+    let mut spaces: Vec<Arc<AddressSpace>> = Vec::new();
     for thread in table::threads() {
         let mm = thread.mm();
-        if !thread.user.is_dead() && !spaces.iter().any(|(known, _)| Arc::ptr_eq(known, &mm)) {
-            spaces.push((mm, thread));
+        if !thread.user.is_dead() && !spaces.iter().any(|known| Arc::ptr_eq(known, &mm)) {
+            spaces.push(mm);
         }
     }
     spaces
 }
 
-fn still_paused() -> Result {
-    if pause::is_paused() { Ok(()) } else { Err(Errno::EINTR) }
+/// Hides a space's pages from the platform.
+async fn hide(mm: &Arc<AddressSpace>) -> Result {
+    mm.hide_all();
+    // A thread may end before its turn comes; when none is left, nobody sees the pages.
+    while let Some(thread) = carrier(mm) {
+        match thread.user.flush(mm).await {
+            Err(Errno::ESRCH) => {}
+            result => return result,
+        }
+    }
+    Ok(())
+}
+
+/// A thread that can carry orders for a space out. Not one that has not run yet, if there is another: the platform may make it only
+/// when its creator goes on.
+fn carrier(mm: &Arc<AddressSpace>) -> Option<Arc<Thread>> {
+    let threads = table::threads().into_iter().filter(|t| !t.user.is_dead() && Arc::ptr_eq(&t.mm(), mm));
+    threads.max_by_key(|thread| thread.user.has_run())
 }
 
 /// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
-pub(super) async fn breathe() -> Result {
+pub(super) async fn breathe(held: &pause::Held) -> Result {
     let signal = Arc::new(Signal::default());
-    time::insert(time::monotonic_ns(), signal.clone());
+    time::at_next_event(signal.clone());
     signal.wait().await;
-    still_paused()
+    held.still()
 }
 
 /// Gives all free memory back to the host: user frames, kernel heap, whole blocks.

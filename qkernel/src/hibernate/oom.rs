@@ -12,7 +12,7 @@ use crate::errno::Result;
 use crate::klog;
 use crate::mm::frames;
 use crate::mm::space::wait_for_frames;
-use crate::task::{Process, Thread, exit, table};
+use crate::task::{Process, Thread, exit, run, table};
 
 /// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
 /// cannot be, so there is nothing to get yet.
@@ -25,6 +25,7 @@ pub fn reclaim() -> bool {
 pub async fn handle(thread: &Arc<Thread>) -> Result {
     let mm = thread.mm();
     let _frozen = mm.freeze(thread).await;
+    run::may_sync(thread).await;
     mm.hide_all();
     thread.user.flush(&mm).await?;
     let mut committed = Committed::default();

@@ -11,19 +11,16 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
 use super::deflate::{Committed, WORKING_SET, breathe};
+use super::pause::Held;
 use super::usage::Usage;
 use super::{slots, stats};
 use crate::arch;
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
-use crate::task::Thread;
 
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;
-
-/// Address spaces, each with one of its threads.
-pub(super) type Spaces = [(Arc<AddressSpace>, Arc<Thread>)];
 
 /// The private pages of all address spaces, each frame once.
 pub(super) struct Pages {
@@ -55,11 +52,11 @@ pub(super) struct Plan {
 impl Pages {
     /// Finds them. Pages that were reserved but never touched, and anonymous pages of zeros, are forgotten right away: reading
     /// them again gives the same.
-    pub(super) fn collect(spaces: &Spaces) -> Pages {
+    pub(super) fn collect(spaces: &[Arc<AddressSpace>]) -> Pages {
         let mut committed = Committed::default();
         let mut pages = Pages { frames: Vec::new(), usage: Vec::new(), index: HashMap::new() };
         let phys = arch::phys();
-        for (mm, _) in spaces {
+        for mm in spaces {
             mm.rewrite_private(&mut |anonymous, pte| {
                 let frame = pte.gpa();
                 if anonymous && (!committed.contains(frame) || phys.frame_is_zero(frame)) {
@@ -85,22 +82,22 @@ impl Pages {
     }
 
     /// Writes all pages to the swap file.
-    pub(super) async fn swap_out(&self) -> Result<Plan> {
-        let slots = write_swap(&self.frames).await?;
+    pub(super) async fn swap_out(&self, held: &Held) -> Result<Plan> {
+        let slots = write_swap(&self.frames, held).await?;
         let places = slots.into_iter().map(|slot| Place::Slot(slot, Usage::USED)).collect();
         Ok(Plan { places, set: Vec::new() })
     }
 
     /// Writes the working set to the REAP file, and what has left it to the swap file. `life_counts`: see [`Usage::after_sleep`].
-    pub(super) async fn reap_out(&self, life_counts: bool) -> Result<Plan> {
+    pub(super) async fn reap_out(&self, life_counts: bool, held: &Held) -> Result<Plan> {
         let next: Vec<Option<Usage>> = self.usage.iter().map(|usage| usage.after_sleep(life_counts)).collect();
         let select = |stays: bool| -> Vec<Gpa> {
             let chosen = self.frames.iter().zip(&next).filter(|(_, next)| next.is_some() == stays);
             chosen.map(|(frame, _)| *frame).collect()
         };
         let (stay, leave) = (select(true), select(false));
-        let slots = write_swap(&leave).await?;
-        if let Err(error) = write_reap(&stay).await {
+        let slots = write_swap(&leave, held).await?;
+        if let Err(error) = write_reap(&stay, held).await {
             free_slots(slots);
             return Err(error);
         }
@@ -120,11 +117,11 @@ impl Pages {
     }
 
     /// Has the entries name the pages' new places, and gives their frames up. Nothing here fails.
-    pub(super) fn settle(self, plan: Plan, spaces: &Spaces) {
+    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>]) {
         let Plan { places, set } = plan;
         // A new frame comes with one reference, and a slot too: for the first entry that names it.
         let mut named = alloc::vec![false; places.len()];
-        for (mm, _) in spaces {
+        for mm in spaces {
             mm.rewrite_private(&mut |_, pte| {
                 let Some(&index) = self.index.get(&pte.gpa().0) else { return pte };
                 let place = places[index as usize];
@@ -172,7 +169,7 @@ fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
 }
 
 /// Writes pages to the swap file: their slots, each with one reference.
-async fn write_swap(pages: &[Gpa]) -> Result<Vec<u64>> {
+async fn write_swap(pages: &[Gpa], held: &Held) -> Result<Vec<u64>> {
     let mut slots: Vec<u64> = Vec::with_capacity(pages.len());
     for batch in pages.chunks(BATCH_PAGES) {
         let mut numbers = alloc::vec![0u64; batch.len()];
@@ -181,7 +178,7 @@ async fn write_swap(pages: &[Gpa]) -> Result<Vec<u64>> {
             Ok(_) => {
                 slots::count_used(numbers.len());
                 slots.extend(numbers.iter().map(|slot| slot + 1));
-                breathe().await
+                breathe(held).await
             }
             Err(error) => Err(error),
         };
@@ -200,12 +197,12 @@ fn free_slots(slots: Vec<u64>) {
 }
 
 /// Writes pages to a new REAP file.
-async fn write_reap(pages: &[Gpa]) -> Result {
+async fn write_reap(pages: &[Gpa], held: &Held) -> Result {
     let out = |phase: u64, segments: &[Segment]| Call::new(Op::ReapOut).arg(0, phase).segments(segments).run();
     out(0, &[])?;
     for batch in pages.chunks(BATCH_PAGES) {
         out(1, &segments_of(batch))?;
-        breathe().await?;
+        breathe(held).await?;
     }
     out(2, &[])?;
     Ok(())

@@ -11,6 +11,10 @@ use crate::wait::PollMask;
 pub trait HostWatcher: Send + Sync {
     /// The handle became ready for `events`.
     fn on_ready(&self, events: PollMask);
+
+    /// Whether anybody may be told by that: worth waking a sleeping sandbox. The host also tells what is known already (that a
+    /// socket can be written to comes along with everything), and what has been used up meanwhile.
+    fn is_news(&self, events: PollMask) -> bool;
 }
 
 struct Watchers {
@@ -36,9 +40,11 @@ pub fn remove_watcher(token: u64) {
 
 /// An event of the platform.
 pub fn on_ready(token: u64, mask: u32) {
-    hibernate::on_host_event();
     let watcher: Option<Arc<dyn HostWatcher>> = WATCHERS.lock().by_token.get(&token).and_then(Weak::upgrade);
-    if let Some(watcher) = watcher {
-        watcher.on_ready(PollMask::from_bits_truncate(mask));
+    let Some(watcher) = watcher else { return };
+    let events = PollMask::from_bits_truncate(mask);
+    if watcher.is_news(events) {
+        hibernate::on_host_event();
     }
+    watcher.on_ready(events);
 }

@@ -68,18 +68,19 @@ pub struct HostSocket {
 
 impl HostWatcher for HostSocket {
     fn on_ready(&self, events: PollMask) {
-        let events = events & KEPT;
-        let news = {
+        let news = self.news(events);
+        {
             let mut ready = self.ready.lock();
-            // OUT comes along with every other event; only its return is news.
-            let news = if ready.mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events };
-            ready.mask |= events;
+            ready.mask |= events & KEPT;
             ready.is_fresh = true;
-            news
-        };
+        }
         if !news.is_empty() {
             self.queue.wake(with_synonyms(news));
         }
+    }
+
+    fn is_news(&self, events: PollMask) -> bool {
+        !self.news(events).is_empty()
     }
 }
 
@@ -122,6 +123,12 @@ impl HostSocket {
     }
 
     // ---- readiness ----
+
+    /// What of the host's `events` is new. OUT comes along with every other event; only its return is news.
+    fn news(&self, events: PollMask) -> PollMask {
+        let events = events & KEPT;
+        if self.ready.lock().mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events }
+    }
 
     /// Whether trying `direction` may succeed (or fail otherwise than by EAGAIN).
     fn may(&self, direction: PollMask) -> bool {

@@ -96,6 +96,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     let shares_memory = args.has(CLONE_VM);
     // Held until the parent's pages are write-protected.
     let frozen = if shares_memory { None } else { mm.freeze(thread).await };
+    // A pause that begins now waits for the changes of mappings to be carried out.
+    run::may_sync(thread).await;
     let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
     if !shares_memory {
         // The parent's pages must be write-protected before the child exists.
@@ -165,6 +167,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         child.rare.lock().vfork_parent = Some(thread.wakeup());
         if shares_memory {
             // The child is made by this thread, which will not go on before the child has gone its own way.
+            run::may_sync(thread).await;
             thread.user.hold(&mm).await?;
         }
     }

@@ -16,6 +16,7 @@ pub fn on_trap(trap: &Trap) {
     if let Some(thread) = table::thread_by_token(trap.token) {
         thread.user.on_trap(trap);
     }
+    hibernate::pause::look_again();
 }
 
 /// Starts the task of a new thread, which is stopped; `first` are its registers.
@@ -23,6 +24,8 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
     executor::spawn(current::with(thread.clone(), async move {
         thread.user.set_registers(&first);
         main(&thread, first).await;
+        // Somebody else's orders are carried out to their end first.
+        thread.user.settled().await;
         exit::thread_ended(&thread);
     }));
 }
@@ -130,12 +133,23 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
 /// has it carry out orders. A dying thread passes.
 async fn may_go(thread: &Arc<Thread>) {
     loop {
-        hibernate::gate(thread).await;
+        may_sync(thread).await;
         let mm = thread.mm();
         mm.thawed().await;
-        thread.user.settled().await;
         let free = !hibernate::pause::is_paused() && !mm.is_frozen() && thread.user.is_settled();
         if free || thread.is_dying() {
+            return;
+        }
+    }
+}
+
+/// Waits until nothing keeps the thread from having the platform carry out orders in the middle of a system call: a pause of the
+/// container, or that it does so for somebody else. A dying thread passes.
+pub async fn may_sync(thread: &Arc<Thread>) {
+    loop {
+        hibernate::gate(thread).await;
+        thread.user.settled().await;
+        if !hibernate::pause::is_paused() || thread.is_dying() {
             return;
         }
     }

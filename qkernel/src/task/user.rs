@@ -58,6 +58,18 @@ struct State {
     limbo: Vec<Gpa>,
 }
 
+impl State {
+    /// Asks the platform for a stop, unless one is on its way.
+    fn ask_to_stop(&mut self) {
+        if !self.stop_asked {
+            self.stop_asked = true;
+            if let Some(handle) = &self.handle {
+                handle.stop();
+            }
+        }
+    }
+}
+
 /// The platform's side of one guest thread.
 pub struct UserThread {
     /// Comes back in traps.
@@ -221,11 +233,8 @@ impl UserThread {
             if !state.mapping || state.place == Place::Dead {
                 return Poll::Ready(());
             }
-            if state.place == Place::User && !state.stop_asked {
-                state.stop_asked = true;
-                if let Some(handle) = &state.handle {
-                    handle.stop();
-                }
+            if state.place == Place::User {
+                state.ask_to_stop();
             }
             state.watchers.push(cx.waker().clone());
             Poll::Pending
@@ -275,12 +284,7 @@ impl UserThread {
             match state.place {
                 Place::Stopped { .. } => return Poll::Ready(Ok(())),
                 Place::Dead => return Poll::Ready(Err(Errno::ESRCH)),
-                Place::User | Place::Syscall if ask && !state.stop_asked => {
-                    state.stop_asked = true;
-                    if let Some(handle) = &state.handle {
-                        handle.stop();
-                    }
-                }
+                Place::User | Place::Syscall if ask => state.ask_to_stop(),
                 _ => {}
             }
             state.watchers.push(cx.waker().clone());
@@ -291,6 +295,10 @@ impl UserThread {
 
     /// Carries out what `mm` has in store for the platform, now, through this thread, which is not in user mode.
     pub async fn flush(&self, mm: &AddressSpace) -> Result {
+        self.settled().await;
+        if self.is_dead() {
+            return Err(Errno::ESRCH);
+        }
         let (orders, limbo) = self.take_claimed(mm);
         if orders.is_empty() {
             mm::free_frames(limbo);
@@ -312,7 +320,12 @@ impl UserThread {
         self.state.lock().place == Place::User
     }
 
-    /// Waits until it is not in user mode, or has been out of it since.
+    /// Whether it has ever been let go.
+    pub fn has_run(&self) -> bool {
+        self.state.lock().resumes > 0
+    }
+
+    /// Interrupts it, and waits until it is not in user mode or has been out of it since.
     pub async fn leaves_user_mode(&self) {
         let before = self.state.lock().traps;
         poll_fn(|cx| {
@@ -320,6 +333,7 @@ impl UserThread {
             if state.place != Place::User || state.traps != before {
                 return Poll::Ready(());
             }
+            state.ask_to_stop();
             state.watchers.push(cx.waker().clone());
             Poll::Pending
         })
@@ -334,11 +348,8 @@ impl UserThread {
     /// Interrupts it if it is in user mode, so that its task runs.
     pub fn interrupt(&self) {
         let mut state = self.state.lock();
-        if state.place == Place::User && !state.stop_asked {
-            state.stop_asked = true;
-            if let Some(handle) = &state.handle {
-                handle.stop();
-            }
+        if state.place == Place::User {
+            state.ask_to_stop();
         }
     }
 

@@ -13,12 +13,14 @@ pub use wheel::{TimerKey, Wheel};
 
 use crate::hibernate::state::State;
 use crate::sync::{Mutex, mutex};
-use crate::wait::{Observer, PollMask};
+use crate::wait::{Observer, PollMask, Signal};
 use crate::{arch, hibernate};
 
 static WHEEL: Mutex<Wheel<Arc<dyn Observer>>> = mutex(Wheel::new());
 /// What the platform's timer is armed for.
 static ARMED: Mutex<u64> = mutex(u64::MAX);
+/// Who waits for the next event.
+static NEXT_EVENT: Mutex<Option<Arc<Signal>>> = mutex(None);
 
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
@@ -40,10 +42,29 @@ pub fn cancel(key: TimerKey) {
     WHEEL.lock().cancel(key);
 }
 
+/// Sets `signal` when the kernel is entered next, which is soon.
+pub fn at_next_event(signal: Arc<Signal>) {
+    *NEXT_EVENT.lock() = Some(signal);
+}
+
+/// The platform's timer went off: nothing is armed any more.
+pub fn on_timer() {
+    *ARMED.lock() = u64::MAX;
+}
+
+/// No clock ticks while the sandbox sleeps, nor on the way there: a system call that ended then would write to memory that has been
+/// written out. What is due fires when it wakes.
+fn is_stopped() -> bool {
+    matches!(hibernate::current(), State::Deflating { .. } | State::Hibernated)
+}
+
 /// Fires what is due. Called at every dispatch.
 pub fn advance() {
-    // No clock ticks while the sandbox sleeps: what is due fires when it wakes.
-    if hibernate::current() == State::Hibernated {
+    let next_event = NEXT_EVENT.lock().take();
+    if let Some(signal) = next_event {
+        signal.set();
+    }
+    if is_stopped() {
         return;
     }
     loop {
@@ -58,8 +79,13 @@ pub fn advance() {
 
 /// Arms the platform's timer for the earliest deadline, if that changed.
 pub fn rearm() {
-    let asleep = hibernate::current() == State::Hibernated;
-    let next = if asleep { None } else { WHEEL.lock().next_deadline() }.unwrap_or(u64::MAX);
+    let next = if NEXT_EVENT.lock().is_some() {
+        0
+    } else if is_stopped() {
+        u64::MAX
+    } else {
+        WHEEL.lock().next_deadline().unwrap_or(u64::MAX)
+    };
     let mut armed = ARMED.lock();
     if *armed != next {
         *armed = next;

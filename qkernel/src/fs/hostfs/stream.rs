@@ -56,6 +56,11 @@ impl HostWatcher for HostStream {
     fn on_ready(&self, events: PollMask) {
         self.queue.wake(events);
     }
+
+    fn is_news(&self, events: PollMask) -> bool {
+        // Who cannot write waits for it.
+        events != PollMask::OUT || self.queue.has_observer(PollMask::OUT)
+    }
 }
 
 impl FileOps for HostStream {

@@ -144,6 +144,10 @@ impl HostWatcher for Console {
             self.pump_input(&tty);
         }
     }
+
+    fn is_news(&self, events: PollMask) -> bool {
+        events != PollMask::OUT || self.tty().is_some_and(|tty| tty.has_output())
+    }
 }
 
 impl Drop for Console {
