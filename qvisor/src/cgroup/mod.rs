@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::LinuxResources;
@@ -46,6 +47,23 @@ pub struct Membership {
     pub born_in: Option<File>,
     /// The files into which it writes "0" (version 1).
     pub join: Vec<File>,
+}
+
+/// How long processes that have been killed may take to leave a cgroup. Their end is not yet over when the one that was waited for
+/// has ended.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// rmdir(2) of a container's own directory, waiting while the host says EBUSY.
+fn remove_when_empty(dir: &Path) -> io::Result<()> {
+    let end = Instant::now() + LEAVING;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match fs::remove_dir(dir) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < end => std::thread::sleep(pause),
+            other => return other,
+        }
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
 }
 
 impl Cgroup {
@@ -158,14 +176,15 @@ impl Cgroup {
     /// Removes its directories, and those above it that were made for it and are empty now.
     ///
     /// # Errors
-    /// When a process is still in it.
+    /// When a process stays in it.
     pub fn remove(&self) -> Result<()> {
         let mut failure = None;
         for dir in self.made.iter().rev() {
-            match fs::remove_dir(dir) {
+            let own = self.dirs.values().any(|d| d == dir);
+            match if own { remove_when_empty(dir) } else { fs::remove_dir(dir) } {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) if !self.dirs.values().any(|d| d == dir) => {
+                Err(e) if !own => {
                     tracing::debug!("cgroup {} stays: {e}", dir.display());
                 }
                 Err(e) => failure = Some(anyhow::Error::new(e).context(format!("removing cgroup {}", dir.display()))),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -269,6 +270,29 @@ fn a_killed_sandbox_leaves_nothing_but_its_entry() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     p.wait_for("the end", || p.status() == "stopped");
     p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
+fn delete_waits_for_processes_that_are_on_their_way_out_of_the_cgroup() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let pid = p.state()["pid"].as_i64().unwrap();
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let at = |line: &str| -> Option<PathBuf> {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
+        let dir = PathBuf::from("/sys/fs/cgroup").join(controllers).join(path).join("cgroup.procs");
+        (path.contains(&p.id) && dir.exists()).then_some(dir)
+    };
+    let list = cgroups.lines().find_map(at).expect("a cgroup of the container");
+    let mut late = std::process::Command::new("sleep").arg("0.5").spawn().unwrap();
+    fs::write(list, late.id().to_string()).unwrap();
+    let reaper = std::thread::spawn(move || late.wait().unwrap());
+    p.good(&["delete", "--force", &p.id]);
+    assert!(reaper.join().unwrap().success());
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 
