@@ -202,6 +202,27 @@ pub async fn block_on<T>(
     queues: &[&WaitQueue],
     mask: PollMask,
     deadline_ns: Option<u64>,
+    attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    block(thread, queues, mask, deadline_ns, Thread::is_interrupted, attempt).await
+}
+
+/// As [`block_on`], but only the thread's own end cuts the wait short, not a signal to be handled.
+pub async fn block_until_killed<T>(
+    thread: &Thread,
+    queues: &[&WaitQueue],
+    mask: PollMask,
+    attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    block(thread, queues, mask, None, Thread::is_dying, attempt).await
+}
+
+async fn block<T>(
+    thread: &Thread,
+    queues: &[&WaitQueue],
+    mask: PollMask,
+    deadline_ns: Option<u64>,
+    is_over: impl Fn(&Thread) -> bool,
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     match attempt() {
@@ -220,7 +241,7 @@ pub async fn block_on<T>(
             Err(Errno::EAGAIN) => {}
             result => return result,
         }
-        if thread.is_interrupted() {
+        if is_over(thread) {
             return Err(Errno::ERESTARTSYS);
         }
         if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {

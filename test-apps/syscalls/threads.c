@@ -10,6 +10,12 @@ static long futex(void *word, int op, uint32_t value, const void *timeout, void 
     return syscall(SYS_futex, word, op, value, timeout, word2, value3);
 }
 
+int helper_main(int argc, char **argv) {
+    if (strcmp(argv[1], "@leader") == 0) return getpid() == atoi(argv[2]) && gettid() == getpid() ? 0 : 1;
+    if (strcmp(argv[1], "@sleep") == 0) return sleep_ms(100000), 0;
+    return -1;
+}
+
 static pthread_t start(void *(*entry)(void *), void *argument) {
     pthread_t t;
     ZERO(pthread_create(&t, NULL, entry, argument));
@@ -656,4 +662,110 @@ CASE(membarrier_answers) {
         OK(syscall(SYS_membarrier, 8, 0, 0));
     }
     ERR(syscall(SYS_membarrier, 1 << 30, 0, 0), EINVAL);
+}
+
+// Executes the helper, which checks that it is the leader of the process that called.
+static void *exec_leader(void *argument) {
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", getpid());
+    execl(self_path, self_path, "@leader", pid, NULL);
+    _exit(3);
+}
+
+CASE(exec_of_another_thread_makes_it_the_leader) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        start(exec_leader, NULL);
+        for (;;) pause();
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_of_another_thread_after_the_leader_ended) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *entry(void *argument) {
+            while (process_state(getpid()) != 'Z') sleep_ms(1);
+            return exec_leader(NULL);
+        }
+        start(entry, NULL);
+        syscall(SYS_exit, 7);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(exec_of_two_threads_at_once) {
+    for (int i = 0; i < 20; i++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            static pthread_barrier_t barrier;
+            ZERO(pthread_barrier_init(&barrier, NULL, 4));
+            void *entry(void *argument) {
+                pthread_barrier_wait(&barrier);
+                return exec_leader(NULL);
+            }
+            for (int t = 0; t < 3; t++) start(entry, NULL);
+            entry(NULL);
+        }
+        expect_exit(pid, 0);
+    }
+}
+
+static void ignore_signal(int signo) {}
+
+// A signal that comes while the other threads are being ended waits; execve does not fail.
+CASE(exec_is_not_interrupted_while_threads_end) {
+    for (int i = 0; i < 20; i++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            struct sigaction action = {.sa_handler = ignore_signal};
+            sigaction(SIGWINCH, &action, NULL);
+            void *entry(void *argument) {
+                for (;;) pause();
+                return NULL;
+            }
+            for (int t = 0; t < 8; t++) start(entry, NULL);
+            exec_leader(NULL);
+        }
+        int status;
+        pid_t got;
+        while ((got = OK(waitpid(pid, &status, WNOHANG))) == 0) kill(pid, SIGWINCH);
+        CHECK(WIFEXITED(status));
+        EQ(WEXITSTATUS(status), 0);
+    }
+}
+
+CASE(exec_gives_up_robust_locks) {
+    pthread_mutex_t *mutex = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_mutexattr_t attributes;
+    ZERO(pthread_mutexattr_init(&attributes));
+    ZERO(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST));
+    ZERO(pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED));
+    ZERO(pthread_mutex_init(mutex, &attributes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        pthread_mutex_lock(mutex);
+        execl(self_path, self_path, "@sleep", NULL);
+        _exit(3);
+    }
+    WAIT_UNTIL(*(volatile int *)mutex != 0);
+    EQ(pthread_mutex_lock(mutex), EOWNERDEAD);
+    CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+    kill(pid, SIGKILL);
+    expect_killed(pid, SIGKILL);
+}
+
+// The child shares its parent's memory: that it executes a program is told through the word it named.
+CASE(exec_clears_child_tid_of_shared_memory) {
+    static volatile int word = 1;
+    static char stack[65536] __attribute__((aligned(16)));
+    int entry(void *argument) {
+        execl(self_path, self_path, "@sleep", NULL);
+        return 3;
+    }
+    pid_t pid = OK(clone(entry, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, NULL, NULL, NULL, (void *)&word));
+    WAIT_UNTIL(word == 0);
+    CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+    kill(pid, SIGKILL);
+    expect_killed(pid, SIGKILL);
 }

@@ -231,7 +231,7 @@ fn waiters_of(key: Key) -> usize {
 pub async fn lock_pi(thread: &Arc<Thread>, va: Va, private: bool, deadline_ns: Option<u64>, try_only: bool) -> Result {
     let mm = thread.mm();
     let key = key(&mm, va, private)?;
-    let tid = thread.tid;
+    let tid = thread.tid();
     let mut queued: Option<Queued> = None;
     loop {
         // The owner hands the lock over by writing our id (see `unlock_pi`); until then we ask for that by FUTEX_WAITERS.
@@ -270,7 +270,7 @@ pub async fn lock_pi(thread: &Arc<Thread>, va: Va, private: bool, deadline_ns: O
 pub fn unlock_pi(thread: &Arc<Thread>, va: Va, private: bool) -> Result {
     let mm = thread.mm();
     let key = key(&mm, va, private)?;
-    if mm.read::<u32>(va)? & FUTEX_TID_MASK != thread.tid {
+    if mm.read::<u32>(va)? & FUTEX_TID_MASK != thread.tid() {
         return Err(Errno::EPERM);
     }
     let next = with_queues(|queues| take(queues, key, 1, u32::MAX));
@@ -330,11 +330,11 @@ fn abandon(thread: &Thread, mm: &Arc<AddressSpace>, va: Va, is_pi: bool, is_pend
         wake_at(mm, va, 1);
         return Ok(());
     }
-    if old & FUTEX_TID_MASK != thread.tid {
+    if old & FUTEX_TID_MASK != thread.tid() {
         return Ok(());
     }
     let old = update_word(mm, va, |old| {
-        (old & FUTEX_TID_MASK == thread.tid).then_some((old & FUTEX_WAITERS) | FUTEX_OWNER_DIED)
+        (old & FUTEX_TID_MASK == thread.tid()).then_some((old & FUTEX_WAITERS) | FUTEX_OWNER_DIED)
     })?;
     if old & FUTEX_WAITERS != 0 {
         wake_at(mm, va, 1);

@@ -25,7 +25,7 @@ impl AddressSpace {
         self.freezers.fetch_add(1, Ordering::Relaxed);
         let frozen = Frozen { mm: self.clone() };
         for other in table::threads() {
-            if other.tid != thread.tid && Arc::ptr_eq(&other.mm(), self) {
+            if other.tid() != thread.tid() && Arc::ptr_eq(&other.mm(), self) {
                 other.user.mapped().await;
             }
         }

@@ -285,7 +285,7 @@ pub fn capget(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
 /// capset(2).
 pub fn capset(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
     let (pid, words) = read_header(thread, hdrp)?;
-    if pid != 0 && pid != thread.tid as i32 && pid != thread.process.pid as i32 {
+    if pid != 0 && pid != thread.tid() as i32 && pid != thread.process.pid as i32 {
         return Err(Errno::EPERM);
     }
     let data = thread.mm().read_array::<CapData>(datap, words)?;

@@ -14,7 +14,7 @@ pub fn getpid(thread: &Arc<Thread>) -> Result<usize> {
 
 /// gettid(2).
 pub fn gettid(thread: &Arc<Thread>) -> Result<usize> {
-    Ok(thread.tid as usize)
+    Ok(thread.tid() as usize)
 }
 
 /// getppid(2).
@@ -66,7 +66,7 @@ pub fn setsid(thread: &Arc<Thread>) -> Result<usize> {
 /// set_tid_address(2).
 pub fn set_tid_address(thread: &Arc<Thread>, tidptr: Va) -> Result<usize> {
     thread.rare.lock().clear_child_tid = tidptr;
-    Ok(thread.tid as usize)
+    Ok(thread.tid() as usize)
 }
 
 /// rseq(2): ENOSYS. A restartable sequence must be aborted when its thread is preempted or migrated. User threads are scheduled

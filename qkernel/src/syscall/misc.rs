@@ -111,7 +111,7 @@ pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32
 
 /// Has every thread of `others` that is in user mode leave it once.
 async fn barrier(thread: &Arc<Thread>, others: &[Arc<Thread>]) {
-    let running: Vec<_> = others.iter().filter(|t| t.tid != thread.tid && t.user.is_in_user_mode()).collect();
+    let running: Vec<_> = others.iter().filter(|t| t.tid() != thread.tid() && t.user.is_in_user_mode()).collect();
     // All at once, then one after the other.
     for other in &running {
         other.user.interrupt();

@@ -158,7 +158,7 @@ pub fn times(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
 /// caches that are kept by it best.
 pub fn getcpu(thread: &Arc<Thread>, cpu: Va, node: Va) -> Result<usize> {
     let mm = thread.mm();
-    let number = thread.tid % arch::boot().cpus.max(1);
+    let number = thread.tid() % arch::boot().cpus.max(1);
     if cpu.0 != 0 {
         mm.write(cpu, &number)?;
     }

@@ -107,6 +107,10 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if shares_memory {
         mm.set_shared();
     }
+    if thread.is_dying() {
+        // Whoever ends this process's threads (exit_group, exec of another thread) does not see one that is made now.
+        return Err(Errno::ERESTARTNOINTR);
+    }
     let creator = shares_memory.then_some(&thread.user);
     let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
     let tid = table::allocate_pid()?;
@@ -182,9 +186,9 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
 fn discard(child: &Arc<Thread>) {
     let process = child.process.clone();
     child.user.end(&process.mm());
-    table::remove_thread(child.tid, child.user.token);
-    process.links.lock().threads.retain(|t| t.tid != child.tid);
-    if child.tid == process.pid {
+    table::remove_thread(child.tid(), child.user.token);
+    process.links.lock().threads.retain(|t| t.tid() != child.tid());
+    if child.tid() == process.pid {
         table::remove_process(process.pid);
         process.drop_mm();
         if let Some(parent) = process.parent() {

@@ -14,13 +14,13 @@ use qlib::{PAGE_SIZE, Va};
 use super::elf::Elf;
 use super::process::Image;
 use super::user::UserThread;
-use super::{Creds, Thread, signal};
+use super::{Creds, Thread, exit, signal};
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::map::Place;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
-use crate::wait::{PollMask, block_on};
+use crate::wait::{PollMask, block_until_killed};
 use crate::{arch, random};
 
 /// Linux's limits: one string, and all of them together (a quarter of an 8 MiB stack).
@@ -257,7 +257,12 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
     end_other_threads(thread).await?;
     thread.user.registers().await?;
     let mm = thread.mm();
-    if Arc::strong_count(&mm) <= 2 {
+    let is_alone = Arc::strong_count(&mm) <= 2;
+    // While the old program's memory is there, and under the old thread id, by which the locks are held. (Linux, which changes the id
+    // first, leaves the locks of a thread that was not the leader locked for ever.)
+    exit::leave_memory(thread, is_alone);
+    thread.become_leader();
+    if is_alone {
         mm.replace_content(&fresh);
         thread.user.set_fpstate(&[])?;
     } else {
@@ -282,8 +287,6 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     thread.process.links.lock().has_execed = true;
     let vfork_parent = {
         let mut rare = thread.rare.lock();
-        rare.clear_child_tid = Va(0);
-        rare.robust_list = (Va(0), 0);
         rare.rseq = None;
         rare.vfork_parent.take()
     };
@@ -300,15 +303,19 @@ pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     thread.user.set_registers(&loaded.regs);
 }
 
-/// Ends all other threads of the process and waits until they are gone.
+/// Ends all other threads of the process and waits until they are gone. An error means that this thread is to end itself, for the
+/// process ends or another thread executes a program: a mere signal waits until the new program runs.
 async fn end_other_threads(thread: &Arc<Thread>) -> Result {
     let process = &thread.process;
+    if thread.is_dying() {
+        return Err(Errno::EINTR);
+    }
     for other in process.threads() {
         if !Arc::ptr_eq(&other, thread) {
             other.kill();
         }
     }
-    block_on(thread, &[&process.thread_events], PollMask::all(), None, || {
+    block_until_killed(thread, &[&process.thread_events], PollMask::all(), || {
         if process.links.lock().threads.len() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
     })
     .await

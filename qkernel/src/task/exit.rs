@@ -46,24 +46,24 @@ pub fn release_vfork_parent(thread: &Thread) {
 pub fn thread_ended(thread: &Arc<Thread>) {
     let process = &thread.process;
     let mm = process.mm();
+    // Two know of the memory: the process, and this function.
     let is_last = process.links.lock().threads.len() <= 1;
-    futex::exit_robust_list(thread);
-    clear_child_tid(thread, is_last);
+    leave_memory(thread, is_last && Arc::strong_count(&mm) <= 2);
     release_vfork_parent(thread);
     thread.left_user_mode();
     thread.user.end(&mm);
     drop(mm);
     // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are closed now, not with the zombie.
     thread.set_files(FdTable::new());
-    table::remove_thread(thread.tid, thread.user.token);
+    table::remove_thread(thread.tid(), thread.user.token);
     process.traits.lock().times += thread.times();
     let is_last = {
         let mut links = process.links.lock();
-        if thread.tid == process.pid {
+        if thread.tid() == process.pid {
             links.leader_status = Some(*thread.exit_status.lock());
         }
         links.uid = thread.creds().uid;
-        links.threads.retain(|t| t.tid != thread.tid);
+        links.threads.retain(|t| t.tid() != thread.tid());
         links.threads.is_empty()
     };
     if is_last {
@@ -75,10 +75,17 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     }
 }
 
+/// The thread will not use its memory any more (exit, exec): gives up its robust locks, and tells those who share the memory.
+/// `is_alone`: nobody shares it.
+pub fn leave_memory(thread: &Arc<Thread>, is_alone: bool) {
+    futex::exit_robust_list(thread);
+    clear_child_tid(thread, is_alone);
+}
+
 /// set_tid_address(2): tells those who share the memory that the thread is gone.
-fn clear_child_tid(thread: &Arc<Thread>, is_last: bool) {
+fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
     let address = core::mem::take(&mut thread.rare.lock().clear_child_tid);
-    if address.0 == 0 || (is_last && Arc::strong_count(&thread.mm()) <= 3) {
+    if address.0 == 0 || is_alone {
         return;
     }
     // The program may have unmapped it: then there is nobody to tell.

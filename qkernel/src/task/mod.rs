@@ -22,7 +22,7 @@ pub mod wait;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::Va;
 
@@ -39,8 +39,8 @@ use crate::wait::Signal;
 
 /// A guest thread.
 pub struct Thread {
-    /// Thread id, unique among live threads.
-    pub tid: u32,
+    /// Thread id, unique among live threads. It changes when a thread that is not the leader calls execve(2).
+    tid: AtomicU32,
     /// What it shares with the other threads of its process.
     pub process: Arc<Process>,
     /// The platform's side of it.
@@ -119,7 +119,7 @@ impl Thread {
     /// Makes a thread and enters it where it can be found: in its process and in [`table`]. [`run::start`] sets it going.
     pub fn enter(new: NewThread) -> Arc<Self> {
         let thread = Arc::new(Thread {
-            tid: new.tid,
+            tid: AtomicU32::new(new.tid),
             process: new.process,
             user: new.user,
             wakeup: Arc::default(),
@@ -137,6 +137,21 @@ impl Thread {
         thread.process.links.lock().threads.push(thread.clone());
         table::add_thread(&thread);
         thread
+    }
+
+    /// Thread id, unique among live threads.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// Takes the thread id of the leader, which has ended (execve(2)).
+    pub fn become_leader(self: &Arc<Self>) {
+        let (old, new) = (self.tid(), self.process.pid);
+        self.process.links.lock().leader_status = None;
+        if old != new {
+            self.tid.store(new, Ordering::Relaxed);
+            table::renumber_thread(old, self);
+        }
     }
 
     /// Its address space, or that of its process's last moment.

@@ -250,7 +250,8 @@ impl Process {
 
     /// Its state as /proc/PID/stat has it: R, S, T or Z.
     pub fn state_letter(&self) -> char {
-        if self.is_zombie() {
+        // As on Linux, also when only its leader has ended.
+        if self.is_zombie() || self.links.lock().leader_status.is_some() {
             return 'Z';
         }
         if self.signals.lock().is_stopped() {

@@ -86,7 +86,7 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
     drop(frozen);
     thread.user.claim_orders(&thread.mm());
-    klog!(Trace, "thread {}: {}({:x?}) = {result:x?}", thread.tid, syscall::table::name(trap.nr), trap.args);
+    klog!(Trace, "thread {}: {}({:x?}) = {result:x?}", thread.tid(), syscall::table::name(trap.nr), trap.args);
     result
 }
 

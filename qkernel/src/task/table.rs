@@ -69,7 +69,7 @@ pub fn allocate_token() -> u64 {
 /// Enters a thread.
 pub fn add_thread(thread: &Arc<Thread>) {
     let mut table = TABLE.lock();
-    table.threads.insert(thread.tid, Arc::downgrade(thread));
+    table.threads.insert(thread.tid(), Arc::downgrade(thread));
     table.by_token.insert(thread.user.token, Arc::downgrade(thread));
 }
 
@@ -78,6 +78,13 @@ pub fn remove_thread(tid: u32, token: u64) {
     let mut table = TABLE.lock();
     table.threads.remove(&tid);
     table.by_token.remove(&token);
+}
+
+/// A thread has a new id in place of `old`.
+pub fn renumber_thread(old: u32, thread: &Arc<Thread>) {
+    let mut table = TABLE.lock();
+    table.threads.remove(&old);
+    table.threads.insert(thread.tid(), Arc::downgrade(thread));
 }
 
 /// Enters a process.

@@ -38,7 +38,7 @@ static FIXED: Table = Table(&[
     ("self", || Node::Link(alloc::boxed::Box::new(|t| Ok(Link::Path(t.process.pid.to_string().into_bytes()))))),
     ("thread-self", || {
         Node::Link(alloc::boxed::Box::new(|t| {
-            Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid).into_bytes()))
+            Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid()).into_bytes()))
         }))
     }),
     ("cmdline", system::cmdline),

@@ -235,7 +235,7 @@ impl Dir for TaskDir {
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         let Ok(process) = self.0.process() else { return Vec::new() };
-        process.threads().iter().map(|t| (t.tid.to_string().into_bytes(), S_IFDIR)).collect()
+        process.threads().iter().map(|t| (t.tid().to_string().into_bytes(), S_IFDIR)).collect()
     }
 
     fn owner(&self) -> (u32, u32) {

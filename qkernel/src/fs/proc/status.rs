@@ -72,7 +72,7 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         None => (String::from("exited"), 0, 0, 0),
     };
     let (ignored, caught) = process.signals.lock().ignored_and_caught();
-    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid);
+    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid());
     let ranges = process.mm().ranges();
     let text = ranges.iter().find(|v| v.prot.contains(Prot::EXEC)).map_or((0, 0), |v| (v.start.0, v.end.0));
     let stack = ranges.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
@@ -129,7 +129,7 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         _ => "sleeping",
     };
     let thread = subject.thread().ok();
-    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid);
+    let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid());
     let name = thread.as_ref().map_or(String::from("exited"), |t| t.name());
     let umask = thread.as_ref().map_or(0o22, |t| t.fs().umask);
     let _ = write!(out, "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n", process.pid);

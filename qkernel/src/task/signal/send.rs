@@ -139,7 +139,7 @@ pub fn retarget(thread: &Thread, signals: SigSet) {
         return;
     }
     for other in thread.process.threads() {
-        if other.tid != thread.tid && !left.minus(other.signals.lock().mask).is_empty() {
+        if other.tid() != thread.tid() && !left.minus(other.signals.lock().mask).is_empty() {
             other.interrupt();
         }
     }
