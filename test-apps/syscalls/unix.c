@@ -404,3 +404,206 @@ CASE(unlinked_socket_keeps_connections) {
     char b;
     EQ(read(a, &b, 1), 1);
 }
+
+static int option(int fd, int name) {
+    int value;
+    socklen_t n = sizeof value;
+    OK(getsockopt(fd, SOL_SOCKET, name, &value, &n));
+    EQ(n, sizeof value);
+    return value;
+}
+
+static void set_option(int fd, int name, int value) { OK(setsockopt(fd, SOL_SOCKET, name, &value, sizeof value)); }
+
+CASE(buffer_sizes_are_told_as_linux_has_them) {
+    int fd = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    EQ(option(fd, SO_SNDBUF), 212992);
+    EQ(option(fd, SO_RCVBUF), 212992);
+    set_option(fd, SO_SNDBUF, 10000);
+    set_option(fd, SO_RCVBUF, 20000);
+    EQ(option(fd, SO_SNDBUF), 20000);
+    EQ(option(fd, SO_RCVBUF), 40000);
+    set_option(fd, SO_SNDBUF, 1);
+    set_option(fd, SO_RCVBUF, 1);
+    EQ(option(fd, SO_SNDBUF), 4608);
+    EQ(option(fd, SO_RCVBUF), 2304);
+    set_option(fd, SO_SNDBUF, 1 << 30);
+    char most[32];
+    read_file("/proc/sys/net/core/wmem_max", most, sizeof most);
+    EQ(option(fd, SO_SNDBUF), 2 * atoi(most));
+    ERR(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(char){1}, 1), EINVAL);
+}
+
+// How many messages or chunks of this size go in before the sender would have to wait.
+static int fill(int fd, int size) {
+    static char b[200000];
+    int n = 0;
+    ssize_t sent;
+    while ((sent = send(fd, b, size, MSG_DONTWAIT)) == size) n++;
+    if (sent == -1) EQ(errno, EAGAIN);  // a stream may have taken a part
+    return n;
+}
+
+CASE(send_buffer_bounds_what_waits) {
+    int types[] = {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET};
+    for (int i = 0; i < 3; i++) {
+        int s[2];
+        OK(socketpair(AF_UNIX, types[i], 0, s));
+        int before = fill(s[0], 1000);
+        static char b[300000];
+        while (recv(s[1], b, sizeof b, MSG_DONTWAIT) > 0) {}
+        set_option(s[0], SO_SNDBUF, 10000);
+        int small = fill(s[0], 1000);
+        CHECK(small >= 5 && small <= 20 && before > 80);
+        struct pollfd p = {s[0], POLLOUT, 0};
+        EQ(poll(&p, 1, 0), 0);
+        // The other direction has its own.
+        CHECK(fill(s[1], 1000) > 80);
+        while (recv(s[1], b, sizeof b, MSG_DONTWAIT) > 0) {}
+        EQ(poll(&p, 1, 0), 1);
+        if (types[i] != SOCK_STREAM) ERR(send(s[0], b, 20001, MSG_DONTWAIT), EMSGSIZE);
+    }
+}
+
+CASE(empty_messages_take_room_too) {
+    int s[2];
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, s));
+    int n = 0;
+    while (n < 100000 && send(s[0], "", 0, MSG_DONTWAIT) == 0) n++;
+    CHECK(n > 20 && n < 2000);
+    struct pollfd p = {s[0], POLLOUT, 0};
+    EQ(poll(&p, 1, 0), 0);
+    char c;
+    for (int i = 0; i < n; i++) EQ(recv(s[1], &c, 1, MSG_DONTWAIT), 0);
+    EQ(poll(&p, 1, 0), 1);
+}
+
+CASE(sender_of_datagrams_is_told_of_room) {
+    int to = bound(SOCK_DGRAM, "@room"), from = connected(SOCK_DGRAM, "@room");
+    int n = fill(from, 10);
+    CHECK(n > 0);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        struct pollfd p = {from, POLLOUT, 0};
+        EQ(poll(&p, 1, -1), 1);
+        EQ(send(from, "x", 1, MSG_DONTWAIT), 1);
+        _exit(0);
+    }
+    WAIT_UNTIL(process_state(pid) == 'S');
+    char b[16];
+    for (int i = 0; i < n; i++) EQ(recv(to, b, sizeof b, 0), 10);
+    expect_exit(pid, 0);
+}
+
+CASE(options_are_kept) {
+    int fd = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    int flags[] = {SO_REUSEADDR, SO_KEEPALIVE, SO_BROADCAST, SO_DONTROUTE, SO_OOBINLINE, SO_PASSCRED};
+    for (int i = 0; i < 6; i++) {
+        EQ(option(fd, flags[i]), 0);
+        set_option(fd, flags[i], 5);
+        EQ(option(fd, flags[i]), 1);
+        set_option(fd, flags[i], 0);
+        EQ(option(fd, flags[i]), 0);
+    }
+    struct linger l = {1, 3};
+    socklen_t n = sizeof l;
+    OK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+    memset(&l, 0, sizeof l);
+    OK(getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n));
+    EQ(l.l_onoff, 1);
+    EQ(l.l_linger, 3);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, 4), EINVAL);
+    EQ(option(fd, SO_RCVLOWAT), 1);
+    set_option(fd, SO_RCVLOWAT, 0);
+    EQ(option(fd, SO_RCVLOWAT), 1);
+    set_option(fd, SO_RCVLOWAT, -1);
+    EQ(option(fd, SO_RCVLOWAT), INT_MAX);
+    EQ(option(fd, SO_SNDLOWAT), 1);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_SNDLOWAT, &(int){1}, 4), ENOPROTOOPT);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_TYPE, &(int){1}, 4), ENOPROTOOPT);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_ERROR, &(int){1}, 4), ENOPROTOOPT);
+}
+
+CASE(receive_low_water_mark) {
+    int s[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, s));
+    set_option(s[1], SO_RCVLOWAT, 6);
+    char b[16];
+    for (int with_read = 0; with_read < 2; with_read++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            ssize_t n = with_read ? read(s[1], b, sizeof b) : recv(s[1], b, sizeof b, 0);
+            _exit(n == 7 ? 0 : 1);
+        }
+        WAIT_UNTIL(process_state(pid) == 'S');
+        OK(write(s[0], "abc", 3));
+        sleep_ms(20);
+        CHECK(waitpid(pid, NULL, WNOHANG) == 0);
+        OK(write(s[0], "defg", 4));
+        expect_exit(pid, 0);
+    }
+    // No more than is asked for, nor without waiting.
+    OK(write(s[0], "abc", 3));
+    EQ(recv(s[1], b, 2, 0), 2);
+    EQ(recv(s[1], b, 5, MSG_DONTWAIT), 1);
+    struct timeval t = {0, 3000};
+    OK(setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    OK(write(s[0], "xy", 2));
+    EQ(read(s[1], b, sizeof b), 2);
+    ERR(read(s[1], b, sizeof b), EAGAIN);
+}
+
+CASE(send_and_connect_timeouts) {
+    int s[2];
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, s));
+    struct timeval t = {0, 3000};
+    OK(setsockopt(s[0], SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
+    fill(s[0], 1000);
+    ERR(send(s[0], "x", 1, 0), EAGAIN);
+    ERR(write(s[0], "x", 1), EAGAIN);
+    int listener = bound(SOCK_STREAM, "@slow");
+    OK(listen(listener, 0));
+    connected(SOCK_STREAM, "@slow");
+    socklen_t length;
+    struct sockaddr_un a = address("@slow", &length);
+    int fd = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    OK(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
+    ERR(connect(fd, (void *)&a, length), EAGAIN);
+    OK(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    OK(accept(listener, NULL, NULL));
+    ERR(accept(listener, NULL, NULL), EAGAIN);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){0, 1000000}, sizeof t), EDOM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, 8), EINVAL);
+}
+
+// A sender that wants to know credentials gets a name to be answered at.
+CASE(passing_credentials_binds) {
+    int to = bound(SOCK_DGRAM, "@passcred");
+    socklen_t length;
+    struct sockaddr_un a = address("@passcred", &length), from;
+    int fd = OK(socket(AF_UNIX, SOCK_DGRAM, 0));
+    socklen_t n = sizeof from;
+    OK(sendto(fd, "x", 1, 0, (void *)&a, length));
+    OK(getsockname(fd, (void *)&from, &n));
+    EQ(n, sizeof(sa_family_t));
+    set_option(fd, SO_PASSCRED, 1);
+    OK(sendto(fd, "x", 1, 0, (void *)&a, length));
+    n = sizeof from;
+    OK(getsockname(fd, (void *)&from, &n));
+    EQ(n, sizeof(sa_family_t) + 6);
+    char c;
+    n = sizeof from;
+    OK(recv(to, &c, 1, 0));
+    OK(recvfrom(to, &c, 1, 0, (void *)&from, &n));
+    EQ(n, sizeof(sa_family_t) + 6);
+    EQ(from.sun_path[0], 0);
+    int listener = bound(SOCK_STREAM, "@passcred-stream");
+    OK(listen(listener, 1));
+    a = address("@passcred-stream", &length);
+    fd = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    set_option(fd, SO_PASSCRED, 1);
+    OK(connect(fd, (void *)&a, length));
+    n = sizeof from;
+    OK(accept(listener, (void *)&from, &n));
+    EQ(n, sizeof(sa_family_t) + 6);
+}

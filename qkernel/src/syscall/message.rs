@@ -77,6 +77,11 @@ async fn send(
     mut control: Control,
 ) -> Result<usize> {
     let socket = of(file)?;
+    if let Family::Unix(unix) = &socket.family
+        && !unix.is_stream()
+    {
+        unix.autobind(thread)?;
+    }
     let target = match &socket.family {
         Family::Unix(unix) if !to.is_empty() => unix.resolve_for_send(thread, to)?,
         _ => None,
@@ -219,7 +224,8 @@ fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
 
 // ---- receiving ----
 
-async fn receive(
+/// Receives a message; of a stream, with MSG_WAITALL all that is asked for, and of an AF_UNIX stream at least SO_RCVLOWAT bytes.
+pub(super) async fn receive(
     thread: &Arc<Thread>,
     file: &OpenFile,
     buffer: &mut IoBuffer<'_>,
@@ -229,7 +235,12 @@ async fn receive(
 ) -> Result<Received> {
     let socket = of(file)?;
     let may_wait = !file.is_nonblocking() && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
-    let wants_all = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0 && socket.is_stream() && may_wait;
+    let wanted = match &socket.family {
+        _ if flags & MSG_PEEK != 0 || !socket.is_stream() || !may_wait => 0,
+        _ if flags & MSG_WAITALL != 0 => buffer.remaining(),
+        Family::Unix(unix) if unix.low_water() > 1 => unix.low_water().min(buffer.remaining()),
+        _ => 0,
+    };
     let mut all: Option<Received> = None;
     // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data would never be told of.
     let mut attempt = || loop {
@@ -237,13 +248,13 @@ async fn receive(
             Family::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
             Family::Unix(unix) => unix.receive(buffer, flags),
         }?;
-        if !wants_all {
+        if wanted == 0 {
             return Ok(got);
         }
         let is_end = got.bytes == 0 || !got.rights.is_empty();
         let bytes = all.as_ref().map_or(0, |r| r.bytes) + got.bytes;
         let merged = Received { bytes, ..got };
-        if is_end || buffer.remaining() == 0 {
+        if is_end || bytes >= wanted {
             all = None;
             return Ok(merged);
         }

@@ -9,10 +9,12 @@ use linux_raw_sys::general::{
 };
 use qlib::Va;
 
+use super::message;
 use crate::abi::IoVec;
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, FileOps, OpenFile, notify};
 use crate::io::IoBuffer;
+use crate::net::Socket;
 use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
 use crate::time;
@@ -94,6 +96,11 @@ async fn read_file(
     position: Position,
     no_wait: bool,
 ) -> Result<usize> {
+    if let Some(socket) = file.downcast::<Socket>()
+        && socket.has_low_water()
+    {
+        return message::receive(thread, &file, &mut buffer, 0, false, 0).await.map(|got| got.bytes);
+    }
     let read = when_ready(thread, &file, PollMask::READ, no_wait, || {
         let offset = match position {
             Position::Current => *file.position.lock(),

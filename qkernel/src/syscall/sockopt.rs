@@ -67,7 +67,7 @@ pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
     let mut bytes = alloc::vec![0; length.min(MAX_VALUE)];
     mm.read_bytes(value, &mut bytes)?;
     match &socket.family {
-        Family::Unix(unix) => unix.set_option(level, option, &bytes)?,
+        Family::Unix(unix) => unix.set_option(thread, level, option, &bytes)?,
         Family::Host(host) => host.set_option(level, option, &bytes)?,
     }
     Ok(0)

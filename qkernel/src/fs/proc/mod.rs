@@ -6,7 +6,7 @@ mod mounts;
 mod net;
 mod pid;
 mod status;
-mod sys;
+pub mod sys;
 mod system;
 
 use alloc::string::ToString;

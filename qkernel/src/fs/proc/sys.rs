@@ -96,7 +96,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("net/ipv6/bindv6only", D("0")),
     ("net/ipv6/conf/all/disable_ipv6", D("0")),
     ("net/ipv6/conf/default/disable_ipv6", D("0")),
-    ("net/unix/max_dgram_qlen", D("512")),
+    ("net/unix/max_dgram_qlen", D("10")),
     ("vm/dirty_background_ratio", D("10")),
     ("vm/dirty_ratio", D("20")),
     ("vm/drop_caches", D("0")),
@@ -179,6 +179,18 @@ fn read(path: &str) -> Result<Vec<u8>> {
     };
     value.push(b'\n');
     Ok(value)
+}
+
+/// The numbers that a setting holds now; empty when it holds something else.
+pub fn numbers(path: &str) -> Vec<u64> {
+    let text = read(path).unwrap_or_default();
+    let words = core::str::from_utf8(&text).unwrap_or_default().split_ascii_whitespace();
+    words.map(str::parse).collect::<core::result::Result<_, _>>().unwrap_or_default()
+}
+
+/// The number that a setting of the list holds now; if somebody wrote there what is no number, `otherwise`.
+pub fn number(path: &str, otherwise: u64) -> u64 {
+    numbers(path).first().copied().unwrap_or(otherwise)
 }
 
 fn setting(path: String) -> Node {

@@ -4,6 +4,7 @@
 //! told through its own (connections).
 
 pub mod names;
+mod options;
 pub mod rights;
 mod transfer;
 
@@ -12,11 +13,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use linux_raw_sys::ioctl::FIONREAD;
-use linux_raw_sys::net::{
-    AF_INET, AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_PASSCRED,
-    SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_TYPE, SOCK_DGRAM,
-    SOCK_STREAM, SOL_SOCKET,
-};
+use linux_raw_sys::net::{AF_INET, SOCK_DGRAM, SOCK_STREAM};
 use qlib::Va;
 
 use super::HostSocket;
@@ -26,14 +23,11 @@ use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
 use names::Name;
+use options::Options;
 use rights::InFlight;
 
-/// The bytes that may wait in a socket (net.core.wmem_default).
-const QUEUE_BYTES: usize = 212_992;
-/// The datagrams that may wait in a socket (net.unix.max_dgram_qlen + 1).
-const QUEUE_DATAGRAMS: usize = 11;
-/// The longest backlog (net.core.somaxconn).
-const MAX_BACKLOG: u32 = 4096;
+/// What a message costs its sender's buffer besides its bytes, as on Linux: it bounds how many empty ones wait.
+const MESSAGE_BYTES: usize = 576;
 
 /// One message, or a piece of a stream.
 struct Packet {
@@ -44,6 +38,23 @@ struct Packet {
     credentials: Option<Credentials>,
     /// The sender's name, for datagrams.
     from: Option<Name>,
+    /// What it takes of its sender's buffer (not streams).
+    _charge: Option<Charge>,
+}
+
+/// A message's part of its sender's buffer, given back when it is dropped.
+struct Charge {
+    sender: Weak<UnixSocket>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.upgrade() {
+            sender.state.lock().outgoing_bytes -= self.bytes;
+            sender.queue.wake(PollMask::WRITE);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -59,6 +70,8 @@ struct State {
     credentials: Option<Credentials>,
     incoming: VecDeque<Packet>,
     incoming_bytes: usize,
+    /// What its own messages, in whatever queue, take of SO_SNDBUF (not streams).
+    outgoing_bytes: usize,
     is_connected: bool,
     /// shutdown(2).
     read_shut: bool,
@@ -71,6 +84,7 @@ struct State {
     backlog: Option<usize>,
     pending: VecDeque<Arc<UnixSocket>>,
     passes_credentials: bool,
+    options: Options,
 }
 
 /// An AF_UNIX socket.
@@ -142,7 +156,7 @@ impl UnixSocket {
             if state.name.is_none() || state.is_connected {
                 return Err(Errno::EINVAL);
             }
-            state.backlog = Some(backlog.min(MAX_BACKLOG) as usize);
+            state.backlog = Some(u64::from(backlog).min(options::max_backlog()) as usize);
             state.credentials = Some(credentials);
         }
         self.queue.wake(PollMask::WRITE);
@@ -170,6 +184,7 @@ impl UnixSocket {
         if super::address::family(address)? == 0 {
             return Ok(None);
         }
+        self.autobind(thread)?;
         names::find(thread, address, self.kind).map(Some)
     }
 
@@ -324,48 +339,6 @@ impl UnixSocket {
         Ok(names::to_address(name.as_ref()))
     }
 
-    /// getsockopt(2).
-    pub fn option(&self, level: u32, name: u32) -> Result<Vec<u8>> {
-        if level != SOL_SOCKET {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let mut state = self.state.lock();
-        let value = match name {
-            SO_PEERCRED => {
-                let nobody = Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX };
-                return Ok(state.peer_credentials.unwrap_or(nobody).to_bytes().to_vec());
-            }
-            SO_LINGER => return Ok(alloc::vec![0; 8]),
-            SO_TYPE => self.kind,
-            SO_DOMAIN => AF_UNIX,
-            SO_ERROR => state.error.take().map_or(0, |error| error.0 as u32),
-            SO_ACCEPTCONN => state.backlog.is_some().into(),
-            SO_PASSCRED => state.passes_credentials.into(),
-            SO_SNDBUF | SO_RCVBUF => QUEUE_BYTES as u32,
-            SO_RCVLOWAT => 1,
-            SO_PROTOCOL | SO_REUSEADDR | SO_REUSEPORT | SO_KEEPALIVE | SO_BROADCAST => 0,
-            _ => return Err(Errno::ENOPROTOOPT),
-        };
-        Ok(value.to_ne_bytes().to_vec())
-    }
-
-    /// setsockopt(2). Buffer sizes are taken as what they are, hints.
-    pub fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result {
-        if level != SOL_SOCKET {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let word = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?;
-        match name {
-            SO_PASSCRED => {
-                self.state.lock().passes_credentials = word != 0;
-                Ok(())
-            }
-            SO_SNDBUF | SO_RCVBUF | SO_REUSEADDR | SO_REUSEPORT | SO_KEEPALIVE | SO_BROADCAST | SO_LINGER
-            | SO_RCVLOWAT => Ok(()),
-            _ => Err(Errno::ENOPROTOOPT),
-        }
-    }
-
     /// ioctl(2).
     pub fn ioctl(&self, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
         const SIOCOUTQ: u32 = 0x5411;
@@ -380,7 +353,8 @@ impl UnixSocket {
                     (false, first) => first.map_or(0, |packet| packet.bytes.len()),
                 }
             }
-            SIOCOUTQ => self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes),
+            SIOCOUTQ if self.is_stream() => self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes),
+            SIOCOUTQ => self.state.lock().outgoing_bytes,
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
                 return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(thread, command, argument);
@@ -394,7 +368,7 @@ impl UnixSocket {
     pub fn poll(&self) -> PollMask {
         let peer = self.peer();
         let mut mask = PollMask::empty();
-        let peer_full = peer.as_ref().is_some_and(|peer| peer.is_full(&self.me));
+        let peer_full = peer.as_ref().is_some_and(|peer| self.is_blocked_by(peer));
         let state = self.state.lock();
         if state.backlog.is_some() {
             mask.set(PollMask::READ, !state.pending.is_empty());
@@ -414,16 +388,26 @@ impl UnixSocket {
         mask
     }
 
-    /// Whether no more may be queued here by `sender`.
-    fn is_full(&self, sender: &Weak<UnixSocket>) -> bool {
-        let state = self.state.lock();
-        if self.is_datagram() {
-            // A pair of datagram sockets connected to each other is bounded by bytes only.
-            let is_mutual = state.peer.as_ref().is_some_and(|p| p.ptr_eq(sender));
-            (!is_mutual && state.incoming.len() >= QUEUE_DATAGRAMS) || state.incoming_bytes >= QUEUE_BYTES
-        } else {
-            state.incoming_bytes >= QUEUE_BYTES
+    /// How much more may go into `peer`'s queue now: its stream's bytes, or any for a message.
+    fn room(&self, peer: &UnixSocket) -> usize {
+        let (limit, outgoing) = {
+            let state = self.state.lock();
+            (state.options.send_bytes, state.outgoing_bytes)
+        };
+        let state = peer.state.lock();
+        if self.is_stream() {
+            return limit.saturating_sub(state.incoming_bytes);
         }
+        // A pair of datagram sockets connected to each other is bounded by bytes only.
+        let is_mutual = state.peer.as_ref().is_some_and(|p| p.ptr_eq(&self.me));
+        if self.is_datagram() && !is_mutual && state.incoming.len() > options::max_datagrams() {
+            return 0;
+        }
+        limit.saturating_sub(outgoing)
+    }
+
+    fn is_blocked_by(&self, peer: &UnixSocket) -> bool {
+        self.room(peer) == 0
     }
 }
 

@@ -1,5 +1,6 @@
 use linux_raw_sys::net::{MSG_PEEK, MSG_TRUNC, SOCK_SEQPACKET};
 
+use super::options::QUEUE_BYTES;
 use super::*;
 use crate::fs::OpenFile;
 use crate::io::IoBuffer;
@@ -148,7 +149,7 @@ fn datagrams_have_senders_and_a_bounded_queue() {
     let mut bytes = [0; 9];
     let got = b.receive(&mut IoBuffer::kernel(&mut bytes), 0).expect("data");
     assert_eq!((&bytes[..got.bytes], &got.address[..]), (&b"hello"[..], &b"\x01\0\0a"[..]));
-    for _ in 0..QUEUE_DATAGRAMS {
+    for _ in 0..=options::max_datagrams() {
         assert_eq!(send(&a, b"x"), Ok(1));
     }
     assert_eq!(send(&a, b"x"), Err(Errno::EAGAIN));

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::net::{MSG_OOB, MSG_PEEK, MSG_TRUNC};
 
 use super::rights::InFlight;
-use super::{Packet, QUEUE_BYTES, UnixSocket, names};
+use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::net::message::{Control, Received};
@@ -63,13 +63,10 @@ impl UnixSocket {
     fn send_stream(&self, peer: &Arc<UnixSocket>, buffer: &mut IoBuffer<'_>, control: &mut Control) -> Result<usize> {
         let mut sent = 0;
         while buffer.remaining() > 0 {
-            let room = {
-                let state = peer.state.lock();
-                if state.read_shut {
-                    return if sent > 0 { Ok(sent) } else { Err(Errno::EPIPE) };
-                }
-                QUEUE_BYTES.saturating_sub(state.incoming_bytes)
-            };
+            if peer.state.lock().read_shut {
+                return if sent > 0 { Ok(sent) } else { Err(Errno::EPIPE) };
+            }
+            let room = self.room(peer);
             if room == 0 {
                 break;
             }
@@ -98,6 +95,7 @@ impl UnixSocket {
                     rights,
                     credentials: control.credentials,
                     from: None,
+                    _charge: None,
                 }),
             }
         }
@@ -109,10 +107,13 @@ impl UnixSocket {
     }
 
     fn send_packet(&self, peer: &Arc<UnixSocket>, buffer: &mut IoBuffer<'_>, control: &mut Control) -> Result<usize> {
-        if buffer.remaining() > QUEUE_BYTES - 32 {
-            return Err(Errno::EMSGSIZE);
-        }
-        let own_name = self.state.lock().name.clone();
+        let own_name = {
+            let state = self.state.lock();
+            if buffer.remaining() > state.options.send_bytes - 32 {
+                return Err(Errno::EMSGSIZE);
+            }
+            state.name.clone()
+        };
         {
             let state = peer.state.lock();
             if state.read_shut {
@@ -124,7 +125,7 @@ impl UnixSocket {
                 return Err(Errno::EPERM);
             }
         }
-        if peer.is_full(&self.me) {
+        if self.is_blocked_by(peer) {
             return Err(Errno::EAGAIN);
         }
         let length = buffer.remaining();
@@ -134,10 +135,19 @@ impl UnixSocket {
         }
         let rights = InFlight::new(core::mem::take(&mut control.rights))?;
         let from = own_name.filter(|_| self.is_datagram());
+        let charge = Charge { sender: self.me.clone(), bytes: length + MESSAGE_BYTES };
+        self.state.lock().outgoing_bytes += charge.bytes;
         {
             let mut state = peer.state.lock();
             state.incoming_bytes += length;
-            state.incoming.push_back(Packet { bytes, start: 0, rights, credentials: control.credentials, from });
+            state.incoming.push_back(Packet {
+                bytes,
+                start: 0,
+                rights,
+                credentials: control.credentials,
+                from,
+                _charge: Some(charge),
+            });
         }
         peer.queue.wake(PollMask::READ);
         Ok(length)

@@ -1,0 +1,148 @@
+//! Options of AF_UNIX sockets (unix(7), socket(7)). What has no effect on them on Linux (SO_RCVBUF, SO_LINGER, SO_KEEPALIVE and the
+//! like) is kept and told, as there.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::{
+    AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_DONTROUTE, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE,
+    SO_PASSCRED, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT,
+    SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TYPE, SOL_SOCKET,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{Credentials, UnixSocket};
+use crate::errno::{Errno, Result};
+use crate::fs::proc::sys;
+use crate::task::Thread;
+use crate::wait::PollMask;
+
+/// The bytes that may wait in a socket (net.core.wmem_default and rmem_default).
+pub const QUEUE_BYTES: usize = 212_992;
+/// The least of SO_SNDBUF and SO_RCVBUF (SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF).
+const MIN_SEND_BYTES: usize = 4608;
+const MIN_RECEIVE_BYTES: usize = 2304;
+/// CAP_NET_ADMIN: may exceed the limits on buffers.
+const CAP_NET_ADMIN: u32 = 12;
+
+/// What setsockopt(2) has set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// SO_SNDBUF as getsockopt(2) tells it: twice what was asked for.
+    pub send_bytes: usize,
+    /// SO_RCVBUF, likewise.
+    receive_bytes: usize,
+    /// SO_RCVLOWAT: a stream's reader waits for this many bytes.
+    pub low_water: usize,
+    /// SO_LINGER: l_onoff, l_linger.
+    linger: [u32; 2],
+    /// Flags that were set, a bit for each option's number.
+    flags: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { send_bytes: QUEUE_BYTES, receive_bytes: QUEUE_BYTES, low_water: 1, linger: [0; 2], flags: 0 }
+    }
+}
+
+/// A buffer's size for what was asked: doubled, within bounds.
+fn buffer_bytes(asked: u32, least: usize, most: usize) -> usize {
+    ((asked as usize).min(most).min(i32::MAX as usize / 2) * 2).max(least)
+}
+
+/// The datagrams that may wait in a socket besides one.
+pub fn max_datagrams() -> usize {
+    sys::number("net/unix/max_dgram_qlen", 10) as usize
+}
+
+/// The longest backlog.
+pub fn max_backlog() -> u64 {
+    sys::number("net/core/somaxconn", 4096)
+}
+
+impl UnixSocket {
+    /// SO_RCVLOWAT.
+    pub fn low_water(&self) -> usize {
+        self.state.lock().options.low_water
+    }
+
+    /// getsockopt(2).
+    pub fn option(&self, level: u32, name: u32) -> Result<Vec<u8>> {
+        if level != SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut state = self.state.lock();
+        let value = match name {
+            SO_PEERCRED => {
+                let nobody = Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX };
+                return Ok(state.peer_credentials.unwrap_or(nobody).to_bytes().to_vec());
+            }
+            SO_LINGER => return Ok(state.options.linger.as_bytes().to_vec()),
+            SO_TYPE => self.kind,
+            SO_DOMAIN => AF_UNIX,
+            SO_ERROR => state.error.take().map_or(0, |error| error.0 as u32),
+            SO_ACCEPTCONN => state.backlog.is_some().into(),
+            SO_PASSCRED => state.passes_credentials.into(),
+            SO_SNDBUF => state.options.send_bytes as u32,
+            SO_RCVBUF => state.options.receive_bytes as u32,
+            SO_RCVLOWAT => state.options.low_water as u32,
+            SO_SNDLOWAT => 1,
+            SO_PROTOCOL | SO_REUSEPORT => 0,
+            SO_REUSEADDR | SO_KEEPALIVE | SO_BROADCAST | SO_DONTROUTE | SO_OOBINLINE => {
+                (state.options.flags >> name & 1) as u32
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        Ok(value.to_ne_bytes().to_vec())
+    }
+
+    /// setsockopt(2).
+    pub fn set_option(&self, thread: &Thread, level: u32, name: u32, value: &[u8]) -> Result {
+        if level != SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let word = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?;
+        if matches!(name, SO_SNDBUFFORCE | SO_RCVBUFFORCE) && !thread.creds().has_cap(CAP_NET_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        let most = |which| sys::number(&alloc::format!("net/core/{which}_max"), QUEUE_BYTES as u64) as usize;
+        let mut state = self.state.lock();
+        let options = &mut state.options;
+        match name {
+            SO_PASSCRED => state.passes_credentials = word != 0,
+            SO_SNDBUF => options.send_bytes = buffer_bytes(word, MIN_SEND_BYTES, most("wmem")),
+            SO_RCVBUF => options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, most("rmem")),
+            SO_SNDBUFFORCE => options.send_bytes = buffer_bytes(word, MIN_SEND_BYTES, usize::MAX),
+            SO_RCVBUFFORCE => options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, usize::MAX),
+            // A negative number means as much as there can be.
+            SO_RCVLOWAT if (word as i32) < 0 => options.low_water = i32::MAX as usize,
+            SO_RCVLOWAT => options.low_water = word.max(1) as usize,
+            SO_LINGER => {
+                let [on, seconds] = <[u32; 2]>::read_from_prefix(value).map_err(|_| Errno::EINVAL)?.0;
+                options.linger = if on == 0 { [0, options.linger[1]] } else { [1, seconds] };
+            }
+            // Of internet sockets only.
+            SO_REUSEPORT if word != 0 => return Err(Errno::EOPNOTSUPP),
+            SO_REUSEPORT => {}
+            SO_REUSEADDR | SO_KEEPALIVE | SO_BROADCAST | SO_DONTROUTE | SO_OOBINLINE => {
+                options.flags = options.flags & !(1 << name) | u64::from(word != 0) << name;
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        drop(state);
+        if matches!(name, SO_SNDBUF | SO_SNDBUFFORCE) {
+            self.queue.wake(PollMask::WRITE);
+        }
+        Ok(())
+    }
+
+    /// Gives a socket with SO_PASSCRED a name before it connects or sends a message, so that there is one to answer to (unix(7)).
+    pub fn autobind(&self, thread: &Arc<Thread>) -> Result {
+        let wants_name = {
+            let state = self.state.lock();
+            state.passes_credentials && state.name.is_none()
+        };
+        if wants_name { self.bind(thread, &(AF_UNIX as u16).to_ne_bytes()) } else { Ok(()) }
+    }
+}
