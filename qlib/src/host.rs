@@ -119,6 +119,9 @@ ops! {
     RemoveXattr = 24,
     /// As Open for a new file (O_CREAT implied), args\[2\] uid, args\[3\] gid of the file if it is made.
     Create = 25,
+    /// syncfs: the host file system that a mounted directory or file, or an open one, lies on. Waits for the disk. A device or socket that
+    /// is mounted has nothing to write.
+    SyncFs = 26,
     /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned), args\[2\] 1 = writable → guest
     /// physical address. The same file and range may be given twice; each must be dropped.
     WindowMap = 30,

@@ -334,8 +334,16 @@ pub fn sync(_thread: &Arc<Thread>) -> Result<usize> {
 /// syncfs(2).
 pub fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
     let file = thread.files().get(fd)?;
-    if let Some(place) = &file.path {
-        place.dentry.fs.sync()?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
+    match &file.path {
+        Some(place) => place.dentry.fs.sync()?,
+        // What has no name here may still be a file of the host, as standard output can be.
+        None => match file.ops.sync(&file, false) {
+            Err(Errno::EINVAL) => {}
+            result => result?,
+        },
     }
     Ok(0)
 }

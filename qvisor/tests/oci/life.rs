@@ -364,3 +364,22 @@ fn do_runs_over_the_hosts_root_and_writes_nothing_to_it() {
     assert!(!fs::exists(&probe).unwrap());
     assert_eq!(fs::read_dir(&p.root).unwrap().count(), 0);
 }
+
+#[test]
+fn sync_reaches_the_hosts_file_systems() {
+    let Some(p) = place() else { return };
+    let log = p.dir.join("log");
+    let calls = |args: &[&str]| {
+        p.configure(args, |_| {});
+        let options = ["--debug", "--log", log.to_str().unwrap(), "run", &p.id];
+        assert!(p.quark(&options).env("QUARK_TRACE", "1").stdout(Stdio::null()).status().unwrap().success());
+        let text = fs::read_to_string(&log).unwrap();
+        fs::remove_file(&log).unwrap();
+        text.matches("SyncFs").count()
+    };
+    assert_eq!(calls(&["true"]), 0);
+    // The root, which is the only file system of the host here.
+    assert_eq!(calls(&["sync"]), 1);
+    assert_eq!(calls(&["sync", "-f", "/etc/passwd"]), 1);
+    assert_eq!(calls(&["sync", "-f", "/tmp"]), 0);
+}

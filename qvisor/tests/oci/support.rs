@@ -42,7 +42,7 @@ pub fn place() -> Option<Place> {
     fs::copy(busybox, rootfs.join("bin/busybox")).unwrap();
     for applet in [
         "sh", "true", "false", "sleep", "cat", "echo", "env", "hostname", "id", "kill", "ls", "nc", "pwd", "stat",
-        "stty", "touch", "tty", "wc", "mkdir", "ip",
+        "stty", "touch", "tty", "wc", "mkdir", "ip", "timeout", "sync",
     ] {
         symlink("busybox", rootfs.join("bin").join(applet)).unwrap();
     }

@@ -82,10 +82,19 @@ impl FileSystem for HostFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        let mut out = StatFs::new_box_zeroed().map_err(|_| crate::Errno::ENOMEM)?;
-        Call::on(Op::StatFs, self.root).bytes_out(zerocopy::IntoBytes::as_mut_bytes(&mut *out)).run()?;
-        Ok(*out)
+        statfs(self.root)
     }
+
+    fn sync(&self) -> Result {
+        Call::on(Op::SyncFs, self.root).run().map(|_| ())
+    }
+}
+
+/// statfs of a handle.
+fn statfs(handle: u32) -> Result<StatFs> {
+    let mut out = StatFs::new_box_zeroed().map_err(|_| crate::Errno::ENOMEM)?;
+    Call::on(Op::StatFs, handle).bytes_out(zerocopy::IntoBytes::as_mut_bytes(&mut *out)).run()?;
+    Ok(*out)
 }
 
 /// statx of a path beneath `root`.

@@ -227,6 +227,22 @@ impl Call<'_> {
         .map(|()| 0)
     }
 
+    /// Of the whole host only the one file system that the object lies on.
+    pub(super) fn sync_fs(&mut self) -> Outcome {
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::File | Kind::Dir { .. } | Kind::Path) {
+            return Err(Errno::INVAL);
+        }
+        let flags = match file_type(object.as_fd())? {
+            FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            FileType::RegularFile => OFlags::RDONLY,
+            _ => return Ok(0),
+        };
+        // What serves as a mount may be a mere O_PATH descriptor, which syncfs(2) does not take.
+        let own = reopen(object.as_fd(), &self.host.proc_fd, flags | OFlags::NOCTTY)?;
+        rustix::fs::syncfs(&own).map(|()| 0)
+    }
+
     pub(super) fn lock(&mut self) -> Outcome {
         let object = self.object()?;
         if !matches!(object.kind(), Kind::File | Kind::Dir { .. }) {

@@ -134,6 +134,7 @@ impl<'h> Call<'h> {
             Op::Truncate => self.truncate(),
             Op::Allocate => self.allocate(),
             Op::Sync => self.sync(),
+            Op::SyncFs => self.sync_fs(),
             Op::Lock => self.lock(),
             Op::StatPath => self.stat_path(),
             Op::Stat => self.stat(),

@@ -121,6 +121,24 @@ fn statx(bytes: &[u8]) -> (u16, u64) {
 const STATX: Seg<'static> = Out(256);
 
 #[test]
+fn file_systems_are_synchronized_by_what_lies_on_them() {
+    let g = Guest::new();
+    fs::write(g.dir.join("file"), "x").unwrap();
+    g.ok(Op::SyncFs, g.root, &[], &[]);
+    g.ok(Op::SyncFs, g.open("file", libc::O_RDONLY), &[], &[]);
+    g.ok(Op::SyncFs, g.open("file", libc::O_PATH), &[], &[]);
+    let mount = |path: &str| {
+        let fd = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        g.host.add_mount(fd).unwrap()
+    };
+    g.ok(Op::SyncFs, mount(g.dir.to_str().unwrap()), &[], &[]);
+    g.ok(Op::SyncFs, mount("/dev/null"), &[], &[]);
+    let socket = g.ok(Op::Socket, NO_HANDLE, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[]).ret as u32;
+    assert_eq!(g.err(Op::SyncFs, socket, &[], &[]), libc::EINVAL);
+    assert_eq!(g.err(Op::SyncFs, 999, &[], &[]), libc::EBADF);
+}
+
+#[test]
 fn files_are_made_written_read_and_removed() {
     let g = Guest::new();
     let (uid, gid) = (rustix::process::geteuid().as_raw().into(), rustix::process::getegid().as_raw().into());
