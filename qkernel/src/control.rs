@@ -83,7 +83,7 @@ fn serve(id: u64, request: Request) {
         Request::Create(spec) => reply(id, &create(&spec)),
         Request::Start(spec) => start(id, spec, true),
         Request::Exec(spec) => start(id, spec, false),
-        Request::Wait { pid } => wait(id, pid),
+        Request::Wait { pid } | Request::Hold { pid } => wait(id, pid),
         Request::Signal { pid, all, signo } => reply(id, &done(send_signal(pid, all, signo))),
         Request::Processes => reply(id, &Reply::Processes(processes())),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),

@@ -19,6 +19,11 @@ pub enum Request {
         /// Guest process id.
         pid: u32,
     },
+    /// As Wait; and if the connection ends before the answer, the process is killed. qvisor makes a Wait of it for the kernel.
+    Hold {
+        /// Guest process id.
+        pid: u32,
+    },
     /// Sends a signal; wakes a hibernated container. Answer: [`Reply::Done`] or ESRCH.
     Signal {
         /// Guest process id.

@@ -8,6 +8,7 @@ use qlib::Va;
 
 use super::install;
 use crate::errno::{Errno, Result};
+use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
 use crate::net::message::Credentials;
 use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address};
@@ -22,8 +23,6 @@ const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_RAW: u32 = 13;
 /// IPPROTO_MAX.
 const PROTOCOLS: u32 = 263;
-/// The first port that needs no privilege.
-const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 /// The file of `fd`, which is a socket: EBADF, ENOTSOCK. Hand it to [`of`].
 pub(super) fn file(thread: &Thread, fd: Fd) -> Result<Arc<OpenFile>> {
@@ -106,7 +105,8 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
         Family::Unix(unix) => unix.bind(thread, &address)?,
         Family::Host(host) => {
             let port = address::port(&address).unwrap_or(0);
-            if (1..FIRST_UNPRIVILEGED_PORT).contains(&port) && !thread.creds().has_cap(CAP_NET_BIND_SERVICE) {
+            let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
+            if port != 0 && u64::from(port) < first_unprivileged && !thread.creds().has_cap(CAP_NET_BIND_SERVICE) {
                 return Err(Errno::EACCES);
             }
             host.bind(&address)?;

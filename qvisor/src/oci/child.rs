@@ -50,6 +50,8 @@ pub struct Setup {
     pub memory_limit_bytes: u64,
     /// The network namespace is new.
     pub new_network: bool,
+    /// The network namespace is the container's own, new or joined.
+    pub own_network: bool,
     /// For a new score, or `None` to leave it.
     pub oom_score_adj: Option<i32>,
     /// The parent has hooks to call first and says [`ToChild::Go`].
@@ -101,7 +103,7 @@ pub fn main() -> i32 {
 }
 
 fn sandbox(parent: &UnixStream) -> Result<i32> {
-    let Some((ToChild::Setup(setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
+    let Some((ToChild::Setup(mut setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
     let [listener]: [OwnedFd; 1] = fds.try_into().ok().context("the set-up came without its socket")?;
     if let (Some(path), format, debug) = &setup.log {
         log::init(Some(path), *format, *debug)?;
@@ -123,6 +125,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
+    network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
     let boot = Boot { setup: *setup, opened, stdio, listener: listener.into() };
     boot.run(|| wire::send(parent, &FromChild::Ready, &[]))

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::Flock;
 use nix::sched::CloneFlags;
 use nix::sys::signalfd::SignalFd;
 use oci_spec::runtime::Hooks;
@@ -56,6 +57,8 @@ pub struct Created {
     pub state: State,
     /// Its sandbox process.
     pub child: Child,
+    /// For a tied one: the claim that this process is still there.
+    pub keeper: Option<Flock<fs::File>>,
 }
 
 /// Undoes the steps that were taken, in reverse, unless told otherwise.
@@ -115,6 +118,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
     undo.entry = Some(entry.clone());
+    let keeper = request.tied.then(|| entry.keep()).transpose()?;
 
     let resources = bundle.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
     let cgroup = Cgroup::create(&Hierarchies::detect()?, &bundle.cgroup_path(id), resources)?;
@@ -176,7 +180,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.cgroup = None;
     undo.pid_file = None;
     undo.poststop = None;
-    Ok(Created { entry, state, child })
+    Ok(Created { entry, state, child, keeper })
 }
 
 /// Starts the sandbox process, in its cgroup and namespaces.
@@ -241,6 +245,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
+        own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),
         wait,
         create_container: hooks.and_then(|h| h.create_container().clone()).unwrap_or_default(),

@@ -189,7 +189,8 @@ fn holder(arguments: &[String]) -> Result<i32> {
     let entry = Entry { id, dir };
     let signals = console::catch_signals()?;
     let mut connection = Connection::from_stream(UnixStream::from(sys::take_setup_fd()?));
-    connection.send(&Request::Wait { pid }, &[])?;
+    // Who kills this process (SIGKILL cannot be passed on) means the guest process.
+    connection.send(&Request::Hold { pid }, &[])?;
     console::attend(connection.stream().as_fd(), &signals, None, |signal| run::forward(&entry, pid, signal, None))?;
     exited(&mut connection)
 }

@@ -94,7 +94,8 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
             *mask = set.as_ref().map_or(Ok(0), mask_of)?;
         }
     }
-    let rlimits = process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard())).collect();
+    let rlimits = process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard()));
+    let rlimits = with_own_file_size(rlimits.collect());
     let size = |v: u64| u16::try_from(v).unwrap_or(u16::MAX);
     Ok(ProcessSpec {
         args,
@@ -111,6 +112,17 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
         terminal,
         window: process.console_size().map_or((0, 0), |s| (size(s.height()), size(s.width()))),
     })
+}
+
+/// Adds this process's own RLIMIT_FSIZE, as a program inherits it from its caller, if there is one and `rlimits` do not say.
+fn with_own_file_size(mut rlimits: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
+    let own = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let given = rlimits.iter().any(|(number, _, _)| *number == libc::RLIMIT_FSIZE);
+    if !given && own != (rustix::process::Rlimit { current: None, maximum: None }) {
+        let value = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        rlimits.push((libc::RLIMIT_FSIZE, value(own.current), value(own.maximum)));
+    }
+    rlimits
 }
 
 fn mask_of(set: &Capabilities) -> Result<u64> {

@@ -71,6 +71,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     let bundle = Bundle::check(PathBuf::from("/"), spec)?;
     let pty = terminal.then(|| Pty::open(console::window(std::io::stdin()))).transpose()?;
     let signals = console::catch_signals()?;
+    sweep(&Store::new(&global.root)?);
     let id = format!("do-{}", std::process::id());
     let request = create::Request {
         global,
@@ -89,6 +90,24 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         return Err(e);
     }
     stay(created, pty, &signals, false)
+}
+
+/// Removes what a `quark do` left that was killed: its sandbox has ended with it, its state directory and cgroup have not.
+fn sweep(store: &Store) {
+    for entry in store.entries("do-") {
+        if !entry.is_abandoned() {
+            continue;
+        }
+        let removed = match entry.load() {
+            // The sandbox gets SIGKILL a moment after the command's own end.
+            Ok(state) if state.status() != Status::Stopped && state.pid != 0 => continue,
+            Ok(state) => life::destroy(&entry, &state),
+            Err(_) => entry.remove(),
+        };
+        if let Err(e) = removed {
+            tracing::warn!("left by an earlier command: {e:#}");
+        }
+    }
 }
 
 fn check(global: &Global, options: &cli::Create) -> Result<()> {
@@ -149,7 +168,7 @@ fn undo(mut created: Created) {
 
 /// Stays with a started container until it ends, and deletes it; its exit code.
 fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, keep: bool) -> Result<i32> {
-    let Created { entry, mut child, .. } = created;
+    let Created { entry, mut child, keeper: _keeper, .. } = created;
     let state = entry.load()?;
     // Only the guest holds the other end now, so that it shows when it is closed.
     let master: Option<OwnedFd> = pty.map(|p| p.master);

@@ -23,6 +23,8 @@ use crate::cgroup::Cgroup;
 pub const DEFAULT_ROOT: &str = "/run/quark";
 /// The control socket's name in a container's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// The file in a container's directory that is locked by the command that stays with the container.
+const KEEPER: &str = "keeper";
 
 /// The life of a container, in the words of the OCI runtime specification (and runc's "paused").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,6 +187,12 @@ impl Store {
         Ok((entry, state))
     }
 
+    /// The directories of containers whose ID begins with `prefix`, also of those without a readable state.
+    pub fn entries(&self, prefix: &str) -> Vec<Entry> {
+        let names = fs::read_dir(&self.root).into_iter().flatten().flatten().map(|item| item.file_name());
+        names.filter_map(|n| n.to_str().filter(|n| n.starts_with(prefix)).and_then(|n| self.entry(n).ok())).collect()
+    }
+
     /// All containers, by ID. A directory without a readable state is left out.
     ///
     /// # Errors
@@ -261,6 +269,26 @@ impl Entry {
                 return Ok(lock);
             }
         }
+    }
+
+    /// Says that this entry is that of the calling process, and goes with it: until the result is dropped, or the process ends in
+    /// whatever way, [`Entry::is_abandoned`] is false.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn keep(&self) -> Result<Flock<File>> {
+        let path = self.dir.join(KEEPER);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("creating {}", path.display()))?;
+        Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, e)| e)
+            .with_context(|| format!("locking {}", path.display()))
+    }
+
+    /// Whether the process that [kept](Entry::keep) the entry has ended.
+    pub fn is_abandoned(&self) -> bool {
+        let Ok(file) = File::open(self.dir.join(KEEPER)) else { return false };
+        Flock::lock(file, FlockArg::LockSharedNonblock).is_ok()
     }
 
     /// The directory as a descriptor, through which sockets in it have short names.

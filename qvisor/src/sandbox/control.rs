@@ -150,6 +150,8 @@ struct Connection {
     socket: Arc<OwnedFd>,
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
+    /// The guest process that lives no longer than this connection ([`Request::Hold`]).
+    holds: Option<u32>,
 }
 
 /// The control server; lives on the event loop's thread.
@@ -202,15 +204,22 @@ impl ControlServer {
         let key = self.next_key;
         if self.host.poller.add_source(socket.as_fd(), key).is_ok() {
             self.next_key += 1;
-            let connection = Connection { socket: Arc::new(socket), bytes: Vec::new(), fds: Vec::new() };
+            let connection = Connection { socket: Arc::new(socket), bytes: Vec::new(), fds: Vec::new(), holds: None };
             self.connections.insert(key, connection);
         }
     }
 
-    fn close(&mut self, key: u64) {
-        if let Some(connection) = self.connections.remove(&key) {
-            self.host.poller.unwatch(connection.socket.as_fd());
-            self.host.replies.forget_connection(key);
+    fn close(&mut self, key: u64, dispatch: Dispatch<'_>) {
+        let Some(connection) = self.connections.remove(&key) else { return };
+        self.host.poller.unwatch(connection.socket.as_fd());
+        let is_held = self.host.replies.outstanding(key) > 0;
+        self.host.replies.forget_connection(key);
+        // As long as its end has not been told, the number is still that of the process.
+        if let Some(pid) = connection.holds.filter(|_| is_held) {
+            let request = Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
+            if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
+                tracing::warn!("guest process {pid} outlives the process that stood for it: {e}");
+            }
         }
     }
 
@@ -224,6 +233,11 @@ impl ControlServer {
         let request = parse(&bytes).ok_or(Errno::BADMSG)?;
         if self.host.replies.outstanding(key) >= MAX_OUTSTANDING {
             return Err(Errno::AGAIN);
+        }
+        if let Request::Hold { pid } = request
+            && let Some(connection) = self.connections.get_mut(&key)
+        {
+            connection.holds = Some(pid);
         }
         let (request, handles) = self.admit(request, fds)?;
         let target = Target::Connection { key, socket: socket.clone() };
@@ -244,6 +258,7 @@ impl ControlServer {
             }
             Request::Start(spec) => self.admit_process(spec, fds).map(|(s, h)| (Request::Start(s), h)),
             Request::Exec(spec) => self.admit_process(spec, fds).map(|(s, h)| (Request::Exec(s), h)),
+            Request::Hold { pid } => Ok((Request::Wait { pid }, Vec::new())),
             other => Ok((other, Vec::new())),
         }
     }
@@ -288,7 +303,7 @@ impl Sources for ControlServer {
             if e != Errno::PIPE {
                 tracing::debug!("control connection closed: {e}");
             }
-            self.close(key);
+            self.close(key, dispatch);
         }
     }
 }

@@ -122,7 +122,7 @@ impl Sandbox {
     pub fn boot(config: SandboxConfig) -> Result<Sandbox, BootError> {
         ops::ignore_signals();
         ops::limit_malloc();
-        raise_descriptor_limit();
+        raise_limits();
         // The guest has a umask of its own.
         rustix::process::umask(rustix::fs::Mode::empty());
         let ram_bytes = config.ram_bytes.max(RAM_UNIT).next_multiple_of(RAM_UNIT);
@@ -253,10 +253,17 @@ fn seed() -> Result<[u8; 32], Errno> {
 }
 
 /// Every handle and every window holds a descriptor.
-fn raise_descriptor_limit() {
+/// The sandbox has files of its own, guest RAM among them. What limits a caller has for files count for the guest's programs
+/// ([`crate::oci`] passes them on), and the guest kernel sees to them.
+fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).ok();
+    if setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None }).is_err() {
+        // Without CAP_SYS_RESOURCE the hard limit stays; what it keeps from being made is told when it is.
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum }).ok();
+    }
 }
 
 /// Runs one process in a sandbox over `root_path`, with the standard streams of this process; its exit status.

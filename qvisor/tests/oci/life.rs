@@ -1,6 +1,7 @@
 //! The life of a container, step by step.
 
 use std::fs;
+use std::io::Read;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -185,6 +186,13 @@ fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
     assert_eq!(ended(pid), WaitStatus::Exited(pid, 5));
+    // SIGKILL cannot be passed on, but is meant likewise.
+    let pid = exec("exec sleep 1234");
+    let runs = || p.good(&["ps", &p.id]).contains("sleep 1234");
+    p.wait_for("the process in the guest", runs);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    p.wait_for("the end of the process in the guest", || !runs());
+    assert_eq!(p.status(), "running");
 }
 
 #[test]
@@ -363,6 +371,75 @@ fn do_runs_over_the_hosts_root_and_writes_nothing_to_it() {
     assert_eq!(output.status.code(), Some(6));
     assert!(!fs::exists(&probe).unwrap());
     assert_eq!(fs::read_dir(&p.root).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_killed_do_leaves_is_swept_by_the_next() {
+    let Some(p) = place() else { return };
+    let start = || {
+        let mut child =
+            p.quark(&["do", "--", "/bin/sh", "-c", "echo up; sleep 1000"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut up = [0; 3];
+        child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+        child
+    };
+    let (mut dead, mut alive) = (start(), start());
+    let id = |child: &std::process::Child| format!("do-{}", child.id());
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    assert_ne!(p.leftovers(&id(&dead)), [""; 0]);
+    p.wait_for("the sweep", || {
+        p.good(&["do", "--", "/bin/true"]);
+        p.leftovers(&id(&dead)).is_empty()
+    });
+    // Of the living it takes nothing.
+    assert!(p.root.join(id(&alive)).join("state.json").exists());
+    assert!(alive.try_wait().unwrap().is_none());
+    alive.kill().unwrap();
+    alive.wait().unwrap();
+    p.wait_for("the sweep", || {
+        p.good(&["do", "--", "/bin/true"]);
+        p.leftovers(&id(&alive)).is_empty()
+    });
+}
+
+#[test]
+fn the_callers_file_size_limit_is_the_guests() {
+    let Some(p) = place() else { return };
+    let quark = env!("CARGO_BIN_EXE_quark");
+    let inner = "ulimit -f; head -c 60000 /dev/zero > /tmp/x; echo $(wc -c < /tmp/x)";
+    let script = format!("ulimit -S -f 100; exec {quark} --root {} do -- /bin/sh -c '{inner}'", p.root.display());
+    let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    // dash counts blocks of 512 bytes.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text, "100\n51200\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn network_settings_are_those_of_the_namespace() {
+    let Some(p) = place() else { return };
+    let script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; \
+        (sleep 0.2; echo | nc 127.0.0.1 80) & timeout 5 nc -l -p 80 > /dev/null; echo $?";
+    let with = |start: Option<&str>| {
+        p.configure(&["sh", "-c", script], |c| {
+            c["process"]["user"] = serde_json::json!({"uid": 1000, "gid": 1000});
+            if let Some(start) = start {
+                c["linux"]["sysctl"] = serde_json::json!({"net.ipv4.ip_unprivileged_port_start": start});
+            }
+        });
+        run(&p).1
+    };
+    assert_eq!(with(None), "1024\n1\n");
+    assert_eq!(with(Some("80")), "80\n0\n");
+    assert_eq!(with(Some("81")), "81\n1\n");
+    // Those of the host are not the container's to change.
+    p.configure(&["true"], |c| {
+        c["linux"] = serde_json::json!({"sysctl": {"net.ipv4.ip_unprivileged_port_start": "80"},
+            "namespaces": [{"type": "pid"}, {"type": "mount"}]});
+    });
+    let (code, _, errors) = run(&p);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("net.ipv4.ip_unprivileged_port_start: not allowed"), "{errors}");
 }
 
 #[test]

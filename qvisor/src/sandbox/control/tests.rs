@@ -230,13 +230,34 @@ fn a_client_that_does_not_read_is_cut_off_and_blocks_nobody() {
     assert!(f.server.connections.is_empty());
 }
 
+#[test]
+fn a_held_process_ends_with_its_connection() {
+    let mut f = Fixture::new("hold");
+    let mut client = f.connect();
+    client.write_all(&frame(&Request::Hold { pid: 7 })).unwrap();
+    f.turn();
+    assert_eq!(f.seen.borrow().last().unwrap().1, Request::Wait { pid: 7 });
+    drop(client);
+    f.turn();
+    let kill = Request::Signal { pid: 7, all: false, signo: libc::SIGKILL as u32 };
+    assert_eq!(f.seen.borrow().last().unwrap().1, kill);
+    // One that has ended is left alone, for its number may be another's by now.
+    let mut client = f.connect();
+    client.write_all(&frame(&Request::Hold { pid: 8 })).unwrap();
+    f.turn();
+    f.answer(&Reply::Exited(0));
+    drop(client);
+    f.turn();
+    assert_eq!(f.seen.borrow().len(), 3);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     /// Whatever bytes come, the server goes on, and no connection holds more than one frame.
     #[test]
     fn arbitrary_bytes_do_no_harm(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), small in any::<bool>()) {
         let (mut a, b) = UnixStream::pair().unwrap();
-        let mut connection = Connection { socket: Arc::new(b.into()), bytes: Vec::new(), fds: Vec::new() };
+        let mut connection = Connection { socket: Arc::new(b.into()), bytes: Vec::new(), fds: Vec::new(), holds: None };
         rustix::io::ioctl_fionbio(&connection.socket, true).unwrap();
         for mut chunk in chunks {
             if small && chunk.len() > 4 {
