@@ -769,3 +769,23 @@ CASE(exec_clears_child_tid_of_shared_memory) {
     kill(pid, SIGKILL);
     expect_killed(pid, SIGKILL);
 }
+
+// One word of one file is one futex, whoever may write it.
+CASE(futex_of_a_file_mapped_read_only_and_writable) {
+    int fd = OK(open("word", O_RDWR | O_CREAT, 0600)), readable = OK(open("word", O_RDONLY));
+    OK(ftruncate(fd, 4096));
+    volatile int *mine = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        volatile int *its = OK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, readable, 0));
+        while (its[1] == 0) {
+            if (futex((void *)&its[1], FUTEX_WAIT, 0, NULL, NULL, 0) == -1 && errno != EAGAIN && errno != EINTR) _exit(1);
+        }
+        _exit(0);
+    }
+    WAIT_UNTIL(process_state(pid) == 'S');
+    sleep_ms(5);
+    mine[1] = 1;
+    EQ(futex((void *)&mine[1], FUTEX_WAKE, 1, NULL, NULL, 0), 1);
+    expect_exit(pid, 0);
+}

@@ -182,15 +182,31 @@ static pid_t session_on(struct pair *p, void (*body)(struct pair *)) {
     return pid;
 }
 
+// The controlling terminal and its foreground group as /proc tells them.
+static void in_stat(int *number, int *group) {
+    char text[512];
+    read_file("/proc/self/stat", text, sizeof text);
+    EQ(sscanf(strrchr(text, ')') + 1, " %*c %*d %*d %*d %d %d", number, group), 2);
+}
+
 CASE(controlling_terminal) {
     struct pair p = open_pair();
     void body(struct pair *p) {
         EQ(OK(tcgetsid(p->slave)), getpid());
         EQ(OK(tcgetpgrp(p->slave)), getpgrp());
+        struct stat slave;
+        OK(fstat(p->slave, &slave));
+        int number, group;
+        in_stat(&number, &group);
+        EQ(number, slave.st_rdev);
+        EQ(group, getpgrp());
         int tty = OK(open("/dev/tty", O_RDWR));
         EQ(write(tty, "hi", 2), 2);
         expect(p->master, "hi");
         OK(ioctl(tty, TIOCNOTTY));
+        in_stat(&number, &group);
+        EQ(number, 0);
+        EQ(group, -1);
         ERR(open("/dev/tty", O_RDWR), ENXIO);
     }
     signal(SIGHUP, SIG_IGN);

@@ -28,6 +28,10 @@ pub trait Mapping: Send + Sync {
         let _ = index;
         1
     }
+    /// What tells this object from all others that are mapped, for futexes in it: the same for all mappings of one file.
+    fn identity(&self) -> usize {
+        core::ptr::from_ref(self).cast::<()>() as usize
+    }
 }
 
 /// What lies behind one page of a mapping.
@@ -46,6 +50,10 @@ pub trait FileOps: Send + Sync + Any {
     fn read(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let is_dir = self.attributes(file).is_ok_and(|a| a.is_dir());
         Err(if is_dir { Errno::EISDIR } else { Errno::EINVAL })
+    }
+    /// Whether nothing of it may be executed, wherever it is mounted here: it lies on a noexec mount of the host.
+    fn is_noexec(&self, file: &OpenFile) -> bool {
+        false
     }
     /// Writes at `offset` (ignored by streams).
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {

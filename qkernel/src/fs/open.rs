@@ -250,12 +250,18 @@ pub fn open_exec(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) ->
     if inode.is_symlink() {
         return Err(Errno::ELOOP);
     }
-    if !inode.is_regular() || place.mount.flags().contains(MountFlags::NOEXEC) {
+    if !inode.is_regular() {
         return Err(Errno::EACCES);
     }
     perm::check(&creds, &inode.attributes()?, perm::EXEC)?;
     let ops = inode.open(thread, O_RDONLY)?;
-    Ok(OpenFile::at(ops, O_RDONLY, Some(place)))
+    let file = OpenFile::at(ops, O_RDONLY, Some(place));
+    if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
+}
+
+/// Whether nothing of a file may be executed: it lies on a noexec mount, here or on the host.
+pub fn is_noexec(file: &OpenFile) -> bool {
+    file.path.as_ref().is_some_and(|p| p.mount.flags().contains(MountFlags::NOEXEC)) || file.ops.is_noexec(file)
 }
 
 /// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability

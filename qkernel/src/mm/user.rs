@@ -138,10 +138,9 @@ impl AddressSpace {
         let inner = self.lock();
         let vma = inner.vmas.find(va).ok_or(Errno::EFAULT)?;
         Ok(match &vma.backing {
-            Some(backing) if vma.is_shared() => Some((
-                alloc::sync::Arc::as_ptr(&backing.mapping).cast::<()>() as usize,
-                (vma.object_page(va) << qlib::PAGE_SHIFT) + va.page_offset(),
-            )),
+            Some(backing) if vma.is_shared() => {
+                Some((backing.mapping.identity(), (vma.object_page(va) << qlib::PAGE_SHIFT) + va.page_offset()))
+            }
             _ => None,
         })
     }

@@ -460,3 +460,46 @@ fn sync_reaches_the_hosts_file_systems() {
     assert_eq!(calls(&["sync", "-f", "/etc/passwd"]), 1);
     assert_eq!(calls(&["sync", "-f", "/tmp"]), 0);
 }
+
+/// Runs system-call cases of `test-apps` with a directory of the host, `volume`, as /tmp.
+fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
+    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-apps/syscalls").join(cases[0]);
+    let program = program.canonicalize().expect("the test programs are made by: make test-apps");
+    let mut args = vec![program.to_str().unwrap()];
+    args.extend(&cases[1..]);
+    p.configure(&args, |c| {
+        c["root"] = json!({"path": "/", "readonly": true});
+        c["process"]["env"] = json!(["PATH=/bin", env]);
+        let tmp = json!({"destination": "/tmp", "type": "bind", "source": volume, "options": ["rbind", "rw"]});
+        let mounts = c["mounts"].as_array_mut().unwrap();
+        mounts.retain(|m| m["destination"] != "/tmp");
+        mounts.push(tmp);
+    });
+    let (code, output, errors) = run(p);
+    assert_eq!(code, Some(0), "{output}{errors}");
+    assert_eq!(output.matches("ok ").count(), cases.len() - 1, "{output}");
+}
+
+#[test]
+fn one_file_of_the_host_is_one_futex() {
+    let Some(p) = place() else { return };
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    cases_on(&p, &volume, &["threads", "futex_of_a_file_mapped_read_only_and_writable"], "A=B");
+}
+
+#[test]
+fn a_noexec_mount_of_the_host_is_one_for_the_guest() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let Some(p) = place() else { return };
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::MS_NOEXEC, None::<&str>).unwrap();
+    let result = std::panic::catch_unwind(|| {
+        cases_on(&p, &volume, &["memory", "nothing_on_a_noexec_mount_is_executable"], "QUARK_NOEXEC=1");
+    });
+    umount2(&volume, MntFlags::MNT_DETACH).unwrap();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}

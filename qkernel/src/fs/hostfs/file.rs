@@ -16,6 +16,9 @@ use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
 use crate::mm::Access;
 
+/// Of a noexec mount, in statfs(2)'s f_flags.
+const ST_NOEXEC: i64 = 8;
+
 /// The flags of open(2) that the host is to know of: the others are the guest kernel's business.
 pub(super) fn host_flags(flags: u32) -> u32 {
     flags & (O_ACCMODE | O_SYNC | O_DSYNC) & !O_DIRECT
@@ -112,7 +115,13 @@ impl FileOps for HostFile {
     }
 
     fn statfs(&self, _file: &OpenFile) -> Result<StatFs> {
-        crate::fs::inode::FileSystem::statfs(&**self.node.fs())
+        // Not of the root: a mount of the host may lie beneath it.
+        super::statfs(self.number())
+    }
+
+    fn is_noexec(&self, file: &OpenFile) -> bool {
+        // What cannot be asked may be tried.
+        self.statfs(file).is_ok_and(|s| s.flags & ST_NOEXEC != 0)
     }
 
     fn read_dir(&self, _file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {

@@ -1,6 +1,7 @@
 //! Mapped host files: windows of guest physical memory behind which qvisor maps the file.
 
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,7 @@ use crate::fs::Mapping;
 use crate::fs::attr::Attributes;
 use crate::fs::file::MappedPage;
 use crate::host::{Call, Handle};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, mutex};
 
 /// Windows begin at multiples of this, in pages.
 const ALIGN_PAGES: u64 = 512;
@@ -28,10 +29,28 @@ pub fn window_bytes() -> u64 {
     WINDOW_BYTES.load(Ordering::Relaxed)
 }
 
+/// A host file that is mapped, read-only, writable, or both: its address is what futexes in it are known by.
+type Identity = u64;
+
+/// Files that are mapped, by device and inode.
+static IDENTITIES: Mutex<BTreeMap<(u64, u64), Weak<Identity>>> = mutex(BTreeMap::new());
+
+fn identity_of(file: (u64, u64)) -> Arc<Identity> {
+    let mut identities = IDENTITIES.lock();
+    if let Some(known) = identities.get(&file).and_then(Weak::upgrade) {
+        return known;
+    }
+    identities.retain(|_, i| i.strong_count() > 0);
+    let new = Arc::new(file.1);
+    identities.insert(file, Arc::downgrade(&new));
+    new
+}
+
 /// The memory of one host file, shared by all who map it.
 pub struct HostMapping {
     handle: Arc<Handle>,
     writable: bool,
+    identity: Arc<Identity>,
     inner: Mutex<Inner>,
 }
 
@@ -58,7 +77,8 @@ impl HostMapping {
             return mapping;
         }
         let inner = Mutex::new(Inner { size: attributes.size, windows: Vec::new() });
-        let mapping = Arc::new(HostMapping { handle: handle.clone(), writable, inner });
+        let identity = identity_of((attributes.dev, attributes.ino));
+        let mapping = Arc::new(HostMapping { handle: handle.clone(), writable, identity, inner });
         let mut mappings = fs.mappings.lock();
         mappings.retain(|_, m| m.strong_count() > 0);
         mappings.insert(key, Arc::downgrade(&mapping));
@@ -114,6 +134,10 @@ impl Mapping for HostMapping {
         let Some(window) = self.known(index) else { return 1 };
         let end = self.inner.lock().size.div_ceil(PAGE_SIZE);
         (window.pages - (index - window.first)).min(end.saturating_sub(index)).max(1)
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.identity) as usize
     }
 }
 

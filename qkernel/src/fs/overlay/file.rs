@@ -72,6 +72,10 @@ impl FileOps for OverlayFile {
         self.inner.seek_data(file, offset, data)
     }
 
+    fn is_noexec(&self, file: &OpenFile) -> bool {
+        self.inner.is_noexec(file)
+    }
+
     fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
         self.inner.mapping(file, writable)
     }

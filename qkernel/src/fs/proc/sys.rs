@@ -68,7 +68,6 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/shmmni", D("4096")),
     ("kernel/threads-max", D("30000")),
     ("kernel/version", M(|| sysinfo::VERSION.to_string())),
-    ("kernel/yama/ptrace_scope", F("1")),
     ("net/core/netdev_max_backlog", D("1000")),
     ("net/core/optmem_max", D("131072")),
     ("net/core/rmem_default", D("212992")),

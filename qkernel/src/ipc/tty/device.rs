@@ -11,7 +11,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device_parts};
 use crate::fs::{FileOps, OpenFile, special};
 use crate::io::IoBuffer;
-use crate::task::{self, Thread};
+use crate::task::{self, Process, Thread};
 use crate::wait::{PollMask, WaitQueue};
 
 /// Major number of /dev/tty, /dev/console and /dev/ptmx.
@@ -26,6 +26,15 @@ pub fn init() {
     special::register_char(TTY_MAJOR, Some(1), open_console);
     special::register_char(TTY_MAJOR, Some(2), open_ptmx);
     special::register_char(SLAVE_MAJOR, None, open_slave);
+    special::register_terminal(terminal);
+}
+
+fn terminal(process: &Arc<Process>) -> Option<(u64, i32)> {
+    let tty = jobs::controlling(process).ok()?;
+    let (_, foreground) = tty.owners();
+    // As the kernel's own numbers are encoded: the minor's lower 8 bits, the major, the minor's rest.
+    let (major, minor) = (u64::from(SLAVE_MAJOR), u64::from(tty.number));
+    Some((minor & 0xff | major << 8 | (minor & !0xff) << 12, if foreground == 0 { -1 } else { foreground as i32 }))
 }
 
 fn open_current(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
