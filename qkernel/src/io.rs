@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use qlib::host::Segment;
-use qlib::{Gpa, Va};
+use qlib::{Gpa, PAGE_SIZE, Va};
 
 use crate::arch;
 use crate::errno::{Errno, Result};
@@ -47,6 +47,24 @@ impl<'a> IoBuffer<'a> {
     /// Over kernel memory on the heap that is written from.
     pub fn kernel_const(bytes: &'a [u8]) -> Self {
         IoBuffer { memory: Memory::KernelConst(bytes), done: 0, total: bytes.len() }
+    }
+
+    /// How many bytes from here on lie in one range and one page.
+    pub fn in_page(&self) -> usize {
+        match &self.memory {
+            Memory::User { ranges, .. } => Self::parts(ranges, self.done, PAGE_SIZE as usize)
+                .first()
+                .map_or(0, |(va, len)| (*len).min((PAGE_SIZE - va.page_offset()) as usize)),
+            _ => self.remaining().min(PAGE_SIZE as usize),
+        }
+    }
+
+    /// The same addresses in another address space.
+    pub fn in_space(mut self, other: Arc<AddressSpace>) -> Self {
+        if let Memory::User { space, .. } = &mut self.memory {
+            *space = other;
+        }
+        self
     }
 
     /// Bytes still to be transferred.

@@ -1,6 +1,9 @@
 // Address spaces: mmap in all its forms, protection, faults, remapping, advice, brk.
 #include "harness.h"
 
+#include <pthread.h>
+#include <sys/mount.h>
+
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -694,4 +697,131 @@ CASE(process_vm_readv_writev) {
     EQ(syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0), 1);
     OK(kill(pid, SIGCONT));
     expect_exit(pid, 0);
+}
+
+struct vector { void *base; size_t length; };
+
+static long vm_read(pid_t pid, void *to, const void *from, size_t length) {
+    struct vector local = {to, length}, remote = {(void *)from, length};
+    return syscall(SYS_process_vm_readv, pid, &local, 1, &remote, 1, 0);
+}
+
+static long vm_write(pid_t pid, void *to, const void *from, size_t length) {
+    struct vector local = {(void *)from, length}, remote = {to, length};
+    return syscall(SYS_process_vm_writev, pid, &local, 1, &remote, 1, 0);
+}
+
+CASE(process_vm_errors_and_parts) {
+    char *p = OK(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset(p, 'x', 2 * PAGE);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(munmap(p + PAGE, PAGE));
+        OK(raise(SIGSTOP));
+        for (;;) pause();
+    }
+    int status;
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    static char b[3 * PAGE];
+    ERR(vm_read(pid, b, p + PAGE, 10), EFAULT);
+    EQ(vm_read(pid, b, p + PAGE - 10, 20), 10);
+    EQ(vm_read(pid, b, p, 0), 0);
+    struct vector local[2] = {{b, 5}, {b + 100, 7}}, remote[2] = {{p, 3}, {p + 50, 9}};
+    EQ(syscall(SYS_process_vm_readv, pid, local, 2, remote, 2, 0), 12);
+    EQ(b[106], 'x');
+    ERR(syscall(SYS_process_vm_readv, pid, local, 1, remote, 1, 1), EINVAL);
+    ERR(syscall(SYS_process_vm_readv, pid, local, 2000, remote, 1, 0), EINVAL);
+    ERR(syscall(SYS_process_vm_readv, pid, (void *)8, 1, remote, 1, 0), EFAULT);
+    kill(pid, SIGKILL);
+    expect_killed(pid, SIGKILL);
+    ERR(vm_read(pid, b, p, 10), ESRCH);
+    EQ(vm_read(getpid(), b, p, 10), 10);
+}
+
+CASE(process_vm_needs_the_right_to_attach) {
+    if (getuid() != 0) skip_case("needs root");
+    static char here[8] = "parent";
+    pid_t parent = getpid(), pid = OK(fork());
+    if (pid == 0) {
+        char b[8];
+        OK(setgid(1000));
+        OK(setuid(1000));
+        ERR(vm_read(parent, b, here, 6), EPERM);
+        ERR(vm_write(parent, here, b, 6), EPERM);
+        // Changed ids made it undumpable: not even one like it may look into it.
+        pid_t other = OK(fork());
+        if (other == 0) {
+            ERR(vm_read(getppid(), b, here, 6), EPERM);
+            _exit(0);
+        }
+        expect_exit(other, 0);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+// All running threads of the other process see what was written when the call has returned, also where pages were shared
+// copy-on-write.
+CASE(process_vm_writev_reaches_running_threads) {
+    enum { THREADS = 3, ROUNDS = 50 };
+    volatile int *seen = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    volatile int *word = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    *word = 0;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        void *spin(void *at) {
+            for (;;) *(volatile int *)at = *word;
+            return NULL;
+        }
+        pthread_t t;
+        for (int i = 1; i < THREADS; i++) ZERO(pthread_create(&t, NULL, spin, (void *)&seen[i]));
+        seen[THREADS] = 1;
+        spin((void *)&seen[0]);
+    }
+    WAIT_UNTIL(seen[THREADS] == 1);
+    for (int value = 1; value <= ROUNDS; value++) {
+        EQ(vm_write(pid, (void *)word, &value, sizeof value), sizeof value);
+        for (int i = 0; i < THREADS; i++) {
+            while (seen[i] != value) sched_yield();
+        }
+    }
+    kill(pid, SIGKILL);
+    expect_killed(pid, SIGKILL);
+    EQ(*word, 0);
+}
+
+CASE(map_32bit_with_hints_and_limits) {
+    int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT;
+    char *a = OK(mmap(NULL, PAGE, prot, flags, -1, 0)), *b = OK(mmap(NULL, 16 << 20, prot, flags, -1, 0));
+    CHECK((uintptr_t)a >= 1ul << 30 && (uintptr_t)a + PAGE <= 1ul << 31);
+    CHECK((uintptr_t)b >= 1ul << 30 && (uintptr_t)b + (16 << 20) <= 1ul << 31);
+    memset(b, 1, 16 << 20);
+    ERR(mmap(NULL, 2ul << 30, prot, flags, -1, 0), ENOMEM);
+    // An exact address is an exact address.
+    char *high = OK(mmap(NULL, PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    CHECK((uintptr_t)high > 1ul << 32);
+    EQ((uintptr_t)OK(mmap(high, PAGE, prot, flags | MAP_FIXED, -1, 0)), (uintptr_t)high);
+}
+
+// With QUARK_NOEXEC set the scratch directory lies on a noexec mount already.
+CASE(nothing_on_a_noexec_mount_is_executable) {
+    if (!getenv("QUARK_NOEXEC")) {
+        if (getuid() != 0) skip_case("needs root");
+        if (unshare(CLONE_NEWNS) == 0) OK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+        OK(mkdir("m", 0755));
+        OK(mount("tmpfs", "m", "tmpfs", MS_NOEXEC, NULL));
+        OK(chdir("m"));
+    }
+    int fd = OK(open("f", O_RDWR | O_CREAT, 0755));
+    EQ(write(fd, "#!/bin/true\n", 12), 12);
+    int types[] = {MAP_PRIVATE, MAP_SHARED};
+    for (int i = 0; i < 2; i++) {
+        ERR(mmap(NULL, PAGE, PROT_READ | PROT_EXEC, types[i], fd, 0), EPERM);
+        char *p = OK(mmap(NULL, PAGE, PROT_READ, types[i], fd, 0));
+        EQ(p[0], '#');
+        ERR(mprotect(p, PAGE, PROT_READ | PROT_EXEC), EACCES);
+        EQ(p[1], '!');
+    }
+    OK(close(fd));
+    ERR(execl("./f", "f", NULL), EACCES);
 }

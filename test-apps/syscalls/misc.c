@@ -131,6 +131,15 @@ CASE(prctl_others) {
     OK(prctl(PR_SET_DUMPABLE, 0));
     EQ(prctl(PR_GET_DUMPABLE), 0);
     ERR(prctl(PR_SET_DUMPABLE, 5), EINVAL);
+    OK(prctl(PR_SET_DUMPABLE, 1));
+    OK(prctl(PR_SET_PDEATHSIG, SIGUSR1));
+    if (getuid() == 0) {
+        int signo;
+        OK(setresgid(-1, 5, -1));
+        EQ(prctl(PR_GET_DUMPABLE), 0);
+        OK(prctl(PR_GET_PDEATHSIG, &signo));
+        EQ(signo, 0);
+    }
     OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     EQ(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
     ERR(prctl(PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0), EINVAL);

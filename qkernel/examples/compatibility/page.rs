@@ -18,8 +18,11 @@ pub fn text() -> String {
          - {served} served, {blocking} of which may block\n\
          - {} not served: ENOSYS, as is every number that is not in the table\n\n\
          \"Served\" says that a function stands behind the number. It may still refuse a flag, an option or a whole\n\
-         feature with the errno that Linux has for it: `ptrace`, `process_vm_readv`, `process_vm_writev` and `kcmp` are\n\
-         served by a function that only refuses.\n\n\
+         feature with the errno that Linux has for it: `ptrace` and `kcmp` are served by a function that only refuses.\n\n\
+         `rseq` answers ENOSYS, as Linux without CONFIG_RSEQ does. A restartable sequence must be aborted when its thread\n\
+         is preempted or migrated. User threads are scheduled by the host, which would have to know of the registration:\n\
+         it would write to a page of the guest at each return to user code, and end the process when that page is not\n\
+         there, as it is not before its first touch and after each sleep.\n\n\
          | number | name | served | may block |\n|---:|---|---|---|\n",
         TABLE.len(),
         TABLE.len() - served,

@@ -5,6 +5,7 @@
 //! whoever takes something away waits first until no other thread has such an order out, and holds back new ones.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::AddressSpace;
@@ -24,12 +25,45 @@ impl AddressSpace {
         }
         self.freezers.fetch_add(1, Ordering::Relaxed);
         let frozen = Frozen { mm: self.clone() };
-        for other in table::threads() {
-            if other.tid() != thread.tid() && Arc::ptr_eq(&other.mm(), self) {
+        for other in self.threads() {
+            if other.tid() != thread.tid() {
                 other.user.mapped().await;
             }
         }
         Some(frozen)
+    }
+
+    /// Takes all threads of a space of another process out of user mode, and keeps them out while the result lives.
+    pub async fn halt(self: &Arc<Self>, thread: &Thread) -> Frozen {
+        self.freezers.fetch_add(1, Ordering::Relaxed);
+        let frozen = Frozen { mm: self.clone() };
+        for other in self.threads() {
+            if other.tid() == thread.tid() {
+                continue;
+            }
+            other.user.mapped().await;
+            while other.user.is_in_user_mode() {
+                other.user.interrupt();
+                other.user.leaves_user_mode().await;
+            }
+        }
+        frozen
+    }
+
+    /// Has a thread of a [halted](AddressSpace::halt) space carry out what the space has in store for the platform.
+    pub async fn carry_out_orders(self: &Arc<Self>) {
+        for thread in self.threads() {
+            // One that dies meanwhile leaves it to the next.
+            if !thread.user.is_dead() && thread.user.flush(self).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn threads(self: &Arc<Self>) -> Vec<Arc<Thread>> {
+        let mut threads = table::threads();
+        threads.retain(|thread| Arc::ptr_eq(&thread.mm(), self));
+        threads
     }
 
     /// Whether somebody holds it frozen.

@@ -16,11 +16,16 @@ use crate::hibernate::Usage;
 /// The most ranges an address space may have (the default of vm.max_map_count).
 const MAX_RANGES: usize = 65530;
 
+/// Where MAP_32BIT looks for room, as Linux does.
+const LOW: core::ops::Range<Va> = Va(0x4000_0000)..Va(0x8000_0000);
+
 /// Where mmap(2) shall put a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At this address if it is free, else anywhere.
     Hint(Va),
+    /// As Hint, but below 2 GiB (MAP_32BIT).
+    Low(Va),
     /// Exactly there; what is there goes.
     Fixed(Va),
     /// Exactly there, EEXIST if something is.
@@ -49,11 +54,15 @@ impl AddressSpace {
         let mut inner = self.lock();
         let (user_min, user_max) = (arch::boot().user_min, arch::boot().user_max);
         let start = match place {
-            Place::Hint(hint) => {
+            Place::Hint(hint) | Place::Low(hint) => {
+                let low = matches!(place, Place::Low(_));
                 let hint = hint.page_floor();
-                let fits = hint >= user_min && hint.checked_add(len).is_some_and(|end| end <= user_max);
+                let highest = if low { LOW.end } else { user_max };
+                let fits = hint >= user_min && hint.checked_add(len).is_some_and(|end| end <= highest);
                 if fits && inner.vmas.overlapping(hint, hint + len).is_empty() {
                     hint
+                } else if low {
+                    inner.vmas.find_gap(len, LOW.start, LOW.end, PAGE_SIZE).ok_or(Errno::ENOMEM)?
                 } else {
                     let top = inner.mmap_top;
                     // A large range may be backed by huge pages one day: keep it aligned for them.

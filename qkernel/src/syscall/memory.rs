@@ -6,10 +6,10 @@ use linux_raw_sys::general::{
     MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED,
     MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL,
     MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE,
-    MADV_WILLNEED, MADV_WIPEONFORK, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
-    MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE, MREMAP_DONTUNMAP,
-    MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS,
-    RLIMIT_DATA, RLIMIT_MEMLOCK,
+    MADV_WILLNEED, MADV_WIPEONFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN,
+    MAP_HUGETLB, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE,
+    MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP,
+    PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
 };
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
@@ -65,15 +65,21 @@ pub fn mmap(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64, flags: u32, 
         if (offset.checked_add(length).ok_or(Errno::EOVERFLOW)?) >> 63 != 0 {
             return Err(Errno::EOVERFLOW);
         }
+        if prot.contains(Prot::EXEC) && fs::open::is_noexec(&file) {
+            return Err(Errno::EPERM);
+        }
         let mapping = file.ops.mapping(&file, shared && file.is_writable())?;
         let max_prot = if may_write { Prot::all() } else { Prot::READ | Prot::EXEC };
         let backing = FileMapping { mapping, file: Some(file), first_page: offset >> PAGE_SHIFT };
         Vma::of_file(prot, max_prot, vma_flags, backing)
     };
+    let low = flags & MAP_32BIT != 0;
     let place = if flags & MAP_FIXED_NOREPLACE != 0 {
         Place::FixedNoReplace(addr)
     } else if flags & MAP_FIXED != 0 {
         Place::Fixed(addr)
+    } else if low {
+        Place::Low(addr)
     } else {
         Place::Hint(addr)
     };
@@ -97,7 +103,17 @@ pub fn mprotect(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64) -> Resul
         return Err(Errno::EINVAL);
     }
     let grows_down = prot & u64::from(PROT_GROWSDOWN) != 0;
-    thread.mm().protect(addr, length, prot_from(prot & !u64::from(PROT_GROWSDOWN))?, grows_down).map(|()| 0)
+    let prot = prot_from(prot & !u64::from(PROT_GROWSDOWN))?;
+    let mm = thread.mm();
+    if prot.contains(Prot::EXEC) {
+        // Only here: mostly nobody asks, and it is a question to the host.
+        let files = mm.parts(addr, length)?.0.into_iter().filter(|p| !p.prot.contains(Prot::EXEC));
+        let mut files = files.filter_map(|part| part.backing?.file);
+        if files.any(|file| fs::open::is_noexec(&file)) {
+            return Err(Errno::EACCES);
+        }
+    }
+    mm.protect(addr, length, prot, grows_down).map(|()| 0)
 }
 
 /// brk(2).

@@ -158,7 +158,7 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, _nstype: u32) -> Result<usize> {
     Err(Errno::EPERM)
 }
 
-/// ptrace(2), kcmp(2), process_vm_readv(2), process_vm_writev(2): nobody has the right to look into another process.
+/// ptrace(2), kcmp(2): nobody has the right to.
 pub fn refuse(_thread: &Arc<Thread>) -> Result<usize> {
     Err(Errno::EPERM)
 }

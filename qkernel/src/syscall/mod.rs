@@ -26,6 +26,7 @@ pub mod open;
 pub mod pipe;
 pub mod poll;
 pub mod prctl;
+pub mod process_vm;
 pub mod rlimit;
 pub mod rw;
 pub mod sched;

@@ -367,8 +367,8 @@ table! {
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
     308 setns => plain misc::setns (fd, nstype);
     309 getcpu => plain sysinfo::getcpu (cpu, node);
-    310 process_vm_readv => plain misc::refuse ();
-    311 process_vm_writev => plain misc::refuse ();
+    310 process_vm_readv => r#async process_vm::process_vm_readv (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
+    311 process_vm_writev => r#async process_vm::process_vm_writev (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
     312 kcmp => plain misc::refuse ();
     313 finit_module => none ();
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);

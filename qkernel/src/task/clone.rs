@@ -241,8 +241,6 @@ fn inherit_rare(thread: &Thread, args: &CloneArgs) -> Rare {
     Rare {
         name: rare.name.clone(),
         clear_child_tid: if args.has(CLONE_CHILD_CLEARTID) { args.child_tid } else { Va(0) },
-        // As on Linux, a registration for restartable sequences survives fork(2) and not CLONE_VM.
-        rseq: rare.rseq.filter(|_| !args.has(CLONE_VM)),
         timer_slack_ns: rare.timer_slack_ns,
         nice: if resets { rare.nice.max(0) } else { rare.nice },
         policy: if resets { (0, 0) } else { rare.policy },

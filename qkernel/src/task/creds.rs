@@ -1,6 +1,13 @@
 //! Credentials: user and group ids, capabilities (credentials(7), capabilities(7)).
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+
+use super::Thread;
+use crate::errno::{Errno, Result};
+
+/// CAP_SYS_PTRACE (capabilities(7)).
+const CAP_SYS_PTRACE: u32 = 19;
 
 /// The credentials of a thread. Immutable: a change makes a new value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +37,12 @@ impl Creds {
     /// Whether capability number `cap` is effective.
     pub fn has_cap(&self, cap: u32) -> bool {
         cap < 64 && self.cap_effective >> cap & 1 != 0
+    }
+
+    /// Whether it gives the same effective ids as `old`, and no capability that `old` lacks.
+    pub fn is_within(&self, old: &Creds) -> bool {
+        (self.euid, self.egid, self.fsuid, self.fsgid) == (old.euid, old.egid, old.fsuid, old.fsgid)
+            && self.cap_permitted & !old.cap_permitted == 0
     }
 
     /// Whether `gid` is the file-system group or among the further groups.
@@ -70,6 +83,23 @@ impl Creds {
 const SECBIT_NO_SETUID_FIXUP: u32 = 1 << 2;
 /// CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE.
 const FS_CAPS: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 27 | 1 << 32;
+
+/// EPERM unless `thread` may attach to `other` by its real ids (ptrace(2), "Ptrace access mode checking",
+/// PTRACE_MODE_ATTACH_REALCREDS).
+pub fn check_attach(thread: &Thread, other: &Thread) -> Result {
+    /// SUID_DUMP_USER of prctl(2)'s PR_SET_DUMPABLE.
+    const DUMPABLE: u32 = 1;
+    if Arc::ptr_eq(&thread.process, &other.process) {
+        return Ok(());
+    }
+    let (own, its) = (thread.creds(), other.creds());
+    let dumpable = other.process.traits.lock().dumpable;
+    let alike = [its.uid, its.euid, its.suid].iter().all(|id| *id == own.uid)
+        && [its.gid, its.egid, its.sgid].iter().all(|id| *id == own.gid)
+        && its.cap_permitted & !own.cap_permitted == 0
+        && dumpable == DUMPABLE;
+    if alike || own.has_cap(CAP_SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
+}
 
 #[cfg(test)]
 mod tests {

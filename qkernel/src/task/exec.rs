@@ -287,7 +287,6 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     thread.process.links.lock().has_execed = true;
     let vfork_parent = {
         let mut rare = thread.rare.lock();
-        rare.rseq = None;
         rare.vfork_parent.take()
     };
     if let Some(parent) = vfork_parent {
@@ -295,10 +294,12 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     }
 }
 
-/// Makes a loaded program the thread's own: image, name and registers.
+/// Makes a loaded program the thread's own, which has its credentials: image, name and registers.
 pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
     drop(old);
+    let creds = thread.creds();
+    thread.process.traits.lock().dumpable = u32::from((creds.uid, creds.gid) == (creds.euid, creds.egid));
     thread.rare.lock().name = loaded.name;
     thread.user.set_registers(&loaded.regs);
 }

@@ -77,8 +77,6 @@ pub struct Rare {
     pub clear_child_tid: Va,
     /// get_robust_list(2): head and length.
     pub robust_list: (Va, usize),
-    /// rseq(2): address, length and signature.
-    pub rseq: Option<(Va, u32, u32)>,
     /// vfork(2): the parent's thread, which waits until this is taken out (and set): at exec, or at the end.
     pub vfork_parent: Option<Arc<Signal>>,
     /// PR_SET_PDEATHSIG.
@@ -189,7 +187,13 @@ impl Thread {
 
     /// Replaces its credentials.
     pub fn set_creds(&self, creds: Creds) {
-        *self.creds.lock() = Arc::new(creds);
+        let new = Arc::new(creds);
+        let old = core::mem::replace(&mut *self.creds.lock(), new.clone());
+        // Who gets other rights may hold secrets from before (prctl(2), PR_SET_DUMPABLE and PR_SET_PDEATHSIG).
+        if !new.is_within(&old) {
+            self.process.traits.lock().dumpable = 0;
+            self.rare.lock().parent_death_signal = 0;
+        }
     }
 
     /// What wakes it from [`crate::wait::block_on`].

@@ -310,6 +310,7 @@ impl UserThread {
 
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the creator of exist afterwards.
     pub async fn hold(&self, mm: &AddressSpace) -> Result {
+        self.settled().await;
         let (orders, limbo) = mm.take_orders();
         self.resume_with(Go::Hold, &orders, limbo);
         self.wait_stopped(false).await

@@ -1,4 +1,4 @@
-use linux_raw_sys::net::{MSG_PEEK, MSG_TRUNC, SOCK_SEQPACKET};
+use linux_raw_sys::net::{MSG_PEEK, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET};
 
 use super::options::QUEUE_BYTES;
 use super::*;

@@ -1,0 +1,103 @@
+//! Copying between the caller's memory and that of another process: process_vm_readv(2), process_vm_writev(2).
+
+use alloc::sync::Arc;
+
+use qlib::Va;
+
+use super::rw::vectored;
+use crate::errno::{Errno, Result};
+use crate::io::IoBuffer;
+use crate::mm::AddressSpace;
+use crate::task::{Process, Thread, creds, table};
+
+/// The process that `pid` (also a thread's id) names, and its memory, if `thread` may look into it: ESRCH, EPERM.
+fn target(thread: &Thread, pid: i32) -> Result<(Arc<Process>, Arc<AddressSpace>)> {
+    let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
+    creds::check_attach(thread, &found)?;
+    let mm = found.mm();
+    Ok((found.process.clone(), mm))
+}
+
+fn copy(from: &mut IoBuffer<'_>, to: &mut IoBuffer<'_>) -> Result<usize> {
+    let before = to.done();
+    while from.remaining() > 0 && to.remaining() > 0 {
+        // Page by page, so that what was copied before a hole counts.
+        let wanted = from.in_page().min(to.in_page());
+        let moved = from.take_vec(wanted).and_then(|bytes| {
+            let stored = to.put(&bytes)?;
+            Ok(stored.min(bytes.len()))
+        });
+        match moved {
+            Ok(moved) if moved == wanted => {}
+            Err(error) if to.done() == before => return Err(error),
+            _ => break,
+        }
+    }
+    Ok(to.done() - before)
+}
+
+/// process_vm_readv(2).
+pub async fn process_vm_readv(
+    thread: &Arc<Thread>,
+    pid: i32,
+    local: Va,
+    local_count: usize,
+    remote: Va,
+    remote_count: usize,
+    flags: u64,
+) -> Result<usize> {
+    let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
+    if local.remaining() == 0 || remote.remaining() == 0 {
+        return Ok(0);
+    }
+    let (_, mm) = target(thread, pid)?;
+    copy(&mut remote.in_space(mm), &mut local)
+}
+
+/// process_vm_writev(2). What is written is seen by all threads of the other process when the call returns.
+pub async fn process_vm_writev(
+    thread: &Arc<Thread>,
+    pid: i32,
+    local: Va,
+    local_count: usize,
+    remote: Va,
+    remote_count: usize,
+    flags: u64,
+) -> Result<usize> {
+    let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
+    if local.remaining() == 0 || remote.remaining() == 0 {
+        return Ok(0);
+    }
+    let (_, mm) = target(thread, pid)?;
+    if Arc::ptr_eq(&mm, &thread.mm()) {
+        return copy(&mut local, &mut remote.in_space(mm));
+    }
+    let halted = mm.halt(thread).await;
+    // Meanwhile it may have ended, or execute a program that the caller has no right to.
+    let (_, same) = target(thread, pid)?;
+    if !Arc::ptr_eq(&mm, &same) {
+        return Err(Errno::ESRCH);
+    }
+    let result = copy(&mut local, &mut remote.in_space(mm.clone()));
+    mm.carry_out_orders().await;
+    drop(halted);
+    result
+}
+
+fn buffers(
+    thread: &Arc<Thread>,
+    local: Va,
+    local_count: usize,
+    remote: Va,
+    remote_count: usize,
+    flags: u64,
+) -> Result<(IoBuffer<'static>, IoBuffer<'static>)> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let local = vectored(thread, local, local_count)?;
+    if local.remaining() == 0 {
+        return Ok((local, IoBuffer::user(thread.mm(), alloc::vec::Vec::new())));
+    }
+    Ok((local, vectored(thread, remote, remote_count)?))
+}
