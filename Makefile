@@ -31,7 +31,16 @@ rootfs: setup ## Make the root file systems that tests, demo and benchmarks run 
 .PHONY: test
 test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
 	$(CARGO) test --workspace --locked --no-fail-fast
+	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
+
+.PHONY: test-loom
+test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
+	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom
+
+.PHONY: deny
+deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
+	$(CARGO) deny --locked check
 
 .PHONY: lint
 lint: setup ## Format and clippy, the kernel image included
