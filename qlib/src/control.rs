@@ -219,6 +219,8 @@ pub struct MemoryStats {
     pub swapped_stored: u64,
     /// Working set recorded.
     pub working_set: u64,
+    /// Private copies of text pages with patched call sites.
+    pub patched_text: u64,
     /// RAM the guest may use.
     pub ram: u64,
 }

@@ -47,6 +47,11 @@ pub struct BootInfo {
     pub hwcap: u64,
     /// AT_HWCAP2 of the host CPU.
     pub hwcap2: u64,
+    /// Where a patched call site of a user program jumps to, with the system call's number in %rax and the address of its
+    /// system-call instruction in %r11; 0: call sites are not to be patched. See [`may_be_fast`].
+    pub fast_entry: Va,
+    /// How often a call site must have been used before it is patched.
+    pub fast_after: u32,
     /// Bytes of the XSAVE area a signal frame must hold ([`PlatformOps::fpstate_read`] never gives more).
     pub fpstate_bytes: u64,
     /// Seed of the kernel's random generator, from the host's getrandom(2).
@@ -173,6 +178,9 @@ pub struct Trap {
     pub si_code: i32,
     /// For [`TRAP_STOPPED`]: 1 if a system call is still unanswered.
     pub in_syscall: u32,
+    /// For [`TRAP_SYSCALL`]: 1 if the program says so in memory that it shares with the platform, and may be lying: that the
+    /// thread has carried out its orders, and runs no user code, is not known.
+    pub unproven: u32,
     /// The token given to `thread_new`.
     pub token: u64,
     /// How many times [`PlatformOps::thread_resume`] had been called for this thread when it trapped. A [`TRAP_STOPPED`] that
@@ -231,6 +239,27 @@ pub const RESUME_GO: u32 = 3;
 pub const RESUME_HOLD: u32 = 4;
 /// The thread ends (its host task exits). No further trap comes.
 pub const RESUME_EXIT: u32 = 5;
+
+/// Whether a patched call site may hand over system call `nr` of x86-64 without a trap. Not those that need the thread's registers, end it, or
+/// change its mappings: for these the thread must be stopped anyway.
+pub const fn may_be_fast(nr: u64) -> bool {
+    // mmap mprotect munmap brk rt_sigreturn mremap msync..dontneed clone fork vfork execve exit arch_prctl exit_group remap_file_pages
+    // execveat pkey_mprotect rseq clone3
+    !matches!(nr, 9..=12 | 15 | 25 | 28 | 56..=60 | 158 | 216 | 231 | 322 | 329 | 334 | 435) && nr < 512
+}
+
+/// [`may_be_fast`] as a bitmap of `WORDS` words.
+pub const fn fast_calls<const WORDS: usize>() -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let mut nr = 0;
+    while nr < 64 * WORDS as u64 {
+        if may_be_fast(nr) {
+            words[(nr / 64) as usize] |= 1 << (nr % 64);
+        }
+        nr += 1;
+    }
+    words
+}
 
 /// How a trapped thread goes on.
 #[repr(C)]

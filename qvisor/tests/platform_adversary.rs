@@ -209,7 +209,7 @@ fn attack_all(mock: &Mock) {
             assert_eq!(end, End::Exit(0), "{name}");
         }
     }
-    for nr in [39, 1000, 11, 0x5155_4b01] {
+    for nr in [39, 1000, 11, 0x5155_4b01, 0x5155_4b02] {
         let mut arrived = 0;
         for site in 0.. {
             let (end, calls) = attack(&format!("{nr}:{site}"));

@@ -1,7 +1,7 @@
 //! System-call tests: C programs that must pass on Linux itself before they may judge the sandbox.
 //!
-//! Each program of `test-apps/syscalls` is a family of small cases. It runs once natively and once under `quark do`, and
-//! each case becomes two tests here, `native::FAMILY::CASE` and `quark::FAMILY::CASE`. What quark does not pass yet stands
+//! Each program of `test-apps/syscalls` is a family of small cases. It runs natively, under `quark do`, and once more with every
+//! call site patched, and each case becomes three tests here, `native::FAMILY::CASE`, `quark::…` and `fast::…`. What quark does not pass yet stands
 //! in `test-apps/syscalls/expected-failures.csv` with its reason; a case listed there that passes is a failure too.
 //!
 //! Environment: `QUARK_SANDBOX_TESTS=0` leaves the sandbox half out; `QUARK_BIN` and `QUARK_PLATFORM` as in `support`.
@@ -26,6 +26,8 @@ const CASE_LIMIT_S: &str = "60";
 enum Mode {
     Native,
     Quark,
+    /// Under `quark --fast-calls eager`: every call that can be fast is.
+    Fast,
 }
 
 /// What a program said of one case.
@@ -51,6 +53,11 @@ impl Family {
                 Mode::Quark => {
                     let mut c = support::quark();
                     c.args(["do", "--"]).arg(&self.program);
+                    c
+                }
+                Mode::Fast => {
+                    let mut c = support::quark();
+                    c.args(["--fast-calls", "eager", "do", "--"]).arg(&self.program);
                     c
                 }
             };
@@ -137,18 +144,21 @@ fn main() {
     for program in programs {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let family = |mode| Arc::new(Family { program: program.clone(), mode, results: OnceLock::new() });
-        let (native, quark) = (family(Mode::Native), family(Mode::Quark));
+        let native = family(Mode::Native);
+        let inside = [("quark", family(Mode::Quark)), ("fast", family(Mode::Fast))];
         for case in cases(&program) {
             let known = expected.remove(&format!("{name}/{case}"));
             let (n, c) = (native.clone(), case.clone());
             trials.push(Trial::test(format!("native::{name}::{case}"), move || judge_native(n.verdict(&c))));
-            let (n, q, c) = (native.clone(), quark.clone(), case.clone());
-            trials.push(
-                Trial::test(format!("quark::{name}::{case}"), move || {
-                    judge_quark(&n.verdict(&c), q.verdict(&c), known.as_deref())
-                })
-                .with_ignored_flag(!sandbox),
-            );
+            for (way, quark) in &inside {
+                let (n, q, c, known) = (native.clone(), quark.clone(), case.clone(), known.clone());
+                trials.push(
+                    Trial::test(format!("{way}::{name}::{case}"), move || {
+                        judge_quark(&n.verdict(&c), q.verdict(&c), known.as_deref())
+                    })
+                    .with_ignored_flag(!sandbox),
+                );
+            }
         }
     }
     trials.push(Trial::test("expected_failures_name_real_cases", move || match expected.keys().next() {

@@ -57,6 +57,7 @@ pub fn collect() -> Stats {
             swapped_raw: (slots::used() + store[2]) * PAGE_SIZE,
             swapped_stored: store[1] + store[3],
             working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
+            patched_text: mm::patch::patched_pages() * PAGE_SIZE,
             ram: arch::boot().ram_bytes,
         },
         counts: CountStats {

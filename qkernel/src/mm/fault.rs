@@ -149,7 +149,7 @@ impl Inner {
     }
 
     /// Replaces a present entry. What the platform may show of the old one is replaced too, and only then freed.
-    fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
+    pub(super) fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
         let shown = old.has(PteFlags::ACCESSED);
         self.set(va, new)?;
         let frame = counted_frame(old).filter(|frame| *frame != new.gpa());

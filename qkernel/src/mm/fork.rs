@@ -21,6 +21,7 @@ impl AddressSpace {
         let mut copy = child.lock();
         copy.brk = inner.brk;
         copy.mmap_top = inner.mmap_top;
+        copy.patches = inner.patches.clone();
         let vmas: Vec<Vma> = inner.vmas.iter().cloned().collect();
         for vma in vmas {
             if vma.flags.contains(VmaFlags::DONT_FORK) {
@@ -59,6 +60,10 @@ impl AddressSpace {
                     return Err(Errno::ENOMEM);
                 }
             }
+        }
+        let without = |vma: &&Vma| vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK);
+        for vma in inner.vmas.iter().filter(without) {
+            copy.unpatch(vma.start..vma.end);
         }
         drop(copy);
         drop(inner);

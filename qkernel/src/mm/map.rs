@@ -267,6 +267,7 @@ impl AddressSpace {
             return Ok(target);
         }
         let mut inner = self.lock();
+        inner.unpatch(start..whole_end);
         let moved_end = whole_end.min(start + new_len);
         let mut entries: Vec<(Va, Pte)> = Vec::new();
         let mut shown = false;
@@ -385,6 +386,9 @@ impl Inner {
     }
 
     fn protect_part(&mut self, part: &Vma, prot: Prot) {
+        if prot.contains(Prot::WRITE) || part.flags.contains(VmaFlags::PADS) {
+            self.unpatch(part.start..part.end);
+        }
         self.vmas.update(part.start, part.end, |vma| vma.prot = prot);
         let mut changed = part.clone();
         changed.prot = prot;

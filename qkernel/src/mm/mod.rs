@@ -9,6 +9,7 @@ pub mod frames;
 pub mod freeze;
 pub mod map;
 pub mod orders;
+pub mod patch;
 pub mod space;
 pub mod swap;
 pub mod user;

@@ -9,6 +9,7 @@ use qlib::platform::Order;
 use qlib::{Gpa, Va};
 
 use super::frames::{self, Table};
+use super::patch::Patches;
 use super::vma::VmaSet;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
@@ -50,6 +51,8 @@ pub(super) struct Inner {
     pub brk: (Va, Va),
     /// Where the search for a gap for mmap(2) begins.
     pub mmap_top: Va,
+    /// Patched call sites.
+    pub patches: Patches,
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle.
@@ -202,6 +205,7 @@ impl Inner {
             graveyard: Vec::new(),
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
+            patches: Patches::default(),
         })
     }
 }

@@ -41,6 +41,8 @@ bitflags! {
         const LOCKED = 64;
         /// MAP_NORESERVE.
         const NO_RESERVE = 128;
+        /// Pads of patched call sites (see [`super::patch`]).
+        const PADS = 256;
     }
 }
 

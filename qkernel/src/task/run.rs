@@ -43,7 +43,11 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
         let call = match trap.kind {
             TRAP_SYSCALL => {
                 thread.count_syscall();
-                Some((trap.nr, serve(thread, &trap).await))
+                let result = serve(thread, &trap).await;
+                if trap.unproven == 0 && !matches!(result, Err(REGISTERS_REPLACED)) {
+                    mm::patch::consider(thread, trap.nr, Va(trap.ip)).await;
+                }
+                Some((trap.nr, result))
             }
             TRAP_FAULT => {
                 fault(thread, &trap).await;

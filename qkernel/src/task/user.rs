@@ -135,11 +135,12 @@ impl UserThread {
                 wakers.into_iter().for_each(Waker::wake);
                 return;
             }
-            state.mapping = false;
+            let proven = trap.unproven == 0;
+            state.mapping &= !proven;
             let in_syscall = matches!(state.place, Place::Syscall)
                 || matches!(state.place, Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true });
             state.traps += 1;
-            let limbo = core::mem::take(&mut state.limbo);
+            let limbo = if proven { core::mem::take(&mut state.limbo) } else { Vec::new() };
             let mut wakers = core::mem::take(&mut state.watchers);
             match trap.kind {
                 TRAP_SYSCALL => state.place = Place::Syscall,
@@ -233,7 +234,8 @@ impl UserThread {
             if !state.mapping || state.place == Place::Dead {
                 return Poll::Ready(());
             }
-            if state.place == Place::User {
+            // A thread that waits in a system call has proved nothing if it was a fast one.
+            if matches!(state.place, Place::User | Place::Syscall) {
                 state.ask_to_stop();
             }
             state.watchers.push(cx.waker().clone());

@@ -19,6 +19,7 @@ use super::cli::Platform;
 use super::log;
 use super::mounts::Mount;
 use super::{hooks, network, wire};
+use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::sandbox::{Sandbox, SandboxConfig};
 
 /// All that a sandbox process is told.
@@ -30,6 +31,8 @@ pub struct Setup {
     pub log: (Option<PathBuf>, log::Format, bool),
     /// `--platform`.
     pub platform: Platform,
+    /// `--fast-calls`.
+    pub fast_calls: FastCalls,
     /// The root file system.
     pub root: PathBuf,
     /// It may not be written.
@@ -238,6 +241,7 @@ impl Boot {
             stdio: stdio.map(Some),
             control: Some(listener.into()),
             store: None,
+            process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
             container,
         };
         let sandbox = Sandbox::boot(config)?;

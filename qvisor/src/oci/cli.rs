@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::log::Format as LogFormat;
+use crate::platform::process::FastCalls;
 
 /// An OCI container runtime in which every container has its own guest kernel, and idle ones hibernate.
 #[derive(Debug, Parser)]
@@ -43,6 +44,9 @@ pub struct Global {
     /// How guest code runs.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
+    /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub fast_calls: FastCalls,
 }
 
 /// How guest code runs.

@@ -232,6 +232,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
             global.debug,
         ),
         platform: global.platform,
+        fast_calls: global.fast_calls,
         root: bundle.rootfs.clone(),
         root_readonly: spec.root().as_ref().and_then(oci_spec::runtime::Root::readonly).unwrap_or(false),
         root_overlay: request.overlay,

@@ -50,6 +50,9 @@ pub fn findings() -> Vec<Finding> {
     let effect =
         if sync { "a call and its answer stay on one core" } else { "older than 6.6: calls cost up to ten times more" };
     add("seccomp sync wake-up", sync, effect.into());
+    let why_not = super::process::why_not_fast(sync);
+    let effect = why_not.unwrap_or("rows of system calls from patched call sites need not enter the host");
+    add("fast calls", why_not.is_none(), effect.into());
     let ends = (major, minor) >= (6, 11);
     let effect =
         if ends { "receivers learn of a stub's end" } else { "older than 6.11: receivers poll before each call" };

@@ -51,6 +51,8 @@ pub struct SandboxConfig {
     /// The directory in which the swap store keeps its nameless files, and how many bytes they may take. By default
     /// /var/tmp, which is on a disk, and twice the RAM.
     pub store: Option<(OwnedFd, u64)>,
+    /// How the process platform works.
+    pub process: ProcessConfig,
     /// What the container looks like. `root` is ignored; `host` of a mount is an index into `mounts`.
     pub container: ContainerSpec,
 }
@@ -141,7 +143,7 @@ impl Sandbox {
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         // It forks, so it comes before any thread.
-        let platform = ProcessPlatform::new(memory.clone(), ProcessConfig::default()).map_err(BootError::Platform)?;
+        let platform = ProcessPlatform::new(memory.clone(), config.process).map_err(BootError::Platform)?;
         let mut operations = ops::operations();
         platform.fill_ops(&mut operations);
 
@@ -161,7 +163,9 @@ impl Sandbox {
             user_max: platform.user_max(),
             vdso: platform.vdso(),
             hwcap: rustix::param::linux_hwcap().0 as u64,
-            hwcap2: rustix::param::linux_hwcap().1 as u64,
+            hwcap2: platform.hwcap2(),
+            fast_entry: platform.fast_entry(),
+            fast_after: platform.fast_after(),
             fpstate_bytes: platform.fpstate_bytes(),
             seed: seed().map_err(refused("get random bytes"))?,
             ops: operations,
@@ -285,6 +289,7 @@ pub fn run_simple(
         stdio: [dup(rustix::stdio::stdin()), dup(rustix::stdio::stdout()), dup(rustix::stdio::stderr())],
         control: None,
         store: None,
+        process: ProcessConfig::default(),
         container,
     };
     let mut sandbox = Sandbox::boot(config)?;

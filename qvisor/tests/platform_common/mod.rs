@@ -12,7 +12,7 @@ use std::time::Duration;
 use qlib::platform::*;
 use qlib::{Gpa, Va};
 use qvisor::platform::GuestPhys;
-use qvisor::platform::process::{ProcessConfig, ProcessPlatform};
+use qvisor::platform::process::{FastCalls, ProcessConfig, ProcessPlatform};
 
 pub const RAM_BYTES: u64 = 64 << 20;
 pub const CODE: u64 = 0x40_0000;
@@ -20,8 +20,13 @@ pub const DATA: u64 = 0x50_0000;
 pub const STACK_TOP: u64 = 0x61_0000;
 
 /// What a host with Linux 5.15 offers.
-pub const OLDEST: ProcessConfig =
-    ProcessConfig { sync_wake_up: false, wait_killable: false, receive_ends: false, stack_bytes: 256 << 10 };
+pub const OLDEST: ProcessConfig = ProcessConfig {
+    sync_wake_up: false,
+    wait_killable: false,
+    receive_ends: false,
+    stack_bytes: 256 << 10,
+    fast_calls: FastCalls::Off,
+};
 
 /// Guest RAM.
 pub struct Ram(pub Arc<OwnedFd>);

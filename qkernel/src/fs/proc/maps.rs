@@ -32,6 +32,7 @@ fn line(out: &mut Vec<u8>, vma: &Vma, reader: &Arc<Thread>) {
             }
         }
         None if vma.flags.contains(VmaFlags::STACK) => path.extend_from_slice(b"[stack]"),
+        None if vma.flags.contains(VmaFlags::PADS) => path.extend_from_slice(b"[calls]"),
         None if vma.flags.contains(VmaFlags::HEAP) => path.extend_from_slice(b"[heap]"),
         None => {}
     }

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 
 use super::layout::*;
 
@@ -11,6 +12,7 @@ use super::layout::*;
 #[derive(Debug)]
 pub struct Area {
     start: *mut u8,
+    gs_address: u64,
 }
 
 // SAFETY: the mapping belongs to this value; all access to its bytes goes through volatile or byte-wise copies, and races with the
@@ -20,8 +22,9 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Makes the memory for a new stub, and maps it.
-    pub fn new() -> io::Result<(Self, OwnedFd)> {
+    /// Makes the memory for a new stub, and maps it. `gs_address`: where the stub has it, if its threads shall find their slots by the GS
+    /// base; else 0.
+    pub fn new(gs_address: u64) -> io::Result<(Self, OwnedFd)> {
         let fd = super::sys::memfd(c"quark-threads", AREA_BYTES, false)?;
         // SAFETY: a new mapping at an address of the host's choice.
         let start = unsafe {
@@ -37,13 +40,26 @@ impl Area {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok((Self { start: start.cast() }, fd))
+        Ok((Self { start: start.cast(), gs_address }, fd))
     }
 
     fn at(&self, slot: u32, offset: u64, len: u64) -> *mut u8 {
         assert!(slot < MAX_SLOTS && offset <= SLOT_BYTES && len <= SLOT_BYTES - offset);
         // SAFETY: the assertion keeps the address inside the mapping.
         unsafe { self.start.add((u64::from(slot) * SLOT_BYTES + offset) as usize) }
+    }
+
+    /// The GS base of a thread whose program does not use it.
+    pub fn gs_base(&self, slot: u32) -> u64 {
+        if self.gs_address == 0 { 0 } else { self.gs_address + u64::from(slot) * SLOT_BYTES }
+    }
+
+    /// An aligned word of 32 bits that both sides change.
+    pub fn word(&self, slot: u32, offset: u64) -> &AtomicU32 {
+        let p = self.at(slot, offset, 4).cast::<u32>();
+        assert!(p.is_aligned());
+        // SAFETY: in bounds and aligned; the mapping lives as long as this value.
+        unsafe { AtomicU32::from_ptr(p) }
     }
 
     /// Reads an aligned word.

@@ -81,7 +81,27 @@ impl FrameAt {
 
     /// The registers of the interrupted code; the segment bases come from the slot's control page.
     pub fn regs(self, area: &Area) -> UserRegs {
-        self.load(area).regs(area.read_u64(self.slot, SLOT_FS), area.read_u64(self.slot, SLOT_GS))
+        self.regs_of(area, &self.load(area))
+    }
+
+    /// As [`Self::regs`], with the frame copied already.
+    pub fn regs_of(self, area: &Area, frame: &Frame) -> UserRegs {
+        let gs = area.read_u64(self.slot, SLOT_GS);
+        let shown = if gs == area.gs_base(self.slot) { 0 } else { gs };
+        frame.regs(area.read_u64(self.slot, SLOT_FS), shown)
+    }
+
+    /// Sets the GS base of the program. One that uses none has the slot's address there, for the fast call.
+    pub fn set_gs(self, area: &Area, gs_base: u64) {
+        let base = if gs_base == 0 { area.gs_base(self.slot) } else { canonical(gs_base) };
+        area.write_u64(self.slot, SLOT_GS, base);
+    }
+
+    /// Changes what the fast call had changed of the program's registers.
+    pub fn set_interrupted(self, area: &Area, regs: &UserRegs) {
+        self.set_rax(area, regs.rax);
+        self.set_rip(area, regs.rip);
+        self.put(area, RIP + 8, regs.rflags);
     }
 
     /// Sets %rax.
@@ -128,7 +148,7 @@ impl FrameAt {
         self.put(area, SS_SIZE, STACK_BYTES);
         self.put(area, SIGMASK, 0);
         area.write_u64(self.slot, SLOT_FS, canonical(regs.fs_base));
-        area.write_u64(self.slot, SLOT_GS, canonical(regs.gs_base));
+        self.set_gs(area, regs.gs_base);
     }
 
     /// The frame's pointer to the vector state, as an offset in the slot; `None` when it has none, `Some(Err)` when it

@@ -58,6 +58,36 @@ pub const ORDER_BYTES: u64 = 56;
 /// Orders handed over at once.
 pub const MAX_BATCH: usize = 64;
 
+// The fast call (see `super::fast`): one cache line that both sides write, one that only the stub thread writes.
+/// The arguments; the first word becomes the result.
+pub const FAST_ARGS: u64 = 3712;
+/// Address of the call site's system-call instruction.
+pub const FAST_IP: u64 = FAST_ARGS + 48;
+/// The number, 32 bits.
+pub const FAST_NR: u64 = FAST_ARGS + 56;
+/// Where the call stands: FAST_*, 32 bits.
+pub const FAST_STATE: u64 = FAST_ARGS + 60;
+/// The program's arithmetic flags.
+pub const FAST_FLAGS: u64 = FAST_ARGS + 64;
+/// Not 0: a receiver looks at this slot. 32 bits.
+pub const FAST_ON: u64 = FAST_ARGS + 72;
+/// Written by the stub thread: there is a call. A bit that no other state has, so the thread can withdraw it in one instruction.
+pub const FAST_REQUEST: u32 = 1;
+/// The receiver has taken it.
+pub const FAST_TAKEN: u32 = 2;
+/// It is answered.
+pub const FAST_DONE: u32 = 4;
+/// It will take its time: the thread shall wait with [`FAST_WAIT_NR`].
+pub const FAST_SLEEP: u32 = 6;
+/// How often the thread looks for an answer before it waits, some 20 µs.
+pub const FAST_SPINS: u32 = 500;
+/// Numbers of system calls below this may be fast.
+pub const FAST_CALLS: u64 = 512;
+/// All slots have the same address above this bit.
+pub const AREA_SHIFT: u32 = 27;
+const _: () = assert!(REGION_STEP.is_multiple_of(1 << AREA_SHIFT) && AREA_OFFSET + AREA_BYTES < 1 << AREA_SHIFT);
+const _: () = assert!(FAST_ARGS.is_multiple_of(64) && SLOT_ORDERS + ORDER_BYTES * MAX_BATCH as u64 <= FAST_ARGS);
+
 // The answer to a frame call: how many orders in the low 32 bits, and:
 /// Report again after the orders instead of returning to guest code.
 pub const GO_HOLD_BIT: u64 = 32;
@@ -66,7 +96,9 @@ pub const GO_BASES_BIT: u64 = 33;
 
 /// The number of the frame call. It has the x32 bit, so no Linux system call will ever have it.
 pub const FRAME_NR: u64 = 0x5155_4b01;
-// Its first argument: a signal number, or:
+/// The number of the call by which a thread waits for the answer to its fast call; x32 too.
+pub const FAST_WAIT_NR: u64 = 0x5155_4b02;
+// The frame call's first argument: a signal number, or:
 /// A new host thread has arrived in stub code.
 pub const REASON_START: u64 = 0x100;
 /// The orders of this batch are done.

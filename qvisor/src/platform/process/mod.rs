@@ -18,6 +18,7 @@ use qlib::platform::*;
 use tracing::error;
 
 mod area;
+mod fast;
 mod fpstate;
 mod frame;
 mod layout;
@@ -31,6 +32,7 @@ mod zygote;
 
 use super::GuestPhys;
 use area::Area;
+use fast::{Lookers, Row};
 use fpstate::FpFormat;
 use layout::*;
 use space::Space;
@@ -53,11 +55,31 @@ pub struct ProcessConfig {
     pub receive_ends: bool,
     /// Virtual size of a receiver's stack, in bytes.
     pub stack_bytes: usize,
+    /// Calls without entering the host.
+    pub fast_calls: FastCalls,
+}
+
+/// Whether call sites are patched, so that rows of system calls need not enter the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+pub enum FastCalls {
+    /// Those that are used much, where the host has processors to spare.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// All, at their first use, for tests.
+    Eager,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
-        Self { sync_wake_up: true, wait_killable: true, receive_ends: true, stack_bytes: 256 << 10 }
+        Self {
+            sync_wake_up: true,
+            wait_killable: true,
+            receive_ends: true,
+            stack_bytes: 256 << 10,
+            fast_calls: FastCalls::Auto,
+        }
     }
 }
 
@@ -73,6 +95,8 @@ pub(crate) struct Shared {
     receive_ends: bool,
     sync_wake_up: bool,
     stack_bytes: usize,
+    fast_calls: FastCalls,
+    lookers: Lookers,
     dispatch: OnceLock<Dispatch>,
     spaces: RwLock<HashMap<u32, Arc<Space>>>,
     last_space: AtomicU32,
@@ -104,6 +128,12 @@ impl ProcessPlatform {
             receive_ends: config.receive_ends && sys::host_release() >= (6, 11),
             sync_wake_up: config.sync_wake_up,
             stack_bytes: config.stack_bytes,
+            fast_calls: config.fast_calls,
+            lookers: Lookers::new(if why_not_fast(config.sync_wake_up).is_none() {
+                config.fast_calls
+            } else {
+                FastCalls::Off
+            }),
             dispatch: OnceLock::new(),
             spaces: RwLock::default(),
             last_space: AtomicU32::new(0),
@@ -151,6 +181,25 @@ impl ProcessPlatform {
     /// For [`BootInfo`].
     pub fn vdso(&self) -> Va {
         Va(self.0.zygote.vdso)
+    }
+
+    /// For [`BootInfo`]: without FSGSBASE, as the GS base of a thread may be the platform's.
+    pub fn hwcap2(&self) -> u64 {
+        // SAFETY: a plain query.
+        let host = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+        if self.0.lookers.possible() { host & !sys::HWCAP2_FSGSBASE } else { host }
+    }
+
+    /// For [`BootInfo`].
+    pub fn fast_entry(&self) -> Va {
+        Va(if self.0.lookers.possible() { self.0.zygote.addresses.fast.entry } else { 0 })
+    }
+
+    /// For [`BootInfo`].
+    pub fn fast_after(&self) -> u32 {
+        /// A patched page costs a copy of it: the site must have been used that often, in rows.
+        const OFTEN: u32 = 256;
+        if self.0.fast_calls == FastCalls::Eager { 1 } else { OFTEN }
     }
 
     /// For [`BootInfo`].
@@ -219,6 +268,20 @@ impl Drop for ProcessPlatform {
     }
 }
 
+/// Why this host's system calls cannot be fast; `None` if they can. `sync_wake_up`: as configured.
+pub fn why_not_fast(sync_wake_up: bool) -> Option<&'static str> {
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        Some("there is one processor")
+    } else if !fast::cpu_can() {
+        Some("the CPU lacks BMI2 or LAHF")
+    } else if !sync_wake_up || sys::host_release() < (6, 6) {
+        // Without it, stub and receiver are kept on one processor.
+        Some("Linux is older than 6.6")
+    } else {
+        None
+    }
+}
+
 impl Shared {
     fn user_max(&self) -> u64 {
         self.zygote.addresses.base
@@ -243,7 +306,7 @@ impl Shared {
     fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
         let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::ENOMEM);
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
-        let (area, fd) = Area::new().map_err(errno)?;
+        let (area, fd) = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();
@@ -299,14 +362,7 @@ impl Shared {
     /// The receiver of a space: from the making of its stub to its end.
     fn serve(&self, space: &Space, area: OwnedFd) {
         match self.start_stub(space, area) {
-            Ok(listener) => {
-                while let Received::Call(n) = listener.receive(!self.receive_ends) {
-                    let event = space.lock().notified(space, self, &n);
-                    if let Some(event) = event {
-                        self.deliver(&event);
-                    }
-                }
-            }
+            Ok(listener) => self.receive(space, &listener),
             Err(e) => {
                 let state = space.lock();
                 if !state.dropped {
@@ -346,6 +402,23 @@ impl Shared {
         self.deliver(&Event { kind: EVENT_SPACE_GONE, a: u64::from(space.id), ..Event::default() });
     }
 
+    /// Takes notifications until the stub is gone.
+    fn receive(&self, space: &Space, listener: &Listener) {
+        let mut row = Row::new(self.fast_calls == FastCalls::Eager);
+        while let Received::Call(n) = listener.receive(!self.receive_ends) {
+            let Some(event) = space.lock().notified(space, self, &n) else { continue };
+            let call = event.trap.kind == TRAP_SYSCALL && may_be_fast(event.trap.nr);
+            if self.lookers.possible() && row.goes_on(Instant::now(), call) {
+                self.serve_slots(space, listener, &mut row, &event);
+            } else {
+                self.deliver(&event);
+                if call && space.lock().is_waiting(event.trap.token) {
+                    row.breaks();
+                }
+            }
+        }
+    }
+
     fn start_stub(&self, space: &Space, area: OwnedFd) -> Result<Arc<Listener>> {
         const PATIENCE: Duration = Duration::from_secs(10);
         let pid = self.zygote.make_stub(&area)?;
@@ -375,7 +448,7 @@ impl Shared {
             bail!("seccomp filter: {}", std::io::Error::from_raw_os_error(-report as i32));
         }
         let listener = Arc::new(Listener::from_fd(report as i32 - 1));
-        if self.sync_wake_up && listener.set_sync_wake_up() {
+        if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
         } else {
             // A wake-up that crosses cores costs ten times as much as all the rest.

@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::Shared;
 use super::area::Area;
+use super::fast;
 use super::frame::FrameAt;
 use super::layout::*;
 use super::sys::{self, Listener, Notification};
@@ -155,6 +156,7 @@ impl Space {
             Phase::Unborn | Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(plan))),
             Phase::Parked(_) => state.execute(self, shared, number, plan),
             Phase::Call(id) => state.resume_call(self, shared, number, id, plan),
+            Phase::Fast => state.resume_fast(self, shared, number, plan),
             Phase::Orders(_) if thread.after == After::Stop => thread.pending = Some(Pending::Resume(Box::new(plan))),
             Phase::User | Phase::Orders(_) => warn!(space = self.id, number, "resume of a running thread"),
             Phase::Gone => {}
@@ -194,6 +196,11 @@ impl Space {
                 _ => thread.pending = Some(Pending::ReportStopped),
             },
             Phase::Call(id) => state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped),
+            Phase::Fast => {
+                kick(shared, self.id, pid, number, thread);
+                thread.phase = Phase::Kicked;
+                thread.pending = Some(Pending::ReportStopped);
+            }
         }
     }
 
@@ -207,6 +214,7 @@ impl Space {
             Phase::Gone => state.forget(number),
             Phase::Parked(_) => state.execute(self, shared, number, Plan::exit()),
             Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
+            Phase::Fast => state.resume_fast(self, shared, number, Plan::exit()),
             Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(Plan::exit()))),
             Phase::Orders(_) if thread.after == After::Stop => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
@@ -306,7 +314,7 @@ impl Space {
     }
 }
 
-fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
+pub(super) fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
     if let Some(pid) = pid
         && !thread.kick_out
         && thread.tid != 0
@@ -319,7 +327,7 @@ fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut
     }
 }
 
-fn trap(thread: &Thread, trap: Trap) -> Option<Event> {
+pub(super) fn trap(thread: &Thread, trap: Trap) -> Option<Event> {
     let trap = Trap { token: thread.token, resumes: thread.resumes, ..trap };
     Some(Event { kind: EVENT_TRAP, trap, ..Event::default() })
 }
@@ -362,6 +370,26 @@ impl State {
                 sys::kill(pid);
             }
         }
+    }
+
+    /// A thread by its number.
+    pub(super) fn thread(&self, number: u32) -> Option<&Thread> {
+        self.threads.get(&number)
+    }
+
+    /// A thread by its number.
+    pub(super) fn thread_mut(&mut self, number: u32) -> Option<&mut Thread> {
+        self.threads.get_mut(&number)
+    }
+
+    /// The number of a thread.
+    pub(super) fn find_thread(&self, is_it: impl Fn(&Thread) -> bool) -> Option<u32> {
+        self.threads.iter().find(|(_, t)| is_it(t)).map(|(number, _)| *number)
+    }
+
+    /// Whether it was killed.
+    pub(super) fn is_doomed(&self) -> bool {
+        self.doomed
     }
 
     fn forget(&mut self, number: u32) {
@@ -414,13 +442,15 @@ impl State {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let Some(call) = thread.call else { return };
         let torn = thread.kick_out && !shared.wait_killable;
-        if thread.clones.is_empty() && !torn {
-            let bases = plan.fs.is_some() || plan.gs.is_some();
-            if plan.kind == RESUME_RETURN && plan.orders.is_empty() && !bases {
-                thread.call = None;
-                thread.phase = Phase::User;
-                return self.answer(id, plan.value);
+        if thread.clones.is_empty() && !torn && plan.is_plain_answer() {
+            thread.call = None;
+            thread.phase = Phase::User;
+            if call.fast {
+                fast::answer_in_slot(space, thread.slot, plan.value);
             }
+            return self.answer(id, plan.value);
+        }
+        if thread.clones.is_empty() && !torn && !call.fast {
             if plan.kind == RESUME_EXIT && plan.orders.is_empty() && call.nr == libc::SYS_exit as u64 {
                 self.gone(number);
                 return self.let_continue(id);
@@ -477,7 +507,7 @@ impl State {
             thread.bases = true;
         }
         if let Some(gs) = plan.gs {
-            area.write_u64(thread.slot, SLOT_GS, super::frame::canonical(gs));
+            thread.frame.set_gs(area, gs);
             thread.bases = true;
         }
         thread.after = match plan.kind {
@@ -550,6 +580,7 @@ impl State {
         let nr = u64::from(n.data.nr as u32);
         let args = n.data.args;
         let frame_call = nr == FRAME_NR && ip == shared.zygote.addresses.frame_ip;
+        let wait = fast::is_wait(shared, nr, ip);
         let Some(number) = self.tids.get(&n.pid).copied() else {
             if frame_call && args[0] == REASON_START {
                 return self.started(space, shared, n);
@@ -561,18 +592,35 @@ impl State {
         thread.files.clear();
         match thread.phase {
             Phase::User if frame_call => self.frame_from_user(space, shared, number, n),
+            // Its answer came just before it asked to wait for it, or its kick comes just after.
+            Phase::User if wait && fast::is_answered(space, thread.slot) => {
+                self.answer(n.id, 0);
+                None
+            }
+            Phase::Kicked if wait => {
+                self.answer(n.id, 0);
+                None
+            }
+            Phase::Fast if wait => {
+                thread.phase = Phase::Call(n.id);
+                None
+            }
+            Phase::Call(_) if wait && thread.call.is_some_and(|c| c.fast) => {
+                thread.phase = Phase::Call(n.id);
+                None
+            }
             Phase::User => {
                 thread.phase = Phase::Call(n.id);
                 thread.stop_wanted = false;
-                let call = GuestCall { nr, args, ip };
+                let call = GuestCall { nr, args, ip, fast: false };
                 thread.call = Some(call);
                 trap(thread, Trap { kind: TRAP_SYSCALL, nr, args, ip, ..Trap::default() })
             }
-            Phase::Kicked | Phase::Call(_) if frame_call && args[0] == KICK as u64 => {
+            Phase::Kicked | Phase::Call(_) | Phase::Fast if frame_call && args[0] == KICK as u64 => {
                 self.kicked_frame(space, shared, number, n)
             }
             // A host that lets any stop or freeze tear a waiting call: the same call again.
-            Phase::Call(_) if thread.call == Some(GuestCall { nr, args, ip }) => {
+            Phase::Call(_) if thread.call == Some(GuestCall { nr, args, ip, fast: false }) => {
                 thread.phase = Phase::Call(n.id);
                 None
             }
@@ -639,6 +687,7 @@ impl State {
             Some(frame) => {
                 thread.frame = frame;
                 thread.phase = Phase::Parked(n.id);
+                self.settle_fast(space, shared, number, frame);
                 true
             }
             None => {
@@ -693,7 +742,7 @@ impl State {
         }
         thread.stop_wanted = false;
         let frame = thread.frame.load(&space.area);
-        let regs = frame.regs(space.area.read_u64(thread.slot, SLOT_FS), space.area.read_u64(thread.slot, SLOT_GS));
+        let regs = thread.frame.regs_of(&space.area, &frame);
         let cause = frame.cause();
         const PAGE_FAULT: u64 = 14;
         const FAULT_BITS: u64 = 1 | 2 | 4 | 16;

@@ -298,6 +298,81 @@ quark_stub_sigreturn_ip:
     mov ${REASON_START}, %edi
     jmp quark_stub_frame
 
+    # ---- the fast call: a patched call site comes here with the number in %rax and the address of its system-call
+    # instruction in %r11. Nothing may change but %rax, %rcx and %r11, not even the flags; nothing may be put on the stack.
+    # `super::fast` knows where in here a thread can be interrupted, by the labels.
+    .balign 64
+    .globl quark_stub_fast
+quark_stub_fast:
+    rdgsbase %rcx
+    rorx ${AREA_SHIFT}, %rcx, %rcx
+    mov %ecx, %ecx
+    .globl quark_stub_fast_base
+    .set quark_stub_fast_base, . + 3
+    lea -0x11111111(%rcx), %rcx     # - (area >> AREA_SHIFT)
+    jrcxz 13f
+    # the program uses the GS base for itself
+    jmp *%r11
+13: rdgsbase %rcx
+    mov %eax, {FAST_NR}(%rcx)
+    .globl quark_stub_fast_takes_rax
+quark_stub_fast_takes_rax:
+    lahf
+    seto %al
+    mov %eax, {FAST_FLAGS}(%rcx)
+    .globl quark_stub_fast_takes_flags
+quark_stub_fast_takes_flags:
+    cmpl $0, {FAST_ON}(%rcx)
+    je quark_stub_fast_slow
+    mov {FAST_NR}(%rcx), %eax
+    cmp ${FAST_CALLS}, %eax
+    jae quark_stub_fast_slow
+    bt %eax, quark_stub_fast_calls(%rip)
+    jnc quark_stub_fast_slow
+    mov %rdi, {FAST_ARGS} + 0(%rcx)
+    mov %rsi, {FAST_ARGS} + 8(%rcx)
+    mov %rdx, {FAST_ARGS} + 16(%rcx)
+    mov %r10, {FAST_ARGS} + 24(%rcx)
+    mov %r8, {FAST_ARGS} + 32(%rcx)
+    mov %r9, {FAST_ARGS} + 40(%rcx)
+    mov %r11, {FAST_IP}(%rcx)
+    movl ${FAST_REQUEST}, {FAST_STATE}(%rcx)
+    .globl quark_stub_fast_posted
+quark_stub_fast_posted:
+14: mov ${FAST_SPINS}, %eax
+15: cmpl ${FAST_DONE}, {FAST_STATE}(%rcx)
+    je 17f
+    cmpl ${FAST_SLEEP}, {FAST_STATE}(%rcx)
+    je 16f
+    pause
+    dec %eax
+    jnz 15b
+    # nobody took it: it becomes an ordinary call again
+    lock btrl ${FAST_REQUEST_BIT}, {FAST_STATE}(%rcx)
+    jc quark_stub_fast_slow
+16: mov ${FAST_WAIT_NR}, %eax
+    syscall
+    .globl quark_stub_fast_wait_ip
+quark_stub_fast_wait_ip:
+    rdgsbase %rcx
+    mov {FAST_IP}(%rcx), %r11
+    jmp 14b
+17: mov {FAST_FLAGS}(%rcx), %eax
+    add $0x7f, %al
+    sahf
+    mov {FAST_RET}(%rcx), %rax
+    lea 2(%r11), %rcx
+    jmp *%rcx
+    .globl quark_stub_fast_slow
+quark_stub_fast_slow:
+    mov {FAST_FLAGS}(%rcx), %eax
+    add $0x7f, %al
+    sahf
+    mov {FAST_NR}(%rcx), %eax
+    jmp *%r11
+    .globl quark_stub_fast_end
+quark_stub_fast_end:
+
     # ---- constants; those that depend on the region's address are filled in when the page is made
     .balign 8
     .globl quark_stub_action
@@ -333,6 +408,9 @@ quark_stub_filter:
     .globl quark_stub_program
 quark_stub_program:
     .fill 16, 8, 0
+    .globl quark_stub_fast_calls
+quark_stub_fast_calls:
+    .fill {FAST_CALLS} / 64, 8, 0
 quark_stub_name:
     .asciz "quark-stub"
     .balign 8
@@ -394,6 +472,21 @@ quark_stub_end:
     CTL_MOVES = const CTL_MOVES,
     CTL_MOVE_TABLE = const CTL_MOVE_TABLE,
     CTL_STEP = const CTL_STEP,
+    AREA_SHIFT = const AREA_SHIFT,
+    FAST_NR = const FAST_NR,
+    FAST_ARGS = const FAST_ARGS,
+    FAST_IP = const FAST_IP,
+    FAST_STATE = const FAST_STATE,
+    FAST_FLAGS = const FAST_FLAGS,
+    FAST_ON = const FAST_ON,
+    FAST_RET = const FAST_ARGS,
+    FAST_REQUEST = const FAST_REQUEST,
+    FAST_REQUEST_BIT = const FAST_REQUEST.trailing_zeros(),
+    FAST_DONE = const FAST_DONE,
+    FAST_SLEEP = const FAST_SLEEP,
+    FAST_SPINS = const FAST_SPINS,
+    FAST_WAIT_NR = const FAST_WAIT_NR,
+    FAST_CALLS = const FAST_CALLS,
     options(att_syntax),
 );
 
@@ -424,6 +517,15 @@ unsafe extern "C" {
     static quark_stub_filter_flags: u8;
     static quark_stub_filter: u8;
     static quark_stub_program: u8;
+    static quark_stub_fast: u8;
+    static quark_stub_fast_base: u8;
+    static quark_stub_fast_takes_rax: u8;
+    static quark_stub_fast_takes_flags: u8;
+    static quark_stub_fast_posted: u8;
+    static quark_stub_fast_wait_ip: u8;
+    static quark_stub_fast_slow: u8;
+    static quark_stub_fast_end: u8;
+    static quark_stub_fast_calls: u8;
 }
 
 /// Addresses in stub code that the sandbox must recognise.
@@ -437,6 +539,27 @@ pub struct StubAddresses {
     pub frame_ip: u64,
     /// After the instruction that carries out orders.
     pub order_ip: u64,
+    /// The code of the fast call.
+    pub fast: FastCode,
+}
+
+/// Where the code of the fast call (`quark_stub_fast`) is, and what its instructions have done by then.
+#[derive(Clone, Copy, Debug)]
+pub struct FastCode {
+    /// Where patched call sites jump to.
+    pub entry: u64,
+    /// Past this address %rax no longer holds the number.
+    pub takes_rax: u64,
+    /// Past this address the flags are no longer the program's.
+    pub takes_flags: u64,
+    /// From here on the call may have been seen.
+    pub posted: u64,
+    /// After the instruction that waits for the answer.
+    pub wait_ip: u64,
+    /// From here on it is certain that nobody has taken the call.
+    pub slow: u64,
+    /// Past its last instruction.
+    pub end: u64,
 }
 
 fn offset(symbol: *const u8) -> u64 {
@@ -487,14 +610,29 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64) -> (Vec<u8>, StubA
     let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
     put(offset(&raw const quark_stub_filter), program.len() as u64);
     put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));
+    for (i, word) in qlib::platform::fast_calls::<{ FAST_CALLS as usize / 64 }>().into_iter().enumerate() {
+        put(offset(&raw const quark_stub_fast_calls) + 8 * i as u64, word);
+    }
     for (i, instruction) in program.iter().enumerate() {
         put(offset(&raw const quark_stub_program) + 8 * i as u64, *instruction);
     }
+    let distance = (((base + AREA_OFFSET) >> AREA_SHIFT) as i32).wrapping_neg();
+    let at = offset(&raw const quark_stub_fast_base) as usize;
+    page[at..at + 4].copy_from_slice(&distance.to_le_bytes());
     let addresses = StubAddresses {
         base,
         first: base + offset(&raw const quark_stub_first),
         frame_ip: base + offset(&raw const quark_stub_frame_ip),
         order_ip: base + offset(&raw const quark_stub_order_ip),
+        fast: FastCode {
+            entry: base + offset(&raw const quark_stub_fast),
+            takes_rax: base + offset(&raw const quark_stub_fast_takes_rax),
+            takes_flags: base + offset(&raw const quark_stub_fast_takes_flags),
+            posted: base + offset(&raw const quark_stub_fast_posted),
+            wait_ip: base + offset(&raw const quark_stub_fast_wait_ip),
+            slow: base + offset(&raw const quark_stub_fast_slow),
+            end: base + offset(&raw const quark_stub_fast_end),
+        },
     };
     (page, addresses)
 }

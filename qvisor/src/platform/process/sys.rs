@@ -74,10 +74,17 @@ impl Listener {
         Self(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Asks for synchronous wake-ups (Linux 6.6); false if this host has none.
-    pub fn set_sync_wake_up(&self) -> bool {
+    /// Asks for synchronous wake-ups (Linux 6.6), or for ordinary ones; false if this host has no choice.
+    pub fn set_sync_wake_up(&self, on: bool) -> bool {
         // SAFETY: the argument is a plain number.
-        unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_SET_FLAGS, SYNC_WAKE_UP) == 0 }
+        unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_SET_FLAGS, if on { SYNC_WAKE_UP } else { 0 }) == 0 }
+    }
+
+    /// Whether a stopped call waits to be received (or all tasks are gone).
+    pub fn has_call(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&mut p, 1, 0) > 0 }
     }
 
     /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks are gone.
@@ -265,11 +272,60 @@ pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
     Ok(bitmap)
 }
 
+/// AT_HWCAP2: programs may use RDFSBASE and its kin.
+pub const HWCAP2_FSGSBASE: u64 = 2;
+
 /// Whether programs may use RDFSBASE and its kin.
 pub fn has_fsgsbase() -> bool {
-    const HWCAP2_FSGSBASE: u64 = 2;
     // SAFETY: a plain query.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 }
+}
+
+/// The processors that a thread may use.
+#[derive(Clone, Copy)]
+pub struct Processors(libc::cpu_set_t);
+
+impl Processors {
+    /// Those of thread `tid` (0: this one); `None` if the host does not say.
+    pub fn of(tid: u32) -> Option<Self> {
+        // SAFETY: a cpu_set_t is plain data, of the size that is passed.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            let r = libc::sched_getaffinity(tid as i32, size_of::<libc::cpu_set_t>(), &raw mut set);
+            (r == 0).then_some(Self(set))
+        }
+    }
+
+    /// Only `cpu`.
+    pub fn only(cpu: usize) -> Self {
+        // SAFETY: plain data; the macro checks the index.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            Self(set)
+        }
+    }
+
+    /// All of these but `cpu`; `None` if none is left.
+    pub fn without(mut self, cpu: usize) -> Option<Self> {
+        // SAFETY: the macros check the index.
+        unsafe {
+            libc::CPU_CLR(cpu, &mut self.0);
+            (libc::CPU_COUNT(&self.0) > 0).then_some(self)
+        }
+    }
+
+    /// Lets thread `tid` (0: this one) use these only. Where the host refuses, it stays as it was.
+    pub fn give_to(&self, tid: u32) {
+        // SAFETY: plain data, of the size that is passed.
+        unsafe { libc::sched_setaffinity(tid as i32, size_of::<libc::cpu_set_t>(), &raw const self.0) };
+    }
+}
+
+/// The processor that this thread runs on; `None` if the host does not say.
+pub fn current_processor() -> Option<usize> {
+    // SAFETY: no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 /// Keeps this thread and child `pid` (and the threads it will make) on one of the processors that this thread may use, the

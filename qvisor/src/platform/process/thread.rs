@@ -77,6 +77,11 @@ impl Plan {
         Self { kind: RESUME_EXIT, ..Self::go() }
     }
 
+    /// Whether it is the answer to a system call and nothing else.
+    pub fn is_plain_answer(&self) -> bool {
+        self.kind == RESUME_RETURN && self.orders.is_empty() && self.fs.is_none() && self.gs.is_none()
+    }
+
     /// Translates what the kernel asks for. An error tells which order is not valid; the kernel has a bug then.
     pub fn new(resume: &Resume, orders: &[Order], user_max: u64, phys: &dyn GuestPhys) -> Result<Self, String> {
         let mut plan = Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
@@ -141,6 +146,8 @@ pub enum Phase {
     User,
     /// Waits in a guest's system call: the notification's id.
     Call(u64),
+    /// Has made a fast call (see [`super::fast`]) and looks for the answer, or does what it likes.
+    Fast,
     /// Waits in a frame call.
     Parked(u64),
     /// Its system call was given up for a kick: a frame call comes next.
@@ -160,6 +167,8 @@ pub struct GuestCall {
     pub args: [u64; 6],
     /// The address after the instruction.
     pub ip: u64,
+    /// It came by the slot, and its answer goes there.
+    pub fast: bool,
 }
 
 /// What to do when the thread arrives in a frame call.

@@ -38,6 +38,8 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         vdso: Va(0),
         hwcap: 0,
         hwcap2: 0,
+        fast_entry: Va(0),
+        fast_after: 0,
         fpstate_bytes: 1024,
         seed: [7; 32],
         ops: ops::operations(),

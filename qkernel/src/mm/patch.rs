@@ -1,0 +1,402 @@
+//! Patched call sites: a system-call site that is used much is made to jump to the platform's code for fast calls
+//! ([`qlib::platform::BootInfo::fast_entry`]), which need not stop the thread.
+//!
+//! Only the instruction before `syscall` changes, into a jump to a *pad*: a few instructions in a page of the
+//! program's own address space, near enough for a jump. `syscall` itself stays where it was, so that signals, restarted calls and jumps
+//! to it find everything as it should be. (read(2) has the number 0, which compilers load with an instruction too short for such a
+//! jump; there a short jump leads to one in the filling behind the function's end.) A patched page is a private copy of a page of text. It goes away as soon as the program
+//! makes it writable or touches the pads, so a program that changes itself finds what it put there.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use qlib::platform::may_be_fast;
+use qlib::{PAGE_SIZE, Va};
+
+use super::fault::entry_flags;
+use super::frames;
+use super::space::Inner;
+use super::vma::{Prot, Vma, VmaFlags};
+use super::{Access, AddressSpace};
+use crate::arch;
+use crate::task::{Thread, table};
+use qlib::pagetable::{Pte, PteFlags};
+
+/// Patched pages of one address space.
+const MAX_PAGES: usize = 16;
+/// Patched sites of one address space.
+const MAX_SITES: usize = 64;
+/// Call sites that are counted at a time.
+const COUNTED: usize = 32;
+/// Calls of one site further apart than this are not counted.
+const ROW_NS: u64 = 1_000_000;
+/// How far from a call site its pad may be: what a jump reaches, less some slack.
+const REACH: u64 = 0x7000_0000;
+/// Bytes of a pad: the displaced instruction, two more, and padding.
+const PAD_BYTES: u64 = 32;
+/// The pads of a page; the last place holds the address that they jump to.
+const PADS: u64 = PAGE_SIZE / PAD_BYTES - 1;
+/// Bytes of the displaced instruction, and of the jump in its place.
+const DISPLACED: usize = 5;
+
+/// The patched call sites of an address space.
+#[derive(Clone, Default)]
+pub(super) struct Patches {
+    counts: Option<Box<[Count; COUNTED]>>,
+    /// Patched sites, by the address after `syscall`. A site whose page was taken away since stays here: once is enough.
+    sites: Vec<Va>,
+    /// The pages they are on.
+    pages: Vec<Va>,
+    pads: Vec<PadPage>,
+    /// The program has taken a page of pads away.
+    off: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    ip: Va,
+    calls: u32,
+    last_ns: u64,
+}
+
+#[derive(Clone, Copy)]
+struct PadPage {
+    page: Va,
+    used: u64,
+}
+
+impl Patches {
+    /// Counts a call of the site that ends at `ip`; whether it is to be patched now.
+    fn count(&mut self, ip: Va, now_ns: u64, enough: u32) -> bool {
+        if self.off || self.pages.len() >= MAX_PAGES || self.sites.len() >= MAX_SITES {
+            return false;
+        }
+        let counts = self.counts.get_or_insert_with(|| Box::new([Count::default(); COUNTED]));
+        let count = &mut counts[(ip.0 >> 1) as usize % COUNTED];
+        // Once: what cannot be patched is not tried at each call.
+        let tried = count.ip == ip && count.calls >= enough;
+        if tried || self.sites.contains(&ip) {
+            return false;
+        }
+        if count.ip != ip || now_ns - count.last_ns > ROW_NS {
+            *count = Count { ip, calls: 0, last_ns: now_ns };
+        }
+        count.last_ns = now_ns;
+        count.calls = count.calls.saturating_add(1);
+        count.calls == enough
+    }
+
+    /// Pages of `range` go. Patched pages elsewhere that must go with them, for their pads do.
+    pub(super) fn leave(&mut self, range: &Range<Va>) -> Vec<Va> {
+        self.pages.retain(|page| !range.contains(page));
+        if !self.pads.iter().any(|pad| range.contains(&pad.page)) {
+            return Vec::new();
+        }
+        self.off = true;
+        self.pads.clear();
+        core::mem::take(&mut self.pages)
+    }
+
+    /// Patched pages in `range`.
+    pub(super) fn inside(&self, range: &Range<Va>) -> Vec<Va> {
+        self.pages.iter().copied().filter(|page| range.contains(page)).collect()
+    }
+
+    /// Whether there is nothing to think of.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pads.is_empty()
+    }
+}
+
+/// Patches the site of a system call that `thread` has just made by its `syscall` instruction before `ip`, if it is one that pays.
+pub async fn consider(thread: &Arc<Thread>, nr: u64, ip: Va) {
+    let boot = arch::boot();
+    if boot.fast_entry.0 == 0 || !may_be_fast(nr) {
+        return;
+    }
+    let mm = thread.mm();
+    let now = arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC);
+    if !mm.lock().patches.count(ip, now, boot.fast_after) {
+        return;
+    }
+    let frozen = mm.freeze(thread).await;
+    let patched = mm.lock().patch(ip, nr as u32).is_some();
+    drop(frozen);
+    thread.user.claim_orders(&mm);
+    crate::klog!(Debug, "thread {}: call site before {ip:?} of call {nr}: patched: {patched}", thread.tid());
+}
+
+/// Patched pages of all address spaces.
+pub fn patched_pages() -> u64 {
+    let mut seen: Vec<Arc<AddressSpace>> = Vec::new();
+    for thread in table::threads() {
+        let mm = thread.mm();
+        if !seen.iter().any(|other| Arc::ptr_eq(other, &mm)) {
+            seen.push(mm);
+        }
+    }
+    seen.iter().map(|mm| mm.lock().patches.pages.len() as u64).sum()
+}
+
+/// How a site can be patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The five bytes before `syscall` become a jump to a pad.
+    Near,
+    /// The two bytes before it become a short jump to filling this many bytes behind the end of `syscall`, which becomes that jump.
+    Short(usize),
+}
+
+/// Looks at the code around a `syscall` for call `nr`: `before` ends there, `after` begins behind it, its first byte at `ip`.
+fn kind_of(before: &[u8], after: &[u8], ip: Va, nr: u32) -> Option<Kind> {
+    // mov 8(%rsp), %r9: the end of libc's syscall(3).
+    const LOAD_SIXTH: [u8; DISPLACED] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
+    // xor %eax, %eax
+    const CLEAR: [u8; 2] = [0x31, 0xc0];
+    let number = nr.to_le_bytes();
+    match before {
+        // mov $nr, %eax; behind a REX prefix it would be another register.
+        [.., prefix, 0xb8, a, b, c, d] if [*a, *b, *c, *d] == number && prefix & 0xf0 != 0x40 => Some(Kind::Near),
+        [.., a, b, c, d, e] if [*a, *b, *c, *d, *e] == LOAD_SIXTH => Some(Kind::Near),
+        [.., a, b] if nr == 0 && [*a, *b] == CLEAR => {
+            let end = function_end(after)?;
+            let filling = after.get(end..)?;
+            let to_boundary = (ip + end as u64).0.wrapping_neg() as usize % 16;
+            (to_boundary >= DISPLACED && is_filling(filling, to_boundary)).then_some(Kind::Short(end))
+        }
+        _ => None,
+    }
+}
+
+/// Where the function ends that goes on with `after` behind its system call, if it is one of the shapes that libc's have.
+fn function_end(after: &[u8]) -> Option<usize> {
+    // -1: any byte. cmp $-4096, %rax; ja ...; ret
+    const ALONE: [i16; 9] = [0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, -1, 0xc3];
+    // The same, but before ret: mov %r8d, %edi; mov %rax, 8(%rsp); call ...; mov 8(%rsp), %rax; add $40, %rsp
+    const WITH_THREADS: [i16; 31] = [
+        0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, -1, 0x44, 0x89, 0xc7, 0x48, 0x89, 0x44, 0x24, 0x08, 0xe8, -1, -1, -1,
+        -1, 0x48, 0x8b, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x28, 0xc3,
+    ];
+    let is = |shape: &[i16]| {
+        after.len() >= shape.len() && shape.iter().zip(after).all(|(want, have)| *want < 0 || *want == i16::from(*have))
+    };
+    [&ALONE[..], &WITH_THREADS[..]].into_iter().find(|shape| is(shape)).map(<[i16]>::len)
+}
+
+/// Whether `code` begins with instructions that do nothing, `length` bytes of them.
+fn is_filling(code: &[u8], length: usize) -> bool {
+    const NOTHING: [&[u8]; 6] = [
+        &[0x90],
+        &[0x66, 0x90],
+        &[0x0f, 0x1f, 0x00],
+        &[0x0f, 0x1f, 0x40, 0x00],
+        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
+    ];
+    // nopw with any number of operand size prefixes.
+    const LONG: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00];
+    if length == 0 {
+        return true;
+    }
+    let Some(code) = code.get(..length) else { return false };
+    let prefixes = code.iter().take_while(|b| **b == 0x66).count();
+    let rest = &code[prefixes..];
+    let rest = rest.strip_prefix(&[0x2e]).unwrap_or(rest);
+    if let Some(rest) = rest.strip_prefix(&LONG) {
+        return is_filling(rest, rest.len());
+    }
+    let step = NOTHING.iter().find(|nothing| code.starts_with(nothing)).map(|nothing| nothing.len());
+    let short = rest.strip_prefix(&[0x0f, 0x1f, 0x44, 0x00, 0x00]).filter(|_| prefixes == 1);
+    match (step, short) {
+        (_, Some(rest)) => is_filling(rest, rest.len()),
+        (Some(step), _) => is_filling(&code[step..], length - step),
+        _ => false,
+    }
+}
+
+/// The instructions of a pad at `pad` for the `syscall` at `site`; `pointer` is where the address to jump to is.
+fn pad_code(displaced: [u8; DISPLACED], site: Va, pad: Va, pointer: Va) -> Option<[u8; PAD_BYTES as usize]> {
+    let relative = |to: u64, from: u64| i32::try_from(to.wrapping_sub(from) as i64).ok().map(i32::to_le_bytes);
+    let mut code = [0xcc; PAD_BYTES as usize];
+    code[..5].copy_from_slice(&displaced);
+    // lea SYSCALL(%rip), %r11
+    code[5..8].copy_from_slice(&[0x4c, 0x8d, 0x1d]);
+    code[8..12].copy_from_slice(&relative(site.0, pad.0 + 12)?);
+    // jmp *POINTER(%rip)
+    code[12..14].copy_from_slice(&[0xff, 0x25]);
+    code[14..18].copy_from_slice(&relative(pointer.0, pad.0 + 18)?);
+    Some(code)
+}
+
+impl Inner {
+    /// Patches the call site whose `syscall` ends at `ip`. `None` if it is not one that can be, or memory is short.
+    fn patch(&mut self, ip: Va, nr: u32) -> Option<()> {
+        let syscall = Va(ip.0.checked_sub(2)?);
+        let page = syscall.page_floor();
+        // All of it on one page, with the byte before.
+        if syscall.page_offset() <= DISPLACED as u64 || Va(ip.0 - 1).page_floor() != page {
+            return None;
+        }
+        let vma = self.vmas.find(syscall)?.clone();
+        let text = vma.backing.is_some() && !vma.is_shared() && vma.prot == Prot::READ | Prot::EXEC;
+        if !text {
+            return None;
+        }
+        let old = self.resolve(page, Access::Execute, u64::MAX).ok()?;
+        let mut text = alloc::vec![0; PAGE_SIZE as usize];
+        arch::copy_from_gpa(&mut text, old.gpa()).ok()?;
+        let at = syscall.page_offset() as usize;
+        let (before, rest) = text.split_at(at);
+        let after = rest.strip_prefix(&[0x0f, 0x05])?;
+        let kind = kind_of(before, after, ip, nr)?;
+        let (displaced, jump_at) = match kind {
+            Kind::Near => (*before.last_chunk()?, at - DISPLACED),
+            // xor %eax, %eax; nopl (%rax)
+            Kind::Short(end) => ([0x31, 0xc0, 0x0f, 0x1f, 0x00], at + 2 + end),
+        };
+        let pad = self.new_pad(syscall, displaced)?;
+        let distance = i32::try_from(pad.0.wrapping_sub(page.0 + (jump_at + DISPLACED) as u64) as i64).ok()?;
+        let [a, b, c, d] = distance.to_le_bytes();
+        text[jump_at..jump_at + DISPLACED].copy_from_slice(&[0xe9, a, b, c, d]);
+        if let Kind::Short(end) = kind {
+            text[at - 2..at].copy_from_slice(&[0xeb, u8::try_from(end + 2).ok()?]);
+        }
+        let old = self.table().get(page);
+        let frame = frames::alloc().ok()?;
+        if arch::copy_to_gpa(frame, &text).is_err() {
+            frames::user().ref_dec(frame);
+            return None;
+        }
+        // Threads that run there see the old page or the new one.
+        self.replace(page, old, Pte::new(frame, entry_flags(&vma, true))).ok()?;
+        self.patches.sites.push(ip);
+        if !self.patches.pages.contains(&page) {
+            self.patches.pages.push(page);
+        }
+        Some(())
+    }
+
+    /// Writes a pad for the instruction before the `syscall` at `site`; where it is.
+    fn new_pad(&mut self, site: Va, displaced: [u8; DISPLACED]) -> Option<Va> {
+        let near = |pad: &PadPage| pad.used < PADS && pad.page.0.abs_diff(site.0) < REACH;
+        let pads = self.patches.pads.clone();
+        // A page that is shared since a fork stays as it is: other threads could see a changed call site before a changed copy.
+        let index = match (0..pads.len()).find(|i| near(&pads[*i]) && self.owns(pads[*i].page)) {
+            Some(index) => index,
+            None => self.new_pad_page(site)?,
+        };
+        let PadPage { page, used } = self.patches.pads[index];
+        let pad = page + used * PAD_BYTES;
+        let code = pad_code(displaced, site, pad, page + PADS * PAD_BYTES)?;
+        arch::copy_to_gpa(self.table().get(page).gpa() + used * PAD_BYTES, &code).ok()?;
+        self.patches.pads[index].used += 1;
+        Some(pad)
+    }
+
+    /// Whether a page is there and nobody else has it.
+    fn owns(&mut self, page: Va) -> bool {
+        let pte = self.table().get(page);
+        pte.is_present() && !pte.has(PteFlags::WINDOW) && frames::user().ref_count(pte.gpa()) == 1
+    }
+
+    /// Maps a page for pads near `site`.
+    fn new_pad_page(&mut self, site: Va) -> Option<usize> {
+        let boot = arch::boot();
+        let low = Va(site.0.saturating_sub(REACH)).max(boot.user_min).page_ceil()?;
+        let high = Va(site.0 + REACH).min(boot.user_max).page_floor();
+        let below = self.vmas.find_gap(PAGE_SIZE, low, site.page_floor(), PAGE_SIZE);
+        let page = below.or_else(|| self.vmas.find_gap(PAGE_SIZE, site.page_floor(), high, PAGE_SIZE))?;
+        let frame = frames::alloc_zeroed().ok()?;
+        let mut vma = Vma::anonymous(Prot::READ | Prot::EXEC, VmaFlags::PADS);
+        (vma.start, vma.end) = (page, page + PAGE_SIZE);
+        let target = frame + PADS * PAD_BYTES;
+        if arch::copy_to_gpa(target, &boot.fast_entry.0.to_le_bytes()).is_err()
+            || self.table().set(page, Pte::new(frame, entry_flags(&vma, true))).is_err()
+        {
+            frames::user().ref_dec(frame);
+            return None;
+        }
+        self.settle_unmapping(vma.start, vma.end);
+        self.vmas.insert(vma);
+        self.show(page);
+        self.patches.pads.push(PadPage { page, used: 0 });
+        Some(self.patches.pads.len() - 1)
+    }
+
+    /// The program is about to write to `range`, or to have it elsewhere: patched pages in it become the file's again.
+    pub(super) fn unpatch(&mut self, range: Range<Va>) {
+        if self.patches.is_empty() {
+            return;
+        }
+        for page in self.patches.inside(&range) {
+            self.zap(page..page + PAGE_SIZE);
+        }
+        for page in self.patches.leave(&range) {
+            self.zap(page..page + PAGE_SIZE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_instructions_that_are_known_move() {
+        let kind = |before: &[u8], nr| kind_of(before, &[], Va(0x1000), nr);
+        assert_eq!(kind(&[0x90, 0xb8, 39, 0, 0, 0], 39), Some(Kind::Near), "mov $39, %eax");
+        assert_eq!(
+            kind(&[0x90, 0xb8, 39, 0, 0, 0], 40),
+            None,
+            "another call's number: these bytes belong to something else"
+        );
+        assert_eq!(kind(&[0x41, 0xb8, 39, 0, 0, 0], 39), None, "mov $39, %r8d");
+        assert_eq!(kind(&[0xc0, 0x4c, 0x8b, 0x4c, 0x24, 0x08], 39), Some(Kind::Near), "the end of syscall(3)");
+        assert_eq!(kind(&[0x90, 0x0f, 0x1f, 0x44, 0, 0], 39), None, "nop");
+    }
+
+    #[test]
+    fn read_jumps_by_way_of_the_filling_behind_it() {
+        let mut after = alloc::vec![0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x5b, 0xc3];
+        let before = [0x90, 0x90, 0x90, 0x90, 0x31, 0xc0];
+        after.extend([0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]);
+        assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 0), Some(Kind::Short(9)));
+        assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 1), None, "not read(2)");
+        assert_eq!(kind_of(&before, &after, Va(0x43a0bc), 0), None, "the filling does not end at a boundary");
+        after[8] = 0x90;
+        assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 0), None, "the function goes on there");
+        assert!(is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 5) && is_filling(&[0x66, 0x0f, 0x1f, 0x44, 0, 0], 6));
+        assert!(!is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 6) && !is_filling(&[0x0f, 0x1f, 0x44, 0, 0, 0xc3], 6));
+    }
+
+    #[test]
+    fn a_pad_leads_to_the_call_and_knows_its_site() {
+        let (site, pad, pointer) = (Va(0x7000_1000), Va(0x7000_0040), Va(0x7000_0fe0));
+        let code = pad_code([0xb8, 1, 0, 0, 0], site, pad, pointer).expect("near enough");
+        assert_eq!(code[..5], [0xb8, 1, 0, 0, 0]);
+        let lea = i32::from_le_bytes([code[8], code[9], code[10], code[11]]);
+        assert_eq!(pad.0 as i64 + 12 + i64::from(lea), site.0 as i64, "the syscall instruction");
+        let jump = i32::from_le_bytes([code[14], code[15], code[16], code[17]]);
+        assert_eq!(pad.0 as i64 + 18 + i64::from(jump), pointer.0 as i64);
+        assert!(pad_code([0; 5], Va(0x7fff_0000_0000), pad, pointer).is_none(), "too far");
+    }
+
+    #[test]
+    fn sites_count_in_rows_and_patches_go_with_their_pads() {
+        let mut patches = Patches::default();
+        let ip = Va(0x1000);
+        assert!(!patches.count(ip, 0, 3));
+        assert!(!patches.count(ip, 2 * ROW_NS, 3), "too late: a new row");
+        assert!(!patches.count(ip, 2 * ROW_NS + 1, 3));
+        assert!(patches.count(ip, 2 * ROW_NS + 2, 3));
+        assert!(!patches.count(ip, 2 * ROW_NS + 3, 3), "once");
+        patches.pages = alloc::vec![Va(0x1000), Va(0x5000)];
+        patches.pads = alloc::vec![PadPage { page: Va(0x8000), used: 2 }];
+        assert!(patches.leave(&(Va(0x1000)..Va(0x2000))).is_empty());
+        assert_eq!(patches.pages, [Va(0x5000)]);
+        assert_eq!(patches.leave(&(Va(0x8000)..Va(0x9000))), [Va(0x5000)]);
+        assert!(patches.off && !patches.count(ip, 3 * ROW_NS, 1));
+    }
+}

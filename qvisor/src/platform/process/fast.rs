@@ -1,0 +1,411 @@
+//! The fast call: a system call that a patched call site hands over in its thread's slot, without entering the host.
+//!
+//! The kernel patches call sites to jump to stub code ([`super::stub`], `quark_stub_fast`). While a receiver looks at the thread's
+//! slot ([`FAST_ON`]), that code writes the call there and looks for the answer. Without a receiver, or when it takes too long, the
+//! call becomes an ordinary one. A guest can write whatever it likes into its slots, and run on while its call is served: a
+//! fast call is taken only from a thread that runs user code, is only ever *its* call, and proves nothing ([`Trap::unproven`]).
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use qlib::platform::*;
+
+use super::frame::FrameAt;
+use super::layout::*;
+use super::space::{Space, State, kick, trap};
+use super::sys::{self, Listener, Processors, Received};
+use super::thread::*;
+use super::{FastCalls, Shared};
+
+/// Threads that one receiver looks at.
+const MOST_THREADS: usize = 4;
+/// Calls that come this soon after the last one are a row.
+const ROW: Duration = Duration::from_micros(25);
+/// How long a receiver looks at slots without finding a call.
+const LINGER: Duration = Duration::from_micros(40);
+/// As long at the beginning, when the threads have to get to another processor.
+const LINGER_FIRST: Duration = Duration::from_micros(200);
+/// A receiver that did not run for this long has no processor to spare.
+const TAKEN_AWAY: Duration = Duration::from_micros(300);
+/// Looks at the slots between two looks at the clock, and between two looks at the listener.
+const LOOKS: u32 = 16;
+const LOOKS_LISTENER: u32 = 128;
+/// The shortest row that makes a receiver look at slots.
+const MIN_ROW: u32 = 32;
+/// The longest row that is asked for after looking has not paid.
+const MAX_ROW: u32 = 1 << 10;
+
+/// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit mode.
+pub fn cpu_can() -> bool {
+    const LAHF: u32 = 1;
+    let extended = std::arch::x86_64::__cpuid(0x8000_0001);
+    is_x86_feature_detected!("bmi2") && extended.ecx & LAHF != 0
+}
+
+/// When a receiver looks at slots: after a row of calls, longer rows after each time that it did not pay.
+#[derive(Debug)]
+pub struct Row {
+    eager: bool,
+    length: u32,
+    needed: u32,
+    last: Option<Instant>,
+}
+
+impl Row {
+    /// `eager`: at every call.
+    pub fn new(eager: bool) -> Self {
+        Self { eager, length: 0, needed: MIN_ROW, last: None }
+    }
+
+    /// A notification came at `now`; `call`: it is a system call that could be fast. Whether to look at slots from now on.
+    pub fn goes_on(&mut self, now: Instant, call: bool) -> bool {
+        let soon = self.last.is_some_and(|last| now.duration_since(last) < ROW);
+        self.last = Some(now);
+        self.length = if call && soon { self.length + 1 } else { u32::from(call) };
+        call && (self.eager || self.length >= self.needed)
+    }
+
+    /// The last call did not come back at once.
+    pub fn breaks(&mut self) {
+        self.length = 0;
+    }
+
+    /// `calls` were taken from slots; `lost`: the processor was taken away meanwhile.
+    pub fn judge(&mut self, calls: u64, lost: bool) {
+        self.length = 0;
+        let factor = if lost { 4 } else { 2 };
+        let paid = calls >= u64::from(4 * MIN_ROW);
+        self.needed = if paid && !lost { MIN_ROW } else { (self.needed * factor).min(MAX_ROW) };
+    }
+}
+
+/// The threads whose slots are looked at. They and the receiver are kept on different processors meanwhile, for the host's
+/// scheduler, left alone, has one wait for the other.
+struct Watched {
+    cpu: usize,
+    receiver: Processors,
+    threads: Vec<Place>,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy)]
+struct Place {
+    number: u32,
+    slot: u32,
+    tid: u32,
+}
+
+impl Watched {
+    /// `None` if the host does not say where the receiver runs.
+    fn new() -> Option<Self> {
+        let (cpu, receiver) = (sys::current_processor()?, Processors::of(0)?);
+        receiver.without(cpu)?;
+        Processors::only(cpu).give_to(0);
+        Some(Self { cpu, receiver, threads: Vec::with_capacity(MOST_THREADS) })
+    }
+
+    /// Looks at a thread's slot from now on. The thread waits in the host.
+    fn add(&mut self, space: &Space, place: Place) {
+        if self.threads.len() < MOST_THREADS && !self.threads.iter().any(|t| t.tid == place.tid) {
+            if let Some(others) = self.receiver.without(self.cpu) {
+                others.give_to(place.tid);
+            }
+            self.threads.push(place);
+            space.area.word(place.slot, FAST_ON).store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A thread with a call in its slot.
+    fn caller(&self, space: &Space) -> Option<u32> {
+        let calls = |slot: u32| space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == FAST_REQUEST;
+        self.threads.iter().find(|t| calls(t.slot)).map(|t| t.number)
+    }
+
+    fn end(&mut self, space: &Space) {
+        for Place { slot, tid, .. } in self.threads.drain(..) {
+            space.area.word(slot, FAST_ON).store(0, Ordering::SeqCst);
+            self.receiver.give_to(tid);
+        }
+        self.receiver.give_to(0);
+    }
+}
+
+impl Shared {
+    /// The receiver's loop while calls come in a row: looks at the slots of the threads that make them, and now and then at the
+    /// listener. `first`: the call that it has just received. False when the stub is gone.
+    pub(super) fn serve_slots(&self, space: &Space, listener: &Listener, row: &mut Row, first: &Event) {
+        if !self.lookers.enter() {
+            return self.deliver(first);
+        }
+        let Some(mut watched) = Watched::new() else {
+            self.lookers.leave();
+            return self.deliver(first);
+        };
+        // The threads must wake up elsewhere, as this processor is busy looking.
+        listener.set_sync_wake_up(false);
+        let mut calls = 0;
+        let mut lost = false;
+        let mut event = Some(*first);
+        let mut last = Instant::now();
+        let mut looked = last;
+        let mut looks = 0u32;
+        let mut dry = 0;
+        loop {
+            if let Some(event) = event.take() {
+                looked = Instant::now();
+                let blocked = self.deliver_watching(space, &mut watched, &event);
+                // What comes by the listener only is better received there.
+                dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
+                last = Instant::now();
+                if !row.eager && (blocked || dry > MIN_ROW) {
+                    break;
+                }
+            }
+            if let Some(number) = watched.caller(space) {
+                event = space.lock().take_fast(space, number);
+                calls += u64::from(event.is_some());
+                if event.is_some() {
+                    continue;
+                }
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_LISTENER)
+                && listener.has_call()
+                && let Received::Call(n) = listener.receive(false)
+            {
+                event = space.lock().notified(space, self, &n);
+                last = Instant::now();
+                continue;
+            }
+            if looks.is_multiple_of(LOOKS) {
+                let now = Instant::now();
+                lost |= now.duration_since(looked) > TAKEN_AWAY;
+                looked = now;
+                let idle = now.duration_since(last);
+                if idle > if calls == 0 { LINGER_FIRST } else { LINGER } {
+                    break;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        watched.end(space);
+        // Whoever wrote a call before it could see that takes it back after a while; this is sooner.
+        while let Some(event) = space.lock().take_any_fast(space) {
+            self.deliver(&event);
+            space.lock().put_to_sleep(space, event.trap.token);
+        }
+        listener.set_sync_wake_up(true);
+        self.lookers.leave();
+        row.judge(calls, lost);
+        tracing::debug!(space = space.id, calls, lost, needed = row.needed, dry, "looked at slots");
+    }
+
+    /// Delivers an event, and looks at the slot of its thread from now on. Whether its call has no answer yet.
+    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) -> bool {
+        if event.trap.kind != TRAP_SYSCALL {
+            self.deliver(event);
+            return false;
+        }
+        let place = space.lock().place_of(event.trap.token);
+        if let Some(place) = place.filter(|_| event.trap.unproven == 0) {
+            watched.add(space, place);
+        }
+        self.deliver(event);
+        space.lock().put_to_sleep(space, event.trap.token)
+    }
+}
+
+impl State {
+    /// Takes the call in a thread's slot, if the thread is in a position to make one.
+    pub(super) fn take_fast(&mut self, space: &Space, number: u32) -> Option<Event> {
+        if self.is_doomed() {
+            return None;
+        }
+        let thread = self.thread_mut(number)?;
+        if thread.phase != Phase::User {
+            // It lies, or another thread of its process does.
+            space.area.word(thread.slot, FAST_STATE).store(0, Ordering::Relaxed);
+            return None;
+        }
+        if thread.stop_wanted {
+            // The kick finds it, and it makes the call again later. Else a thread that calls all the time would never be stopped.
+            return None;
+        }
+        let word = space.area.word(thread.slot, FAST_STATE);
+        word.compare_exchange(FAST_REQUEST, FAST_TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        let nr = u64::from(space.area.word(thread.slot, FAST_NR).load(Ordering::Relaxed));
+        let args = std::array::from_fn(|i| space.area.read_u64(thread.slot, FAST_ARGS + 8 * i as u64));
+        let ip = space.area.read_u64(thread.slot, FAST_IP).wrapping_add(2);
+        if !may_be_fast(nr) {
+            self.doom(space.id, "a fast call that cannot be one");
+            return None;
+        }
+        thread.phase = Phase::Fast;
+        thread.call = Some(GuestCall { nr, args, ip, fast: true });
+        trap(thread, Trap { kind: TRAP_SYSCALL, nr, args, ip, unproven: 1, ..Trap::default() })
+    }
+
+    /// Takes a call out of any slot.
+    fn take_any_fast(&mut self, space: &Space) -> Option<Event> {
+        let calls =
+            |t: &Thread| !t.stop_wanted && space.area.word(t.slot, FAST_STATE).load(Ordering::Acquire) == FAST_REQUEST;
+        let number = self.find_thread(|t| t.phase == Phase::User && calls(t))?;
+        self.take_fast(space, number)
+    }
+
+    /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether its call, fast or not, has none.
+    fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
+        let Some(number) = self.find_thread(|t| t.token == token) else { return false };
+        let Some(thread) = self.thread_mut(number) else { return false };
+        if thread.phase == Phase::Fast {
+            let word = space.area.word(thread.slot, FAST_STATE);
+            let _ = word.compare_exchange(FAST_TAKEN, FAST_SLEEP, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        self.is_waiting(token)
+    }
+
+    /// Whether a thread's call has no answer yet.
+    pub(super) fn is_waiting(&self, token: u64) -> bool {
+        let thread = self.find_thread(|t| t.token == token).and_then(|number| self.thread(number));
+        thread.is_some_and(|t| matches!(t.phase, Phase::Fast | Phase::Call(_)))
+    }
+
+    fn place_of(&self, token: u64) -> Option<Place> {
+        let number = self.find_thread(|t| t.token == token)?;
+        let thread = self.thread(number)?;
+        Some(Place { number, slot: thread.slot, tid: thread.tid })
+    }
+
+    /// Lets a thread go on that has made a fast call and looks for the answer.
+    pub(super) fn resume_fast(&mut self, space: &Space, shared: &Shared, number: u32, plan: Plan) {
+        let pid = self.pid;
+        let Some(thread) = self.thread_mut(number) else { return };
+        if thread.clones.is_empty() && plan.is_plain_answer() {
+            thread.call = None;
+            thread.phase = Phase::User;
+            return answer_in_slot(space, thread.slot, plan.value);
+        }
+        kick(shared, space.id, pid, number, thread);
+        thread.phase = Phase::Kicked;
+        thread.pending = Some(Pending::Resume(Box::new(plan)));
+    }
+
+    /// A thread has been interrupted. If that was in the code of the fast call, its frame is made to say what the program must see:
+    /// the registers before its system-call instruction, or after it.
+    pub(super) fn settle_fast(&self, space: &Space, shared: &Shared, number: u32, frame: FrameAt) {
+        let code = &shared.zygote.addresses.fast;
+        let Some(thread) = self.thread(number) else { return };
+        let mut regs = frame.regs(&space.area);
+        if !(code.entry..code.end).contains(&regs.rip) {
+            return;
+        }
+        let slot = |offset| space.area.read_u64(thread.slot, offset);
+        let word = space.area.word(thread.slot, FAST_STATE);
+        let posted = (code.posted..code.slow).contains(&regs.rip);
+        let site = if posted { slot(FAST_IP) } else { regs.r11 };
+        let mut after = false;
+        if posted {
+            let withdrawn = word.compare_exchange(FAST_REQUEST, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            let called = thread.call.is_some_and(|c| c.fast);
+            after = called || !withdrawn && word.load(Ordering::Relaxed) == FAST_DONE;
+        }
+        if regs.rip > code.takes_flags {
+            const ARITHMETIC: u64 = 0x8d5;
+            let saved = slot(FAST_FLAGS);
+            let overflow = (saved & 1) << 11;
+            regs.rflags = regs.rflags & !ARITHMETIC | (saved >> 8) & ARITHMETIC & 0xff | overflow;
+        }
+        if after {
+            regs.rax = slot(FAST_ARGS);
+            regs.rip = site.wrapping_add(2);
+        } else {
+            if regs.rip > code.takes_rax {
+                regs.rax = u64::from(space.area.word(thread.slot, FAST_NR).load(Ordering::Relaxed));
+            }
+            regs.rip = site;
+        }
+        frame.set_interrupted(&space.area, &regs);
+    }
+}
+
+/// Whether this is a thread's call to wait for the answer to its fast call.
+pub fn is_wait(shared: &Shared, nr: u64, ip: u64) -> bool {
+    nr == FAST_WAIT_NR && ip == shared.zygote.addresses.fast.wait_ip
+}
+
+/// Whether the last fast call of a slot has its answer.
+pub fn is_answered(space: &Space, slot: u32) -> bool {
+    space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == FAST_DONE
+}
+
+/// Puts the answer to a fast call where its thread finds it.
+pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
+    space.area.write_u64(slot, FAST_ARGS, value as u64);
+    space.area.word(slot, FAST_STATE).store(FAST_DONE, Ordering::Release);
+}
+
+/// Receivers that look at slots, counted so that they leave processors to the threads.
+#[derive(Debug)]
+pub struct Lookers {
+    count: std::sync::atomic::AtomicU32,
+    most: u32,
+}
+
+impl Lookers {
+    /// None at all if `mode` or the number of processors forbids it.
+    pub fn new(mode: FastCalls) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let most = if mode == FastCalls::Off { 0 } else { processors / 2 };
+        Self { count: Default::default(), most }
+    }
+
+    /// Whether any can ever be.
+    pub fn possible(&self) -> bool {
+        self.most > 0
+    }
+
+    fn enter(&self) -> bool {
+        let more = |n: u32| (n < self.most).then_some(n + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn leave(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_row_of_calls_makes_a_receiver_look() {
+        let mut row = Row::new(false);
+        let mut now = Instant::now();
+        for _ in 0..10 * MIN_ROW {
+            now += Duration::from_micros(30);
+            assert!(!row.goes_on(now, true), "calls far apart");
+        }
+        for i in 1..MIN_ROW {
+            now += Duration::from_micros(5);
+            assert_eq!(row.goes_on(now, true), i + 1 >= MIN_ROW, "call {i}");
+        }
+        now += Duration::from_micros(5);
+        assert!(!row.goes_on(now, false), "a fault");
+        now += Duration::from_micros(5);
+        assert!(!row.goes_on(now, true), "the row begins anew");
+    }
+
+    #[test]
+    fn looking_in_vain_makes_it_rarer() {
+        let mut row = Row::new(false);
+        row.judge(0, false);
+        assert_eq!(row.needed, 2 * MIN_ROW);
+        for _ in 0..40 {
+            row.judge(1, true);
+        }
+        assert_eq!(row.needed, MAX_ROW);
+        row.judge(100_000, false);
+        assert_eq!(row.needed, MIN_ROW);
+    }
+}

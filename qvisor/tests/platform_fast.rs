@@ -1,0 +1,275 @@
+//! Fast calls of the process platform: system calls handed over in shared memory. The kernel of these tests answers on the
+//! receiver's own thread, as the real one does.
+
+mod platform_common;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use platform_common::*;
+use qlib::platform::*;
+use qvisor::platform::process::{FastCalls, ProcessConfig, ProcessPlatform, why_not_fast};
+
+const GETPPID: u64 = 39;
+/// Not fast: it reports to the test, which answers.
+const REPORT: u64 = 0x323;
+
+/// Receivers that look at slots want a processor for themselves.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A platform whose kernel answers getppid with the number of the call so far, and passes everything else to the test.
+struct Fast {
+    platform: Arc<ProcessPlatform>,
+    ram: std::fs::File,
+    events: Receiver<Event>,
+    counts: Arc<Counts>,
+    thread: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct Counts {
+    calls: AtomicU64,
+    fast: AtomicU64,
+    /// Of so many fast calls one is left for the test to answer.
+    pass_every: AtomicU64,
+}
+
+fn kernel(
+    platform: &OnceLock<Weak<ProcessPlatform>>,
+    thread: &AtomicU64,
+    counts: &Counts,
+    sender: &Mutex<Sender<Event>>,
+    event: &Event,
+) {
+    let Some(platform) = platform.get().and_then(Weak::upgrade) else { return };
+    if event.kind == EVENT_TRAP && event.trap.kind == TRAP_SYSCALL && event.trap.nr == GETPPID {
+        let n = counts.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        counts.fast.fetch_add(u64::from(event.trap.unproven), Ordering::SeqCst);
+        let every = counts.pass_every.load(Ordering::SeqCst);
+        if every == 0 || !n.is_multiple_of(every) {
+            assert_eq!(event.trap.args, [1, 2, 3, 4, 5, 6]);
+            let answer = Resume { value: n as i64, ..resume(RESUME_RETURN) };
+            return platform.thread_resume(thread.load(Ordering::SeqCst), &answer, &[]);
+        }
+    }
+    let _ = sender.lock().expect("no panic here").send(*event);
+}
+
+impl Fast {
+    fn new(fast_calls: FastCalls) -> Option<Self> {
+        if let Some(why) = why_not_fast(true) {
+            println!("no fast calls here: {why}");
+            return None;
+        }
+        let ram = ram();
+        let fd: OwnedFd = ram.try_clone().expect("clone RAM").into();
+        let config = ProcessConfig { fast_calls, ..ProcessConfig::default() };
+        let platform = Arc::new(ProcessPlatform::new(Arc::new(Ram(Arc::new(fd))), config).expect("platform"));
+        let (sender, events) = channel();
+        let (sender, known) = (Mutex::new(sender), OnceLock::new());
+        let _ = known.set(Arc::downgrade(&platform));
+        let (counts, thread) = (Arc::<Counts>::default(), Arc::<AtomicU64>::default());
+        let (c, t) = (counts.clone(), thread.clone());
+        platform.set_dispatch(Box::new(move |event| kernel(&known, &t, &c, &sender, event)));
+        Some(Self { platform, ram, events, counts, thread })
+    }
+
+    /// Starts `code` with the address of the fast call in %rbx and `rounds` in %r12; the space.
+    fn start(&self, code: &[u8], rounds: u64) -> u64 {
+        std::os::unix::fs::FileExt::write_all_at(&self.ram, code, 0).expect("code");
+        let space = self.platform.space_new().expect("space");
+        let thread = self.platform.thread_new(space, 0, 1).expect("thread");
+        self.thread.store(thread, Ordering::SeqCst);
+        let entry = self.platform.fast_entry().0;
+        assert_ne!(entry, 0);
+        let regs = UserRegs { rip: CODE, rbx: entry, r12: rounds, rflags: 0x202, ..UserRegs::default() };
+        let orders = [map(CODE, 0x1000, 0, RX), map(DATA, 0x1000, 0x1_0000, RW)];
+        self.platform.thread_resume(thread, &Resume { regs, ..resume(RESUME_REGS) }, &orders);
+        space
+    }
+
+    fn event(&self) -> Trap {
+        let event = self.events.recv_timeout(Duration::from_secs(20)).expect("an event");
+        assert_eq!(event.kind, EVENT_TRAP);
+        event.trap
+    }
+
+    fn report(&self) -> Trap {
+        let trap = self.event();
+        assert_eq!((trap.kind, trap.nr), (TRAP_SYSCALL, REPORT), "{trap:#x?}");
+        trap
+    }
+
+    /// Stops the thread. A call that it makes just then makes the request void.
+    fn stop(&self) -> Trap {
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            self.platform.thread_stop(self.thread.load(Ordering::SeqCst));
+            if let Ok(event) = self.events.recv_timeout(Duration::from_millis(20)) {
+                return event.trap;
+            }
+        }
+        panic!("it does not stop");
+    }
+
+    fn resume(&self, r: &Resume) {
+        self.platform.thread_resume(self.thread.load(Ordering::SeqCst), r, &[]);
+    }
+}
+
+// %r12 calls, each of which must leave every register but %rax, %rcx and %r11 alone, and the flags: all set and all clear in turns.
+// %rsi of the report: mistakes; %rdi: the last value.
+guest_code!(
+    caller,
+    "xor %r13d, %r13d",
+    "xor %r14d, %r14d",
+    "3: mov $1, %edi",
+    "mov $2, %esi",
+    "mov $3, %edx",
+    "mov $4, %r10d",
+    "mov $5, %r8d",
+    "mov $6, %r9d",
+    "mov $0x7fffffff, %ebp",
+    "mov $0x1234567, %r15d",
+    "bt $0, %r12d",
+    "jc 4f",
+    "xor %eax, %eax", // ZF PF
+    "jmp 5f",
+    "4: add $0x7fffffff, %ebp", // SF OF AF
+    "stc",
+    "5: mov $39, %eax",
+    "lea 6f(%rip), %r11",
+    "jmp *%rbx",
+    "6: syscall",
+    "lahf", // into %ah: the value in %rax is needed below, so by way of %r15's place
+    "seto %al",
+    "movzwl %ax, %ebp",
+    "bt $0, %r12d",
+    "jc 7f",
+    "cmp $0x4600, %ebp",
+    "jne 8f",
+    "jmp 9f",
+    "7: cmp $0x9301, %ebp",
+    "jne 8f",
+    "9: cmp $1, %edi",
+    "jne 8f",
+    "cmp $2, %esi",
+    "jne 8f",
+    "cmp $3, %edx",
+    "jne 8f",
+    "cmp $4, %r10d",
+    "jne 8f",
+    "cmp $5, %r8d",
+    "jne 8f",
+    "cmp $6, %r9d",
+    "jne 8f",
+    "cmp $0x1234567, %r15d",
+    "je 2f",
+    "8: inc %r13",
+    "mov %ebp, %r14d",
+    "2: dec %r12",
+    "jnz 3b",
+    "mov %r13, %rsi",
+    "mov %r14, %rdi",
+    "mov $0x323, %eax",
+    "syscall",
+    "ud2",
+);
+
+#[test]
+fn a_row_of_calls_stays_out_of_the_host() {
+    const ROUNDS: u64 = 200_000;
+    // Where others want the processors too, it may take more than one try.
+    const TRIES: usize = 20;
+    let _alone = ALONE.lock();
+    for mode in [FastCalls::Auto, FastCalls::Eager] {
+        let any = (0..TRIES).any(|_| row_of_calls(mode, ROUNDS).is_none_or(|fast| fast > ROUNDS / 10));
+        assert!(any, "{mode:?}: calls are not fast");
+    }
+}
+
+/// How many of so many calls were fast; `None` where none can be.
+fn row_of_calls(mode: FastCalls, rounds: u64) -> Option<u64> {
+    let fast = Fast::new(mode)?;
+    let begin = Instant::now();
+    let space = fast.start(caller(), rounds);
+    let trap = fast.report();
+    let took = begin.elapsed();
+    let (calls, by_slot) = (fast.counts.calls.load(Ordering::SeqCst), fast.counts.fast.load(Ordering::SeqCst));
+    println!("{mode:?}: {calls} calls, {by_slot} of them fast, {} ns each", took.as_nanos() as u64 / rounds);
+    assert_eq!(trap.args[1], 0, "mistakes; flags seen last: {:#x}", trap.args[0]);
+    assert_eq!(calls, rounds);
+    fast.platform.space_drop(space);
+    Some(by_slot)
+}
+
+// Calls like `caller`, with the register check left out, and reports each 100th; runs until it is ended.
+guest_code!(
+    forever,
+    "1: mov $1, %edi",
+    "mov $2, %esi",
+    "mov $3, %edx",
+    "mov $4, %r10d",
+    "mov $5, %r8d",
+    "mov $6, %r9d",
+    "mov $39, %eax",
+    "lea 6f(%rip), %r11",
+    "jmp *%rbx",
+    "6: syscall",
+    "7: mov %rax, %r15",
+    "jmp 1b",
+);
+
+#[test]
+fn a_call_without_an_answer_waits_in_the_host() {
+    let _alone = ALONE.lock();
+    let Some(fast) = Fast::new(FastCalls::Eager) else { return };
+    fast.counts.pass_every.store(64, Ordering::SeqCst);
+    let space = fast.start(caller(), 64 * 50);
+    for i in 1..=50 {
+        let trap = fast.event();
+        assert_eq!((trap.kind, trap.nr), (TRAP_SYSCALL, GETPPID));
+        // Long enough for the thread to give up looking.
+        std::thread::sleep(Duration::from_micros(i * 20));
+        fast.resume(&Resume { value: 7, ..resume(RESUME_RETURN) });
+    }
+    assert_eq!(fast.report().args[1], 0, "mistakes");
+    fast.platform.space_drop(space);
+}
+
+#[test]
+fn a_stop_shows_the_registers_that_the_program_knows() {
+    let _alone = ALONE.lock();
+    let Some(fast) = Fast::new(FastCalls::Eager) else { return };
+    let space = fast.start(forever(), 0);
+    let syscall = CODE + forever().windows(2).position(|w| w == [0x0f, 0x05]).expect("syscall") as u64;
+    let inside = CODE..CODE + forever().len() as u64;
+    let (mut before, mut after, mut elsewhere) = (0, 0, 0);
+    for i in 0..400 {
+        std::thread::sleep(Duration::from_micros(50 + i));
+        let trap = fast.stop();
+        assert_eq!(trap.kind, TRAP_STOPPED);
+        assert!(inside.contains(&trap.regs.rip), "stub code shows: {:#x?}", trap.regs);
+        assert_eq!(trap.regs.gs_base, 0);
+        if trap.regs.rip == syscall {
+            assert_eq!(trap.regs.rax, GETPPID);
+            before += 1;
+        } else if trap.regs.rip == syscall + 2 {
+            after += 1;
+        } else {
+            elsewhere += 1;
+        }
+        // It goes on from there with registers of our own making, as after a signal handler.
+        let regs = UserRegs { rcx: 0, r11: 0, ..trap.regs };
+        match trap.in_syscall {
+            1 => fast.resume(&Resume { value: 5, ..resume(RESUME_RETURN) }),
+            _ => fast.resume(&Resume { regs, ..resume(RESUME_REGS) }),
+        }
+    }
+    println!("before the call {before}, after it {after}, elsewhere {elsewhere}");
+    assert!(before + after > 0, "never stopped in a call");
+    fast.platform.space_drop(space);
+}
