@@ -5,6 +5,7 @@ pub mod eventfd;
 pub mod futex;
 pub mod pipe;
 pub mod signalfd;
+pub mod sysv;
 pub mod timerfd;
 pub mod tty;
 

@@ -37,6 +37,7 @@ pub mod socket;
 pub mod sockopt;
 pub mod stat;
 pub mod sysinfo;
+pub mod sysv;
 pub mod table;
 pub mod timers;
 pub mod wait;

@@ -12,7 +12,7 @@ use super::signal::{self, SigInfo, SigSet};
 use super::{Process, Thread, session, table, wait};
 use crate::control;
 use crate::fs::{self, FdTable};
-use crate::ipc::{futex, tty};
+use crate::ipc::{futex, sysv, tty};
 use crate::wait::PollMask;
 
 /// The wait status of an exit with `code`.
@@ -106,6 +106,7 @@ fn process_ended(last: &Arc<Thread>) {
     };
     process.timers.clear();
     fs::lock::process_ended(process.pid);
+    sysv::sem::process_ended(process.pid);
     process.note_resident();
     process.drop_mm();
     forget_image(process);

@@ -80,8 +80,10 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
 
 /// Whether call `nr` takes pages away from the address space (those that fork do it when they have stopped the thread).
 fn takes_pages_away(nr: u64) -> bool {
-    use linux_raw_sys::general::{__NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap};
-    let calls = [__NR_mmap, __NR_munmap, __NR_mprotect, __NR_mremap, __NR_madvise, __NR_brk];
+    use linux_raw_sys::general::{
+        __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap, __NR_shmat, __NR_shmdt,
+    };
+    let calls = [__NR_mmap, __NR_munmap, __NR_mprotect, __NR_mremap, __NR_madvise, __NR_brk, __NR_shmat, __NR_shmdt];
     calls.iter().any(|call| u64::from(*call) == nr)
 }
 

@@ -19,8 +19,9 @@ pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};
 use super::setup::Options;
-use super::synth::{Dir, Node, SynthFs, Table, link};
+use super::synth::{Dir, Node, SynthFs, Table, file, link};
 use crate::errno::Result;
+use crate::ipc::sysv;
 use crate::task::table;
 
 /// PROC_SUPER_MAGIC (statfs(2)).
@@ -52,9 +53,17 @@ static FIXED: Table = Table(&[
     ("stat", system::stat),
     ("swaps", system::swaps),
     ("sys", sys::SysDir::root),
+    ("sysvipc", || Node::Dir(Arc::new(SYSVIPC))),
     ("uptime", system::uptime),
     ("version", system::version),
     ("vmstat", system::vmstat),
+]);
+
+/// /proc/sysvipc.
+const SYSVIPC: Table = Table(&[
+    ("msg", || file(|_| Ok(sysv::msg::list().into_bytes()))),
+    ("sem", || file(|_| Ok(sysv::sem::list().into_bytes()))),
+    ("shm", || file(|_| Ok(sysv::shm::list().into_bytes()))),
 ]);
 
 impl Dir for Root {

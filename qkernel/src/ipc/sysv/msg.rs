@@ -1,0 +1,290 @@
+//! Message queues (msgget(2), msgop(2), msgctl(2)).
+
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use qlib::Va;
+
+use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use crate::abi::abi_struct;
+use crate::errno::{Errno, Result};
+use crate::fs::proc::sys;
+use crate::sync::{Mutex, mutex};
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue, block_on};
+
+const MSG_NOERROR: u32 = 0o10000;
+const MSG_EXCEPT: u32 = 0o20000;
+const MSG_COPY: u32 = 0o40000;
+const MSG_STAT: u32 = 11;
+const MSG_INFO: u32 = 12;
+const MSG_STAT_ANY: u32 = 13;
+const CAP_SYS_RESOURCE: u32 = 24;
+/// ENOMSG.
+const ENOMSG: Errno = Errno(linux_raw_sys::errno::ENOMSG as i32);
+
+abi_struct! {
+    /// struct msqid64_ds.
+    pub struct MsgIdDs {
+        pub perm: PermAbi, pub stime: i64, pub rtime: i64, pub ctime: i64, pub bytes: u64, pub count: u64, pub max_bytes: u64,
+        pub lspid: i32, pub lrpid: i32, pub unused: [u64; 2],
+    }
+}
+abi_struct! {
+    /// struct msginfo.
+    pub struct MsgInfo {
+        pub pool: i32, pub map: i32, pub max: i32, pub mnb: i32, pub mni: i32, pub ssz: i32, pub tql: i32, pub seg: u16, pub pad: u16,
+    }
+}
+
+struct Message {
+    kind: i64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Inner {
+    messages: VecDeque<Message>,
+    bytes: u64,
+    max_bytes: u64,
+    is_removed: bool,
+    stime: i64,
+    rtime: i64,
+    ctime: i64,
+    last_sender: u32,
+    last_receiver: u32,
+}
+
+/// A queue.
+pub struct Queue {
+    perm: Mutex<Perm>,
+    inner: Mutex<Inner>,
+    events: WaitQueue,
+}
+
+impl Object for Queue {
+    fn perm(&self) -> &Mutex<Perm> {
+        &self.perm
+    }
+}
+
+static TABLE: Mutex<Table<Queue>> = mutex(Table::empty());
+
+fn find(id: i32) -> Result<Arc<Queue>> {
+    TABLE.lock().find(id)
+}
+
+/// msgget(2).
+pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
+    let max_bytes = sys::number("kernel/msgmnb", 16384);
+    let make = |perm| {
+        let inner = Inner { max_bytes, ctime: now(), ..Inner::default() };
+        Ok(Queue { perm: Mutex::new(perm), inner: Mutex::new(inner), events: WaitQueue::new() })
+    };
+    TABLE.lock().get(thread, key, flags, sys::number("kernel/msgmni", 32000), |_| Ok(()), make)
+}
+
+/// The longest message.
+pub fn max_message() -> u64 {
+    sys::number("kernel/msgmax", 8192)
+}
+
+async fn wait<T>(thread: &Thread, queue: &Queue, mask: PollMask, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let result = block_on(thread, &[&queue.events], mask, None, &mut attempt).await;
+    // Never restarted (signal(7)).
+    result.map_err(|e| if e == Errno::ERESTARTSYS { Errno::EINTR } else { e })
+}
+
+/// msgsnd(2).
+pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flags: u32) -> Result {
+    let queue = find(id)?;
+    queue.perm.lock().check(&thread.creds(), WRITE)?;
+    let mut message = Some(Message { kind, bytes });
+    let attempt = || {
+        let mut inner = queue.inner.lock();
+        if inner.is_removed {
+            return Err(EIDRM);
+        }
+        let length = message.as_ref().map_or(0, |m| m.bytes.len() as u64);
+        if inner.bytes + length > inner.max_bytes || inner.messages.len() as u64 + 1 > inner.max_bytes {
+            return Err(Errno::EAGAIN);
+        }
+        inner.bytes += length;
+        inner.messages.extend(message.take());
+        (inner.stime, inner.last_sender) = (now(), thread.process.pid);
+        Ok(())
+    };
+    wait_unless(thread, &queue, flags, PollMask::WRITE, attempt).await?;
+    queue.events.wake(PollMask::READ);
+    Ok(())
+}
+
+async fn wait_unless<T>(
+    thread: &Thread,
+    queue: &Queue,
+    flags: u32,
+    mask: PollMask,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    if flags & IPC_NOWAIT != 0 { attempt() } else { wait(thread, queue, mask, attempt).await }
+}
+
+/// Which message msgrcv(2) takes.
+fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> {
+    match kind {
+        0 if messages.is_empty() => None,
+        0 => Some(0),
+        1.. => messages.iter().position(|m| (m.kind == kind) != (flags & MSG_EXCEPT != 0)),
+        _ => {
+            let most = kind.checked_neg().unwrap_or(i64::MAX);
+            let fitting = messages.iter().enumerate().filter(|(_, m)| m.kind <= most);
+            fitting.min_by_key(|(index, m)| (m.kind, *index)).map(|(index, _)| index)
+        }
+    }
+}
+
+/// msgrcv(2): the message's type and its bytes, at most `room`.
+pub async fn receive(thread: &Arc<Thread>, id: i32, room: usize, kind: i64, flags: u32) -> Result<(i64, Vec<u8>)> {
+    if flags & MSG_COPY != 0 {
+        // As Linux without CONFIG_CHECKPOINT_RESTORE.
+        return Err(Errno::ENOSYS);
+    }
+    let queue = find(id)?;
+    queue.perm.lock().check(&thread.creds(), READ)?;
+    let attempt = || {
+        let mut inner = queue.inner.lock();
+        if inner.is_removed {
+            return Err(EIDRM);
+        }
+        let index = choose(&inner.messages, kind, flags).ok_or(Errno::EAGAIN)?;
+        if inner.messages[index].bytes.len() > room && flags & MSG_NOERROR == 0 {
+            return Err(Errno::E2BIG);
+        }
+        let message = inner.messages.remove(index).ok_or(Errno::EAGAIN)?;
+        inner.bytes -= message.bytes.len() as u64;
+        (inner.rtime, inner.last_receiver) = (now(), thread.process.pid);
+        Ok(message)
+    };
+    let result = wait_unless(thread, &queue, flags, PollMask::READ, attempt).await;
+    let mut message = result.map_err(|e| if e == Errno::EAGAIN { ENOMSG } else { e })?;
+    queue.events.wake(PollMask::WRITE);
+    message.bytes.truncate(room);
+    Ok((message.kind, message.bytes))
+}
+
+fn describe(queue: &Queue) -> MsgIdDs {
+    let perm = queue.perm.lock().to_abi();
+    let inner = queue.inner.lock();
+    MsgIdDs {
+        perm,
+        stime: inner.stime,
+        rtime: inner.rtime,
+        ctime: inner.ctime,
+        bytes: inner.bytes,
+        count: inner.messages.len() as u64,
+        max_bytes: inner.max_bytes,
+        lspid: inner.last_sender as i32,
+        lrpid: inner.last_receiver as i32,
+        unused: [0; 2],
+    }
+}
+
+fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
+    let limit = |name| i32::try_from(sys::number(name, 0)).unwrap_or(i32::MAX);
+    let (max, mnb, mni) = (limit("kernel/msgmax"), limit("kernel/msgmnb"), limit("kernel/msgmni"));
+    let mut info = MsgInfo { max, mnb, mni, ssz: 16, seg: 0xffff, ..MsgInfo::default() };
+    if in_use {
+        let all: Vec<MsgIdDs> = TABLE.lock().all().iter().map(|q| describe(q)).collect();
+        info.pool = all.len() as i32;
+        info.map = all.iter().map(|q| q.count as i32).sum();
+        info.tql = all.iter().map(|q| q.bytes as i32).sum();
+    } else {
+        info.pool = mni.saturating_mul(mnb) / 1024;
+        (info.map, info.tql) = (mnb, mnb);
+    }
+    thread.mm().write(buffer, &info)?;
+    Ok(TABLE.lock().highest())
+}
+
+/// msgctl(2).
+pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usize> {
+    let (mm, creds) = (thread.mm(), thread.creds());
+    match command {
+        IPC_INFO | MSG_INFO => information(thread, command == MSG_INFO, buffer),
+        IPC_STAT | MSG_STAT | MSG_STAT_ANY => {
+            let queue = if command == IPC_STAT { find(id)? } else { TABLE.lock().at(id)? };
+            let perm = *queue.perm.lock();
+            if command != MSG_STAT_ANY {
+                perm.check(&creds, READ)?;
+            }
+            mm.write(buffer, &describe(&queue))?;
+            Ok(if command == IPC_STAT { 0 } else { perm.id as usize })
+        }
+        IPC_SET => {
+            let new = mm.read::<MsgIdDs>(buffer)?;
+            let queue = find(id)?;
+            queue.perm.lock().check_owner(&creds)?;
+            if new.max_bytes > sys::number("kernel/msgmnb", 16384) && !creds.has_cap(CAP_SYS_RESOURCE) {
+                return Err(Errno::EPERM);
+            }
+            queue.perm.lock().set(&new.perm);
+            {
+                let mut inner = queue.inner.lock();
+                (inner.max_bytes, inner.ctime) = (new.max_bytes, now());
+            }
+            queue.events.wake(PollMask::READ | PollMask::WRITE);
+            Ok(0)
+        }
+        IPC_RMID => {
+            let queue = find(id)?;
+            queue.perm.lock().check_owner(&creds)?;
+            drop(TABLE.lock().remove(id));
+            queue.inner.lock().is_removed = true;
+            queue.events.wake(PollMask::READ | PollMask::WRITE);
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// /proc/sysvipc/msg.
+pub fn list() -> String {
+    let mut out = String::from(
+        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
+    );
+    let all = TABLE.lock().all();
+    for queue in all {
+        let id = queue.perm.lock().id;
+        let it = describe(&queue);
+        let perm = it.perm;
+        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
+        let _ = writeln!(
+            out,
+            "{:10} {id:10}  {:4o}  {:10} {:10} {:5} {:5} {owners} {:10} {:10} {:10}",
+            perm.key, perm.mode, it.bytes, it.count, it.lspid, it.lrpid, it.stime, it.rtime, it.ctime
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_chosen_by_type() {
+        let messages: VecDeque<Message> =
+            [3, 1, 2, 1].into_iter().map(|kind| Message { kind, bytes: Vec::new() }).collect();
+        assert_eq!(choose(&messages, 0, 0), Some(0));
+        assert_eq!(choose(&messages, 1, 0), Some(1));
+        assert_eq!(choose(&messages, 3, MSG_EXCEPT), Some(1));
+        assert_eq!(choose(&messages, -2, 0), Some(1));
+        assert_eq!(choose(&messages, i64::MIN, 0), Some(1));
+        assert_eq!(choose(&messages, 9, 0), None);
+        assert_eq!(choose(&VecDeque::new(), 0, 0), None);
+    }
+}

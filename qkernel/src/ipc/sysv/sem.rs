@@ -1,0 +1,426 @@
+//! Semaphore sets (semget(2), semop(2), semctl(2)).
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use qlib::Va;
+
+use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use crate::abi::abi_struct;
+use crate::errno::{Errno, Result};
+use crate::fs::proc::sys;
+use crate::sync::{Mutex, mutex};
+use crate::task::Thread;
+use crate::wait::{PollMask, WaitQueue, block_on};
+
+/// The highest value (SEMVMX), which also bounds what is undone (SEMAEM).
+const MAX_VALUE: i32 = 32767;
+const SEM_UNDO: u16 = 0x1000;
+const GETPID: u32 = 11;
+const GETVAL: u32 = 12;
+const GETALL: u32 = 13;
+const GETNCNT: u32 = 14;
+const GETZCNT: u32 = 15;
+const SETVAL: u32 = 16;
+const SETALL: u32 = 17;
+const SEM_STAT: u32 = 18;
+const SEM_INFO: u32 = 19;
+const SEM_STAT_ANY: u32 = 20;
+
+abi_struct! {
+    /// struct sembuf.
+    pub struct SemBuf { pub number: u16, pub change: i16, pub flags: u16, }
+}
+abi_struct! {
+    /// struct semid64_ds of x86-64.
+    pub struct SemIdDs {
+        pub perm: PermAbi, pub otime: i64, pub unused1: u64, pub ctime: i64, pub unused2: u64, pub count: u64, pub unused3: [u64; 2],
+    }
+}
+abi_struct! {
+    /// struct seminfo.
+    pub struct SemInfo {
+        pub map: i32, pub mni: i32, pub mns: i32, pub mnu: i32, pub msl: i32, pub opm: i32, pub ume: i32, pub usz: i32, pub vmx: i32,
+        pub aem: i32,
+    }
+}
+
+/// Limits (kernel.sem): semaphores in a set, in all, operations in a call, sets.
+fn limits() -> [u64; 4] {
+    <[u64; 4]>::try_from(sys::numbers("kernel/sem")).unwrap_or([32000, 1_024_000_000, 500, 32000])
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Semaphore {
+    value: i32,
+    /// Who changed it last.
+    pid: u32,
+}
+
+/// One who waits: for which semaphore, and whether for it to be zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    token: u64,
+    number: u16,
+    for_zero: bool,
+}
+
+struct Inner {
+    semaphores: Vec<Semaphore>,
+    /// What is added at the end of a process (SEM_UNDO), for each semaphore.
+    undo: BTreeMap<u32, Vec<i32>>,
+    waiting: Vec<Waiting>,
+    last_token: u64,
+    is_removed: bool,
+    otime: i64,
+    ctime: i64,
+}
+
+/// A set.
+pub struct Set {
+    perm: Mutex<Perm>,
+    inner: Mutex<Inner>,
+    queue: WaitQueue,
+}
+
+impl Object for Set {
+    fn perm(&self) -> &Mutex<Perm> {
+        &self.perm
+    }
+}
+
+static TABLE: Mutex<Table<Set>> = mutex(Table::empty());
+
+fn find(id: i32) -> Result<Arc<Set>> {
+    TABLE.lock().find(id)
+}
+
+/// semget(2).
+pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
+    let [per_set, in_all, _, sets] = limits();
+    let count = usize::try_from(count).ok().filter(|n| *n as u64 <= per_set).ok_or(Errno::EINVAL)?;
+    let fits = |set: &Set| if set.inner.lock().semaphores.len() < count { Err(Errno::EINVAL) } else { Ok(()) };
+    let used: usize = TABLE.lock().all().iter().map(|set| set.inner.lock().semaphores.len()).sum();
+    let make = |perm| {
+        if count == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if (used + count) as u64 > in_all {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(Set::new(perm, count))
+    };
+    TABLE.lock().get(thread, key, flags, sets, fits, make)
+}
+
+impl Inner {
+    /// Does all of `operations` or nothing: the index of the first that has to wait.
+    fn apply(&mut self, operations: &[SemBuf], pid: u32) -> Result<core::result::Result<(), usize>> {
+        let mut values = self.semaphores.clone();
+        let mut undo = self.undo.get(&pid).cloned().unwrap_or_else(|| alloc::vec![0; values.len()]);
+        for (index, operation) in operations.iter().enumerate() {
+            let semaphore = values.get_mut(usize::from(operation.number)).ok_or(Errno::EFBIG)?;
+            let change = i32::from(operation.change);
+            if (change == 0 && semaphore.value != 0) || semaphore.value + change < 0 {
+                return Ok(Err(index));
+            }
+            semaphore.value += change;
+            semaphore.pid = pid;
+            if semaphore.value > MAX_VALUE {
+                return Err(Errno::ERANGE);
+            }
+            if operation.flags & SEM_UNDO != 0 {
+                let undo = &mut undo[usize::from(operation.number)];
+                *undo -= change;
+                if !(-MAX_VALUE - 1..=MAX_VALUE).contains(undo) {
+                    return Err(Errno::ERANGE);
+                }
+            }
+        }
+        self.semaphores = values;
+        if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
+            self.undo.insert(pid, undo);
+        }
+        self.otime = now();
+        Ok(Ok(()))
+    }
+}
+
+impl Set {
+    fn new(perm: Perm, count: usize) -> Self {
+        let inner = Inner {
+            semaphores: alloc::vec![Semaphore::default(); count],
+            undo: BTreeMap::new(),
+            waiting: Vec::new(),
+            last_token: 0,
+            is_removed: false,
+            otime: 0,
+            ctime: now(),
+        };
+        Set { perm: Mutex::new(perm), inner: Mutex::new(inner), queue: WaitQueue::new() }
+    }
+
+    fn changed(&self) {
+        self.queue.wake(PollMask::READ);
+    }
+
+    fn stop_waiting(&self, token: u64) {
+        self.inner.lock().waiting.retain(|w| w.token != token);
+    }
+
+    /// Tries `operations`; one that has to wait is noted under `token`. EAGAIN.
+    fn attempt(&self, operations: &[SemBuf], pid: u32, token: u64) -> Result {
+        self.stop_waiting(token);
+        let outcome = {
+            let mut inner = self.inner.lock();
+            if inner.is_removed {
+                return Err(EIDRM);
+            }
+            inner.apply(operations, pid)?
+        };
+        let Err(index) = outcome else {
+            self.changed();
+            return Ok(());
+        };
+        let SemBuf { number, change, .. } = operations[index];
+        self.inner.lock().waiting.push(Waiting { token, number, for_zero: change == 0 });
+        Err(Errno::EAGAIN)
+    }
+
+    /// Whether the operation that has to wait may not.
+    fn refuses(&self, operations: &[SemBuf], token: u64) -> bool {
+        let inner = self.inner.lock();
+        let Some(waiting) = inner.waiting.iter().find(|w| w.token == token) else { return false };
+        let nowait = |o: &&SemBuf| u32::from(o.flags) & IPC_NOWAIT != 0;
+        operations.iter().filter(nowait).any(|o| o.number == waiting.number && (o.change == 0) == waiting.for_zero)
+    }
+}
+
+/// Forgets who waited, however the wait ends.
+struct Waits<'a>(&'a Set, u64);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.stop_waiting(self.1);
+    }
+}
+
+/// semop(2), semtimedop(2).
+pub async fn operate(thread: &Arc<Thread>, id: i32, operations: &[SemBuf], deadline_ns: Option<u64>) -> Result {
+    let set = find(id)?;
+    let highest = operations.iter().map(|o| usize::from(o.number)).max().ok_or(Errno::EINVAL)?;
+    if highest >= set.inner.lock().semaphores.len() {
+        return Err(Errno::EFBIG);
+    }
+    let alters = operations.iter().any(|o| o.change != 0);
+    set.perm.lock().check(&thread.creds(), if alters { WRITE } else { READ })?;
+    let token = {
+        let mut inner = set.inner.lock();
+        inner.last_token += 1;
+        inner.last_token
+    };
+    let pid = thread.process.pid;
+    let _waits = Waits(&set, token);
+    match set.attempt(operations, pid, token) {
+        Err(Errno::EAGAIN) if !set.refuses(operations, token) => {}
+        result => return result,
+    }
+    let mut refused = false;
+    let attempt = || match set.attempt(operations, pid, token) {
+        Err(Errno::EAGAIN) if set.refuses(operations, token) => {
+            refused = true;
+            Ok(())
+        }
+        result => result,
+    };
+    let result = block_on(thread, &[&set.queue], PollMask::READ, deadline_ns, attempt).await;
+    match result {
+        // Never restarted (signal(7)).
+        Err(Errno::ERESTARTSYS) => Err(Errno::EINTR),
+        Err(Errno::ETIMEDOUT) => Err(Errno::EAGAIN),
+        Ok(()) if refused => Err(Errno::EAGAIN),
+        result => result,
+    }
+}
+
+/// The most operations of one call.
+pub fn max_operations() -> u64 {
+    limits()[2]
+}
+
+/// A process has ended: what it did with SEM_UNDO is undone.
+pub fn process_ended(pid: u32) {
+    let all = TABLE.lock().all();
+    for set in all {
+        let had_undo = {
+            let mut inner = set.inner.lock();
+            let undo = inner.undo.remove(&pid);
+            for (semaphore, change) in inner.semaphores.iter_mut().zip(undo.iter().flatten()) {
+                if *change != 0 {
+                    *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
+                }
+            }
+            undo.is_some()
+        };
+        if had_undo {
+            set.changed();
+        }
+    }
+}
+
+fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
+    let [msl, mns, opm, mni] = limits().map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+    let mut info =
+        SemInfo { map: mns, mni, mns, mnu: mns, msl, opm, ume: opm, usz: 20, vmx: MAX_VALUE, aem: MAX_VALUE };
+    if in_use {
+        let all = TABLE.lock().all();
+        info.usz = all.len() as i32;
+        info.aem = all.iter().map(|set| set.inner.lock().semaphores.len() as i32).sum();
+    }
+    thread.mm().write(buffer, &info)?;
+    Ok(TABLE.lock().highest())
+}
+
+fn describe(set: &Set) -> SemIdDs {
+    let perm = set.perm.lock().to_abi();
+    let inner = set.inner.lock();
+    let (otime, ctime, count) = (inner.otime, inner.ctime, inner.semaphores.len() as u64);
+    SemIdDs { perm, otime, ctime, count, ..SemIdDs::default() }
+}
+
+/// semctl(2). `argument`: the union semun.
+pub fn control(thread: &Thread, id: i32, number: i32, command: u32, argument: u64) -> Result<usize> {
+    let (mm, creds, buffer) = (thread.mm(), thread.creds(), Va(argument));
+    match command {
+        IPC_INFO | SEM_INFO => return information(thread, command == SEM_INFO, buffer),
+        SEM_STAT | SEM_STAT_ANY => {
+            let set = TABLE.lock().at(id)?;
+            let perm = *set.perm.lock();
+            if command == SEM_STAT {
+                perm.check(&creds, READ)?;
+            }
+            mm.write(buffer, &describe(&set))?;
+            return Ok(perm.id as usize);
+        }
+        _ => {}
+    }
+    let set = find(id)?;
+    let count = set.inner.lock().semaphores.len();
+    let perm = *set.perm.lock();
+    let index = || usize::try_from(number).ok().filter(|n| *n < count).ok_or(Errno::EINVAL);
+    match command {
+        IPC_STAT => {
+            perm.check(&creds, READ)?;
+            mm.write(buffer, &describe(&set))?;
+        }
+        IPC_SET => {
+            let new = mm.read::<SemIdDs>(buffer)?;
+            perm.check_owner(&creds)?;
+            set.perm.lock().set(&new.perm);
+            set.inner.lock().ctime = now();
+        }
+        IPC_RMID => {
+            perm.check_owner(&creds)?;
+            drop(TABLE.lock().remove(id));
+            set.inner.lock().is_removed = true;
+            set.changed();
+        }
+        GETALL => {
+            perm.check(&creds, READ)?;
+            let values: Vec<u16> = set.inner.lock().semaphores.iter().map(|s| s.value as u16).collect();
+            mm.write_bytes(buffer, zerocopy::IntoBytes::as_bytes(values.as_slice()))?;
+        }
+        SETALL => {
+            perm.check(&creds, WRITE)?;
+            let values: Vec<u16> = mm.read_array(buffer, count)?;
+            if values.iter().any(|v| i32::from(*v) > MAX_VALUE) {
+                return Err(Errno::ERANGE);
+            }
+            set_values(&set, values.iter().map(|v| i32::from(*v)).enumerate(), thread.process.pid);
+        }
+        SETVAL => {
+            let index = index()?;
+            perm.check(&creds, WRITE)?;
+            let value = argument as u32 as i32;
+            if !(0..=MAX_VALUE).contains(&value) {
+                return Err(Errno::ERANGE);
+            }
+            set_values(&set, core::iter::once((index, value)), thread.process.pid);
+        }
+        GETVAL | GETPID | GETNCNT | GETZCNT => {
+            let index = index()?;
+            perm.check(&creds, READ)?;
+            let inner = set.inner.lock();
+            let waiting =
+                |zero| inner.waiting.iter().filter(|w| usize::from(w.number) == index && w.for_zero == zero).count();
+            return Ok(match command {
+                GETVAL => inner.semaphores[index].value as usize,
+                GETPID => inner.semaphores[index].pid as usize,
+                GETNCNT => waiting(false),
+                _ => waiting(true),
+            });
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// Sets values; what was to be undone there is forgotten.
+fn set_values(set: &Set, values: impl Iterator<Item = (usize, i32)>, pid: u32) {
+    {
+        let mut inner = set.inner.lock();
+        for (index, value) in values {
+            inner.semaphores[index] = Semaphore { value, pid };
+            inner.undo.values_mut().for_each(|undo| undo[index] = 0);
+        }
+        inner.ctime = now();
+    }
+    set.changed();
+}
+
+/// /proc/sysvipc/sem.
+pub fn list() -> String {
+    let mut out =
+        String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
+    let all = TABLE.lock().all();
+    for set in all {
+        let id = set.perm.lock().id;
+        let it = describe(&set);
+        let perm = it.perm;
+        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
+        let _ = writeln!(
+            out,
+            "{:10} {id:10}  {:4o} {:10} {owners} {:10} {:10}",
+            perm.key, perm.mode, it.count, it.otime, it.ctime
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(number: u16, change: i16, flags: u16) -> SemBuf {
+        SemBuf { number, change, flags }
+    }
+
+    #[test]
+    fn operations_happen_together_or_not_at_all() {
+        let perm = Perm { id: 0, key: 0, uid: 0, gid: 0, cuid: 0, cgid: 0, mode: 0o600 };
+        let set = Set::new(perm, 2);
+        let mut inner = set.inner.lock();
+        assert_eq!(inner.apply(&[op(0, 2, 0), op(1, -1, 0)], 1), Ok(Err(1)));
+        assert_eq!(inner.semaphores[0].value, 0);
+        assert_eq!(inner.apply(&[op(0, 2, SEM_UNDO), op(0, -1, SEM_UNDO), op(1, 0, 0)], 1), Ok(Ok(())));
+        assert_eq!((inner.semaphores[0].value, inner.undo[&1][0]), (1, -1));
+        assert_eq!(inner.apply(&[op(0, 0, 0)], 1), Ok(Err(0)));
+        assert_eq!(inner.apply(&[op(0, i16::MAX, 0)], 1), Err(Errno::ERANGE));
+        assert_eq!(inner.apply(&[op(2, 1, 0)], 1), Err(Errno::EFBIG));
+        assert_eq!(inner.semaphores[0].value, 1);
+    }
+}

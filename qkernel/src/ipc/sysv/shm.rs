@@ -1,0 +1,338 @@
+//! Shared memory segments (shmget(2), shmat(2), shmctl(2)).
+//!
+//! A segment's memory is a memory object as a tmpfs file's is. What is mapped is the segment itself, so that it lives as long as
+//! somebody has it attached, after its identifier is gone too.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use linux_raw_sys::general::RLIMIT_AS;
+use qlib::{PAGE_SIZE, Va};
+
+use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use crate::abi::abi_struct;
+use crate::errno::{Errno, Result};
+use crate::fs::Mapping;
+use crate::fs::file::MappedPage;
+use crate::fs::proc::sys;
+use crate::fs::shmem::{Quota, Shmem};
+use crate::mm::map::Place;
+use crate::mm::vma::FileMapping;
+use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::sync::{Mutex, mutex};
+use crate::task::{Thread, table};
+
+const SHM_HUGETLB: u32 = 0o4000;
+const SHM_RDONLY: u32 = 0o10000;
+const SHM_RND: u32 = 0o20000;
+const SHM_REMAP: u32 = 0o40000;
+const SHM_EXEC: u32 = 0o100000;
+const SHM_LOCK: u32 = 11;
+const SHM_UNLOCK: u32 = 12;
+const SHM_STAT: u32 = 13;
+const SHM_INFO: u32 = 14;
+const SHM_STAT_ANY: u32 = 15;
+/// Mode bits: it goes when nobody has it attached any more; SHM_LOCK was called.
+const SHM_DEST: u32 = 0o1000;
+const SHM_LOCKED: u32 = 0o2000;
+const CAP_IPC_LOCK: u32 = 14;
+
+abi_struct! {
+    /// struct shmid64_ds.
+    pub struct ShmIdDs {
+        pub perm: PermAbi, pub size: u64, pub atime: i64, pub dtime: i64, pub ctime: i64, pub cpid: i32, pub lpid: i32,
+        pub attached: u64, pub unused: [u64; 2],
+    }
+}
+abi_struct! {
+    /// struct shminfo64.
+    pub struct ShmInfo64 { pub max: u64, pub min: u64, pub mni: u64, pub seg: u64, pub all: u64, pub unused: [u64; 4], }
+}
+abi_struct! {
+    /// struct shm_info.
+    pub struct ShmInfo {
+        pub used_ids: i32, pub pad: i32, pub total: u64, pub resident: u64, pub swapped: u64, pub attempts: u64,
+        pub successes: u64,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    attached: i64,
+    detached: i64,
+    changed: i64,
+    creator: u32,
+    last: u32,
+}
+
+/// A segment.
+pub struct Segment {
+    size: u64,
+    memory: Arc<Shmem>,
+    times: Mutex<Times>,
+}
+
+impl Mapping for Segment {
+    fn page(&self, index: u64, write: bool) -> Result<MappedPage> {
+        self.memory.page(index, write)
+    }
+}
+
+/// A place in the table: after IPC_RMID only those who have the segment attached keep it.
+struct Entry {
+    perm: Mutex<Perm>,
+    kept: Mutex<Option<Arc<Segment>>>,
+    segment: Weak<Segment>,
+}
+
+impl Object for Entry {
+    fn perm(&self) -> &Mutex<Perm> {
+        &self.perm
+    }
+}
+
+static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
+
+/// Takes those out of the table that nobody has attached any more since their removal.
+fn prune() {
+    let all = TABLE.lock().all();
+    for entry in all.iter().filter(|e| e.segment.strong_count() == 0) {
+        let id = entry.perm.lock().id;
+        drop(TABLE.lock().remove(id));
+    }
+}
+
+fn segment(entry: &Entry) -> Result<Arc<Segment>> {
+    entry.segment.upgrade().ok_or(Errno::EINVAL)
+}
+
+fn find(id: i32) -> Result<(Arc<Entry>, Arc<Segment>)> {
+    let entry = TABLE.lock().find(id)?;
+    let segment = segment(&entry)?;
+    Ok((entry, segment))
+}
+
+fn pages_in_use() -> u64 {
+    TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
+}
+
+/// shmget(2).
+pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
+    prune();
+    if flags & SHM_HUGETLB != 0 {
+        // No huge page pool, as in mmap(2).
+        return Err(Errno::ENOMEM);
+    }
+    let used = pages_in_use();
+    let fits = |entry: &Entry| {
+        let small = segment(entry).is_ok_and(|s| s.size < size);
+        if small { Err(Errno::EINVAL) } else { Ok(()) }
+    };
+    let make = |perm: Perm| {
+        if size == 0 || size > sys::number("kernel/shmmax", u64::MAX) {
+            return Err(Errno::EINVAL);
+        }
+        let pages = size.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? / PAGE_SIZE;
+        if used.saturating_add(pages) > sys::number("kernel/shmall", u64::MAX) {
+            return Err(Errno::ENOSPC);
+        }
+        if size > crate::fs::shmem::MAX_BYTES {
+            return Err(Errno::ENOMEM);
+        }
+        let times = Times { changed: now(), creator: thread.process.pid, ..Times::default() };
+        let memory = Shmem::new(size, Quota::new(u64::MAX));
+        let segment = Arc::new(Segment { size, memory, times: Mutex::new(times) });
+        let weak = Arc::downgrade(&segment);
+        Ok(Entry { perm: Mutex::new(perm), kept: Mutex::new(Some(segment)), segment: weak })
+    };
+    TABLE.lock().get(thread, key, flags, sys::number("kernel/shmmni", 4096), fits, make)
+}
+
+/// shmat(2): where it was attached.
+pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
+    let (entry, segment) = find(id)?;
+    let mut at = addr;
+    if !at.is_page_aligned() {
+        if flags & SHM_RND == 0 {
+            return Err(Errno::EINVAL);
+        }
+        at = at.page_floor();
+    }
+    if at.0 == 0 && flags & SHM_REMAP != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mut prot = Prot::READ;
+    let mut wanted = READ;
+    if flags & SHM_RDONLY == 0 {
+        prot |= Prot::WRITE;
+        wanted |= WRITE;
+    }
+    if flags & SHM_EXEC != 0 {
+        prot |= Prot::EXEC;
+        wanted |= 0o111;
+    }
+    entry.perm.lock().check(&thread.creds(), wanted)?;
+    let max_prot = if flags & SHM_RDONLY == 0 { Prot::all() } else { Prot::READ | Prot::EXEC };
+    let backing = FileMapping { mapping: segment.clone(), file: None, first_page: 0 };
+    let vma = Vma::of_file(prot, max_prot, VmaFlags::SHARED, backing);
+    let place = match at.0 {
+        0 => Place::Hint(at),
+        _ if flags & SHM_REMAP != 0 => Place::Fixed(at),
+        _ => Place::FixedNoReplace(at),
+    };
+    let start = thread.mm().map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
+    let start = start.map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
+    let mut times = segment.times.lock();
+    (times.attached, times.last) = (now(), thread.process.pid);
+    Ok(start)
+}
+
+/// shmdt(2): EINVAL when nothing is attached at `addr`.
+pub fn detach(thread: &Thread, addr: Va) -> Result {
+    if !addr.is_page_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    let mm = thread.mm();
+    let known: Vec<Arc<Segment>> = TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).collect();
+    let mut found: Option<Arc<Segment>> = None;
+    // Parts of it may have been unmapped or protected differently since.
+    for vma in mm.ranges() {
+        let Some(backing) = &vma.backing else { continue };
+        let begins = vma.start.0.checked_sub(backing.first_page * PAGE_SIZE) == Some(addr.0);
+        let Some(segment) = known.iter().find(|s| begins && s.identity() == backing.mapping.identity()) else {
+            continue;
+        };
+        if found.as_ref().is_none_or(|f| Arc::ptr_eq(f, segment)) {
+            mm.unmap(vma.start, vma.len())?;
+            found = Some(segment.clone());
+        }
+    }
+    let segment = found.ok_or(Errno::EINVAL)?;
+    {
+        let mut times = segment.times.lock();
+        (times.detached, times.last) = (now(), thread.process.pid);
+    }
+    drop((segment, known));
+    prune();
+    Ok(())
+}
+
+/// How often a segment is attached, by all processes: as often as it is mapped.
+fn attached(segment: &Segment) -> u64 {
+    let mut seen = BTreeSet::new();
+    let mut count = 0;
+    for process in table::processes() {
+        let mm: Arc<AddressSpace> = process.mm();
+        if seen.insert(Arc::as_ptr(&mm) as usize) {
+            let is_it = |vma: &Vma| vma.backing.as_ref().is_some_and(|b| b.mapping.identity() == segment.identity());
+            count += mm.ranges().iter().filter(|vma| is_it(vma)).count() as u64;
+        }
+    }
+    count
+}
+
+fn describe(entry: &Entry, segment: &Segment) -> ShmIdDs {
+    let times = *segment.times.lock();
+    let perm = entry.perm.lock().to_abi();
+    ShmIdDs {
+        perm,
+        size: segment.size,
+        atime: times.attached,
+        dtime: times.detached,
+        ctime: times.changed,
+        cpid: times.creator as i32,
+        lpid: times.last as i32,
+        attached: attached(segment),
+        unused: [0; 2],
+    }
+}
+
+/// shmctl(2).
+pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usize> {
+    prune();
+    let (mm, creds) = (thread.mm(), thread.creds());
+    match command {
+        IPC_INFO => {
+            let limit = |name| sys::number(name, 0);
+            let (max, mni, all) = (limit("kernel/shmmax"), limit("kernel/shmmni"), limit("kernel/shmall"));
+            mm.write(buffer, &ShmInfo64 { max, min: 1, mni, seg: mni, all, unused: [0; 4] })?;
+            Ok(TABLE.lock().highest())
+        }
+        SHM_INFO => {
+            let resident =
+                TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
+            let used_ids = TABLE.lock().len() as i32;
+            mm.write(buffer, &ShmInfo { used_ids, total: pages_in_use(), resident, ..ShmInfo::default() })?;
+            Ok(TABLE.lock().highest())
+        }
+        IPC_STAT | SHM_STAT | SHM_STAT_ANY => {
+            let entry = if command == IPC_STAT { TABLE.lock().find(id)? } else { TABLE.lock().at(id)? };
+            let perm = *entry.perm.lock();
+            if command != SHM_STAT_ANY {
+                perm.check(&creds, READ)?;
+            }
+            mm.write(buffer, &describe(&entry, &*segment(&entry)?))?;
+            Ok(if command == IPC_STAT { 0 } else { perm.id as usize })
+        }
+        IPC_SET => {
+            let new = mm.read::<ShmIdDs>(buffer)?;
+            let (entry, segment) = find(id)?;
+            entry.perm.lock().check_owner(&creds)?;
+            entry.perm.lock().set(&new.perm);
+            segment.times.lock().changed = now();
+            Ok(0)
+        }
+        IPC_RMID => {
+            let (entry, segment) = find(id)?;
+            entry.perm.lock().check_owner(&creds)?;
+            {
+                let mut perm = entry.perm.lock();
+                (perm.key, perm.mode) = (IPC_PRIVATE, perm.mode | SHM_DEST);
+            }
+            drop(segment);
+            let kept = entry.kept.lock().take();
+            drop(kept);
+            prune();
+            Ok(0)
+        }
+        SHM_LOCK | SHM_UNLOCK => {
+            let (entry, _segment) = find(id)?;
+            if !creds.has_cap(CAP_IPC_LOCK) {
+                entry.perm.lock().check_owner(&creds)?;
+            }
+            // Nothing but hibernation moves pages out, and it moves locked ones too, as those of mlock(2).
+            let mut perm = entry.perm.lock();
+            perm.mode = if command == SHM_LOCK { perm.mode | SHM_LOCKED } else { perm.mode & !SHM_LOCKED };
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// /proc/sysvipc/shm.
+pub fn list() -> String {
+    prune();
+    let mut out = String::from(
+        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n",
+    );
+    let all = TABLE.lock().all();
+    for entry in all {
+        let Ok(segment) = segment(&entry) else { continue };
+        let id = entry.perm.lock().id;
+        let it = describe(&entry, &segment);
+        let perm = it.perm;
+        let rss = segment.memory.page_count() * PAGE_SIZE;
+        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
+        let times = format!("{:10} {:10} {:10}", it.atime, it.dtime, it.ctime);
+        let _ = writeln!(
+            out,
+            "{:10} {id:10}  {:4o} {:21} {:5} {:5}  {:5} {owners} {times} {rss:21} {:21}",
+            perm.key, perm.mode, it.size, it.cpid, it.lpid, it.attached, 0
+        );
+    }
+    out
+}
