@@ -82,7 +82,7 @@ static enum kind kind_of(const struct segment *s, size_t page) {
 }
 
 static bool shared_with_others(const struct segment *s) {
-    return !strcmp(s->name, "shared") || !strcmp(s->name, "file-shared") || !strcmp(s->name, "tmpfs") || !strncmp(s->name, "memfd", 5);
+    return !strcmp(s->name, "shared") || !strcmp(s->name, "file-shared") || !strcmp(s->name, "tmpfs") || !strncmp(s->name, "memfd", 5) || !strcmp(s->name, "shm");
 }
 
 // Which generation a page is in: "change" moves a third of the pages on. Each process has its generation; what they share has one
@@ -327,18 +327,12 @@ dead:
     return false;
 }
 
-<<<<<<< HEAD
 static bool verify_shared(void) {
     verified = 0;
     for (int i = 0; i < segment_count; i++)
         for (size_t p = 0; shared_with_others(&segments[i]) && p < segments[i].pages; p++)
             if (!check_page(&segments[i], p)) return false;
     return check_tmpfs() && ask_children('s');
-=======
-static bool shared_with_others(const struct segment *s) {
-    return !strcmp(s->name, "shared") || !strcmp(s->name, "file-shared") || !strncmp(s->name, "memfd", 5) ||
-           !strcmp(s->name, "shm");
->>>>>>> b26c1de (WIP sysv)
 }
 
 static bool verify(bool top, bool with_threads) {
