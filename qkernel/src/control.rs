@@ -12,7 +12,7 @@ use qlib::host::Op;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
-use crate::hibernate::state::State;
+use crate::hibernate::pause::{self, Reason};
 use crate::hibernate::{self, Cause};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
@@ -98,12 +98,12 @@ fn serve(id: u64, request: Request) {
             hibernate::wake(Cause::Continue);
             reply(id, &Reply::Done);
         }
-        Request::Pause => executor::spawn(async move { reply(id, &done(hibernate::pause::pause().await.map(|_| ()))) }),
+        Request::Pause => {
+            executor::spawn(async move { reply(id, &done(pause::pause(Reason::Order).await.map(|_| ()))) })
+        }
         Request::Resume => {
             // A hibernated container stays so: that is another kind of sleep, which a wake ends.
-            if matches!(hibernate::current(), State::Awake { .. }) {
-                hibernate::pause::resume();
-            }
+            pause::resume(Reason::Order);
             reply(id, &Reply::Done);
         }
         Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),

@@ -48,6 +48,11 @@ pub fn run() {
     }
 }
 
+/// Whether no task is ready but the one that asks.
+pub fn is_drained() -> bool {
+    READY.lock().is_empty()
+}
+
 /// Lets other ready tasks run first.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -284,12 +285,199 @@ fn a_wake_in_the_middle_of_a_deflate() {
             open.send("ping");
             // Abandoned or done: both are fine, hanging is not.
             assert!(stop.join().expect("thread").status.is_some());
-            // If the program had begun on the request, that sleeps along; the next one wakes both.
-            assert_eq!(c.ask("ping"), "pong");
-            assert_eq!(open.answer(), "pong");
+            assert_eq!(open.answer(), "pong", "round {round}");
         });
     }
     verified(&c.ask("verify"));
+}
+
+/// How long an answer may take that no second request hastens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `rounds` times a client comes in the moment of a STOP, a little earlier or later each time, and `answered` must be true of it. Between
+/// them nobody comes, and it must go to sleep.
+fn clients_that_come_with_the_stop(c: &Container, rounds: u64, answered: impl Fn(Connection) -> bool + Sync) {
+    let mut control = c.control();
+    let (mut slept, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let barrier = Barrier::new(2);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                barrier.wait();
+                // From 2 ms before to 2 ms after.
+                thread::sleep(Duration::from_micros(round * 37 % 4000));
+                let mut open = c.connect().expect("connect");
+                open.set_patience(PATIENCE);
+                answered(open)
+            });
+            barrier.wait();
+            thread::sleep(Duration::from_millis(2));
+            match control.order(&Request::Hibernate) {
+                Ok(()) => slept += 1,
+                Err(_) => refused += 1,
+            }
+            assert!(client.join().expect("thread"), "round {round}: no answer; {slept} sleeps, {refused} refused");
+        });
+        if round % 10 == 9 {
+            control.order(&Request::Hibernate).unwrap_or_else(|e| panic!("round {round}, nobody comes: {e:#}"));
+        }
+    }
+    println!("{rounds} clients answered: {slept} STOPs put it to sleep, {refused} were abandoned");
+}
+
+#[test]
+fn a_client_that_comes_with_the_stop_is_answered_by_poll() {
+    let c = memory("8");
+    clients_that_come_with_the_stop(&c, 150, |mut open| {
+        open.send("ping");
+        open.try_answer().as_deref() == Some("pong")
+    });
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn a_client_that_comes_with_the_stop_is_answered_by_blocking_calls() {
+    let c = restless(&[]);
+    clients_that_come_with_the_stop(&c, 150, |mut open| {
+        // Accepted first, with nothing to read yet.
+        thread::sleep(Duration::from_micros(300));
+        open.send("check");
+        open.try_answer().is_some_and(|a| a.starts_with("ok "))
+    });
+}
+
+#[test]
+fn a_client_that_comes_with_the_stop_is_answered_by_python() {
+    let c = Container::start("python", &["/usr/bin/python3", "/mnt/functions/hello.py", "--port", "{port}"]);
+    c.listening();
+    clients_that_come_with_the_stop(&c, 50, |mut open| {
+        open.send("GET / HTTP/1.0\r\n\r");
+        open.try_answer().is_some_and(|a| a.starts_with("HTTP/1.1 200"))
+    });
+}
+
+#[test]
+fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
+    let c = restless(&[]);
+    let mut control = c.control();
+    let mut open = c.connect().expect("connect");
+    open.set_patience(PATIENCE);
+    for _ in 0..5 {
+        open.send("spin 150");
+        thread::sleep(Duration::from_millis(30));
+        control.order(&Request::Hibernate).expect("hibernate");
+        assert_eq!(open.try_answer().as_deref(), Some("spun"));
+    }
+}
+
+#[test]
+fn a_long_computation_sleeps_along() {
+    let c = restless(&[]);
+    let mut open = c.connect().expect("connect");
+    open.send("spin 6000");
+    thread::sleep(Duration::from_millis(50));
+    c.hibernate();
+    c.kill("CONT");
+    assert_eq!(open.answer(), "spun");
+}
+
+#[test]
+fn data_wakes_before_anybody_waited_for_it() {
+    let c = restless(&[]);
+    let mut control = c.control();
+    // What is there when the connection is accepted is read without waiting, so nobody has waited for it yet.
+    control.order(&Request::Pause).expect("pause");
+    let mut open = c.connect().expect("connect");
+    open.set_patience(PATIENCE);
+    open.send("spin 6000");
+    control.order(&Request::Resume).expect("resume");
+    thread::sleep(Duration::from_millis(50));
+    c.hibernate();
+    open.send("check");
+    assert_eq!(open.try_answer().as_deref(), Some("spun"));
+    assert!(open.answer().starts_with("ok "));
+}
+
+#[test]
+fn clients_that_nobody_accepts_do_not_keep_it_awake() {
+    let c = restless(&[]);
+    let mut open = c.connect().expect("connect");
+    assert!(open.ask("check").starts_with("ok "));
+    let waiting: Vec<Connection> = (0..4)
+        .map(|_| {
+            let mut one = c.connect().expect("connect");
+            one.send("check");
+            one
+        })
+        .collect();
+    for _ in 0..3 {
+        c.hibernate();
+        assert!(open.ask("check").starts_with("ok "));
+    }
+    drop(open);
+    for mut one in waiting {
+        assert!(one.answer().starts_with("ok "));
+    }
+}
+
+#[test]
+fn a_sleep_does_not_end_a_pause() {
+    let c = memory("32");
+    let (mut control, mut sleeper) = (c.control(), c.control());
+    let mut open = c.connect().expect("connect");
+    let mut held = |open: &mut Connection, what: &str| {
+        open.send("ping");
+        open.set_patience(Duration::from_millis(150));
+        assert_eq!(open.try_answer(), None, "{what}: paused, it must not answer");
+        control.order(&Request::Resume).expect("resume");
+        open.set_patience(PATIENCE);
+        assert_eq!(open.try_answer().as_deref(), Some("pong"), "{what}");
+    };
+    let mut pauser = c.control();
+    // The pause comes before, in and after a deflate, which the request abandons if it is not over.
+    for round in 0..20u64 {
+        thread::scope(|scope| {
+            let stop = scope.spawn(|| sleeper.order(&Request::Hibernate));
+            thread::sleep(Duration::from_millis(round * 3));
+            pauser.order(&Request::Pause).expect("pause");
+            held(&mut open, &format!("round {round}"));
+            // Put to sleep, or abandoned.
+            let _ = stop.join().expect("thread");
+        });
+    }
+    let mut sleeps_paused = || {
+        // So that the pause finds it quiet, not on the way from its answer.
+        for request in [Request::Hibernate, Request::Wake, Request::Pause, Request::Hibernate] {
+            pauser.order(&request).unwrap_or_else(|e| panic!("{request:?}: {e:#}"));
+        }
+    };
+    // A wake does not end a pause either.
+    sleeps_paused();
+    sleeper.order(&Request::Wake).expect("wake");
+    held(&mut open, "woken");
+    // Nor does the end of a pause end a sleep, but the next wake lets it go on.
+    sleeps_paused();
+    sleeper.order(&Request::Resume).expect("resume");
+    assert_eq!(c.hibernation(), "Hibernated");
+    assert_eq!(open.ask("ping"), "pong");
+}
+
+#[test]
+fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
+    let c = memory("8");
+    let mut control = c.control();
+    let mut open = c.connect().expect("connect");
+    open.set_patience(PATIENCE);
+    assert_eq!(open.ask("ping"), "pong");
+    for _ in 0..5 {
+        control.order(&Request::Pause).expect("pause");
+        open.send("ping");
+        thread::sleep(Duration::from_millis(100));
+        assert!(control.order(&Request::Hibernate).is_err(), "the request would not be answered");
+        control.order(&Request::Resume).expect("resume");
+        assert_eq!(open.try_answer().as_deref(), Some("pong"));
+    }
+    c.hibernate();
 }
 
 #[test]

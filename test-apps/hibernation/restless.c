@@ -4,6 +4,7 @@
 //
 // Requests are lines on one TCP connection at a time; each is answered with one line:
 //   stir    every worker computes for a short while of its own and then blocks again: "ok", at once
+//   spin MS computes for so long, on the clock: "spun"
 //   check   what the threads with timers have found: "ok EXPIRIES", or "BAD …"
 // At start it prints "ready".
 #include <arpa/inet.h>
@@ -118,6 +119,11 @@ int main(int argc, char **argv) {
                 for (int i = 0; i < WORKERS; i++)
                     if (write(go[i][1], "g", 1) != 1) die("write");
                 strcpy(answer, "ok\n");
+            } else if (!strncmp(line, "spin ", 5)) {
+                uint64_t end = now_ns() + strtoul(line + 5, NULL, 10) * 1000000;
+                while (now_ns() < end) {
+                }
+                strcpy(answer, "spun\n");
             } else if (complaint) snprintf(answer, sizeof answer, "%s\n", complaint);
             else snprintf(answer, sizeof answer, "ok %lu\n", expiries);
             if (write(c, answer, strlen(answer)) < 0) break;

@@ -1,4 +1,4 @@
-//! Deflate: pause, write application memory to the store, give everything free back to the host.
+//! Deflate: let what has just come be served, pause, write application memory to the store, give everything free back to the host.
 //!
 //! Nothing is changed before everything has been written, so a failure or a wake on the way loses nothing. The first
 //! time all pages go to the swap file and their entries are marked; from the second time on the pages that are present
@@ -15,8 +15,9 @@ use qlib::host::Op;
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
 use super::pages::Pages;
+use super::pause::{self, Held, Reason};
 use super::state::{Input, State};
-use super::{pause, slots, stats, step};
+use super::{settle, slots, stats, step};
 use crate::errno::{Errno, Result};
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
@@ -39,12 +40,12 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
     match super::current() {
         State::Hibernated => return Ok(()),
         State::Awake { .. } => step(Input::Stop),
-        State::Deflating { .. } | State::Inflating => {
+        State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
             return Err((Errno::EBUSY, "it is changing its state already: try again".to_string()));
         }
     }
-    let begin_ns = time::monotonic_ns();
-    match attempt().await {
+    let mut begin_ns = 0;
+    match attempt(&mut begin_ns).await {
         Ok(()) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::LAST_DEFLATE_NS.store(time::monotonic_ns() - begin_ns, Relaxed);
@@ -54,7 +55,7 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
         Err(error) => {
             stats::DEFLATES_FAILED.fetch_add(1, Relaxed);
             step(Input::Abandoned);
-            pause::resume();
+            pause::resume(Reason::Sleep);
             Err((error, reason(error)))
         }
     }
@@ -63,14 +64,18 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
 fn reason(error: Errno) -> String {
     match error {
         Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
+        Errno::EBUSY => "requests keep coming, or it was paused in the middle of one: it stays awake".to_string(),
         Errno::ENOSPC => "the disk of the swap store is full: free some space; it stays awake".to_string(),
         Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
         other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
     }
 }
 
-async fn attempt() -> Result {
-    let held = pause::pause().await?;
+async fn attempt(begin_ns: &mut u64) -> Result {
+    settle::settle(&Held::intend(Reason::Sleep)).await?;
+    step(Input::Settled);
+    *begin_ns = time::monotonic_ns();
+    let held = pause::pause(Reason::Sleep).await?;
     let spaces = spaces();
     for mm in &spaces {
         hide(mm).await?;
@@ -130,7 +135,7 @@ fn carrier(mm: &Arc<AddressSpace>) -> Option<Arc<Thread>> {
 }
 
 /// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
-pub(super) async fn breathe(held: &pause::Held) -> Result {
+pub(super) async fn breathe(held: &Held) -> Result {
     let signal = Arc::new(Signal::default());
     time::at_next_event(signal.clone());
     signal.wait().await;

@@ -7,8 +7,9 @@ use qlib::host::{Op, Segment};
 use qlib::{Gpa, PAGE_SIZE};
 
 use super::deflate::WORKING_SET;
+use super::pause::{self, Reason};
 use super::state::{Input, State};
-use super::{pause, slots, stats, step};
+use super::{settle, slots, stats, step};
 use crate::errno::{Errno, Result};
 use crate::host::Call;
 use crate::mm::frames;
@@ -30,17 +31,20 @@ pub enum Cause {
     Exec,
 }
 
-/// Wakes the sandbox if it sleeps; ends a deflate that is under way. When this returns its working set is there and its
+/// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet lets what comes by a socket be served
+/// first. When this returns its working set is there and its
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
     if cause != Cause::Continue {
         super::ASKED.store(true, Relaxed);
+        settle::note_input();
     }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
-        State::Deflating { .. } => {
+        State::Settling { .. } if cause == Cause::Host => {}
+        State::Settling { .. } | State::Deflating { .. } => {
             step(Input::Wake);
-            pause::resume();
+            pause::resume(Reason::Sleep);
         }
         State::Hibernated => {
             let begin_ns = time::monotonic_ns();
@@ -49,7 +53,7 @@ pub fn wake(cause: Cause) {
                 give_up(error);
             }
             step(Input::Inflated);
-            pause::resume();
+            pause::resume(Reason::Sleep);
             stats::count_wake(cause, time::monotonic_ns() - begin_ns);
         }
     }

@@ -1,13 +1,14 @@
 //! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the paper).
 //!
-//! [`state`] is the state machine. [`deflate`] writes memory out, [`inflate`] reads it back, [`pause`] stops user code for both;
-//! [`slots`] keeps count of what is in the swap file, [`stats`] of what happened.
+//! [`state`] is the state machine. [`settle`] lets what has just come be served, [`pause`] stops user code, [`deflate`] writes memory out,
+//! [`inflate`] reads it back; [`slots`] keeps count of what is in the swap file, [`stats`] of what happened.
 
 pub mod deflate;
 pub mod inflate;
 pub mod oom;
 mod pages;
 pub mod pause;
+mod settle;
 pub mod slots;
 pub mod state;
 pub mod stats;
@@ -16,6 +17,7 @@ mod usage;
 pub use inflate::{Cause, swap_in, wake};
 pub use oom::reclaim;
 pub use pause::gate;
+pub use settle::note_input;
 pub use stats::count_fault;
 pub use usage::Usage;
 

@@ -1,23 +1,63 @@
 //! Stopping all user code, and letting it go on.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::errno::{Errno, Result};
 use crate::task::{Thread, table};
+use crate::time;
 use crate::wait::{PollMask, Signal, WaitQueue};
 
-static PAUSED: AtomicBool = AtomicBool::new(false);
-/// How many pauses have ended: a pause that began after another's end is not the same.
-static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Told when the pause ends.
+/// Why user code is stopped. The reasons hold independently: the end of one does not end the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The sandbox goes to sleep, or sleeps. Ended by a wake.
+    Sleep,
+    /// `quark pause`. Ended by `quark resume` alone.
+    Order,
+}
+
+/// One reason's part.
+struct Pause {
+    holds: AtomicBool,
+    /// How many pauses have ended: a pause that began after another's end is not the same.
+    ended: AtomicU64,
+    /// When the last one began, CLOCK_MONOTONIC.
+    begin_ns: AtomicU64,
+}
+
+impl Pause {
+    const fn new() -> Pause {
+        Pause { holds: AtomicBool::new(false), ended: AtomicU64::new(0), begin_ns: AtomicU64::new(0) }
+    }
+}
+
+static SLEEP: Pause = Pause::new();
+static ORDER: Pause = Pause::new();
+/// Told when no reason holds any more.
 static RESUMED: WaitQueue = WaitQueue::new();
-/// Told at every trap during a pause: a thread may have left user mode.
+/// Told at every trap while there are [`Traps`], and at the end of a pause.
 static TRAPPED: WaitQueue = WaitQueue::new();
+/// How many [`Traps`] there are.
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// How many threads wait in the gate.
+static AT_GATE: AtomicU32 = AtomicU32::new(0);
+
+fn part(reason: Reason) -> &'static Pause {
+    match reason {
+        Reason::Sleep => &SLEEP,
+        Reason::Order => &ORDER,
+    }
+}
 
 /// Whether user code is stopped, or to be.
 pub fn is_paused() -> bool {
-    PAUSED.load(Ordering::Relaxed)
+    SLEEP.holds.load(Relaxed) || ORDER.holds.load(Relaxed)
+}
+
+/// Since when `quark pause` holds, CLOCK_MONOTONIC.
+pub fn ordered_since_ns() -> Option<u64> {
+    ORDER.holds.load(Relaxed).then(|| ORDER.begin_ns.load(Relaxed))
 }
 
 /// Where each thread waits, at its return to user mode, while the container is paused. A dying thread passes.
@@ -27,63 +67,115 @@ pub async fn gate(thread: &Arc<Thread>) {
     }
     let resumed = Arc::new(Signal::default());
     let id = RESUMED.register(PollMask::IN, resumed.clone());
+    AT_GATE.fetch_add(1, Relaxed);
     while is_paused() && !thread.is_dying() {
         resumed.wait().await;
     }
+    AT_GATE.fetch_sub(1, Relaxed);
     RESUMED.unregister(id);
 }
 
-/// A pause that has stopped all user code.
+/// Whether some thread waits in the gate: it has something to do.
+pub fn holds_somebody() -> bool {
+    AT_GATE.load(Relaxed) > 0
+}
+
+/// Interrupts all threads that are in user mode or have the platform change mappings: whether there are any.
+fn interrupt_all() -> bool {
+    let mut running = false;
+    for thread in table::threads() {
+        if thread.user.is_in_user_mode() || !thread.user.is_settled() {
+            running = true;
+            thread.user.interrupt();
+        }
+    }
+    running
+}
+
+/// A pause, or the intention: tells whether it has been ended since.
 #[derive(Debug)]
-pub struct Held(u64);
+pub struct Held {
+    reason: Reason,
+    ended: u64,
+}
 
 impl Held {
+    /// Before the pause begins.
+    pub fn intend(reason: Reason) -> Held {
+        Held { reason, ended: part(reason).ended.load(Relaxed) }
+    }
+
     /// EINTR when it has ended, even if another has begun since.
     pub fn still(&self) -> Result {
-        let holds = is_paused() && ENDED.load(Ordering::Relaxed) == self.0;
-        if holds { Ok(()) } else { Err(Errno::EINTR) }
+        if part(self.reason).ended.load(Relaxed) == self.ended { Ok(()) } else { Err(Errno::EINTR) }
+    }
+}
+
+/// Somebody who looks again at each trap.
+pub struct Traps {
+    signal: Arc<Signal>,
+    id: u64,
+}
+
+impl Traps {
+    /// From now on.
+    pub fn watch() -> Traps {
+        LOOKING.fetch_add(1, Relaxed);
+        let signal = Arc::new(Signal::default());
+        Traps { id: TRAPPED.register(PollMask::IN, signal.clone()), signal }
+    }
+
+    /// Waits for the next trap, or the end of a pause.
+    pub async fn next(&self) {
+        self.signal.wait().await;
+    }
+
+    /// The same, at most until `deadline_ns` (CLOCK_MONOTONIC).
+    pub async fn next_until(&self, deadline_ns: u64) {
+        let timer = time::insert(deadline_ns, self.signal.clone());
+        self.next().await;
+        time::cancel(timer);
+    }
+}
+
+impl Drop for Traps {
+    fn drop(&mut self) {
+        TRAPPED.unregister(self.id);
+        LOOKING.fetch_sub(1, Relaxed);
     }
 }
 
 /// Stops all user code: afterwards every thread waits in the gate or in a system call, and none has the platform change mappings. EINTR
-/// when a wake came meanwhile.
-pub async fn pause() -> Result<Held> {
-    let held = Held(ENDED.load(Ordering::Relaxed));
-    PAUSED.store(true, Ordering::Relaxed);
-    let trapped = Arc::new(Signal::default());
-    let id = TRAPPED.register(PollMask::IN, trapped.clone());
-    let result = loop {
-        if let Err(error) = held.still() {
-            break Err(error);
+/// when [`resume`] came meanwhile.
+pub async fn pause(reason: Reason) -> Result<Held> {
+    let held = Held::intend(reason);
+    if !part(reason).holds.swap(true, Relaxed) {
+        part(reason).begin_ns.store(time::monotonic_ns(), Relaxed);
+    }
+    let traps = Traps::watch();
+    loop {
+        held.still()?;
+        if !interrupt_all() {
+            return Ok(held);
         }
-        let mut running = false;
-        for thread in table::threads() {
-            if thread.user.is_in_user_mode() || !thread.user.is_settled() {
-                running = true;
-                thread.user.interrupt();
-            }
-        }
-        if !running {
-            break Ok(());
-        }
-        trapped.wait().await;
-    };
-    TRAPPED.unregister(id);
-    result.map(|()| held)
+        traps.next().await;
+    }
 }
 
-/// Lets user code go on.
-pub fn resume() {
-    PAUSED.store(false, Ordering::Relaxed);
-    ENDED.fetch_add(1, Ordering::Relaxed);
-    RESUMED.wake(PollMask::IN);
+/// Ends what stops user code for this reason, the intention too. It goes on unless the other reason holds.
+pub fn resume(reason: Reason) {
+    part(reason).holds.store(false, Relaxed);
+    part(reason).ended.fetch_add(1, Relaxed);
+    if !is_paused() {
+        RESUMED.wake(PollMask::IN);
+    }
     TRAPPED.wake(PollMask::IN);
 }
 
 /// A trap came: whoever pauses looks again. Not every thread that leaves user mode comes to the gate; it may block in a system call
 /// that overtook the interruption, or end.
 pub fn look_again() {
-    if is_paused() {
+    if LOOKING.load(Relaxed) > 0 {
         TRAPPED.wake(PollMask::IN);
     }
 }

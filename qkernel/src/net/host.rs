@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 
 use crate::hibernate;
 use crate::sync::{Mutex, mutex};
@@ -15,6 +16,12 @@ pub trait HostWatcher: Send + Sync {
     /// Whether anybody may be told by that: worth waking a sleeping sandbox. The host also tells what is known already (that a
     /// socket can be written to comes along with everything), and what has been used up meanwhile.
     fn is_news(&self, events: PollMask) -> bool;
+
+    /// The sandbox is about to sleep: has the host tell of what comes, if it does not yet. Whether something lies there that it has not
+    /// told of.
+    fn watch_asleep(&self) -> bool {
+        false
+    }
 }
 
 struct Watchers {
@@ -36,6 +43,13 @@ pub fn add_watcher(watcher: Weak<dyn HostWatcher>) -> u64 {
 /// Forgets a token.
 pub fn remove_watcher(token: u64) {
     WATCHERS.lock().by_token.remove(&token);
+}
+
+/// Has the host tell of everything that may wake a sleeping sandbox, also of sockets for which nobody has waited yet. Whether something
+/// lies in one of those.
+pub fn watch_all() -> bool {
+    let all: Vec<Arc<dyn HostWatcher>> = WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect();
+    all.iter().filter(|watcher| watcher.watch_asleep()).count() > 0
 }
 
 /// An event of the platform.

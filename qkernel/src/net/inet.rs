@@ -16,6 +16,7 @@ use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, HostWatcher};
 use super::message::Received;
 use crate::errno::{Errno, Result};
+use crate::hibernate;
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
 use crate::mm::Access;
@@ -48,9 +49,11 @@ const KEPT: PollMask = PollMask::IN
 const STICKY: PollMask = PollMask::ERR.union(PollMask::HUP).union(PollMask::RDHUP);
 
 struct Ready {
-    /// The token of the watch; 0 while the socket is not watched.
-    token: u64,
+    /// The host tells of readiness.
+    is_watched: bool,
     mask: PollMask,
+    /// What was known when a watch began that nobody waited for, while no call has used the socket: its first event tells it again.
+    known: PollMask,
     /// No call has used the socket since the host told `mask`.
     is_fresh: bool,
     /// A connect(2) is under way: a stale event must not be taken for its end.
@@ -62,25 +65,41 @@ pub struct HostSocket {
     handle: Handle,
     kind: u32,
     queue: WaitQueue,
+    /// Names it in events.
+    token: u64,
     ready: Mutex<Ready>,
-    me: Weak<HostSocket>,
 }
 
 impl HostWatcher for HostSocket {
     fn on_ready(&self, events: PollMask) {
-        let news = self.news(events);
+        let told = self.told(events);
         {
             let mut ready = self.ready.lock();
             ready.mask |= events & KEPT;
+            ready.known = PollMask::empty();
             ready.is_fresh = true;
         }
-        if !news.is_empty() {
-            self.queue.wake(with_synonyms(news));
+        if !told.is_empty() {
+            self.queue.wake(with_synonyms(told));
         }
     }
 
     fn is_news(&self, events: PollMask) -> bool {
-        !self.news(events).is_empty()
+        let known = self.ready.lock().known;
+        !(self.told(events) - known).is_empty()
+    }
+
+    fn watch_asleep(&self) -> bool {
+        if self.ready.lock().is_watched {
+            return false;
+        }
+        // Asked before it is watched: what comes meanwhile is news.
+        let Ok(known) = self.ask() else { return false };
+        if self.watch().is_err() {
+            return false;
+        }
+        self.ready.lock().known = known;
+        known.intersects(PollMask::IN | PollMask::PRI)
     }
 }
 
@@ -99,12 +118,18 @@ impl HostSocket {
     }
 
     fn from_handle(handle: Handle, kind: u32) -> Arc<Self> {
-        Arc::new_cyclic(|me| HostSocket {
+        Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             kind,
             queue: WaitQueue::new(),
-            ready: Mutex::new(Ready { token: 0, mask: KEPT, is_fresh: false, is_connecting: false }),
-            me: me.clone(),
+            token: host::add_watcher(me.clone()),
+            ready: Mutex::new(Ready {
+                is_watched: false,
+                mask: KEPT,
+                known: PollMask::empty(),
+                is_fresh: false,
+                is_connecting: false,
+            }),
         })
     }
 
@@ -124,8 +149,8 @@ impl HostSocket {
 
     // ---- readiness ----
 
-    /// What of the host's `events` is new. OUT comes along with every other event; only its return is news.
-    fn news(&self, events: PollMask) -> PollMask {
+    /// What of the host's `events` somebody may wait for. OUT comes along with every other event; only its return is new.
+    fn told(&self, events: PollMask) -> PollMask {
         let events = events & KEPT;
         if self.ready.lock().mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events }
     }
@@ -133,28 +158,20 @@ impl HostSocket {
     /// Whether trying `direction` may succeed (or fail otherwise than by EAGAIN).
     fn may(&self, direction: PollMask) -> bool {
         let ready = self.ready.lock();
-        ready.token == 0 || ready.mask.intersects(direction | STICKY)
+        !ready.is_watched || ready.mask.intersects(direction | STICKY)
     }
 
     /// Begins to watch. The host tells the state at this moment too, by an event.
     fn watch(&self) -> Result {
-        if self.ready.lock().token != 0 {
+        if self.ready.lock().is_watched {
             return Ok(());
         }
-        let token = host::add_watcher(self.me.clone());
-        match self.call(Op::Watch).arg(0, token).run() {
-            Ok(_) => {
-                let mut ready = self.ready.lock();
-                ready.token = token;
-                // Reading and writing may be tried as before; of the rest the event will tell.
-                ready.mask = PollMask::IN | PollMask::OUT;
-                Ok(())
-            }
-            Err(error) => {
-                host::remove_watcher(token);
-                Err(error)
-            }
-        }
+        self.call(Op::Watch).arg(0, self.token).run()?;
+        let mut ready = self.ready.lock();
+        ready.is_watched = true;
+        // Reading and writing may be tried as before; of the rest the event will tell.
+        ready.mask = PollMask::IN | PollMask::OUT;
+        Ok(())
     }
 
     /// Asks the host for the state now.
@@ -172,7 +189,11 @@ impl HostSocket {
     /// The host has just said EAGAIN to `direction`.
     fn exhausted(&self, direction: PollMask) -> Result {
         self.watch()?;
-        let is_sticky = self.ready.lock().mask.intersects(STICKY);
+        let is_sticky = {
+            let mut ready = self.ready.lock();
+            ready.known = PollMask::empty();
+            ready.mask.intersects(STICKY)
+        };
         if is_sticky {
             // An error or a hang-up did not let it through: find out what really holds.
             return self.ask().map(|_| ());
@@ -184,12 +205,14 @@ impl HostSocket {
     /// A call may have used up what is remembered as ready. It stays remembered until the host says EAGAIN: a short transfer
     /// alone does not tell whether an end of file has come since, for which no event would come again.
     fn stale(&self) {
-        self.ready.lock().is_fresh = false;
+        let mut ready = self.ready.lock();
+        ready.is_fresh = false;
+        ready.known = PollMask::empty();
     }
 
     /// After a call that changes the state by itself: asks anew and tells who waits.
     fn changed(&self) {
-        if self.ready.lock().token == 0 {
+        if !self.ready.lock().is_watched {
             return;
         }
         if let Ok(mask) = self.ask() {
@@ -205,6 +228,8 @@ impl HostSocket {
         match result {
             Err(Errno::EAGAIN) => self.exhausted(direction)?,
             Err(_) => self.stale(),
+            // Something came that no event told of.
+            Ok(_) if direction == PollMask::IN && !self.ready.lock().is_watched => hibernate::note_input(),
             Ok(_) => {}
         }
         result
@@ -216,7 +241,7 @@ impl HostSocket {
             let ready = self.ready.lock();
             let may_be_used_up = ready.mask.intersects(PollMask::IN | PollMask::PRI | STICKY);
             let trusted = !ready.is_connecting && (!may_be_used_up || (ready.is_fresh && is_nonblocking));
-            (ready.mask, ready.token != 0 && (ready.mask.is_empty() || trusted))
+            (ready.mask, ready.is_watched && (ready.mask.is_empty() || trusted))
         };
         let mask = if is_known { Ok(mask) } else { self.watch().and_then(|()| self.ask()) };
         with_synonyms(mask.unwrap_or(PollMask::ERR))
@@ -387,10 +412,7 @@ impl HostSocket {
 
 impl Drop for HostSocket {
     fn drop(&mut self) {
-        let token = self.ready.get_mut().token;
-        if token != 0 {
-            host::remove_watcher(token);
-        }
+        host::remove_watcher(self.token);
     }
 }
 

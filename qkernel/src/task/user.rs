@@ -323,6 +323,17 @@ impl UserThread {
         self.state.lock().place == Place::User
     }
 
+    /// Whether a trap of it will come without anything else happening: it runs, or the platform is about to stop it or to carry out its
+    /// orders.
+    pub fn is_expected(&self) -> bool {
+        let state = self.state.lock();
+        match state.place {
+            Place::User | Place::Syncing { .. } => true,
+            Place::Syscall => state.stop_asked,
+            Place::Stopped { .. } | Place::Dead => false,
+        }
+    }
+
     /// Whether it has ever been let go.
     pub fn has_run(&self) -> bool {
         self.state.lock().resumes > 0

@@ -218,6 +218,14 @@ impl Connection {
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes()).expect("send a request");
     }
 
+    /// How long to wait for an answer from now on, instead of [`LIMIT`].
+    ///
+    /// # Panics
+    /// When the connection is broken.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.stream.get_ref().set_read_timeout(Some(patience)).expect("set timeout");
+    }
+
     /// The next answer, without its newline.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
@@ -230,7 +238,7 @@ impl Connection {
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes()).ok();
     }
 
-    /// The next answer; `None` when the connection breaks.
+    /// The next answer; `None` when the connection breaks or none comes in time.
     pub fn try_answer(&mut self) -> Option<String> {
         let mut line = String::new();
         self.stream.read_line(&mut line).ok()?;

@@ -1,0 +1,84 @@
+//! Before a deflate: what has just come from outside is served first.
+//!
+//! A thread that was told of a connection or of data, and stops at the gate before it has taken it, would sleep on it: the host told of it
+//! once and will not again. The same holds for a thread that has taken a request and handed it to another. No look at sockets
+//! finds all of that; that nobody runs does. So a deflate begins at a moment when every thread waits for something: what has
+//! come has been served then, or waits for more, and what comes later wakes.
+//!
+//! A container that computes for long has no such moment soon. It is put to sleep once nothing has come from outside for
+//! [`FRESH_NS`]: what it does then has been under way for longer than that, and sleeps along.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::pause::{self, Held, Traps};
+use crate::errno::{Errno, Result};
+use crate::net::host;
+use crate::task::table;
+use crate::{executor, time};
+
+/// How long something from outside may keep a deflate from beginning.
+const FRESH_NS: u64 = 500_000_000;
+/// How long a deflate waits at most, if more and more comes.
+const LIMIT_NS: u64 = 2_000_000_000;
+
+/// When something came last, CLOCK_MONOTONIC; 0 for never.
+static LAST_INPUT_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Something came from outside that threads are about to be told of: data, a connection, a signal, a further process.
+pub fn note_input() {
+    LAST_INPUT_NS.store(time::monotonic_ns(), Relaxed);
+}
+
+/// Whether nothing would happen any more unless something came: every thread waits, in a system call, and has been told what there is
+/// to tell. For a task that is the only one that may run.
+fn is_quiet() -> bool {
+    !table::threads().iter().any(|thread| thread.user.is_expected()) && !pause::holds_somebody()
+}
+
+/// Until when the last input is fresh, if it is at `now_ns`.
+fn fresh_until(last_ns: u64, now_ns: u64) -> Option<u64> {
+    Some(last_ns.saturating_add(FRESH_NS)).filter(|end| last_ns != 0 && *end > now_ns)
+}
+
+/// Waits until a deflate may begin; when this returns it does so in the same breath. EINTR when `held` was ended, EBUSY when there is always
+/// something new to serve, or something that `quark pause` keeps from being served.
+pub(super) async fn settle(held: &Held) -> Result {
+    let limit_ns = time::monotonic_ns() + LIMIT_NS;
+    let traps = Traps::watch();
+    loop {
+        held.still()?;
+        if !executor::is_drained() {
+            // Somebody may have been told and not have looked yet.
+            executor::yield_now().await;
+            continue;
+        }
+        if is_quiet() {
+            host::watch_all();
+            return Ok(());
+        }
+        let now_ns = time::monotonic_ns();
+        let stopped_ns = pause::ordered_since_ns();
+        match fresh_until(LAST_INPUT_NS.load(Relaxed), stopped_ns.unwrap_or(now_ns)) {
+            // Nobody has waited for what lies there, so the host has not told when it came: it may have been just now.
+            None if host::watch_all() => note_input(),
+            None => return Ok(()),
+            Some(_) if stopped_ns.is_some() || now_ns >= limit_ns => return Err(Errno::EBUSY),
+            Some(end_ns) => traps.next_until(end_ns.min(limit_ns)).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_is_fresh_for_a_while() {
+        assert_eq!(fresh_until(0, 5), None);
+        assert_eq!(fresh_until(10, 10), Some(10 + FRESH_NS));
+        assert_eq!(fresh_until(10, 9 + FRESH_NS), Some(10 + FRESH_NS));
+        assert_eq!(fresh_until(10, 10 + FRESH_NS), None);
+        // Input that came after the moment that counts.
+        assert_eq!(fresh_until(20, 10), Some(20 + FRESH_NS));
+    }
+}
