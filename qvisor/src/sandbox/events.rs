@@ -16,6 +16,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 pub const INTERNAL: u64 = 1 << 63;
 const KEY_TIMER: u64 = INTERNAL;
 const KEY_WAKE: u64 = INTERNAL | 1;
+const KEY_GUEST: u64 = INTERNAL | 2;
 /// The first key free for [`Sources`].
 pub const KEY_FIRST: u64 = INTERNAL | 16;
 
@@ -31,6 +32,8 @@ pub type Dispatch<'a> = &'a dyn Fn(&Event);
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
+    /// What the guest watches. The loop's own set holds it, unless somebody else looks at it ([`Poller::look_begin`]).
+    guest: OwnedFd,
     timer: OwnedFd,
     wake: OwnedFd,
     /// The deadline that the timer is armed for; `u64::MAX` when it is not.
@@ -49,6 +52,7 @@ impl Poller {
     /// A poller that watches nothing yet.
     pub fn new() -> Result<Poller, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let guest = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer =
             rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -56,8 +60,10 @@ impl Poller {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(KEY_TIMER), edge)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(KEY_WAKE), edge)?;
+        epoll::add(&epoll, &guest, epoll::EventData::new_u64(KEY_GUEST), epoll::EventFlags::IN)?;
         Ok(Poller {
             epoll,
+            guest,
             timer,
             wake,
             deadline: AtomicU64::new(u64::MAX),
@@ -74,8 +80,8 @@ impl Poller {
         }
         use epoll::EventFlags as F;
         let (data, flags) = (epoll::EventData::new_u64(token), F::IN | F::OUT | F::PRI | F::RDHUP | F::ET);
-        match epoll::add(&self.epoll, fd, data, flags) {
-            Err(Errno::EXIST) => epoll::modify(&self.epoll, fd, data, flags),
+        match epoll::add(&self.guest, fd, data, flags) {
+            Err(Errno::EXIST) => epoll::modify(&self.guest, fd, data, flags),
             other => other,
         }
     }
@@ -83,7 +89,7 @@ impl Poller {
     /// Stops watching `fd`.
     pub fn unwatch(&self, fd: BorrowedFd<'_>) {
         // It fails only if the descriptor is not watched, which is what is wanted.
-        epoll::delete(&self.epoll, fd).ok();
+        epoll::delete(&self.guest, fd).ok();
     }
 
     /// Adds a descriptor of the VMM itself, level triggered, under `key` (which has [`INTERNAL`] set).
@@ -158,20 +164,49 @@ impl Poller {
                 break;
             }
             // A packed structure: its fields are copied out.
-            let (data, flags) = (event.data, event.flags);
-            let (key, mask) = (data.u64(), flags.bits());
-            match key {
+            let data = event.data;
+            match data.u64() {
                 KEY_TIMER => {
                     // What the timer was armed for is over: the same deadline may be set again.
                     self.deadline.store(u64::MAX, Ordering::Release);
                     dispatch(&Event { kind: EVENT_TIMER, ..Event::default() });
                 }
                 KEY_WAKE => self.drain(dispatch),
-                key if key & INTERNAL != 0 => sources.ready(key, dispatch),
-                token => dispatch(&Event { kind: EVENT_READY, a: token, b: u64::from(mask), ..Event::default() }),
+                KEY_GUEST => {
+                    self.look(dispatch);
+                }
+                key => sources.ready(key, dispatch),
             }
         }
         Ok(())
+    }
+
+    /// Dispatches what is ready of what the guest watches, without waiting. Whether anything was.
+    pub fn look(&self, dispatch: Dispatch<'_>) -> bool {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 32];
+        let Ok((events, _)) = epoll::wait(&self.guest, &mut space, Some(&NOW)) else { return false };
+        for event in &*events {
+            // A packed structure: its fields are copied out.
+            let (data, flags) = (event.data, event.flags);
+            dispatch(&Event { kind: EVENT_READY, a: data.u64(), b: u64::from(flags.bits()), ..Event::default() });
+        }
+        !events.is_empty()
+    }
+
+    /// From now on the caller [`Self::look`]s often at what the guest watches, and the loop sleeps on.
+    pub fn look_begin(&self) {
+        self.loop_watches_guest(epoll::EventFlags::empty());
+    }
+
+    /// The loop watches again what the guest watches.
+    pub fn look_end(&self) {
+        self.loop_watches_guest(epoll::EventFlags::IN);
+    }
+
+    fn loop_watches_guest(&self, flags: epoll::EventFlags) {
+        // The descriptor is in the set, so it cannot fail.
+        epoll::modify(&self.epoll, &self.guest, epoll::EventData::new_u64(KEY_GUEST), flags).ok();
     }
 
     fn drain(&self, dispatch: Dispatch<'_>) {

@@ -172,6 +172,7 @@ impl Sandbox {
         };
         let kernel = ops::enter(memory, &loaded, &info)?;
         platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
+        platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
 
         let root = host.add_mount(config.root).map_err(refused("use the root directory"))?;
         let mut handles = Vec::new();
@@ -242,6 +243,26 @@ impl Sandbox {
         let kernel = self.kernel;
         let dispatch = move |event: &Event| kernel.dispatch(event);
         self.host.poller.clone().run(&dispatch, &mut self.server).map_err(refused("wait for events"))
+    }
+}
+
+/// What the guest watches, for a receiver of the platform that looks at it itself for a while.
+struct OutsideOf {
+    host: Arc<HostSide>,
+    kernel: Kernel,
+}
+
+impl crate::platform::process::Outside for OutsideOf {
+    fn begin(&self) {
+        self.host.poller.look_begin();
+    }
+
+    fn look(&self) -> bool {
+        self.host.poller.look(&|event| self.kernel.dispatch(event))
+    }
+
+    fn end(&self) {
+        self.host.poller.look_end();
     }
 }
 

@@ -20,16 +20,17 @@ use super::{FastCalls, Shared};
 /// Threads that one receiver looks at.
 const MOST_THREADS: usize = 4;
 /// Calls that come this soon after the last one are a row.
-const ROW: Duration = Duration::from_micros(25);
-/// How long a receiver looks at slots without finding a call.
-const LINGER: Duration = Duration::from_micros(40);
-/// As long at the beginning, when the threads have to get to another processor.
-const LINGER_FIRST: Duration = Duration::from_micros(200);
+const ROW: Duration = Duration::from_micros(500);
+/// How long a receiver looks without finding anything. Long enough for the threads to get to another processor, and for a client nearby to
+/// ask again.
+const LINGER: Duration = Duration::from_micros(500);
 /// A receiver that did not run for this long has no processor to spare.
 const TAKEN_AWAY: Duration = Duration::from_micros(300);
-/// Looks at the slots between two looks at the clock, and between two looks at the listener.
+/// Looks at the slots between two looks at the clock, and between two looks at what costs a host call.
 const LOOKS: u32 = 16;
-const LOOKS_LISTENER: u32 = 128;
+const LOOKS_HOST: u32 = 64;
+/// Events in a row that did not come by a slot, after which looking at slots ends.
+const MOST_DRY: u32 = 8;
 /// The shortest row that makes a receiver look at slots.
 const MIN_ROW: u32 = 32;
 /// The longest row that is asked for after looking has not paid.
@@ -57,17 +58,12 @@ impl Row {
         Self { eager, length: 0, needed: MIN_ROW, last: None }
     }
 
-    /// A notification came at `now`; `call`: it is a system call that could be fast. Whether to look at slots from now on.
-    pub fn goes_on(&mut self, now: Instant, call: bool) -> bool {
+    /// A call that could be fast came at `now`, as a notification. Whether to look at slots from now on.
+    pub fn goes_on(&mut self, now: Instant) -> bool {
         let soon = self.last.is_some_and(|last| now.duration_since(last) < ROW);
         self.last = Some(now);
-        self.length = if call && soon { self.length + 1 } else { u32::from(call) };
-        call && (self.eager || self.length >= self.needed)
-    }
-
-    /// The last call did not come back at once.
-    pub fn breaks(&mut self) {
-        self.length = 0;
+        self.length = if soon { self.length + 1 } else { 1 };
+        self.eager || self.length >= self.needed
     }
 
     /// `calls` were taken from slots; `lost`: the processor was taken away meanwhile.
@@ -131,6 +127,21 @@ impl Watched {
 }
 
 impl Shared {
+    /// Whether a notification is a system call that would have been fast, had a receiver looked: its site is patched.
+    pub(super) fn could_be_fast(&self, space: &Space, event: &Event) -> bool {
+        let trap = &event.trap;
+        if event.kind != EVENT_TRAP || trap.kind != TRAP_SYSCALL || !may_be_fast(trap.nr) {
+            return false;
+        }
+        if self.fast_calls == FastCalls::Eager {
+            return true;
+        }
+        let Some(Place { slot, .. }) = space.lock().place_of(trap.token) else { return false };
+        // The stub's code leaves the number there on its way to the ordinary call.
+        let passed = space.area.word(slot, FAST_NR).swap(u32::MAX, Ordering::Relaxed);
+        u64::from(passed) == trap.nr
+    }
+
     /// The receiver's loop while calls come in a row: looks at the slots of the threads that make them, and now and then at the
     /// listener. `first`: the call that it has just received. False when the stub is gone.
     pub(super) fn serve_slots(&self, space: &Space, listener: &Listener, row: &mut Row, first: &Event) {
@@ -143,6 +154,10 @@ impl Shared {
         };
         // The threads must wake up elsewhere, as this processor is busy looking.
         listener.set_sync_wake_up(false);
+        let outside = self.outside.get();
+        if let Some(outside) = outside {
+            outside.begin();
+        }
         let mut calls = 0;
         let mut lost = false;
         let mut event = Some(*first);
@@ -153,11 +168,11 @@ impl Shared {
         loop {
             if let Some(event) = event.take() {
                 looked = Instant::now();
-                let blocked = self.deliver_watching(space, &mut watched, &event);
+                self.deliver_watching(space, &mut watched, &event);
                 // What comes by the listener only is better received there.
                 dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
                 last = Instant::now();
-                if !row.eager && (blocked || dry > MIN_ROW) {
+                if !row.eager && dry > MOST_DRY {
                     break;
                 }
             }
@@ -169,28 +184,40 @@ impl Shared {
                 }
             }
             looks += 1;
-            if looks.is_multiple_of(LOOKS_LISTENER)
-                && listener.has_call()
-                && let Received::Call(n) = listener.receive(false)
-            {
-                event = space.lock().notified(space, self, &n);
-                last = Instant::now();
-                continue;
+            if looks.is_multiple_of(LOOKS_HOST) {
+                if listener.has_call()
+                    && let Received::Call(n) = listener.receive(false)
+                {
+                    event = space.lock().notified(space, self, &n);
+                    last = Instant::now();
+                    continue;
+                }
+                if outside.is_some_and(|o| o.look()) {
+                    last = Instant::now();
+                }
+                // Whoever else waits for this processor comes first.
+                std::thread::yield_now();
             }
             if looks.is_multiple_of(LOOKS) {
                 let now = Instant::now();
                 lost |= now.duration_since(looked) > TAKEN_AWAY;
                 looked = now;
                 let idle = now.duration_since(last);
-                if idle > if calls == 0 { LINGER_FIRST } else { LINGER } {
+                if idle > LINGER {
                     break;
                 }
             }
             std::hint::spin_loop();
         }
+        if let Some(outside) = outside {
+            outside.end();
+        }
         watched.end(space);
         // Whoever wrote a call before it could see that takes it back after a while; this is sooner.
-        while let Some(event) = space.lock().take_any_fast(space) {
+        loop {
+            // Not in the loop's head, where the lock would be held while the kernel runs.
+            let event = space.lock().take_any_fast(space);
+            let Some(event) = event else { break };
             self.deliver(&event);
             space.lock().put_to_sleep(space, event.trap.token);
         }
@@ -200,18 +227,17 @@ impl Shared {
         tracing::debug!(space = space.id, calls, lost, needed = row.needed, dry, "looked at slots");
     }
 
-    /// Delivers an event, and looks at the slot of its thread from now on. Whether its call has no answer yet.
-    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) -> bool {
+    /// Delivers an event, and looks at the slot of its thread from now on.
+    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) {
         if event.trap.kind != TRAP_SYSCALL {
-            self.deliver(event);
-            return false;
+            return self.deliver(event);
         }
         let place = space.lock().place_of(event.trap.token);
         if let Some(place) = place.filter(|_| event.trap.unproven == 0) {
             watched.add(space, place);
         }
         self.deliver(event);
-        space.lock().put_to_sleep(space, event.trap.token)
+        space.lock().put_to_sleep(space, event.trap.token);
     }
 }
 
@@ -253,21 +279,14 @@ impl State {
         self.take_fast(space, number)
     }
 
-    /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether its call, fast or not, has none.
-    fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
-        let Some(number) = self.find_thread(|t| t.token == token) else { return false };
-        let Some(thread) = self.thread_mut(number) else { return false };
+    /// Has a thread wait for the answer to its fast call in the host, if there is none yet.
+    fn put_to_sleep(&mut self, space: &Space, token: u64) {
+        let Some(number) = self.find_thread(|t| t.token == token) else { return };
+        let Some(thread) = self.thread_mut(number) else { return };
         if thread.phase == Phase::Fast {
             let word = space.area.word(thread.slot, FAST_STATE);
             let _ = word.compare_exchange(FAST_TAKEN, FAST_SLEEP, Ordering::Relaxed, Ordering::Relaxed);
         }
-        self.is_waiting(token)
-    }
-
-    /// Whether a thread's call has no answer yet.
-    pub(super) fn is_waiting(&self, token: u64) -> bool {
-        let thread = self.find_thread(|t| t.token == token).and_then(|number| self.thread(number));
-        thread.is_some_and(|t| matches!(t.phase, Phase::Fast | Phase::Call(_)))
     }
 
     fn place_of(&self, token: u64) -> Option<Place> {
@@ -383,17 +402,15 @@ mod tests {
         let mut row = Row::new(false);
         let mut now = Instant::now();
         for _ in 0..10 * MIN_ROW {
-            now += Duration::from_micros(30);
-            assert!(!row.goes_on(now, true), "calls far apart");
+            now += 2 * ROW;
+            assert!(!row.goes_on(now), "calls far apart");
         }
         for i in 1..MIN_ROW {
-            now += Duration::from_micros(5);
-            assert_eq!(row.goes_on(now, true), i + 1 >= MIN_ROW, "call {i}");
+            now += ROW / 2;
+            assert_eq!(row.goes_on(now), i + 1 >= MIN_ROW, "call {i}");
         }
-        now += Duration::from_micros(5);
-        assert!(!row.goes_on(now, false), "a fault");
-        now += Duration::from_micros(5);
-        assert!(!row.goes_on(now, true), "the row begins anew");
+        now += 2 * ROW;
+        assert!(!row.goes_on(now), "the row begins anew");
     }
 
     #[test]

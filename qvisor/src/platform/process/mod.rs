@@ -41,6 +41,17 @@ use thread::Plan;
 use watch::Watch;
 use zygote::Zygote;
 
+/// The host objects that the guest watches. A receiver that looks at its threads' slots looks at these too, so that an answer from outside
+/// need not wake another thread first.
+pub trait Outside: Send + Sync {
+    /// From now on [`Self::look`] is called often, and nobody else need watch.
+    fn begin(&self);
+    /// Tells the kernel what is ready. Whether anything was.
+    fn look(&self) -> bool;
+    /// No more.
+    fn end(&self);
+}
+
 /// What the platform takes the events to.
 pub type Dispatch = Box<dyn Fn(&Event) + Send + Sync>;
 
@@ -98,6 +109,7 @@ pub(crate) struct Shared {
     fast_calls: FastCalls,
     lookers: Lookers,
     dispatch: OnceLock<Dispatch>,
+    outside: OnceLock<Box<dyn Outside>>,
     spaces: RwLock<HashMap<u32, Arc<Space>>>,
     last_space: AtomicU32,
     watch: Watch,
@@ -135,6 +147,7 @@ impl ProcessPlatform {
                 FastCalls::Off
             }),
             dispatch: OnceLock::new(),
+            outside: OnceLock::new(),
             spaces: RwLock::default(),
             last_space: AtomicU32::new(0),
             watch: Watch::default(),
@@ -152,6 +165,11 @@ impl ProcessPlatform {
     /// Says where events go. Once, before the first space.
     pub fn set_dispatch(&self, dispatch: Dispatch) {
         let _ = self.0.dispatch.set(dispatch);
+    }
+
+    /// Says what receivers may look at besides. Once, before the first space.
+    pub fn set_outside(&self, outside: Box<dyn Outside>) {
+        let _ = self.0.outside.set(outside);
     }
 
     /// Says where events go: a kernel image's function.
@@ -198,7 +216,7 @@ impl ProcessPlatform {
     /// For [`BootInfo`].
     pub fn fast_after(&self) -> u32 {
         /// A patched page costs a copy of it: the site must have been used that often, in rows.
-        const OFTEN: u32 = 256;
+        const OFTEN: u32 = 64;
         if self.0.fast_calls == FastCalls::Eager { 1 } else { OFTEN }
     }
 
@@ -407,14 +425,11 @@ impl Shared {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
             let Some(event) = space.lock().notified(space, self, &n) else { continue };
-            let call = event.trap.kind == TRAP_SYSCALL && may_be_fast(event.trap.nr);
-            if self.lookers.possible() && row.goes_on(Instant::now(), call) {
+            let call = self.lookers.possible() && self.could_be_fast(space, &event);
+            if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
             } else {
                 self.deliver(&event);
-                if call && space.lock().is_waiting(event.trap.token) {
-                    row.breaks();
-                }
             }
         }
     }
