@@ -4,7 +4,7 @@
 mod platform_common;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ struct Counts {
     fast: AtomicU64,
     /// Of so many fast calls one is left for the test to answer.
     pass_every: AtomicU64,
+    /// The guest writes over its slots.
+    hostile: AtomicBool,
 }
 
 fn kernel(
@@ -50,7 +52,7 @@ fn kernel(
         counts.fast.fetch_add(u64::from(event.trap.unproven), Ordering::SeqCst);
         let every = counts.pass_every.load(Ordering::SeqCst);
         if every == 0 || !n.is_multiple_of(every) {
-            assert_eq!(event.trap.args, [1, 2, 3, 4, 5, 6]);
+            assert!(counts.hostile.load(Ordering::SeqCst) || event.trap.args == [1, 2, 3, 4, 5, 6]);
             let answer = Resume { value: n as i64, ..resume(RESUME_RETURN) };
             return platform.thread_resume(thread.load(Ordering::SeqCst), &answer, &[]);
         }
@@ -272,4 +274,66 @@ fn a_stop_shows_the_registers_that_the_program_knows() {
     println!("before the call {before}, after it {after}, elsewhere {elsewhere}");
     assert!(before + after > 0, "never stopped in a call");
     fast.platform.space_drop(space);
+}
+
+guest_code!(
+    // Writes over both slots without pause: first what a call looks like, then anything.
+    scribbler,
+    "1: mov %r12, %rdi",
+    "mov $0x1000, %ecx", // both slots, in words
+    "2: mov %rax, (%rdi)",
+    "add $8, %rdi",
+    "add $0x1357, %rax",
+    "loop 2b",
+    "mov %r12, %rdi",
+    "movl $39, 3768(%rdi)",
+    "movl $1, 3772(%rdi)",
+    "movl $4, 3772(%rdi)",
+    "jmp 1b",
+);
+
+#[test]
+fn a_thread_that_forges_calls_hurts_only_its_process() {
+    let _alone = ALONE.lock();
+    let Some(fast) = Fast::new(FastCalls::Eager) else { return };
+    let area = fast.platform.user_max().0 + 0x4_0000;
+    let (mut died, mut calls) = (0, 0);
+    for _ in 0..20 {
+        fast.counts.hostile.store(true, Ordering::SeqCst);
+        let space = fast.start(forever(), 0);
+        let trap = fast.stop();
+        assert_eq!(trap.kind, TRAP_STOPPED);
+        let first = fast.thread.load(Ordering::SeqCst);
+        let second = fast.platform.thread_new(space, first, 2).expect("a second thread");
+        std::os::unix::fs::FileExt::write_all_at(&fast.ram, scribbler(), 0x2_0000).expect("code");
+        let regs = UserRegs { rip: 0x70_0000, r12: area, rflags: 0x202, ..UserRegs::default() };
+        fast.platform.thread_resume(
+            second,
+            &Resume { regs, ..resume(RESUME_REGS) },
+            &[map(0x70_0000, 0x1000, 0x2_0000, RX)],
+        );
+        match trap.in_syscall {
+            1 => fast.resume(&Resume { value: 5, ..resume(RESUME_RETURN) }),
+            _ => fast.resume(&resume(RESUME_GO)),
+        }
+        let before = fast.counts.calls.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(30));
+        calls += fast.counts.calls.load(Ordering::SeqCst) - before;
+        fast.platform.space_drop(space);
+        // Whatever traps its threads had, this is the last that is heard of it.
+        loop {
+            let event = fast.events.recv_timeout(Duration::from_secs(20)).expect("its end");
+            died += u64::from(event.kind == EVENT_TRAP && event.trap.kind == TRAP_DEAD);
+            if event.kind == EVENT_SPACE_GONE {
+                break;
+            }
+        }
+        fast.counts.hostile.store(false, Ordering::SeqCst);
+        let space = fast.start(caller(), 100);
+        assert_eq!(fast.report().args[1], 0, "another process notices");
+        fast.platform.space_drop(space);
+        let gone = fast.events.recv_timeout(Duration::from_secs(20)).expect("its end");
+        assert_eq!(gone.kind, EVENT_SPACE_GONE);
+    }
+    println!("{calls} calls, forged ones among them; {died} threads were ended for it");
 }
