@@ -7,6 +7,7 @@ use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
 
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::fs::hostfs::kept;
 
 /// One host call being put together.
 #[derive(Debug)]
@@ -68,7 +69,14 @@ impl Call {
         }
         self.raw.segs = if self.segments.is_empty() { Gpa(0) } else { arch::gpa_of(self.segments.as_ptr().cast()) };
         self.raw.seg_count = self.segments.len() as u32;
+        let request = self.raw;
         arch::host_call(&mut self.raw);
+        // Out of descriptors: those that are only kept are in the way.
+        let exhausted = |ret: i64| ret < 0 && matches!(Errno::from_ret(ret), Errno::EMFILE | Errno::ENFILE);
+        if exhausted(self.raw.ret) && kept::give_up_all() {
+            self.raw = request;
+            arch::host_call(&mut self.raw);
+        }
         if self.raw.ret < 0 { Err(Errno::from_ret(self.raw.ret)) } else { Ok((self.raw.ret as u64, self.raw.args)) }
     }
 }

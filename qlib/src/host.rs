@@ -68,7 +68,8 @@ macro_rules! ops {
 
 ops! {
     // ---- host files -------------------------------------------------------------------------------------------
-    /// open: seg0 path; args\[0\] O_* flags, args\[1\] mode → handle. O_NOFOLLOW, O_NOCTTY, O_NONBLOCK and O_CLOEXEC are implied.
+    /// open: seg0 path; args\[0\] O_* flags, args\[1\] mode → handle. O_NOFOLLOW, O_NOCTTY, O_NONBLOCK and O_CLOEXEC are implied. Out
+    /// args: what was opened: device (major << 32 | minor), inode number, ctime in nanoseconds.
     Open = 1,
     /// Gives up a handle of any kind.
     Close = 2,

@@ -35,6 +35,8 @@ pub trait FileSystem: Send + Sync {
     fn options(&self) -> Vec<u8> {
         Vec::new()
     }
+    /// Its last mount is gone: what it keeps for later is given up.
+    fn unmounted(&self) {}
     /// Flushes everything (syncfs(2)).
     fn sync(&self) -> Result {
         Ok(())

@@ -162,6 +162,7 @@ impl Mount {
         }
         if !all().iter().any(|m| !Arc::ptr_eq(m, self) && Arc::ptr_eq(&m.fs, &self.fs)) {
             dentry::shrink(Some(&self.fs));
+            self.fs.unmounted();
         }
         Ok(())
     }

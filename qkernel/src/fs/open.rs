@@ -31,18 +31,22 @@ pub struct OpenHow {
     pub resolve: WalkFlags,
 }
 
-/// Where a relative path begins: the working directory, or the directory `dirfd` is open on.
-fn start(thread: &Arc<Thread>, dirfd: Fd, path: &[u8]) -> Result<Location> {
-    if dirfd == AT_FDCWD || path.first() == Some(&b'/') {
-        return Ok(thread.fs().cwd);
-    }
+/// The directory `dirfd` is open on.
+fn directory_of(thread: &Arc<Thread>, dirfd: Fd, path: &[u8]) -> Result<Location> {
     thread.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() { Errno::EBADF } else { Errno::ENOTDIR })
 }
 
 /// Resolves `path` for `thread` with `creds`.
 pub fn walk_as(thread: &Arc<Thread>, creds: &Creds, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
-    let start = start(thread, dirfd, path)?;
-    Walk { creds, thread: Some(thread), root: thread.fs().root, flags }.resolve(&start, path)
+    // An absolute path begins at the root, whatever `dirfd` is, unless that is to be the root itself.
+    let from_root = path.first() == Some(&b'/') && !flags.contains(WalkFlags::IN_ROOT);
+    let (root, cwd) = thread.with_fs(|fs| {
+        let from_cwd = !from_root && dirfd == AT_FDCWD;
+        (fs.root.clone(), from_cwd.then(|| fs.cwd.clone()))
+    });
+    let start = if from_root || cwd.is_some() { cwd } else { Some(directory_of(thread, dirfd, path)?) };
+    let walk = Walk { creds, thread: Some(thread), root, flags };
+    walk.resolve(start.as_ref().unwrap_or(&walk.root), path)
 }
 
 /// Resolves `path`; the last component may be missing.
@@ -60,7 +64,7 @@ pub fn walk_flags(at_flags: u32) -> WalkFlags {
 
 /// The place `path` leads to from `dirfd`; `at_flags`: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
 pub fn lookup(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Location> {
-    walk(thread, dirfd, path, walk_flags(at_flags))?.existing()
+    walk(thread, dirfd, path, walk_flags(at_flags) | WalkFlags::EXISTING)?.existing()
 }
 
 /// A file that is open only as a place (O_PATH).
@@ -90,6 +94,7 @@ pub fn open(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], how: &OpenHow) -> Resu
     let mut walk_flags = how.resolve;
     let exclusive = creates && flags & O_EXCL != 0;
     walk_flags.set(WalkFlags::FOLLOW, flags & O_NOFOLLOW == 0 && !exclusive);
+    walk_flags.set(WalkFlags::EXISTING, !creates);
     for _ in 0..3 {
         let target = walk_as(thread, &creds, dirfd, path, walk_flags)?;
         if unnamed {

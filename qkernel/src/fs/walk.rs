@@ -1,7 +1,9 @@
 //! Path resolution (path_resolution(7)).
 
+use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use bitflags::bitflags;
 use linux_raw_sys::general::{S_ISVTX, S_IWOTH};
@@ -37,6 +39,8 @@ bitflags! {
         const BENEATH = 32;
         /// RESOLVE_IN_ROOT: the starting place is the root.
         const IN_ROOT = 64;
+        /// What is there counts, not what it is called: [`Target::Place`] may stand for a name that was found.
+        const EXISTING = 128;
     }
 }
 
@@ -110,22 +114,26 @@ impl Walk<'_> {
             return Err(Errno::ENAMETOOLONG);
         }
         inode::begin_walk();
-        let root = if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT) { start.clone() } else { self.root.clone() };
-        let mut at = start.clone();
+        let root = if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT) { start } else { &self.root };
+        // Where a link was found.
+        let mut at: Option<Location> = None;
         // What is still to be walked; links are put in front of it.
-        let mut rest: Vec<u8> = path.to_vec();
+        let mut rest = Cow::Borrowed(path);
         let mut links = 0;
         loop {
-            if rest.first() == Some(&b'/') {
+            let from = if rest.first() == Some(&b'/') {
+                let here = at.as_ref().unwrap_or(start);
                 if self.has(WalkFlags::BENEATH) {
                     return Err(Errno::EXDEV);
                 }
-                if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&root.mount, &at.mount) {
+                if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&root.mount, &here.mount) {
                     return Err(Errno::EXDEV);
                 }
-                at = root.clone();
-            }
-            match self.walk(&root, at, &rest)? {
+                root.clone()
+            } else {
+                at.take().unwrap_or_else(|| start.clone())
+            };
+            match self.walk(root, from, &rest)? {
                 Step::Done(target) => return Ok(target),
                 Step::Link { from, link, rest: after, is_last, target } => {
                     links += 1;
@@ -140,8 +148,8 @@ impl Walk<'_> {
                             }
                             let mut longer = path;
                             longer.extend_from_slice(&after);
-                            rest = longer;
-                            at = from;
+                            rest = Cow::Owned(longer);
+                            at = Some(from);
                         }
                         Link::Place(place) => {
                             if self.has(WalkFlags::NO_MAGICLINKS) {
@@ -155,8 +163,8 @@ impl Walk<'_> {
                                 None if after.is_empty() || place.inode().is_dir() => return Ok(Target::Place(place)),
                                 None => return Err(Errno::ENOTDIR),
                                 Some(skip) => {
-                                    rest = after[skip..].to_vec();
-                                    at = place;
+                                    rest = Cow::Owned(after[skip..].to_vec());
+                                    at = Some(place);
                                 }
                             }
                         }
@@ -206,6 +214,18 @@ impl Walk<'_> {
                 }
                 Err(error) => return Err(error),
             };
+            let is_plain = dentry.mounts.load(Ordering::Relaxed) == 0 && !dentry.inode.is_symlink();
+            if is_plain && (!is_last || self.has(WalkFlags::EXISTING)) {
+                // The usual case: the way there is not needed any more.
+                at.dentry = dentry;
+                if !is_last {
+                    continue;
+                }
+                if !after.is_empty() && !at.inode().is_dir() {
+                    return Err(Errno::ENOTDIR);
+                }
+                return Ok(Step::Done(Target::Place(at)));
+            }
             let child = Location { mount: at.mount.clone(), dentry }.through_mounts();
             if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&child.mount, &at.mount) {
                 return Err(Errno::EXDEV);

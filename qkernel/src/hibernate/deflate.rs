@@ -19,6 +19,7 @@ use super::pause::{self, Held, Reason};
 use super::state::{Input, State};
 use super::{settle, slots, stats, step};
 use crate::errno::{Errno, Result};
+use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
 use crate::sync::{Mutex, mutex};
@@ -95,6 +96,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     pages.settle(plan, &spaces);
     super::ASKED.store(false, Relaxed);
     // From here on nothing fails. Windows come back by themselves at the next touch.
+    kept::give_up_all();
     let _ = Call::new(Op::WindowsRelease).run();
     drop(spaces);
     slots::give_back();

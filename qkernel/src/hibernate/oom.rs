@@ -9,6 +9,7 @@ use qlib::pagetable::Pte;
 
 use super::deflate::Committed;
 use crate::errno::Result;
+use crate::fs::hostfs::kept;
 use crate::klog;
 use crate::mm::frames;
 use crate::mm::space::wait_for_frames;
@@ -23,6 +24,8 @@ pub fn reclaim() -> bool {
 /// A fault of `thread` found no frame. Takes back what its address space reserved and never touched; when that gives nothing, kills the
 /// process that holds most memory. Afterwards the fault is tried again, unless the thread is to die.
 pub async fn handle(thread: &Arc<Thread>) -> Result {
+    // What is kept only to be fast goes first; it frees nothing that a fault could use at once.
+    kept::give_up_all();
     let mm = thread.mm();
     let _frozen = mm.freeze(thread).await;
     run::may_sync(thread).await;

@@ -174,6 +174,11 @@ impl Thread {
         self.fs.lock().clone().lock().clone()
     }
 
+    /// Looks at its root, working directory and umask. `look` must not wake anybody or close files.
+    pub fn with_fs<R>(&self, look: impl FnOnce(&FsContext) -> R) -> R {
+        look(&self.fs.lock().lock())
+    }
+
     /// Changes its root, working directory or umask (for all that share them).
     pub fn update_fs(&self, change: impl FnOnce(&mut FsContext)) {
         let shared = self.fs.lock().clone();

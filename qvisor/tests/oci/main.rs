@@ -4,4 +4,5 @@
 mod bad_input;
 mod cgroups;
 mod life;
+mod reopen;
 mod support;

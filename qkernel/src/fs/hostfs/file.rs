@@ -6,13 +6,14 @@ use core::any::Any;
 use linux_raw_sys::general::{O_ACCMODE, O_DIRECT, O_DSYNC, O_SYNC, RWF_APPEND};
 use qlib::host::{MAX_SEGMENTS, Op};
 
+use super::kept::FileHandle;
 use super::window::HostMapping;
 use super::{HostNode, node, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::file::{DirEntry, DirSink};
 use crate::fs::{FileOps, Mapping, OpenFile};
-use crate::host::{Call, Handle};
+use crate::host::Call;
 use crate::io::IoBuffer;
 use crate::mm::Access;
 
@@ -26,13 +27,13 @@ pub(super) fn host_flags(flags: u32) -> u32 {
 
 /// An open host file or directory.
 pub struct HostFile {
-    handle: Arc<Handle>,
+    handle: Arc<FileHandle>,
     node: Arc<HostNode>,
 }
 
 impl HostFile {
-    pub(super) fn new(handle: Handle, node: Arc<HostNode>) -> Arc<Self> {
-        Arc::new(HostFile { handle: Arc::new(handle), node })
+    pub(super) fn new(handle: Arc<FileHandle>, node: Arc<HostNode>) -> Arc<Self> {
+        Arc::new(HostFile { handle, node })
     }
 
     fn number(&self) -> u32 {

@@ -1,7 +1,8 @@
 //! Host files: a tree of files beneath a handle that qvisor gave, reached by relative paths through the door. No host
-//! descriptor is held for a name, only for open files.
+//! descriptor is held for a name, only for open files, and a few for a while after that ([`kept`]).
 
 mod file;
+pub mod kept;
 mod node;
 pub mod stream;
 pub mod window;
@@ -87,6 +88,10 @@ impl FileSystem for HostFs {
 
     fn sync(&self) -> Result {
         Call::on(Op::SyncFs, self.root).run().map(|_| ())
+    }
+
+    fn unmounted(&self) {
+        kept::give_up_tree(self.root);
     }
 }
 

@@ -1,15 +1,16 @@
 //! A name in a host tree.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{
-    AT_REMOVEDIR, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE, O_TRUNC, RENAME_EXCHANGE, S_IFDIR,
-    S_IFMT, S_IFREG,
+    AT_REMOVEDIR, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE, O_TRUNC, RENAME_EXCHANGE,
+    S_IFDIR, S_IFMT, S_IFREG,
 };
 use qlib::host::Op;
 
+use super::kept::{self, FileHandle, Id};
 use super::{HostFile, HostFs, file, stat_path};
 use crate::errno::{Errno, Result};
 use crate::fs::FileOps;
@@ -45,6 +46,8 @@ struct Last {
     /// 0: something was changed since.
     walk: u64,
     at_ns: u64,
+    /// A handle that further opens for reading may use, if somebody has one open or it is kept.
+    shared: Weak<FileHandle>,
 }
 
 impl HostNode {
@@ -58,7 +61,12 @@ impl HostNode {
             fs,
             place: Mutex::new(Place { parent, name: name.to_vec(), gone: false }),
             kind: attributes.mode & S_IFMT,
-            last: Mutex::new(Last { attributes, walk: current_walk(), at_ns: time::monotonic_ns() }),
+            last: Mutex::new(Last {
+                attributes,
+                walk: current_walk(),
+                at_ns: time::monotonic_ns(),
+                shared: Weak::new(),
+            }),
             target: Mutex::new(None),
         })
     }
@@ -107,9 +115,13 @@ impl HostNode {
 
     /// Notes what the host says of it.
     pub(super) fn learn(&self, attributes: &Attributes) {
-        let new = Last { attributes: *attributes, walk: current_walk(), at_ns: time::monotonic_ns() };
-        let old = core::mem::replace(&mut *self.last.lock(), new);
-        if old.attributes.ctime != attributes.ctime {
+        let at_ns = time::monotonic_ns();
+        let old = {
+            let mut last = self.last.lock();
+            (last.walk, last.at_ns) = (current_walk(), at_ns);
+            core::mem::replace(&mut last.attributes, *attributes)
+        };
+        if old.ctime != attributes.ctime {
             *self.target.lock() = None;
         }
     }
@@ -128,7 +140,24 @@ impl HostNode {
 
     /// What is known of it is old from now on.
     pub(super) fn is_changed(&self) {
-        self.last.lock().walk = 0;
+        let shared = {
+            let mut last = self.last.lock();
+            last.walk = 0;
+            core::mem::take(&mut last.shared)
+        };
+        if let Some(handle) = shared.upgrade() {
+            kept::give_up(&handle);
+        }
+    }
+
+    /// A handle of this very file that is open for reading already.
+    fn shared_handle(&self) -> Option<Arc<FileHandle>> {
+        let last = self.last.lock();
+        let handle = last.shared.upgrade()?;
+        let is_same = handle.id() == Some(Id::of(&last.attributes));
+        // Somebody may just have closed it, so that this is its last reference.
+        drop(last);
+        is_same.then_some(handle)
     }
 
     fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
@@ -138,15 +167,41 @@ impl HostNode {
 
     /// Opens the host's file or directory.
     fn open_host(self: Arc<Self>, flags: u32) -> Result<Arc<HostFile>> {
-        if flags & O_TRUNC != 0 {
+        let shares = self.kind == S_IFREG && kept::may_share(flags);
+        if shares && let Some(handle) = self.shared_handle() {
+            kept::keep(&handle);
+            return Ok(HostFile::new(handle, self));
+        }
+        if flags & O_TRUNC != 0 || flags & O_ACCMODE != O_RDONLY {
             self.is_changed();
         }
         let wanted = if self.kind == S_IFDIR { O_DIRECTORY } else { flags & O_TRUNC };
-        let handle = Call::on(Op::Open, self.fs.handle())
+        let (handle, [dev, ino, ctime_ns, ..]) = Call::on(Op::Open, self.fs.handle())
             .bytes(&self.path()?)
             .arg(0, u64::from(file::host_flags(flags) | wanted | O_NOFOLLOW))
-            .run()?;
-        Ok(HostFile::new(Handle::new(handle as u32), self))
+            .run_out()?;
+        let id = Id { dev, ino, ctime_ns };
+        let handle = FileHandle::new(Handle::new(handle as u32), self.fs.handle(), shares.then_some(id));
+        if shares {
+            // What the host gave may be newer than what is known of the name: the next walk will see.
+            let is_known = {
+                let mut last = self.last.lock();
+                let is_known = Id::of(&last.attributes) == id;
+                if is_known {
+                    last.shared = Arc::downgrade(&handle);
+                }
+                is_known
+            };
+            if is_known {
+                kept::keep(&handle);
+            }
+        }
+        Ok(HostFile::new(handle, self))
+    }
+
+    /// The open file of a new handle that is not shared.
+    fn opened(self: &Arc<Self>, handle: Handle) -> Arc<dyn FileOps> {
+        HostFile::new(FileHandle::new(handle, self.fs.handle(), None), self.clone())
     }
 
     fn new_child(self: &Arc<Self>, call: Call, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
@@ -222,7 +277,7 @@ impl Inode for HostNode {
         if self.known().is_some() {
             return Ok(true);
         }
-        let attributes = stat_path(self.fs.handle(), &self.path()?)?;
+        let attributes = stat_path(self.fs.handle(), &self.path()?).inspect_err(|_| self.is_changed())?;
         let same = {
             let last = self.last.lock();
             (attributes.dev, attributes.ino, attributes.kind())
@@ -280,7 +335,7 @@ impl Inode for HostNode {
         self.is_changed();
         let attributes = super::stat_handle(handle.number())?;
         let node = HostNode::new(self.fs.clone(), Some(self.clone()), name, attributes);
-        let ops: Arc<dyn FileOps> = HostFile::new(handle, node.clone());
+        let ops = node.opened(handle);
         Ok((node, Some(ops)))
     }
 
@@ -300,7 +355,7 @@ impl Inode for HostNode {
         let handle = Handle::new(handle as u32);
         let node = HostNode::new(self.fs.clone(), None, b"", super::stat_handle(handle.number())?);
         node.set_gone();
-        let ops: Arc<dyn FileOps> = HostFile::new(handle, node.clone());
+        let ops = node.opened(handle);
         Ok((node, Some(ops)))
     }
 

@@ -8,12 +8,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use qlib::host::Op;
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
+use super::kept::FileHandle;
 use super::{HostFs, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::Mapping;
 use crate::fs::attr::Attributes;
 use crate::fs::file::MappedPage;
-use crate::host::{Call, Handle};
+use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 
 /// Windows begin at multiples of this, in pages.
@@ -48,7 +49,7 @@ fn identity_of(file: (u64, u64)) -> Arc<Identity> {
 
 /// The memory of one host file, shared by all who map it.
 pub struct HostMapping {
-    handle: Arc<Handle>,
+    handle: Arc<FileHandle>,
     writable: bool,
     identity: Arc<Identity>,
     inner: Mutex<Inner>,
@@ -69,7 +70,7 @@ struct Window {
 
 impl HostMapping {
     /// The mapping of an open file, shared with others who map the same file the same way.
-    pub(super) fn of(fs: &HostFs, handle: &Arc<Handle>, attributes: &Attributes, writable: bool) -> Arc<Self> {
+    pub(super) fn of(fs: &HostFs, handle: &Arc<FileHandle>, attributes: &Attributes, writable: bool) -> Arc<Self> {
         let key = (attributes.dev, attributes.ino, writable);
         let known = fs.mappings.lock().get(&key).and_then(|m| m.upgrade());
         if let Some(mapping) = known {

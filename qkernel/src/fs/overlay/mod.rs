@@ -82,6 +82,10 @@ impl FileSystem for OverlayFs {
     fn statfs(&self) -> Result<StatFs> {
         Ok(StatFs { kind: OVERLAY_MAGIC, ..self.upper.statfs()? })
     }
+
+    fn unmounted(&self) {
+        self.lower.unmounted();
+    }
 }
 
 #[cfg(test)]

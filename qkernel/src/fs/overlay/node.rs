@@ -20,6 +20,8 @@ pub struct OverlayNode {
     pub(super) fs: Weak<OverlayFs>,
     kind: u32,
     ino: u64,
+    /// The file system's device number.
+    device: u64,
     pub(super) layers: Mutex<Layers>,
 }
 
@@ -60,7 +62,7 @@ impl OverlayNode {
         };
         let kind = upper.as_ref().or(lower.as_ref()).map_or(S_IFREG, |i| i.kind());
         let layers = Layers { upper, lower, parent, name: name.to_vec(), gone: false };
-        Arc::new(OverlayNode { fs: Arc::downgrade(fs), kind, ino, layers: Mutex::new(layers) })
+        Arc::new(OverlayNode { fs: Arc::downgrade(fs), kind, ino, device: fs.device, layers: Mutex::new(layers) })
     }
 
     pub(super) fn fs(&self) -> Result<Arc<OverlayFs>> {
@@ -73,8 +75,8 @@ impl OverlayNode {
 
     /// What its contents and attributes are taken from.
     pub(super) fn top(&self) -> Result<Arc<dyn Inode>> {
-        let layers = self.layers();
-        layers.upper.or(layers.lower).ok_or(Errno::ENOENT)
+        let layers = self.layers.lock();
+        layers.upper.as_ref().or(layers.lower.as_ref()).cloned().ok_or(Errno::ENOENT)
     }
 
     /// Its own number.
@@ -84,8 +86,7 @@ impl OverlayNode {
 
     /// Attributes of a layer's inode as the overlay's.
     pub(super) fn as_own(&self, attributes: Attributes) -> Attributes {
-        let dev = self.fs.upgrade().map_or(0, |fs| fs.device);
-        Attributes { dev, ino: self.ino, ..attributes }
+        Attributes { dev: self.device, ino: self.ino, ..attributes }
     }
 
     /// The number of its directory in the upper layer, if it has one.
@@ -162,10 +163,8 @@ impl Inode for OverlayNode {
     }
 
     fn revalidate(&self) -> Result<bool> {
-        match self.layers().lower {
-            Some(lower) => lower.revalidate(),
-            None => Ok(true),
-        }
+        let lower = self.layers.lock().lower.clone();
+        lower.map_or(Ok(true), |lower| lower.revalidate())
     }
 
     fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use qlib::host::STREAM;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::super::memory::{GuestRange, Ranges, sys};
@@ -45,8 +45,12 @@ impl Call<'_> {
         }
         let path = self.path(0)?;
         let root = self.object()?;
-        let object = self.open_object(&root, &path, flags)?;
-        self.host.handles.insert(object).map(u64::from)
+        let (object, stat) = self.open_object(&root, &path, flags)?;
+        let ctime_ns = (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64);
+        let device = u64::from(rustix::fs::major(stat.st_dev)) << 32 | u64::from(rustix::fs::minor(stat.st_dev));
+        let handle = self.host.handles.insert(object)?;
+        [self.args[0], self.args[1], self.args[2]] = [device, stat.st_ino, ctime_ns];
+        Ok(u64::from(handle))
     }
 
     pub(super) fn create(&mut self) -> Outcome {
@@ -80,7 +84,7 @@ impl Call<'_> {
             }
             match self.open_object(&root, &path, flags) {
                 Err(Errno::NOENT) => {}
-                other => return self.host.handles.insert(other?).map(u64::from),
+                other => return self.host.handles.insert(other?.0).map(u64::from),
             }
         }
         Err(Errno::NOENT)
@@ -94,21 +98,23 @@ impl Call<'_> {
         Ok(OFlags::from_bits_retain(flags))
     }
 
-    /// Opens an existing file or directory. ENXIO for devices, FIFOs and sockets: a guest has its own.
-    fn open_object(&self, root: &Object, path: &GuestPath, flags: OFlags) -> Result<Object, Errno> {
+    /// Opens an existing file or directory: it, and what fstat(2) says of it. ENXIO for devices, FIFOs and sockets: a guest has
+    /// its own.
+    fn open_object(&self, root: &Object, path: &GuestPath, flags: OFlags) -> Result<(Object, Stat), Errno> {
         if flags.contains(OFlags::PATH) {
             let fd = if path.is_empty() {
                 reopen(root.as_fd(), &self.host.proc_fd, OFlags::PATH)?
             } else {
                 path.open_path(root)?
             };
-            return match file_type(fd.as_fd())? {
+            let stat = rustix::fs::fstat(&fd)?;
+            return match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     let nodev = is_nodev(fd.as_fd());
-                    Ok(Object::new(fd, Kind::Dir { nodev }))
+                    Ok((Object::new(fd, Kind::Dir { nodev }), stat))
                 }
                 _ if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR),
-                _ => Ok(Object::new(fd, Kind::Path)),
+                _ => Ok((Object::new(fd, Kind::Path), stat)),
             };
         }
         if !path.is_empty() {
@@ -259,15 +265,14 @@ impl Call<'_> {
 }
 
 /// Refuses what is neither a regular file nor a directory, after it was opened.
-fn checked(fd: OwnedFd, nodev: bool) -> Result<Object, Errno> {
-    match file_type(fd.as_fd())? {
-        FileType::RegularFile => Ok(Object::new(fd, Kind::File)),
-        FileType::Directory => {
-            let nodev = nodev || is_nodev(fd.as_fd());
-            Ok(Object::new(fd, Kind::Dir { nodev }))
-        }
-        _ => Err(Errno::NXIO),
-    }
+fn checked(fd: OwnedFd, nodev: bool) -> Result<(Object, Stat), Errno> {
+    let stat = rustix::fs::fstat(&fd)?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir { nodev: nodev || is_nodev(fd.as_fd()) },
+        _ => return Err(Errno::NXIO),
+    };
+    Ok((Object::new(fd, kind), stat))
 }
 
 /// Gives a new file its owner, and the set-id bits that a change of owner takes away.

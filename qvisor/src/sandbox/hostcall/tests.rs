@@ -139,6 +139,17 @@ fn file_systems_are_synchronized_by_what_lies_on_them() {
 }
 
 #[test]
+fn open_tells_what_was_opened() {
+    let g = Guest::new();
+    fs::write(g.dir.join("f"), "x").unwrap();
+    let meta = fs::metadata(g.dir.join("f")).unwrap();
+    let device = u64::from(rustix::fs::major(meta.dev())) << 32 | u64::from(rustix::fs::minor(meta.dev()));
+    let changed_ns = meta.ctime() as u64 * 1_000_000_000 + meta.ctime_nsec() as u64;
+    let answer = g.ok(Op::Open, g.root, &[libc::O_RDONLY as u64, 0], &[In(b"f")]);
+    assert_eq!(answer.args[..3], [device, meta.ino(), changed_ns]);
+}
+
+#[test]
 fn files_are_made_written_read_and_removed() {
     let g = Guest::new();
     let (uid, gid) = (rustix::process::geteuid().as_raw().into(), rustix::process::getegid().as_raw().into());
