@@ -46,7 +46,7 @@ impl Call<'_> {
         let path = self.path(0)?;
         let root = self.object()?;
         let (object, stat) = self.open_object(&root, &path, flags)?;
-        let ctime_ns = (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec as u64);
+        let ctime_ns = (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec);
         let device = u64::from(rustix::fs::major(stat.st_dev)) << 32 | u64::from(rustix::fs::minor(stat.st_dev));
         let handle = self.host.handles.insert(object)?;
         [self.args[0], self.args[1], self.args[2]] = [device, stat.st_ino, ctime_ns];
