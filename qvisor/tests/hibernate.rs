@@ -111,6 +111,47 @@ fn the_working_set_follows_what_is_used() {
     verified(&c.ask("verify"));
 }
 
+/// Pages that the processes of `memory` share, and how many processes there are.
+const SHARED_PAGES: u64 = 512 + 200 + 100 + 150;
+const PROCESSES: u64 = 4;
+
+#[test]
+fn what_processes_share_is_prefetched_for_all_of_them() {
+    let c = memory("1");
+    verified(&c.ask("verify"));
+    c.hibernate();
+    assert_eq!(working_set(&c), 0);
+    let faults = count(&c, "faults");
+    // 100 pages of the memfd are mapped twice.
+    let bytes = format!("ok {}", (SHARED_PAGES + 100) * PROCESSES * 4096);
+    assert_eq!(c.ask("shared"), bytes);
+    let swap_ins = count(&c, "swap_ins");
+    assert!(swap_ins >= SHARED_PAGES, "{swap_ins}");
+    assert!(count(&c, "faults") - faults > SHARED_PAGES * (PROCESSES - 1), "each process maps them one by one");
+    for round in 1..=3 {
+        c.hibernate();
+        assert!(working_set(&c) >= SHARED_PAGES, "{} pages", working_set(&c));
+        let (faults, before) = (count(&c, "faults"), count(&c, "swap_ins"));
+        assert_eq!(c.ask("shared"), bytes, "round {round}");
+        assert!(count(&c, "reap_pages") >= round * SHARED_PAGES, "{} pages", count(&c, "reap_pages"));
+        assert!(count(&c, "swap_ins") - before < 30, "{} pages came one by one", count(&c, "swap_ins") - before);
+        assert!(count(&c, "faults") - faults < 300, "{} faults", count(&c, "faults") - faults);
+        assert_eq!(c.ask("change"), "ok 0");
+        verified(&c.ask("verify"));
+    }
+    // Not used any more: all of it leaves, and comes back whole.
+    for _ in 0..4 {
+        c.hibernate();
+        assert_eq!(c.ask("ping"), "pong");
+    }
+    c.hibernate();
+    assert!(working_set(&c) < SHARED_PAGES, "{} pages", working_set(&c));
+    let before = count(&c, "swap_ins");
+    assert_eq!(c.ask("shared"), bytes);
+    assert!(count(&c, "swap_ins") - before > SHARED_PAGES / 2);
+    verified(&c.ask("verify"));
+}
+
 #[test]
 fn what_every_second_request_uses_stays_in_the_working_set() {
     let c = memory("16");

@@ -39,4 +39,4 @@ pub use hostfs::window::window_bytes;
 pub use location::Location;
 pub use open::{exec_creds, lookup, open, open_exec};
 pub use setup::mount_container;
-pub use shmem::{shared_memory, swap_out_objects};
+pub use shmem::{Page, Shmem, memory_objects, shared_memory};

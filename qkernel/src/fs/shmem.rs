@@ -6,15 +6,13 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use qlib::host::{Op, Segment};
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
 use super::file::{MappedPage, Mapping};
 use super::memfd;
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::hibernate::{self, slots};
-use crate::host::Call;
+use crate::hibernate::{self, Usage, slots};
 use crate::io::IoBuffer;
 use crate::mm::frames;
 use crate::sync::{Mutex, mutex};
@@ -22,8 +20,6 @@ use crate::task::table;
 
 /// The longest object, in bytes.
 pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
-/// Pages written to the swap file in one call.
-const SWAP_BATCH: usize = 512;
 
 /// How many pages a file system's objects may have together.
 #[derive(Debug)]
@@ -62,11 +58,13 @@ impl Quota {
     }
 }
 
+/// Where a page of an object is, with a reference of the object's own, and what is known of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Page {
-    Frame(Gpa),
-    /// A slot of the swap file.
-    Swapped(u64),
+pub enum Page {
+    /// In a frame.
+    Frame(Gpa, Usage),
+    /// In a slot of the swap file.
+    Swapped(u64, Usage),
 }
 
 struct Inner {
@@ -82,7 +80,7 @@ pub struct Shmem {
     seals: AtomicU32,
 }
 
-/// All objects, for hibernation.
+/// All objects.
 static OBJECTS: Mutex<Vec<Weak<Shmem>>> = mutex(Vec::new());
 
 impl Shmem {
@@ -137,10 +135,15 @@ impl Shmem {
         let page = self.inner.lock().pages.get(&index).copied();
         match page {
             None => Ok(None),
-            Some(Page::Frame(gpa)) => Ok(Some(gpa)),
-            Some(Page::Swapped(slot)) => {
+            Some(Page::Frame(gpa, usage)) => {
+                if usage.is_unseen() {
+                    self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
+                }
+                Ok(Some(gpa))
+            }
+            Some(Page::Swapped(slot, usage)) => {
                 let gpa = hibernate::swap_in(slot)?;
-                self.inner.lock().pages.insert(index, Page::Frame(gpa));
+                self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
                 Ok(Some(gpa))
             }
         }
@@ -153,7 +156,7 @@ impl Shmem {
         }
         self.quota.take()?;
         let gpa = frames::alloc_zeroed().inspect_err(|_| self.quota.give(1))?;
-        self.inner.lock().pages.insert(index, Page::Frame(gpa));
+        self.inner.lock().pages.insert(index, Page::Frame(gpa, Usage::USED));
         Ok(gpa)
     }
 
@@ -342,43 +345,38 @@ impl Shmem {
         Ok((index * PAGE_SIZE).max(offset).min(inner.size))
     }
 
-    /// Writes its pages to the swap file; pages of zeros become holes. Only while nobody has its pages mapped.
-    fn swap_out(&self) -> Result {
-        let pages: Vec<(u64, Gpa)> = {
-            let inner = self.inner.lock();
-            let frame = |(index, page): (&u64, &Page)| match page {
-                Page::Frame(gpa) => Some((*index, *gpa)),
-                Page::Swapped(_) => None,
-            };
-            inner.pages.iter().filter_map(frame).collect()
-        };
-        let phys = arch::phys();
-        let (zero, full): (Vec<_>, Vec<_>) = pages.into_iter().partition(|(_, gpa)| phys.frame_is_zero(*gpa));
-        for (index, _) in zero {
-            self.remove(index, index + 1);
-        }
-        for batch in full.chunks(SWAP_BATCH) {
-            let mut numbers = alloc::vec![0u64; batch.len()];
-            let segments: Vec<Segment> = batch.iter().map(|(_, gpa)| Segment { gpa: *gpa, len: PAGE_SIZE }).collect();
-            Call::new(Op::SwapOut).arg(0, arch::gpa_of(numbers.as_mut_ptr().cast()).0).segments(&segments).run()?;
-            slots::count_used(numbers.len());
-            let mut inner = self.inner.lock();
-            for ((index, gpa), slot) in batch.iter().zip(numbers) {
-                inner.pages.insert(*index, Page::Swapped(slot + 1));
-                frames::user().ref_dec(*gpa);
+    /// Visits the pages that are in memory. Those for which `keep(frame, usage)` is false, as they hold nothing but zeros, become
+    /// holes.
+    pub fn visit_frames(&self, keep: &mut dyn FnMut(Gpa, Usage) -> bool) {
+        let pages: Vec<(u64, Page)> = self.inner.lock().pages.iter().map(|(index, page)| (*index, *page)).collect();
+        for (index, page) in pages {
+            if let Page::Frame(gpa, usage) = page
+                && !keep(gpa, usage)
+            {
+                self.remove(index, index + 1);
             }
         }
-        Ok(())
+    }
+
+    /// Puts the pages that are in memory to other places, where `place(frame)` says one; it answers for the references of both.
+    pub fn move_frames(&self, place: &mut dyn FnMut(Gpa) -> Option<Page>) {
+        for page in self.inner.lock().pages.values_mut() {
+            if let Page::Frame(gpa, _) = page
+                && let Some(new) = place(*gpa)
+            {
+                *page = new;
+            }
+        }
     }
 }
 
 fn free(pages: Vec<Page>) {
     for page in pages {
         match page {
-            Page::Frame(gpa) => {
+            Page::Frame(gpa, _) => {
                 frames::user().ref_dec(gpa);
             }
-            Page::Swapped(slot) => slots::drop_ref(slot),
+            Page::Swapped(slot, _) => slots::drop_ref(slot),
         }
     }
 }
@@ -410,19 +408,13 @@ pub fn shared_memory(size: u64) -> Result<Arc<dyn Mapping>> {
     Ok(Shmem::new(size, Quota::new(u64::MAX)))
 }
 
-/// Deflate: moves the content of all memory objects to the swap file. Address spaces have given up their pages of
-/// them before. On an error what was moved stays there, and comes back when it is used.
-pub fn swap_out_objects(_first: bool) -> Result {
-    let objects: Vec<Arc<Shmem>> = OBJECTS.lock().iter().filter_map(Weak::upgrade).collect();
-    for object in objects {
-        object.swap_out()?;
-    }
-    Ok(())
+/// All memory objects, for hibernation.
+pub fn memory_objects() -> Vec<Arc<Shmem>> {
+    OBJECTS.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
 /// Pages of all memory objects that are in memory (the "Shmem" of /proc/meminfo).
 pub fn resident_pages() -> u64 {
-    let objects: Vec<Arc<Shmem>> = OBJECTS.lock().iter().filter_map(Weak::upgrade).collect();
-    let count = |o: &Arc<Shmem>| o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(_))).count() as u64;
-    objects.iter().map(count).sum()
+    let count = |o: &Arc<Shmem>| o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(..))).count() as u64;
+    memory_objects().iter().map(count).sum()
 }

@@ -85,20 +85,18 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     // System calls that were about to end do so now: from here on nobody but this task changes memory.
     breathe(&held).await?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
-    // Objects first: what is written of them can be faulted in again if the rest fails.
-    spaces.iter().for_each(|mm| mm.forget_shared());
-    crate::fs::swap_out_objects(first)?;
-    let pages = Pages::collect(&spaces);
+    let objects = crate::fs::memory_objects();
+    let pages = Pages::collect(&spaces, &objects);
     let plan = match first {
         true => pages.swap_out(&held).await?,
         false => pages.reap_out(super::life_counts(), &held).await?,
     };
-    pages.settle(plan, &spaces);
+    pages.settle(plan, &spaces, &objects);
     super::ASKED.store(false, Relaxed);
     // From here on nothing fails. Windows come back by themselves at the next touch.
     kept::give_up_all();
     let _ = Call::new(Op::WindowsRelease).run();
-    drop(spaces);
+    drop((spaces, objects));
     slots::give_back();
     release_free();
     Ok(())

@@ -16,15 +16,16 @@ use super::usage::Usage;
 use super::{slots, stats};
 use crate::arch;
 use crate::errno::Result;
+use crate::fs::{Page, Shmem};
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
 
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;
 
-/// The private pages of all address spaces, each frame once.
+/// The pages of all address spaces and memory objects, each frame once.
 pub(super) struct Pages {
-    /// Frames with content, in the order of their addresses in the spaces.
+    /// Frames with content: the objects', then the private ones in the order of their addresses in the spaces.
     frames: Vec<Gpa>,
     /// What is known of the use of each.
     usage: Vec<Usage>,
@@ -50,16 +51,37 @@ pub(super) struct Plan {
 }
 
 impl Pages {
-    /// Finds them. Pages that were reserved but never touched, and anonymous pages of zeros, are forgotten right away: reading
-    /// them again gives the same.
-    pub(super) fn collect(spaces: &[Arc<AddressSpace>]) -> Pages {
+    /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file lies behind, are forgotten right away:
+    /// reading them again gives the same.
+    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) -> Pages {
         let mut committed = Committed::default();
         let mut pages = Pages { frames: Vec::new(), usage: Vec::new(), index: HashMap::new() };
-        let phys = arch::phys();
+        let mut is_zero = |frame| !committed.contains(frame) || arch::phys().frame_is_zero(frame);
+        for object in objects {
+            object.visit_frames(&mut |frame, usage| {
+                let keep = !is_zero(frame);
+                if keep {
+                    pages.add(frame, usage);
+                }
+                keep
+            });
+        }
+        // Before any private page is known: a shared entry may name a frame of an object, and no other.
+        for mm in spaces {
+            mm.rewrite_shared(&mut |pte| {
+                let frame = pte.gpa();
+                if !pages.index.contains_key(&frame.0) {
+                    frames::user().ref_dec(frame);
+                    return Pte::EMPTY;
+                }
+                pages.add(frame, Usage::of(pte));
+                pte
+            });
+        }
         for mm in spaces {
             mm.rewrite_private(&mut |anonymous, pte| {
                 let frame = pte.gpa();
-                if anonymous && (!committed.contains(frame) || phys.frame_is_zero(frame)) {
+                if anonymous && is_zero(frame) {
                     frames::user().ref_dec(frame);
                     return Pte::EMPTY;
                 }
@@ -116,38 +138,50 @@ impl Pages {
         Ok(Plan { places, set })
     }
 
-    /// Has the entries name the pages' new places, and gives their frames up. Nothing here fails.
-    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>]) {
+    /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here fails.
+    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) {
         let Plan { places, set } = plan;
-        // A new frame comes with one reference, and a slot too: for the first entry that names it.
+        // A new frame comes with one reference, and a slot too: for the first that names it.
         let mut named = alloc::vec![false; places.len()];
+        // The place of the page in a frame, with a reference to it in exchange for one to the frame.
+        let mut exchange = |frame: Gpa| -> Option<Place> {
+            let index = *self.index.get(&frame.0)? as usize;
+            let place = *places.get(index)?;
+            if matches!(place, Place::Frame(same, _) if same == frame) {
+                return Some(place);
+            }
+            let again = core::mem::replace(named.get_mut(index)?, true);
+            match place {
+                Place::Slot(slot, _) if again => slots::add_ref(slot),
+                // The old frame had as many references, so this cannot fail; staying there would lose the content.
+                Place::Frame(new, _) if again && frames::user().ref_inc(new).is_err() => return None,
+                _ => {}
+            }
+            frames::user().ref_dec(frame);
+            Some(place)
+        };
+        for object in objects {
+            object.move_frames(&mut |frame| {
+                Some(match exchange(frame)? {
+                    Place::Slot(slot, usage) => Page::Swapped(slot, usage),
+                    Place::Frame(frame, usage) => Page::Frame(frame, usage),
+                })
+            });
+        }
         for mm in spaces {
-            mm.rewrite_private(&mut |_, pte| {
-                let Some(&index) = self.index.get(&pte.gpa().0) else { return pte };
-                let place = places[index as usize];
-                if let Place::Frame(frame, usage) = place
-                    && frame == pte.gpa()
-                {
-                    return usage.put(pte);
+            mm.rewrite_shared(&mut |pte| match exchange(pte.gpa()) {
+                Some(Place::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
+                Some(Place::Slot(slot, _)) => {
+                    // The object brings it back.
+                    slots::drop_ref(slot);
+                    Pte::EMPTY
                 }
-                let again = core::mem::replace(&mut named[index as usize], true);
-                match place {
-                    Place::Slot(slot, usage) => {
-                        if again {
-                            slots::add_ref(slot);
-                        }
-                        frames::user().ref_dec(pte.gpa());
-                        usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW))
-                    }
-                    Place::Frame(frame, usage) => {
-                        // The old frame had as many references, so this cannot fail; keeping it would lose its content.
-                        if again && frames::user().ref_inc(frame).is_err() {
-                            return pte;
-                        }
-                        frames::user().ref_dec(pte.gpa());
-                        usage.put(pte.with_gpa(frame))
-                    }
-                }
+                None => pte,
+            });
+            mm.rewrite_private(&mut |_, pte| match exchange(pte.gpa()) {
+                Some(Place::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
+                Some(Place::Slot(slot, usage)) => usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW)),
+                None => pte,
             });
         }
         let _ = arch::release(&set);

@@ -8,7 +8,7 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::AddressSpace;
 use super::fault::WARM_UP_FAULTS;
-use super::frames::{self, counted_frame};
+use super::frames::counted_frame;
 use super::vma::Vma;
 use crate::arch;
 use crate::hibernate::Usage;
@@ -58,29 +58,26 @@ impl AddressSpace {
     /// Visits the entries of private ranges that hold a frame. The space must be hidden. `rewrite(anonymous, entry)` gives the new
     /// entry; for what becomes of the frames' references it answers itself.
     pub fn rewrite_private(&self, rewrite: &mut dyn FnMut(bool, Pte) -> Pte) {
+        self.rewrite(false, &mut |vma, pte| rewrite(vma.backing.is_none(), pte));
+    }
+
+    /// As [`Self::rewrite_private`] for ranges that show memory objects (shared memory, files in memory). Mapped host files have no frames.
+    pub fn rewrite_shared(&self, rewrite: &mut dyn FnMut(Pte) -> Pte) {
+        self.rewrite(true, &mut |_, pte| rewrite(pte));
+    }
+
+    fn rewrite(&self, shared: bool, rewrite: &mut dyn FnMut(&Vma, Pte) -> Pte) {
         let mut inner = self.lock();
-        let ranges: Vec<Vma> = inner.vmas.iter().filter(|v| !v.is_shared()).cloned().collect();
+        let ranges: Vec<Vma> = inner.vmas.iter().filter(|v| v.is_shared() == shared).cloned().collect();
         for vma in ranges {
             inner.table().for_each(vma.start..vma.end, &mut |_, pte| {
                 if counted_frame(pte).is_none() {
                     return Action::Keep;
                 }
-                match rewrite(vma.backing.is_none(), pte) {
+                match rewrite(&vma, pte) {
                     new if new == pte => Action::Keep,
                     new => Action::Replace(new),
                 }
-            });
-        }
-    }
-
-    /// Forgets the pages of shared objects, which fault in again from their object. The space must be hidden.
-    pub fn forget_shared(&self) {
-        let mut inner = self.lock();
-        let ranges: Vec<Vma> = inner.vmas.iter().filter(|v| v.is_shared()).cloned().collect();
-        for vma in ranges {
-            inner.table().for_each(vma.start..vma.end, &mut |_, pte| {
-                frames::free_entry(pte);
-                Action::Replace(Pte::EMPTY)
             });
         }
     }
