@@ -169,7 +169,8 @@ ops! {
     /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array that gets one slot number for each
     /// page. -ENOSPC, -EDQUOT or -EIO leave the store as it was.
     SwapOut = 60,
-    /// Reads one page: args\[0\] slot, seg0 the frame. -EBADMSG when its checksum does not hold.
+    /// Reads pages: args\[0\] the first slot, segments = frames for it and the slots that follow it, at most [`MAX_SWAP_IN_PAGES`]. -EBADMSG
+    /// when a checksum does not hold.
     SwapIn = 61,
     /// Frees slots: seg0 an array of u64 slot numbers.
     SwapFree = 62,
@@ -192,6 +193,9 @@ ops! {
     /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal).
     Exit = 83,
 }
+
+/// Pages of one [`Op::SwapIn`].
+pub const MAX_SWAP_IN_PAGES: u64 = 16;
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;

@@ -91,7 +91,10 @@ const HALF_PAGES: u64 = 4096 / 2 * 5 / 8;
 fn the_working_set_follows_what_is_used() {
     let c = memory("16");
     c.hibernate();
+    let faults = count(&c, "faults");
     verified(&c.ask("part 0 1 2"));
+    let faults = count(&c, "faults") - faults;
+    assert!(faults < HALF_PAGES / 2 && HALF_PAGES < count(&c, "swap_ins"), "{faults} faults: neighbours come along");
     c.hibernate();
     let first = working_set(&c);
     assert!(first > HALF_PAGES, "{first} pages");

@@ -78,13 +78,26 @@ pub fn swap_in(slot: u64) -> Result<Gpa> {
         return frames::alloc_zeroed();
     }
     let frame = frames::alloc()?;
-    let segment = Segment { gpa: frame, len: PAGE_SIZE };
-    if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(&[segment]).run() {
+    read_slots(slot, &[Segment { gpa: frame, len: PAGE_SIZE }], 1);
+    Ok(frame)
+}
+
+/// The same for `count` slots in a row (a power of two, more than one): the first of as many contiguous frames; `None` if there are none.
+pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
+    if slot == slots::ZERO || count < 2 {
+        return None;
+    }
+    let frame = frames::user().alloc_run(count as usize)?;
+    read_slots(slot, &[Segment { gpa: frame, len: count * PAGE_SIZE }], count);
+    Some(frame)
+}
+
+fn read_slots(slot: u64, frames: &[Segment], count: u64) {
+    if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(frames).run() {
         give_up(error);
     }
-    slots::drop_ref(slot);
-    stats::SWAP_INS.fetch_add(1, Relaxed);
-    Ok(frame)
+    (slot..slot + count).for_each(slots::drop_ref);
+    stats::SWAP_INS.fetch_add(count, Relaxed);
 }
 
 /// The container's memory is lost: it ends, rather than run on bad data.

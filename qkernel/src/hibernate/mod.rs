@@ -14,7 +14,7 @@ pub mod state;
 pub mod stats;
 mod usage;
 
-pub use inflate::{Cause, swap_in, wake};
+pub use inflate::{Cause, swap_in, swap_in_run, wake};
 pub use oom::reclaim;
 pub use pause::gate;
 pub use settle::note_input;

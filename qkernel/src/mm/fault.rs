@@ -120,11 +120,7 @@ impl Inner {
         }
         let pte = self.table().get(page);
         if let Some(slot) = pte.slot() {
-            let frame = hibernate::swap_in(slot).map_err(|_| Failure::NO_MEMORY)?;
-            let shared = vma.is_shared();
-            let flags = entry_flags(&vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);
-            debug_assert!(!shared, "pages of shared objects are swapped by their object");
-            self.set(page, Usage::of(pte).seen().put(Pte::new(frame, flags)))?;
+            self.bring_back(&vma, page, slot)?;
             return self.resolve(va, access, stack_limit);
         }
         if allows(pte, access) {

@@ -7,11 +7,16 @@ use qlib::platform::MAX_TOUCHED_PAGES;
 use qlib::{PAGE_SIZE, Va};
 
 use super::AddressSpace;
-use super::fault::WARM_UP_FAULTS;
+use super::fault::{Failure, WARM_UP_FAULTS, entry_flags};
 use super::frames::counted_frame;
+use super::space::Inner;
 use super::vma::Vma;
 use crate::arch;
-use crate::hibernate::Usage;
+use crate::hibernate::{self, Usage};
+
+/// Pages that come back from the swap file together at most: an aligned group of them. What a request uses lies close together (a
+/// pool of Python's allocator has this size), and three neighbours cost less than a fault.
+const GROUP_PAGES: u64 = 4;
 
 /// Bytes that the platform is asked about at once.
 const CHUNK_BYTES: u64 = MAX_TOUCHED_PAGES * PAGE_SIZE;
@@ -80,5 +85,48 @@ impl AddressSpace {
                 }
             });
         }
+    }
+}
+
+impl Inner {
+    /// Brings the page at `page`, which lies in `slot`, back from the swap file, with its neighbours if they left together with it.
+    pub(super) fn bring_back(&mut self, vma: &Vma, page: Va, slot: u64) -> Result<(), Failure> {
+        debug_assert!(!vma.is_shared(), "pages of shared objects are swapped by their object");
+        let (start, count) = self.group(vma, page, slot);
+        let first_slot = slot - (page - start) / PAGE_SIZE;
+        let (start, count, frame) = match hibernate::swap_in_run(first_slot, count) {
+            Some(frame) => (start, count, frame),
+            None => (page, 1, hibernate::swap_in(slot).map_err(|_| Failure::NO_MEMORY)?),
+        };
+        self.table().for_each(start..start + count * PAGE_SIZE, &mut |va, pte| {
+            let flags = entry_flags(vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);
+            let usage = if va == page { Usage::of(pte).seen() } else { Usage::GUESSED };
+            Action::Replace(usage.put(Pte::new(frame + (va - start), flags)))
+        });
+        Ok(())
+    }
+
+    /// The largest aligned group of pages around `page` that lie in slots in a row: first page and count. Those that left the
+    /// working set were not used for long; nobody guesses them back.
+    fn group(&mut self, vma: &Vma, page: Va, slot: u64) -> (Va, u64) {
+        let mut count = GROUP_PAGES;
+        while count > 1 {
+            let start = page.align_down(count * PAGE_SIZE);
+            let end = start + count * PAGE_SIZE;
+            let mut found = 0;
+            if vma.start <= start && end <= vma.end {
+                self.table().visit(start..end, &mut |va, pte| {
+                    let expected = (slot + (va - start) / PAGE_SIZE).checked_sub((page - start) / PAGE_SIZE);
+                    let fits = pte.slot().is_some() && pte.slot() == expected && Usage::of(pte) != Usage::LEFT;
+                    found += u64::from(fits);
+                    fits
+                });
+            }
+            if found == count {
+                return (start, count);
+            }
+            count /= 2;
+        }
+        (page, 1)
     }
 }

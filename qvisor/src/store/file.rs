@@ -12,7 +12,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use qlib::host::Segment;
 use qlib::{Gpa, PAGE_SIZE};
 
-use super::{BATCH_BYTES, PAGE, PageMemory, raw};
+use super::{BATCH_BYTES, PageMemory, raw};
 
 /// Segments in one system call (UIO_MAXIOV).
 const MAX_IOVECS: usize = 1024;
@@ -63,9 +63,9 @@ impl HiddenFile {
         move_all(to, offset, |rest, at| memory.read_in(rest, self.file.as_fd(), at))
     }
 
-    /// Reads one page; false when the file ends before.
-    pub fn read_page(&self, offset: u64, page: &mut [u8; PAGE]) -> io::Result<bool> {
-        match self.file.read_exact_at(page, offset) {
+    /// Fills `bytes`; false when the file ends before.
+    pub fn read_exactly(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
+        match self.file.read_exact_at(bytes, offset) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => Err(error),

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
-use qlib::host::Segment;
+use qlib::host::{MAX_SWAP_IN_PAGES, Segment};
 use qlib::{Gpa, PAGE_SIZE};
 use twox_hash::XxHash3_64;
 
@@ -203,19 +203,31 @@ impl Store {
         Ok(numbers)
     }
 
-    /// Reads the page in `slot` into the frame at `frame`. The frame is not touched when the page is damaged. The slot
-    /// stays in use.
-    pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frame: Gpa) -> Result<()> {
-        let inner = self.lock();
-        let (Some(file), Some(sum)) = (&inner.swap, inner.slots.sum(slot)) else {
-            return Err(StoreError::BadRequest("the swap slot is not in use"));
-        };
-        let damaged = StoreError::Damaged { file: "swap", page: slot };
-        let mut page = [0; PAGE];
-        if !file.read_page(slot * PAGE_SIZE, &mut page)? || self.sum(&page, Kind::Swap, slot) != sum {
-            return Err(damaged);
+    /// Reads the pages in `slot` and those that follow it into `frames`, at most [`MAX_SWAP_IN_PAGES`]. No frame is touched when a
+    /// page is damaged. The slots stay in use.
+    pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frames: &[Segment]) -> Result<()> {
+        let pages = page_count(frames)?;
+        if pages > MAX_SWAP_IN_PAGES {
+            return Err(StoreError::BadRequest("too many pages at once"));
         }
-        Ok(memory.copy_in(frame, &page)?)
+        let inner = self.lock();
+        let not_in_use = StoreError::BadRequest("the swap slot is not in use");
+        let end = slot.checked_add(pages).filter(|&end| end <= inner.slots.end());
+        let (Some(file), Some(end)) = (&inner.swap, end) else { return Err(not_in_use) };
+        let mut bytes = [0; PAGE * MAX_SWAP_IN_PAGES as usize];
+        let bytes = &mut bytes[..PAGE * pages as usize];
+        let whole = file.read_exactly(slot * PAGE_SIZE, bytes)?;
+        let (read, _) = bytes.as_chunks::<PAGE>();
+        for (page, place) in read.iter().zip(slot..end) {
+            let Some(sum) = inner.slots.sum(place) else { return Err(not_in_use) };
+            if !whole || self.sum(page, Kind::Swap, place) != sum {
+                return Err(StoreError::Damaged { file: "swap", page: place });
+            }
+        }
+        for (page, frame) in read.iter().zip(file::pages(frames)) {
+            memory.copy_in(frame, page)?;
+        }
+        Ok(())
     }
 
     /// Frees slots. Nothing is freed when one of them is not in use, or given twice.

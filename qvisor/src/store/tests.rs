@@ -126,9 +126,15 @@ fn pages_come_back_from_their_slots() {
     let slots = store.swap_out(&memory, &[segment(300, 300), segment(10, 1), segment(20, 100)]).unwrap();
     assert_eq!(slots, (0..401).collect::<Vec<_>>());
     for (page, slot) in [(300, 0), (599, 299), (10, 300), (119, 400)] {
-        store.swap_in(&memory, slot, Gpa(0)).unwrap();
+        store.swap_in(&memory, slot, &[segment(0, 1)]).unwrap();
         assert!(memory.holds(0, page));
     }
+    // Several at once, into scattered frames.
+    store.swap_in(&memory, 298, &[segment(1, 1), segment(5, 2), segment(3, 1)]).unwrap();
+    assert!(memory.holds(1, 598) && memory.holds(5, 599) && memory.holds(6, 10) && memory.holds(3, 20));
+    assert_eq!(errno(store.swap_in(&memory, 399, &[segment(0, 3)])), libc::EINVAL, "past the last slot");
+    assert_eq!(errno(store.swap_in(&memory, 0, &[segment(0, MAX_SWAP_IN_PAGES + 1)])), libc::EINVAL);
+    assert_eq!(errno(store.swap_in(&memory, u64::MAX, &[segment(0, 2)])), libc::EINVAL);
     let stat = store.stat();
     assert_eq!((stat.swap_pages, stat.reap_pages), (401, 0));
     assert!(stat.swap_disk_bytes >= 401 * PAGE_SIZE);
@@ -164,11 +170,11 @@ fn bad_requests_change_nothing() {
     }
     assert_eq!(errno(store.swap_out(&memory, &[segment(0, 1), segment(99, 2)])), libc::EFAULT);
     assert_eq!(store.stat().swap_pages, 0);
-    assert_eq!(errno(store.swap_in(&memory, 0, Gpa(0))), libc::EINVAL);
+    assert_eq!(errno(store.swap_in(&memory, 0, &[segment(0, 1)])), libc::EINVAL);
     store.swap_out(&memory, &[segment(0, 3)]).unwrap();
-    assert_eq!(errno(store.swap_in(&memory, 3, Gpa(0))), libc::EINVAL);
-    assert_eq!(errno(store.swap_in(&memory, u64::MAX, Gpa(0))), libc::EINVAL);
-    assert_eq!(errno(store.swap_in(&memory, 0, Gpa(100 * PAGE_SIZE))), libc::EFAULT);
+    assert_eq!(errno(store.swap_in(&memory, 3, &[segment(0, 1)])), libc::EINVAL);
+    assert_eq!(errno(store.swap_in(&memory, u64::MAX, &[segment(0, 1)])), libc::EINVAL);
+    assert_eq!(errno(store.swap_in(&memory, 0, &[segment(100, 1)])), libc::EFAULT);
     assert_eq!(errno(store.swap_free(&[0, 1, 1])), libc::EINVAL);
     assert_eq!(errno(store.swap_free(&[0, u64::MAX])), libc::EINVAL);
     assert_eq!(store.stat().swap_pages, 3);
@@ -215,7 +221,7 @@ fn a_failed_swap_out_leaves_the_store_as_it_was() {
         assert_eq!(after.swap_pages, before.swap_pages);
         assert!(after.swap_disk_bytes <= before.swap_disk_bytes, "{before:?} {after:?}");
         for page in (0..100).chain(200..400) {
-            store.swap_in(&memory, page, Gpa(1999 * PAGE_SIZE)).unwrap();
+            store.swap_in(&memory, page, &[segment(1999, 1)]).unwrap();
             assert!(memory.holds(1999, page));
         }
         memory.budget.set(u64::MAX);
@@ -277,9 +283,12 @@ fn damage_is_noticed() {
         flip(&inner.reap.as_ref().unwrap().file, 321 * PAGE_SIZE);
     }
     memory.fill(899, 7);
-    assert_eq!(errno(store.swap_in(&memory, slots[123], Gpa(899 * PAGE_SIZE))), libc::EBADMSG);
+    assert_eq!(errno(store.swap_in(&memory, slots[123], &[segment(899, 1)])), libc::EBADMSG);
     assert!(memory.holds(899, 7), "bad bytes do not reach the guest");
-    store.swap_in(&memory, slots[122], Gpa(899 * PAGE_SIZE)).unwrap();
+    let before = memory.bytes.lock().unwrap()[899 * PAGE..].to_vec();
+    assert_eq!(errno(store.swap_in(&memory, slots[122], &[segment(899, 2)])), libc::EBADMSG, "one of two is enough");
+    assert_eq!(memory.bytes.lock().unwrap()[899 * PAGE..], before, "and neither frame is touched");
+    store.swap_in(&memory, slots[122], &[segment(899, 1)]).unwrap();
     let damaged = store.reap_in(&memory, 0, &[segment(0, 500)]).unwrap_err();
     assert_eq!((damaged.errno(), damaged.to_string()), (libc::EBADMSG, "page 321 of the REAP file is damaged".into()));
     store.reap_in(&memory, 322, &[segment(0, 178)]).unwrap();
@@ -299,14 +308,14 @@ fn lost_and_misplaced_writes_are_noticed() {
     memory.fill(0, 2);
     assert_eq!(store.swap_out(&memory, &[segment(0, 1)]).unwrap(), [0]);
     disk.write_all_at(&old, 0).unwrap();
-    assert_eq!(errno(store.swap_in(&memory, 0, Gpa(0))), libc::EBADMSG);
+    assert_eq!(errno(store.swap_in(&memory, 0, &[segment(0, 1)])), libc::EBADMSG);
     // Equal pages in two slots have different checksums: one in place of the other is noticed.
     let sums = |slot| store.lock().slots.sum(slot).unwrap();
     let again = store.swap_out(&memory, &[segment(0, 1), segment(0, 1)]).unwrap();
     assert_ne!(sums(again[0]), sums(again[1]));
     // The file is cut short.
     disk.set_len(PAGE_SIZE).unwrap();
-    assert_eq!(errno(store.swap_in(&memory, 1, Gpa(0))), libc::EBADMSG);
+    assert_eq!(errno(store.swap_in(&memory, 1, &[segment(0, 1)])), libc::EBADMSG);
 }
 
 #[test]
@@ -356,7 +365,7 @@ fn in_a_directory_of_one_mebibyte() {
         assert_eq!(errno(store.reap_append(&memory, &[segment(0, 400)])), libc::ENOSPC);
     }
     for (page, &slot) in (0..).zip(&slots) {
-        store.swap_in(&memory, slot, Gpa(599 * PAGE_SIZE)).unwrap();
+        store.swap_in(&memory, slot, &[segment(599, 1)]).unwrap();
         assert!(memory.holds(599, page));
     }
     store.swap_free(&slots).unwrap();
@@ -438,7 +447,7 @@ proptest! {
                 }
                 Step::Check(i) if !model.is_empty() => {
                     let (&slot, &value) = model.iter().nth(i % model.len()).unwrap();
-                    store.swap_in(&memory, slot, Gpa(300 * PAGE_SIZE)).unwrap();
+                    store.swap_in(&memory, slot, &[segment(300, 1)]).unwrap();
                     prop_assert!(memory.holds(300, value));
                 }
                 _ => {}
@@ -446,7 +455,7 @@ proptest! {
             prop_assert_eq!(store.stat().swap_pages, model.len() as u64);
         }
         for (&slot, &value) in &model {
-            store.swap_in(&memory, slot, Gpa(300 * PAGE_SIZE)).unwrap();
+            store.swap_in(&memory, slot, &[segment(300, 1)]).unwrap();
             prop_assert!(memory.holds(300, value));
         }
     }

@@ -45,12 +45,11 @@ impl Call<'_> {
         let result = match op {
             Op::SwapOut => return self.swap_out(store),
             Op::SwapIn => {
-                let [frame] = self.segments[..] else { return Err(Errno::INVAL) };
-                if frame.len != qlib::PAGE_SIZE || !frame.gpa.is_page_aligned() {
+                self.ram_only()?;
+                if self.segments.is_empty() {
                     return Err(Errno::INVAL);
                 }
-                self.ram_only()?;
-                store.swap_in(&*host.memory, self.args[0], frame.gpa)
+                store.swap_in(&*host.memory, self.args[0], &self.segments)
             }
             Op::SwapFree => {
                 let bytes = self.range(0)?.to_vec(MAX_SLOTS * 8)?;

@@ -198,7 +198,7 @@ fn measure_inflate() {
         memory.release(all[0]);
         let single: Vec<_> = (0..1000).map(|i| (i * 7919 % PAGES) as usize).collect();
         let start = now();
-        single.iter().for_each(|&i| store.swap_in(&memory, slots[i], Gpa(i as u64 * PAGE_SIZE)).unwrap());
+        single.iter().for_each(|&i| store.swap_in(&memory, slots[i], &[segment(i as u64, 1)]).unwrap());
         println!("round {round}: swap in, one by one: {}", per_page(start, 1000));
         let mut sums = 0;
         let start = now();
