@@ -94,7 +94,10 @@ fn the_working_set_follows_what_is_used() {
     let faults = count(&c, "faults");
     verified(&c.ask("part 0 1 2"));
     let faults = count(&c, "faults") - faults;
-    assert!(faults < HALF_PAGES / 2 && HALF_PAGES < count(&c, "swap_ins"), "{faults} faults: neighbours come along");
+    let came = count(&c, "swap_ins");
+    // The pages without content fault as well, and leave only a third of the aligned groups of four whole: without neighbours
+    // these would be 1,900 faults, and 1,340 if a page brought one neighbour at most.
+    assert!(HALF_PAGES < came && faults < HALF_PAGES, "{faults} faults for {came} pages: neighbours come along");
     c.hibernate();
     let first = working_set(&c);
     assert!(first > HALF_PAGES, "{first} pages");
@@ -114,8 +117,9 @@ fn the_working_set_follows_what_is_used() {
     verified(&c.ask("verify"));
 }
 
-/// Pages that the processes of `memory` share, and how many processes there are.
-const SHARED_PAGES: u64 = 512 + 200 + 100 + 150;
+/// Pages that the processes of `memory` share (anonymous memory, a file mapped from memory, a memfd, a System V segment, a tmpfs
+/// file), and how many processes there are.
+const SHARED_PAGES: u64 = 512 + 200 + 100 + 100 + 150;
 const PROCESSES: u64 = 4;
 
 #[test]

@@ -407,7 +407,7 @@ fn what_a_killed_do_leaves_is_swept_by_the_next() {
 fn the_callers_file_size_limit_is_the_guests() {
     let Some(p) = place() else { return };
     let quark = env!("CARGO_BIN_EXE_quark");
-    let inner = "ulimit -f; head -c 60000 /dev/zero > /tmp/x; echo $(wc -c < /tmp/x)";
+    let inner = "f=$(mktemp); ulimit -f; head -c 60000 /dev/zero > $f; echo $(wc -c < $f)";
     let script = format!("ulimit -S -f 100; exec {quark} --root {} do -- /bin/sh -c '{inner}'", p.root.display());
     let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
     // dash counts blocks of 512 bytes.
