@@ -31,10 +31,15 @@ const LOOKS: u32 = 16;
 const LOOKS_HOST: u32 = 64;
 /// Events in a row that did not come by a slot, after which looking at slots ends.
 const MOST_DRY: u32 = 8;
+/// Calls that had to wait, and not for anything from outside, after which it ends: they wait for another process of the guest, which this
+/// receiver only keeps from a processor.
+const MOST_INSIDE: u32 = 4;
 /// The shortest row that makes a receiver look at slots.
 const MIN_ROW: u32 = 32;
 /// The longest row that is asked for after looking has not paid.
 const MAX_ROW: u32 = 1 << 10;
+/// The same where looking cannot pay.
+const MAX_ROW_INSIDE: u32 = 1 << 13;
 
 /// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit mode.
 pub fn cpu_can() -> bool {
@@ -66,13 +71,28 @@ impl Row {
         self.eager || self.length >= self.needed
     }
 
-    /// `calls` were taken from slots; `lost`: the processor was taken away meanwhile.
-    pub fn judge(&mut self, calls: u64, lost: bool) {
+    /// `calls` were taken from slots; see [`Outcome`].
+    pub fn judge(&mut self, calls: u64, outcome: Outcome) {
         self.length = 0;
-        let factor = if lost { 4 } else { 2 };
         let paid = calls >= u64::from(4 * MIN_ROW);
-        self.needed = if paid && !lost { MIN_ROW } else { (self.needed * factor).min(MAX_ROW) };
+        self.needed = match outcome {
+            Outcome::Inside => MAX_ROW_INSIDE,
+            Outcome::Lost => (self.needed * 4).min(MAX_ROW.max(self.needed)),
+            Outcome::Over if paid => MIN_ROW,
+            Outcome::Over => (self.needed * 2).min(MAX_ROW.max(self.needed)),
+        };
     }
+}
+
+/// Why a receiver no longer looks at slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There were no more calls, or they came another way.
+    Over,
+    /// The processor was taken away meanwhile.
+    Lost,
+    /// The calls had to wait for other processes of the guest.
+    Inside,
 }
 
 /// The threads whose slots are looked at. They and the receiver are kept on different processors meanwhile, for the host's
@@ -165,14 +185,15 @@ impl Shared {
         let mut looked = last;
         let mut looks = 0u32;
         let mut dry = 0;
+        let mut inside = 0;
         loop {
             if let Some(event) = event.take() {
                 looked = Instant::now();
-                self.deliver_watching(space, &mut watched, &event);
+                inside += u32::from(self.deliver_watching(space, &mut watched, &event));
                 // What comes by the listener only is better received there.
                 dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
                 last = Instant::now();
-                if !row.eager && dry > MOST_DRY {
+                if !row.eager && (dry > MOST_DRY || inside > MOST_INSIDE) {
                     break;
                 }
             }
@@ -194,6 +215,7 @@ impl Shared {
                 }
                 if outside.is_some_and(|o| o.look()) {
                     last = Instant::now();
+                    inside = 0;
                 }
                 // Whoever else waits for this processor comes first.
                 std::thread::yield_now();
@@ -223,21 +245,27 @@ impl Shared {
         }
         listener.set_sync_wake_up(true);
         self.lookers.leave();
-        row.judge(calls, lost);
-        tracing::debug!(space = space.id, calls, lost, needed = row.needed, dry, "looked at slots");
+        let outcome = match (inside > MOST_INSIDE, lost) {
+            (true, _) => Outcome::Inside,
+            (_, true) => Outcome::Lost,
+            _ => Outcome::Over,
+        };
+        row.judge(calls, outcome);
+        tracing::debug!(space = space.id, calls, ?outcome, needed = row.needed, "looked at slots");
     }
 
-    /// Delivers an event, and looks at the slot of its thread from now on.
-    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) {
+    /// Delivers an event, and looks at the slot of its thread from now on. Whether it is a call that has no answer yet.
+    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) -> bool {
         if event.trap.kind != TRAP_SYSCALL {
-            return self.deliver(event);
+            self.deliver(event);
+            return false;
         }
         let place = space.lock().place_of(event.trap.token);
         if let Some(place) = place.filter(|_| event.trap.unproven == 0) {
             watched.add(space, place);
         }
         self.deliver(event);
-        space.lock().put_to_sleep(space, event.trap.token);
+        space.lock().put_to_sleep(space, event.trap.token)
     }
 }
 
@@ -279,14 +307,15 @@ impl State {
         self.take_fast(space, number)
     }
 
-    /// Has a thread wait for the answer to its fast call in the host, if there is none yet.
-    fn put_to_sleep(&mut self, space: &Space, token: u64) {
-        let Some(number) = self.find_thread(|t| t.token == token) else { return };
-        let Some(thread) = self.thread_mut(number) else { return };
+    /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether its call, fast or not, has none.
+    fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
+        let Some(number) = self.find_thread(|t| t.token == token) else { return false };
+        let Some(thread) = self.thread_mut(number) else { return false };
         if thread.phase == Phase::Fast {
             let word = space.area.word(thread.slot, FAST_STATE);
             let _ = word.compare_exchange(FAST_TAKEN, FAST_SLEEP, Ordering::Relaxed, Ordering::Relaxed);
         }
+        matches!(thread.phase, Phase::Fast | Phase::Call(_))
     }
 
     fn place_of(&self, token: u64) -> Option<Place> {
@@ -416,13 +445,17 @@ mod tests {
     #[test]
     fn looking_in_vain_makes_it_rarer() {
         let mut row = Row::new(false);
-        row.judge(0, false);
+        row.judge(0, Outcome::Over);
         assert_eq!(row.needed, 2 * MIN_ROW);
         for _ in 0..40 {
-            row.judge(1, true);
+            row.judge(1, Outcome::Lost);
         }
         assert_eq!(row.needed, MAX_ROW);
-        row.judge(100_000, false);
+        row.judge(100_000, Outcome::Inside);
+        assert_eq!(row.needed, MAX_ROW_INSIDE);
+        row.judge(0, Outcome::Over);
+        assert_eq!(row.needed, MAX_ROW_INSIDE);
+        row.judge(100_000, Outcome::Over);
         assert_eq!(row.needed, MIN_ROW);
     }
 }
