@@ -5,6 +5,7 @@
 //! call becomes an ordinary one. A guest can write whatever it likes into its slots, and run on while its call is served: a
 //! fast call is taken only from a thread that runs user code, is only ever *its* call, and proves nothing ([`Trap::unproven`]).
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,21 @@ const MIN_ROW: u32 = 32;
 const MAX_ROW: u32 = 1 << 10;
 /// The same where looking cannot pay.
 const MAX_ROW_INSIDE: u32 = 1 << 13;
+
+thread_local! {
+    /// The space whose receiver this thread is; 0 for none's.
+    static RECEIVER_OF: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Says that this thread is the receiver of a space.
+pub fn be_receiver_of(space: u32) {
+    RECEIVER_OF.set(space);
+}
+
+/// Whether this thread, which answers a call in a space, is the receiver of another one.
+pub fn answers_another(space: u32) -> bool {
+    ![0, space].contains(&RECEIVER_OF.get())
+}
 
 /// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit mode.
 pub fn cpu_can() -> bool {
@@ -148,7 +164,7 @@ impl Watched {
 
 impl Shared {
     /// Whether a notification is a system call that would have been fast, had a receiver looked: its site is patched.
-    pub(super) fn could_be_fast(&self, space: &Space, event: &Event) -> bool {
+    pub(super) fn could_be_fast(&self, space: &Space, row: &mut Row, event: &Event) -> bool {
         let trap = &event.trap;
         if event.kind != EVENT_TRAP || trap.kind != TRAP_SYSCALL || !may_be_fast(trap.nr) {
             return false;
@@ -156,7 +172,14 @@ impl Shared {
         if self.fast_calls == FastCalls::Eager {
             return true;
         }
-        let Some(Place { slot, .. }) = space.lock().place_of(trap.token) else { return false };
+        let mut state = space.lock();
+        let Some(Place { slot, number, .. }) = state.place_of(trap.token) else { return false };
+        if state.thread_mut(number).is_some_and(|t| std::mem::take(&mut t.answered_inside)) {
+            // Processes that wait for each other need the processors themselves.
+            row.length = 0;
+            return false;
+        }
+        drop(state);
         // The stub's code leaves the number there on its way to the ordinary call.
         let passed = space.area.word(slot, FAST_NR).swap(u32::MAX, Ordering::Relaxed);
         u64::from(passed) == trap.nr

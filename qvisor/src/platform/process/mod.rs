@@ -423,9 +423,10 @@ impl Shared {
     /// Takes notifications until the stub is gone.
     fn receive(&self, space: &Space, listener: &Listener) {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
+        fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
             let Some(event) = space.lock().notified(space, self, &n) else { continue };
-            let call = self.lookers.possible() && self.could_be_fast(space, &event);
+            let call = self.lookers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
             } else {

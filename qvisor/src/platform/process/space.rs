@@ -129,6 +129,7 @@ impl Space {
             since_kick: None,
             clones: Vec::new(),
             files: Vec::new(),
+            answered_inside: false,
             dropped: false,
         };
         if let Some((tid, id)) = state.early.take() {
@@ -445,6 +446,7 @@ impl State {
         if thread.clones.is_empty() && !torn && plan.is_plain_answer() {
             thread.call = None;
             thread.phase = Phase::User;
+            thread.answered_inside = fast::answers_another(space.id);
             if call.fast {
                 fast::answer_in_slot(space, thread.slot, plan.value);
             }

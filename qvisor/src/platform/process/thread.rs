@@ -235,6 +235,8 @@ pub struct Thread {
     pub clones: Vec<u32>,
     /// Files of orders that are being carried out.
     pub files: Vec<Arc<OwnedFd>>,
+    /// Its last call was answered by the receiver of another process of the guest, for which it had waited.
+    pub answered_inside: bool,
     /// The kernel has forgotten it.
     pub dropped: bool,
 }
