@@ -243,7 +243,7 @@ pub const RESUME_EXIT: u32 = 5;
 /// Whether a patched call site may hand over system call `nr` of x86-64 without a trap. Not those that need the thread's registers, end it, or
 /// change its mappings: for these the thread must be stopped anyway.
 pub const fn may_be_fast(nr: u64) -> bool {
-    // mmap mprotect munmap brk rt_sigreturn mremap msync..dontneed clone fork vfork execve exit arch_prctl exit_group remap_file_pages
+    // mmap mprotect munmap brk rt_sigreturn mremap madvise clone fork vfork execve exit arch_prctl exit_group remap_file_pages
     // execveat pkey_mprotect rseq clone3
     !matches!(nr, 9..=12 | 15 | 25 | 28 | 56..=60 | 158 | 216 | 231 | 322 | 329 | 334 | 435) && nr < 512
 }

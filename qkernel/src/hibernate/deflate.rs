@@ -23,7 +23,7 @@ use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
 use crate::sync::{Mutex, mutex};
-use crate::task::{Thread, table};
+use crate::task::Thread;
 use crate::wait::Signal;
 use crate::{arch, time};
 
@@ -77,7 +77,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
     let held = pause::pause(Reason::Sleep).await?;
-    let spaces = spaces();
+    let spaces = AddressSpace::all();
     for mm in &spaces {
         hide(mm).await?;
         held.still()?;
@@ -102,18 +102,6 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     Ok(())
 }
 
-/// Every address space that some thread lives in.
-fn spaces() -> Vec<Arc<AddressSpace>> {
-    let mut spaces: Vec<Arc<AddressSpace>> = Vec::new();
-    for thread in table::threads() {
-        let mm = thread.mm();
-        if !thread.user.is_dead() && !spaces.iter().any(|known| Arc::ptr_eq(known, &mm)) {
-            spaces.push(mm);
-        }
-    }
-    spaces
-}
-
 /// Hides a space's pages from the platform.
 async fn hide(mm: &Arc<AddressSpace>) -> Result {
     mm.hide_all();
@@ -130,7 +118,7 @@ async fn hide(mm: &Arc<AddressSpace>) -> Result {
 /// A thread that can carry orders for a space out. Not one that has not run yet, if there is another: the platform may make it only
 /// when its creator goes on.
 fn carrier(mm: &Arc<AddressSpace>) -> Option<Arc<Thread>> {
-    let threads = table::threads().into_iter().filter(|t| !t.user.is_dead() && Arc::ptr_eq(&t.mm(), mm));
+    let threads = mm.threads().into_iter().filter(|thread| !thread.user.is_dead());
     threads.max_by_key(|thread| thread.user.has_run())
 }
 

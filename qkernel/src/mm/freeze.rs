@@ -60,7 +60,8 @@ impl AddressSpace {
         }
     }
 
-    fn threads(self: &Arc<Self>) -> Vec<Arc<Thread>> {
+    /// The threads that live in it.
+    pub fn threads(self: &Arc<Self>) -> Vec<Arc<Thread>> {
         let mut threads = table::threads();
         threads.retain(|thread| Arc::ptr_eq(&thread.mm(), self));
         threads

@@ -78,11 +78,7 @@ impl Inner {
 
     /// Clears all entries of `range` and drops what they hold.
     pub(super) fn zap(&mut self, range: Range<Va>) {
-        if !self.patches.is_empty() {
-            for page in self.patches.leave(&range) {
-                self.zap(page..page + PAGE_SIZE);
-            }
-        }
+        self.forget_patches(&range);
         let mut shown = false;
         let mut limbo = core::mem::take(&mut self.limbo);
         self.table().for_each(range.clone(), &mut |_, pte| {

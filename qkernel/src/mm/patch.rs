@@ -21,7 +21,7 @@ use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace};
 use crate::arch;
-use crate::task::{Thread, table};
+use crate::task::Thread;
 use qlib::pagetable::{Pte, PteFlags};
 
 /// Patched pages of one address space.
@@ -130,14 +130,7 @@ pub async fn consider(thread: &Arc<Thread>, nr: u64, ip: Va) {
 
 /// Patched pages of all address spaces.
 pub fn patched_pages() -> u64 {
-    let mut seen: Vec<Arc<AddressSpace>> = Vec::new();
-    for thread in table::threads() {
-        let mm = thread.mm();
-        if !seen.iter().any(|other| Arc::ptr_eq(other, &mm)) {
-            seen.push(mm);
-        }
-    }
-    seen.iter().map(|mm| mm.lock().patches.pages.len() as u64).sum()
+    AddressSpace::all().iter().map(|mm| mm.lock().patches.pages.len() as u64).sum()
 }
 
 /// How a site can be patched.
@@ -280,10 +273,10 @@ impl Inner {
 
     /// Writes a pad for the instruction before the `syscall` at `site`; where it is.
     fn new_pad(&mut self, site: Va, displaced: [u8; DISPLACED]) -> Option<Va> {
-        let near = |pad: &PadPage| pad.used < PADS && pad.page.0.abs_diff(site.0) < REACH;
-        let pads = self.patches.pads.clone();
+        let near = |pad: PadPage| pad.used < PADS && pad.page.0.abs_diff(site.0) < REACH;
         // A page that is shared since a fork stays as it is: other threads could see a changed call site before a changed copy.
-        let index = match (0..pads.len()).find(|i| near(&pads[*i]) && self.owns(pads[*i].page)) {
+        let fits = |pad: PadPage, inner: &mut Self| near(pad) && inner.owns(pad.page);
+        let index = match (0..self.patches.pads.len()).find(|i| fits(self.patches.pads[*i], self)) {
             Some(index) => index,
             None => self.new_pad_page(site)?,
         };
@@ -333,7 +326,15 @@ impl Inner {
         for page in self.patches.inside(&range) {
             self.zap(page..page + PAGE_SIZE);
         }
-        for page in self.patches.leave(&range) {
+        self.forget_patches(&range);
+    }
+
+    /// The pages of `range` go: what is known of patches there goes with them, and patched pages elsewhere whose pads are among them.
+    pub(super) fn forget_patches(&mut self, range: &Range<Va>) {
+        if self.patches.is_empty() {
+            return;
+        }
+        for page in self.patches.leave(range) {
             self.zap(page..page + PAGE_SIZE);
         }
     }

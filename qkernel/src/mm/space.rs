@@ -14,6 +14,7 @@ use super::vma::VmaSet;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
 use crate::sync::{Mutex, MutexGuard, mutex};
+use crate::task::table;
 use crate::wait::{PollMask, Signal, WaitQueue};
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
@@ -95,6 +96,18 @@ impl AddressSpace {
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
         }))
+    }
+
+    /// Every one that some thread lives in.
+    pub fn all() -> Vec<Arc<Self>> {
+        let mut spaces: Vec<Arc<Self>> = Vec::new();
+        for thread in table::threads() {
+            let mm = thread.mm();
+            if !thread.user.is_dead() && !spaces.iter().any(|known| Arc::ptr_eq(known, &mm)) {
+                spaces.push(mm);
+            }
+        }
+        spaces
     }
 
     /// One without a platform side, to be filled before it becomes visible ([`AddressSpace::attach`],

@@ -8,14 +8,24 @@ use super::rw::vectored;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
-use crate::task::{Process, Thread, creds, table};
+use crate::task::{Thread, creds, table};
 
-/// The process that `pid` (also a thread's id) names, and its memory, if `thread` may look into it: ESRCH, EPERM.
-fn target(thread: &Thread, pid: i32) -> Result<(Arc<Process>, Arc<AddressSpace>)> {
+/// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
+fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
     let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
     creds::check_attach(thread, &found)?;
-    let mm = found.mm();
-    Ok((found.process.clone(), mm))
+    Ok(found.mm())
+}
+
+/// The memory to copy from or to; `None` when nothing is to be copied, whoever `pid` is.
+fn target_of(
+    thread: &Thread,
+    pid: i32,
+    local: &IoBuffer<'_>,
+    remote: &IoBuffer<'_>,
+) -> Result<Option<Arc<AddressSpace>>> {
+    let empty = local.remaining() == 0 || remote.remaining() == 0;
+    if empty { Ok(None) } else { target(thread, pid).map(Some) }
 }
 
 fn copy(from: &mut IoBuffer<'_>, to: &mut IoBuffer<'_>) -> Result<usize> {
@@ -47,10 +57,7 @@ pub async fn process_vm_readv(
     flags: u64,
 ) -> Result<usize> {
     let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
-    if local.remaining() == 0 || remote.remaining() == 0 {
-        return Ok(0);
-    }
-    let (_, mm) = target(thread, pid)?;
+    let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
     copy(&mut remote.in_space(mm), &mut local)
 }
 
@@ -65,17 +72,13 @@ pub async fn process_vm_writev(
     flags: u64,
 ) -> Result<usize> {
     let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
-    if local.remaining() == 0 || remote.remaining() == 0 {
-        return Ok(0);
-    }
-    let (_, mm) = target(thread, pid)?;
+    let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
     if Arc::ptr_eq(&mm, &thread.mm()) {
         return copy(&mut local, &mut remote.in_space(mm));
     }
     let halted = mm.halt(thread).await;
     // Meanwhile it may have ended, or execute a program that the caller has no right to.
-    let (_, same) = target(thread, pid)?;
-    if !Arc::ptr_eq(&mm, &same) {
+    if !Arc::ptr_eq(&mm, &target(thread, pid)?) {
         return Err(Errno::ESRCH);
     }
     let result = copy(&mut local, &mut remote.in_space(mm.clone()));

@@ -13,7 +13,7 @@ use qlib::platform::*;
 
 use super::frame::FrameAt;
 use super::layout::*;
-use super::space::{Space, State, kick, trap};
+use super::space::{Space, State, trap};
 use super::sys::{self, Listener, Processors, Received};
 use super::thread::*;
 use super::{FastCalls, Shared};
@@ -149,8 +149,7 @@ impl Watched {
 
     /// A thread with a call in its slot.
     fn caller(&self, space: &Space) -> Option<u32> {
-        let calls = |slot: u32| space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == FAST_REQUEST;
-        self.threads.iter().find(|t| calls(t.slot)).map(|t| t.number)
+        self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).map(|t| t.number)
     }
 
     fn end(&mut self, space: &Space) {
@@ -186,7 +185,7 @@ impl Shared {
     }
 
     /// The receiver's loop while calls come in a row: looks at the slots of the threads that make them, and now and then at the
-    /// listener. `first`: the call that it has just received. False when the stub is gone.
+    /// listener. `first`: the call that it has just received.
     pub(super) fn serve_slots(&self, space: &Space, listener: &Listener, row: &mut Row, first: &Event) {
         if !self.lookers.enter() {
             return self.deliver(first);
@@ -324,9 +323,8 @@ impl State {
 
     /// Takes a call out of any slot.
     fn take_any_fast(&mut self, space: &Space) -> Option<Event> {
-        let calls =
-            |t: &Thread| !t.stop_wanted && space.area.word(t.slot, FAST_STATE).load(Ordering::Acquire) == FAST_REQUEST;
-        let number = self.find_thread(|t| t.phase == Phase::User && calls(t))?;
+        let calls = |t: &Thread| t.phase == Phase::User && !t.stop_wanted && is_in_state(space, t.slot, FAST_REQUEST);
+        let number = self.find_thread(calls)?;
         self.take_fast(space, number)
     }
 
@@ -349,16 +347,13 @@ impl State {
 
     /// Lets a thread go on that has made a fast call and looks for the answer.
     pub(super) fn resume_fast(&mut self, space: &Space, shared: &Shared, number: u32, plan: Plan) {
-        let pid = self.pid;
         let Some(thread) = self.thread_mut(number) else { return };
         if thread.clones.is_empty() && plan.is_plain_answer() {
             thread.call = None;
             thread.phase = Phase::User;
             return answer_in_slot(space, thread.slot, plan.value);
         }
-        kick(shared, space.id, pid, number, thread);
-        thread.phase = Phase::Kicked;
-        thread.pending = Some(Pending::Resume(Box::new(plan)));
+        self.kick_out(space, shared, number, Pending::Resume(Box::new(plan)));
     }
 
     /// A thread has been interrupted. If that was in the code of the fast call, its frame is made to say what the program must see:
@@ -406,7 +401,11 @@ pub fn is_wait(shared: &Shared, nr: u64, ip: u64) -> bool {
 
 /// Whether the last fast call of a slot has its answer.
 pub fn is_answered(space: &Space, slot: u32) -> bool {
-    space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == FAST_DONE
+    is_in_state(space, slot, FAST_DONE)
+}
+
+fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
+    space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == state
 }
 
 /// Puts the answer to a fast call where its thread finds it.

@@ -203,9 +203,7 @@ impl ProcessPlatform {
 
     /// For [`BootInfo`]: without FSGSBASE, as the GS base of a thread may be the platform's.
     pub fn hwcap2(&self) -> u64 {
-        // SAFETY: a plain query.
-        let host = unsafe { libc::getauxval(libc::AT_HWCAP2) };
-        if self.0.lookers.possible() { host & !sys::HWCAP2_FSGSBASE } else { host }
+        if self.0.lookers.possible() { sys::hwcap2() & !sys::HWCAP2_FSGSBASE } else { sys::hwcap2() }
     }
 
     /// For [`BootInfo`].

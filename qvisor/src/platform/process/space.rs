@@ -197,11 +197,7 @@ impl Space {
                 _ => thread.pending = Some(Pending::ReportStopped),
             },
             Phase::Call(id) => state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped),
-            Phase::Fast => {
-                kick(shared, self.id, pid, number, thread);
-                thread.phase = Phase::Kicked;
-                thread.pending = Some(Pending::ReportStopped);
-            }
+            Phase::Fast => state.kick_out(self, shared, number, Pending::ReportStopped),
         }
     }
 
@@ -315,7 +311,7 @@ impl Space {
     }
 }
 
-pub(super) fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
+fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
     if let Some(pid) = pid
         && !thread.kick_out
         && thread.tid != 0
@@ -422,8 +418,8 @@ impl State {
         }
     }
 
-    /// Gives a system call up, so that the thread's registers come.
-    fn kick_out_of_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, pending: Pending) {
+    /// Interrupts a thread that has made a call and has no answer, so that its registers come; then `pending`.
+    pub(super) fn kick_out(&mut self, space: &Space, shared: &Shared, number: u32, pending: Pending) {
         let pid = self.pid;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         kick(shared, space.id, pid, number, thread);
@@ -432,6 +428,11 @@ impl State {
         }
         thread.phase = Phase::Kicked;
         thread.pending = Some(pending);
+    }
+
+    /// Gives a system call up that waits in the host.
+    fn kick_out_of_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, pending: Pending) {
+        self.kick_out(space, shared, number, pending);
         // Where a signal tears a waiting call, the kick has done it already, or will.
         if shared.wait_killable {
             self.answer(id, 0);
@@ -595,19 +596,13 @@ impl State {
         match thread.phase {
             Phase::User if frame_call => self.frame_from_user(space, shared, number, n),
             // Its answer came just before it asked to wait for it, or its kick comes just after.
-            Phase::User if wait && fast::is_answered(space, thread.slot) => {
+            Phase::User | Phase::Kicked
+                if wait && (thread.phase == Phase::Kicked || fast::is_answered(space, thread.slot)) =>
+            {
                 self.answer(n.id, 0);
                 None
             }
-            Phase::Kicked if wait => {
-                self.answer(n.id, 0);
-                None
-            }
-            Phase::Fast if wait => {
-                thread.phase = Phase::Call(n.id);
-                None
-            }
-            Phase::Call(_) if wait && thread.call.is_some_and(|c| c.fast) => {
+            Phase::Fast | Phase::Call(_) if wait && thread.call.is_some_and(|c| c.fast) => {
                 thread.phase = Phase::Call(n.id);
                 None
             }

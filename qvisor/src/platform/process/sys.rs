@@ -82,9 +82,7 @@ impl Listener {
 
     /// Whether a stopped call waits to be received (or all tasks are gone).
     pub fn has_call(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        unsafe { libc::poll(&mut p, 1, 0) > 0 }
+        self.poll(0) != 0
     }
 
     /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks are gone.
@@ -107,10 +105,18 @@ impl Listener {
     }
 
     fn hung_up(&self, timeout_ms: i32) -> bool {
+        let ready = self.poll(timeout_ms);
+        ready & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 && ready & libc::POLLIN == 0
+    }
+
+    /// poll(2) for a stopped call: what is ready, 0 when nothing is.
+    fn poll(&self, timeout_ms: i32) -> i16 {
         let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
-        let n = unsafe { libc::poll(&mut p, 1, timeout_ms) };
-        n > 0 && p.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 && p.revents & libc::POLLIN == 0
+        match unsafe { libc::poll(&mut p, 1, timeout_ms) } {
+            1.. => p.revents,
+            _ => 0,
+        }
     }
 
     fn send(&self, mut response: Response) -> io::Result<()> {
@@ -275,10 +281,15 @@ pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
 /// AT_HWCAP2: programs may use RDFSBASE and its kin.
 pub const HWCAP2_FSGSBASE: u64 = 2;
 
+/// AT_HWCAP2 of this process.
+pub fn hwcap2() -> u64 {
+    // SAFETY: a plain query.
+    unsafe { libc::getauxval(libc::AT_HWCAP2) }
+}
+
 /// Whether programs may use RDFSBASE and its kin.
 pub fn has_fsgsbase() -> bool {
-    // SAFETY: a plain query.
-    unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 }
+    hwcap2() & HWCAP2_FSGSBASE != 0
 }
 
 /// The processors that a thread may use.
@@ -294,6 +305,12 @@ impl Processors {
             let r = libc::sched_getaffinity(tid as i32, size_of::<libc::cpu_set_t>(), &raw mut set);
             (r == 0).then_some(Self(set))
         }
+    }
+
+    /// Their numbers.
+    fn numbers(&self) -> Vec<usize> {
+        // SAFETY: plain data; the indices are below the size of the set.
+        (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &self.0) }).collect()
     }
 
     /// Only `cpu`.
@@ -331,18 +348,9 @@ pub fn current_processor() -> Option<usize> {
 /// Keeps this thread and child `pid` (and the threads it will make) on one of the processors that this thread may use, the
 /// `pick`th modulo their number. Where the host refuses, they stay where they are.
 pub fn share_core(pid: u32, pick: u32) {
-    // SAFETY: a cpu_set_t is plain data; the macros index within it.
-    unsafe {
-        let mut all: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut all) != 0 {
-            return;
-        }
-        let usable: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(|c| libc::CPU_ISSET(*c, &all)).collect();
-        let Some(cpu) = usable.get(pick as usize % usable.len().max(1)) else { return };
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(*cpu, &mut one);
-        for task in [0, pid as i32] {
-            libc::sched_setaffinity(task, size_of::<libc::cpu_set_t>(), &raw const one);
-        }
+    let usable = Processors::of(0).map_or(Vec::new(), |all| all.numbers());
+    let Some(cpu) = usable.get(pick as usize % usable.len().max(1)) else { return };
+    for task in [0, pid] {
+        Processors::only(*cpu).give_to(task);
     }
 }
