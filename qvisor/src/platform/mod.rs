@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use qlib::Gpa;
 
+#[allow(unsafe_code)]
+pub mod kvm;
 pub mod probe;
 #[allow(unsafe_code)]
 pub mod process;
