@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
-# Does nothing, and needs no root, when everything is there.
+# Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 exec </dev/null
@@ -21,6 +21,19 @@ needed=(
     unshare:util-linux
     mount:mount
 )
+if [ "${1:-}" = kvm-vm ]; then
+    needed=(
+        qemu-system-x86_64:qemu-system-x86
+        busybox:busybox-static
+        cpio:cpio
+        modprobe:kmod
+        xz:xz-utils
+        zstd:zstd
+    )
+elif [ $# -gt 0 ]; then
+    echo "usage: scripts/setup.sh [kvm-vm]" >&2
+    exit 2
+fi
 # Debian keeps some of these out of a user's PATH.
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -29,7 +42,7 @@ for entry in "${needed[@]}"; do
     command -v "${entry%%:*}" >/dev/null || packages+=("${entry#*:}")
 done
 # A compiler without the C library's headers cannot build the test programs.
-[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+[ -e /usr/include/stdio.h ] || [ $# -gt 0 ] || packages+=(libc6-dev)
 # busybox must be the static one: it goes into root file systems alone.
 if command -v busybox >/dev/null && ldd "$(command -v busybox)" >/dev/null 2>&1; then
     packages+=(busybox-static)
@@ -42,6 +55,17 @@ if [ ${#packages[@]} -gt 0 ]; then
         exit 1
     fi
     echo "setup: installing ${packages[*]}"
+    # Debian 12's own QEMU is 7.2, which breaks AVX in the guests of its guest.
+    backports=
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    if [[ " ${packages[*]} " = *" qemu-system-x86 "* ]] && [ "$codename" = bookworm ]; then
+        backports=bookworm-backports
+        if ! apt-get indextargets --format '$(RELEASE)' | grep -x $backports >/dev/null; then
+            mirror=$(apt-get indextargets --format '$(CREATED_BY) $(RELEASE) $(COMPONENT) $(REPO_URI)' |
+                awk '$1 == "Packages" && $2 == "bookworm" && $3 == "main" { print $4; exit }' || true)
+            echo "deb ${mirror:-http://deb.debian.org/debian} $backports main" >/etc/apt/sources.list.d/backports.list
+        fi
+    fi
     apt-get update -q
     # Services must not start by themselves: the tests run a dockerd of their own.
     policy=/usr/sbin/policy-rc.d
@@ -50,7 +74,11 @@ if [ ${#packages[@]} -gt 0 ]; then
         chmod +x $policy
         trap 'rm -f $policy' EXIT
     fi
-    apt-get install -q -y --no-install-recommends "${packages[@]}"
+    apt-get install -q -y --no-install-recommends ${backports:+-t $backports} "${packages[@]}"
+fi
+if [ $# -gt 0 ]; then
+    echo "setup: complete"
+    exit
 fi
 
 if ! command -v cargo >/dev/null; then
