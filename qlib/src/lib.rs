@@ -12,6 +12,7 @@ pub mod addr;
 pub mod bitmap;
 pub mod blocks;
 pub mod control;
+pub mod door;
 pub mod heap;
 pub mod host;
 pub mod pagetable;

@@ -9,9 +9,25 @@
 #![allow(unsafe_code)]
 
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::{Gpa, PAGE_SIZE};
+
+/// An atomic integer without invalid values, as [`PhysMap::atomics`] gives out.
+pub trait AtomicWord: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! atomic_words {
+    ($($word:ty),*) => {
+        $(impl sealed::Sealed for $word {}
+        impl AtomicWord for $word {})*
+    };
+}
+
+atomic_words!(AtomicU16, AtomicU32, AtomicU64);
 
 /// Where guest RAM is mapped in the kernel's address space.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +148,17 @@ impl PhysMap {
         self.ptr(gpa, 8).map(|p| unsafe { &*p.cast::<AtomicU64>() })
     }
 
+    /// `N` atomic words that follow each other in RAM; `None` when they are not aligned or not all RAM.
+    pub fn atomics<W: AtomicWord, const N: usize>(self, gpa: Gpa) -> Option<&'static [W; N]> {
+        if !gpa.0.is_multiple_of(size_of::<W>() as u64) {
+            return None;
+        }
+        let pointer = self.ptr(gpa, size_of::<[W; N]>() as u64)?;
+        // SAFETY: that many mapped bytes, aligned (atomics are aligned to their size), alive as long as the map; atomics may alias,
+        // and those that are an `AtomicWord` accept any bytes.
+        Some(unsafe { &*pointer.cast::<[W; N]>() })
+    }
+
     /// Reads an aligned 32-bit word in one access; `None` when it is not aligned or not RAM.
     pub fn read_u32(self, gpa: Gpa) -> Option<u32> {
         Some(self.atomic_u32(gpa)?.load(Ordering::SeqCst))
@@ -248,6 +275,10 @@ mod tests {
         assert!(map.atomic_u32(Gpa(2)).is_none());
         assert!(map.atomic_u32(Gpa(2 * PAGE_SIZE)).is_none());
         assert!(map.atomic_u64(Gpa(4)).is_none());
+        let words = map.atomics::<AtomicU16, 2>(Gpa(PAGE_SIZE - 2)).unwrap();
+        assert_eq!(words.each_ref().map(|w| w.load(Ordering::Relaxed).to_le_bytes()), [*b"ab", *b"cd"]);
+        assert!(map.atomics::<AtomicU16, 1>(Gpa(1)).is_none());
+        assert!(map.atomics::<AtomicU64, 2>(Gpa(2 * PAGE_SIZE - 8)).is_none());
         assert_eq!(map.write_u64(Gpa(8), 7), Some(()));
         assert_eq!(map.read_u64(Gpa(8)), Some(7));
     }
