@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod addr;
 pub mod bitmap;
 pub mod blocks;
+pub mod clock;
 pub mod control;
 pub mod door;
 pub mod heap;
