@@ -23,9 +23,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             fs::copy(&image, embedded).map_err(|e| format!("QUARK_KERNEL_IMAGE={image}: {e}"))?;
         }
         Err(_) => {
-            for input in
-                ["Cargo.toml", "Cargo.lock", "qkernel/Cargo.toml", "qkernel/src", "qlib/Cargo.toml", "qlib/src"]
-            {
+            for input in [
+                "Cargo.toml",
+                "Cargo.lock",
+                "qkernel/Cargo.toml",
+                "qkernel/build.rs",
+                "qkernel/src",
+                "vdso",
+                "qlib/Cargo.toml",
+                "qlib/src",
+            ] {
                 println!("cargo::rerun-if-changed={}", workspace.join(input).display());
             }
             fs::copy(build_image(&workspace, &out)?, embedded)?;

@@ -192,6 +192,8 @@ ops! {
     ControlReply = 82,
     /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal).
     Exit = 83,
+    /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more, read in this order, in nanoseconds.
+    Clocks = 84,
 }
 
 /// Pages of one [`Op::SwapIn`].

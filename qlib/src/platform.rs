@@ -11,7 +11,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -23,6 +23,8 @@ pub struct BootInfo {
     pub version: u32,
     /// Number of vCPUs the guest shall report.
     pub cpus: u32,
+    /// [`PLATFORM_PROCESS`] or [`PLATFORM_KVM`].
+    pub platform: u32,
     /// The most detailed level that the sandbox's log keeps, as in [`crate::host::Op::Log`]; 0 none.
     pub log_level: u32,
     /// Kernel virtual address at which guest physical address 0 is mapped; 4 MiB aligned.
@@ -41,7 +43,8 @@ pub struct BootInfo {
     pub user_min: Va,
     /// End (exclusive) of the virtual addresses a user program may map.
     pub user_max: Va,
-    /// Virtual address of the vDSO image in every user address space (AT_SYSINFO_EHDR), or 0.
+    /// Virtual address of the vDSO image in every user address space (AT_SYSINFO_EHDR), or 0. On [`PLATFORM_KVM`] the kernel has
+    /// one of its own.
     pub vdso: Va,
     /// AT_HWCAP of the host CPU.
     pub hwcap: u64,
@@ -59,6 +62,11 @@ pub struct BootInfo {
     /// The operations.
     pub ops: PlatformOps,
 }
+
+/// User code runs in stub processes of the host, the kernel in qvisor.
+pub const PLATFORM_PROCESS: u32 = 0;
+/// User code runs in ring 3 of a virtual machine, the kernel in ring 0. The hardware walks the page tables.
+pub const PLATFORM_KVM: u32 = 1;
 
 /// The operations. All are `unsafe extern "C"` as they cross images; the kernel wraps them in safe functions in its
 /// `arch` room, and nobody else calls them. `handle` values are chosen by the platform and never reused while live.

@@ -5,6 +5,7 @@
 pub mod cell;
 pub mod entry;
 pub mod heap;
+pub mod kvm;
 pub mod user;
 
 use core::sync::atomic::AtomicU32;

@@ -28,6 +28,10 @@ pub trait Mapping: Send + Sync {
         let _ = index;
         1
     }
+    /// What /proc/PID/maps shows in place of a path, if it has no file.
+    fn name(&self) -> Option<&'static [u8]> {
+        None
+    }
     /// What tells this object from all others that are mapped, for futexes in it: the same for all mappings of one file.
     fn identity(&self) -> usize {
         core::ptr::from_ref(self).cast::<()>() as usize

@@ -20,6 +20,7 @@ use crate::fs::{self, Fd, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::map::Place;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::time::vdso;
 use crate::wait::{PollMask, block_until_killed};
 use crate::{arch, random};
 
@@ -92,9 +93,10 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
     }
     let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + (random::next_u64() & 0x1fff) * PAGE_SIZE;
     mm.set_brk(heap);
+    let vdso = vdso::for_program(mm, stack_top)?;
 
     let auxv = [
-        (AT_SYSINFO_EHDR, arch::boot().vdso.0),
+        (AT_SYSINFO_EHDR, vdso.0),
         (AT_HWCAP, arch::boot().hwcap),
         (AT_PAGESZ, PAGE_SIZE),
         (AT_CLKTCK, 100),

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod cpu;
 pub mod process;
 pub mod timer;
+pub mod vdso;
 mod wheel;
 
 use alloc::sync::Arc;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use qlib::control::{ContainerSpec, ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
-use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event};
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event, PLATFORM_PROCESS};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
@@ -152,6 +152,7 @@ impl Sandbox {
             magic: BOOT_MAGIC,
             version: ABI_VERSION,
             cpus: config.cpus.max(1),
+            platform: PLATFORM_PROCESS,
             log_level: log_level(),
             phys_base: memory.base(),
             ram_bytes,

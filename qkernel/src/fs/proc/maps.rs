@@ -28,7 +28,7 @@ fn line(out: &mut Vec<u8>, vma: &Vma, reader: &Arc<Thread>) {
                     }
                     path = place.path_from(&reader.fs().root);
                 }
-                None => path.extend_from_slice(b"/dev/zero (deleted)"),
+                None => path.extend_from_slice(backing.mapping.name().unwrap_or(b"/dev/zero (deleted)")),
             }
         }
         None if vma.flags.contains(VmaFlags::STACK) => path.extend_from_slice(b"[stack]"),

@@ -176,6 +176,7 @@ impl<'h> Call<'h> {
             Op::Log => self.log(),
             Op::ControlReply => self.control_reply(),
             Op::Exit => self.exit(),
+            Op::Clocks => self.clocks(),
             Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => self.store_call(op),
         }
     }

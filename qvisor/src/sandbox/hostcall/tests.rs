@@ -645,6 +645,23 @@ fn pages_go_to_the_store_and_come_back() {
 }
 
 #[test]
+fn clocks_are_the_hosts_and_read_together() {
+    let g = Guest::new();
+    let clock = |id| {
+        let time = rustix::time::clock_gettime(id);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    use rustix::time::ClockId::{Boottime, Monotonic, Realtime};
+    let before = [Monotonic, Realtime, Boottime].map(clock);
+    let told = g.ok(Op::Clocks, 0, &[], &[]).args;
+    let after = [Monotonic, Realtime, Boottime].map(clock);
+    for (index, told) in told[..3].iter().enumerate() {
+        assert!((before[index]..=after[index]).contains(told), "{before:?} {told} {after:?}");
+    }
+    assert!((told[0]..=after[0]).contains(&told[3]));
+}
+
+#[test]
 fn the_rest() {
     let g = Guest::new();
     assert_eq!(g.ok(Op::Random, 0, &[], &[Out(32)]).ret, 32);

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, EVENT_TIMER, Event};
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, EVENT_TIMER, Event, PLATFORM_PROCESS};
 use qlib::{Gpa, Va};
 
 use super::super::control::Replies;
@@ -26,6 +26,7 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         magic: BOOT_MAGIC,
         version: ABI_VERSION,
         cpus: 1,
+        platform: PLATFORM_PROCESS,
         log_level: 0,
         phys_base: memory.base(),
         ram_bytes: memory.ram_bytes(),
