@@ -1,0 +1,226 @@
+// vdso(7): clocks without system calls, and the mapping they come from.
+#include "harness.h"
+
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+
+static const clockid_t CLOCKS[] = {CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME};
+
+static int64_t ns(struct timespec time) {
+    CHECK(time.tv_nsec >= 0 && time.tv_nsec < 1000000000);
+    return time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int64_t by_call(clockid_t clock) {
+    struct timespec time;
+    OK(syscall(SYS_clock_gettime, clock, &time));
+    return ns(time);
+}
+
+// What the vDSO says, if there is one.
+static int64_t by_library(clockid_t clock) {
+    struct timespec time;
+    OK(clock_gettime(clock, &time));
+    return ns(time);
+}
+
+// A function of the image, by its name.
+static void *find(const char *wanted) {
+    const char *image = (const char *)getauxval(AT_SYSINFO_EHDR);
+    CHECK(image != NULL);
+    const ElfW(Ehdr) *header = (const void *)image;
+    EQ(memcmp(header->e_ident, ELFMAG, SELFMAG), 0);
+    EQ(header->e_type, ET_DYN);
+    const ElfW(Phdr) *segments = (const void *)(image + header->e_phoff);
+    const ElfW(Dyn) *dynamic = NULL;
+    for (int i = 0; i < header->e_phnum; i++)
+        if (segments[i].p_type == PT_DYNAMIC) dynamic = (const void *)(image + segments[i].p_vaddr);
+    CHECK(dynamic != NULL);
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    size_t string_bytes = 0;
+    for (; dynamic->d_tag != DT_NULL; dynamic++) {
+        // The image is not relocated: these are offsets.
+        if (dynamic->d_tag == DT_SYMTAB) symbols = (const void *)(image + dynamic->d_un.d_ptr);
+        if (dynamic->d_tag == DT_STRTAB) strings = image + dynamic->d_un.d_ptr;
+        if (dynamic->d_tag == DT_STRSZ) string_bytes = dynamic->d_un.d_val;
+    }
+    CHECK(symbols != NULL && strings != NULL);
+    // Every linker so far puts the strings behind the symbols.
+    for (const ElfW(Sym) *symbol = symbols + 1; (const char *)symbol < strings; symbol++)
+        if (symbol->st_name < string_bytes && strcmp(strings + symbol->st_name, wanted) == 0)
+            return (void *)(image + symbol->st_value);
+    FAIL("no %s", wanted);
+}
+
+struct range {
+    uintptr_t start, end;
+    char prot[8];
+};
+
+// The first range with this name in /proc/self/maps; false when there is none.
+static bool in_maps(const char *name, struct range *range) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    char line[512];
+    bool found = false;
+    while (!found && fgets(line, sizeof line, maps))
+        found = strstr(line, name) != NULL && sscanf(line, "%lx-%lx %7s", &range->start, &range->end, range->prot) == 3;
+    fclose(maps);
+    return found;
+}
+
+static struct range vdso(void) {
+    struct range range;
+    if (!in_maps("[vdso]", &range)) skip_case("the vDSO is not in the address space of the program");
+    return range;
+}
+
+CASE(clocks_are_those_of_system_calls) {
+    for (int round = 0; round < 20000; round++)
+        for (size_t i = 0; i < sizeof CLOCKS / sizeof *CLOCKS; i++) {
+            int64_t before = by_call(CLOCKS[i]), now = by_library(CLOCKS[i]), after = by_call(CLOCKS[i]);
+            if (before > now || now > after)
+                FAIL("clock %d: %ld %ld %ld", CLOCKS[i], (long)before, (long)now, (long)after);
+        }
+}
+
+static _Atomic int64_t latest;
+
+static void *watch(void *by_calls) {
+    int64_t end = by_call(CLOCK_MONOTONIC) + 4000000000;
+    for (;;) {
+        int64_t before = atomic_load(&latest);
+        int64_t now = by_calls ? by_call(CLOCK_MONOTONIC) : by_library(CLOCK_MONOTONIC);
+        if (now < before) FAIL("%ld ns back", (long)(before - now));
+        while (before < now && !atomic_compare_exchange_weak(&latest, &before, now)) continue;
+        if (now > end) return NULL;
+    }
+}
+
+// Long enough for several changes of what the clocks are calculated from.
+CASE(monotonic_goes_forward_in_all_threads) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) ZERO(pthread_create(&threads[i], NULL, watch, i == 0 ? threads : NULL));
+    for (int i = 0; i < 3; i++) ZERO(pthread_join(threads[i], NULL));
+}
+
+CASE(second_is_a_second) {
+    int64_t monotonic = by_library(CLOCK_MONOTONIC), realtime = by_library(CLOCK_REALTIME);
+    struct timespec duration = {.tv_sec = 2, .tv_nsec = 100000000};
+    OK(syscall(SYS_nanosleep, &duration, NULL));
+    int64_t passed = by_library(CLOCK_MONOTONIC) - monotonic, passed_too = by_library(CLOCK_REALTIME) - realtime;
+    CHECK(passed >= 2100000000);
+    // Whatever the machine does meanwhile, both clocks pass alike (but for a step of the administrator's).
+    CHECK(llabs((long long)(passed - passed_too)) < 500000000);
+}
+
+CASE(functions_of_the_image) {
+    int (*gettime)(clockid_t, struct timespec *) = find("__vdso_clock_gettime");
+    int (*timeofday)(struct timeval *, struct timezone *) = find("__vdso_gettimeofday");
+    time_t (*seconds)(time_t *) = find("__vdso_time");
+    int (*getcpu)(unsigned *, unsigned *, void *) = find("__vdso_getcpu");
+    int (*getres)(clockid_t, struct timespec *) = find("__vdso_clock_getres");
+
+    struct timespec time;
+    for (size_t i = 0; i < sizeof CLOCKS / sizeof *CLOCKS; i++) {
+        int64_t before = by_call(CLOCKS[i]);
+        EQ(gettime(CLOCKS[i], &time), 0);
+        CHECK(before <= ns(time) && ns(time) <= by_call(CLOCKS[i]));
+    }
+    int64_t before = by_call(CLOCK_THREAD_CPUTIME_ID);
+    EQ(gettime(CLOCK_THREAD_CPUTIME_ID, &time), 0);
+    CHECK(before <= ns(time) && ns(time) <= by_call(CLOCK_THREAD_CPUTIME_ID));
+    EQ(gettime(77, &time), -EINVAL);
+
+    struct timeval value;
+    struct timezone zone;
+    before = by_call(CLOCK_REALTIME) / 1000;
+    EQ(timeofday(&value, &zone), 0);
+    int64_t us = value.tv_sec * 1000000 + value.tv_usec;
+    CHECK(before <= us && us <= by_call(CLOCK_REALTIME) / 1000);
+    time_t stored, coarse = seconds(&stored);
+    EQ(coarse, stored);
+    // time(2) may be as late as a tick of the coarse clock.
+    CHECK(llabs((long long)(seconds(NULL) - by_call(CLOCK_REALTIME) / 1000000000)) <= 1);
+    unsigned cpu = -1, node = -1;
+    EQ(getcpu(&cpu, &node, NULL), 0);
+    CHECK(cpu < (unsigned)sysconf(_SC_NPROCESSORS_CONF) && node < 1024);
+    EQ(getres(CLOCK_MONOTONIC, &time), 0);
+    EQ(ns(time), 1);
+    EQ(getres(CLOCK_MONOTONIC, NULL), 0);
+    EQ(getres(77, &time), -EINVAL);
+}
+
+CASE(shown_in_maps) {
+    struct range code = vdso(), data;
+    EQ(code.start, getauxval(AT_SYSINFO_EHDR));
+    STR_EQ(code.prot, "r-xp");
+    CHECK(in_maps("[vvar", &data));
+    STR_EQ(data.prot, "r--p");
+    CHECK(data.start < code.start);
+}
+
+CASE(children_have_it_too) {
+    vdso();
+    pid_t child = OK(fork());
+    if (child == 0) {
+        int64_t before = by_call(CLOCK_MONOTONIC), now = by_library(CLOCK_MONOTONIC);
+        struct range range;
+        _exit(before <= now && now <= by_call(CLOCK_MONOTONIC) && in_maps("[vdso]", &range) ? 7 : 8);
+    }
+    int status;
+    EQ(OK(waitpid(child, &status, 0)), child);
+    CHECK(WIFEXITED(status));
+    EQ(WEXITSTATUS(status), 7);
+}
+
+CASE(can_be_unmapped) {
+    struct range code = vdso();
+    pid_t child = OK(fork());
+    if (child == 0) {
+        if (munmap((void *)code.start, code.end - code.start) != 0) _exit(9);
+        struct range range;
+        by_call(CLOCK_MONOTONIC);
+        if (in_maps("[vdso]", &range)) _exit(10);
+        _exit(*(volatile char *)code.start);
+    }
+    int status;
+    EQ(OK(waitpid(child, &status, 0)), child);
+    CHECK(WIFSIGNALED(status));
+    EQ(WTERMSIG(status), SIGSEGV);
+    // The parent's is still there.
+    by_library(CLOCK_MONOTONIC);
+    EQ(vdso().start, code.start);
+}
+
+CASE(breakpoints_are_private) {
+    struct range code = vdso();
+    volatile unsigned char *last = (unsigned char *)code.end - 1;
+    unsigned char was = *last;
+    pid_t child = OK(fork());
+    if (child == 0) {
+        if (mprotect((void *)code.start, code.end - code.start, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) _exit(9);
+        *last = was + 1;
+        int64_t before = by_call(CLOCK_MONOTONIC);
+        _exit(before <= by_library(CLOCK_MONOTONIC) && *last == (unsigned char)(was + 1) ? 7 : 8);
+    }
+    int status;
+    EQ(OK(waitpid(child, &status, 0)), child);
+    CHECK(WIFEXITED(status));
+    EQ(WEXITSTATUS(status), 7);
+    EQ(*last, was);
+}
+
+CASE(data_cannot_be_written) {
+    vdso();
+    struct range data;
+    CHECK(in_maps("[vvar", &data));
+    ERR(mprotect((void *)data.start, 4096, PROT_READ | PROT_WRITE), EACCES);
+    // Nor by way of the kernel.
+    int fd = OK(open("/dev/zero", O_RDONLY));
+    ERR(read(fd, (void *)data.start, 8), EFAULT);
+}
