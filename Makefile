@@ -45,6 +45,7 @@ deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny,
 .PHONY: lint
 lint: setup ## Format and clippy, the kernel image included
 	$(CARGO) fmt --all --check
+	rustfmt --edition 2024 --check vdso/vdso.rs
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p qkernel --features image --bin qkernel --target x86_64-unknown-none --locked -- -D warnings
 

@@ -56,7 +56,9 @@ fn system_call(number: u64, a: u64, b: u64, c: u64) -> i64 {
 fn clock_page() -> &'static ClockPage {
     let address: *const ClockPage;
     // SAFETY: computes an address; the linker defines the symbol as the first byte of the image, whose headers are mapped.
-    unsafe { asm!("lea {}, [rip + __ehdr_start - 4096]", out(reg) address, options(pure, nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("lea {}, [rip + __ehdr_start - 4096]", out(reg) address, options(pure, nomem, nostack, preserves_flags))
+    };
     // SAFETY: the kernel maps the clock page there, readable, for as long as the image. It changes under the reference, which is what
     // its atomic words are for. A program that takes it away gets the SIGSEGV that it asked for.
     unsafe { &*address }
