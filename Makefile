@@ -34,6 +34,10 @@ test: build test-apps rootfs ## Every test: unit, system calls, hibernation, com
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
 
+.PHONY: test-kvm
+test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, if need be in an emulated machine (PLATFORM=process to compare)
+	@PLATFORM=$(or $(PLATFORM),kvm) scripts/test-kvm $(PARTS)
+
 .PHONY: test-loom
 test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom
@@ -50,8 +54,12 @@ lint: setup ## Format and clippy, the kernel image included
 	$(CARGO) clippy -p qkernel --features image --bin qkernel --target x86_64-unknown-none --locked -- -D warnings
 
 .PHONY: demo
-demo: build rootfs ## A Python function's whole life: cold, warm, hibernated, woken; writes target/demo/report.json
-	@python3 bench/demo.py --quark $(QUARK)
+demo: build rootfs ## A Python function's whole life: cold, warm, hibernated, woken; writes target/demo/report.json (PLATFORM=kvm|process, REPEAT=n)
+ifeq ($(PLATFORM),kvm)
+	@scripts/kvm-vm --if-needed --out target/demo python3 bench/demo.py --quark $(QUARK) --platform kvm --repeat $(or $(REPEAT),3)
+else
+	@python3 bench/demo.py --quark $(QUARK) --platform $(or $(PLATFORM),auto) $(if $(REPEAT),--repeat $(REPEAT))
+endif
 
 .PHONY: bench
 bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json

@@ -47,6 +47,11 @@ done
 if command -v busybox >/dev/null && ldd "$(command -v busybox)" >/dev/null 2>&1; then
     packages+=(busybox-static)
 fi
+# Debian 12's own QEMU is 7.2, which breaks AVX in guests.
+if [ "${1:-}" = kvm-vm ] && command -v qemu-system-x86_64 >/dev/null; then
+    version=$(qemu-system-x86_64 --version | sed -n '1s/.* version \([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 8 ] || packages+=(qemu-system-x86)
+fi
 
 if [ ${#packages[@]} -gt 0 ]; then
     if [ "$(id -u)" != 0 ]; then
@@ -55,7 +60,7 @@ if [ ${#packages[@]} -gt 0 ]; then
         exit 1
     fi
     echo "setup: installing ${packages[*]}"
-    # Debian 12's own QEMU is 7.2, which breaks AVX in the guests of its guest.
+    # For Debian 12, later versions of QEMU are in its backports.
     backports=
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
     if [[ " ${packages[*]} " = *" qemu-system-x86 "* ]] && [ "$codename" = bookworm ]; then

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use qlib::control::Request;
-use support::container::{Connection, Container, LIMIT, alive, children};
+use support::container::{Connection, Container, alive, children};
+use support::limit;
 
 /// Starts the memory program and waits until it serves.
 fn memory(megabytes: &str) -> Container {
@@ -23,7 +24,7 @@ fn memory(megabytes: &str) -> Container {
 
 /// Waits until the program has filled its memory, and verified it once.
 fn ready(container: &Container) {
-    support::eventually("the program is ready", LIMIT, || {
+    support::eventually("the program is ready", limit(), || {
         let output = container.output();
         assert!(!output.contains("BAD"), "before any sleep: {output}");
         assert!(alive(container.pid()), "the container has ended: {output}");
@@ -45,7 +46,7 @@ fn the_program_verifies_natively_and_sees_one_bit() {
     let program = support::test_apps("hibernation").join("memory");
     let mut command = Command::new("sh");
     command.arg("-c").arg(r#"printf 'verify\nchange\nverify\ncorrupt\nverify\nquit\n' | "$0" --mb 4"#).arg(program);
-    let outcome = support::run(&mut command, LIMIT);
+    let outcome = support::run(&mut command, limit());
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines.len(), 6, "{lines:?} {}", outcome.describe());
     verified(lines[1]);
@@ -233,7 +234,7 @@ fn what_timers_write_during_a_deflate_is_not_lost() {
         let answer = open.ask("check");
         assert!(answer.starts_with("ok "), "{answer}");
     }
-    support::eventually("timers expire", LIMIT, || open.ask("check") != "ok 0");
+    support::eventually("timers expire", limit(), || open.ask("check") != "ok 0");
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn another_signal_wakes_and_is_delivered() {
     let c = memory("8");
     c.hibernate();
     c.kill("USR1");
-    support::eventually("the signal is handled", LIMIT, || c.ask("signals") == "1");
+    support::eventually("the signal is handled", limit(), || c.ask("signals") == "1");
     assert_eq!(count(&c, "wakes_by_signal"), 1);
     verified(&c.ask("verify"));
 }
@@ -340,7 +341,9 @@ fn a_wake_in_the_middle_of_a_deflate() {
 }
 
 /// How long an answer may take that no second request hastens.
-const PATIENCE: Duration = Duration::from_secs(10);
+fn patience() -> Duration {
+    support::slowed(Duration::from_secs(10))
+}
 
 /// `rounds` times a client comes in the moment of a STOP, a little earlier or later each time, and `answered` must be true of it. Between
 /// them nobody comes, and it must go to sleep.
@@ -355,7 +358,7 @@ fn clients_that_come_with_the_stop(c: &Container, rounds: u64, answered: impl Fn
                 // From 2 ms before to 2 ms after.
                 thread::sleep(Duration::from_micros(round * 37 % 4000));
                 let mut open = c.connect().expect("connect");
-                open.set_patience(PATIENCE);
+                open.set_patience(patience());
                 answered(open)
             });
             barrier.wait();
@@ -409,7 +412,7 @@ fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
     let c = restless(&[]);
     let mut control = c.control();
     let mut open = c.connect().expect("connect");
-    open.set_patience(PATIENCE);
+    open.set_patience(patience());
     for _ in 0..5 {
         open.send("spin 150");
         thread::sleep(Duration::from_millis(30));
@@ -436,7 +439,7 @@ fn data_wakes_before_anybody_waited_for_it() {
     // What is there when the connection is accepted is read without waiting, so nobody has waited for it yet.
     control.order(&Request::Pause).expect("pause");
     let mut open = c.connect().expect("connect");
-    open.set_patience(PATIENCE);
+    open.set_patience(patience());
     open.send("spin 6000");
     control.order(&Request::Resume).expect("resume");
     thread::sleep(Duration::from_millis(50));
@@ -478,7 +481,7 @@ fn a_sleep_does_not_end_a_pause() {
         open.set_patience(Duration::from_millis(150));
         assert_eq!(open.try_answer(), None, "{what}: paused, it must not answer");
         control.order(&Request::Resume).expect("resume");
-        open.set_patience(PATIENCE);
+        open.set_patience(patience());
         assert_eq!(open.try_answer().as_deref(), Some("pong"), "{what}");
     };
     let mut pauser = c.control();
@@ -515,7 +518,7 @@ fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
     let c = memory("8");
     let mut control = c.control();
     let mut open = c.connect().expect("connect");
-    open.set_patience(PATIENCE);
+    open.set_patience(patience());
     assert_eq!(open.ask("ping"), "pong");
     for _ in 0..5 {
         control.order(&Request::Pause).expect("pause");
@@ -586,7 +589,7 @@ fn a_damaged_store_kills_rather_than_runs_on() {
         connection.try_send("verify");
         assert_eq!(connection.try_answer().filter(|a| !a.is_empty()), None);
     }
-    support::eventually("the container ends", LIMIT, || c.state()["status"] == "stopped");
+    support::eventually("the container ends", limit(), || c.state()["status"] == "stopped");
 }
 
 /// The nameless regular files that a sandbox process keeps open.
@@ -606,8 +609,8 @@ fn killed_asleep_it_leaves_nothing() {
     c.hibernate();
     let stubs = children(pid);
     c.kill("KILL");
-    support::eventually("the sandbox ends", LIMIT, || !alive(pid));
-    support::eventually("its stubs end", LIMIT, || !stubs.iter().any(|&p| alive(p)));
+    support::eventually("the sandbox ends", limit(), || !alive(pid));
+    support::eventually("its stubs end", limit(), || !stubs.iter().any(|&p| alive(p)));
     assert_eq!(c.state()["status"], "stopped");
     c.must(&["delete", &c.id]);
     assert!(!c.command(&["state", &c.id]).success());
@@ -622,9 +625,9 @@ fn sigkill_to_the_sandbox_leaves_no_stub() {
         }
         let pid = c.pid();
         let stubs = children(pid);
-        assert!(support::run(Command::new("kill").args(["-KILL", &pid.to_string()]), LIMIT).success());
-        support::eventually("the sandbox ends", LIMIT, || !alive(pid));
-        support::eventually("its stubs end", LIMIT, || !stubs.iter().any(|&p| alive(p)));
+        assert!(support::run(Command::new("kill").args(["-KILL", &pid.to_string()]), limit()).success());
+        support::eventually("the sandbox ends", limit(), || !alive(pid));
+        support::eventually("its stubs end", limit(), || !stubs.iter().any(|&p| alive(p)));
         assert_eq!(c.state()["status"], "stopped");
     }
 }

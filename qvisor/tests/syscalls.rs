@@ -17,10 +17,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// How long a whole program may take; its own limit for each case is far below.
+/// How long a whole program may take, before [`support::slowed`]; its own limit for each case is far below.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The limit of a case in a sandbox, in seconds: reached by hangs only.
-const CASE_LIMIT_S: &str = "60";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -61,7 +59,10 @@ impl Family {
                     c
                 }
             };
-            let outcome = support::run(command.env("QUARK_TEST_LIMIT_S", CASE_LIMIT_S), LIMIT);
+            let outcome = support::run(
+                command.env("QUARK_TEST_LIMIT_S", support::limit().as_secs().to_string()),
+                support::slowed(LIMIT),
+            );
             (outcome.stdout.lines().filter_map(parse).collect(), outcome.describe())
         });
         results.get(case).cloned().unwrap_or_else(|| Verdict::Fail(format!("no result; the program: {end}")))
@@ -89,7 +90,7 @@ fn programs(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn cases(program: &Path) -> Vec<String> {
-    let outcome = support::run(Command::new(program).arg("--list"), LIMIT);
+    let outcome = support::run(Command::new(program).arg("--list"), support::slowed(LIMIT));
     assert!(outcome.success(), "{} --list: {}", program.display(), outcome.describe());
     outcome.stdout.lines().map(str::to_owned).collect()
 }

@@ -211,7 +211,6 @@ fn bad_arguments_are_refused() {
         (&["create", "--console-socket", "/nonexistent", "x"], "console socket", 1),
         (&["create", "--preserve-fds", "2", "x"], "--preserve-fds", 1),
         (&["--systemd-cgroup", "create", "x"], "--systemd-cgroup", 1),
-        (&["--platform=kvm", "create", "x"], "not in this build", 1),
         (&["--root", "/proc/quark", "create", "x"], "creating state directory /proc/quark", 1),
     ];
     for (args, says, code) in cases {
@@ -219,6 +218,22 @@ fn bad_arguments_are_refused() {
         assert_eq!(p.leftovers("x"), [""; 0], "{args:?}");
     }
     assert!(p.output(&["delete", "--force", "nobody"]).status.success());
+}
+
+#[test]
+fn a_platform_that_is_not_there_is_refused() {
+    let Some(p) = place() else { return };
+    for (platform, says) in [("frob", "invalid value 'frob'"), ("kvm", "not in this build")] {
+        // Not with the platform under test.
+        let mut command = std::process::Command::new(crate::shared::quark_binary());
+        command.arg("--root").arg(&p.root).args(["--platform", platform, "create", "x"]).current_dir(&p.bundle);
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "not one line: {stderr}");
+        assert!(stderr.contains(says), "{stderr:?} does not say {says:?}");
+        assert_eq!(p.leftovers("x"), [""; 0]);
+    }
 }
 
 #[test]
@@ -251,7 +266,7 @@ fn an_id_in_use_is_refused_and_its_owner_stays() {
 fn without_root_there_is_no_permission() {
     use std::os::unix::process::CommandExt;
     let Some(p) = place() else { return };
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_quark"));
+    let mut command = crate::shared::quark();
     let output = command.args(["--root", "/run/quark-not-allowed", "create", &p.id]).current_dir(&p.bundle).uid(65534);
     // A build directory that others may not enter cannot show it.
     let Ok(output) = output.output() else {

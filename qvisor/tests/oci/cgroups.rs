@@ -32,8 +32,9 @@ fn the_sandbox_starts_in_its_cgroup_on_a_version_2_host() {
     let script = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 99; \
                   \"$@\"; code=$?; find /sys/fs/cgroup -name \"$ID\" >&2; exit $code";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_quark")]);
-    command.arg("--root").arg(&p.root).args(["run", &p.id]).env("ID", &p.id).current_dir(&p.bundle);
+    let quark = p.quark(&["run", &p.id]);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(quark.get_program());
+    command.args(quark.get_args()).env("ID", &p.id).current_dir(&p.bundle);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = finish(child, &["unshare"]);
     if output.status.code() == Some(99) {

@@ -406,10 +406,11 @@ fn what_a_killed_do_leaves_is_swept_by_the_next() {
 #[test]
 fn the_callers_file_size_limit_is_the_guests() {
     let Some(p) = place() else { return };
-    let quark = env!("CARGO_BIN_EXE_quark");
     let inner = "f=$(mktemp); ulimit -f; head -c 60000 /dev/zero > $f; echo $(wc -c < $f)";
-    let script = format!("ulimit -S -f 100; exec {quark} --root {} do -- /bin/sh -c '{inner}'", p.root.display());
-    let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    let quark = p.quark(&["do", "--", "/bin/sh", "-c", inner]);
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", "ulimit -S -f 100; exec \"$@\"", "sh"]).arg(quark.get_program()).args(quark.get_args());
+    let output = command.output().unwrap();
     // dash counts blocks of 512 bytes.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(text, "100\n51200\n", "{}", String::from_utf8_lossy(&output.stderr));

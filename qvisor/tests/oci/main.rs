@@ -5,4 +5,6 @@ mod bad_input;
 mod cgroups;
 mod life;
 mod reopen;
+#[path = "../support/mod.rs"]
+mod shared;
 mod support;

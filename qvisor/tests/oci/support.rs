@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// No command of these tests takes longer.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::shared::{self, limit};
 
 /// One test's place. Dropped, it removes all of its containers.
 pub struct Place {
@@ -81,7 +80,7 @@ impl Place {
 
     /// The command with this place's state directory.
     pub fn quark(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quark"));
+        let mut command = shared::quark();
         command.arg("--root").arg(&self.root).args(args).current_dir(&self.bundle).stdin(Stdio::null());
         command
     }
@@ -127,7 +126,7 @@ impl Place {
     pub fn wait_for(&self, what: &str, mut ready: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !ready() {
-            assert!(begin.elapsed() < LIMIT, "{what}: not within {LIMIT:?}; output: {}", self.log());
+            assert!(begin.elapsed() < limit(), "{what}: not within {:?}; output: {}", limit(), self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -190,10 +189,10 @@ pub fn finish(mut child: Child, args: &[&str]) -> Output {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if begin.elapsed() > LIMIT {
+        if begin.elapsed() > limit() {
             child.kill().ok();
             child.wait().ok();
-            panic!("quark {args:?} did not end within {LIMIT:?}");
+            panic!("quark {args:?} did not end within {:?}", limit());
         }
         std::thread::sleep(Duration::from_millis(2));
     };

@@ -14,10 +14,7 @@ use qvisor::oci::control::Connection as Control;
 use qvisor::oci::state::CONTROL_SOCKET;
 use serde_json::Value;
 
-use super::{Outcome, eventually, run, workspace};
-
-/// How long any one command or answer may take: reached by hangs only.
-pub const LIMIT: Duration = Duration::from_secs(60);
+use super::{Outcome, eventually, limit, run, workspace};
 
 /// A running container; deleted when dropped.
 pub struct Container {
@@ -56,7 +53,7 @@ impl Container {
         bundle.args(["--readonly", "--bind"]).arg(format!("{}:/mnt/apps:ro", apps.display()));
         bundle.arg("--bind").arg(format!("{}:/mnt/functions:ro", functions.display())).arg("--");
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
-        let made = run(&mut bundle, LIMIT);
+        let made = run(&mut bundle, limit());
         assert!(made.success(), "making the bundle: {}", made.describe());
         let container = Container { id, directory, port };
         let output = File::create(container.directory.join("output")).expect("output file");
@@ -74,7 +71,7 @@ impl Container {
         // Detached: the container keeps these streams, so they must not be pipes of ours.
         command.stdin(Stdio::null()).stdout(output.try_clone().expect("output")).stderr(output);
         let mut child = command.spawn().expect("start quark");
-        let status = super::wait(&mut child, LIMIT);
+        let status = super::wait(&mut child, limit());
         assert!(status.is_some_and(|s| s.success()), "quark run: {status:?}\n{}", container.output());
         container
     }
@@ -93,7 +90,7 @@ impl Container {
 
     /// Runs a quark command to its end.
     pub fn command(&self, args: &[&str]) -> Outcome {
-        run(&mut self.quark(args), LIMIT)
+        run(&mut self.quark(args), limit())
     }
 
     /// Runs a quark command that must succeed; its standard output.
@@ -141,7 +138,7 @@ impl Container {
     pub fn control(&self) -> Control {
         let socket = self.directory.join("root").join(&self.id).join(CONTROL_SOCKET);
         let control = Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
-        control.set_timeout(Some(LIMIT)).expect("set timeout");
+        control.set_timeout(Some(limit())).expect("set timeout");
         control
     }
 
@@ -152,13 +149,13 @@ impl Container {
 
     /// Waits until the program listens.
     pub fn listening(&self) {
-        eventually("the program listens", LIMIT, || self.connect().is_some());
+        eventually("the program listens", limit(), || self.connect().is_some());
     }
 
     /// A connection to its port.
     pub fn connect(&self) -> Option<Connection> {
         let stream = TcpStream::connect(self.address()).ok()?;
-        stream.set_read_timeout(Some(LIMIT)).ok()?;
+        stream.set_read_timeout(Some(limit())).ok()?;
         stream.set_nodelay(true).ok()?;
         Some(Connection { stream: BufReader::new(stream) })
     }
@@ -174,7 +171,7 @@ impl Container {
     /// One request by datagram; `None` when no answer comes.
     pub fn ask_datagram(&self, line: &str) -> Option<String> {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
-        socket.set_read_timeout(Some(LIMIT)).expect("set timeout");
+        socket.set_read_timeout(Some(limit())).expect("set timeout");
         socket.send_to(line.as_bytes(), self.address()).ok()?;
         let mut block = [0; 512];
         let n = socket.recv(&mut block).ok()?;
@@ -218,7 +215,7 @@ impl Connection {
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes()).expect("send a request");
     }
 
-    /// How long to wait for an answer from now on, instead of [`LIMIT`].
+    /// How long to wait for an answer from now on, instead of [`limit`].
     ///
     /// # Panics
     /// When the connection is broken.

@@ -1,4 +1,7 @@
 //! What the integration tests share: where things are, and commands that always end.
+//!
+//! Environment: `QUARK_BIN` and `QUARK_PLATFORM` say what is tested. `QUARK_TEST_SLOWNESS` is how many times slower than usual the
+//! machine is, a whole number (1): limits of time are as many times longer.
 #![allow(dead_code)]
 
 pub mod container;
@@ -7,6 +10,7 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,6 +37,24 @@ pub fn quark() -> Command {
         command.arg("--platform").arg(platform);
     }
     command
+}
+
+/// A limit of time that is enough on a machine of the usual speed, for this one.
+///
+/// # Panics
+/// When `QUARK_TEST_SLOWNESS` is not a number from 1 up.
+pub fn slowed(limit: Duration) -> Duration {
+    static SLOWNESS: OnceLock<u32> = OnceLock::new();
+    let slowness = SLOWNESS.get_or_init(|| match std::env::var("QUARK_TEST_SLOWNESS") {
+        Err(_) => 1,
+        Ok(text) => text.parse().ok().filter(|n| *n >= 1).unwrap_or_else(|| panic!("QUARK_TEST_SLOWNESS={text}")),
+    });
+    limit * *slowness
+}
+
+/// How long any one command or answer may take: reached by hangs only.
+pub fn limit() -> Duration {
+    slowed(Duration::from_secs(60))
 }
 
 /// How a command ended.
@@ -81,7 +103,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
     let stderr = collect(child.stderr.take());
     let status = wait(&mut child, limit);
     // What it left running may hold the pipes open: what has come by then is what counts.
-    let rest = Duration::from_secs(5);
+    let rest = slowed(Duration::from_secs(5));
     Outcome { status, stdout: gather(&stdout, rest), stderr: gather(&stderr, rest) }
 }
 
