@@ -15,10 +15,10 @@ use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::cli::Platform;
 use super::log;
 use super::mounts::Mount;
 use super::{hooks, network, wire};
+use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::sandbox::{Sandbox, SandboxConfig};
 
@@ -29,8 +29,8 @@ pub struct Setup {
     pub id: String,
     /// `--log`, `--log-format`, `--debug`.
     pub log: (Option<PathBuf>, log::Format, bool),
-    /// `--platform`.
-    pub platform: Platform,
+    /// How guest code runs, as `--platform` chose.
+    pub platform: PlatformKind,
     /// `--fast-calls`.
     pub fast_calls: FastCalls,
     /// The root file system.
@@ -241,6 +241,7 @@ impl Boot {
             stdio: stdio.map(Some),
             control: Some(listener.into()),
             store: None,
+            platform: setup.platform,
             process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
             container,
         };

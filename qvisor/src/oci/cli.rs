@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use serde::{Deserialize, Serialize};
 
 use super::log::Format as LogFormat;
-use crate::platform::process::FastCalls;
+use crate::platform::{PlatformKind, process::FastCalls};
 
 /// An OCI container runtime in which every container has its own guest kernel, and idle ones hibernate.
 #[derive(Debug, Parser)]
@@ -41,7 +40,7 @@ pub struct Global {
     /// Accepted for runc's callers; it has no effect.
     #[arg(long, hide = true)]
     pub rootless: Option<String>,
-    /// How guest code runs.
+    /// How guest code runs in the container that is made.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
     /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
@@ -50,7 +49,7 @@ pub struct Global {
 }
 
 /// How guest code runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Platform {
     /// The strongest one that works on this host.
     #[default]
@@ -59,6 +58,17 @@ pub enum Platform {
     Process,
     /// In a KVM virtual machine.
     Kvm,
+}
+
+impl From<Platform> for Option<PlatformKind> {
+    /// `None` is the choice of this host.
+    fn from(platform: Platform) -> Self {
+        match platform {
+            Platform::Auto => None,
+            Platform::Process => Some(PlatformKind::Process),
+            Platform::Kvm => Some(PlatformKind::Kvm),
+        }
+    }
 }
 
 /// The commands.

@@ -15,11 +15,12 @@ use oci_spec::runtime::Hooks;
 
 use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
-use super::cli::{Global, Platform};
+use super::cli::Global;
 use super::state::{Entry, State, Status, Store, start_time};
 use super::{control, hooks, log, wire};
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::console::{self, Pty};
+use crate::platform;
 use crate::sys::{self, Child, Spawn};
 
 /// The first argument by which a sandbox process knows itself.
@@ -102,9 +103,6 @@ pub fn check_global(global: &Global) -> Result<()> {
     if global.systemd_cgroup {
         bail!("--systemd-cgroup: the systemd cgroup driver is not supported; use cgroupfs");
     }
-    if global.platform == Platform::Kvm {
-        bail!("--platform=kvm: not in this build; use --platform=process");
-    }
     Ok(())
 }
 
@@ -115,6 +113,7 @@ pub fn check_global(global: &Global) -> Result<()> {
 pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
+    let platform = platform::choose(global.platform.into())?.kind;
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
     undo.entry = Some(entry.clone());
@@ -135,6 +134,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         created: log::rfc3339(SystemTime::now()),
         owner: nix::unistd::getuid().to_string(),
         annotations: bundle.annotations(),
+        platform,
         cgroup: Some(cgroup.clone()),
         hooks: bundle.spec.hooks().clone(),
         process: bundle.process.clone(),
@@ -231,7 +231,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
             global.log_format,
             global.debug,
         ),
-        platform: global.platform,
+        platform: state.platform,
         fast_calls: global.fast_calls,
         root: bundle.rootfs.clone(),
         root_readonly: spec.root().as_ref().and_then(oci_spec::runtime::Root::readonly).unwrap_or(false),

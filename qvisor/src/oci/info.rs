@@ -26,6 +26,7 @@ pub fn state(store: &Store, id: &str) -> Result<()> {
         fields.insert("rootfs".into(), json!(state.rootfs));
         fields.insert("created".into(), json!(state.created));
         fields.insert("owner".into(), json!(state.owner));
+        fields.insert("platform".into(), json!(state.platform));
         fields.insert("hibernation".into(), json!(stats.map(|s| format!("{:?}", s.state))));
     }
     print_json(&value)
@@ -67,6 +68,7 @@ fn listed(state: &State) -> Value {
         fields.insert("rootfs".into(), json!(state.rootfs));
         fields.insert("created".into(), json!(state.created));
         fields.insert("owner".into(), json!(state.owner));
+        fields.insert("platform".into(), json!(state.platform));
     }
     value
 }
@@ -168,6 +170,7 @@ fn event(entry: &Entry, state: &State) -> Result<Value> {
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
+            "platform": {"name": state.platform},
             "cgroup": {
                 "path": state.cgroup.as_ref().and_then(|c| c.memory_dir()),
                 "clean_cache_bytes": c.clean_cache_bytes(),
@@ -232,7 +235,7 @@ pub fn features() -> Result<()> {
 /// When standard output is closed.
 pub fn doctor() -> Result<()> {
     let mut rows = vec![["", "WHAT", "DETAIL"].map(str::to_owned)];
-    for finding in crate::platform::probe::findings() {
+    for finding in crate::platform::probe::findings(&crate::platform::probe_kvm()) {
         let mark = if finding.available { "yes" } else { "no" };
         rows.push([mark.to_owned(), finding.name.to_owned(), finding.detail.replace('\n', " ")]);
     }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
 use crate::cgroup::Cgroup;
+use crate::platform::PlatformKind;
 
 /// Where containers are kept unless `--root` says otherwise.
 pub const DEFAULT_ROOT: &str = "/run/quark";
@@ -78,6 +79,9 @@ pub struct State {
     pub owner: String,
     /// Annotations of the configuration.
     pub annotations: BTreeMap<String, String>,
+    /// How its guest code runs.
+    #[serde(default)]
+    pub platform: PlatformKind,
     /// The cgroup.
     pub cgroup: Option<Cgroup>,
     /// Hooks of the configuration.

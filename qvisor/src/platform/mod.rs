@@ -3,11 +3,16 @@
 //!
 //! `unsafe` is at home here: raw system calls, memory shared with stub processes, functions called from the kernel image.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, bail};
 use qlib::Gpa;
+use serde::{Deserialize, Serialize};
+
+use kvm::probe::cache::{Cache, Key};
 
 #[allow(unsafe_code)]
 pub mod kvm;
@@ -23,24 +28,118 @@ pub trait GuestPhys: Send + Sync {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)>;
 }
 
+/// Whether this build can boot a sandbox on the kvm platform. While it cannot, `auto` is the process platform everywhere.
+pub const KVM_IN_THIS_BUILD: bool = false;
+
 /// The platforms by name, as in `--platform=`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PlatformKind {
     /// Stub processes of the host.
+    #[default]
     Process,
     /// A KVM virtual machine.
     Kvm,
 }
 
-impl FromStr for PlatformKind {
-    type Err = String;
+impl fmt::Display for PlatformKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process => "process",
+            Self::Kvm => "kvm",
+        })
+    }
+}
 
-    /// Takes `auto`, `process` or `kvm`; `auto` is the best that works on this host.
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "auto" | "process" => Ok(Self::Process),
-            "kvm" => Err("the kvm platform is not in this build; use --platform=process".into()),
-            other => Err(format!("unknown platform {other:?}: use auto, process or kvm")),
+/// The platform of a new sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Which.
+    pub kind: PlatformKind,
+    /// Why, in one line.
+    pub why: String,
+}
+
+/// Chooses the platform of a new sandbox: the one that is wanted, or (`None`) the strongest one that works on this host. What this host
+/// can do is found out once and kept until host or program change.
+///
+/// # Errors
+/// When the kvm platform is wanted and does not work here. There is no other instead.
+pub fn choose(wanted: Option<PlatformKind>) -> Result<Choice> {
+    decide(wanted, KVM_IN_THIS_BUILD, kept_verdict)
+}
+
+/// As [`choose`], for `auto`, with a fresh verdict on kvm.
+pub fn choose_with(kvm: &kvm::probe::Report) -> Result<Choice> {
+    decide(None, KVM_IN_THIS_BUILD, || kvm.refusal.clone())
+}
+
+/// `refusal` says why kvm does not work here, and may take a while.
+fn decide(
+    wanted: Option<PlatformKind>,
+    kvm_is_built: bool,
+    refusal: impl FnOnce() -> Option<String>,
+) -> Result<Choice> {
+    let choice = |kind, why: String| Ok(Choice { kind, why });
+    match wanted {
+        Some(PlatformKind::Process) => choice(PlatformKind::Process, "it was asked for".into()),
+        Some(PlatformKind::Kvm) => match refusal() {
+            Some(reason) => bail!("--platform=kvm does not work on this host: {reason}"),
+            None => choice(PlatformKind::Kvm, "it was asked for".into()),
+        },
+        None if !kvm_is_built => choice(PlatformKind::Process, "the kvm platform is not in this build".into()),
+        None => match refusal() {
+            Some(reason) => choice(PlatformKind::Process, format!("kvm does not work here: {reason}")),
+            None => choice(PlatformKind::Kvm, "kvm works here".into()),
+        },
+    }
+}
+
+/// Where the verdict on kvm is kept.
+fn verdict_cache() -> Cache {
+    Cache::new(Path::new(crate::oci::state::DEFAULT_ROOT), rustix::process::geteuid().as_raw())
+}
+
+/// Why kvm does not work here, from the last probe of this boot if there was one.
+fn kept_verdict() -> Option<String> {
+    let kept = Key::current().and_then(|key| verdict_cache().get(&key));
+    kept.unwrap_or_else(probe_kvm).refusal
+}
+
+/// Finds out what KVM can do here, and keeps the verdict.
+pub fn probe_kvm() -> kvm::probe::Report {
+    let report = kvm::probe::probe();
+    // Without /dev/kvm there is no key, and nothing that would take time either.
+    if let Some(Err(e)) = Key::current().map(|key| verdict_cache().put(&key, &report)) {
+        tracing::debug!("the verdict on kvm is not kept: {e}");
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused() {
+        let works = || None;
+        let fails = || Some("no".to_owned());
+        let kind = |choice: Result<Choice>| choice.map(|c| c.kind).map_err(|e| e.to_string());
+        let never = || -> Option<String> { panic!("it takes no probe") };
+        assert_eq!(kind(decide(Some(PlatformKind::Process), true, never)), Ok(PlatformKind::Process));
+        assert_eq!(kind(decide(None, false, never)), Ok(PlatformKind::Process));
+        assert_eq!(kind(decide(Some(PlatformKind::Kvm), true, works)), Ok(PlatformKind::Kvm));
+        let refused = kind(decide(Some(PlatformKind::Kvm), true, fails));
+        assert_eq!(refused, Err("--platform=kvm does not work on this host: no".into()));
+        assert_eq!(kind(decide(None, true, works)), Ok(PlatformKind::Kvm));
+        let fallback = decide(None, true, fails).unwrap();
+        assert_eq!((fallback.kind, fallback.why.as_str()), (PlatformKind::Process, "kvm does not work here: no"));
+    }
+
+    #[test]
+    fn names_are_those_of_the_option() {
+        for kind in [PlatformKind::Process, PlatformKind::Kvm] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), serde_json::json!(kind.to_string()));
         }
     }
 }

@@ -11,6 +11,7 @@ use qlib::platform::*;
 use qlib::{Gpa, Va};
 
 use super::GuestPhys;
+use super::kvm::probe::{CALL_LIMIT_NS, INSTRUCTION_LIMIT_NS, Report};
 use super::process::sys;
 use super::process::{ProcessConfig, ProcessPlatform};
 
@@ -25,8 +26,8 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// Looks at this host. Runs a tiny guest on the process platform, so it takes some milliseconds; call it on a thread that lives on.
-pub fn findings() -> Vec<Finding> {
+/// Looks at this host; `kvm` is what a probe of KVM found. Runs a tiny guest on the process platform, so it takes some milliseconds; call it on a thread that lives on.
+pub fn findings(kvm: &Report) -> Vec<Finding> {
     let mut out = Vec::new();
     let (major, minor) = sys::host_release();
     let mut add = |name, available, detail: String| out.push(Finding { name, available, detail });
@@ -60,11 +61,47 @@ pub fn findings() -> Vec<Finding> {
     add("fsgsbase", sys::has_fsgsbase(), "user-mode segment bases; the process platform needs them".into());
     let xsave = std::is_x86_feature_detected!("xsave");
     add("xsave", xsave, "vector state in signal frames; the process platform needs it".into());
-    let kvm = match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => "/dev/kvm opens, which proves little".to_owned(),
-        Err(e) => format!("/dev/kvm: {e}"),
-    };
-    add("kvm platform", false, format!("not in this build ({kvm})"));
+    out.extend(kvm_findings(kvm));
+    out.push(match super::choose_with(kvm) {
+        Ok(choice) => {
+            Finding { name: "auto", available: true, detail: format!("takes {}: {}", choice.kind, choice.why) }
+        }
+        Err(e) => Finding { name: "auto", available: false, detail: format!("{e:#}") },
+    });
+    out
+}
+
+/// What a probe of KVM found, a line for each thing.
+fn kvm_findings(report: &Report) -> Vec<Finding> {
+    let mut out = Vec::new();
+    let mut add = |name, available, detail: String| out.push(Finding { name, available, detail });
+    let took = format!("the probe took {:.1} ms", report.took_us as f64 / 1000.0);
+    match &report.refusal {
+        None => add("kvm platform", true, format!("a guest ran in ring 0 and ring 3; {took}")),
+        Some(reason) => add("kvm platform", false, format!("{reason}; {took}")),
+    }
+    if let Some(ps) = report.instruction_ps {
+        let fast = ps <= INSTRUCTION_LIMIT_NS * 1000;
+        let limit = format!("at most {INSTRUCTION_LIMIT_NS} ns are accepted");
+        add("kvm ring 0", fast, format!("{:.2} ns an instruction; {limit}", ps as f64 / 1000.0));
+    }
+    if let Some(ns) = report.call_ns {
+        let limit = format!("at most {CALL_LIMIT_NS} ns are accepted");
+        add("kvm system call", ns <= CALL_LIMIT_NS, format!("{ns} ns from ring 3 to ring 0 and back; {limit}"));
+    }
+    if let Some(ns) = report.exit_ns {
+        add("kvm exit", true, format!("{:.1} us to the host and back", ns as f64 / 1000.0));
+    }
+    for missing in &report.inventory.missing {
+        add("kvm needs", false, missing.clone());
+    }
+    for (names, available, effect) in
+        [(&report.inventory.present, true, "used where they help"), (&report.inventory.absent, false, "not needed")]
+    {
+        if !names.is_empty() {
+            add("kvm features", available, format!("{}; {effect}", names.join(", ")));
+        }
+    }
     out
 }
 
@@ -131,11 +168,39 @@ fn try_process() -> Result<Trial> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kvm::probe::needs::Inventory;
     use super::*;
 
     #[test]
+    fn every_missing_thing_of_kvm_has_a_line() {
+        let inventory = Inventory {
+            missing: vec!["KVM_CAP_A: for this".into(), "KVM_CAP_B: for that".into()],
+            present: vec!["SMEP".into()],
+            absent: vec![],
+        };
+        let report = Report {
+            refusal: Some("slow".into()),
+            exit_ns: Some(25_600),
+            instruction_ps: Some(800_500),
+            call_ns: None,
+            took_us: 5300,
+            inventory,
+        };
+        let lines: Vec<_> = kvm_findings(&report).into_iter().map(|f| (f.name, f.available, f.detail)).collect();
+        let want = [
+            ("kvm platform", false, "slow; the probe took 5.3 ms"),
+            ("kvm ring 0", false, "800.50 ns an instruction; at most 150 ns are accepted"),
+            ("kvm exit", true, "25.6 us to the host and back"),
+            ("kvm needs", false, "KVM_CAP_A: for this"),
+            ("kvm needs", false, "KVM_CAP_B: for that"),
+            ("kvm features", true, "SMEP; used where they help"),
+        ];
+        assert_eq!(lines, want.map(|(n, a, d)| (n, a, d.to_owned())));
+    }
+
+    #[test]
     fn this_host_runs_the_process_platform() {
-        let findings = findings();
+        let findings = findings(&crate::platform::kvm::probe::probe());
         let process = findings.iter().find(|f| f.name == "process platform").expect("a verdict");
         assert!(process.available, "{process:?}");
         for finding in findings {

@@ -21,6 +21,7 @@ use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event, PLATFORM_PROCESS}
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use crate::platform::PlatformKind;
 use crate::platform::process::{ProcessConfig, ProcessPlatform};
 use crate::store::Store;
 use control::{ControlServer, Mailbox, Replies};
@@ -51,6 +52,8 @@ pub struct SandboxConfig {
     /// The directory in which the swap store keeps its nameless files, and how many bytes they may take. By default
     /// /var/tmp, which is on a disk, and twice the RAM.
     pub store: Option<(OwnedFd, u64)>,
+    /// How guest code runs.
+    pub platform: PlatformKind,
     /// How the process platform works.
     pub process: ProcessConfig,
     /// What the container looks like. `root` is ignored; `host` of a mount is an index into `mounts`.
@@ -122,6 +125,9 @@ fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
 impl Sandbox {
     /// Boots the kernel and makes the container. Call it while the process has one thread.
     pub fn boot(config: SandboxConfig) -> Result<Sandbox, BootError> {
+        if config.platform == PlatformKind::Kvm {
+            return Err(BootError::Platform(crate::platform::kvm::not_in_this_build()));
+        }
         ops::ignore_signals();
         ops::limit_malloc();
         raise_limits();
@@ -311,6 +317,7 @@ pub fn run_simple(
         stdio: [dup(rustix::stdio::stdin()), dup(rustix::stdio::stdout()), dup(rustix::stdio::stderr())],
         control: None,
         store: None,
+        platform: PlatformKind::Process,
         process: ProcessConfig::default(),
         container,
     };

@@ -4,6 +4,7 @@
 mod bad_input;
 mod cgroups;
 mod life;
+mod platform;
 mod reopen;
 #[path = "../support/mod.rs"]
 mod shared;
