@@ -54,6 +54,8 @@ pub enum Request {
         /// Columns.
         cols: u16,
     },
+    /// Answer: [`Reply::Platform`], by qvisor itself. Does not wake.
+    Platform,
 }
 
 /// Answers of the guest kernel.
@@ -76,6 +78,8 @@ pub enum Reply {
         /// One line that says what failed and what to do.
         message: String,
     },
+    /// Numbers of the platform.
+    Platform(PlatformStats),
 }
 
 /// What the container looks like.
@@ -197,6 +201,17 @@ pub struct Stats {
     pub memory: MemoryStats,
     /// Counts.
     pub counts: CountStats,
+}
+
+/// What the platform that runs the guest counts. On `process` there is nothing to count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlatformStats {
+    /// Its name, as in `--platform=`.
+    pub name: String,
+    /// On kvm: how often vCPUs came back to qvisor, by cause.
+    pub exits: Vec<(String, u64)>,
+    /// On kvm: the counters that the host's KVM keeps, summed over the vCPUs, by their names there.
+    pub kvm: Vec<(String, u64)>,
 }
 
 /// Memory by kind, in bytes.

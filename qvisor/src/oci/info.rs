@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use qlib::control::{ProcessInfo, Reply, Request, Stats};
+use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
 use serde_json::{Value, json};
 
 use super::cli::{self, Format};
@@ -12,6 +12,7 @@ use super::control::{Connection, unexpected};
 use super::error::ContainerError;
 use super::life::ANSWER_TIMEOUT;
 use super::state::{Entry, State, Status, Store};
+use crate::platform::PlatformKind;
 
 /// `quark state`.
 ///
@@ -146,7 +147,15 @@ fn parse_interval(text: &str) -> Result<Duration> {
 /// runc's statistics event, with what only a sandbox can tell under "quark".
 fn event(entry: &Entry, state: &State) -> Result<Value> {
     let c = state.cgroup.as_ref().map(crate::cgroup::Cgroup::stats).unwrap_or_default();
-    let guest = if matches!(state.status(), Status::Running | Status::Paused) { Some(stats(entry)?) } else { None };
+    let is_alive = matches!(state.status(), Status::Running | Status::Paused);
+    let guest = if is_alive { Some(stats(entry)?) } else { None };
+    let mut platform = json!({"name": state.platform});
+    if is_alive && state.platform == PlatformKind::Kvm {
+        let counted = platform_stats(entry)?;
+        let object = |counts: Vec<(String, u64)>| counts.into_iter().map(|(k, v)| (k, v.into())).collect();
+        platform["exits"] = Value::Object(object(counted.exits));
+        platform["kvm"] = Value::Object(object(counted.kvm));
+    }
     let (total, user, kernel) = c.cpu_ns;
     let (usage, max, limit, failcnt) = c.memory;
     let data = json!({
@@ -170,7 +179,7 @@ fn event(entry: &Entry, state: &State) -> Result<Value> {
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
-            "platform": {"name": state.platform},
+            "platform": platform,
             "cgroup": {
                 "path": state.cgroup.as_ref().and_then(|c| c.memory_dir()),
                 "clean_cache_bytes": c.clean_cache_bytes(),
@@ -188,6 +197,14 @@ fn event(entry: &Entry, state: &State) -> Result<Value> {
 pub fn stats(entry: &Entry) -> Result<Stats> {
     match ask(entry, &Request::Stats)? {
         Reply::Stats(stats) => Ok(stats),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What the sandbox's platform counts. Does not wake it.
+fn platform_stats(entry: &Entry) -> Result<PlatformStats> {
+    match ask(entry, &Request::Platform)? {
+        Reply::Platform(stats) => Ok(stats),
         other => Err(unexpected(&other)),
     }
 }

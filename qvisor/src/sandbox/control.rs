@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use qlib::Gpa;
-use qlib::control::{ProcessSpec, Reply, Request};
+use qlib::control::{PlatformStats, ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
 use qlib::platform::{EVENT_CONTROL, Event};
 use rustix::io::Errno;
@@ -25,6 +25,8 @@ use rustix::net::{
 
 use super::events::{Dispatch, KEY_FIRST, Sources};
 use super::hostcall::HostSide;
+use crate::platform::PlatformKind;
+use crate::platform::kvm::stats::Exits;
 
 /// The longest request, in bytes, without the head of its frame.
 pub const MAX_FRAME: usize = 160 << 10;
@@ -89,10 +91,9 @@ impl Replies {
     }
 
     /// Answers on a connection without having asked the kernel.
-    fn refuse(&self, socket: &OwnedFd, errno: Errno, message: String) {
-        let reply = Reply::Error { errno: errno.raw_os_error(), message };
+    fn answer(&self, socket: &OwnedFd, reply: &Reply) {
         let _turn = self.waiting();
-        if let Ok(bytes) = postcard::to_allocvec(&reply) {
+        if let Ok(bytes) = postcard::to_allocvec(reply) {
             send_reply(socket, &bytes);
         }
     }
@@ -164,6 +165,8 @@ pub struct ControlServer {
     listener: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
     next_key: u64,
+    /// On the kvm platform.
+    exits: Option<Arc<Exits>>,
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
@@ -182,7 +185,19 @@ impl ControlServer {
             host.poller.add_source(listener.as_fd(), KEY_LISTENER)?;
         }
         let next_key = KEY_LISTENER + 1;
-        Ok(ControlServer { host, mailbox, stdio, listener, connections: HashMap::new(), next_key })
+        Ok(ControlServer { host, mailbox, stdio, listener, connections: HashMap::new(), next_key, exits: None })
+    }
+
+    /// Says that the guest runs on the kvm platform, and where its exits are counted.
+    pub fn set_exits(&mut self, exits: Arc<Exits>) {
+        self.exits = Some(exits);
+    }
+
+    fn platform_stats(&self) -> PlatformStats {
+        match &self.exits {
+            Some(exits) => exits.read(),
+            None => PlatformStats { name: PlatformKind::Process.to_string(), ..PlatformStats::default() },
+        }
     }
 
     fn accept(&mut self) {
@@ -239,11 +254,16 @@ impl ControlServer {
         {
             connection.holds = Some(pid);
         }
+        if request == Request::Platform {
+            self.host.replies.answer(&socket, &Reply::Platform(self.platform_stats()));
+            return Ok(());
+        }
         let (request, handles) = self.admit(request, fds)?;
         let target = Target::Connection { key, socket: socket.clone() };
         if let Err(e) = self.mailbox.submit(&self.host, &request, target, dispatch) {
             self.close_handles(&handles);
-            self.host.replies.refuse(&socket, e, format!("the request does not reach the kernel: {e}"));
+            let message = format!("the request does not reach the kernel: {e}");
+            self.host.replies.answer(&socket, &Reply::Error { errno: e.raw_os_error(), message });
         }
         Ok(())
     }

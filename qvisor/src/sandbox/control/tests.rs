@@ -9,6 +9,7 @@ use qlib::platform::EVENT_READY;
 use super::super::events::Poller;
 use super::super::memory::{GuestMemory, Layout, RAM_UNIT};
 use super::*;
+use crate::platform::kvm::stats::ExitCause;
 
 const MAILBOX: Mailbox = Mailbox { gpa: Gpa(4096), bytes: 64 << 10 };
 
@@ -276,4 +277,25 @@ proptest! {
             prop_assert!(connection.bytes.len() <= MAX_FRAME + 4);
         }
     }
+}
+
+#[test]
+fn the_platform_s_numbers_come_without_the_kernel() {
+    let mut f = Fixture::new("platform");
+    let mut client = f.connect();
+    client.write_all(&frame(&Request::Platform)).unwrap();
+    f.turn();
+    let nothing = PlatformStats { name: "process".into(), ..PlatformStats::default() };
+    assert_eq!(read_reply(&mut client), Reply::Platform(nothing));
+
+    let mut exits = Exits::new();
+    let vcpu = exits.add(&std::fs::File::open("/dev/null").unwrap());
+    f.server.set_exits(Arc::new(exits));
+    vcpu.count(ExitCause::Halt);
+    client.write_all(&frame(&Request::Platform)).unwrap();
+    f.turn();
+    let Reply::Platform(stats) = read_reply(&mut client) else { panic!("another answer") };
+    assert_eq!(stats.name, "kvm");
+    assert!(stats.exits.contains(&("halt".into(), 1)), "{stats:?}");
+    assert!(f.seen.borrow().is_empty(), "the kernel was not asked");
 }
