@@ -1,29 +1,33 @@
 //! The vDSO and its data in user address spaces, where the platform has none of its own (vdso(7)).
 //!
-//! Both are pages of the kernel image: the clock page that ring 0 keeps ([`crate::arch::kvm::clock`]), and right behind it the ELF image
+//! Both are pages of the kernel: the clock page that ring 0 keeps ([`crate::arch::kvm::clock`]), and right behind it the ELF image
 //! built from `vdso/`. Their entries are like those of file windows: not counted, so neither fork, munmap nor
 //! hibernation has anything to do with the pages behind them.
 
 use alloc::sync::Arc;
 
 use qlib::platform::PLATFORM_KVM;
-use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE, Va};
+use qlib::{Frames, Gpa, PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::arch::{self, kvm};
 use crate::errno::{Errno, Result};
 use crate::fs::{MappedPage, Mapping};
 use crate::mm::map::Place;
 use crate::mm::vma::FileMapping;
-use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::mm::{AddressSpace, Prot, Vma, VmaFlags, frames};
 use crate::random;
+use crate::sync::Once;
 
 const BYTES: usize = include_bytes!(concat!(env!("OUT_DIR"), "/vdso.pages")).len();
 
-/// On pages of its own, as programs see all of them.
-#[repr(C, align(4096))]
+/// Aligned as ELF headers are.
+#[repr(C, align(16))]
 struct Pages([u8; BYTES]);
 
 static IMAGE: Pages = Pages(*include_bytes!(concat!(env!("OUT_DIR"), "/vdso.pages")));
+
+/// Where the copy is that programs see.
+static COPY: Once<Gpa> = Once::new();
 
 /// What a page table of one level maps: Linux puts the vDSO no farther from the stack.
 const NEAR_BYTES: u64 = 2 << 20;
@@ -33,7 +37,22 @@ pub fn image() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// Pages of the kernel image as something to be mapped.
+/// The frames with the copy that programs see. Not the bytes of the kernel image itself: those are constant, and the VMM may have put pages
+/// of its own binary in the place of RAM there. Made at first use, and kept for ever.
+fn copy() -> Result<Gpa> {
+    if let Some(known) = COPY.try_get() {
+        return Ok(*known);
+    }
+    let pages = BYTES >> PAGE_SHIFT;
+    let start = frames::user().alloc_run(pages).ok_or(Errno::ENOMEM)?;
+    if arch::phys().write_bytes(start, image()).is_none() {
+        frames::user().free_run(Frames { start, count: pages as u64 });
+        return Err(Errno::EFAULT);
+    }
+    Ok(*COPY.set(start))
+}
+
+/// Pages of the kernel as something to be mapped.
 struct KernelPages {
     start: Gpa,
     pages: u64,
@@ -69,7 +88,7 @@ pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
 
     let data = KernelPages { start: kvm::clock::page(), pages: data_bytes >> PAGE_SHIFT, name: b"[vvar]" };
     mm.map(Place::Fixed(start), data_bytes, vma(Prot::READ, Prot::READ, data), u64::MAX)?;
-    let code = KernelPages { start: arch::gpa_of(IMAGE.0.as_ptr()), pages: code_bytes >> PAGE_SHIFT, name: b"[vdso]" };
+    let code = KernelPages { start: copy()?, pages: code_bytes >> PAGE_SHIFT, name: b"[vdso]" };
     // A debugger may write its breakpoints: to a copy of the program's own.
     mm.map(Place::Fixed(start + data_bytes), code_bytes, vma(Prot::READ | Prot::EXEC, Prot::all(), code), u64::MAX)?;
     Ok(start + data_bytes)
