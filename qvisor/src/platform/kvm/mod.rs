@@ -1,5 +1,6 @@
 //! The kvm platform: the guest kernel runs in ring 0 of a KVM virtual machine, user code in its ring 3.
 
+pub mod door;
 pub mod probe;
 pub mod stats;
 
