@@ -48,8 +48,12 @@ const FAREWELL_NS: u64 = 2_000_000_000;
 pub fn on_request(id: u64, len: u64) {
     let boot = arch::boot();
     let mut bytes = alloc::vec![0; len.min(boot.mailbox_bytes) as usize];
-    let request = arch::copy_from_gpa(&mut bytes, boot.mailbox)
-        .and_then(|()| postcard::from_bytes::<Request>(&bytes).map_err(|_| Errno::EINVAL));
+    let copied = arch::copy_from_gpa(&mut bytes, boot.mailbox);
+    // Serving it may take long; the next one may come.
+    if let Err(errno) = Call::new(Op::MailboxTaken).arg(0, id).run() {
+        crate::klog!(Error, "the mailbox cannot be given back: {errno:?}");
+    }
+    let request = copied.and_then(|()| postcard::from_bytes::<Request>(&bytes).map_err(|_| Errno::EINVAL));
     match request {
         Ok(request) => serve(id, request),
         Err(errno) => reply(id, &failure(errno, "the control request cannot be read".to_string())),

@@ -194,6 +194,8 @@ ops! {
     Exit = 83,
     /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more, read in this order, in nanoseconds.
     Clocks = 84,
+    /// The kernel has copied control request args\[0\] out of the mailbox: the next may be put there. -ENOENT when it does not lie there.
+    MailboxTaken = 85,
 }
 
 /// Pages of one [`Op::SwapIn`].

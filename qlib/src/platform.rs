@@ -141,7 +141,7 @@ pub const EVENT_READY: u32 = 2;
 /// The timer's deadline has passed.
 pub const EVENT_TIMER: u32 = 3;
 /// A control request lies in the mailbox: `a` = request id, `b` = length in bytes (postcard of
-/// [`crate::control::Request`]).
+/// [`crate::control::Request`]). It stays there until the kernel says with [`crate::host::Op::MailboxTaken`] that it has a copy.
 pub const EVENT_CONTROL: u32 = 4;
 /// An address space is gone: `a` = its handle.
 pub const EVENT_SPACE_GONE: u32 = 5;

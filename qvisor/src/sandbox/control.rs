@@ -7,7 +7,7 @@
 //! connection of its own. Only the user that runs the sandbox may connect; what is malformed ends that connection, nothing
 //! else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +34,8 @@ pub const MAX_FRAME: usize = 160 << 10;
 const MAX_FDS: usize = 3;
 const MAX_CONNECTIONS: usize = 64;
 const MAX_OUTSTANDING: usize = 256;
+/// Bytes of requests that may wait for the mailbox.
+const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// Who gets an answer.
 #[derive(Debug)]
@@ -42,11 +44,23 @@ enum Target {
     Local(mpsc::Sender<Reply>),
 }
 
+/// Requests on their way into the kernel.
+#[derive(Debug, Default)]
+struct Line {
+    /// The one that lies in the mailbox: the kernel has not said that it has a copy.
+    lying: Option<u64>,
+    /// Those that come after it: id and bytes.
+    waiting: VecDeque<(u64, Gpa, Vec<u8>)>,
+    /// How many bytes those are.
+    bytes: usize,
+}
+
 /// The requests that the kernel has not answered yet.
 #[derive(Debug, Default)]
 pub struct Replies {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Target>>,
+    line: Mutex<Line>,
 }
 
 impl Replies {
@@ -57,6 +71,35 @@ impl Replies {
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel has copied request `id` out of the mailbox: puts the next one there, and has the event loop tell the kernel, which is in a
+    /// host call now. ENOENT when that is not what lies there.
+    pub fn taken(&self, host: &HostSide, id: u64) -> Result<(), Errno> {
+        let mut line = self.line();
+        if line.lying != Some(id) {
+            return Err(Errno::NOENT);
+        }
+        line.lying = None;
+        while let Some((id, gpa, payload)) = line.waiting.pop_front() {
+            line.bytes -= payload.len();
+            match host.memory.write(gpa, &payload) {
+                Ok(()) => {
+                    line.lying = Some(id);
+                    host.poller.post(request_event(id, &payload));
+                    break;
+                }
+                Err(e) => {
+                    tracing::error!("a control request cannot be put into the mailbox: {e}");
+                    self.waiting().remove(&id);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn register(&self, target: Target) -> u64 {
@@ -110,7 +153,12 @@ fn send_reply(socket: &OwnedFd, reply: &[u8]) {
     }
 }
 
-/// The guest buffer through which requests reach the kernel.
+fn request_event(id: u64, payload: &[u8]) -> Event {
+    Event { kind: EVENT_CONTROL, a: id, b: payload.len() as u64, ..Event::default() }
+}
+
+/// The guest buffer through which requests reach the kernel, one at a time: each lies there until the kernel says that it has a copy
+/// ([`qlib::host::Op::MailboxTaken`]), and the others wait in memory of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Mailbox {
     /// Where.
@@ -125,9 +173,23 @@ impl Mailbox {
         if payload.len() as u64 > self.bytes {
             return Err(Errno::TOOBIG);
         }
+        let mut line = host.replies.line();
+        if line.lying.is_some() {
+            // What the VMM itself wants is little, and must not fail because others want much.
+            if matches!(target, Target::Connection { .. }) && line.bytes + payload.len() > MAX_LINE_BYTES {
+                return Err(Errno::AGAIN);
+            }
+            let id = host.replies.register(target);
+            line.bytes += payload.len();
+            line.waiting.push_back((id, self.gpa, payload));
+            return Ok(());
+        }
         host.memory.write(self.gpa, &payload)?;
         let id = host.replies.register(target);
-        dispatch(&Event { kind: EVENT_CONTROL, a: id, b: payload.len() as u64, ..Event::default() });
+        line.lying = Some(id);
+        // The kernel may say at once that it has taken it.
+        drop(line);
+        dispatch(&request_event(id, &payload));
         Ok(())
     }
 

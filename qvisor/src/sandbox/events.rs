@@ -112,6 +112,13 @@ impl Poller {
         Ok(())
     }
 
+    /// Has the loop dispatch `event` soon, for those who are inside a host call and cannot dispatch themselves. They see to it that there
+    /// are few.
+    pub fn post(&self, event: Event) {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.wake();
+    }
+
     /// Arms the timer for `deadline_ns` of CLOCK_MONOTONIC; `u64::MAX` disarms it.
     pub fn set_timer(&self, deadline_ns: u64) {
         if self.deadline.swap(deadline_ns, Ordering::AcqRel) == deadline_ns {

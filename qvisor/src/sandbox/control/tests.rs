@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -18,6 +18,8 @@ struct Fixture {
     path: std::path::PathBuf,
     /// What the kernel saw: request id and request.
     seen: RefCell<Vec<(u64, Request)>>,
+    /// The kernel leaves what it saw in the mailbox.
+    leaves: Cell<bool>,
 }
 
 impl Fixture {
@@ -29,7 +31,7 @@ impl Fixture {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let server = ControlServer::new(Arc::new(host), MAILBOX, [10, 11, 12], Some(listener.into())).unwrap();
-        Fixture { server, path, seen: RefCell::default() }
+        Fixture { server, path, seen: RefCell::default(), leaves: Cell::default() }
     }
 
     fn connect(&mut self) -> UnixStream {
@@ -47,6 +49,9 @@ impl Fixture {
             let mut bytes = vec![0; event.b as usize];
             host.memory.read(MAILBOX.gpa, &mut bytes).unwrap();
             self.seen.borrow_mut().push((event.a, postcard::from_bytes(&bytes).unwrap()));
+            if !self.leaves.get() {
+                host.replies.taken(&host, event.a).unwrap();
+            }
         };
         let step = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
         for _ in 0..4 {
@@ -124,6 +129,78 @@ fn requests_reach_the_kernel_and_answers_the_client() {
     f.server.host.replies.deliver(wait, &exited).unwrap();
     assert_eq!(f.server.host.replies.deliver(wait, &exited), Err(Errno::NOENT), "one answer each");
     assert_eq!(read_reply(&mut waiter), Reply::Exited(3));
+}
+
+#[test]
+fn a_request_lies_in_the_mailbox_until_it_is_taken() {
+    let mut f = Fixture::new("mailbox");
+    f.leaves.set(true);
+    let mut clients: Vec<_> = (0..5).map(|_| f.connect()).collect();
+    let request = |pid: usize| Request::Wait { pid: pid as u32 };
+    for (pid, client) in clients.iter_mut().enumerate() {
+        // Two each, of different lengths.
+        client.write_all(&frame(&request(pid))).unwrap();
+        client.write_all(&frame(&request(pid << 20))).unwrap();
+        f.turn();
+    }
+    let host = f.server.host.clone();
+    let mut got = Vec::new();
+    for count in 1..=10 {
+        assert_eq!(f.seen.borrow().len(), count, "one at a time");
+        let (id, first) = f.seen.borrow().last().unwrap().clone();
+        f.turn();
+        // It is still there, and what was not there was not taken.
+        let mut bytes = vec![0; postcard::to_allocvec(&first).unwrap().len()];
+        host.memory.read(MAILBOX.gpa, &mut bytes).unwrap();
+        assert_eq!(postcard::from_bytes::<Request>(&bytes), Ok(first.clone()));
+        assert_eq!(host.replies.taken(&host, id + 1), Err(Errno::NOENT));
+        got.push(first);
+        host.replies.taken(&host, id).unwrap();
+        assert_eq!(f.seen.borrow().len(), count, "the kernel is not entered from its own host call");
+        assert_eq!(host.replies.taken(&host, id), Err(Errno::NOENT), "taken is taken");
+        f.turn();
+    }
+    got.sort_by_key(|r| if let Request::Wait { pid } = r { *pid } else { 0 });
+    let mut expected: Vec<_> = (0..5).flat_map(|pid| [request(pid), request(pid << 20)]).collect();
+    expected.sort_by_key(|r| if let Request::Wait { pid } = r { *pid } else { 0 });
+    assert_eq!(got, expected);
+    f.answer(&Reply::Done);
+}
+
+#[test]
+fn what_waits_for_the_mailbox_is_bounded_but_not_for_the_vmm() {
+    let mut f = Fixture::new("line");
+    f.leaves.set(true);
+    let big = ProcessSpec { args: vec!["x".repeat(50_000)], stdio: [NO_HANDLE; 3], ..ProcessSpec::default() };
+    let mut client = f.connect();
+    client.set_nonblocking(true).unwrap();
+    let bytes = frame(&Request::Exec(big));
+    let mut refused = 0;
+    for _ in 0..MAX_LINE_BYTES / 50_000 + 3 {
+        client.write_all(&bytes).unwrap();
+        f.turn();
+        let mut head = [0; 4];
+        if client.read_exact(&mut head).is_ok() {
+            let mut body = vec![0; u32::from_le_bytes(head) as usize];
+            client.read_exact(&mut body).unwrap();
+            let reply = postcard::from_bytes(&body).unwrap();
+            assert!(matches!(reply, Reply::Error { errno: libc::EAGAIN, .. }), "{reply:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+    assert!(f.server.host.replies.line().bytes <= MAX_LINE_BYTES);
+    let nothing: Dispatch<'_> = &|_| panic!("the mailbox is not free");
+    f.server.mailbox.local(&f.server.host, &Request::Stats, nothing).unwrap();
+    // Everything comes when the kernel takes it.
+    f.leaves.set(false);
+    let first = f.seen.borrow()[0].0;
+    f.server.host.replies.taken(&f.server.host, first).unwrap();
+    for _ in 0..100 {
+        f.turn();
+    }
+    assert_eq!(f.last(), Request::Stats);
+    assert_eq!(f.server.host.replies.line().bytes, 0);
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl<'h> Call<'h> {
             Op::ControlReply => self.control_reply(),
             Op::Exit => self.exit(),
             Op::Clocks => self.clocks(),
+            Op::MailboxTaken => self.host.replies.taken(self.host, self.args[0]).map(|()| 0),
             Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => self.store_call(op),
         }
     }

@@ -668,6 +668,7 @@ fn the_rest() {
     assert_eq!(g.ok(Op::Log, 0, &[3], &[In(b"a line\x1b[2J\n")]).ret, 0);
     assert_eq!(g.err(Op::Log, 0, &[9], &[In(b"a line")]), libc::EINVAL);
     assert_eq!(g.err(Op::ControlReply, 0, &[1], &[In(&[0])]), libc::ENOENT);
+    assert_eq!(g.err(Op::MailboxTaken, 0, &[1], &[]), libc::ENOENT);
     assert_eq!(g.host.poller.exit_status(), None);
     g.ok(Op::Exit, 0, &[256 + 3], &[]);
     assert_eq!(g.host.poller.exit_status(), Some(3));
