@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO ?= cargo
 QUARK := target/release/quark
+FUZZ_SECONDS ?= 60
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -41,6 +42,12 @@ test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, 
 .PHONY: test-loom
 test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom
+
+.PHONY: fuzz
+fuzz: ## Fuzz the door of the kvm platform for FUZZ_SECONDS (60); needs nightly Rust and `cargo install cargo-fuzz`
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "install cargo-fuzz first: cargo install cargo-fuzz --locked"; exit 1; }
+	# The kernel image is not needed. On stable Rust the same steps are taken, boundedly, by `cargo test -p qvisor hostile`.
+	QUARK_KERNEL_IMAGE=none $(CARGO) +nightly fuzz run --fuzz-dir fuzz door -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096
 
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
