@@ -6,6 +6,7 @@
 //! a time; it runs every task that became ready and returns. Nothing in here blocks.
 
 use crate::host::HostCall;
+use crate::kvm::KvmInfo;
 use crate::{Frames, Gpa, Va};
 
 /// First word of [`BootInfo`]: "QUARKBT1".
@@ -59,8 +60,10 @@ pub struct BootInfo {
     pub fpstate_bytes: u64,
     /// Seed of the kernel's random generator, from the host's getrandom(2).
     pub seed: [u8; 32],
-    /// The operations.
+    /// The operations. On `kvm` the image puts its own in their place.
     pub ops: PlatformOps,
+    /// What ring 0 needs to know; zeros on `process`.
+    pub kvm: KvmInfo,
 }
 
 /// User code runs in stub processes of the host, the kernel in qvisor.
@@ -281,6 +284,8 @@ pub struct Resume {
     pub value: i64,
     /// Changes of the address space to carry out first, in order. The platform copies them before it returns.
     pub orders: *const Order,
+    /// The root of the address space's page table, for hardware that walks it.
+    pub root: Gpa,
     /// For [`RESUME_REGS`].
     pub regs: UserRegs,
 }

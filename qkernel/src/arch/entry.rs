@@ -25,7 +25,23 @@ pub fn boot(info: &BootInfo) -> *const KernelEntry {
 unsafe extern "C" fn dispatch(event: *const Event) {
     // SAFETY: the platform gives a valid event for the length of the call.
     let event = unsafe { &*event };
+    lock();
+    serve(event);
+    unlock();
+}
+
+/// Takes the kernel lock.
+pub fn lock() {
     KERNEL_LOCK.lock(lock_wait);
+}
+
+/// Gives it up.
+pub fn unlock() {
+    KERNEL_LOCK.unlock(lock_wake);
+}
+
+/// Takes one event and runs all tasks that are ready then. Under the kernel lock.
+pub fn serve(event: &Event) {
     match event.kind {
         EVENT_TRAP => task::on_trap(&event.trap),
         EVENT_READY => net::host::on_ready(event.a, event.b as u32),
@@ -37,5 +53,4 @@ unsafe extern "C" fn dispatch(event: *const Event) {
     time::advance();
     executor::run();
     time::rearm();
-    KERNEL_LOCK.unlock(lock_wake);
 }

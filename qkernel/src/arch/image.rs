@@ -1,16 +1,21 @@
 //! The freestanding kernel image: its ELF entry point and its panic handler.
 #![no_std]
 #![no_main]
+#![allow(unsafe_code)]
 
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
 use qkernel::arch;
-use qlib::platform::{BootInfo, KernelEntry};
+use qlib::platform::{BootInfo, KernelEntry, PLATFORM_KVM};
 
-/// The ELF entry point, called once by qvisor on the boot thread.
+/// The ELF entry point: called once by qvisor on its boot thread; on `kvm` where each vCPU begins.
 #[unsafe(no_mangle)]
-extern "C" fn _start(info: &'static BootInfo) -> *const KernelEntry {
+extern "C" fn _start(info: &'static BootInfo, cpu: u32) -> *const KernelEntry {
+    if info.platform == PLATFORM_KVM {
+        // SAFETY: qvisor says that this is ring 0, and enters once on each vCPU.
+        unsafe { arch::kvm::start::enter(info, cpu) }
+    }
     arch::heap::init(info);
     arch::entry::boot(info)
 }

@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU32;
 
 use qlib::host::HostCall;
 use qlib::phys::PhysMap;
-use qlib::platform::BootInfo;
+use qlib::platform::{BootInfo, PLATFORM_KVM};
 use qlib::{Frames, Gpa};
 
 use crate::errno::{Errno, Result};
@@ -35,6 +35,12 @@ pub fn phys() -> PhysMap {
 /// The guest physical address of kernel memory (text, statics, heap: never a stack, which is the host's).
 pub fn gpa_of(pointer: *const u8) -> Gpa {
     Gpa((pointer as u64).wrapping_sub(boot().phys_base))
+}
+
+/// Whether the hardware walks the page tables in guest memory (`kvm`), so that a change is carried out by forgetting what
+/// CPUs have cached; else the platform follows them by orders.
+pub fn walks_tables() -> bool {
+    BOOT.try_get().is_some_and(|boot| boot.platform == PLATFORM_KVM)
 }
 
 /// A clock of the host in nanoseconds.

@@ -1,9 +1,9 @@
 //! The platform's side of address spaces and user threads, in safe form.
 
-use qlib::Va;
 use qlib::platform::{
     MAX_TOUCHED_PAGES, Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, Resume, UserRegs,
 };
+use qlib::{Gpa, Va};
 
 use super::boot;
 use crate::errno::{Errno, Result};
@@ -68,8 +68,8 @@ impl ThreadHandle {
         if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(ThreadHandle(handle as u64)) }
     }
 
-    /// Lets it go on, `orders` first.
-    pub fn resume(&self, go: Go<'_>, orders: &[Order]) {
+    /// Lets it go on with the page table at `root`, `orders` first.
+    pub fn resume(&self, root: Gpa, go: Go<'_>, orders: &[Order]) {
         let (kind, value, regs) = match go {
             Go::Return(value) => (RESUME_RETURN, value, UserRegs::default()),
             Go::Regs(regs) => (RESUME_REGS, 0, *regs),
@@ -77,7 +77,7 @@ impl ThreadHandle {
             Go::Hold => (RESUME_HOLD, 0, UserRegs::default()),
             Go::Exit => (RESUME_EXIT, 0, UserRegs::default()),
         };
-        let resume = Resume { kind, order_count: orders.len() as u32, value, orders: orders.as_ptr(), regs };
+        let resume = Resume { kind, order_count: orders.len() as u32, value, orders: orders.as_ptr(), root, regs };
         // SAFETY: a live handle; `resume` and its orders are valid for the call, and copied by it.
         unsafe { (boot().ops.thread_resume)(self.0, &resume) }
     }

@@ -8,7 +8,7 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
-use super::orders::MarkAccessed;
+use super::orders::{MarkAccessed, may_be_shown};
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace};
@@ -146,10 +146,17 @@ impl Inner {
 
     /// Replaces a present entry. What the platform may show of the old one is replaced too, and only then freed.
     pub(super) fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
-        let shown = old.has(PteFlags::ACCESSED);
+        let shown = may_be_shown(old);
         self.set(va, new)?;
         let frame = counted_frame(old).filter(|frame| *frame != new.gpa());
-        if shown {
+        if shown && arch::walks_tables() {
+            self.limbo.extend(frame);
+            self.order_unmap(va, PAGE_SIZE);
+            if self.kernel_access {
+                // Other threads shall see what the kernel is about to write.
+                self.carry_out();
+            }
+        } else if shown {
             // The kernel's own accesses cannot wait for orders of other threads that may still show the old page.
             match self.shared && self.kernel_access {
                 true => self.graveyard.extend(frame),
@@ -351,6 +358,9 @@ impl Inner {
     /// Orders the platform to show the page at `va` as its entry says, with the neighbours that it does not show yet and
     /// that continue it.
     pub(super) fn show(&mut self, va: Va) {
+        if arch::walks_tables() {
+            return;
+        }
         self.show_run(va);
         if self.warm_up == 0 {
             return;

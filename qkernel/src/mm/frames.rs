@@ -3,16 +3,47 @@
 use alloc::vec::Vec;
 
 use qlib::bitmap::{FrameAllocator, FrameStats};
-use qlib::pagetable::{Action, PageTable, Pte, PteFlags};
+use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate;
-use crate::sync::Once;
+use crate::sync::{Mutex, Once, mutex};
 
 /// The page table of an address space; its tables are pages of the kernel heap.
-pub type Table = PageTable<&'static qlib::heap::KernelHeap>;
+pub type Table = PageTable<Tables>;
+
+/// Where page tables come from and go to.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables;
+
+/// Tables that no entry leads to any more, but a CPU may still have on its way to a page.
+static OLD_TABLES: Mutex<Vec<Gpa>> = mutex(Vec::new());
+
+impl TableAlloc for Tables {
+    fn alloc_table(&self) -> Option<Gpa> {
+        heap::HEAP.alloc_table()
+    }
+
+    fn free_table(&self, table: Gpa) {
+        if arch::walks_tables() {
+            OLD_TABLES.lock().push(table);
+        } else {
+            heap::HEAP.free_table(table);
+        }
+    }
+}
+
+/// Frees the tables that have been taken out of use, when no CPU can walk them any more.
+pub fn release_tables() {
+    let tables = core::mem::take(&mut *OLD_TABLES.lock());
+    if tables.is_empty() {
+        return;
+    }
+    arch::kvm::space::flush_everything(&tables);
+    tables.into_iter().for_each(|table| heap::HEAP.free_table(table));
+}
 
 static USER: Once<FrameAllocator> = Once::new();
 
@@ -50,7 +81,11 @@ pub fn free_frames(frames: Vec<Gpa>) {
 
 /// An empty page table.
 pub fn new_table() -> Result<Table> {
-    PageTable::new(arch::phys(), &heap::HEAP).ok_or(Errno::ENOMEM)
+    let table = PageTable::new(arch::phys(), Tables).ok_or(Errno::ENOMEM)?;
+    if arch::walks_tables() {
+        arch::kvm::space::enter_kernel_half(table.root());
+    }
+    Ok(table)
 }
 
 /// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages mapped any more.

@@ -2,13 +2,15 @@
 //!
 //! An order to map a page that is still on its way when the page is taken away would be carried out after the order that
 //! takes it away: the CPU would see a page that the page table does not have. So, where several threads share a space,
-//! whoever takes something away waits first until no other thread has such an order out, and holds back new ones.
+//! whoever takes something away waits first until no other thread has such an order out, and holds back new ones. Where the
+//! hardware walks the page table there are no such orders.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::AddressSpace;
+use crate::arch;
 use crate::task::{Thread, table};
 use crate::wait::{PollMask, Signal};
 
@@ -20,7 +22,7 @@ pub struct Frozen {
 impl AddressSpace {
     /// Freezes the space for `thread`, which is not in user mode. `None` when no other thread shares it.
     pub async fn freeze(self: &Arc<Self>, thread: &Thread) -> Option<Frozen> {
-        if !self.is_shared() {
+        if !self.is_shared() || arch::walks_tables() {
             return None;
         }
         self.freezers.fetch_add(1, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::AddressSpace;
 use super::fault::entry_flags;
+use super::orders::may_be_shown;
 use super::space::Inner;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
 use crate::arch;
@@ -272,7 +273,7 @@ impl AddressSpace {
         let mut entries: Vec<(Va, Pte)> = Vec::new();
         let mut shown = false;
         inner.table().for_each(start..moved_end, &mut |va, pte| {
-            shown |= pte.is_present() && pte.has(PteFlags::ACCESSED);
+            shown |= may_be_shown(pte);
             entries.push((va, pte));
             Action::Replace(Pte::EMPTY)
         });

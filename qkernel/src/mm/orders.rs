@@ -2,7 +2,9 @@
 //! of the address space goes on.
 //!
 //! The ACCESSED bit of an entry says that the platform may show the page; only such pages need an order when they
-//! change or go, and their frames stay in limbo until it is carried out.
+//! change or go, and their frames stay in limbo until it is carried out. Where the hardware walks the page table it sets the bit
+//! itself, before it uses an entry: "may show" is then "may have cached". There is nothing to be shown, and what is not shown any more is
+//! forgotten at once ([`Inner::carry_out`]).
 
 use core::ops::Range;
 
@@ -13,6 +15,7 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use super::fault::prot_of;
 use super::frames::{self, Table, counted_frame};
 use super::space::Inner;
+use crate::arch;
 use crate::hibernate::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
@@ -20,6 +23,12 @@ const MAX_PROTECT_RUNS: usize = 8;
 
 /// More ranges than this on their way out are joined.
 const MAX_UNMAPPING: usize = 32;
+
+/// Whether a CPU may see the page as the entry says, so that it must be told when that changes. Where the hardware sets ACCESSED it may
+/// do so at any time.
+pub(super) fn may_be_shown(pte: Pte) -> bool {
+    pte.is_present() && (pte.has(PteFlags::ACCESSED) || arch::walks_tables())
+}
 
 /// Marks entries as shown by the platform.
 pub(super) trait MarkAccessed {
@@ -82,7 +91,7 @@ impl Inner {
         let mut shown = false;
         let mut limbo = core::mem::take(&mut self.limbo);
         self.table().for_each(range.clone(), &mut |_, pte| {
-            if pte.is_present() && pte.has(PteFlags::ACCESSED) {
+            if may_be_shown(pte) {
                 shown = true;
                 limbo.extend(counted_frame(pte));
             } else {
@@ -98,6 +107,9 @@ impl Inner {
 
     /// Changes present entries of `range` by `change`, and has the platform follow.
     pub(super) fn change(&mut self, range: Range<Va>, change: impl Fn(Pte) -> Pte) {
+        if arch::walks_tables() {
+            return self.change_and_forget(range, change);
+        }
         // Runs of shown pages whose new protection is the same: (start, end, prot).
         let mut runs: alloc::vec::Vec<(Va, Va, u32)> = alloc::vec::Vec::new();
         // Where threads share the space, an unmapping of another one may still make a hole, which no protection can change.
@@ -108,7 +120,7 @@ impl Inner {
                 return Action::Keep;
             }
             let new = change(pte);
-            if pte.has(PteFlags::ACCESSED) && prot_of(pte) != prot_of(new) {
+            if may_be_shown(pte) && prot_of(pte) != prot_of(new) {
                 let prot = prot_of(new);
                 let full = runs.len() >= limit;
                 match runs.last_mut() {
@@ -130,6 +142,25 @@ impl Inner {
         }
         for (start, end, prot) in runs {
             self.orders.push(Order { op: ORDER_PROTECT, prot, va: start, len: end - start, gpa: Gpa(0) });
+        }
+    }
+
+    /// The same where the hardware walks the page table.
+    fn change_and_forget(&mut self, range: Range<Va>, change: impl Fn(Pte) -> Pte) {
+        let mut changed: Option<(Va, Va)> = None;
+        self.table().for_each(range, &mut |va, pte| {
+            if !pte.is_present() {
+                return Action::Keep;
+            }
+            let new = change(pte);
+            if prot_of(pte) != prot_of(new) {
+                let start = changed.map_or(va, |(start, _)| start);
+                changed = Some((start, va + PAGE_SIZE));
+            }
+            Action::Replace(new)
+        });
+        if let Some((start, end)) = changed {
+            self.order_unmap(start, end - start);
         }
     }
 

@@ -179,9 +179,18 @@ impl AddressSpace {
     }
 
     /// What the platform has to do before a thread of this space goes on, and the frames that are free afterwards.
+    /// Where the hardware walks the page table they are carried out here and now, and nothing is left to do.
     pub fn take_orders(&self) -> (Vec<Order>, Vec<Gpa>) {
         let mut inner = self.lock();
+        if arch::walks_tables() {
+            inner.carry_out();
+        }
         (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.limbo))
+    }
+
+    /// The root of the page table.
+    pub fn root(&self) -> Gpa {
+        self.lock().table().root()
     }
 
     /// Gives back orders that the thread that had them will not carry out, before those that have come since.
@@ -199,6 +208,18 @@ impl AddressSpace {
 }
 
 impl Inner {
+    /// Where the hardware walks the page table: has all CPUs forget what the orders are about, and frees what that was.
+    pub(super) fn carry_out(&mut self) {
+        if self.orders.is_empty() {
+            return frames::free_frames(core::mem::take(&mut self.limbo));
+        }
+        let root = self.table().root();
+        arch::kvm::space::flush(root, &self.orders);
+        self.orders.clear();
+        self.unmapping.clear();
+        frames::free_frames(core::mem::take(&mut self.limbo));
+    }
+
     /// The page table.
     pub(super) fn table(&mut self) -> &mut Table {
         self.table.as_mut().expect("taken only when the address space is dropped")

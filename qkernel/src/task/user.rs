@@ -113,7 +113,7 @@ impl UserThread {
         let fresh = other.state.into_inner();
         let mut state = self.state.lock();
         if let Some(old) = state.handle.take() {
-            old.resume(Go::Exit, &[]);
+            old.resume(Gpa(0), Go::Exit, &[]);
         }
         state.handle = fresh.handle;
         state.place = fresh.place;
@@ -193,10 +193,10 @@ impl UserThread {
     /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid while it is in user mode.
     pub fn resume(&self, mm: &AddressSpace, go: Go<'_>) {
         let (orders, limbo) = self.take_claimed(mm);
-        self.resume_with(go, &orders, limbo);
+        self.resume_with(mm.root(), go, &orders, limbo);
     }
 
-    fn resume_with(&self, go: Go<'_>, orders: &[Order], limbo: Vec<Gpa>) {
+    fn resume_with(&self, root: Gpa, go: Go<'_>, orders: &[Order], limbo: Vec<Gpa>) {
         let mut state = self.state.lock();
         if state.place == Place::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
@@ -215,9 +215,9 @@ impl UserThread {
         state.resumes += 1;
         let Some(handle) = &state.handle else { return };
         if own.is_empty() {
-            handle.resume(go, orders);
+            handle.resume(root, go, orders);
         } else {
-            handle.resume(go, &[orders, &own].concat());
+            handle.resume(root, go, &[orders, &own].concat());
         }
     }
 
@@ -306,7 +306,7 @@ impl UserThread {
             mm::free_frames(limbo);
             return Ok(());
         }
-        self.resume_with(Go::Hold, &orders, limbo);
+        self.resume_with(mm.root(), Go::Hold, &orders, limbo);
         self.wait_stopped(false).await
     }
 
@@ -314,7 +314,7 @@ impl UserThread {
     pub async fn hold(&self, mm: &AddressSpace) -> Result {
         self.settled().await;
         let (orders, limbo) = mm.take_orders();
-        self.resume_with(Go::Hold, &orders, limbo);
+        self.resume_with(mm.root(), Go::Hold, &orders, limbo);
         self.wait_stopped(false).await
     }
 
@@ -387,7 +387,7 @@ impl UserThread {
         if let Some(handle) = state.handle.take()
             && state.place != Place::Dead
         {
-            handle.resume(Go::Exit, &[]);
+            handle.resume(Gpa(0), Go::Exit, &[]);
         }
         state.place = Place::Dead;
         let (orders, claimed) = core::mem::take(&mut state.claimed);

@@ -28,9 +28,6 @@ pub trait GuestPhys: Send + Sync {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)>;
 }
 
-/// Whether this build can boot a sandbox on the kvm platform. While it cannot, `auto` is the process platform everywhere.
-pub const KVM_IN_THIS_BUILD: bool = false;
-
 /// The platforms by name, as in `--platform=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,20 +63,16 @@ pub struct Choice {
 /// # Errors
 /// When the kvm platform is wanted and does not work here. There is no other instead.
 pub fn choose(wanted: Option<PlatformKind>) -> Result<Choice> {
-    decide(wanted, KVM_IN_THIS_BUILD, kept_verdict)
+    decide(wanted, kept_verdict)
 }
 
 /// As [`choose`], for `auto`, with a fresh verdict on kvm.
 pub fn choose_with(kvm: &kvm::probe::Report) -> Result<Choice> {
-    decide(None, KVM_IN_THIS_BUILD, || kvm.refusal.clone())
+    decide(None, || kvm.refusal.clone())
 }
 
 /// `refusal` says why kvm does not work here, and may take a while.
-fn decide(
-    wanted: Option<PlatformKind>,
-    kvm_is_built: bool,
-    refusal: impl FnOnce() -> Option<String>,
-) -> Result<Choice> {
+fn decide(wanted: Option<PlatformKind>, refusal: impl FnOnce() -> Option<String>) -> Result<Choice> {
     let choice = |kind, why: String| Ok(Choice { kind, why });
     match wanted {
         Some(PlatformKind::Process) => choice(PlatformKind::Process, "it was asked for".into()),
@@ -87,7 +80,6 @@ fn decide(
             Some(reason) => bail!("--platform=kvm does not work on this host: {reason}"),
             None => choice(PlatformKind::Kvm, "it was asked for".into()),
         },
-        None if !kvm_is_built => choice(PlatformKind::Process, "the kvm platform is not in this build".into()),
         None => match refusal() {
             Some(reason) => choice(PlatformKind::Process, format!("kvm does not work here: {reason}")),
             None => choice(PlatformKind::Kvm, "kvm works here".into()),
@@ -126,13 +118,12 @@ mod tests {
         let fails = || Some("no".to_owned());
         let kind = |choice: Result<Choice>| choice.map(|c| c.kind).map_err(|e| e.to_string());
         let never = || -> Option<String> { panic!("it takes no probe") };
-        assert_eq!(kind(decide(Some(PlatformKind::Process), true, never)), Ok(PlatformKind::Process));
-        assert_eq!(kind(decide(None, false, never)), Ok(PlatformKind::Process));
-        assert_eq!(kind(decide(Some(PlatformKind::Kvm), true, works)), Ok(PlatformKind::Kvm));
-        let refused = kind(decide(Some(PlatformKind::Kvm), true, fails));
+        assert_eq!(kind(decide(Some(PlatformKind::Process), never)), Ok(PlatformKind::Process));
+        assert_eq!(kind(decide(Some(PlatformKind::Kvm), works)), Ok(PlatformKind::Kvm));
+        let refused = kind(decide(Some(PlatformKind::Kvm), fails));
         assert_eq!(refused, Err("--platform=kvm does not work on this host: no".into()));
-        assert_eq!(kind(decide(None, true, works)), Ok(PlatformKind::Kvm));
-        let fallback = decide(None, true, fails).unwrap();
+        assert_eq!(kind(decide(None, works)), Ok(PlatformKind::Kvm));
+        let fallback = decide(None, fails).unwrap();
         assert_eq!((fallback.kind, fallback.why.as_str()), (PlatformKind::Process, "kvm does not work here: no"));
     }
 

@@ -130,7 +130,7 @@ fn try_process() -> Result<Trial> {
     let (sender, events) = channel();
     // The kernel of this guest answers at once, on the receiver's thread, and reports every so many calls.
     let answerer = Arc::downgrade(&platform);
-    let resume = |kind, regs| Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), regs };
+    let resume = |kind, regs| Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), root: Gpa(0), regs };
     let (thread_sender, thread_receiver) = std::sync::mpsc::sync_channel(1);
     let state = std::sync::Mutex::new((thread_receiver, 0u64, 0u32));
     platform.set_dispatch(Box::new(move |event| {

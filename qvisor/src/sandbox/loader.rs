@@ -70,7 +70,7 @@ fn own_file(address: u64) -> Option<(std::fs::File, u64)> {
 }
 
 /// Where everything lies after loading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedKernel {
     /// The entry point.
     pub entry: Gpa,
@@ -80,6 +80,10 @@ pub struct LoadedKernel {
     pub boot_info: Gpa,
     /// Where control requests go; [`MAILBOX_BYTES`].
     pub mailbox: Gpa,
+    /// Where what the platform asked to be left free begins.
+    pub extra: Gpa,
+    /// The image's pages and their rights.
+    pub protections: Vec<(Gpa, u64, Protection)>,
     /// First 4 MiB-aligned address after all of it.
     pub free_start: Gpa,
 }
@@ -113,8 +117,17 @@ pub enum LoaderError {
 type Header = elf::FileHeader64<Endianness>;
 type Segment = elf::ProgramHeader64<Endianness>;
 
+/// Where an image is to run, and with what beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The address that guest physical address 0 has for the kernel.
+    pub base: u64,
+    /// Bytes to be left free behind the mailbox; whole pages.
+    pub extra_bytes: u64,
+}
+
 /// Loads `image`.
-pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, LoaderError> {
+pub fn load(memory: &GuestMemory, image: &[u8], place: Place) -> Result<LoadedKernel, LoaderError> {
     if image.is_empty() {
         return Err(LoaderError::NoImage);
     }
@@ -127,7 +140,8 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, LoaderEr
     let image_end = IMAGE_START + image_bytes.next_multiple_of(PAGE_SIZE);
     let boot_info = image_end;
     let mailbox = boot_info + PAGE_SIZE;
-    let free_start = Gpa((mailbox.0 + MAILBOX_BYTES).next_multiple_of(RAM_UNIT));
+    let extra = mailbox + MAILBOX_BYTES;
+    let free_start = Gpa((extra.0 + place.extra_bytes).next_multiple_of(RAM_UNIT));
     if free_start.0 + RAM_UNIT > memory.ram_bytes() {
         return Err(LoaderError::NoRoom(memory.ram_bytes()));
     }
@@ -135,7 +149,15 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, LoaderEr
     let ram = memory.vm_memory()?;
     Elf::load(&ram, Some(GuestAddress(IMAGE_START.0)), &mut Cursor::new(image), None)?;
     drop(ram);
-    relocate(memory, image, segments, endian, image_bytes)?;
+    relocate(memory, image, segments, endian, image_bytes, place.base)?;
+    let mut protections = Vec::new();
+    let mut protect = |vaddr: u64, bytes: u64, protection: Protection| -> Result<(), LoaderError> {
+        let start = vaddr & !(PAGE_SIZE - 1);
+        let end = (vaddr + bytes).next_multiple_of(PAGE_SIZE);
+        memory.protect(IMAGE_START + start, end - start, protection)?;
+        protections.push((IMAGE_START + start, end - start, protection));
+        Ok(())
+    };
     for segment in loads(segments, endian) {
         let flags = segment.p_flags(endian);
         let protection = match (flags.contains(elf::PF_W), flags.contains(elf::PF_X)) {
@@ -143,22 +165,17 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, LoaderEr
             (false, true) => Protection::ReadExec,
             (false, false) => Protection::Read,
         };
-        protect(memory, segment.p_vaddr(endian), segment.p_memsz(endian), protection)?;
+        protect(segment.p_vaddr(endian), segment.p_memsz(endian), protection)?;
     }
     for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO) {
         // The linker pads it to whole pages; a page that it does not fill stays writable.
         let start = segment.p_vaddr(endian) & !(PAGE_SIZE - 1);
         let end = (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1);
-        protect(memory, start, end.saturating_sub(start), Protection::Read)?;
+        protect(start, end.saturating_sub(start), Protection::Read)?;
     }
     share_embedded(memory, image, segments, endian);
-    Ok(LoadedKernel { entry: IMAGE_START + header.e_entry(endian), image_end, boot_info, mailbox, free_start })
-}
-
-fn protect(memory: &GuestMemory, vaddr: u64, bytes: u64, protection: Protection) -> Result<(), LoaderError> {
-    let start = vaddr & !(PAGE_SIZE - 1);
-    let end = (vaddr + bytes).next_multiple_of(PAGE_SIZE);
-    Ok(memory.protect(IMAGE_START + start, end - start, protection)?)
+    let entry = IMAGE_START + header.e_entry(endian);
+    Ok(LoadedKernel { entry, image_end, boot_info, mailbox, extra, protections, free_start })
 }
 
 fn check_header(header: &Header, endian: Endianness) -> Result<(), LoaderError> {
@@ -211,6 +228,7 @@ fn relocate(
     segments: &[Segment],
     endian: Endianness,
     image_bytes: u64,
+    base: u64,
 ) -> Result<(), LoaderError> {
     let mut table = 0;
     let mut table_bytes = 0;
@@ -238,7 +256,7 @@ fn relocate(
     let count = bytes.len() / size_of::<elf::Rela64<Endianness>>();
     let (entries, _) = object::pod::slice_from_bytes::<elf::Rela64<Endianness>>(bytes, count)
         .map_err(|()| LoaderError::Bad("its relocations are misaligned"))?;
-    let base = memory.base() + IMAGE_START.0;
+    let base = base + IMAGE_START.0;
     for entry in entries {
         if entry.r_type(endian, false) != elf::R_X86_64_RELATIVE || entry.r_sym(endian, false) != 0 {
             return Err(LoaderError::Bad("it has a relocation other than R_X86_64_RELATIVE"));

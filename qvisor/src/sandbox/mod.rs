@@ -3,7 +3,7 @@
 //! The process that boots a sandbox is already in the container's namespaces and cgroup. It has no other thread when it
 //! boots, and becomes the event loop.
 
-mod backtrace;
+pub mod backtrace;
 pub mod control;
 pub mod events;
 pub mod hostcall;
@@ -17,17 +17,21 @@ use std::time::{Duration, Instant};
 
 use qlib::control::{ContainerSpec, ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
-use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event, PLATFORM_PROCESS};
+use qlib::kvm::KvmInfo;
+use qlib::pagetable::USER_END;
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event, PLATFORM_KVM, PLATFORM_PROCESS};
+use qlib::{Gpa, PAGE_SIZE, Va};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use crate::platform::PlatformKind;
+use crate::platform::kvm::{self, KvmPlatform, Shape};
 use crate::platform::process::{ProcessConfig, ProcessPlatform};
 use crate::store::Store;
 use control::{ControlServer, Mailbox, Replies};
 use events::Poller;
 use hostcall::HostSide;
-use loader::{IMAGE_START, LoaderError, MAILBOX_BYTES};
+use loader::{IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES};
 use memory::ops::{self, Kernel};
 use memory::{GUEST_BASE, GuestMemory, Layout, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
 
@@ -96,13 +100,28 @@ pub enum BootError {
 
 /// A booted sandbox.
 pub struct Sandbox {
-    /// Its stubs live as long as it does.
-    _platform: ProcessPlatform,
+    guest: Guest,
     host: Arc<HostSide>,
-    kernel: Kernel,
     mailbox: Mailbox,
     server: ControlServer,
     stdio: [u32; 3],
+}
+
+/// How the guest kernel runs, and how an event gets to it.
+enum Guest {
+    /// In this process. The stubs live as long as the platform does.
+    Process { _platform: ProcessPlatform, kernel: Kernel },
+    /// In a virtual machine.
+    Kvm(Arc<KvmPlatform>),
+}
+
+impl Guest {
+    fn dispatch(&self, event: &Event) {
+        match self {
+            Guest::Process { kernel, .. } => kernel.dispatch(event),
+            Guest::Kvm(platform) => platform.dispatch(event),
+        }
+    }
 }
 
 /// The most detailed level that is logged, as the kernel counts them.
@@ -125,17 +144,17 @@ fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
 impl Sandbox {
     /// Boots the kernel and makes the container. Call it while the process has one thread.
     pub fn boot(config: SandboxConfig) -> Result<Sandbox, BootError> {
-        if config.platform == PlatformKind::Kvm {
-            return Err(BootError::Platform(crate::platform::kvm::not_in_this_build()));
-        }
         ops::ignore_signals();
         ops::limit_malloc();
         raise_limits();
         // The guest has a umask of its own.
         rustix::process::umask(rustix::fs::Mode::empty());
         let ram_bytes = config.ram_bytes.max(RAM_UNIT).next_multiple_of(RAM_UNIT);
-        let layout = Layout { base: Some(GUEST_BASE), ram_bytes, window_bytes: WINDOW_POOL_BYTES };
-        let memory = Arc::new(GuestMemory::new(layout)?);
+        let window_bytes = match config.platform {
+            PlatformKind::Process => WINDOW_POOL_BYTES,
+            PlatformKind::Kvm => kvm::WINDOW_BYTES,
+        };
+        let memory = Arc::new(GuestMemory::new(Layout { base: Some(GUEST_BASE), ram_bytes, window_bytes })?);
         memory::copy::set_crash_hook(ops::crash);
 
         let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
@@ -148,38 +167,10 @@ impl Sandbox {
         let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
-        // It forks, so it comes before any thread.
-        let platform = ProcessPlatform::new(memory.clone(), config.process).map_err(BootError::Platform)?;
-        let mut operations = ops::operations();
-        platform.fill_ops(&mut operations);
-
-        let loaded = loader::load(&memory, loader::embedded_image())?;
-        let info = BootInfo {
-            magic: BOOT_MAGIC,
-            version: ABI_VERSION,
-            cpus: config.cpus.max(1),
-            platform: PLATFORM_PROCESS,
-            log_level: log_level(),
-            phys_base: memory.base(),
-            ram_bytes,
-            free_start: loaded.free_start,
-            image_start: IMAGE_START,
-            mailbox: loaded.mailbox,
-            mailbox_bytes: MAILBOX_BYTES,
-            user_min: platform.user_min(),
-            user_max: platform.user_max(),
-            vdso: platform.vdso(),
-            hwcap: rustix::param::linux_hwcap().0 as u64,
-            hwcap2: platform.hwcap2(),
-            fast_entry: platform.fast_entry(),
-            fast_after: platform.fast_after(),
-            fpstate_bytes: platform.fpstate_bytes(),
-            seed: seed().map_err(refused("get random bytes"))?,
-            ops: operations,
+        let (guest, mailbox) = match config.platform {
+            PlatformKind::Process => boot_process(&host, config.process, config.cpus)?,
+            PlatformKind::Kvm => boot_kvm(&host, config.cpus)?,
         };
-        let kernel = ops::enter(memory, &loaded, &info)?;
-        platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
-        platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
 
         let root = host.add_mount(config.root).map_err(refused("use the root directory"))?;
         let mut handles = Vec::new();
@@ -197,10 +188,13 @@ impl Sandbox {
                 *to = host.add_stdio(fd).map_err(refused("use a standard stream"))?;
             }
         }
-        let mailbox = Mailbox { gpa: loaded.mailbox, bytes: MAILBOX_BYTES };
-        let server = ControlServer::new(host.clone(), mailbox, stdio, config.control)
+        let mailbox = Mailbox { gpa: mailbox, bytes: MAILBOX_BYTES };
+        let mut server = ControlServer::new(host.clone(), mailbox, stdio, config.control)
             .map_err(refused("listen on the control socket"))?;
-        let mut sandbox = Sandbox { _platform: platform, host, kernel, mailbox, server, stdio };
+        if let Guest::Kvm(platform) = &guest {
+            server.set_exits(platform.exits());
+        }
+        let mut sandbox = Sandbox { guest, host, mailbox, server, stdio };
         match sandbox.request(&Request::Create(container))? {
             Reply::Done => {}
             other => return Err(BootError::Confused(format!("{other:?}"))),
@@ -219,8 +213,8 @@ impl Sandbox {
 
     /// Makes a request of the VMM's own and runs the event loop until it is answered.
     fn request(&mut self, request: &Request) -> Result<Reply, BootError> {
-        let kernel = self.kernel;
-        let dispatch = move |event: &Event| kernel.dispatch(event);
+        let guest = &self.guest;
+        let dispatch = |event: &Event| guest.dispatch(event);
         let reply = self.mailbox.local(&self.host, request, &dispatch).map_err(refused("ask the guest kernel"))?;
         let end = Instant::now() + START_TIMEOUT;
         loop {
@@ -247,10 +241,72 @@ impl Sandbox {
 
     /// Runs until the container's first process has ended; its exit status.
     pub fn run(mut self) -> Result<i32, BootError> {
-        let kernel = self.kernel;
-        let dispatch = move |event: &Event| kernel.dispatch(event);
+        let guest = self.guest;
+        let dispatch = |event: &Event| guest.dispatch(event);
         self.host.poller.clone().run(&dispatch, &mut self.server).map_err(refused("wait for events"))
     }
+}
+
+/// What every platform tells the kernel alike.
+fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootInfo, BootError> {
+    Ok(BootInfo {
+        magic: BOOT_MAGIC,
+        version: ABI_VERSION,
+        cpus: cpus.max(1),
+        platform: PLATFORM_PROCESS,
+        log_level: log_level(),
+        phys_base: host.memory.base(),
+        ram_bytes: host.memory.ram_bytes(),
+        free_start: loaded.free_start,
+        image_start: IMAGE_START,
+        mailbox: loaded.mailbox,
+        mailbox_bytes: MAILBOX_BYTES,
+        user_min: Va(0x1_0000),
+        user_max: Va(USER_END.0 - PAGE_SIZE),
+        vdso: Va(0),
+        hwcap: rustix::param::linux_hwcap().0 as u64,
+        hwcap2: 0,
+        fast_entry: Va(0),
+        fast_after: 0,
+        fpstate_bytes: 0,
+        seed: seed().map_err(refused("get random bytes"))?,
+        ops: ops::operations(),
+        kvm: KvmInfo::default(),
+    })
+}
+
+/// Enters the kernel in this process.
+fn boot_process(host: &Arc<HostSide>, config: ProcessConfig, cpus: u32) -> Result<(Guest, Gpa), BootError> {
+    // It forks, so it comes before any thread.
+    let platform = ProcessPlatform::new(host.memory.clone(), config).map_err(BootError::Platform)?;
+    let place = loader::Place { base: host.memory.base(), extra_bytes: 0 };
+    let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    let mut info = BootInfo {
+        user_min: platform.user_min(),
+        user_max: platform.user_max(),
+        vdso: platform.vdso(),
+        hwcap2: platform.hwcap2(),
+        fast_entry: platform.fast_entry(),
+        fast_after: platform.fast_after(),
+        fpstate_bytes: platform.fpstate_bytes(),
+        ..boot_info(host, &loaded, cpus)?
+    };
+    platform.fill_ops(&mut info.ops);
+    let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
+    platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
+    platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
+    Ok((Guest::Process { _platform: platform, kernel }, loaded.mailbox))
+}
+
+/// Starts the kernel in a virtual machine.
+fn boot_kvm(host: &Arc<HostSide>, cpus: u32) -> Result<(Guest, Gpa), BootError> {
+    let shape = Shape::new(cpus).map_err(BootError::Platform)?;
+    let platform = KvmPlatform::new(host.clone(), shape).map_err(BootError::Platform)?;
+    let place = loader::Place { base: shape.base, extra_bytes: kvm::extra_bytes(shape.cpus) };
+    let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
+    platform.start(&loaded, info).map_err(BootError::Platform)?;
+    Ok((Guest::Kvm(platform), loaded.mailbox))
 }
 
 /// What the guest watches, for a receiver of the platform that looks at it itself for a while.

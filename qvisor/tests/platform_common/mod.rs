@@ -83,7 +83,7 @@ pub const RX: u32 = 5;
 pub const RWX: u32 = 7;
 
 pub fn resume(kind: u32) -> Resume {
-    Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), regs: UserRegs::default() }
+    Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), root: Gpa(0), regs: UserRegs::default() }
 }
 
 impl Mock {

@@ -1,10 +1,210 @@
 //! The kvm platform: the guest kernel runs in ring 0 of a KVM virtual machine, user code in its ring 3.
+//!
+//! The virtual machine has RAM, file windows, vCPUs with their local interrupt controllers, and nothing else: no firmware, no
+//! bus, no device. A vCPU is a thread of the sandbox process that is in KVM_RUN, enters straight in long mode ([`vcpu`]) with page
+//! tables made here ([`tables`]), and comes out for a doorbell.
+#![allow(unsafe_code)]
 
 pub mod door;
 pub mod probe;
 pub mod stats;
+pub mod tables;
+pub mod vcpu;
 
-/// Why no sandbox boots on this platform yet.
-pub fn not_in_this_build() -> anyhow::Error {
-    anyhow::anyhow!("the kvm platform is not in this build; use --platform=process")
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail};
+use kvm_bindings::{
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_MAX_CPUID_ENTRIES, kvm_enable_cap, kvm_msi, kvm_userspace_memory_region,
+};
+use kvm_ioctls::{Cap, Kvm, VmFd};
+use qlib::Gpa;
+use qlib::kvm::{CPU_AREA_BYTES, KvmInfo, MAX_CPUS, VECTOR_KICK};
+use qlib::platform::{BootInfo, Event};
+
+use crate::sandbox::hostcall::HostSide;
+use crate::sandbox::loader::LoadedKernel;
+use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT};
+use stats::Exits;
+use vcpu::Vcpu;
+
+/// Address space for file windows, in bytes. KVM keeps some bytes for each 2 MiB of it.
+pub const WINDOW_BYTES: u64 = 64 << 30;
+/// Where kernel memory may begin: a place of the upper half that is random, in steps of 1 GiB.
+const BASE_LOW: u64 = 0xffff_8000_0000_0000;
+const BASE_STEP: u64 = 1 << 30;
+const BASE_STEPS: u64 = 1 << 16;
+
+/// A capability, and what it is for.
+const NEEDED: [(Cap, &str); 6] = [
+    (Cap::UserMemory, "guest memory"),
+    (Cap::SplitIrqchip, "interrupt controllers of the vCPUs without those of a board"),
+    (Cap::SignalMsi, "waking vCPUs"),
+    (Cap::ImmediateExit, "taking vCPUs out of the guest"),
+    (Cap::VcpuEvents, "telling the guest of pages that the host cannot supply"),
+    (Cap::SyncRegs, "reading a doorbell's words"),
+];
+
+/// What is fixed before the kernel is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Kernel virtual address of guest physical address 0.
+    pub base: u64,
+    /// vCPUs.
+    pub cpus: u32,
+}
+
+impl Shape {
+    /// A random base for `cpus` vCPUs.
+    pub fn new(cpus: u32) -> Result<Shape> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).context("get random bytes")?;
+        let step = u64::from_le_bytes(random) % BASE_STEPS;
+        Ok(Shape { base: BASE_LOW + step * BASE_STEP, cpus: cpus.clamp(1, MAX_CPUS) })
+    }
+}
+
+/// One virtual machine.
+pub struct KvmPlatform {
+    shared: Arc<Shared>,
+    cpuid: CpuId,
+    vcpus: Mutex<Vec<Option<Vcpu>>>,
+    start: OnceLock<vcpu::Start>,
+    exits: OnceLock<Arc<Exits>>,
+}
+
+/// What vCPU threads and the event loop share.
+pub struct Shared {
+    vm: VmFd,
+    host: Arc<HostSide>,
+    shape: Shape,
+    events: Mutex<VecDeque<Event>>,
+}
+
+impl Shared {
+    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory(&self) -> &GuestMemory {
+        &self.host.memory
+    }
+
+    /// The guest physical address of `len` bytes of RAM at a kernel address.
+    fn gpa_of(&self, address: u64, len: u64) -> Option<Gpa> {
+        let gpa = Gpa(address.checked_sub(self.shape.base)?);
+        self.memory().ram_slice(gpa, len).map(|_| gpa)
+    }
+}
+
+impl KvmPlatform {
+    /// A virtual machine over the memory of `host`.
+    pub fn new(host: Arc<HostSide>, shape: Shape) -> Result<Arc<KvmPlatform>> {
+        let kvm = Kvm::new().context("open /dev/kvm")?;
+        for (capability, purpose) in NEEDED {
+            if !kvm.check_extension(capability) {
+                bail!("this host's KVM lacks {capability:?} ({purpose}): use --platform=process");
+            }
+        }
+        let vm = kvm.create_vm().context("make a virtual machine")?;
+        vm.enable_cap(&kvm_enable_cap { cap: KVM_CAP_SPLIT_IRQCHIP, args: [24, 0, 0, 0], ..Default::default() })
+            .context("enable KVM_CAP_SPLIT_IRQCHIP")?;
+        let memory = &host.memory;
+        let slots = [(0, Gpa(0), memory.ram_bytes()), (1, Gpa(memory.ram_bytes()), memory.window_bytes())];
+        for (slot, start, bytes) in slots {
+            let region = kvm_userspace_memory_region {
+                slot,
+                flags: 0,
+                guest_phys_addr: start.0,
+                memory_size: bytes,
+                userspace_addr: memory.base() + start.0,
+            };
+            // SAFETY: guest memory stays reserved for the life of the process (see `ops::enter` and `Sandbox`), and what is mapped
+            // there is only guest memory.
+            unsafe { vm.set_user_memory_region(region) }.context("give the virtual machine its memory")?;
+        }
+        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
+        let shared = Arc::new(Shared { vm, host, shape, events: Mutex::default() });
+        Ok(Arc::new(KvmPlatform { shared, cpuid, vcpus: Mutex::default(), start: OnceLock::new(), exits: OnceLock::new() }))
+    }
+
+    /// Lays out what ring 0 needs behind the loaded image, starts the first vCPU.
+    pub fn start(self: &Arc<Self>, loaded: &LoadedKernel, info: BootInfo) -> Result<()> {
+        let Shape { base, cpus } = self.shared.shape;
+        let memory = self.shared.memory();
+        let tables_at = loaded.extra;
+        let areas = tables_at + TABLES_BYTES;
+        let mut small = loaded.protections.clone();
+        small.push((loaded.boot_info, qlib::PAGE_SIZE, Protection::Read));
+        small.push((loaded.mailbox, crate::sandbox::loader::MAILBOX_BYTES, Protection::Read));
+        small.push((tables_at, TABLES_BYTES, Protection::Read));
+        small.extend(tables::cpu_areas(areas, cpus));
+        let plan = tables::Plan {
+            base,
+            ram_bytes: memory.ram_bytes(),
+            window_bytes: memory.window_bytes(),
+            small,
+            free_start: loaded.free_start,
+            has_large: vcpu::has_large_pages(&self.cpuid),
+        };
+        let built = tables::build(&plan, tables_at);
+        if built.len() as u64 * qlib::PAGE_SIZE > TABLES_BYTES {
+            bail!("the kernel's page tables do not fit: {} pages", built.len());
+        }
+        tables::write(memory, tables_at, &built).context("write the kernel's page tables")?;
+        let info = BootInfo { phys_base: base, kvm: KvmInfo { kernel_root: tables_at, cpu_areas: areas }, ..info };
+        // SAFETY: BootInfo is plain data without padding that matters; it is only read.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), size_of::<BootInfo>()) };
+        memory.write(loaded.boot_info, bytes).context("write the boot information")?;
+        let start = vcpu::Start {
+            entry: base + loaded.entry.0,
+            info: base + loaded.boot_info.0,
+            root: tables_at,
+            areas: base + areas.0,
+        };
+        self.start.set(start).map_err(|_| anyhow!("started twice"))?;
+        let (mut vcpus, mut exits) = (Vec::new(), Exits::new());
+        for index in 0..cpus {
+            vcpus.push(Some(Vcpu::new(&self.shared, &self.cpuid, index, &mut exits)?));
+        }
+        self.exits.set(Arc::new(exits)).map_err(|_| anyhow!("started twice"))?;
+        *self.vcpus.lock().unwrap_or_else(PoisonError::into_inner) = vcpus;
+        self.start_vcpu(0)
+    }
+
+    /// Starts vCPU `index`, once.
+    fn start_vcpu(self: &Arc<Self>, index: u32) -> Result<()> {
+        let vcpu =
+            self.vcpus.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index as usize).and_then(Option::take);
+        let vcpu = vcpu.with_context(|| format!("vCPU {index} cannot be started"))?;
+        let start = self.start.get().context("not laid out")?;
+        vcpu.spawn(self.clone(), start)
+    }
+
+    /// What is counted of its exits, once it has started.
+    pub fn exits(&self) -> Arc<Exits> {
+        self.exits.get().cloned().unwrap_or_default()
+    }
+
+    /// Gives the guest kernel an event.
+    pub fn dispatch(&self, event: &Event) {
+        self.shared.events().push_back(*event);
+        self.wake(0);
+    }
+
+    fn wake(&self, index: u32) {
+        let msi = kvm_msi { address_lo: 0xfee0_0000 | index << 12, data: u32::from(VECTOR_KICK), ..Default::default() };
+        if let Err(error) = self.shared.vm.signal_msi(msi) {
+            tracing::error!("cannot interrupt vCPU {index}: {error}");
+        }
+    }
+}
+
+/// Room for the kernel's page tables: enough for RAM of 256 GiB and windows in pages of 2 MiB.
+pub const TABLES_BYTES: u64 = 2 << 20;
+
+/// Bytes that the loader leaves free for this platform behind the mailbox.
+pub fn extra_bytes(cpus: u32) -> u64 {
+    (TABLES_BYTES + u64::from(cpus) * CPU_AREA_BYTES).next_multiple_of(RAM_UNIT)
 }

@@ -33,8 +33,8 @@ mod zygote;
 use super::GuestPhys;
 use area::Area;
 use fast::{Lookers, Row};
-use fpstate::FpFormat;
 use layout::*;
+use qlib::fpstate::FpFormat;
 use space::Space;
 use sys::{Listener, Received};
 use thread::Plan;
@@ -120,7 +120,7 @@ impl ProcessPlatform {
     /// Makes the platform and its zygote. The calling thread must live as long as the process (see [`Zygote::start`]). The
     /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
     pub fn new(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
-        let fp = FpFormat::detect().context("the process platform needs a CPU with XSAVE")?;
+        let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
         // SAFETY: a plain query.
         let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
         if !sys::has_fsgsbase() {

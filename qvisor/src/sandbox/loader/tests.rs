@@ -5,6 +5,10 @@ use rustix::io::Errno;
 use super::super::memory::Layout;
 use super::*;
 
+fn place(m: &GuestMemory) -> Place {
+    Place { base: m.base(), extra_bytes: 0 }
+}
+
 fn memory() -> GuestMemory {
     GuestMemory::new(Layout { base: None, ram_bytes: 4 * RAM_UNIT, window_bytes: 0 }).unwrap()
 }
@@ -13,7 +17,7 @@ fn memory() -> GuestMemory {
 fn the_embedded_image_loads_relocated_and_protected() {
     let m = memory();
     let image = embedded_image();
-    let loaded = load(&m, image).unwrap();
+    let loaded = load(&m, image, place(&m)).unwrap();
     assert!(loaded.entry > IMAGE_START && loaded.entry < loaded.image_end);
     assert!(loaded.free_start.0.is_multiple_of(RAM_UNIT) && loaded.free_start >= loaded.mailbox + MAILBOX_BYTES);
 
@@ -71,14 +75,14 @@ fn a_trace_names_the_functions_of_the_image() {
 #[test]
 fn what_is_no_kernel_is_refused() {
     let m = memory();
-    assert!(matches!(load(&m, &[]), Err(LoaderError::NoImage)));
-    assert!(load(&m, b"#!/bin/sh\n").is_err());
-    assert!(load(&m, &embedded_image()[..1000]).is_err());
+    assert!(matches!(load(&m, &[], place(&m)), Err(LoaderError::NoImage)));
+    assert!(load(&m, b"#!/bin/sh\n", place(&m)).is_err());
+    assert!(load(&m, &embedded_image()[..1000], place(&m)).is_err());
     // This test is a program that wants a dynamic loader.
     let own = std::fs::read("/proc/self/exe").unwrap();
-    assert!(matches!(load(&m, &own), Err(LoaderError::Bad(_))));
+    assert!(matches!(load(&m, &own, place(&m)), Err(LoaderError::Bad(_))));
     let tiny = GuestMemory::new(Layout { base: None, ram_bytes: RAM_UNIT, window_bytes: 0 }).unwrap();
-    assert!(matches!(load(&tiny, embedded_image()), Err(LoaderError::NoRoom(_))));
+    assert!(matches!(load(&tiny, embedded_image(), place(&tiny)), Err(LoaderError::NoRoom(_))));
 }
 
 proptest! {
@@ -90,6 +94,7 @@ proptest! {
         for (at, byte) in changes {
             image[at] = byte;
         }
-        let _ = load(&memory(), &image);
+        let m = memory();
+        let _ = load(&m, &image, place(&m));
     }
 }

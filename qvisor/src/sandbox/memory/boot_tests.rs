@@ -21,7 +21,8 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
     copy::set_crash_hook(ops::crash);
     let host = HostSide::new(memory.clone(), Arc::new(Poller::new().unwrap()), Arc::new(Replies::new()), None);
     ops::set_host(Arc::new(host.unwrap())).unwrap();
-    let loaded = loader::load(&memory, loader::embedded_image()).unwrap();
+    let loaded =
+        loader::load(&memory, loader::embedded_image(), loader::Place { base: memory.base(), extra_bytes: 0 }).unwrap();
     let mut info = BootInfo {
         magic: BOOT_MAGIC,
         version: ABI_VERSION,
@@ -44,6 +45,7 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         fpstate_bytes: 1024,
         seed: [7; 32],
         ops: ops::operations(),
+        kvm: Default::default(),
     };
     let enter = |magic: &u64| {
         info.magic = *magic;

@@ -151,6 +151,11 @@ impl GuestMemory {
         self.ram_bytes
     }
 
+    /// Bytes of address space for file windows, which begin where RAM ends.
+    pub fn window_bytes(&self) -> u64 {
+        self.window_bytes
+    }
+
     /// The memory file behind RAM; offset = guest physical address.
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.memfd.as_fd()

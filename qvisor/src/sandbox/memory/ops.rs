@@ -123,11 +123,21 @@ unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
 }
 
 unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
-    // SAFETY: `word` is a live lock word of the kernel. Every result, also EINTR and EAGAIN, means: look again.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, 0usize) };
+    wait_on(word, expected);
 }
 
 unsafe extern "C" fn lock_wake(word: *const u32) {
+    wake_one(word);
+}
+
+/// Sleeps while the word is `expected`; may return for no reason.
+pub fn wait_on(word: *const u32, expected: u32) {
+    // SAFETY: the host checks the address. Every result, also EINTR and EAGAIN, means: look again.
+    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, 0usize) };
+}
+
+/// Wakes one that sleeps in [`wait_on`].
+pub fn wake_one(word: *const u32) {
     // SAFETY: as above; waking has no effect but on waiters.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
@@ -164,8 +174,19 @@ unsafe extern "C" fn panic_with_frame(message: *const u8, len: u64, frame: u64, 
 fn report(what: &str, message: &str, rip: u64, frame: u64) {
     let base = HOST.get().map_or(0, |h| h.memory.base() + IMAGE_START.0);
     let trace = backtrace::describe(base, &backtrace::walk(base, rip, frame, &read_word_pair));
+    tell(what, message, &trace);
+}
+
+fn tell(what: &str, message: &str, trace: &str) {
     tracing::error!(target: "kernel", "{what}: {message}\n{trace}");
     writeln!(std::io::stderr(), "quark: {what}: {message}\n{trace}").ok();
+}
+
+/// Tells log and standard error what happened in the kernel, and ends the sandbox.
+pub fn end_with_report(what: &str, message: &str, trace: &str, status: i32) -> ! {
+    tell(what, message, trace);
+    // SAFETY: _exit has no precondition. Not exit: other threads still run the guest.
+    unsafe { libc::_exit(status) }
 }
 
 /// Reads the saved frame pointer and return address at `addr`, if there is memory.

@@ -1,0 +1,190 @@
+//! Per-CPU data, and the descriptor tables in it. The base of GS leads to it in kernel mode.
+
+use core::arch::asm;
+use core::cell::{Cell, UnsafeCell};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+use alloc::sync::Arc;
+
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, KvmInfo};
+
+use super::entry::{self, UserContext};
+use super::msr::{self, Features, cr4};
+use super::thread::KvmThread;
+use super::{apic, fpu};
+
+/// Selectors. SYSRET wants user data eight before user code; SYSCALL kernel data eight behind kernel code.
+pub const KERNEL_CODE: u16 = 0x08;
+/// See [`KERNEL_CODE`].
+pub const KERNEL_DATA: u16 = 0x10;
+/// With the requested privilege level 3.
+pub const USER_DATA: u16 = 0x18 | 3;
+/// With the requested privilege level 3.
+pub const USER_CODE: u16 = 0x20 | 3;
+const TASK: u16 = 0x28;
+
+/// Bytes of each stack for what cannot use the one that is in use (double fault, NMI).
+const EMERGENCY_STACK_BYTES: usize = 4096;
+
+#[repr(C, packed(4))]
+struct TaskState {
+    reserved0: u32,
+    /// Stack of an interrupt that comes in user mode: the end of the running thread's [`UserContext`].
+    rsp0: u64,
+    rsp: [u64; 2],
+    reserved1: u64,
+    ist: [u64; 7],
+    reserved2: [u64; 1],
+    reserved3: u16,
+    io_map: u16,
+}
+
+/// What belongs to one vCPU. It lies at the high end of its area.
+#[repr(C, align(4096))]
+pub struct PerCpu {
+    /// Its own address.
+    this: u64,
+    /// Where the kernel's stack was when it went to user mode.
+    pub(super) kernel_rsp: Cell<u64>,
+    /// The context that user mode was entered with.
+    pub(super) context: Cell<*mut UserContext>,
+    /// The user's stack pointer for a moment, at a system call.
+    pub(super) scratch: Cell<u64>,
+    /// Number of this vCPU.
+    pub index: u32,
+    /// 1: CLAC has a meaning.
+    pub(super) smap: Cell<u32>,
+    gdt: [u64; 7],
+    task: UnsafeCell<TaskState>,
+    /// Root of the page table that user mode runs with now (bit 0 set then), or 0. Read by other vCPUs.
+    pub in_user: AtomicU64,
+    /// Cached user translations are to be forgotten before user mode runs on.
+    pub flush: AtomicBool,
+    /// Somebody wants this vCPU to look around before it runs user code on.
+    pub kick: AtomicBool,
+    /// It is about to halt, or has.
+    pub idle: AtomicBool,
+    /// The timer interrupt has come and was not looked at.
+    pub timer_fired: AtomicBool,
+    /// The thread whose floating-point state and segment bases are in the registers.
+    pub(super) live: UnsafeCell<Option<Arc<KvmThread>>>,
+    /// When the timer of this vCPU will fire: CLOCK_MONOTONIC in nanoseconds, `u64::MAX` when it is off.
+    pub armed_ns: Cell<u64>,
+    /// When the thread that runs must give way to those that wait; `u64::MAX` when none waits.
+    pub slice_ns: Cell<u64>,
+    pub(super) features: Cell<Option<Features>>,
+    emergency: [[u8; EMERGENCY_STACK_BYTES]; 2],
+}
+
+const _: () = assert!(offset_of!(PerCpu, this) == 0);
+const _: () = assert!(size_of::<PerCpu>() <= CPU_DATA_BYTES as usize);
+
+/// Offsets for the entry code.
+pub(super) mod offset {
+    use super::{PerCpu, offset_of};
+    pub const KERNEL_RSP: usize = offset_of!(PerCpu, kernel_rsp);
+    pub const CONTEXT: usize = offset_of!(PerCpu, context);
+    pub const SCRATCH: usize = offset_of!(PerCpu, scratch);
+    pub const SMAP: usize = offset_of!(PerCpu, smap);
+}
+
+/// Where the data of vCPU `index` lies in kernel memory.
+fn address(info: &KvmInfo, phys_base: u64, index: u32) -> u64 {
+    phys_base + info.cpu_areas.0 + (u64::from(index) + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES
+}
+
+/// The data of any vCPU.
+pub fn of(index: u32) -> &'static PerCpu {
+    let boot = super::super::boot();
+    assert!(index < boot.cpus, "vCPU {index} of {}", boot.cpus);
+    // SAFETY: qvisor has laid the areas of all vCPUs out, zeroed; zeros are a valid PerCpu. What other vCPUs touch are atomics.
+    unsafe { &*(address(&boot.kvm, boot.phys_base, index) as *const PerCpu) }
+}
+
+/// Sets up this vCPU: descriptor tables, control registers, system calls. Interrupts stay off.
+///
+/// # Safety
+/// Once on each vCPU, first of all, with the boot information that qvisor gave it.
+pub unsafe fn init(info: &KvmInfo, phys_base: u64, index: u32) {
+    let at = address(info, phys_base, index) as *mut PerCpu;
+    let features = Features::detect();
+    // SAFETY: the area is this vCPU's own and nobody refers to it yet; qvisor has mapped it, zeroed.
+    unsafe {
+        (*at).this = at as u64;
+        (*at).index = index;
+        (*at).armed_ns = Cell::new(u64::MAX);
+        (*at).slice_ns = Cell::new(u64::MAX);
+        (&raw mut (*at).live).write(UnsafeCell::new(None));
+        (*at).features = Cell::new(Some(features));
+        (*at).smap = Cell::new(u32::from(features.smap));
+        let task = (*at).task.get();
+        let base = task as u64;
+        let limit = size_of::<TaskState>() as u64 - 1;
+        (*at).gdt = [
+            0,
+            0x00af_9b00_0000_ffff,
+            0x00cf_9300_0000_ffff,
+            0x00cf_f300_0000_ffff,
+            0x00af_fb00_0000_ffff,
+            limit & 0xffff | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56,
+            base >> 32,
+        ];
+        let stacks = (&raw mut (*at).emergency) as u64;
+        (*task).ist = [stacks + EMERGENCY_STACK_BYTES as u64, stacks + 2 * EMERGENCY_STACK_BYTES as u64, 0, 0, 0, 0, 0];
+        (*task).io_map = size_of::<TaskState>() as u16;
+        entry::load_tables((&raw const (*at).gdt) as u64, size_of::<[u64; 7]>() as u16 - 1, TASK);
+        msr::write(msr::GS_BASE, at as u64);
+        msr::write(msr::KERNEL_GS_BASE, 0);
+        let mut control = msr::read_cr4() | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::OSXSAVE;
+        for (has, bit) in [
+            (features.umip, cr4::UMIP),
+            (features.fsgsbase, cr4::FSGSBASE),
+            (features.smep, cr4::SMEP),
+            (features.smap, cr4::SMAP),
+        ] {
+            control |= if has { bit } else { 0 };
+        }
+        msr::set_cr4(control);
+        msr::write(msr::STAR, u64::from(USER_DATA - 8) << 48 | u64::from(KERNEL_CODE) << 32);
+        msr::write(msr::LSTAR, entry::syscall_address());
+        msr::write(msr::SFMASK, entry::SYSCALL_CLEARS);
+    }
+    apic::init();
+}
+
+/// The second half, when there is a heap.
+pub fn init_fpu() {
+    fpu::init(this().features().xsaveopt);
+}
+
+/// The data of this vCPU.
+pub fn this() -> &'static PerCpu {
+    let at: *const PerCpu;
+    // SAFETY: in kernel mode GS leads to the per-CPU data, whose first word is its address.
+    unsafe {
+        asm!("mov {}, gs:[0]", out(reg) at, options(nostack, preserves_flags, readonly));
+        &*at
+    }
+}
+
+impl PerCpu {
+    /// What this CPU can do.
+    pub fn features(&self) -> Features {
+        self.features.get().expect("set at the vCPU's start")
+    }
+
+    /// Has interrupts that come in user mode save registers to `context`.
+    pub(super) fn point_to(&self, context: *mut UserContext) {
+        // SAFETY: the CPU reads it only when it comes from user mode, which this vCPU is not in.
+        unsafe { (*self.task.get()).rsp0 = context as u64 + size_of::<UserContext>() as u64 };
+        self.context.set(context);
+    }
+
+    /// The thread whose state is in the registers. Only this vCPU asks.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) fn live(&self) -> &mut Option<Arc<KvmThread>> {
+        // SAFETY: only this vCPU's own code, which is not re-entered, touches it, for the length of one expression.
+        unsafe { &mut *self.live.get() }
+    }
+}

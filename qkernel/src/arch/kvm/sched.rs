@@ -1,0 +1,323 @@
+//! What a vCPU does: attend to events, run a ready thread until its next trap, give the trap to the kernel; with nothing ready, idle.
+//!
+//! Threads that are ready wait in one queue. A vCPU that runs one while others wait looks up after a time slice: then one that
+//! idles is woken, or the threads take turns. That is late enough for two threads that wait for each other to stay on one vCPU.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use linux_raw_sys::general::{CLOCK_MONOTONIC, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
+use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_SYSCALL, Trap};
+
+use super::cpu::{self, PerCpu};
+use super::entry::{self, SYSCALL, UserContext};
+use super::thread::{KvmThread, Place};
+use super::{apic, host, msr, space};
+use crate::arch;
+use crate::arch::entry as kernel;
+use crate::mm::frames;
+use crate::sync::{Mutex, mutex};
+
+/// How long a thread runs while others wait.
+const SLICE_NS: u64 = 1_000_000;
+/// How long an idle vCPU looks around before it halts.
+const SPIN_TICKS: u64 = 50_000;
+
+static QUEUE: Mutex<VecDeque<Arc<KvmThread>>> = mutex(VecDeque::new());
+/// How many wait in it, for those who do not hold the kernel lock.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Events that the kernel has caused for itself.
+static EVENTS: Mutex<VecDeque<Event>> = mutex(VecDeque::new());
+/// When the kernel wants [`EVENT_TIMER`]: CLOCK_MONOTONIC in nanoseconds.
+static DEADLINE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// vCPUs that have been started.
+static ONLINE: AtomicU32 = AtomicU32::new(1);
+
+/// How many vCPUs there are to talk to.
+pub fn online() -> u32 {
+    ONLINE.load(Ordering::Acquire)
+}
+
+/// Has an event of the kernel's own come, after this one.
+pub fn post(event: Event) {
+    EVENTS.lock().push_back(event);
+}
+
+/// A thread may run.
+pub fn ready(thread: Arc<KvmThread>) {
+    thread.place.set(Place::Ready);
+    QUEUE.lock().push_back(thread);
+    WAITING.fetch_add(1, Ordering::Release);
+}
+
+fn next() -> Option<Arc<KvmThread>> {
+    let thread = QUEUE.lock().pop_front()?;
+    WAITING.fetch_sub(1, Ordering::Release);
+    Some(thread)
+}
+
+/// A thread that was ready may not run.
+pub fn unready(thread: &Arc<KvmThread>) {
+    let mut queue = QUEUE.lock();
+    let before = queue.len();
+    queue.retain(|other| !Arc::ptr_eq(other, thread));
+    WAITING.fetch_sub((before - queue.len()) as u32, Ordering::Release);
+}
+
+/// Nothing of a thread that has ended is needed any more.
+pub fn forget(thread: &Arc<KvmThread>) {
+    unready(thread);
+    let live = cpu::this().live();
+    if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, thread)) {
+        *live = None;
+    }
+}
+
+/// Has vCPU `index` look around.
+pub fn kick(index: u32) {
+    let cpu = cpu::of(index);
+    cpu.kick.store(true, Ordering::SeqCst);
+    if index != cpu::this().index && (cpu.in_user.load(Ordering::SeqCst) != 0 || cpu.idle.load(Ordering::SeqCst)) {
+        apic::interrupt(index, VECTOR_KICK);
+    }
+}
+
+/// See [`qlib::platform::PlatformOps::set_timer`].
+pub unsafe extern "C" fn set_timer(deadline_ns: u64) {
+    if deadline_ns == 0 {
+        DEADLINE.store(u64::MAX, Ordering::Relaxed);
+        return post(Event { kind: EVENT_TIMER, ..Event::default() });
+    }
+    DEADLINE.store(deadline_ns, Ordering::Relaxed);
+    arm(cpu::this(), deadline_ns);
+}
+
+/// Has the timer of this vCPU fire no later than `deadline_ns`.
+fn arm(cpu: &PerCpu, deadline_ns: u64) {
+    if deadline_ns >= cpu.armed_ns.get() {
+        return;
+    }
+    let now = arch::now_ns(CLOCK_MONOTONIC);
+    // One that is further away than the hardware counts fires early, and is armed again then.
+    let wait = deadline_ns.saturating_sub(now).clamp(1, u64::from(u32::MAX));
+    cpu.armed_ns.set(now + wait);
+    apic::set_timer(wait);
+}
+
+/// The loop. The kernel lock is free.
+pub fn run() -> ! {
+    let cpu = cpu::this();
+    kernel::lock();
+    loop {
+        attend(cpu);
+        match next() {
+            Some(thread) => run_thread(cpu, &thread),
+            None => idle(cpu),
+        }
+    }
+}
+
+/// Takes all events there are.
+fn attend(cpu: &PerCpu) {
+    loop {
+        if cpu.timer_fired.swap(false, Ordering::Acquire) {
+            cpu.armed_ns.set(u64::MAX);
+            let now = arch::now_ns(CLOCK_MONOTONIC);
+            let deadline = DEADLINE.load(Ordering::Relaxed);
+            if deadline <= now {
+                DEADLINE.store(u64::MAX, Ordering::Relaxed);
+                post(Event { kind: EVENT_TIMER, ..Event::default() });
+            } else if deadline != u64::MAX {
+                arm(cpu, deadline);
+            }
+            if cpu.slice_ns.get() <= now {
+                cpu.slice_ns.set(u64::MAX);
+                if WAITING.load(Ordering::Relaxed) > 0 {
+                    wake_another(cpu);
+                }
+            }
+        }
+        cpu.kick.store(false, Ordering::SeqCst);
+        host::take_events();
+        let Some(event) = EVENTS.lock().pop_front() else { break };
+        kernel::serve(&event);
+    }
+    frames::release_tables();
+}
+
+/// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been started.
+fn wake_another(this: &PerCpu) {
+    let idle = (0..online()).find(|i| *i != this.index && cpu::of(*i).idle.load(Ordering::Acquire));
+    if let Some(index) = idle {
+        kick(index);
+    } else if online() < arch::boot().cpus {
+        host::start(ONLINE.fetch_add(1, Ordering::AcqRel));
+    }
+}
+
+/// Makes `thread`'s state the one in the registers, or nobody's.
+fn make_live(cpu: &PerCpu, thread: Option<&Arc<KvmThread>>) {
+    let live = cpu.live();
+    if live.as_ref().map(Arc::as_ptr) == thread.map(Arc::as_ptr) {
+        return;
+    }
+    if let Some(old) = live.take() {
+        old.save();
+    }
+    if let Some(new) = thread {
+        new.load();
+        *live = Some(new.clone());
+    }
+}
+
+/// Runs user code of `thread` until its next trap, and has the kernel serve that.
+fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
+    thread.place.set(Place::Running(cpu.index));
+    make_live(cpu, Some(thread));
+    space::load(thread.root.get());
+    if WAITING.load(Ordering::Relaxed) > 0 && cpu.slice_ns.get() == u64::MAX {
+        let slice = arch::now_ns(CLOCK_MONOTONIC) + SLICE_NS;
+        cpu.slice_ns.set(slice);
+        arm(cpu, slice);
+    }
+    kernel::unlock();
+    let context = thread.context();
+    let vector = loop {
+        cpu.in_user.store(thread.root.get().0 | 1, Ordering::SeqCst);
+        if cpu.flush.swap(false, Ordering::SeqCst) {
+            // SAFETY: the table in use.
+            unsafe { msr::set_cr3(thread.root.get().0) }
+        }
+        if cpu.kick.load(Ordering::SeqCst) {
+            cpu.in_user.store(0, Ordering::SeqCst);
+            break u64::from(VECTOR_KICK);
+        }
+        // SAFETY: the thread's page table and state were just loaded.
+        unsafe { entry::enter_user(cpu, context, thread.fast.get()) };
+        cpu.in_user.store(0, Ordering::SeqCst);
+        // SAFETY: user mode has been left.
+        let vector = unsafe { (*context).vector };
+        thread.fast.set(vector == SYSCALL);
+        if vector >= u64::from(VECTOR_TIMER) && vector != SYSCALL {
+            entry::note_interrupt(vector);
+        }
+        if vector != u64::from(VECTOR_FLUSH) {
+            break vector;
+        }
+    };
+    // SAFETY: as above. Read before another fault can happen.
+    let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };
+    kernel::lock();
+    // SAFETY: as above.
+    let context = unsafe { &*context };
+    let event = match vector {
+        SYSCALL => {
+            thread.in_syscall.set(true);
+            let args = [context.rdi, context.rsi, context.rdx, context.r10, context.r8, context.r9];
+            Trap { nr: context.rax, args, ip: context.rip, ..thread.trap(TRAP_SYSCALL) }
+        }
+        PAGE_FAULT => Trap { addr: address, code: context.error, regs: thread.regs(), ..thread.trap(TRAP_FAULT) },
+        vector if vector < u64::from(VECTOR_TIMER) => {
+            let (signo, si_code, addr) = signal_of(vector, context);
+            Trap { signo: signo as i32, si_code, addr, regs: thread.regs(), ..thread.trap(TRAP_EXCEPTION) }
+        }
+        _ => return interrupted(thread),
+    };
+    thread.place.set(Place::Stopped);
+    // This trap answers a request to stop, too.
+    thread.stop_asked.set(false);
+    kernel::serve(&Event { kind: EVENT_TRAP, trap: event, ..Event::default() });
+}
+
+/// The thread has done nothing itself: it stops if somebody wants that, or waits for its next turn.
+fn interrupted(thread: &Arc<KvmThread>) {
+    if thread.stop_asked.replace(false) {
+        thread.place.set(Place::Stopped);
+        thread.post_stopped();
+    } else if thread.place.get() != Place::Ended {
+        ready(thread.clone());
+    }
+}
+
+const PAGE_FAULT: u64 = 14;
+/// si_code: the kernel does not say more.
+const SI_KERNEL: i32 = 0x80;
+
+/// The signal of an exception as Linux sends it: number, si_code, address.
+fn signal_of(vector: u64, context: &UserContext) -> (u32, i32, u64) {
+    match vector {
+        // FPE_INTDIV
+        0 => (SIGFPE, 1, context.rip),
+        // TRAP_TRACE
+        1 => (SIGTRAP, 2, context.rip),
+        3 => (SIGTRAP, SI_KERNEL, 0),
+        // ILL_ILLOPN
+        6 => (SIGILL, 2, context.rip),
+        11 | 12 => (SIGBUS, SI_KERNEL, 0),
+        16 => (SIGFPE, fpe_code(x87_exceptions()), context.rip),
+        // BUS_ADRALN
+        17 => (SIGBUS, 1, 0),
+        // qvisor's way to say that the host cannot supply a page. BUS_ADRERR
+        18 => (SIGBUS, 2, 0),
+        19 => (SIGFPE, fpe_code(simd_exceptions()), context.rip),
+        _ => (SIGSEGV, SI_KERNEL, 0),
+    }
+}
+
+/// Unmasked pending exceptions of the x87 unit: the thread's state is still in the registers.
+fn x87_exceptions() -> u16 {
+    let (mut control, mut status) = (0u16, 0u16);
+    // SAFETY: stores two words.
+    unsafe {
+        asm!("fnstcw [{}]", "fnstsw [{}]", in(reg) &mut control, in(reg) &mut status, options(nostack, preserves_flags))
+    };
+    status & !control
+}
+
+/// The same of SSE.
+fn simd_exceptions() -> u16 {
+    let mut mxcsr = 0u32;
+    // SAFETY: stores a word.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &mut mxcsr, options(nostack, preserves_flags)) };
+    (mxcsr & !(mxcsr >> 7)) as u16
+}
+
+/// si_code of SIGFPE.
+fn fpe_code(exceptions: u16) -> i32 {
+    match exceptions {
+        e if e & 1 != 0 => 7,    // FPE_FLTINV
+        e if e & 4 != 0 => 3,    // FPE_FLTDIV
+        e if e & 8 != 0 => 4,    // FPE_FLTOVF
+        e if e & 0x12 != 0 => 5, // FPE_FLTUND: underflow or denormal operand
+        e if e & 0x20 != 0 => 6, // FPE_FLTRES
+        _ => 0,
+    }
+}
+
+/// Nothing is ready: looks around for a moment, then halts until an interrupt.
+fn idle(cpu: &PerCpu) {
+    make_live(cpu, None);
+    space::leave();
+    cpu.idle.store(true, Ordering::SeqCst);
+    kernel::unlock();
+    let begin = msr::tsc();
+    let something = || {
+        cpu.kick.load(Ordering::SeqCst)
+            || cpu.timer_fired.load(Ordering::SeqCst)
+            || WAITING.load(Ordering::SeqCst) > 0
+            || host::has_events()
+    };
+    while !something() {
+        if msr::tsc().wrapping_sub(begin) < SPIN_TICKS {
+            core::hint::spin_loop();
+            continue;
+        }
+        // SAFETY: an interrupt that came since the look ends the halt at once: they are let in only together with it.
+        unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
+    }
+    cpu.idle.store(false, Ordering::SeqCst);
+    kernel::lock();
+}

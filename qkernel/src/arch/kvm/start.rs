@@ -1,0 +1,47 @@
+//! A vCPU's first steps in ring 0.
+
+use qlib::platform::{BootInfo, PLATFORM_KVM, PlatformOps};
+
+use super::{cpu, fpu, host, sched, space, thread};
+use crate::arch::{entry, heap};
+
+/// The operations of ring 0.
+fn operations() -> PlatformOps {
+    PlatformOps {
+        now: host::now,
+        set_timer: sched::set_timer,
+        host_call: host::host_call,
+        space_new: space::space_new,
+        space_drop: space::space_drop,
+        space_touched: space::space_touched,
+        thread_new: thread::thread_new,
+        thread_drop: thread::thread_drop,
+        thread_resume: thread::thread_resume,
+        thread_stop: thread::thread_stop,
+        fpstate_read: thread::fpstate_read,
+        fpstate_write: thread::fpstate_write,
+        copy: host::quark_ring0_copy,
+        release: host::release,
+        lock_wait: host::lock_wait,
+        lock_wake: host::lock_wake,
+        panic: host::panic,
+    }
+}
+
+/// Runs vCPU `index` for the sandbox's life.
+///
+/// # Safety
+/// In ring 0 with the state that [`qlib::kvm`] describes, once on each vCPU.
+pub unsafe fn enter(info: &BootInfo, index: u32) -> ! {
+    assert!(info.platform == PLATFORM_KVM, "entered in ring 0 for another platform");
+    // SAFETY: as the caller promises.
+    unsafe { cpu::init(&info.kvm, info.phys_base, index) };
+    if index == 0 {
+        heap::init(info);
+        cpu::init_fpu();
+        entry::boot(&BootInfo { ops: operations(), fpstate_bytes: fpu::frame_bytes() as u64, ..*info });
+    } else {
+        cpu::init_fpu();
+    }
+    sched::run()
+}

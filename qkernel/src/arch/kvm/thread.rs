@@ -1,0 +1,284 @@
+//! User threads, as the platform's operations see them.
+
+use alloc::sync::Arc;
+use core::cell::{Cell, UnsafeCell};
+
+use qlib::Gpa;
+use qlib::platform::{
+    EVENT_TRAP, Event, ORDER_SET_FS, ORDER_SET_GS, Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS,
+    RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
+};
+
+use super::entry::{UserContext, canonical};
+use super::fpu::FpState;
+use super::{cpu, msr, sched};
+use crate::arch;
+use crate::errno::Errno;
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The kernel has it.
+    Stopped,
+    /// Waits for a vCPU.
+    Ready,
+    /// Runs user code on this vCPU, or is about to, or just has.
+    Running(u32),
+    /// Never runs again.
+    Ended,
+}
+
+/// Registers, and below them room that is used only by an interrupt that comes although interrupts are off (see [`super::entry`]).
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Saved {
+    slack: [u64; 16],
+    context: UserContext,
+}
+
+/// One user thread. Everything here is touched under the kernel lock alone, but for the context, which is the vCPU's while it runs.
+#[derive(Debug)]
+pub struct KvmThread {
+    token: u64,
+    saved: UnsafeCell<Saved>,
+    fp: FpState,
+    fs_base: Cell<u64>,
+    gs_base: Cell<u64>,
+    /// Root of the page table that it runs with.
+    pub root: Cell<Gpa>,
+    /// Where it is.
+    pub place: Cell<Place>,
+    /// A system call of it is not answered yet.
+    pub in_syscall: Cell<bool>,
+    /// Only %rax has changed since its system call, so SYSRET will do.
+    pub fast: Cell<bool>,
+    /// How often it was resumed: see [`Trap::resumes`].
+    pub resumes: Cell<u64>,
+    /// The kernel wants it stopped.
+    pub stop_asked: Cell<bool>,
+}
+
+// SAFETY: see the type: the kernel lock orders all access.
+unsafe impl Send for KvmThread {}
+// SAFETY: as above.
+unsafe impl Sync for KvmThread {}
+
+impl KvmThread {
+    /// Its registers. Not while a vCPU runs it.
+    pub fn context(&self) -> *mut UserContext {
+        // SAFETY: a field of an object that lives.
+        unsafe { &raw mut (*self.saved.get()).context }
+    }
+
+    /// A trap of it, with what every trap has.
+    pub fn trap(&self, kind: u32) -> Trap {
+        Trap { kind, token: self.token, resumes: self.resumes.get(), ..Trap::default() }
+    }
+
+    /// Its registers in the kernel's form.
+    pub fn regs(&self) -> qlib::platform::UserRegs {
+        let live = cpu::this().live().as_ref().is_some_and(|live| core::ptr::eq(&**live, self));
+        if live {
+            self.save_bases();
+        }
+        // SAFETY: it is not running, and the kernel lock is held.
+        unsafe { (*self.context()).regs(self.fs_base.get(), self.gs_base.get()) }
+    }
+
+    fn save_bases(&self) {
+        // SAFETY: the registers exist. In kernel mode the user's GS base is in the second one.
+        unsafe {
+            self.fs_base.set(msr::read(msr::FS_BASE));
+            self.gs_base.set(msr::read(msr::KERNEL_GS_BASE));
+        }
+    }
+
+    /// Takes its state out of the registers.
+    pub fn save(&self) {
+        self.save_bases();
+        self.fp.save();
+    }
+
+    /// Puts its state into the registers.
+    pub fn load(&self) {
+        self.load_bases();
+        self.fp.restore();
+    }
+
+    fn load_bases(&self) {
+        // SAFETY: the registers take every canonical address.
+        unsafe {
+            msr::write(msr::FS_BASE, canonical(self.fs_base.get()));
+            msr::write(msr::KERNEL_GS_BASE, canonical(self.gs_base.get()));
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        cpu::this().live().as_ref().is_some_and(|live| core::ptr::eq(&**live, self))
+    }
+
+    fn set_bases(&self, fs: Option<u64>, gs: Option<u64>) {
+        if self.is_live() {
+            self.save_bases();
+        }
+        if let Some(fs) = fs {
+            self.fs_base.set(fs);
+        }
+        if let Some(gs) = gs {
+            self.gs_base.set(gs);
+        }
+        if self.is_live() {
+            self.load_bases();
+        }
+    }
+
+    /// Has a [`TRAP_STOPPED`] come.
+    pub fn post_stopped(&self) {
+        let trap = Trap { in_syscall: u32::from(self.in_syscall.get()), regs: self.regs(), ..self.trap(TRAP_STOPPED) };
+        sched::post(Event { kind: EVENT_TRAP, trap, ..Event::default() });
+    }
+}
+
+/// A thread's number: its place in guest physical memory, for numbers that look negative are errors.
+fn handle_of(thread: *const KvmThread) -> u64 {
+    thread as u64 - arch::boot().phys_base
+}
+
+fn pointer_of(handle: u64) -> *const KvmThread {
+    (handle + arch::boot().phys_base) as *const KvmThread
+}
+
+/// # Safety
+/// `handle` is one that [`thread_new`] gave and [`thread_drop`] has not taken.
+unsafe fn of(handle: u64) -> Arc<KvmThread> {
+    let pointer = pointer_of(handle);
+    // SAFETY: as the caller promises: the handle holds a count.
+    unsafe {
+        Arc::increment_strong_count(pointer);
+        Arc::from_raw(pointer)
+    }
+}
+
+/// See [`qlib::platform::PlatformOps::thread_new`].
+pub unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u64) -> i64 {
+    let Some(fp) = FpState::new() else { return -i64::from(Errno::ENOMEM.0) };
+    let thread = Arc::new(KvmThread {
+        token,
+        saved: UnsafeCell::default(),
+        fp,
+        fs_base: Cell::new(0),
+        gs_base: Cell::new(0),
+        root: Cell::new(Gpa(0)),
+        place: Cell::new(Place::Stopped),
+        in_syscall: Cell::new(false),
+        fast: Cell::new(false),
+        resumes: Cell::new(0),
+        stop_asked: Cell::new(false),
+    });
+    handle_of(Arc::into_raw(thread)) as i64
+}
+
+/// See [`qlib::platform::PlatformOps::thread_drop`].
+pub unsafe extern "C" fn thread_drop(handle: u64) {
+    // SAFETY: the kernel gives the handle up.
+    let thread = unsafe { Arc::from_raw(pointer_of(handle)) };
+    thread.place.set(Place::Ended);
+    sched::forget(&thread);
+}
+
+/// See [`qlib::platform::PlatformOps::thread_resume`].
+pub unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume) {
+    // SAFETY: a live handle; a valid Resume, whose orders pointer and count describe an array.
+    let (thread, resume, orders): (Arc<KvmThread>, &Resume, &[Order]) = unsafe {
+        let resume = &*resume;
+        let orders = match resume.order_count {
+            0 => &[][..],
+            count => core::slice::from_raw_parts(resume.orders, count as usize),
+        };
+        (of(handle), resume, orders)
+    };
+    debug_assert_eq!(thread.place.get(), Place::Stopped);
+    thread.resumes.set(thread.resumes.get() + 1);
+    thread.root.set(resume.root);
+    for order in orders {
+        match order.op {
+            ORDER_SET_FS => thread.set_bases(Some(order.va.0), None),
+            ORDER_SET_GS => thread.set_bases(None, Some(order.va.0)),
+            // What changes mappings has been carried out when it came up.
+            _ => {}
+        }
+    }
+    match resume.kind {
+        RESUME_RETURN => {
+            // SAFETY: it is stopped, and the kernel lock is held.
+            unsafe { (*thread.context()).rax = resume.value as u64 };
+            thread.in_syscall.set(false);
+            sched::ready(thread);
+        }
+        RESUME_REGS => {
+            // SAFETY: as above.
+            unsafe { (*thread.context()).set(&resume.regs) };
+            thread.set_bases(Some(resume.regs.fs_base), Some(resume.regs.gs_base));
+            thread.fast.set(false);
+            thread.in_syscall.set(false);
+            sched::ready(thread);
+        }
+        RESUME_GO => sched::ready(thread),
+        RESUME_HOLD => {
+            let trap = Trap { regs: thread.regs(), ..thread.trap(TRAP_SYNCED) };
+            sched::post(Event { kind: EVENT_TRAP, trap, ..Event::default() });
+        }
+        RESUME_EXIT => {
+            thread.place.set(Place::Ended);
+            sched::forget(&thread);
+        }
+        _ => panic!("resume of kind {}", resume.kind),
+    }
+}
+
+/// See [`qlib::platform::PlatformOps::thread_stop`].
+pub unsafe extern "C" fn thread_stop(handle: u64) {
+    // SAFETY: a live handle.
+    let thread = unsafe { of(handle) };
+    match thread.place.get() {
+        Place::Running(cpu) => {
+            thread.stop_asked.set(true);
+            sched::kick(cpu);
+        }
+        Place::Ready => {
+            sched::unready(&thread);
+            thread.place.set(Place::Stopped);
+            thread.post_stopped();
+        }
+        Place::Stopped if thread.in_syscall.get() => thread.post_stopped(),
+        Place::Stopped | Place::Ended => {}
+    }
+}
+
+/// See [`qlib::platform::PlatformOps::fpstate_read`].
+pub unsafe extern "C" fn fpstate_read(handle: u64, buf: *mut u8, capacity: u64) -> i64 {
+    // SAFETY: a live handle; the buffer has room for `capacity` bytes.
+    let (thread, out) = unsafe { (of(handle), core::slice::from_raw_parts_mut(buf, capacity as usize)) };
+    if thread.is_live() {
+        thread.fp.save();
+    }
+    thread.fp.read(out).map_or_else(|e| -i64::from(e.0), |n| n as i64)
+}
+
+/// See [`qlib::platform::PlatformOps::fpstate_write`].
+pub unsafe extern "C" fn fpstate_write(handle: u64, buf: *const u8, len: u64) -> i64 {
+    // SAFETY: a live handle.
+    let thread = unsafe { of(handle) };
+    let result = match len {
+        0 => {
+            thread.fp.reset();
+            Ok(())
+        }
+        // SAFETY: the buffer holds `len` bytes.
+        _ => thread.fp.set(unsafe { core::slice::from_raw_parts(buf, len as usize) }),
+    };
+    if thread.is_live() {
+        thread.fp.restore();
+    }
+    result.map_or_else(|e| -i64::from(e.0), |()| 0)
+}
