@@ -8,7 +8,7 @@ use qlib::kvm::{PORT_CALL, PORT_FAULT, PORT_LOCK_WAIT, PORT_LOCK_WAKE, PORT_PANI
 use qlib::platform::Event;
 
 use super::entry::UserContext;
-use super::sched;
+use super::{clock, sched};
 
 /// Rings a doorbell with two words.
 fn ring(port: u16, first: u64, second: u64) {
@@ -33,9 +33,7 @@ pub unsafe extern "C" fn lock_wake(word: *const u32) {
 
 /// See [`qlib::platform::PlatformOps::now`].
 pub unsafe extern "C" fn now(clockid: u32) -> u64 {
-    let mut call = HostCall { op: 0x1_0000, args: [u64::from(clockid), 0, 0, 0, 0, 0], ..HostCall::default() };
-    ring(PORT_CALL, &raw mut call as u64, 0);
-    call.args[0]
+    clock::now_ns(clockid)
 }
 
 /// See [`qlib::platform::PlatformOps::release`].
