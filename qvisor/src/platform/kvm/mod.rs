@@ -126,7 +126,13 @@ impl KvmPlatform {
         }
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
         let shared = Arc::new(Shared { vm, host, shape, events: Mutex::default() });
-        Ok(Arc::new(KvmPlatform { shared, cpuid, vcpus: Mutex::default(), start: OnceLock::new(), exits: OnceLock::new() }))
+        Ok(Arc::new(KvmPlatform {
+            shared,
+            cpuid,
+            vcpus: Mutex::default(),
+            start: OnceLock::new(),
+            exits: OnceLock::new(),
+        }))
     }
 
     /// Lays out what ring 0 needs behind the loaded image, starts the first vCPU.
