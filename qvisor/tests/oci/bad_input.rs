@@ -221,19 +221,17 @@ fn bad_arguments_are_refused() {
 }
 
 #[test]
-fn a_platform_that_is_not_there_is_refused() {
+fn a_platform_that_does_not_exist_is_refused() {
     let Some(p) = place() else { return };
-    for (platform, says) in [("frob", "invalid value 'frob'"), ("kvm", "not in this build")] {
-        // Not with the platform under test.
-        let mut command = std::process::Command::new(crate::shared::quark_binary());
-        command.arg("--root").arg(&p.root).args(["--platform", platform, "create", "x"]).current_dir(&p.bundle);
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1, "not one line: {stderr}");
-        assert!(stderr.contains(says), "{stderr:?} does not say {says:?}");
-        assert_eq!(p.leftovers("x"), [""; 0]);
-    }
+    // Not with the platform under test. Of kvm where it does not work see platform.rs.
+    let mut command = std::process::Command::new(crate::shared::quark_binary());
+    command.arg("--root").arg(&p.root).args(["--platform", "frob", "create", "x"]).current_dir(&p.bundle);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "not one line: {stderr}");
+    assert!(stderr.contains("invalid value 'frob'"), "{stderr:?}");
+    assert_eq!(p.leftovers("x"), [""; 0]);
 }
 
 #[test]
