@@ -205,7 +205,7 @@ fn stirred(rounds: u32, requests: [Request; 2]) {
     let c = restless(&[]);
     let mut open = c.connect().expect("connect");
     let mut control = c.control();
-    for round in 0..rounds {
+    for round in 0..support::repeats(rounds) {
         assert_eq!(open.ask("stir"), "ok");
         for request in &requests {
             control.order(request).unwrap_or_else(|e| panic!("round {round}, {request:?}: {e:#}"));
@@ -347,7 +347,8 @@ fn patience() -> Duration {
 
 /// `rounds` times a client comes in the moment of a STOP, a little earlier or later each time, and `answered` must be true of it. Between
 /// them nobody comes, and it must go to sleep.
-fn clients_that_come_with_the_stop(c: &Container, rounds: u64, answered: impl Fn(Connection) -> bool + Sync) {
+fn clients_that_come_with_the_stop(c: &Container, rounds: u32, answered: impl Fn(Connection) -> bool + Sync) {
+    let rounds = support::repeats(rounds);
     let mut control = c.control();
     let (mut slept, mut refused) = (0, 0);
     for round in 0..rounds {
@@ -356,7 +357,7 @@ fn clients_that_come_with_the_stop(c: &Container, rounds: u64, answered: impl Fn
             let client = scope.spawn(|| {
                 barrier.wait();
                 // From 2 ms before to 2 ms after.
-                thread::sleep(Duration::from_micros(round * 37 % 4000));
+                thread::sleep(Duration::from_micros(u64::from(round) * 4000 / u64::from(rounds)));
                 let mut open = c.connect().expect("connect");
                 open.set_patience(patience());
                 answered(open)

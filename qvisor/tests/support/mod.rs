@@ -1,7 +1,7 @@
 //! What the integration tests share: where things are, and commands that always end.
 //!
 //! Environment: `QUARK_BIN` and `QUARK_PLATFORM` say what is tested. `QUARK_TEST_SLOWNESS` is how many times slower than usual the
-//! machine is, a whole number (1): limits of time are as many times longer.
+//! machine is, a whole number (1): limits of time are as many times longer, and what is repeated often is repeated less.
 #![allow(dead_code)]
 
 pub mod container;
@@ -39,17 +39,26 @@ pub fn quark() -> Command {
     command
 }
 
-/// A limit of time that is enough on a machine of the usual speed, for this one.
+/// How many times slower than usual this machine is.
 ///
 /// # Panics
 /// When `QUARK_TEST_SLOWNESS` is not a number from 1 up.
-pub fn slowed(limit: Duration) -> Duration {
+fn slowness() -> u32 {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
-    let slowness = SLOWNESS.get_or_init(|| match std::env::var("QUARK_TEST_SLOWNESS") {
+    *SLOWNESS.get_or_init(|| match std::env::var("QUARK_TEST_SLOWNESS") {
         Err(_) => 1,
         Ok(text) => text.parse().ok().filter(|n| *n >= 1).unwrap_or_else(|| panic!("QUARK_TEST_SLOWNESS={text}")),
-    });
-    limit * *slowness
+    })
+}
+
+/// A limit of time that is enough on a machine of the usual speed, for this one.
+pub fn slowed(limit: Duration) -> Duration {
+    limit * slowness()
+}
+
+/// How often to repeat what is done `usual` times to meet a rare moment: less often on a slow machine, where it takes as much longer.
+pub fn repeats(usual: u32) -> u32 {
+    (usual / slowness()).max(usual.min(12))
 }
 
 /// How long any one command or answer may take: reached by hangs only.
