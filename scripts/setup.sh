@@ -27,6 +27,7 @@ if [ "${1:-}" = kvm-vm ]; then
         busybox:busybox-static
         cpio:cpio
         modprobe:kmod
+        mkfs.ext4:e2fsprogs
         xz:xz-utils
         zstd:zstd
     )
