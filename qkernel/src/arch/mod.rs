@@ -69,6 +69,14 @@ pub fn host_call(call: &mut HostCall) {
     unsafe { (boot().ops.host_call)(call) }
 }
 
+/// Makes a host call without segments, whose result nobody asks for; perhaps a little later, but before any that follows it.
+pub fn host_post(call: &mut HostCall) {
+    match walks_tables() {
+        true => kvm::host::host_post(call),
+        false => host_call(call),
+    }
+}
+
 /// Gives frames back to the host.
 pub fn release(frames: &[Frames]) -> Result {
     // SAFETY: pointer and count describe `frames`.

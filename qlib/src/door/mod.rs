@@ -93,18 +93,29 @@ pub enum Port {
     LockWait = 0x508,
     /// `lock_wake`: parameter: guest physical address of the word.
     LockWake = 0x50c,
-    /// `set_timer`: parameter: the deadline.
-    SetTimer = 0x510,
+    /// Starts a vCPU; parameter: its number.
+    Start = 0x510,
     /// `release`: parameters: guest physical address of the array of [`crate::Frames`], its entries; out: the result in word 0.
     Release = 0x514,
-    /// `panic`: parameters: guest physical address of the message, its length in bytes. Does not return.
+    /// `panic`: %rdi the address of the message, %rsi its length in bytes. Does not return.
     Panic = 0x518,
+    /// An exception in the kernel that nothing mends: %rdi the address of the registers as ring 0 saves them, %rsi the address that was
+    /// touched. Does not return.
+    Fault = 0x51c,
 }
 
 impl Port {
     /// Every port.
-    pub const ALL: &'static [Port] =
-        &[Port::Call, Port::Event, Port::LockWait, Port::LockWake, Port::SetTimer, Port::Release, Port::Panic];
+    pub const ALL: &'static [Port] = &[
+        Port::Call,
+        Port::Event,
+        Port::LockWait,
+        Port::LockWake,
+        Port::Start,
+        Port::Release,
+        Port::Panic,
+        Port::Fault,
+    ];
 
     /// The doorbell at port `number`.
     pub const fn from_u16(number: u16) -> Option<Port> {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use alloc::sync::Arc;
 
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, KvmInfo};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, KvmInfo};
 
 use super::entry::{self, UserContext};
 use super::msr::{self, Features, cr4};
@@ -45,6 +45,8 @@ struct TaskState {
 pub struct PerCpu {
     /// Its own address.
     this: u64,
+    /// It idles. Read by other vCPUs, and by qvisor ([`CPU_IDLE_OFFSET`]).
+    pub idle: AtomicBool,
     /// Where the kernel's stack was when it went to user mode.
     pub(super) kernel_rsp: Cell<u64>,
     /// The context that user mode was entered with.
@@ -63,8 +65,6 @@ pub struct PerCpu {
     pub flush: AtomicBool,
     /// Somebody wants this vCPU to look around before it runs user code on.
     pub kick: AtomicBool,
-    /// It is about to halt, or has.
-    pub idle: AtomicBool,
     /// The timer interrupt has come and was not looked at.
     pub timer_fired: AtomicBool,
     /// The thread whose floating-point state and segment bases are in the registers.
@@ -77,7 +77,7 @@ pub struct PerCpu {
     emergency: [[u8; EMERGENCY_STACK_BYTES]; 2],
 }
 
-const _: () = assert!(offset_of!(PerCpu, this) == 0);
+const _: () = assert!(offset_of!(PerCpu, this) == 0 && offset_of!(PerCpu, idle) == CPU_IDLE_OFFSET as usize);
 const _: () = assert!(size_of::<PerCpu>() <= CPU_DATA_BYTES as usize);
 
 /// Offsets for the entry code.

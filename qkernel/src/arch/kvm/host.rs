@@ -1,34 +1,93 @@
-//! To qvisor: doorbells, host calls, the end of the sandbox. A doorbell is one OUT: qvisor serves it on this vCPU's own thread.
+//! To qvisor and back: host calls and events through the door, other doorbells, the end of the sandbox. A doorbell is one OUT; qvisor
+//! serves it on this vCPU's own thread.
 
 use core::arch::{asm, global_asm};
 
+use qlib::Frames;
+use qlib::door::{Doorbell, Driver, Params, Port};
 use qlib::host::HostCall;
-use qlib::kvm::{PORT_CALL, PORT_FAULT, PORT_LOCK_WAIT, PORT_LOCK_WAKE, PORT_PANIC, PORT_START};
-
 use qlib::platform::Event;
 
 use super::entry::UserContext;
-use super::{clock, sched};
+use super::{clock, cpu, sched};
+use crate::arch;
+use crate::sync::{Mutex, mutex};
 
-/// Rings a doorbell with two words.
-fn ring(port: u16, first: u64, second: u64) {
-    // SAFETY: a port of qvisor's, which reads the registers and checks what they say. It may write memory that the words name.
-    unsafe { asm!("out dx, al", in("dx") port, in("rdi") first, in("rsi") second, options(nostack, preserves_flags)) };
+/// How often an unanswered call is rung for again.
+const MAX_WAITS: u32 = 1_000_000;
+/// Pauses between two of them: more than a microsecond.
+const PAUSES: u32 = 100;
+
+/// The door. It is used under the kernel lock.
+static DOOR: Mutex<Option<Driver<Bell>>> = mutex(None);
+
+/// Rings with two words in registers, which qvisor reads at some doorbells.
+fn ring(port: Port, first: u64, second: u64) {
+    // SAFETY: a port of qvisor's, which checks what the words say. It may read and write memory.
+    unsafe {
+        asm!("out dx, eax", in("dx") port as u16, in("eax") 0, in("rdi") first, in("rsi") second, options(nostack, preserves_flags))
+    };
+}
+
+/// Rings with parameters; the result.
+fn ring_with<const N: usize>(port: Port, parameters: [u64; N]) -> u64 {
+    let params = Params::new(arch::phys(), arch::boot().kvm.door, cpu::this().index);
+    for (index, value) in parameters.into_iter().enumerate() {
+        params.set(index, value);
+    }
+    ring(port, 0, 0);
+    params.get(0)
+}
+
+#[derive(Debug, Default)]
+struct Bell {
+    waits: u32,
+}
+
+impl Doorbell for Bell {
+    fn ring(&mut self, port: Port) {
+        ring(port, 0, 0);
+    }
+
+    fn wait(&mut self) -> bool {
+        (0..PAUSES).for_each(|_| core::hint::spin_loop());
+        self.waits += 1;
+        !self.waits.is_multiple_of(MAX_WAITS)
+    }
+}
+
+fn with_door<T>(f: impl FnOnce(&mut Driver<Bell>) -> T) -> T {
+    let mut door = DOOR.lock();
+    f(door.get_or_insert_with(|| {
+        let driver = Driver::new(arch::phys(), arch::boot().kvm.door, Bell::default());
+        // Events may have come before there was a place for them.
+        ring(Port::Event, 0, 0);
+        driver
+    }))
 }
 
 /// Makes a host call.
 pub unsafe extern "C" fn host_call(call: *mut HostCall) {
-    ring(PORT_CALL, call as u64, 0);
+    // SAFETY: the kernel's own, for the length of this call.
+    let call = unsafe { &mut *call };
+    with_door(|door| door.call(call));
 }
 
-/// Sleeps while the word equals `expected`.
-pub unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
-    ring(PORT_LOCK_WAIT, word as u64, u64::from(expected));
+/// Makes a host call without segments, whose result nobody asks for, together with the next one, or before the vCPU leaves the kernel.
+pub fn host_post(call: &HostCall) {
+    with_door(|door| door.defer(call));
 }
 
-/// Wakes one sleeper.
-pub unsafe extern "C" fn lock_wake(word: *const u32) {
-    ring(PORT_LOCK_WAKE, word as u64, 0);
+/// Makes the host calls that were put off.
+pub fn flush() {
+    with_door(|door| door.flush());
+}
+
+/// Takes the events that have come. An interrupt comes with the next one.
+pub fn take_events() {
+    while let Some(event) = with_door(|door| door.next_event()) {
+        sched::post(Event { kind: event.kind, a: event.a, b: event.b, ..Event::default() });
+    }
 }
 
 /// See [`qlib::platform::PlatformOps::now`].
@@ -37,46 +96,36 @@ pub unsafe extern "C" fn now(clockid: u32) -> u64 {
 }
 
 /// See [`qlib::platform::PlatformOps::release`].
-pub unsafe extern "C" fn release(frames: *const qlib::Frames, count: u64) -> i64 {
-    let mut call = HostCall { op: 0x1_0001, args: [frames as u64, count, 0, 0, 0, 0], ..HostCall::default() };
-    ring(PORT_CALL, &raw mut call as u64, 0);
-    call.ret
+pub unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
+    ring_with(Port::Release, [arch::gpa_of(frames.cast()).0, count]) as i64
 }
 
-/// Takes the events of the host.
-pub fn take_events() {
-    let mut call = HostCall { op: 0x1_0002, ..HostCall::default() };
-    loop {
-        call.args = [0; 6];
-        ring(PORT_CALL, &raw mut call as u64, 0);
-        if call.args[0] == 0 {
-            return;
-        }
-        sched::post(Event { kind: call.args[0] as u32, a: call.args[1], b: call.args[2], ..Event::default() });
-    }
+/// Sleeps while the word equals `expected`.
+pub unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
+    ring_with(Port::LockWait, [arch::gpa_of(word.cast()).0, u64::from(expected)]);
 }
 
-/// Whether there are any.
-pub fn has_events() -> bool {
-    false
+/// Wakes one sleeper.
+pub unsafe extern "C" fn lock_wake(word: *const u32) {
+    ring_with(Port::LockWake, [arch::gpa_of(word.cast()).0]);
 }
 
 /// Starts vCPU `cpu`.
 pub fn start(cpu: u32) {
-    ring(PORT_START, u64::from(cpu), 0);
+    ring_with(Port::Start, [u64::from(cpu)]);
 }
 
 /// The kernel has found a bug in itself.
 pub unsafe extern "C" fn panic(message: *const u8, len: u64) -> ! {
     loop {
-        ring(PORT_PANIC, message as u64, len);
+        ring(Port::Panic, message as u64, len);
     }
 }
 
 /// An exception in kernel mode that nothing mends.
 pub fn report_fault(context: &UserContext, address: u64) -> ! {
     loop {
-        ring(PORT_FAULT, context as *const _ as u64, address);
+        ring(Port::Fault, core::ptr::from_ref(context) as u64, address);
     }
 }
 

@@ -146,6 +146,7 @@ fn attend(cpu: &PerCpu) {
         kernel::serve(&event);
     }
     frames::release_tables();
+    host::flush();
 }
 
 /// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been started.
@@ -305,18 +306,17 @@ fn idle(cpu: &PerCpu) {
     kernel::unlock();
     let begin = msr::tsc();
     let something = || {
-        cpu.kick.load(Ordering::SeqCst)
-            || cpu.timer_fired.load(Ordering::SeqCst)
-            || WAITING.load(Ordering::SeqCst) > 0
-            || host::has_events()
+        cpu.kick.load(Ordering::SeqCst) || cpu.timer_fired.load(Ordering::SeqCst) || WAITING.load(Ordering::SeqCst) > 0
     };
     while !something() {
-        if msr::tsc().wrapping_sub(begin) < SPIN_TICKS {
-            core::hint::spin_loop();
-            continue;
+        // SAFETY: handlers of interrupts in kernel mode only take a note. One that came since the look ends the halt at once: they are let in
+        // only together with it.
+        unsafe {
+            match msr::tsc().wrapping_sub(begin) < SPIN_TICKS {
+                true => asm!("sti", "pause", "cli", options(nostack)),
+                false => asm!("sti", "hlt", "cli", options(nostack)),
+            }
         }
-        // SAFETY: an interrupt that came since the look ends the halt at once: they are let in only together with it.
-        unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
     }
     cpu.idle.store(false, Ordering::SeqCst);
     kernel::lock();

@@ -11,21 +11,23 @@ pub mod stats;
 pub mod tables;
 pub mod vcpu;
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
     CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_MAX_CPUID_ENTRIES, kvm_enable_cap, kvm_msi, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
-use qlib::Gpa;
-use qlib::kvm::{CPU_AREA_BYTES, KvmInfo, MAX_CPUS, VECTOR_KICK};
+use qlib::door::{DOOR_BYTES, DoorLayout};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, KvmInfo, MAX_CPUS, VECTOR_KICK};
 use qlib::platform::{BootInfo, Event};
+use qlib::{Frames, Gpa};
+use rustix::io::Errno;
 
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::LoadedKernel;
-use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT};
+use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT, ops};
+use door::{Door, DoorError};
 use stats::Exits;
 use vcpu::Vcpu;
 
@@ -36,14 +38,16 @@ const BASE_LOW: u64 = 0xffff_8000_0000_0000;
 const BASE_STEP: u64 = 1 << 30;
 const BASE_STEPS: u64 = 1 << 16;
 
+/// The longest list of ranges to be given back, in bytes.
+const MAX_RELEASE_BYTES: u64 = 16 << 20;
+
 /// A capability, and what it is for.
-const NEEDED: [(Cap, &str); 6] = [
+const NEEDED: [(Cap, &str); 5] = [
     (Cap::UserMemory, "guest memory"),
     (Cap::SplitIrqchip, "interrupt controllers of the vCPUs without those of a board"),
     (Cap::SignalMsi, "waking vCPUs"),
     (Cap::ImmediateExit, "taking vCPUs out of the guest"),
     (Cap::VcpuEvents, "telling the guest of pages that the host cannot supply"),
-    (Cap::SyncRegs, "reading a doorbell's words"),
 ];
 
 /// What is fixed before the kernel is loaded.
@@ -79,16 +83,60 @@ pub struct Shared {
     vm: VmFd,
     host: Arc<HostSide>,
     shape: Shape,
-    events: Mutex<VecDeque<Event>>,
+    laid_out: OnceLock<LaidOut>,
+}
+
+/// What there is once the kernel has been loaded.
+struct LaidOut {
+    door: Door,
+    cpu_areas: Gpa,
 }
 
 impl Shared {
-    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    fn laid_out(&self) -> &LaidOut {
+        self.laid_out.get().expect("vCPUs run, and events come, only afterwards")
+    }
+
+    fn door(&self) -> &Door {
+        &self.laid_out().door
+    }
+
+    /// Interrupts a vCPU, if `wanted`, for an event: one that idles, or the first.
+    fn interrupt_for_event(&self, wanted: Result<bool, DoorError>) {
+        match wanted {
+            Ok(true) => self.wake((0..self.shape.cpus).find(|cpu| self.idles(*cpu)).unwrap_or(0)),
+            Ok(false) => {}
+            Err(error) => ops::end_with_report("virtual machine error", &error.to_string(), "", ops::PANIC_STATUS),
+        }
+    }
+
+    /// Whether vCPU `cpu` says that it idles.
+    fn idles(&self, cpu: u32) -> bool {
+        let data = self.laid_out().cpu_areas + u64::from(cpu + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES;
+        let mut byte = [0];
+        self.memory().read(data + CPU_IDLE_OFFSET, &mut byte).is_ok() && byte != [0]
+    }
+
+    fn wake(&self, index: u32) {
+        let msi = kvm_msi { address_lo: 0xfee0_0000 | index << 12, data: u32::from(VECTOR_KICK), ..Default::default() };
+        if let Err(error) = self.vm.signal_msi(msi) {
+            tracing::error!("cannot interrupt vCPU {index}: {error}");
+        }
     }
 
     fn memory(&self) -> &GuestMemory {
         &self.host.memory
+    }
+
+    /// Gives back the ranges that the array at `list` names.
+    fn release(&self, list: Gpa, count: u64) -> Result<(), Errno> {
+        const SIZE: usize = size_of::<Frames>();
+        let bytes = count.checked_mul(SIZE as u64).filter(|bytes| *bytes <= MAX_RELEASE_BYTES).ok_or(Errno::INVAL)?;
+        let mut raw = vec![0u8; bytes as usize];
+        self.memory().ram_slice(list, bytes).ok_or(Errno::FAULT)?.read(&mut raw)?;
+        let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
+        let frames = raw.chunks_exact(SIZE).map(|f| Frames { start: Gpa(word(&f[..8])), count: word(&f[8..]) });
+        self.memory().release(frames)
     }
 
     /// The guest physical address of `len` bytes of RAM at a kernel address.
@@ -125,7 +173,7 @@ impl KvmPlatform {
             unsafe { vm.set_user_memory_region(region) }.context("give the virtual machine its memory")?;
         }
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
-        let shared = Arc::new(Shared { vm, host, shape, events: Mutex::default() });
+        let shared = Arc::new(Shared { vm, host, shape, laid_out: OnceLock::new() });
         Ok(Arc::new(KvmPlatform {
             shared,
             cpuid,
@@ -140,11 +188,13 @@ impl KvmPlatform {
         let Shape { base, cpus } = self.shared.shape;
         let memory = self.shared.memory();
         let tables_at = loaded.extra;
-        let areas = tables_at + TABLES_BYTES;
+        let door = DoorLayout { start: tables_at + TABLES_BYTES };
+        let areas = door.start + DOOR_BYTES;
         let mut small = loaded.protections.clone();
         small.push((loaded.boot_info, qlib::PAGE_SIZE, Protection::Read));
         small.push((loaded.mailbox, crate::sandbox::loader::MAILBOX_BYTES, Protection::Read));
         small.push((tables_at, TABLES_BYTES, Protection::Read));
+        small.push((door.start, DOOR_BYTES, Protection::ReadWrite));
         small.extend(tables::cpu_areas(areas, cpus));
         let plan = tables::Plan {
             base,
@@ -159,7 +209,8 @@ impl KvmPlatform {
             bail!("the kernel's page tables do not fit: {} pages", built.len());
         }
         tables::write(memory, tables_at, &built).context("write the kernel's page tables")?;
-        let info = BootInfo { phys_base: base, kvm: KvmInfo { kernel_root: tables_at, cpu_areas: areas }, ..info };
+        let info =
+            BootInfo { phys_base: base, kvm: KvmInfo { kernel_root: tables_at, door, cpu_areas: areas }, ..info };
         // SAFETY: BootInfo is plain data without padding that matters; it is only read.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), size_of::<BootInfo>()) };
         memory.write(loaded.boot_info, bytes).context("write the boot information")?;
@@ -169,6 +220,8 @@ impl KvmPlatform {
             root: tables_at,
             areas: base + areas.0,
         };
+        let laid_out = LaidOut { door: Door::new(self.shared.host.memory.clone(), door)?, cpu_areas: areas };
+        self.shared.laid_out.set(laid_out).map_err(|_| anyhow!("started twice"))?;
         self.start.set(start).map_err(|_| anyhow!("started twice"))?;
         let (mut vcpus, mut exits) = (Vec::new(), Exits::new());
         for index in 0..cpus {
@@ -195,15 +248,7 @@ impl KvmPlatform {
 
     /// Gives the guest kernel an event.
     pub fn dispatch(&self, event: &Event) {
-        self.shared.events().push_back(*event);
-        self.wake(0);
-    }
-
-    fn wake(&self, index: u32) {
-        let msi = kvm_msi { address_lo: 0xfee0_0000 | index << 12, data: u32::from(VECTOR_KICK), ..Default::default() };
-        if let Err(error) = self.shared.vm.signal_msi(msi) {
-            tracing::error!("cannot interrupt vCPU {index}: {error}");
-        }
+        self.shared.interrupt_for_event(self.shared.door().post(event));
     }
 }
 
@@ -212,5 +257,5 @@ pub const TABLES_BYTES: u64 = 2 << 20;
 
 /// Bytes that the loader leaves free for this platform behind the mailbox.
 pub fn extra_bytes(cpus: u32) -> u64 {
-    (TABLES_BYTES + u64::from(cpus) * CPU_AREA_BYTES).next_multiple_of(RAM_UNIT)
+    (TABLES_BYTES + DOOR_BYTES + u64::from(cpus) * CPU_AREA_BYTES).next_multiple_of(RAM_UNIT)
 }

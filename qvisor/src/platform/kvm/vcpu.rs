@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvm_bindings::{CpuId, kvm_regs, kvm_segment};
-use kvm_ioctls::{SyncReg, VcpuExit, VcpuFd};
-use qlib::host::HostCall;
-use qlib::kvm::{
-    CPU_AREA_BYTES, CPU_DATA_BYTES, PORT_CALL, PORT_FAULT, PORT_LOCK_WAIT, PORT_LOCK_WAKE, PORT_PANIC, PORT_START,
-};
-use qlib::{Frames, Gpa};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use qlib::Gpa;
+use qlib::door::Port;
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES};
 
+use super::door::DoorError;
 use super::stats::{ExitCause, ExitStats, Exits};
 use super::{KvmPlatform, Shared};
 use crate::sandbox::memory::ops::PANIC_STATUS;
@@ -36,6 +35,8 @@ pub struct Vcpu {
     stats: Arc<ExitStats>,
 }
 
+/// No message of a panic is longer, in bytes.
+const MAX_MESSAGE: u64 = 4096;
 /// Stack of a vCPU's host thread, in bytes: host calls need little.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
@@ -132,24 +133,14 @@ struct Runner {
     platform: Arc<KvmPlatform>,
 }
 
-/// A doorbell, with its words.
-struct Ring {
-    port: u16,
-    first: u64,
-    second: u64,
-}
-
 impl Runner {
     fn run(mut self) {
-        self.fd.set_sync_valid_reg(SyncReg::Register);
         loop {
             let port = match self.fd.run() {
-                Ok(VcpuExit::IoOut(port, _)) => {
-                    let waits = matches!(port, PORT_LOCK_WAIT | PORT_LOCK_WAKE);
-                    self.stats.count(if waits { ExitCause::LockWait } else { ExitCause::Doorbell });
-                    port
-                }
+                Ok(VcpuExit::IoOut(port, _)) => port,
                 Ok(exit) => {
+                    let ends = matches!(exit, VcpuExit::Shutdown);
+                    self.stats.count(if ends { ExitCause::Shutdown } else { ExitCause::Other });
                     let what = format!("{exit:?}");
                     self.fail(&what)
                 }
@@ -164,8 +155,15 @@ impl Runner {
                 }
                 Err(error) => self.fail(&format!("KVM_RUN: {error}")),
             };
-            let regs = self.fd.sync_regs().regs;
-            self.serve(&Ring { port, first: regs.rdi, second: regs.rsi });
+            let Some(port) = Port::from_u16(port) else {
+                self.stats.count(ExitCause::Io);
+                self.fail(&format!("a doorbell at port {port:#x}, where none is"))
+            };
+            let waits = matches!(port, Port::LockWait | Port::LockWake);
+            self.stats.count(if waits { ExitCause::LockWait } else { ExitCause::Doorbell });
+            if let Err(error) = self.serve(port) {
+                self.fail(&error.to_string());
+            }
         }
     }
 
@@ -173,113 +171,72 @@ impl Runner {
         &self.platform.shared
     }
 
-    fn serve(&mut self, ring: &Ring) {
-        match ring.port {
-            PORT_CALL => self.call(ring.first),
-            PORT_LOCK_WAIT | PORT_LOCK_WAKE => self.lock(ring),
-            PORT_START => {
-                if let Err(error) = self.platform.start_vcpu(ring.first as u32) {
+    fn serve(&self, port: Port) -> Result<(), DoorError> {
+        let shared = self.shared();
+        let door = shared.door();
+        match port {
+            Port::Call => {
+                door.serve(&|call| shared.host.call(call))?;
+            }
+            Port::Event => shared.interrupt_for_event(door.flush_events()),
+            Port::LockWait | Port::LockWake => {
+                let [word, expected, ..] = door.params(self.index)?;
+                if !word.is_multiple_of(4) || shared.memory().ram_slice(Gpa(word), 4).is_none() {
+                    self.fail("a lock that is no word of RAM");
+                }
+                let word = (shared.memory().base() + word) as *const u32;
+                match port {
+                    Port::LockWait => ops::wait_on(word, expected as u32),
+                    _ => ops::wake_one(word),
+                }
+            }
+            Port::Start => {
+                let [index, ..] = door.params(self.index)?;
+                if let Err(error) = self.platform.start_vcpu(u32::try_from(index).unwrap_or(u32::MAX)) {
                     self.fail(&format!("{error:#}"));
                 }
             }
-            PORT_PANIC => {
-                let len = ring.second.min(4096);
-                let mut text = vec![0; len as usize];
-                if let Some(gpa) = self.shared().gpa_of(ring.first, len) {
-                    self.shared().memory().read(gpa, &mut text).ok();
-                }
-                let regs = self.fd.sync_regs().regs;
-                self.report("kernel panic", &String::from_utf8_lossy(&text), regs.rip, regs.rbp)
+            Port::Release => {
+                let [list, count, ..] = door.params(self.index)?;
+                let result = match shared.release(Gpa(list), count) {
+                    Ok(()) => 0,
+                    Err(errno) => -i64::from(errno.raw_os_error()),
+                };
+                door.set_result(self.index, result as u64)?;
             }
-            PORT_FAULT => {
-                let mut words = [0u8; 22 * 8];
-                if let Some(gpa) = self.shared().gpa_of(ring.first, words.len() as u64) {
-                    self.shared().memory().read(gpa, &mut words).ok();
-                }
-                let word = |i: usize| u64::from_le_bytes(words[i * 8..i * 8 + 8].try_into().unwrap_or_default());
-                let what = format!(
-                    "exception {} (error code {:#x}) at {:#x}, address {:#x}; rsp {:#x} rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} r8 {:#x} r9 {:#x}",
-                    word(15),
-                    word(16),
-                    word(17),
-                    ring.second,
-                    word(20),
-                    word(10),
-                    word(5),
-                    word(11),
-                    word(12),
-                    word(13),
-                    word(14),
-                    word(9),
-                    word(8)
-                );
-                let mut outer = [0u8; 22 * 8];
-                if let Some(gpa) = self.shared().gpa_of(word(14), 22 * 8) {
-                    self.shared().memory().read(gpa, &mut outer).ok();
-                }
-                let o: Vec<String> =
-                    outer.chunks(8).map(|b| format!("{:x}", u64::from_le_bytes(b.try_into().unwrap()))).collect();
-                let sregs = self.fd.get_sregs().unwrap();
-                let what = format!("{what} outer {o:?} gs {:x} cpu {}", sregs.gs.base, self.index);
-                self.report("kernel fault", &what, word(17), word(4))
-            }
-            other => self.fail(&format!("a doorbell at port {other:#x}, where none is")),
+            Port::Panic => self.report_panic(),
+            Port::Fault => self.report_exception(),
         }
+        Ok(())
     }
 
-    fn call(&mut self, address: u64) {
-        let shared = self.shared();
-        let size = size_of::<HostCall>();
-        let Some(gpa) = shared.gpa_of(address, size as u64) else { return };
-        let mut call = HostCall::default();
-        // SAFETY: plain data of integers.
-        let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut call).cast::<u8>(), size) };
-        shared.memory().read(gpa, bytes).ok();
-        match call.op {
-            0x1_0000 => {
-                use rustix::time::{ClockId, clock_gettime};
-                let id = match call.args[0] as i32 {
-                    libc::CLOCK_REALTIME => ClockId::Realtime,
-                    libc::CLOCK_BOOTTIME => ClockId::Boottime,
-                    _ => ClockId::Monotonic,
-                };
-                let t = clock_gettime(id);
-                call.args[0] = (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64);
-            }
-            0x1_0001 => {
-                let count = call.args[1].min(1 << 20);
-                let mut raw = vec![0u8; count as usize * size_of::<Frames>()];
-                let gpa = shared.gpa_of(call.args[0], raw.len() as u64);
-                let read = gpa.map(|gpa| shared.memory().read(gpa, &mut raw));
-                let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
-                let frames = raw.chunks_exact(16).map(|f| Frames { start: Gpa(word(&f[..8])), count: word(&f[8..]) });
-                call.ret = match (read, shared.memory().release(frames)) {
-                    (Some(Ok(())), Ok(())) => 0,
-                    _ => -22,
-                };
-            }
-            0x1_0002 => {
-                let event = shared.events().pop_front().unwrap_or_default();
-                (call.args[0], call.args[1], call.args[2]) = (u64::from(event.kind), event.a, event.b);
-            }
-            _ => shared.host.call(&mut call),
+    /// The kernel has found a bug in itself.
+    fn report_panic(&self) -> ! {
+        let regs = self.fd.get_regs().unwrap_or_default();
+        let mut text = vec![0; regs.rsi.min(MAX_MESSAGE) as usize];
+        if let Some(gpa) = self.shared().gpa_of(regs.rdi, text.len() as u64) {
+            self.shared().memory().read(gpa, &mut text).ok();
         }
-        // SAFETY: as above.
-        let bytes = unsafe { std::slice::from_raw_parts((&raw const call).cast::<u8>(), size) };
-        shared.memory().write(gpa, bytes).ok();
+        self.report("kernel panic", &String::from_utf8_lossy(&text), regs.rip, regs.rbp)
     }
 
-    fn lock(&self, ring: &Ring) {
-        let Some(gpa) = self.shared().gpa_of(ring.first, 4) else { return };
-        let word = (self.shared().memory().base() + gpa.0) as *const u32;
-        match ring.port {
-            PORT_LOCK_WAIT => ops::wait_on(word, ring.second as u32),
-            _ => ops::wake_one(word),
+    /// The kernel has made an exception that nothing mends.
+    fn report_exception(&self) -> ! {
+        let regs = self.fd.get_regs().unwrap_or_default();
+        let mut saved = [[0u8; 8]; 22];
+        if let Some(gpa) = self.shared().gpa_of(regs.rdi, 22 * 8) {
+            self.shared().memory().read(gpa, saved.as_flattened_mut()).ok();
         }
+        let names = "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi vector error rip cs rflags rsp ss";
+        let saved = saved.map(u64::from_le_bytes);
+        let list: Vec<String> = names.split(' ').zip(saved).map(|(name, value)| format!("{name} {value:#x}")).collect();
+        let (vector, rip, rbp) = (saved[15], saved[17], saved[4]);
+        let what = format!("exception {vector}, address {:#x}; {}", regs.rsi, list.join(" "));
+        self.report("kernel fault", &what, rip, rbp)
     }
 
     /// The host cannot supply a page that the guest touched (a file was cut short under a window): the guest gets a machine check.
-    fn tell_of_missing_page(&mut self) {
+    fn tell_of_missing_page(&self) {
         let events = self.fd.get_vcpu_events().and_then(|mut events| {
             events.exception.injected = 1;
             events.exception.nr = 18;
@@ -293,7 +250,7 @@ impl Runner {
     }
 
     /// The guest cannot go on: says why, with registers and the kernel functions on the stack, and ends the sandbox.
-    fn fail(&mut self, what: &str) -> ! {
+    fn fail(&self, what: &str) -> ! {
         let (regs, sregs) = (self.fd.get_regs().unwrap_or_default(), self.fd.get_sregs().unwrap_or_default());
         let message = format!(
             "vCPU {} stopped: {what}; rip {:#x} rsp {:#x} rflags {:#x} cs {:#x} rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} rbp {:#x} cr0 {:#x} cr2 {:#x} cr3 {:#x} cr4 {:#x} efer {:#x}",
