@@ -4,6 +4,8 @@
 //! Two bits for each block: in use, and dirty (may hold memory of the host). Lowest address first, so that RAM in use
 //! stays compact. The bits lie in this object; no block is touched by it.
 
+use core::ops::Range;
+
 use spin::mutex::SpinMutex;
 
 use crate::{Frames, Gpa, PAGE_SIZE};
@@ -48,13 +50,23 @@ struct Inner {
     hint: usize,
     /// Blocks handed out.
     held: usize,
+    /// Blocks between `first` and `end` that are not ours.
+    excluded: usize,
 }
 
 impl BlockHeap {
     /// A heap without any RAM.
     pub const fn empty() -> Self {
         Self {
-            inner: SpinMutex::new(Inner { used: [0; WORDS], dirty: [0; WORDS], first: 0, end: 0, hint: 0, held: 0 }),
+            inner: SpinMutex::new(Inner {
+                used: [0; WORDS],
+                dirty: [0; WORDS],
+                first: 0,
+                end: 0,
+                hint: 0,
+                held: 0,
+                excluded: 0,
+            }),
         }
     }
 
@@ -66,6 +78,17 @@ impl BlockHeap {
         inner.end = (ram_bytes.min(MAX_RAM) >> BLOCK_SHIFT) as usize;
         inner.first = (free_start.0.div_ceil(BLOCK_SIZE) as usize).min(inner.end);
         inner.hint = inner.first;
+    }
+
+    /// Leaves the blocks of `range` alone for ever. Before any block is taken.
+    pub fn exclude(&self, range: Range<Gpa>) {
+        let mut inner = self.inner.lock();
+        let first = ((range.start.0 >> BLOCK_SHIFT) as usize).max(inner.first);
+        let end = (range.end.0.div_ceil(BLOCK_SIZE) as usize).min(inner.end);
+        for i in first..end {
+            inner.excluded += usize::from(!bit(&inner.used, i));
+            set(&mut inner.used, i, true);
+        }
     }
 
     /// Takes the lowest free block.
@@ -128,7 +151,7 @@ impl BlockHeap {
     /// Blocks in all, and blocks handed out.
     pub fn stats(&self) -> BlockStats {
         let inner = self.inner.lock();
-        BlockStats { total: inner.end - inner.first, held: inner.held }
+        BlockStats { total: inner.end - inner.first - inner.excluded, held: inner.held }
     }
 }
 
@@ -194,6 +217,24 @@ mod tests {
         assert_eq!(heap.alloc(), Some(Block { gpa: Gpa(7 * BLOCK_SIZE), clean: true }));
         assert_eq!(heap.alloc(), Some(Block { gpa: Gpa(100 * BLOCK_SIZE), clean: false }));
         assert_eq!(heap.stats(), BlockStats { total: 130, held: 130 });
+    }
+
+    #[test]
+    fn what_is_excluded_is_never_taken_or_given_back() {
+        let heap = heap(10);
+        heap.exclude(Gpa(3 * BLOCK_SIZE)..Gpa(5 * BLOCK_SIZE));
+        heap.exclude(Gpa(9 * BLOCK_SIZE + 1)..Gpa(9 * BLOCK_SIZE + 2));
+        heap.exclude(Gpa(100 * BLOCK_SIZE)..Gpa(101 * BLOCK_SIZE));
+        let all: Vec<u64> = core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
+        assert_eq!(all, [1, 2, 5, 6, 7, 8, 10]);
+        assert_eq!(heap.stats(), BlockStats { total: 7, held: 7 });
+        all.iter().for_each(|block| heap.free(Gpa(block * BLOCK_SIZE), 1, false));
+        let mut given = Vec::new();
+        heap.free_ranges(&mut |ranges| {
+            given.extend(ranges.iter().map(|r| (r.start.0 / BLOCK_SIZE, r.count / BLOCK_FRAMES)));
+            true
+        });
+        assert_eq!(given, [(1, 2), (5, 4), (10, 1)]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! vCPU, %rsp the end of its stack, interrupts off, paging on with [`KvmInfo::kernel_root`]. The first
 //! one boots; the others are started by it through [`Port::Start`](crate::door::Port::Start).
 
+use core::ops::Range;
+
 use crate::Gpa;
 use crate::door::DoorLayout;
 
@@ -18,6 +20,10 @@ pub struct KvmInfo {
     /// The areas of the vCPUs, one after the other, [`CPU_AREA_BYTES`] each.
     pub cpu_areas: Gpa,
 }
+
+/// Guest physical addresses at which there is no RAM, but registers of interrupt controllers would lie: some hosts keep pages of their
+/// own there.
+pub const HOLE: Range<Gpa> = Gpa(0xfec0_0000)..Gpa(0xff00_0000);
 
 /// Bytes of a vCPU's area: an unmapped guard page, the kernel stack, per-CPU data.
 pub const CPU_AREA_BYTES: u64 = 256 << 10;

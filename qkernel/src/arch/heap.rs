@@ -2,7 +2,8 @@
 
 use qlib::blocks::BlockHeap;
 use qlib::heap::KernelHeap;
-use qlib::platform::BootInfo;
+use qlib::kvm;
+use qlib::platform::{BootInfo, PLATFORM_KVM};
 
 /// All blocks of RAM.
 pub static BLOCKS: BlockHeap = BlockHeap::empty();
@@ -14,6 +15,9 @@ pub static HEAP: KernelHeap = KernelHeap::empty();
 /// Gives them RAM. First thing at boot: nothing can be allocated before.
 pub fn init(info: &BootInfo) {
     BLOCKS.init(info.free_start, info.ram_bytes);
+    if info.platform == PLATFORM_KVM {
+        BLOCKS.exclude(kvm::HOLE);
+    }
     // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };
     HEAP.init(phys, &BLOCKS);

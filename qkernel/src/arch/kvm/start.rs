@@ -5,6 +5,9 @@ use qlib::platform::{BootInfo, PLATFORM_KVM, PlatformOps};
 use super::{cpu, fpu, host, sched, space, thread};
 use crate::arch::{entry, heap};
 
+/// Bit of AT_HWCAP2 (asm/hwcap2.h).
+const HWCAP2_FSGSBASE: u64 = 1 << 1;
+
 /// The operations of ring 0.
 fn operations() -> PlatformOps {
     PlatformOps {
@@ -39,7 +42,9 @@ pub unsafe fn enter(info: &BootInfo, index: u32) -> ! {
     if index == 0 {
         heap::init(info);
         cpu::init_fpu();
-        entry::boot(&BootInfo { ops: operations(), fpstate_bytes: fpu::frame_bytes() as u64, ..*info });
+        // AT_HWCAP2: user code may use RDFSBASE and the like.
+        let hwcap2 = if cpu::this().features().fsgsbase { HWCAP2_FSGSBASE } else { 0 };
+        entry::boot(&BootInfo { ops: operations(), fpstate_bytes: fpu::frame_bytes() as u64, hwcap2, ..*info });
     } else {
         cpu::init_fpu();
     }

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
-    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_MAX_CPUID_ENTRIES, kvm_enable_cap, kvm_msi, kvm_userspace_memory_region,
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
+    KVM_X2APIC_API_USE_32BIT_IDS, kvm_enable_cap, kvm_msi, kvm_userspace_memory_region,
 };
-use kvm_ioctls::{Cap, Kvm, VmFd};
+use kvm_ioctls::{Kvm, VmFd};
 use qlib::door::{DOOR_BYTES, DoorLayout};
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, KvmInfo, MAX_CPUS, VECTOR_KICK};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK};
 use qlib::platform::{BootInfo, Event};
 use qlib::{Frames, Gpa};
 use rustix::io::Errno;
@@ -28,6 +29,7 @@ use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::LoadedKernel;
 use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT, ops};
 use door::{Door, DoorError};
+use probe::needs;
 use stats::Exits;
 use vcpu::Vcpu;
 
@@ -40,15 +42,6 @@ const BASE_STEPS: u64 = 1 << 16;
 
 /// The longest list of ranges to be given back, in bytes.
 const MAX_RELEASE_BYTES: u64 = 16 << 20;
-
-/// A capability, and what it is for.
-const NEEDED: [(Cap, &str); 5] = [
-    (Cap::UserMemory, "guest memory"),
-    (Cap::SplitIrqchip, "interrupt controllers of the vCPUs without those of a board"),
-    (Cap::SignalMsi, "waking vCPUs"),
-    (Cap::ImmediateExit, "taking vCPUs out of the guest"),
-    (Cap::VcpuEvents, "telling the guest of pages that the host cannot supply"),
-];
 
 /// What is fixed before the kernel is loaded.
 #[derive(Clone, Copy, Debug)]
@@ -150,19 +143,25 @@ impl KvmPlatform {
     /// A virtual machine over the memory of `host`.
     pub fn new(host: Arc<HostSide>, shape: Shape) -> Result<Arc<KvmPlatform>> {
         let kvm = Kvm::new().context("open /dev/kvm")?;
-        for (capability, purpose) in NEEDED {
-            if !kvm.check_extension(capability) {
-                bail!("this host's KVM lacks {capability:?} ({purpose}): use --platform=process");
-            }
+        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
+        if let Some(missing) = needs::inventory(&kvm, &cpuid).missing.first() {
+            bail!("this host's KVM lacks {missing}; use --platform=process");
         }
         let vm = kvm.create_vm().context("make a virtual machine")?;
         vm.enable_cap(&kvm_enable_cap { cap: KVM_CAP_SPLIT_IRQCHIP, args: [24, 0, 0, 0], ..Default::default() })
             .context("enable KVM_CAP_SPLIT_IRQCHIP")?;
+        let format = KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK;
+        vm.enable_cap(&kvm_enable_cap {
+            cap: KVM_CAP_X2APIC_API,
+            args: [format.into(), 0, 0, 0],
+            ..Default::default()
+        })
+        .context("enable KVM_CAP_X2APIC_API")?;
         let memory = &host.memory;
-        let slots = [(0, Gpa(0), memory.ram_bytes()), (1, Gpa(memory.ram_bytes()), memory.window_bytes())];
-        for (slot, start, bytes) in slots {
+        memory.exclude_windows(HOLE);
+        for (slot, (start, bytes)) in slots(memory.ram_bytes() + memory.window_bytes()).into_iter().enumerate() {
             let region = kvm_userspace_memory_region {
-                slot,
+                slot: slot as u32,
                 flags: 0,
                 guest_phys_addr: start.0,
                 memory_size: bytes,
@@ -172,7 +171,6 @@ impl KvmPlatform {
             // there is only guest memory.
             unsafe { vm.set_user_memory_region(region) }.context("give the virtual machine its memory")?;
         }
-        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
         let shared = Arc::new(Shared { vm, host, shape, laid_out: OnceLock::new() });
         Ok(Arc::new(KvmPlatform {
             shared,
@@ -250,6 +248,13 @@ impl KvmPlatform {
     pub fn dispatch(&self, event: &Event) {
         self.shared.interrupt_for_event(self.shared.door().post(event));
     }
+}
+
+/// Guest physical memory of `bytes` as KVM gets it: start and length of what lies beside the hole.
+fn slots(bytes: u64) -> Vec<(Gpa, u64)> {
+    let mut slots = vec![(Gpa(0), bytes.min(HOLE.start.0)), (HOLE.end, bytes.saturating_sub(HOLE.end.0))];
+    slots.retain(|(_, bytes)| *bytes > 0);
+    slots
 }
 
 /// Room for the kernel's page tables: enough for RAM of 256 GiB and windows in pages of 2 MiB.

@@ -1,7 +1,7 @@
 //! The kernel's page tables, made before it runs: guest physical memory, mapped linearly from the kernel's base on, each page with no
 //! more rights than it needs. The kernel itself cannot change them: the pages that hold them are mapped read-only.
 
-use qlib::kvm::{CPU_AREA_BYTES, CPU_GUARD_BYTES};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_GUARD_BYTES, HOLE};
 use qlib::{Gpa, PAGE_SIZE};
 use rustix::io::Errno;
 
@@ -99,9 +99,12 @@ pub fn build(plan: &Plan, first: Gpa) -> Vec<[u64; ENTRIES]> {
     let mut at = plan.free_start.0;
     let end = plan.ram_bytes + plan.window_bytes;
     while at < end {
+        let in_hole = |bytes: u64| at < HOLE.end.0 && HOLE.start.0 < at + bytes;
         let large = plan.has_large && at.is_multiple_of(LARGE_BYTES) && end - at >= LARGE_BYTES;
-        let bytes = if large { LARGE_BYTES } else { MIDDLE_BYTES };
-        builder.map(plan.base, at, DATA, bytes);
+        let bytes = if large && !in_hole(LARGE_BYTES) { LARGE_BYTES } else { MIDDLE_BYTES };
+        if !in_hole(bytes) {
+            builder.map(plan.base, at, DATA, bytes);
+        }
         at += bytes;
     }
     builder.tables
@@ -158,14 +161,25 @@ mod tests {
             let plan = plan(has_large);
             let first = Gpa(0x30_0000);
             let tables = build(&plan, first);
-            for gpa in [0x20_0000u64, 0x20_2fff, 0x20_3000, 0x20_5123, 8 << 20, 1 << 30, (3 << 30) - 1, (7 << 30) - 1] {
+            for gpa in [
+                0x20_0000u64,
+                0x20_2fff,
+                0x20_3000,
+                0x20_5123,
+                8 << 20,
+                1 << 30,
+                (3 << 30) - 1,
+                0xfebf_ffff,
+                0xff00_0000,
+                (7 << 30) - 1,
+            ] {
                 let (to, entry) = walk(&tables, first, plan.base + gpa).expect("mapped");
                 assert_eq!(to, gpa);
                 assert!(entry & WRITE == 0 || entry & NO_EXECUTE != 0, "{gpa:#x}");
                 assert_eq!(entry & WRITE != 0, gpa >= 0x20_4000, "{gpa:#x}");
                 assert_eq!(entry & NO_EXECUTE == 0, gpa < 0x20_3000, "{gpa:#x}");
             }
-            for gpa in [0u64, 0x1000, 0x20_6000, (8 << 20) - 1, 7 << 30] {
+            for gpa in [0u64, 0x1000, 0x20_6000, (8 << 20) - 1, 0xfec0_0000, 0xfee0_0000, 0xfeff_ffff, 7 << 30] {
                 assert_eq!(walk(&tables, first, plan.base + gpa), None, "{gpa:#x}");
             }
             assert!(tables.len() < if has_large { 8 } else { 16 }, "{}", tables.len());

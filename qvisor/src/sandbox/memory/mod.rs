@@ -13,6 +13,7 @@ mod windows;
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -275,6 +276,11 @@ impl GuestMemory {
             return Err(WindowError::Host(e));
         }
         Ok(gpa)
+    }
+
+    /// Has no window made in `range` from now on.
+    pub fn exclude_windows(&self, range: Range<Gpa>) {
+        self.windows().exclude(range);
     }
 
     /// Drops the window that begins at `gpa`; `false` when there is none.

@@ -2,6 +2,7 @@
 //! themselves are made by [`super::GuestMemory`].
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -63,6 +64,19 @@ impl WindowTable {
         WindowTable { used: BTreeMap::new(), free }
     }
 
+    /// Has no window made in `range` from now on.
+    pub fn exclude(&mut self, range: Range<Gpa>) {
+        let cut: Vec<(u64, u64)> = self.free.iter().map(|(start, len)| (*start, start + len)).collect();
+        for (start, end) in cut.into_iter().filter(|(start, end)| *start < range.end.0 && range.start.0 < *end) {
+            self.free.remove(&start);
+            for (start, end) in [(start, range.start.0), (range.end.0, end)] {
+                if start < end {
+                    self.free.insert(start, end - start);
+                }
+            }
+        }
+    }
+
     /// Finds a place for a window, lowest first, so that windows stay dense and share page tables.
     pub fn insert(&mut self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
         let end = offset.checked_add(len).ok_or(WindowError::BadRange)?;
@@ -122,6 +136,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn no_window_lies_in_what_is_excluded() {
+        let file = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let mut table = WindowTable::new(Gpa(0x10000), 16 * PAGE_SIZE);
+        table.exclude(Gpa(0x14000)..Gpa(0x16000));
+        table.exclude(Gpa(0)..Gpa(0x11000));
+        table.exclude(Gpa(0x80000)..Gpa(0x90000));
+        let mut made = Vec::new();
+        while let Ok(gpa) = table.insert(file.clone(), 0, PAGE_SIZE, false) {
+            made.push(gpa.0 / PAGE_SIZE);
+        }
+        assert_eq!(made, [0x11, 0x12, 0x13, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f]);
+    }
 
     proptest! {
         /// Windows never overlap, and when all are gone the area is one free range again.

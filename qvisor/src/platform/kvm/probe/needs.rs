@@ -21,18 +21,12 @@ pub struct Capability {
 pub const CAPABILITIES: &[Capability] = &[
     need("KVM_CAP_USER_MEMORY", Cap::UserMemory, 0, "guest RAM and file windows are host memory"),
     need("KVM_CAP_SYNC_MMU", Cap::SyncMmu, 0, "memory given back to the host leaves the guest too"),
-    need("KVM_CAP_DESTROY_MEMORY_REGION_WORKS", Cap::DestroyMemoryRegionWorks, 0, "file windows go away"),
-    need("KVM_CAP_READONLY_MEM", Cap::ReadonlyMem, 0, "file windows that may not be written"),
     need("KVM_CAP_SPLIT_IRQCHIP", Cap::SplitIrqchip, 0, "a local APIC in the host kernel, and no further devices"),
-    need("KVM_CAP_X2APIC_API", Cap::X2ApicApi, 3, "x2APIC with 32-bit ids"),
+    need("KVM_CAP_X2APIC_API", Cap::X2ApicApi, 3, "interrupts between vCPUs by their numbers alone"),
     need("KVM_CAP_SIGNAL_MSI", Cap::SignalMsi, 0, "wakes a halted vCPU"),
-    need("KVM_CAP_IMMEDIATE_EXIT", Cap::ImmediateExit, 0, "a vCPU comes out of the guest without a race"),
-    need("KVM_CAP_MP_STATE", Cap::MpState, 0, "all vCPUs begin at once"),
     need("KVM_CAP_EXT_CPUID", Cap::ExtCpuid, 0, "the guest sees the host's CPU features"),
-    need("KVM_CAP_VCPU_EVENTS", Cap::VcpuEvents, 0, "exceptions under way, for a report of a guest kernel's bug"),
-    need("KVM_CAP_XCRS", Cap::Xcrs, 0, "which vector state the guest has"),
-    need("KVM_CAP_XSAVE", Cap::Xsave, 0, "vector state of a vCPU"),
-    need("KVM_CAP_SYNC_REGS", Cap::SyncRegs, 7, "registers of a vCPU without further host calls"),
+    need("KVM_CAP_VCPU_EVENTS", Cap::VcpuEvents, 0, "telling the guest of a page that the host cannot supply"),
+    need("KVM_CAP_XCRS", Cap::Xcrs, 0, "vector state in guests"),
 ];
 
 const fn need(name: &'static str, cap: Cap, bits: i32, purpose: &'static str) -> Capability {
