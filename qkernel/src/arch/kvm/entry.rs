@@ -432,8 +432,8 @@ pub unsafe fn load_tables(gdt: u64, limit: u16, task: u16) {
     // SAFETY: see the table.
     unsafe {
         let table = IDT.0.get();
-        for vector in 0..TRAPS {
-            (*table)[vector] = gate(vector, quark_trap_table[vector]);
+        for (vector, (entry, address)) in (*table).iter_mut().zip(quark_trap_table).enumerate() {
+            *entry = gate(vector, address);
         }
         let gdt = Pointer { limit, base: gdt };
         let idt = Pointer { limit: size_of::<Idt>() as u16 - 1, base: table as u64 };

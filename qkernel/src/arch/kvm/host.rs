@@ -67,7 +67,7 @@ fn with_door<T>(f: impl FnOnce(&mut Driver<Bell>) -> T) -> T {
 }
 
 /// Makes a host call.
-pub unsafe extern "C" fn host_call(call: *mut HostCall) {
+pub(super) unsafe extern "C" fn host_call(call: *mut HostCall) {
     // SAFETY: the kernel's own, for the length of this call.
     let call = unsafe { &mut *call };
     with_door(|door| door.call(call));
@@ -91,22 +91,22 @@ pub fn take_events() {
 }
 
 /// See [`qlib::platform::PlatformOps::now`].
-pub unsafe extern "C" fn now(clockid: u32) -> u64 {
+pub(super) unsafe extern "C" fn now(clockid: u32) -> u64 {
     clock::now_ns(clockid)
 }
 
 /// See [`qlib::platform::PlatformOps::release`].
-pub unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
+pub(super) unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
     ring_with(Port::Release, [arch::gpa_of(frames.cast()).0, count]) as i64
 }
 
 /// Sleeps while the word equals `expected`.
-pub unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
+pub(super) unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
     ring_with(Port::LockWait, [arch::gpa_of(word.cast()).0, u64::from(expected)]);
 }
 
 /// Wakes one sleeper.
-pub unsafe extern "C" fn lock_wake(word: *const u32) {
+pub(super) unsafe extern "C" fn lock_wake(word: *const u32) {
     ring_with(Port::LockWake, [arch::gpa_of(word.cast()).0]);
 }
 
@@ -116,7 +116,7 @@ pub fn start(cpu: u32) {
 }
 
 /// The kernel has found a bug in itself.
-pub unsafe extern "C" fn panic(message: *const u8, len: u64) -> ! {
+pub(super) unsafe extern "C" fn panic(message: *const u8, len: u64) -> ! {
     loop {
         ring(Port::Panic, message as u64, len);
     }

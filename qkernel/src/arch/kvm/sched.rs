@@ -86,7 +86,7 @@ pub fn kick(index: u32) {
 }
 
 /// See [`qlib::platform::PlatformOps::set_timer`].
-pub unsafe extern "C" fn set_timer(deadline_ns: u64) {
+pub(super) unsafe extern "C" fn set_timer(deadline_ns: u64) {
     if deadline_ns == 0 {
         DEADLINE.store(u64::MAX, Ordering::Relaxed);
         return post(Event { kind: EVENT_TIMER, ..Event::default() });

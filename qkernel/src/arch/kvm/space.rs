@@ -16,17 +16,17 @@ const MAX_SINGLE: u64 = 16;
 static NEXT_SPACE: AtomicU64 = AtomicU64::new(1);
 
 /// A handle. An address space is its page table: nothing else is to be made.
-pub unsafe extern "C" fn space_new() -> i64 {
+pub(super) unsafe extern "C" fn space_new() -> i64 {
     NEXT_SPACE.fetch_add(1, Ordering::Relaxed) as i64
 }
 
 /// No thread is left in it.
-pub unsafe extern "C" fn space_drop(space: u64) {
+pub(super) unsafe extern "C" fn space_drop(space: u64) {
     sched::post(Event { kind: EVENT_SPACE_GONE, a: space, ..Event::default() });
 }
 
 /// The hardware's ACCESSED bits are the answer, and the caller looks at them itself.
-pub unsafe extern "C" fn space_touched(_: u64, _: qlib::Va, pages: u64, bitmap: *mut u64) -> i64 {
+pub(super) unsafe extern "C" fn space_touched(_: u64, _: qlib::Va, pages: u64, bitmap: *mut u64) -> i64 {
     let words = pages.div_ceil(64) as usize;
     // SAFETY: the kernel's bitmap has a bit for each page, in whole words.
     unsafe { core::slice::from_raw_parts_mut(bitmap, words) }.fill(u64::MAX);

@@ -160,7 +160,7 @@ unsafe fn of(handle: u64) -> Arc<KvmThread> {
 }
 
 /// See [`qlib::platform::PlatformOps::thread_new`].
-pub unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u64) -> i64 {
+pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u64) -> i64 {
     let Some(fp) = FpState::new() else { return -i64::from(Errno::ENOMEM.0) };
     let thread = Arc::new(KvmThread {
         token,
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u64) -> i
 }
 
 /// See [`qlib::platform::PlatformOps::thread_drop`].
-pub unsafe extern "C" fn thread_drop(handle: u64) {
+pub(super) unsafe extern "C" fn thread_drop(handle: u64) {
     // SAFETY: the kernel gives the handle up.
     let thread = unsafe { Arc::from_raw(pointer_of(handle)) };
     thread.place.set(Place::Ended);
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn thread_drop(handle: u64) {
 }
 
 /// See [`qlib::platform::PlatformOps::thread_resume`].
-pub unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume) {
+pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume) {
     // SAFETY: a live handle; a valid Resume, whose orders pointer and count describe an array.
     let (thread, resume, orders): (Arc<KvmThread>, &Resume, &[Order]) = unsafe {
         let resume = &*resume;
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume) {
 }
 
 /// See [`qlib::platform::PlatformOps::thread_stop`].
-pub unsafe extern "C" fn thread_stop(handle: u64) {
+pub(super) unsafe extern "C" fn thread_stop(handle: u64) {
     // SAFETY: a live handle.
     let thread = unsafe { of(handle) };
     match thread.place.get() {
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn thread_stop(handle: u64) {
 }
 
 /// See [`qlib::platform::PlatformOps::fpstate_read`].
-pub unsafe extern "C" fn fpstate_read(handle: u64, buf: *mut u8, capacity: u64) -> i64 {
+pub(super) unsafe extern "C" fn fpstate_read(handle: u64, buf: *mut u8, capacity: u64) -> i64 {
     // SAFETY: a live handle; the buffer has room for `capacity` bytes.
     let (thread, out) = unsafe { (of(handle), core::slice::from_raw_parts_mut(buf, capacity as usize)) };
     if thread.is_live() {
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn fpstate_read(handle: u64, buf: *mut u8, capacity: u64) 
 }
 
 /// See [`qlib::platform::PlatformOps::fpstate_write`].
-pub unsafe extern "C" fn fpstate_write(handle: u64, buf: *const u8, len: u64) -> i64 {
+pub(super) unsafe extern "C" fn fpstate_write(handle: u64, buf: *const u8, len: u64) -> i64 {
     // SAFETY: a live handle.
     let thread = unsafe { of(handle) };
     let result = match len {

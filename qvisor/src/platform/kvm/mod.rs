@@ -3,7 +3,6 @@
 //! The virtual machine has RAM, file windows, vCPUs with their local interrupt controllers, and nothing else: no firmware, no
 //! bus, no device. A vCPU is a thread of the sandbox process that is in KVM_RUN, enters straight in long mode ([`vcpu`]) with page
 //! tables made here ([`tables`]), and comes out for a doorbell.
-#![allow(unsafe_code)]
 
 pub mod door;
 pub mod probe;

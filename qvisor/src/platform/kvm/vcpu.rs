@@ -184,7 +184,7 @@ impl Runner {
                 if !word.is_multiple_of(4) || shared.memory().ram_slice(Gpa(word), 4).is_none() {
                     self.fail("a lock that is no word of RAM");
                 }
-                let word = (shared.memory().base() + word) as *const u32;
+                let word = (shared.memory().base() + word) as usize;
                 match port {
                     Port::LockWait => ops::wait_on(word, expected as u32),
                     _ => ops::wake_one(word),

@@ -123,21 +123,21 @@ unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
 }
 
 unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
-    wait_on(word, expected);
+    wait_on(word as usize, expected);
 }
 
 unsafe extern "C" fn lock_wake(word: *const u32) {
-    wake_one(word);
+    wake_one(word as usize);
 }
 
-/// Sleeps while the word is `expected`; may return for no reason.
-pub fn wait_on(word: *const u32, expected: u32) {
+/// Sleeps while the word at that address is `expected`; may return for no reason.
+pub fn wait_on(word: usize, expected: u32) {
     // SAFETY: the host checks the address. Every result, also EINTR and EAGAIN, means: look again.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, 0usize) };
 }
 
 /// Wakes one that sleeps in [`wait_on`].
-pub fn wake_one(word: *const u32) {
+pub fn wake_one(word: usize) {
     // SAFETY: as above; waking has no effect but on waiters.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }
