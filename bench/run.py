@@ -108,6 +108,8 @@ def markdown(rows, names):
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--quark", default=os.path.join(runtimes.TARGET, "release", "quark"))
+    p.add_argument("--platform", choices=["auto", "process", "kvm"], default="auto",
+                   help="of quark, and of runsc where it has it too; kvm is judged against Linux itself (jobs-kvm.json)")
     p.add_argument("--rounds", type=int, default=15, help="of the start job; the others get a part of it")
     p.add_argument("--only", action="append", choices=["start", "micro", "hello", "hibernation"], help="jobs to run")
     p.add_argument("--without", action="append", default=[], help="a runtime to leave out")
@@ -116,7 +118,7 @@ def main():
     if os.geteuid() != 0:
         sys.exit("bench: needs root (namespaces, cgroups): run it with sudo")
     wanted = o.only or ["start", "micro", "hello", "hibernation"]
-    everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark)) if r.name not in o.without]
+    everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark), o.platform) if r.name not in o.without]
     present = [r for r in everyone if r.available()]
     for r in everyone:
         say(f"{r.name}: {r.version()}" if r in present else f"{r.name}: missing; to install it: {r.install}")
@@ -135,7 +137,8 @@ def main():
         runtimes.remove_cgroups()
 
     medians = {name: {job: statistics.median(v) for job, v in jobs.items()} for name, jobs in results.items()}
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs.json")) as f:
+    jobs = "jobs-kvm.json" if o.platform == "kvm" else "jobs.json"
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), jobs)) as f:
         rows = [judge(job, medians) for job in json.load(f)]
     names = [r.name for r in everyone if r.name in medians]
     text = markdown(rows, names)

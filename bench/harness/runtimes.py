@@ -173,14 +173,15 @@ class NativeProcess:
         return {"pss_bytes": memory.pss_bytes([self.process.pid]), "cgroup_bytes": None, "store_bytes": 0}
 
 
-def all_runtimes(quark):
+def all_runtimes(quark, platform="auto"):
     """Those that are compared."""
+    gvisor = "kvm" if platform == "kvm" else "systrap"
     return [
         Native(),
         Runtime("runc", "runc", [], "apt-get install runc"),
-        Runtime("runsc", "runsc", ["--platform=systrap", "--network=host"],
+        Runtime("runsc", "runsc", [f"--platform={gvisor}", "--network=host"],
                 "CGO_ENABLED=0 go install gvisor.dev/gvisor/runsc@latest, then copy it to /usr/local/bin"),
-        quark_runtime(quark),
+        quark_runtime(quark, platform),
     ]
 
 

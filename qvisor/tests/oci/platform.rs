@@ -32,6 +32,10 @@ fn kvm_is_refused_where_doctor_says_that_it_does_not_work() {
     let verdict = std::path::Path::new("/run/quark/kvm:verdict");
     // The second time the verdict is known.
     for command in [&["create"][..], &["run"], &["create"]] {
+        if works && command == ["run"] {
+            // It would wait for the end of the container.
+            continue;
+        }
         let args = [&["--platform=kvm"][..], command, &[&p.id]].concat();
         let output = p.output(&args);
         let error = String::from_utf8(output.stderr).unwrap();

@@ -116,6 +116,18 @@ impl FpState {
         // SAFETY: the area is as long as the format says.
         let image = unsafe { core::slice::from_raw_parts(self.0.as_ptr(), format.xsave_bytes) };
         out[..image.len()].copy_from_slice(image);
+        // What is in its first state was not written by XSAVEOPT: programs look at these without asking.
+        let mut words = [0; 8];
+        words.copy_from_slice(&image[FX_BYTES..FX_BYTES + 8]);
+        let present = u64::from_le_bytes(words);
+        if present & 0b1 == 0 {
+            out[..24].fill(0);
+            out[..2].copy_from_slice(&FCW_INITIAL.to_le_bytes());
+            out[32..160].fill(0);
+        }
+        if present & 0b10 == 0 {
+            out[160..416].fill(0);
+        }
         format.mark(out);
         Ok(length)
     }
