@@ -52,7 +52,14 @@ struct Inner {
     held: usize,
     /// Blocks between `first` and `end` that are not ours.
     excluded: usize,
+    /// One past the last block that can be used without asking.
+    ready: usize,
+    /// Whom to ask for more.
+    grow: Option<Grow>,
 }
+
+/// Makes RAM usable up to an address at least: up to where it is then, or `None` when that is not possible. It must not use the heap.
+pub type Grow = fn(Gpa) -> Option<Gpa>;
 
 impl BlockHeap {
     /// A heap without any RAM.
@@ -66,6 +73,8 @@ impl BlockHeap {
                 hint: 0,
                 held: 0,
                 excluded: 0,
+                ready: 0,
+                grow: None,
             }),
         }
     }
@@ -78,6 +87,14 @@ impl BlockHeap {
         inner.end = (ram_bytes.min(MAX_RAM) >> BLOCK_SHIFT) as usize;
         inner.first = (free_start.0.div_ceil(BLOCK_SIZE) as usize).min(inner.end);
         inner.hint = inner.first;
+        inner.ready = inner.end;
+    }
+
+    /// RAM from `ready` on is to be asked for before it is used. Before any block is taken.
+    pub fn ask_from(&self, ready: Gpa, grow: Grow) {
+        let mut inner = self.inner.lock();
+        inner.ready = ((ready.0 >> BLOCK_SHIFT) as usize).min(inner.end);
+        inner.grow = Some(grow);
     }
 
     /// Leaves the blocks of `range` alone for ever. Before any block is taken.
@@ -100,6 +117,13 @@ impl BlockHeap {
     pub fn alloc_contiguous(&self, count: usize) -> Option<Block> {
         let mut inner = self.inner.lock();
         let start = inner.find(count)?;
+        if start + count > inner.ready {
+            let ready = inner.grow?(Gpa(((start + count) as u64) << BLOCK_SHIFT))?;
+            inner.ready = ((ready.0 >> BLOCK_SHIFT) as usize).min(inner.end);
+            if start + count > inner.ready {
+                return None;
+            }
+        }
         let mut clean = true;
         for i in start..start + count {
             clean &= !bit(&inner.dirty, i);
@@ -235,6 +259,17 @@ mod tests {
             true
         });
         assert_eq!(given, [(1, 2), (5, 4), (10, 1)]);
+    }
+
+    #[test]
+    fn more_is_asked_for_when_it_is_needed() {
+        let heap = heap(10);
+        heap.ask_from(Gpa(3 * BLOCK_SIZE), |end| {
+            (end.0 <= 8 * BLOCK_SIZE).then(|| Gpa(end.0.next_multiple_of(4 * BLOCK_SIZE)))
+        });
+        let all: Vec<u64> = core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
+        assert_eq!(all, (1..8).collect::<Vec<_>>());
+        assert_eq!(heap.stats().held, 7);
     }
 
     #[test]

@@ -15,8 +15,12 @@ use crate::door::DoorLayout;
 pub struct KvmInfo {
     /// The root page table that maps the kernel: the upper half of every address space.
     pub kernel_root: Gpa,
+    /// Thousands of ticks that the vCPUs' time stamp counter makes in a second, or 0.
+    pub tsc_khz: u64,
     /// The door.
     pub door: DoorLayout,
+    /// Up to where RAM can be used without asking for it ([`Port::Grow`](crate::door::Port::Grow)).
+    pub ready: Gpa,
     /// The areas of the vCPUs, one after the other, [`CPU_AREA_BYTES`] each.
     pub cpu_areas: Gpa,
 }

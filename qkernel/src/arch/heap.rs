@@ -17,6 +17,7 @@ pub fn init(info: &BootInfo) {
     BLOCKS.init(info.free_start, info.ram_bytes);
     if info.platform == PLATFORM_KVM {
         BLOCKS.exclude(kvm::HOLE);
+        BLOCKS.ask_from(info.kvm.ready, super::kvm::host::grow);
     }
     // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };

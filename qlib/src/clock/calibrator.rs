@@ -20,6 +20,8 @@ const JUMP_NS: u64 = 2_000_000;
 const DRIFT_NS: u64 = 50_000;
 /// The rate is used when it is known this well: one part in so many.
 const RATE_KNOWN: u64 = 2_000;
+/// An assumed rate may be wrong by one part in so many.
+const ASSUMED_DOUBT: u64 = 1_000;
 /// Distance of the samples that the rate is taken from: between this and twice this, if there are calls often enough.
 const BASELINE_NS: u64 = 4_000_000_000;
 /// More than the host's rate can change between two lines (NTP's limit is 500 parts in a million to each side): one part in so many.
@@ -99,6 +101,8 @@ pub struct Calibrator {
     last: Option<Sample>,
     /// The smallest window of a sample so far, in ticks.
     best_window: Option<u64>,
+    /// What somebody says the rate is.
+    assumed: Option<Rate>,
 }
 
 fn to_ns(ticks: u64, ns_per_tick: u64) -> u64 {
@@ -136,7 +140,21 @@ impl Rate {
 impl Calibrator {
     /// One that knows nothing yet.
     pub const fn new() -> Self {
-        Calibrator { line: None, baseline: None, realtime: None, boottime: None, last: None, best_window: None }
+        Calibrator {
+            line: None,
+            baseline: None,
+            realtime: None,
+            boottime: None,
+            last: None,
+            best_window: None,
+            assumed: None,
+        }
+    }
+
+    /// The counter is said to make `khz` thousand ticks a second: that will do until samples say better.
+    pub fn assume(&mut self, khz: u64) {
+        let ns_per_tick = u64::try_from((1_000_000u128 << FRACTION_BITS) / u128::from(khz.max(1))).unwrap_or(0);
+        self.assumed = (khz > 0 && ns_per_tick > 0).then_some(Rate { ns_per_tick, doubt: ns_per_tick / ASSUMED_DOUBT });
     }
 
     /// Whether another try is unlikely to give a sample much better than this one.
@@ -166,7 +184,7 @@ impl Calibrator {
         self.forget_what_is_wrong(sample);
         let rate = self.rate(sample);
         self.last = Some(*sample);
-        let rate = rate.filter(Rate::is_known)?;
+        let rate = rate.filter(Rate::is_known).or(self.assumed)?;
         let line = self.draw(sample, rate, now_tsc, floor_ns);
         self.line = Some(line);
         Some(line)

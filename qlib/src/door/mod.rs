@@ -97,6 +97,8 @@ pub enum Port {
     Start = 0x510,
     /// `release`: parameters: guest physical address of the array of [`crate::Frames`], its entries; out: the result in word 0.
     Release = 0x514,
+    /// Makes RAM usable; parameter: the guest physical address up to which it is wanted; out: up to where it is in word 0, or 0.
+    Grow = 0x520,
     /// `panic`: %rdi the address of the message, %rsi its length in bytes. Does not return.
     Panic = 0x518,
     /// An exception in the kernel that nothing mends: %rdi the address of the registers as ring 0 saves them, %rsi the address that was
@@ -115,6 +117,7 @@ impl Port {
         Port::Release,
         Port::Panic,
         Port::Fault,
+        Port::Grow,
     ];
 
     /// The doorbell at port `number`.

@@ -43,6 +43,10 @@ pub fn now_ns(id: u32) -> u64 {
 pub trait Clocks {
     /// The time stamp counter, read after everything before it.
     fn tsc(&self) -> u64;
+    /// Thousands of ticks a second, as far as the host knows; 0 if it does not say.
+    fn khz(&self) -> u64 {
+        0
+    }
     /// The host's CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME and CLOCK_MONOTONIC again, in nanoseconds.
     fn host(&self) -> Option<[u64; 4]>;
 }
@@ -56,6 +60,10 @@ impl Clocks for Ring0 {
         // SAFETY: reads a counter that every x86-64 processor has.
         unsafe { asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
         u64::from(high) << 32 | u64::from(low)
+    }
+
+    fn khz(&self) -> u64 {
+        arch::boot().kvm.tsc_khz
     }
 
     fn host(&self) -> Option<[u64; 4]> {
@@ -132,6 +140,9 @@ impl Keeper {
             let guess = |line: &Line| line.at(source, clocks.tsc());
             return known.line().map_or_else(|| self.told_ns.load(Ordering::Relaxed), guess);
         };
+        if known.line().is_none() {
+            known.assume(clocks.khz());
+        }
         let line = page.update(|| known.next(&sample, clocks.tsc(), self.told_ns.load(Ordering::Relaxed)));
         match line {
             Some(line) => line.at(source, clocks.tsc()),

@@ -3,10 +3,10 @@
 
 use core::arch::{asm, global_asm};
 
-use qlib::Frames;
 use qlib::door::{Doorbell, Driver, Params, Port};
 use qlib::host::HostCall;
 use qlib::platform::Event;
+use qlib::{Frames, Gpa};
 
 use super::entry::UserContext;
 use super::{clock, cpu, sched};
@@ -108,6 +108,12 @@ pub(super) unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
 /// Wakes one sleeper.
 pub(super) unsafe extern "C" fn lock_wake(word: *const u32) {
     ring_with(Port::LockWake, [arch::gpa_of(word.cast()).0]);
+}
+
+/// Makes RAM usable up to `end`: up to where it is then.
+pub fn grow(end: Gpa) -> Option<Gpa> {
+    let ready = ring_with(Port::Grow, [end.0]);
+    (ready != 0).then_some(Gpa(ready))
 }
 
 /// Starts vCPU `cpu`.

@@ -6,16 +6,17 @@
 
 pub mod door;
 pub mod probe;
+mod slots;
 pub mod stats;
 pub mod tables;
 pub mod vcpu;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
     CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-    KVM_X2APIC_API_USE_32BIT_IDS, kvm_enable_cap, kvm_msi, kvm_userspace_memory_region,
+    KVM_X2APIC_API_USE_32BIT_IDS, kvm_enable_cap, kvm_msi,
 };
 use kvm_ioctls::{Kvm, VmFd};
 use qlib::door::{DOOR_BYTES, DoorLayout};
@@ -29,10 +30,11 @@ use crate::sandbox::loader::LoadedKernel;
 use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT, ops};
 use door::{Door, DoorError};
 use probe::needs;
+use slots::Slots;
 use stats::Exits;
 use vcpu::Vcpu;
 
-/// Address space for file windows, in bytes. KVM keeps some bytes for each 2 MiB of it.
+/// Address space for file windows, in bytes.
 pub const WINDOW_BYTES: u64 = 64 << 30;
 /// Where kernel memory may begin: a place of the upper half that is random, in steps of 1 GiB.
 const BASE_LOW: u64 = 0xffff_8000_0000_0000;
@@ -65,9 +67,10 @@ impl Shape {
 pub struct KvmPlatform {
     shared: Arc<Shared>,
     cpuid: CpuId,
-    vcpus: Mutex<Vec<Option<Vcpu>>>,
+    /// How many vCPUs have been started.
+    started: Mutex<u32>,
     start: OnceLock<vcpu::Start>,
-    exits: OnceLock<Arc<Exits>>,
+    exits: Arc<Exits>,
 }
 
 /// What vCPU threads and the event loop share.
@@ -75,6 +78,7 @@ pub struct Shared {
     vm: VmFd,
     host: Arc<HostSide>,
     shape: Shape,
+    slots: Slots,
     laid_out: OnceLock<LaidOut>,
 }
 
@@ -120,6 +124,11 @@ impl Shared {
         &self.host.memory
     }
 
+    /// Makes guest memory below `end` known to KVM; up to where it is then.
+    fn reach(&self, end: Gpa) -> Result<Gpa, Errno> {
+        self.slots.reach(&self.vm, self.memory(), end)
+    }
+
     /// Gives back the ranges that the array at `list` names.
     fn release(&self, list: Gpa, count: u64) -> Result<(), Errno> {
         const SIZE: usize = size_of::<Frames>();
@@ -158,25 +167,16 @@ impl KvmPlatform {
         .context("enable KVM_CAP_X2APIC_API")?;
         let memory = &host.memory;
         memory.exclude_windows(HOLE);
-        for (slot, (start, bytes)) in slots(memory.ram_bytes() + memory.window_bytes()).into_iter().enumerate() {
-            let region = kvm_userspace_memory_region {
-                slot: slot as u32,
-                flags: 0,
-                guest_phys_addr: start.0,
-                memory_size: bytes,
-                userspace_addr: memory.base() + start.0,
-            };
-            // SAFETY: guest memory stays reserved for the life of the process (see `ops::enter` and `Sandbox`), and what is mapped
-            // there is only guest memory.
-            unsafe { vm.set_user_memory_region(region) }.context("give the virtual machine its memory")?;
-        }
-        let shared = Arc::new(Shared { vm, host, shape, laid_out: OnceLock::new() });
+        let slots = Slots::new(memory);
+        let shared = Arc::new(Shared { vm, host: host.clone(), shape, slots, laid_out: OnceLock::new() });
+        let weak = Arc::downgrade(&shared);
+        memory.set_reach(move |end| weak.upgrade().map_or(Err(Errno::NODEV), |shared| shared.reach(end).map(|_| ())));
         Ok(Arc::new(KvmPlatform {
             shared,
             cpuid,
-            vcpus: Mutex::default(),
+            started: Mutex::new(0),
             start: OnceLock::new(),
-            exits: OnceLock::new(),
+            exits: Arc::new(Exits::new()),
         }))
     }
 
@@ -206,8 +206,11 @@ impl KvmPlatform {
             bail!("the kernel's page tables do not fit: {} pages", built.len());
         }
         tables::write(memory, tables_at, &built).context("write the kernel's page tables")?;
-        let info =
-            BootInfo { phys_base: base, kvm: KvmInfo { kernel_root: tables_at, door, cpu_areas: areas }, ..info };
+        let first = Vcpu::new(&self.shared, &self.cpuid, 0, &self.exits)?;
+        let ready = self.shared.reach(loaded.free_start + RAM_UNIT).context("give the virtual machine its memory")?;
+        let tsc_khz = first.tsc_khz();
+        let kvm = KvmInfo { kernel_root: tables_at, tsc_khz, door, ready, cpu_areas: areas };
+        let info = BootInfo { phys_base: base, kvm, ..info };
         // SAFETY: BootInfo is plain data without padding that matters; it is only read.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), size_of::<BootInfo>()) };
         memory.write(loaded.boot_info, bytes).context("write the boot information")?;
@@ -220,40 +223,38 @@ impl KvmPlatform {
         let laid_out = LaidOut { door: Door::new(self.shared.host.memory.clone(), door)?, cpu_areas: areas };
         self.shared.laid_out.set(laid_out).map_err(|_| anyhow!("started twice"))?;
         self.start.set(start).map_err(|_| anyhow!("started twice"))?;
-        let (mut vcpus, mut exits) = (Vec::new(), Exits::new());
-        for index in 0..cpus {
-            vcpus.push(Some(Vcpu::new(&self.shared, &self.cpuid, index, &mut exits)?));
-        }
-        self.exits.set(Arc::new(exits)).map_err(|_| anyhow!("started twice"))?;
-        *self.vcpus.lock().unwrap_or_else(PoisonError::into_inner) = vcpus;
-        self.start_vcpu(0)
+        *self.started() = 1;
+        first.spawn(self.clone(), self.begin()?)
     }
 
-    /// Starts vCPU `index`, once.
+    fn started(&self) -> MutexGuard<'_, u32> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) -> Result<&vcpu::Start> {
+        self.start.get().context("the kernel has not been laid out")
+    }
+
+    /// Makes vCPU `index` and starts it: the one that comes next.
     fn start_vcpu(self: &Arc<Self>, index: u32) -> Result<()> {
-        let vcpu =
-            self.vcpus.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index as usize).and_then(Option::take);
-        let vcpu = vcpu.with_context(|| format!("vCPU {index} cannot be started"))?;
-        let start = self.start.get().context("not laid out")?;
-        vcpu.spawn(self.clone(), start)
+        let mut started = self.started();
+        if index != *started || index >= self.shared.shape.cpus {
+            bail!("vCPU {index} cannot be started: {} of {} are", *started, self.shared.shape.cpus);
+        }
+        Vcpu::new(&self.shared, &self.cpuid, index, &self.exits)?.spawn(self.clone(), self.begin()?)?;
+        *started += 1;
+        Ok(())
     }
 
-    /// What is counted of its exits, once it has started.
+    /// What is counted of its exits.
     pub fn exits(&self) -> Arc<Exits> {
-        self.exits.get().cloned().unwrap_or_default()
+        self.exits.clone()
     }
 
     /// Gives the guest kernel an event.
     pub fn dispatch(&self, event: &Event) {
         self.shared.interrupt_for_event(self.shared.door().post(event));
     }
-}
-
-/// Guest physical memory of `bytes` as KVM gets it: start and length of what lies beside the hole.
-fn slots(bytes: u64) -> Vec<(Gpa, u64)> {
-    let mut slots = vec![(Gpa(0), bytes.min(HOLE.start.0)), (HOLE.end, bytes.saturating_sub(HOLE.end.0))];
-    slots.retain(|(_, bytes)| *bytes > 0);
-    slots
 }
 
 /// Room for the kernel's page tables: enough for RAM of 256 GiB and windows in pages of 2 MiB.

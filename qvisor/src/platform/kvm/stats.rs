@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::{KVM_STATS_TYPE_CUMULATIVE, KVM_STATS_TYPE_MASK, KVMIO};
 use qlib::control::PlatformStats;
@@ -84,8 +84,11 @@ impl ExitStats {
 /// The statistics of all vCPUs of a sandbox.
 #[derive(Debug, Default)]
 pub struct Exits {
-    vcpus: Vec<(Arc<ExitStats>, Option<File>)>,
+    vcpus: Mutex<Vec<Counted>>,
 }
+
+/// A vCPU's own counts, and KVM's.
+type Counted = (Arc<ExitStats>, Option<File>);
 
 impl Exits {
     /// No vCPU yet.
@@ -95,19 +98,24 @@ impl Exits {
 
     /// Adds a vCPU; its loop counts in the result. Call it before the vCPU runs for the first time: KVM answers no further ioctl of a
     /// vCPU that runs. Where KVM keeps no statistics, only our own are shown.
-    pub fn add(&mut self, vcpu: &impl AsRawFd) -> Arc<ExitStats> {
+    pub fn add(&self, vcpu: &impl AsRawFd) -> Arc<ExitStats> {
         let own = Arc::new(ExitStats::default());
         let file = statistics_file(vcpu).inspect_err(|e| tracing::debug!("no statistics of KVM: {e}")).ok();
-        self.vcpus.push((own.clone(), file));
+        self.lock().push((own.clone(), file));
         own
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Counted>> {
+        self.vcpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sums over the vCPUs. Does not stop them.
     pub fn read(&self) -> PlatformStats {
-        let sum = |cause| self.vcpus.iter().map(|(own, _)| own.get(cause)).sum();
+        let vcpus = self.lock();
+        let sum = |cause| vcpus.iter().map(|(own, _)| own.get(cause)).sum();
         let exits = ExitCause::ALL.map(|cause| (cause.name().to_owned(), sum(cause))).to_vec();
         let mut kvm: Vec<(String, u64)> = Vec::new();
-        for file in self.vcpus.iter().filter_map(|(_, file)| file.as_ref()) {
+        for file in vcpus.iter().filter_map(|(_, file)| file.as_ref()) {
             for (name, value) in read_whole(file).ok().and_then(|image| counters(&image)).unwrap_or_default() {
                 match kvm.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, total)) => *total = total.wrapping_add(value),
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn causes_are_counted_apart_and_summed_over_vcpus() {
-        let mut exits = Exits::new();
+        let exits = Exits::new();
         // Not vCPUs: KVM has no statistics of them.
         let null = File::open("/dev/null").unwrap();
         let (one, two) = (exits.add(&null), exits.add(&null));
@@ -214,7 +222,7 @@ mod tests {
             Ok(trial) => trial,
             Err(e) => return eprintln!("SKIPPED: {e:#}"),
         };
-        let mut exits = Exits::new();
+        let exits = Exits::new();
         exits.add(&trial.vcpu);
         let before = exits.read().kvm;
         if before.is_empty() {
@@ -229,7 +237,7 @@ mod tests {
         assert!(value(&after) >= value(&before) + 21, "{before:?} {after:?}");
         // The file for the test below comes from here.
         if std::env::var_os("QUARK_PRINT_STATISTICS").is_some() {
-            let image = read_whole(exits.vcpus[0].1.as_ref().unwrap()).unwrap();
+            let image = read_whole(exits.lock()[0].1.as_ref().unwrap()).unwrap();
             println!("{}", image.iter().map(|b| format!("{b:02x}")).collect::<String>());
         }
     }

@@ -66,11 +66,16 @@ fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
 
 impl Vcpu {
     /// vCPU `index` of a virtual machine.
-    pub fn new(shared: &Shared, cpuid: &CpuId, index: u32, exits: &mut Exits) -> Result<Vcpu> {
+    pub fn new(shared: &Shared, cpuid: &CpuId, index: u32, exits: &Exits) -> Result<Vcpu> {
         let fd = shared.vm.create_vcpu(u64::from(index)).with_context(|| format!("make vCPU {index}"))?;
         fd.set_cpuid2(&cpuid_of(cpuid, index)).context("set CPU features")?;
         let stats = exits.add(&fd);
         Ok(Vcpu { fd, index, stats })
+    }
+
+    /// Thousands of ticks that its time stamp counter makes in a second; 0 if KVM does not say.
+    pub fn tsc_khz(&self) -> u64 {
+        self.fd.get_tsc_khz().map_or(0, u64::from)
     }
 
     fn set_first_state(&self, start: &Start) -> Result<()> {
@@ -203,6 +208,12 @@ impl Runner {
                     Err(errno) => -i64::from(errno.raw_os_error()),
                 };
                 door.set_result(self.index, result as u64)?;
+            }
+            Port::Grow => {
+                let [end, ..] = door.params(self.index)?;
+                // RAM: windows are reached when they are made.
+                let ready = shared.memory().ram_slice(Gpa(0), end).map(|_| shared.reach(Gpa(end)));
+                door.set_result(self.index, ready.and_then(Result::ok).map_or(0, |ready| ready.0))?;
             }
             Port::Panic => self.report_panic(),
             Port::Fault => self.report_exception(),

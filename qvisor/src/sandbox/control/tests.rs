@@ -365,7 +365,7 @@ fn the_platform_s_numbers_come_without_the_kernel() {
     let nothing = PlatformStats { name: "process".into(), ..PlatformStats::default() };
     assert_eq!(read_reply(&mut client), Reply::Platform(nothing));
 
-    let mut exits = Exits::new();
+    let exits = Exits::new();
     let vcpu = exits.add(&std::fs::File::open("/dev/null").unwrap());
     f.server.set_exits(Arc::new(exits));
     vcpu.count(ExitCause::Halt);

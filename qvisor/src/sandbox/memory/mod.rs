@@ -11,11 +11,12 @@ pub mod ops;
 pub mod sys;
 mod windows;
 
+use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use qlib::host::Segment;
 use qlib::{Frames, Gpa, PAGE_SIZE};
@@ -75,13 +76,25 @@ pub enum Protection {
 }
 
 /// Guest physical memory, as the sandbox process sees it.
-#[derive(Debug)]
 pub struct GuestMemory {
     base: usize,
     ram_bytes: u64,
     window_bytes: u64,
     memfd: Arc<OwnedFd>,
     windows: Mutex<WindowTable>,
+    reach: OnceLock<Reach>,
+}
+
+/// Makes guest physical addresses below the given one reachable for the guest.
+type Reach = Box<dyn Fn(Gpa) -> Result<(), Errno> + Send + Sync>;
+
+impl fmt::Debug for GuestMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestMemory")
+            .field("base", &self.base)
+            .field("ram_bytes", &self.ram_bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A checked range of guest memory in the sandbox process' address space. Its bytes change under our feet, and those of
@@ -120,6 +133,7 @@ impl GuestMemory {
             window_bytes,
             memfd: Arc::new(memfd),
             windows: Mutex::new(WindowTable::new(Gpa(ram_bytes), window_bytes)),
+            reach: OnceLock::new(),
         };
         // SAFETY: [base, base + total) was just reserved for this object and nothing refers into it yet.
         unsafe { sys::map_fixed(memory.base, ram_bytes as usize, true, memory.memfd.as_fd(), 0) }
@@ -271,11 +285,19 @@ impl GuestMemory {
     pub fn window_map(&self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
         let mut windows = self.windows();
         let gpa = windows.insert(file, offset, len, writable)?;
-        if let Err(e) = self.window_place(&windows, gpa) {
+        let reached = self.reach.get().map_or(Ok(()), |reach| reach(gpa + len));
+        if let Err(e) = reached.and_then(|()| self.window_place(&windows, gpa)) {
             windows.remove(gpa);
             return Err(WindowError::Host(e));
         }
         Ok(gpa)
+    }
+
+    /// Has `reach` called with the end of each window before it is used, for a platform on which the guest does not reach all
+    /// addresses from the start.
+    pub fn set_reach(&self, reach: impl Fn(Gpa) -> Result<(), Errno> + Send + Sync + 'static) {
+        // There is one platform.
+        let _ = self.reach.set(Box::new(reach));
     }
 
     /// Has no window made in `range` from now on.
