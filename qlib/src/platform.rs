@@ -12,7 +12,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -105,6 +105,11 @@ pub struct PlatformOps {
     /// later with [`RESUME_RETURN`]); if it is on its way into a trap of its own, that trap comes instead and the request is
     /// void. Harmless on a thread that is already stopped: nothing comes.
     pub thread_stop: unsafe extern "C" fn(thread: u64),
+    /// Asks (`on` not 0) for a [`TRAP_PREEMPTED`] before user code of the thread runs on another CPU than the kernel was last told of, or
+    /// after the thread was interrupted in user mode and its CPU has been given to others. A thread in its system call is told of
+    /// the CPU that serves it; everywhere else the first trap comes before any user code runs. 0, or -ENOSYS on a platform that does not
+    /// know which CPU user code runs on.
+    pub thread_watch: unsafe extern "C" fn(thread: u64, on: u32) -> i64,
     /// Copies the floating-point and vector state of a stopped thread to `buf`; its length, or a negative errno.
     /// The format is the one of a Linux signal frame's `fpstate` (XSAVE with the software-reserved words).
     pub fpstate_read: unsafe extern "C" fn(thread: u64, buf: *mut u8, capacity: u64) -> i64,
@@ -176,6 +181,9 @@ pub const TRAP_STOPPED: u32 = 4;
 pub const TRAP_SYNCED: u32 = 5;
 /// The thread died without being told to (its host task was killed): it never runs again.
 pub const TRAP_DEAD: u32 = 6;
+/// The thread has done nothing itself, and is to go on on the CPU with number `cpu` now: see [`PlatformOps::thread_watch`]. `regs`. No
+/// system call is unanswered.
+pub const TRAP_PREEMPTED: u32 = 7;
 
 /// Why a user thread left user mode.
 #[repr(C)]
@@ -192,6 +200,8 @@ pub struct Trap {
     /// For [`TRAP_SYSCALL`]: 1 if the program says so in memory that it shares with the platform, and may be lying: that the
     /// thread has carried out its orders, and runs no user code, is not known.
     pub unproven: u32,
+    /// For [`TRAP_PREEMPTED`].
+    pub cpu: u32,
     /// The token given to `thread_new`.
     pub token: u64,
     /// How many times [`PlatformOps::thread_resume`] had been called for this thread when it trapped. A [`TRAP_STOPPED`] that

@@ -2,7 +2,7 @@
 //!
 //! Each program of `test-apps/syscalls` is a family of small cases. It runs natively, under `quark do`, and once more with every
 //! call site patched, and each case becomes three tests here, `native::FAMILY::CASE`, `quark::…` and `fast::…`. What quark does not pass yet stands
-//! in `test-apps/syscalls/expected-failures.csv` with its reason; a case listed there that passes is a failure too.
+//! in `test-apps/syscalls/expected-failures.csv` with the platform ("any": both) and its reason; a case listed there that passes is a failure too.
 //!
 //! Environment: `QUARK_SANDBOX_TESTS=0` leaves the sandbox half out; `QUARK_BIN` and `QUARK_PLATFORM` as in `support`.
 
@@ -95,15 +95,33 @@ fn cases(program: &Path) -> Vec<String> {
     outcome.stdout.lines().map(str::to_owned).collect()
 }
 
-/// "FAMILY/CASE" to the reason why it may fail.
-fn expected_failures() -> BTreeMap<String, String> {
+/// The platform that the sandboxes run on.
+fn platform() -> String {
+    match std::env::var("QUARK_PLATFORM") {
+        Ok(name) if name != "auto" => name,
+        // What quark takes then.
+        _ => {
+            let doctor = support::run(support::quark().arg("doctor"), support::slowed(LIMIT)).stdout;
+            let kvm = doctor.lines().any(|line| line.starts_with("yes ") && line.contains(" kvm platform"));
+            if kvm { "kvm" } else { "process" }.to_owned()
+        }
+    }
+}
+
+/// "FAMILY/CASE" to the platform and the reason why it may fail there.
+fn expected_failures() -> BTreeMap<String, (String, String)> {
     let path = support::workspace().join("test-apps/syscalls/expected-failures.csv");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut all = BTreeMap::new();
     for line in text.lines().skip(1).filter(|l| !l.is_empty()) {
-        let (case, reason) = line.split_once(',').unwrap_or_else(|| panic!("{}: no comma: {line}", path.display()));
+        let mut fields = line.splitn(3, ',');
+        let (Some(case), Some(platform), Some(reason)) = (fields.next(), fields.next(), fields.next()) else {
+            panic!("{}: not three fields: {line}", path.display())
+        };
+        assert!(["process", "kvm", "any"].contains(&platform), "{}: no platform: {line}", path.display());
         assert!(!reason.trim().is_empty(), "{}: no reason: {line}", path.display());
-        assert!(all.insert(case.to_owned(), reason.to_owned()).is_none(), "{}: twice: {case}", path.display());
+        let entry = (platform.to_owned(), reason.to_owned());
+        assert!(all.insert(case.to_owned(), entry).is_none(), "{}: twice: {case}", path.display());
     }
     all
 }
@@ -137,6 +155,7 @@ fn main() {
     let directory = support::test_apps("syscalls");
     let programs = programs(&directory);
     let mut expected = expected_failures();
+    let here = if sandbox { platform() } else { String::new() };
     let mut trials = Vec::new();
     if programs.is_empty() {
         let message = format!("{}: no programs; run: make test-apps", directory.display());
@@ -148,7 +167,10 @@ fn main() {
         let native = family(Mode::Native);
         let inside = [("quark", family(Mode::Quark)), ("fast", family(Mode::Fast))];
         for case in cases(&program) {
-            let known = expected.remove(&format!("{name}/{case}"));
+            let known = expected
+                .remove(&format!("{name}/{case}"))
+                .filter(|(platform, _)| *platform == here || platform == "any")
+                .map(|(_, reason)| reason);
             let (n, c) = (native.clone(), case.clone());
             trials.push(Trial::test(format!("native::{name}::{case}"), move || judge_native(n.verdict(&c))));
             for (way, quark) in &inside {

@@ -19,10 +19,12 @@ pub fn text() -> String {
          - {} not served: ENOSYS, as is every number that is not in the table\n\n\
          \"Served\" says that a function stands behind the number. It may still refuse a flag, an option or a whole\n\
          feature with the errno that Linux has for it: `ptrace` and `kcmp` are served by a function that only refuses.\n\n\
-         `rseq` answers ENOSYS, as Linux without CONFIG_RSEQ does. A restartable sequence must be aborted when its thread\n\
-         is preempted or migrated. User threads are scheduled by the host, which would have to know of the registration:\n\
-         it would write to a page of the guest at each return to user code, and end the process when that page is not\n\
-         there, as it is not before its first touch and after each sleep.\n\n\
+         `rseq` is served on the `kvm` platform, where the guest kernel schedules user threads. On `process` it answers ENOSYS,\n\
+         as Linux without CONFIG_RSEQ does. A restartable sequence must be aborted when its thread is preempted or migrated.\n\
+         There the host schedules user threads, and would have to know of the registration: it would write to a page of the\n\
+         guest at each return to user code, and end the process when that page is not there, as it is not before its first\n\
+         touch and after each sleep. `getcpu` tells the CPU on `kvm`; on `process` it gives each thread a number that stays.\n\
+         `sched_setaffinity` keeps the set and tells it back; no platform is bound by it.\n\n\
          | number | name | served | may block |\n|---:|---|---|---|\n",
         TABLE.len(),
         TABLE.len() - served,

@@ -43,6 +43,12 @@ pub fn walks_tables() -> bool {
     BOOT.try_get().is_some_and(|boot| boot.platform == PLATFORM_KVM)
 }
 
+/// The number of the CPU that this runs on, where the kernel schedules user threads itself: the caller's thread has come from that CPU
+/// if its system call has not waited for anything yet.
+pub fn cpu() -> Option<u32> {
+    walks_tables().then(|| kvm::cpu::this().index)
+}
+
 /// A clock of the host in nanoseconds.
 pub fn now_ns(clockid: u32) -> u64 {
     #[cfg(test)]

@@ -88,6 +88,13 @@ impl ThreadHandle {
         unsafe { (boot().ops.thread_stop)(self.0) }
     }
 
+    /// Whether its preemptions are to be traps; see [`qlib::platform::PlatformOps::thread_watch`].
+    pub fn watch(&self, on: bool) -> Result {
+        // SAFETY: a live handle.
+        let ret = unsafe { (boot().ops.thread_watch)(self.0, u32::from(on)) };
+        if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+    }
+
     /// Its floating-point state; the thread is stopped.
     pub fn fpstate(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: pointer and capacity describe `buffer`.

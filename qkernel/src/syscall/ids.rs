@@ -68,10 +68,3 @@ pub fn set_tid_address(thread: &Arc<Thread>, tidptr: Va) -> Result<usize> {
     thread.rare.lock().clear_child_tid = tidptr;
     Ok(thread.tid() as usize)
 }
-
-/// rseq(2): ENOSYS. A restartable sequence must be aborted when its thread is preempted or migrated. User threads are scheduled
-/// by the host, which knows nothing of the registration, and two threads that run at once and believe to be alone on their CPU
-/// would corrupt each other's data. The C library and allocators do without where the call is missing.
-pub fn rseq(_thread: &Arc<Thread>, _rseq: Va, _rseq_len: u32, _flags: u32, _sig: u32) -> Result<usize> {
-    Err(Errno::ENOSYS)
-}

@@ -28,6 +28,7 @@ pub mod poll;
 pub mod prctl;
 pub mod process_vm;
 pub mod rlimit;
+pub mod rseq;
 pub mod rw;
 pub mod sched;
 pub mod sendfile;

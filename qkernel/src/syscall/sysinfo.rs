@@ -154,11 +154,11 @@ pub fn times(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
     Ok((time::monotonic_ns() / TICK_NS) as usize)
 }
 
-/// getcpu(2). The host decides where a thread runs; one CPU number is as true as another, and the same one all the time serves the
-/// caches that are kept by it best.
+/// getcpu(2). Where the host decides on which CPU a thread runs, one number is as true as another, and the same one all the time serves
+/// the caches that are kept by it best.
 pub fn getcpu(thread: &Arc<Thread>, cpu: Va, node: Va) -> Result<usize> {
     let mm = thread.mm();
-    let number = thread.tid() % arch::boot().cpus.max(1);
+    let number = arch::cpu().unwrap_or_else(|| thread.tid() % arch::boot().cpus.max(1));
     if cpu.0 != 0 {
         mm.write(cpu, &number)?;
     }

@@ -391,7 +391,7 @@ table! {
     331 pkey_free => none ();
     332 statx => plain stat::statx (dirfd, path, flags, mask, statxbuf);
     333 io_pgetevents => none ();
-    334 rseq => plain ids::rseq (rseq, rseq_len, flags, sig);
+    334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig);
     335 uretprobe => none ();
     424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
     425 io_uring_setup => none ();

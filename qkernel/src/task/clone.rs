@@ -113,6 +113,10 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     }
     let creator = shares_memory.then_some(&thread.user);
     let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
+    let rare = inherit_rare(thread, &args);
+    if rare.rseq.is_some() {
+        user.watch(true)?;
+    }
     let tid = table::allocate_pid()?;
     let pidfd = if args.has(CLONE_PIDFD) { Some(thread.files()) } else { None };
 
@@ -128,7 +132,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         fs,
         creds: thread.creds(),
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
-        rare: inherit_rare(thread, &args),
+        rare,
     });
     if !args.has(CLONE_THREAD) {
         table::add_process(&process);
@@ -246,6 +250,7 @@ fn inherit_rare(thread: &Thread, args: &CloneArgs) -> Rare {
         policy: if resets { (0, 0) } else { rare.policy },
         affinity: rare.affinity,
         io_priority: rare.io_priority,
+        rseq: if args.has(CLONE_VM) { None } else { rare.rseq },
         ..Rare::default()
     }
 }

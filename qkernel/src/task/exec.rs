@@ -14,7 +14,7 @@ use qlib::{PAGE_SIZE, Va};
 use super::elf::Elf;
 use super::process::Image;
 use super::user::UserThread;
-use super::{Creds, Thread, exit, signal};
+use super::{Creds, Thread, exit, rseq, signal};
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, OpenFile};
 use crate::io::IoBuffer;
@@ -95,7 +95,7 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
     mm.set_brk(heap);
     let vdso = vdso::for_program(mm, stack_top)?;
 
-    let auxv = [
+    let mut auxv = alloc::vec![
         (AT_SYSINFO_EHDR, vdso.0),
         (AT_HWCAP, arch::boot().hwcap),
         (AT_PAGESZ, PAGE_SIZE),
@@ -114,6 +114,7 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
         (AT_HWCAP2, arch::boot().hwcap2),
         (AT_MINSIGSTKSZ, arch::boot().fpstate_bytes + 1024),
     ];
+    auxv.extend(rseq::auxv());
     let (sp, mut image) = build_stack(mm, stack_top, elf.executable_stack, &program, &auxv)?;
     image.exe = Some(program.file.clone());
     image.path = program.file.path.as_ref().map_or_else(|| name_source.clone(), |l| l.path_from(&thread.fs().root));
@@ -281,6 +282,7 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
 /// What else execve(2) changes: signal actions, descriptors, names, credentials.
 fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
+    rseq::on_exec(thread);
     thread.set_creds(creds);
     let files = thread.files().duplicate();
     drop(files.drain(0, Fd::MAX, |close_on_exec| close_on_exec));

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod pidfd;
 pub mod process;
 pub mod rlimit;
+pub mod rseq;
 pub mod run;
 pub mod session;
 pub mod signal;
@@ -91,6 +92,8 @@ pub struct Rare {
     pub affinity: u64,
     /// ioprio_set(2).
     pub io_priority: u32,
+    /// rseq(2).
+    pub rseq: Option<rseq::Rseq>,
 }
 
 /// What a new thread begins with.

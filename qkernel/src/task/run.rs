@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 
 use qlib::Va;
-use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_SYSCALL, Trap};
+use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
 use super::signal::{self, Delivery};
-use super::{Thread, current, exit, table};
+use super::{Thread, current, exit, rseq, table};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::{executor, hibernate, klog, mm, syscall};
@@ -65,6 +65,8 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                 signal::force_exception(thread, trap.signo as u32, trap.si_code, Va(trap.addr));
                 None
             }
+            // Its registers are others now if a restartable sequence is aborted.
+            TRAP_PREEMPTED => rseq::on_preempted(thread, &trap).await.then_some((trap.nr, Err(REGISTERS_REPLACED))),
             TRAP_DEAD => {
                 // The host took the thread away (out of memory, or the program sabotaged its own stub).
                 exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);

@@ -359,6 +359,11 @@ impl UserThread {
         self.state.lock().place == Place::Dead
     }
 
+    /// Whether its preemptions are to be traps ([`qlib::platform::TRAP_PREEMPTED`]). ENOSYS where the platform does not know of them.
+    pub fn watch(&self, on: bool) -> Result {
+        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
+    }
+
     /// Interrupts it if it is in user mode, so that its task runs.
     pub fn interrupt(&self) {
         let mut state = self.state.lock();

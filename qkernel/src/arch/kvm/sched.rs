@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general::{CLOCK_MONOTONIC, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
-use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_SYSCALL, Trap};
+use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
 use super::cpu::{self, PerCpu};
 use super::entry::{self, SYSCALL, UserContext};
@@ -49,7 +49,10 @@ pub fn post(event: Event) {
 /// A thread may run.
 pub fn ready(thread: Arc<KvmThread>) {
     thread.place.set(Place::Ready);
-    QUEUE.lock().push_back(thread);
+    match thread.keeps_turn.take() {
+        true => QUEUE.lock().push_front(thread),
+        false => QUEUE.lock().push_back(thread),
+    }
     WAITING.fetch_add(1, Ordering::Release);
 }
 
@@ -176,6 +179,9 @@ fn make_live(cpu: &PerCpu, thread: Option<&Arc<KvmThread>>) {
 
 /// Runs user code of `thread` until its next trap, and has the kernel serve that.
 fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
+    if thread.tell(cpu.index) {
+        return preempted(cpu, thread);
+    }
     thread.place.set(Place::Running(cpu.index));
     make_live(cpu, Some(thread));
     space::load(thread.root.get());
@@ -231,6 +237,15 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     // This trap answers a request to stop, too.
     thread.stop_asked.set(false);
     kernel::serve(&Event { kind: EVENT_TRAP, trap: event, ..Event::default() });
+}
+
+/// Tells the kernel that the thread was preempted, or has moved to this vCPU. When it is ready again, as it is at once if nothing holds
+/// it, its turn has come.
+fn preempted(cpu: &PerCpu, thread: &Arc<KvmThread>) {
+    thread.place.set(Place::Stopped);
+    thread.keeps_turn.set(true);
+    let trap = Trap { cpu: cpu.index, regs: thread.regs(), ..thread.trap(TRAP_PREEMPTED) };
+    kernel::serve(&Event { kind: EVENT_TRAP, trap, ..Event::default() });
 }
 
 /// The thread has done nothing itself: it stops if somebody wants that, or waits for its next turn.

@@ -9,7 +9,7 @@ use qlib::platform::{
     RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
 };
 
-use super::entry::{UserContext, canonical};
+use super::entry::{SYSCALL, UserContext, canonical};
 use super::fpu::FpState;
 use super::{cpu, msr, sched};
 use crate::arch;
@@ -56,6 +56,12 @@ pub struct KvmThread {
     pub resumes: Cell<u64>,
     /// The kernel wants it stopped.
     pub stop_asked: Cell<bool>,
+    /// The kernel wants [`qlib::platform::TRAP_PREEMPTED`]s of it.
+    watched: Cell<bool>,
+    /// The vCPU that the kernel was last told of, if the thread was not preempted since.
+    told: Cell<Option<u32>>,
+    /// It goes before all others when it is ready next.
+    pub keeps_turn: Cell<bool>,
 }
 
 // SAFETY: see the type: the kernel lock orders all access.
@@ -93,8 +99,17 @@ impl KvmThread {
         }
     }
 
-    /// Takes its state out of the registers.
+    /// Whether the kernel has to be told before it runs on vCPU `index`; from now on it has been.
+    pub fn tell(&self, index: u32) -> bool {
+        self.watched.get() && self.told.replace(Some(index)) != Some(index)
+    }
+
+    /// Takes its state out of the registers, which others are to have. Who made a system call has given way itself.
     pub fn save(&self) {
+        // SAFETY: it is not running, and the kernel lock is held.
+        if unsafe { (*self.context()).vector } != SYSCALL {
+            self.told.set(None);
+        }
         self.save_bases();
         self.fp.save();
     }
@@ -174,6 +189,9 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
         fast: Cell::new(false),
         resumes: Cell::new(0),
         stop_asked: Cell::new(false),
+        watched: Cell::new(false),
+        told: Cell::new(None),
+        keeps_turn: Cell::new(false),
     });
     handle_of(Arc::into_raw(thread)) as i64
 }
@@ -253,6 +271,15 @@ pub(super) unsafe extern "C" fn thread_stop(handle: u64) {
         Place::Stopped if thread.in_syscall.get() => thread.post_stopped(),
         Place::Stopped | Place::Ended => {}
     }
+}
+
+/// See [`qlib::platform::PlatformOps::thread_watch`].
+pub(super) unsafe extern "C" fn thread_watch(handle: u64, on: u32) -> i64 {
+    // SAFETY: a live handle.
+    let thread = unsafe { of(handle) };
+    thread.watched.set(on != 0);
+    thread.told.set(thread.is_live().then(|| cpu::this().index));
+    0
 }
 
 /// See [`qlib::platform::PlatformOps::fpstate_read`].

@@ -14,7 +14,7 @@ use super::{AltStack, SigInfo, SigSet, Signo, is_quiet, restore_saved_mask};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::run::REGISTERS_REPLACED;
-use crate::task::{Process, Thread, exit, session};
+use crate::task::{Process, Thread, exit, rseq, session};
 
 /// What the thread does at its return to user mode.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ fn force(thread: &Arc<Thread>, info: SigInfo) {
     signals.pending.push(info, u64::MAX);
 }
 
-/// The stack is of no use for a handler of `signo`: as Linux's force_sigsegv.
-fn force_segv(thread: &Arc<Thread>, signo: Signo) {
+/// The program's memory is of no use for a handler of `signo`, or for what it has asked for (0): as Linux's force_sigsegv.
+pub fn force_segv(thread: &Arc<Thread>, signo: Signo) {
     if signo == SIGSEGV {
         thread.process.signals.lock().set_action(SIGSEGV, SigAction::default());
     }
@@ -112,8 +112,11 @@ pub async fn deliver(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)
             Disposition::Ignore => {}
             Disposition::Handle => {
                 let Ok(regs) = thread.user.registers().await else { return Delivery::Ended };
-                let regs = finish_call(regs, call.take(), Some(&action));
+                let mut regs = finish_call(regs, call.take(), Some(&action));
                 replaced = true;
+                if rseq::on_signal(thread, &mut regs).is_err() {
+                    force_segv(thread, signo);
+                }
                 match set_up_handler(thread, &regs, &info, &action) {
                     Ok(entered) => thread.user.set_registers(&entered),
                     Err(_) => {

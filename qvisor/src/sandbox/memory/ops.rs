@@ -55,6 +55,10 @@ pub fn operations() -> PlatformOps {
     unsafe extern "C" fn new(_: u64, _: u64, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
     }
+    unsafe extern "C" fn watch(_: u64, _: u32) -> i64 {
+        // The host schedules user code.
+        -i64::from(libc::ENOSYS)
+    }
     unsafe extern "C" fn resume(_: u64, _: *const Resume) {}
     unsafe extern "C" fn fp_read(_: u64, _: *mut u8, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
@@ -73,6 +77,7 @@ pub fn operations() -> PlatformOps {
         thread_drop: one,
         thread_resume: resume,
         thread_stop: one,
+        thread_watch: watch,
         fpstate_read: fp_read,
         fpstate_write: fp_write,
         copy: op_copy,
