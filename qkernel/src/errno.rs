@@ -38,6 +38,11 @@ errnos! {
 }
 
 impl Errno {
+    /// Whether it is one of the kernel's own, which no program sees.
+    pub const fn is_internal(self) -> bool {
+        self.0 >= 512
+    }
+
     /// Internal: restart the call if the handler has SA_RESTART (or there is none), else EINTR.
     pub const ERESTARTSYS: Errno = Errno(512);
     /// Internal: always restart the call.

@@ -3,6 +3,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use qlib::host::Segment;
 use qlib::{Gpa, PAGE_SIZE, Va};
@@ -15,9 +16,26 @@ use crate::mm::{Access, AddressSpace};
 pub const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 enum Memory<'a> {
-    User { space: Arc<AddressSpace>, ranges: Vec<(Va, usize)> },
+    User { space: Arc<AddressSpace>, ranges: Ranges },
     Kernel(&'a mut [u8]),
     KernelConst(&'a [u8]),
+}
+
+/// Ranges of user memory. Most calls have one only.
+enum Ranges {
+    One([(Va, usize); 1]),
+    Many(Vec<(Va, usize)>),
+}
+
+impl Deref for Ranges {
+    type Target = [(Va, usize)];
+
+    fn deref(&self) -> &[(Va, usize)] {
+        match self {
+            Ranges::One(range) => range,
+            Ranges::Many(ranges) => ranges,
+        }
+    }
 }
 
 /// A buffer with a position: what is before it has been transferred.
@@ -35,7 +53,13 @@ impl<'a> IoBuffer<'a> {
             *len = (*len).min(MAX_TRANSFER_BYTES - total);
             total += *len;
         }
-        IoBuffer { memory: Memory::User { space, ranges }, done: 0, total }
+        IoBuffer { memory: Memory::User { space, ranges: Ranges::Many(ranges) }, done: 0, total }
+    }
+
+    /// The same over one range.
+    pub fn user_range(space: Arc<AddressSpace>, va: Va, len: usize) -> Self {
+        let total = len.min(MAX_TRANSFER_BYTES);
+        IoBuffer { memory: Memory::User { space, ranges: Ranges::One([(va, total)]) }, done: 0, total }
     }
 
     /// Over kernel memory on the heap that is read into.
@@ -53,8 +77,8 @@ impl<'a> IoBuffer<'a> {
     pub fn in_page(&self) -> usize {
         match &self.memory {
             Memory::User { ranges, .. } => Self::parts(ranges, self.done, PAGE_SIZE as usize)
-                .first()
-                .map_or(0, |(va, len)| (*len).min((PAGE_SIZE - va.page_offset()) as usize)),
+                .next()
+                .map_or(0, |(va, len)| len.min((PAGE_SIZE - va.page_offset()) as usize)),
             _ => self.remaining().min(PAGE_SIZE as usize),
         }
     }
@@ -93,25 +117,16 @@ impl<'a> IoBuffer<'a> {
     }
 
     /// The parts of user memory from `done` on, at most `max` bytes.
-    fn parts(ranges: &[(Va, usize)], done: usize, max: usize) -> Vec<(Va, usize)> {
-        let mut parts = Vec::new();
+    fn parts(ranges: &[(Va, usize)], done: usize, max: usize) -> impl Iterator<Item = (Va, usize)> {
         let (mut skip, mut left) = (done, max);
-        for &(va, len) in ranges {
-            if skip >= len {
-                skip -= len;
-                continue;
-            }
-            let take = (len - skip).min(left);
-            if take > 0 {
-                parts.push((Va(va.0.wrapping_add(skip as u64)), take));
-            }
-            left -= take;
-            skip = 0;
-            if left == 0 {
-                break;
-            }
-        }
-        parts
+        let part = move |&(va, len): &(Va, usize)| {
+            let before = skip.min(len);
+            let take = (len - before).min(left);
+            let more = left > 0;
+            (skip, left) = (skip - before, left - take);
+            more.then_some((Va(va.0.wrapping_add(before as u64)), take))
+        };
+        ranges.iter().map_while(part).filter(|(_, take)| *take > 0)
     }
 
     /// Copies `bytes` in (for a read): how many fitted. EFAULT only if not a single byte could be stored.

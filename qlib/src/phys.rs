@@ -67,6 +67,7 @@ impl PhysMap {
     }
 
     /// The kernel's pointer to `len` bytes of RAM at `gpa`; `None` when they are not all RAM.
+    #[inline]
     pub fn ptr(self, gpa: Gpa, len: u64) -> Option<*mut u8> {
         self.contains(gpa, len).then(|| ptr::with_exposed_provenance_mut(self.base + gpa.0 as usize))
     }
@@ -78,15 +79,20 @@ impl PhysMap {
     }
 
     /// The kernel's pointer to a whole frame. Panics when `gpa` is not a frame of RAM.
+    #[inline]
     fn frame(self, gpa: Gpa) -> *mut u8 {
-        assert!(gpa.is_page_aligned(), "{gpa:?} is not page aligned");
+        #[cold]
+        fn refuse(gpa: Gpa) -> ! {
+            panic!("{gpa:?} is not a frame of RAM")
+        }
         match self.ptr(gpa, PAGE_SIZE) {
-            Some(pointer) => pointer,
-            None => panic!("{gpa:?} is not RAM"),
+            Some(pointer) if gpa.is_page_aligned() => pointer,
+            _ => refuse(gpa),
         }
     }
 
     /// A frame that is used as a page table. Panics when `gpa` is not a frame of RAM.
+    #[inline]
     pub fn page_table(self, gpa: Gpa) -> &'static [AtomicU64; 512] {
         // SAFETY: the frame is mapped for the life of the map and aligned; atomics may alias and accept any bytes.
         unsafe { &*self.frame(gpa).cast::<[AtomicU64; 512]>() }

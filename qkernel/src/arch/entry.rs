@@ -50,6 +50,11 @@ pub fn serve(event: &Event) {
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
         _ => {}
     }
+    run_tasks();
+}
+
+/// Fires what is due and runs all tasks that are ready. Under the kernel lock.
+pub fn run_tasks() {
     time::advance();
     executor::run();
     time::rearm();

@@ -172,6 +172,11 @@ pub fn resume(reason: Reason) {
     TRAPPED.wake(PollMask::IN);
 }
 
+/// Whether somebody wants to look at each trap.
+pub fn is_watched() -> bool {
+    LOOKING.load(Relaxed) > 0
+}
+
 /// A trap came: whoever pauses looks again. Not every thread that leaves user mode comes to the gate; it may block in a system call
 /// that overtook the interruption, or end.
 pub fn look_again() {

@@ -35,12 +35,15 @@ impl TableAlloc for Tables {
     }
 }
 
-/// Frees the tables that have been taken out of use, when no CPU can walk them any more.
-pub fn release_tables() {
-    let tables = core::mem::take(&mut *OLD_TABLES.lock());
-    if tables.is_empty() {
-        return;
-    }
+/// Frees the tables that have been taken out of use, if they are that many, when no CPU can walk them any more.
+pub fn release_tables(at_least: usize) {
+    let tables = {
+        let mut old = OLD_TABLES.lock();
+        if old.len() < at_least.max(1) {
+            return;
+        }
+        core::mem::take(&mut *old)
+    };
     arch::kvm::space::flush_everything(&tables);
     tables.into_iter().for_each(|table| heap::HEAP.free_table(table));
 }

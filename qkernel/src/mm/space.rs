@@ -188,6 +188,12 @@ impl AddressSpace {
         (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.limbo))
     }
 
+    /// Whether the platform has anything to do.
+    pub fn has_orders(&self) -> bool {
+        let inner = self.lock();
+        !inner.orders.is_empty() || !inner.limbo.is_empty()
+    }
+
     /// The root of the page table.
     pub fn root(&self) -> Gpa {
         self.lock().table().root()

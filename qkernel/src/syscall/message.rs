@@ -47,7 +47,7 @@ const CAP_SETUID: u32 = 7;
 const CAP_SYS_ADMIN: u32 = 21;
 
 fn buffer_of<'a>(thread: &Thread, base: Va, length: usize) -> IoBuffer<'a> {
-    IoBuffer::user(thread.mm(), alloc::vec![(base, length.min(MAX_TRANSFER_BYTES))])
+    IoBuffer::user_range(thread.mm(), base, length)
 }
 
 fn vectored<'a>(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'a>> {

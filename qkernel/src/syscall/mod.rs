@@ -44,4 +44,4 @@ pub mod timers;
 pub mod wait;
 pub mod xattr;
 
-pub use table::dispatch;
+pub use table::{dispatch, dispatch_now};

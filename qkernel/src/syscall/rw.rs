@@ -14,6 +14,7 @@ use crate::abi::IoVec;
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, FileOps, OpenFile, notify};
 use crate::io::IoBuffer;
+use crate::ipc::pipe::{PIPE_BUF, PipeEnd};
 use crate::net::Socket;
 use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
@@ -46,7 +47,7 @@ fn at(file: &OpenFile, offset: i64) -> Result<Position> {
 
 /// The user buffer of one pointer and length.
 fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> IoBuffer<'static> {
-    IoBuffer::user(thread.mm(), alloc::vec![(buffer, count)])
+    IoBuffer::user_range(thread.mm(), buffer, count)
 }
 
 /// The user buffer that an array of `struct iovec` describes.
@@ -101,22 +102,118 @@ async fn read_file(
     {
         return message::receive(thread, &file, &mut buffer, 0, false, 0).await.map(|got| got.bytes);
     }
-    let read = when_ready(thread, &file, PollMask::READ, no_wait, || {
-        let offset = match position {
-            Position::Current => *file.position.lock(),
-            Position::At(offset) => offset,
-        };
-        file.ops.read(&file, &mut buffer, offset)
-    })
-    .await?;
+    let read =
+        when_ready(thread, &file, PollMask::READ, no_wait, || attempt_read(&file, &mut buffer, position)).await?;
+    finish_read(&file, position, read);
+    Ok(read)
+}
+
+/// The same without waiting; `None` if that is needed.
+fn read_file_now(file: &OpenFile, mut buffer: IoBuffer<'_>, position: Position) -> Option<Result<usize>> {
+    if file.downcast::<Socket>().is_some_and(Socket::has_low_water) {
+        return None;
+    }
+    match attempt_read(file, &mut buffer, position) {
+        Err(Errno::EAGAIN) if may_wait(file) => None,
+        Ok(read) => {
+            finish_read(file, position, read);
+            Some(Ok(read))
+        }
+        error => Some(error),
+    }
+}
+
+fn attempt_read(file: &OpenFile, buffer: &mut IoBuffer<'_>, position: Position) -> Result<usize> {
+    let offset = match position {
+        Position::Current => *file.position.lock(),
+        Position::At(offset) => offset,
+    };
+    file.ops.read(file, buffer, offset)
+}
+
+fn finish_read(file: &OpenFile, position: Position, read: usize) {
     if position == Position::Current && file.ops.is_seekable() {
         let mut place = file.position.lock();
         *place = place.saturating_add(read as u64);
     }
     if read > 0 {
-        notify::file_event(&file, IN_ACCESS);
+        notify::file_event(file, IN_ACCESS);
     }
-    Ok(read)
+}
+
+/// Whether a transfer that cannot be made now is waited for.
+fn may_wait(file: &OpenFile) -> bool {
+    file.ops.queue().is_some() && !file.is_nonblocking()
+}
+
+/// A write under way.
+struct Writing {
+    position: Position,
+    /// Where it goes to in a file with positions.
+    offset: u64,
+    /// It goes on until everything is written.
+    is_whole: bool,
+}
+
+impl Writing {
+    fn begin(
+        thread: &Arc<Thread>,
+        file: &OpenFile,
+        buffer: &mut IoBuffer<'_>,
+        position: Position,
+        no_wait: bool,
+    ) -> Result<Writing> {
+        let mut offset = 0;
+        if file.ops.is_seekable() {
+            offset = match position {
+                Position::Current => *file.position.lock(),
+                Position::At(offset) => offset,
+            };
+            if file.is_append() {
+                offset = file.attributes()?.size;
+            }
+            limit_size(thread, file, offset, buffer)?;
+        }
+        let is_whole = file.ops.is_stream() && !no_wait && !file.is_nonblocking();
+        Ok(Writing { position, offset, is_whole })
+    }
+
+    fn attempt(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>) -> Result<usize> {
+        let written = file.ops.write(file, buffer, self.offset)?;
+        if self.is_whole && buffer.remaining() > 0 { Err(Errno::EAGAIN) } else { Ok(written) }
+    }
+
+    fn finish(
+        &self,
+        thread: &Arc<Thread>,
+        file: &OpenFile,
+        buffer: &IoBuffer<'_>,
+        result: Result<usize>,
+    ) -> Result<usize> {
+        let written = match result {
+            Ok(_) if self.is_whole => buffer.done(),
+            Err(_) if self.is_whole && buffer.done() > 0 => buffer.done(),
+            Err(Errno::EPIPE) => {
+                if file.ops.is_stream() {
+                    signal::send_to_thread(thread, SigInfo::kernel(SIGPIPE))?;
+                }
+                return Err(Errno::EPIPE);
+            }
+            result => result?,
+        };
+        if file.ops.is_seekable() {
+            if self.position == Position::Current {
+                *file.position.lock() = self.offset.saturating_add(written as u64);
+            }
+            if written > 0 {
+                fs::open::drop_suid(&thread.creds(), file)?;
+            }
+        }
+        if written > 0 {
+            notify::file_event(file, IN_MODIFY);
+        }
+        Ok(written)
+    }
 }
 
 async fn write_file(
@@ -126,48 +223,31 @@ async fn write_file(
     position: Position,
     no_wait: bool,
 ) -> Result<usize> {
-    let seekable = file.ops.is_seekable();
-    let mut end = 0;
-    if seekable {
-        let mut offset = match position {
-            Position::Current => *file.position.lock(),
-            Position::At(offset) => offset,
-        };
-        if file.is_append() {
-            offset = file.attributes()?.size;
-        }
-        limit_size(thread, &file, offset, &mut buffer)?;
-        end = offset;
+    let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
+    let attempt = || writing.attempt(&file, &mut buffer);
+    let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
+    writing.finish(thread, &file, &buffer, result)
+}
+
+/// The same without waiting; `None` if that is needed, or may be after a part was written.
+fn write_file_now(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    mut buffer: IoBuffer<'_>,
+    position: Position,
+) -> Option<Result<usize>> {
+    let is_atomic = !file.ops.is_stream() || file.downcast::<PipeEnd>().is_some() && buffer.remaining() <= PIPE_BUF;
+    if !is_atomic && may_wait(file) {
+        return None;
     }
-    let is_whole = file.ops.is_stream() && !no_wait && !file.is_nonblocking();
-    let result = when_ready(thread, &file, PollMask::WRITE, no_wait, || {
-        let written = file.ops.write(&file, &mut buffer, end)?;
-        if is_whole && buffer.remaining() > 0 { Err(Errno::EAGAIN) } else { Ok(written) }
-    })
-    .await;
-    let written = match result {
-        Ok(_) if is_whole => buffer.done(),
-        Err(_) if is_whole && buffer.done() > 0 => buffer.done(),
-        Err(Errno::EPIPE) => {
-            if file.ops.is_stream() {
-                signal::send_to_thread(thread, SigInfo::kernel(SIGPIPE))?;
-            }
-            return Err(Errno::EPIPE);
-        }
-        result => result?,
+    let writing = match Writing::begin(thread, file, &mut buffer, position, false) {
+        Ok(writing) => writing,
+        Err(error) => return Some(Err(error)),
     };
-    if seekable {
-        if position == Position::Current {
-            *file.position.lock() = end.saturating_add(written as u64);
-        }
-        if written > 0 {
-            fs::open::drop_suid(&thread.creds(), &file)?;
-        }
+    match writing.attempt(file, &mut buffer) {
+        Err(Errno::EAGAIN) if may_wait(file) => None,
+        result => Some(writing.finish(thread, file, &buffer, result)),
     }
-    if written > 0 {
-        notify::file_event(&file, IN_MODIFY);
-    }
-    Ok(written)
 }
 
 /// Cuts a write to RLIMIT_FSIZE and to what an offset can express; past the limit: SIGXFSZ and EFBIG.
@@ -206,6 +286,38 @@ pub async fn read(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Res
 pub async fn write(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<usize> {
     let file = writable(thread, fd)?;
     write_file(thread, file, single(thread, buffer, count), Position::Current, false).await
+}
+
+/// read(2), if it need not wait.
+pub fn read_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Option<Result<usize>> {
+    match readable(thread, fd) {
+        Ok(file) => read_file_now(&file, single(thread, buffer, count), Position::Current),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// write(2), if it need not wait.
+pub fn write_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Option<Result<usize>> {
+    match writable(thread, fd) {
+        Ok(file) => write_file_now(thread, &file, single(thread, buffer, count), Position::Current),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// pread64(2), if it need not wait.
+pub fn pread64_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Option<Result<usize>> {
+    match readable(thread, fd).and_then(|file| at(&file, offset).map(|position| (file, position))) {
+        Ok((file, position)) => read_file_now(&file, single(thread, buffer, count), position),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// pwrite64(2), if it need not wait.
+pub fn pwrite64_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Option<Result<usize>> {
+    match writable(thread, fd).and_then(|file| at(&file, offset).map(|position| (file, position))) {
+        Ok((file, position)) => write_file_now(thread, &file, single(thread, buffer, count), position),
+        Err(error) => Some(Err(error)),
+    }
 }
 
 /// pread64(2).

@@ -1,6 +1,7 @@
 //! The system-call table: number, name, and the function that serves it. One line a call, by number.
 //!
-//! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. Argument names are those of the man page; their types are the
+//! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. `now` names a function that does the work of an `async` one if that
+//! need not wait, or nothing at all. Argument names are those of the man page; their types are the
 //! function's. From here also come the names for logs and `doc/compatibility.md`.
 
 use alloc::sync::Arc;
@@ -39,8 +40,21 @@ macro_rules! serve {
     }};
 }
 
+macro_rules! serve_now {
+    (r#async $thread:ident $args:ident [$($function:ident)*] [] [$($arg:ident)*]) => {
+        None
+    };
+    (r#async $thread:ident $args:ident [$($function:ident)*] [$($now:ident)+] [$($arg:ident)*]) => {{
+        $(let $arg = $args.next();)*
+        $($now)::*($thread, $($arg),*)
+    }};
+    ($kind:ident $thread:ident $args:ident [$($function:ident)*] [] [$($arg:ident)*]) => {
+        Some(serve!($kind $thread $args [$($function)*] [$($arg)*]))
+    };
+}
+
 macro_rules! table {
-    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*);)*) => {
+    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*) $(now $($now:ident)::*)?;)*) => {
         /// Serves one system call.
         pub async fn dispatch(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Result<usize> {
             #[allow(unused_mut, unused_variables)]
@@ -51,14 +65,24 @@ macro_rules! table {
             }
         }
 
+        /// Serves one system call without waiting, if that is known to be possible; `None`: nothing has been done.
+        pub fn dispatch_now(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Option<Result<usize>> {
+            #[allow(unused_mut, unused_variables)]
+            let mut args = Args { values, next: 0 };
+            match nr {
+                $($nr => serve_now!($kind thread args [$($function)*] [$($($now)*)?] [$($arg)*]),)*
+                _ => Some(Err(Errno::ENOSYS)),
+            }
+        }
+
         /// Every call of the table: number, name, "plain", "async" or "none".
         pub const TABLE: &[(u64, &str, &str)] = &[$(($nr, stringify!($name), stringify!($kind)),)*];
     };
 }
 
 table! {
-    0 read => r#async rw::read (fd, buf, count);
-    1 write => r#async rw::write (fd, buf, count);
+    0 read => r#async rw::read (fd, buf, count) now rw::read_now;
+    1 write => r#async rw::write (fd, buf, count) now rw::write_now;
     2 open => r#async open::open (path, flags, mode);
     3 close => plain open::close (fd);
     4 stat => plain stat::stat (path, statbuf);
@@ -74,8 +98,8 @@ table! {
     14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
     15 rt_sigreturn => r#async signal::rt_sigreturn ();
     16 ioctl => plain fcntl::ioctl (fd, op, argp);
-    17 pread64 => r#async rw::pread64 (fd, buf, count, offset);
-    18 pwrite64 => r#async rw::pwrite64 (fd, buf, count, offset);
+    17 pread64 => r#async rw::pread64 (fd, buf, count, offset) now rw::pread64_now;
+    18 pwrite64 => r#async rw::pwrite64 (fd, buf, count, offset) now rw::pwrite64_now;
     19 readv => r#async rw::readv (fd, iov, iovcnt);
     20 writev => r#async rw::writev (fd, iov, iovcnt);
     21 access => plain stat::access (path, mode);

@@ -20,6 +20,14 @@ pub fn get() -> Option<Arc<Thread>> {
     CURRENT.lock().clone()
 }
 
+/// Calls `f` on behalf of `thread`, outside of any task.
+pub(super) fn call<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
+    replace(Some(thread.clone()));
+    let result = f();
+    replace(None);
+    result
+}
+
 /// Runs `future` as the task of `thread`.
 pub(super) async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
     let mut future = pin!(future);

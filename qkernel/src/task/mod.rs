@@ -29,7 +29,7 @@ use qlib::Va;
 
 pub use creds::Creds;
 pub use process::Process;
-pub use run::on_trap;
+pub use run::{Next, fault_now, on_served, on_trap, serve_now};
 pub use signal::{SigSet, Signo};
 pub use user::UserThread;
 

@@ -179,6 +179,14 @@ impl Process {
         mm.unwrap_or_else(AddressSpace::placeholder)
     }
 
+    /// Looks at its address space. `look` must not come back here.
+    pub fn with_mm<R>(&self, look: impl FnOnce(&AddressSpace) -> R) -> R {
+        match &*self.mm.lock() {
+            Some(mm) => look(mm),
+            None => look(&AddressSpace::placeholder()),
+        }
+    }
+
     /// Replaces its address space (exec).
     pub fn set_mm(&self, mm: Arc<AddressSpace>) {
         let old = self.mm.lock().replace(mm);

@@ -9,14 +9,67 @@ use super::signal::{self, Delivery};
 use super::{Thread, current, exit, rseq, table};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
-use crate::{executor, hibernate, klog, mm, syscall};
+use crate::{executor, hibernate, klog, log, mm, syscall, time};
 
 /// A trap of some thread arrived.
 pub fn on_trap(trap: &Trap) {
     if let Some(thread) = table::thread_by_token(trap.token) {
-        thread.user.on_trap(trap);
+        thread.user.on_trap(trap, None);
     }
     hibernate::pause::look_again();
+}
+
+/// What becomes of a thread after a trap that was served at once, without its task.
+#[derive(Debug)]
+pub enum Next {
+    /// It goes on; in a system call, with this answer.
+    Go(i64),
+    /// Its task is to be told of the trap ([`on_served`]), with the result if the system call was served.
+    Task(Option<Result<usize>>),
+}
+
+/// Serves a system call of a thread that has just left user mode, if it need not wait. For platforms on which the thread can go on
+/// in the same breath: it is as if it had never been away, unless it is to be told of something.
+pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
+    let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
+        return Next::Task(None);
+    };
+    thread.count_syscall();
+    trace(thread, nr, &args, &result);
+    match result {
+        Err(errno) if errno.is_internal() => Next::Task(Some(result)),
+        _ if may_go_now(thread) => Next::Go(signal::to_return_value(result)),
+        _ => Next::Task(Some(result)),
+    }
+}
+
+/// The same of a page fault. One that is not served here is as if it had not happened yet.
+pub fn fault_now(thread: &Arc<Thread>, va: Va, code: u64) -> Next {
+    match mm::fault::handle(thread, va, access_of(code)) {
+        Ok(()) if may_go_now(thread) => Next::Go(0),
+        _ => Next::Task(None),
+    }
+}
+
+/// Tells the thread's task of a trap that was not, or not wholly, served at once.
+pub fn on_served(thread: &Arc<Thread>, trap: &Trap, served: Option<Result<usize>>) {
+    thread.user.on_trap(trap, served);
+    hibernate::pause::look_again();
+}
+
+/// Does what a task does before its thread goes back to user mode; whether nothing keeps the thread from that.
+fn may_go_now(thread: &Arc<Thread>) -> bool {
+    // Others have been woken, or a timer set.
+    if !executor::is_drained() || time::needs_rearming() {
+        executor::run();
+        time::rearm();
+    }
+    let (has_orders, is_frozen) = thread.process.with_mm(|mm| (mm.has_orders(), mm.is_frozen()));
+    if has_orders {
+        thread.user.claim_orders(&thread.mm());
+    }
+    let paused = hibernate::pause::is_paused() || hibernate::pause::is_watched() || is_frozen;
+    !paused && !thread.is_dying() && signal::is_quiet(thread) && thread.user.may_go_on()
 }
 
 /// Starts the task of a new thread, which is stopped; `first` are its registers.
@@ -38,12 +91,14 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     thread.user.resume(&thread.mm(), Go::Regs(&first));
     loop {
         thread.enters_user_mode();
-        let trap = thread.user.next_trap().await;
+        let (trap, served) = thread.user.next_trap().await;
         thread.left_user_mode();
         let call = match trap.kind {
             TRAP_SYSCALL => {
-                thread.count_syscall();
-                let result = serve(thread, &trap).await;
+                let result = match served {
+                    Some(result) => result,
+                    None => serve(thread, &trap).await,
+                };
                 if trap.unproven == 0 && !matches!(result, Err(REGISTERS_REPLACED)) {
                     mm::patch::consider(thread, trap.nr, Va(trap.ip)).await;
                 }
@@ -90,22 +145,36 @@ fn takes_pages_away(nr: u64) -> bool {
 }
 
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
+    thread.count_syscall();
     let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(thread).await } else { None };
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
     drop(frozen);
     thread.user.claim_orders(&thread.mm());
-    klog!(Trace, "thread {}: {}({:x?}) = {result:x?}", thread.tid(), syscall::table::name(trap.nr), trap.args);
+    trace(thread, trap.nr, &trap.args, &result);
     result
 }
 
+fn trace(thread: &Thread, nr: u64, args: &[u64; 6], result: &Result<usize>) {
+    #[cold]
+    fn write(thread: &Thread, nr: u64, args: &[u64; 6], result: &Result<usize>) {
+        klog!(Trace, "thread {}: {}({args:x?}) = {result:x?}", thread.tid(), syscall::table::name(nr));
+    }
+    if log::is_kept(log::Level::Trace) {
+        write(thread, nr, args, result);
+    }
+}
+
+/// What a page fault with this error code of the CPU was about.
+fn access_of(code: u64) -> mm::Access {
+    match code {
+        code if code & 16 != 0 => mm::Access::Execute,
+        code if code & 2 != 0 => mm::Access::Write,
+        _ => mm::Access::Read,
+    }
+}
+
 async fn fault(thread: &Arc<Thread>, trap: &Trap) {
-    let access = if trap.code & 16 != 0 {
-        mm::Access::Execute
-    } else if trap.code & 2 != 0 {
-        mm::Access::Write
-    } else {
-        mm::Access::Read
-    };
+    let access = access_of(trap.code);
     // A write to a page that is shown read-only takes that page away from the other threads.
     let mm = thread.mm();
     let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));

@@ -35,8 +35,8 @@ struct State {
     place: Place,
     /// How many traps came.
     traps: u64,
-    /// A trap that the thread's task has not taken yet.
-    trap: Option<Trap>,
+    /// A trap that the thread's task has not taken yet; the result of the system call, if it has been served already.
+    trap: Option<(Trap, Option<Result<usize>>)>,
     regs: UserRegs,
     /// A stop was asked for and has not happened.
     stop_asked: bool,
@@ -123,8 +123,8 @@ impl UserThread {
         state.mapping = fresh.mapping;
     }
 
-    /// A trap came for this thread.
-    pub fn on_trap(&self, trap: &Trap) {
+    /// A trap came for this thread. `served`: the result of the system call, if it has been served already.
+    pub fn on_trap(&self, trap: &Trap, served: Option<Result<usize>>) {
         let (wakers, limbo) = {
             let mut state = self.state.lock();
             if trap.kind == TRAP_STOPPED && trap.resumes != state.resumes {
@@ -158,7 +158,7 @@ impl UserThread {
             state.stop_asked = false;
             // A stop or sync inside a system call is for those who asked; everything else is for the thread's task.
             if !matches!(state.place, Place::Stopped { in_syscall: true }) && trap.kind != TRAP_SYNCED {
-                state.trap = Some(*trap);
+                state.trap = Some((*trap, served));
                 wakers.extend(state.waker.take());
             }
             (wakers, limbo)
@@ -254,8 +254,14 @@ impl UserThread {
         self.state.lock().own_orders.push(order);
     }
 
-    /// The thread's next trap. Only its own task calls this.
-    pub async fn next_trap(&self) -> Trap {
+    /// Whether nobody wants anything of the thread that keeps it from going on after a trap that its task has not been told of.
+    pub fn may_go_on(&self) -> bool {
+        let state = self.state.lock();
+        state.place == Place::User && !state.stop_asked && state.watchers.is_empty() && state.own_orders.is_empty()
+    }
+
+    /// The thread's next trap, and the result of its system call if that has been served already. Only its own task calls this.
+    pub async fn next_trap(&self) -> (Trap, Option<Result<usize>>) {
         poll_fn(|cx| {
             let mut state = self.state.lock();
             if let Some(trap) = state.trap.take() {

@@ -8,6 +8,7 @@ pub mod vdso;
 mod wheel;
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use clock::{Clock, deadline_after};
 pub use wheel::{TimerKey, Wheel};
@@ -23,6 +24,9 @@ static ARMED: Mutex<u64> = mutex(u64::MAX);
 /// Who waits for the next event.
 static NEXT_EVENT: Mutex<Option<Arc<Signal>>> = mutex(None);
 
+/// Whether there is more to wait for since the last [`rearm`].
+static IS_MORE: AtomicBool = AtomicBool::new(false);
+
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC)
@@ -35,6 +39,7 @@ pub fn realtime_ns() -> u64 {
 
 /// Notifies `observer` once CLOCK_MONOTONIC reaches `deadline_ns`.
 pub fn insert(deadline_ns: u64, observer: Arc<dyn Observer>) -> TimerKey {
+    IS_MORE.store(true, Relaxed);
     WHEEL.lock().insert(deadline_ns, observer)
 }
 
@@ -45,6 +50,7 @@ pub fn cancel(key: TimerKey) {
 
 /// Sets `signal` when the kernel is entered next, which is soon.
 pub fn at_next_event(signal: Arc<Signal>) {
+    IS_MORE.store(true, Relaxed);
     *NEXT_EVENT.lock() = Some(signal);
 }
 
@@ -78,8 +84,14 @@ pub fn advance() {
     }
 }
 
+/// Whether [`rearm`] must be called before user code runs.
+pub fn needs_rearming() -> bool {
+    IS_MORE.load(Relaxed)
+}
+
 /// Arms the platform's timer for the earliest deadline, if that changed.
 pub fn rearm() {
+    IS_MORE.store(false, Relaxed);
     let next = if NEXT_EVENT.lock().is_some() {
         0
     } else if is_stopped() {

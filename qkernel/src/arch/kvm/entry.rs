@@ -87,6 +87,11 @@ impl UserContext {
         };
     }
 
+    /// The arguments of a system call.
+    pub fn syscall_args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+
     /// As the kernel has registers.
     pub fn regs(&self, fs_base: u64, gs_base: u64) -> UserRegs {
         let UserContext {

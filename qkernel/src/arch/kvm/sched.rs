@@ -9,6 +9,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general::{CLOCK_MONOTONIC, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use qlib::Va;
 use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
 use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
@@ -18,13 +19,17 @@ use super::thread::{KvmThread, Place};
 use super::{apic, host, msr, space};
 use crate::arch;
 use crate::arch::entry as kernel;
+use crate::errno::Result;
 use crate::mm::frames;
 use crate::sync::{Mutex, mutex};
+use crate::task::{self, Next};
 
 /// How long a thread runs while others wait.
 const SLICE_NS: u64 = 1_000_000;
 /// How long an idle vCPU looks around before it halts.
 const SPIN_TICKS: u64 = 50_000;
+/// So many page tables that are out of use may wait to be freed while a thread runs.
+const TABLES_KEPT: usize = 64;
 
 static QUEUE: Mutex<VecDeque<Arc<KvmThread>>> = mutex(VecDeque::new());
 /// How many wait in it, for those who do not hold the kernel lock.
@@ -148,7 +153,7 @@ fn attend(cpu: &PerCpu) {
         let Some(event) = EVENTS.lock().pop_front() else { break };
         kernel::serve(&event);
     }
-    frames::release_tables();
+    frames::release_tables(1);
     host::flush();
 }
 
@@ -177,7 +182,7 @@ fn make_live(cpu: &PerCpu, thread: Option<&Arc<KvmThread>>) {
     }
 }
 
-/// Runs user code of `thread` until its next trap, and has the kernel serve that.
+/// Runs user code of `thread`, and serves its traps, as long as it need not wait for anything; then has its task take over.
 fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     if thread.tell(cpu.index) {
         return preempted(cpu, thread);
@@ -185,22 +190,53 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     thread.place.set(Place::Running(cpu.index));
     make_live(cpu, Some(thread));
     space::load(thread.root.get());
-    if WAITING.load(Ordering::Relaxed) > 0 && cpu.slice_ns.get() == u64::MAX {
-        let slice = arch::now_ns(CLOCK_MONOTONIC) + SLICE_NS;
-        cpu.slice_ns.set(slice);
-        arm(cpu, slice);
+    let owner = thread.owner();
+    loop {
+        if WAITING.load(Ordering::Relaxed) > 0 && cpu.slice_ns.get() == u64::MAX {
+            let slice = arch::now_ns(CLOCK_MONOTONIC) + SLICE_NS;
+            cpu.slice_ns.set(slice);
+            arm(cpu, slice);
+        }
+        kernel::unlock();
+        let vector = enter_user(cpu, thread);
+        // Read before another fault can happen.
+        let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };
+        kernel::lock();
+        // SAFETY: user mode has been left, and the kernel lock is held.
+        let context = unsafe { &mut *thread.context() };
+        let next = match (vector, &owner) {
+            (SYSCALL, Some(owner)) => task::serve_now(owner, context.rax, context.syscall_args()),
+            (PAGE_FAULT, Some(owner)) => task::fault_now(owner, Va(address), context.error),
+            _ => Next::Task(None),
+        };
+        match next {
+            Next::Go(answer) => {
+                if vector == SYSCALL {
+                    context.rax = answer as u64;
+                }
+                frames::release_tables(TABLES_KEPT);
+                host::flush();
+                if !EVENTS.lock().is_empty() {
+                    return ready(thread.clone());
+                }
+            }
+            Next::Task(served) => return leave(thread, owner, vector, address, served),
+        }
     }
-    kernel::unlock();
+}
+
+/// Enters user mode: what ended it.
+fn enter_user(cpu: &PerCpu, thread: &KvmThread) -> u64 {
     let context = thread.context();
-    let vector = loop {
+    loop {
         cpu.in_user.store(thread.root.get().0 | 1, Ordering::SeqCst);
-        if cpu.flush.swap(false, Ordering::SeqCst) {
+        if cpu.flush.load(Ordering::SeqCst) && cpu.flush.swap(false, Ordering::SeqCst) {
             // SAFETY: the table in use.
             unsafe { msr::set_cr3(thread.root.get().0) }
         }
         if cpu.kick.load(Ordering::SeqCst) {
             cpu.in_user.store(0, Ordering::SeqCst);
-            break u64::from(VECTOR_KICK);
+            return u64::from(VECTOR_KICK);
         }
         // SAFETY: the thread's page table and state were just loaded.
         unsafe { entry::enter_user(cpu, context, thread.fast.get()) };
@@ -212,18 +248,26 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
             entry::note_interrupt(vector);
         }
         if vector != u64::from(VECTOR_FLUSH) {
-            break vector;
+            return vector;
         }
-    };
-    // SAFETY: as above. Read before another fault can happen.
-    let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };
-    kernel::lock();
-    // SAFETY: as above.
-    let context = unsafe { &*context };
-    let event = match vector {
+    }
+}
+
+/// The kernel's side takes over a thread that has left user mode by `vector`. `served`: the result of its system call, if that has been
+/// served already.
+fn leave(
+    thread: &Arc<KvmThread>,
+    owner: Option<Arc<task::Thread>>,
+    vector: u64,
+    address: u64,
+    served: Option<Result<usize>>,
+) {
+    // SAFETY: it is not in user mode, and the kernel lock is held.
+    let context = unsafe { &*thread.context() };
+    let trap = match vector {
         SYSCALL => {
             thread.in_syscall.set(true);
-            let args = [context.rdi, context.rsi, context.rdx, context.r10, context.r8, context.r9];
+            let args = context.syscall_args();
             Trap { nr: context.rax, args, ip: context.rip, ..thread.trap(TRAP_SYSCALL) }
         }
         PAGE_FAULT => Trap { addr: address, code: context.error, regs: thread.regs(), ..thread.trap(TRAP_FAULT) },
@@ -236,7 +280,10 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     thread.place.set(Place::Stopped);
     // This trap answers a request to stop, too.
     thread.stop_asked.set(false);
-    kernel::serve(&Event { kind: EVENT_TRAP, trap: event, ..Event::default() });
+    if let Some(owner) = owner {
+        task::on_served(&owner, &trap, served);
+    }
+    kernel::run_tasks();
 }
 
 /// Tells the kernel that the thread was preempted, or has moved to this vCPU. When it is ready again, as it is at once if nothing holds

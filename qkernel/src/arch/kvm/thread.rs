@@ -1,6 +1,6 @@
 //! User threads, as the platform's operations see them.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::cell::{Cell, UnsafeCell};
 
 use qlib::Gpa;
@@ -14,6 +14,7 @@ use super::fpu::FpState;
 use super::{cpu, msr, sched};
 use crate::arch;
 use crate::errno::Errno;
+use crate::task;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +38,10 @@ struct Saved {
 }
 
 /// One user thread. Everything here is touched under the kernel lock alone, but for the context, which is the vCPU's while it runs.
-#[derive(Debug)]
 pub struct KvmThread {
     token: u64,
+    /// The kernel's side of it, once it was looked for.
+    owner: UnsafeCell<Weak<task::Thread>>,
     saved: UnsafeCell<Saved>,
     fp: FpState,
     fs_base: Cell<u64>,
@@ -74,6 +76,17 @@ impl KvmThread {
     pub fn context(&self) -> *mut UserContext {
         // SAFETY: a field of an object that lives.
         unsafe { &raw mut (*self.saved.get()).context }
+    }
+
+    /// The kernel's side of it, if it has not ended.
+    pub fn owner(&self) -> Option<Arc<task::Thread>> {
+        // SAFETY: the kernel lock is held, and nothing in here comes back to this thread.
+        let owner = unsafe { &mut *self.owner.get() };
+        owner.upgrade().or_else(|| {
+            let found = task::table::thread_by_token(self.token)?;
+            *owner = Arc::downgrade(&found);
+            Some(found)
+        })
     }
 
     /// A trap of it, with what every trap has.
@@ -179,6 +192,7 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
     let Some(fp) = FpState::new() else { return -i64::from(Errno::ENOMEM.0) };
     let thread = Arc::new(KvmThread {
         token,
+        owner: UnsafeCell::default(),
         saved: UnsafeCell::default(),
         fp,
         fs_base: Cell::new(0),

@@ -31,7 +31,7 @@ pub enum Delivery {
 pub fn to_return_value(result: Result<usize>) -> i64 {
     match result {
         Ok(value) => value as i64,
-        Err(errno) if errno.0 >= 512 => -i64::from(Errno::EINTR.0),
+        Err(errno) if errno.is_internal() => -i64::from(Errno::EINTR.0),
         Err(errno) => -i64::from(errno.0),
     }
 }

@@ -217,13 +217,24 @@ pub fn has_deliverable(thread: &Thread) -> bool {
         let signals = thread.signals.lock();
         (signals.pending.set(), signals.mask)
     };
+    is_deliverable(thread, own, mask)
+}
+
+fn is_deliverable(thread: &Thread, own: SigSet, mask: SigSet) -> bool {
     let process = thread.process.signals.lock();
     process.stopped_by.is_some() || !own.union(process.pending.set()).minus(mask).is_empty()
 }
 
 /// Whether [`deliver`] would have nothing to do: the cheap check at each return to user mode.
-fn is_quiet(thread: &Thread) -> bool {
-    thread.signals.lock().saved_mask.is_none() && !has_deliverable(thread)
+pub fn is_quiet(thread: &Thread) -> bool {
+    let (own, mask) = {
+        let signals = thread.signals.lock();
+        if signals.saved_mask.is_some() {
+            return false;
+        }
+        (signals.pending.set(), signals.mask)
+    };
+    !is_deliverable(thread, own, mask)
 }
 
 /// Pending for the thread or its process, blocked or not.
