@@ -37,6 +37,8 @@ pub const CPU_GUARD_BYTES: u64 = 4 << 10;
 pub const CPU_DATA_BYTES: u64 = 32 << 10;
 /// Where in the per-CPU data the byte lies that is 1 while the vCPU idles: a hint, whom to interrupt with an event.
 pub const CPU_IDLE_OFFSET: u64 = 8;
+/// Where in the per-CPU data the 32-bit word lies that is set to wake an idle vCPU.
+pub const CPU_WAKE_OFFSET: u64 = 12;
 /// The most vCPUs: as many as have parameters at the door.
 pub const MAX_CPUS: u32 = crate::door::MAX_VCPUS;
 

@@ -99,6 +99,11 @@ pub enum Port {
     Release = 0x514,
     /// Makes RAM usable; parameter: the guest physical address up to which it is wanted; out: up to where it is in word 0, or 0.
     Grow = 0x520,
+    /// The vCPU has nothing to do; parameter: until when, CLOCK_MONOTONIC in nanoseconds. Returns when its wake word
+    /// ([`crate::kvm::CPU_WAKE_OFFSET`]) is not 0, at that time, or for no reason; out: word 0 is 1 if the time has come, else 0.
+    Idle = 0x524,
+    /// Wakes a vCPU whose wake word has been set; parameter: its number.
+    Wake = 0x528,
     /// `panic`: %rdi the address of the message, %rsi its length in bytes. Does not return.
     Panic = 0x518,
     /// An exception in the kernel that nothing mends: %rdi the address of the registers as ring 0 saves them, %rsi the address that was
@@ -118,6 +123,8 @@ impl Port {
         Port::Panic,
         Port::Fault,
         Port::Grow,
+        Port::Idle,
+        Port::Wake,
     ];
 
     /// The doorbell at port `number`.

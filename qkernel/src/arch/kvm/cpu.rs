@@ -3,11 +3,11 @@
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use alloc::sync::Arc;
 
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, KvmInfo};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, KvmInfo};
 
 use super::entry::{self, UserContext};
 use super::msr::{self, Features, cr4};
@@ -47,6 +47,8 @@ pub struct PerCpu {
     this: u64,
     /// It idles. Read by other vCPUs, and by qvisor ([`CPU_IDLE_OFFSET`]).
     pub idle: AtomicBool,
+    /// Not 0: it shall stop idling. Set by other vCPUs, and by qvisor ([`CPU_WAKE_OFFSET`]).
+    pub wake: AtomicU32,
     /// Where the kernel's stack was when it went to user mode.
     pub(super) kernel_rsp: Cell<u64>,
     /// The context that user mode was entered with.
@@ -78,6 +80,7 @@ pub struct PerCpu {
 }
 
 const _: () = assert!(offset_of!(PerCpu, this) == 0 && offset_of!(PerCpu, idle) == CPU_IDLE_OFFSET as usize);
+const _: () = assert!(offset_of!(PerCpu, wake) == CPU_WAKE_OFFSET as usize);
 const _: () = assert!(size_of::<PerCpu>() <= CPU_DATA_BYTES as usize);
 
 /// Offsets for the entry code.

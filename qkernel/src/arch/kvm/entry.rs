@@ -177,6 +177,7 @@ global_asm!(
     ".balign 16",
     ".hidden quark_enter_user",
     ".globl quark_enter_user",
+    ".type quark_enter_user,@function",
     "quark_enter_user:",
     "push rbp",
     "mov rbp, rsp",
@@ -231,6 +232,7 @@ global_asm!(
     ".balign 16",
     ".hidden quark_syscall_entry",
     ".globl quark_syscall_entry",
+    ".type quark_syscall_entry,@function",
     "quark_syscall_entry:",
     "swapgs",
     "mov gs:[{SCRATCH}], rsp",
@@ -268,6 +270,7 @@ global_asm!(
     "ret",
     // ---- exceptions and interrupts: the CPU has pushed the last words of a context, a stub the two before ------------
     ".balign 16",
+    ".type quark_trap_common,@function",
     "quark_trap_common:",
     "test byte ptr [rsp + 24], 3",
     "jz 4f",

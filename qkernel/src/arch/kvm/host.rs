@@ -116,6 +116,16 @@ pub fn grow(end: Gpa) -> Option<Gpa> {
     (ready != 0).then_some(Gpa(ready))
 }
 
+/// Waits until this vCPU's wake word is set or CLOCK_MONOTONIC is at `deadline_ns`; may return for no reason. Whether the time has come.
+pub fn wait(deadline_ns: u64) -> bool {
+    ring_with(Port::Idle, [deadline_ns]) == 1
+}
+
+/// Ends the wait of vCPU `cpu`, whose wake word has been set.
+pub fn wake(cpu: u32) {
+    ring_with(Port::Wake, [u64::from(cpu)]);
+}
+
 /// Starts vCPU `cpu`.
 pub fn start(cpu: u32) {
     ring_with(Port::Start, [u64::from(cpu)]);
@@ -141,6 +151,7 @@ global_asm!(
     ".balign 16",
     ".hidden quark_ring0_copy",
     ".globl quark_ring0_copy",
+    ".type quark_ring0_copy,@function",
     "quark_ring0_copy:",
     "mov rcx, rdx",
     "rep movsb",

@@ -26,7 +26,7 @@ use crate::task::{self, Next};
 
 /// How long a thread runs while others wait.
 const SLICE_NS: u64 = 1_000_000;
-/// How long an idle vCPU looks around before it halts.
+/// How long an idle vCPU looks around before it waits.
 const SPIN_TICKS: u64 = 50_000;
 /// So many page tables that are out of use may wait to be freed while a thread runs.
 const TABLES_KEPT: usize = 64;
@@ -54,6 +54,7 @@ pub fn post(event: Event) {
 /// A thread may run.
 pub fn ready(thread: Arc<KvmThread>) {
     thread.place.set(Place::Ready);
+    thread.ready_tsc.set(msr::tsc());
     match thread.keeps_turn.take() {
         true => QUEUE.lock().push_front(thread),
         false => QUEUE.lock().push_back(thread),
@@ -88,7 +89,13 @@ pub fn forget(thread: &Arc<KvmThread>) {
 pub fn kick(index: u32) {
     let cpu = cpu::of(index);
     cpu.kick.store(true, Ordering::SeqCst);
-    if index != cpu::this().index && (cpu.in_user.load(Ordering::SeqCst) != 0 || cpu.idle.load(Ordering::SeqCst)) {
+    if index == cpu::this().index {
+        return;
+    }
+    if cpu.idle.load(Ordering::SeqCst) {
+        cpu.wake.store(1, Ordering::SeqCst);
+        host::wake(index);
+    } else if cpu.in_user.load(Ordering::SeqCst) != 0 {
         apic::interrupt(index, VECTOR_KICK);
     }
 }
@@ -143,7 +150,7 @@ fn attend(cpu: &PerCpu) {
             }
             if cpu.slice_ns.get() <= now {
                 cpu.slice_ns.set(u64::MAX);
-                if WAITING.load(Ordering::Relaxed) > 0 {
+                if somebody_starves() {
                     wake_another(cpu);
                 }
             }
@@ -155,6 +162,13 @@ fn attend(cpu: &PerCpu) {
     }
     frames::release_tables(1);
     host::flush();
+}
+
+/// Whether a thread has waited for most of a slice. Threads that wait for each other never do, and stay on one vCPU.
+fn somebody_starves() -> bool {
+    let slice_ticks = arch::boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);
+    let first = QUEUE.lock().front().map(|thread| thread.ready_tsc.get());
+    first.is_some_and(|since| msr::tsc().saturating_sub(since) > slice_ticks / 2)
 }
 
 /// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been started.
@@ -360,24 +374,26 @@ fn fpe_code(exceptions: u16) -> i32 {
     }
 }
 
-/// Nothing is ready: looks around for a moment, then halts until an interrupt.
+/// Nothing is ready: looks around for a moment, then waits at a doorbell. There, unlike halted, it is not woken by interrupts: those who have
+/// something for an idle vCPU set its wake word.
 fn idle(cpu: &PerCpu) {
     make_live(cpu, None);
     space::leave();
+    cpu.wake.store(0, Ordering::SeqCst);
     cpu.idle.store(true, Ordering::SeqCst);
     kernel::unlock();
     let begin = msr::tsc();
-    let something = || {
-        cpu.kick.load(Ordering::SeqCst) || cpu.timer_fired.load(Ordering::SeqCst) || WAITING.load(Ordering::SeqCst) > 0
-    };
-    while !something() {
-        // SAFETY: handlers of interrupts in kernel mode only take a note. One that came since the look ends the halt at once: they are let in
-        // only together with it.
-        unsafe {
-            match msr::tsc().wrapping_sub(begin) < SPIN_TICKS {
-                true => asm!("sti", "pause", "cli", options(nostack)),
-                false => asm!("sti", "hlt", "cli", options(nostack)),
-            }
+    loop {
+        // Interrupts that came before `idle` was seen are taken here.
+        // SAFETY: handlers of interrupts in kernel mode only take a note.
+        unsafe { asm!("sti", "pause", "cli", options(nostack)) };
+        let kicked = cpu.kick.load(Ordering::SeqCst) || cpu.wake.load(Ordering::SeqCst) != 0;
+        if kicked || cpu.timer_fired.load(Ordering::SeqCst) || WAITING.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+        if msr::tsc().wrapping_sub(begin) > SPIN_TICKS && host::wait(cpu.armed_ns.get()) {
+            // The timer's own interrupt may still be on its way; then it comes for nothing.
+            cpu.timer_fired.store(true, Ordering::SeqCst);
         }
     }
     cpu.idle.store(false, Ordering::SeqCst);

@@ -64,6 +64,8 @@ pub struct KvmThread {
     told: Cell<Option<u32>>,
     /// It goes before all others when it is ready next.
     pub keeps_turn: Cell<bool>,
+    /// Since when it waits for a vCPU: a time stamp.
+    pub ready_tsc: Cell<u64>,
 }
 
 // SAFETY: see the type: the kernel lock orders all access.
@@ -206,6 +208,7 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
         watched: Cell::new(false),
         told: Cell::new(None),
         keeps_turn: Cell::new(false),
+        ready_tsc: Cell::new(0),
     });
     handle_of(Arc::into_raw(thread)) as i64
 }

@@ -11,16 +11,20 @@ pub mod stats;
 pub mod tables;
 pub mod vcpu;
 
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
-    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-    KVM_X2APIC_API_USE_32BIT_IDS, kvm_enable_cap, kvm_msi,
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES,
+    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT, kvm_enable_cap,
+    kvm_msi,
 };
 use kvm_ioctls::{Kvm, VmFd};
 use qlib::door::{DOOR_BYTES, DoorLayout};
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK};
+use qlib::kvm::{
+    CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK,
+};
 use qlib::platform::{BootInfo, Event};
 use qlib::{Frames, Gpa};
 use rustix::io::Errno;
@@ -97,23 +101,49 @@ impl Shared {
         &self.laid_out().door
     }
 
-    /// Interrupts a vCPU, if `wanted`, for an event: one that idles, or the first.
-    fn interrupt_for_event(&self, wanted: Result<bool, DoorError>) {
+    /// Has a vCPU look around, if `wanted`, for an event: one that idles, or the first.
+    fn tell_of_event(&self, wanted: Result<bool, DoorError>) {
         match wanted {
-            Ok(true) => self.wake((0..self.shape.cpus).find(|cpu| self.idles(*cpu)).unwrap_or(0)),
-            Ok(false) => {}
+            Ok(true) => {}
+            Ok(false) => return,
             Err(error) => ops::end_with_report("virtual machine error", &error.to_string(), "", ops::PANIC_STATUS),
         }
+        let idle = || (0..self.shape.cpus).find(|cpu| self.idles(*cpu));
+        if let Some(cpu) = idle() {
+            return self.wake_idle(cpu);
+        }
+        self.interrupt(0);
+        // It may have begun to idle before the interrupt, and not have looked since.
+        fence(Ordering::SeqCst);
+        if let Some(cpu) = idle() {
+            self.wake_idle(cpu);
+        }
+    }
+
+    /// Where the data of vCPU `cpu` lies.
+    fn cpu_data(&self, cpu: u32) -> Gpa {
+        self.laid_out().cpu_areas + u64::from(cpu + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES
     }
 
     /// Whether vCPU `cpu` says that it idles.
     fn idles(&self, cpu: u32) -> bool {
-        let data = self.laid_out().cpu_areas + u64::from(cpu + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES;
         let mut byte = [0];
-        self.memory().read(data + CPU_IDLE_OFFSET, &mut byte).is_ok() && byte != [0]
+        self.memory().read(self.cpu_data(cpu) + CPU_IDLE_OFFSET, &mut byte).is_ok() && byte != [0]
     }
 
-    fn wake(&self, index: u32) {
+    /// The address of the wake word of vCPU `cpu` in this process.
+    fn wake_word(&self, cpu: u32) -> usize {
+        (self.memory().base() + self.cpu_data(cpu).0 + CPU_WAKE_OFFSET) as usize
+    }
+
+    /// Ends the wait of vCPU `cpu`, or the next one.
+    fn wake_idle(&self, cpu: u32) {
+        // The area is RAM of ours.
+        self.memory().write(self.cpu_data(cpu) + CPU_WAKE_OFFSET, &1u32.to_le_bytes()).ok();
+        ops::wake_one(self.wake_word(cpu));
+    }
+
+    fn interrupt(&self, index: u32) {
         let msi = kvm_msi { address_lo: 0xfee0_0000 | index << 12, data: u32::from(VECTOR_KICK), ..Default::default() };
         if let Err(error) = self.vm.signal_msi(msi) {
             tracing::error!("cannot interrupt vCPU {index}: {error}");
@@ -165,6 +195,17 @@ impl KvmPlatform {
             ..Default::default()
         })
         .context("enable KVM_CAP_X2APIC_API")?;
+        // vCPUs idle at a doorbell and never halt. KVM is told so because it otherwise halts one that touches a page which the host
+        // must fetch first, and tries again without end when there is none (a window whose file was cut short).
+        let halts = vm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) as u32 & KVM_X86_DISABLE_EXITS_HLT;
+        if halts != 0 {
+            vm.enable_cap(&kvm_enable_cap {
+                cap: KVM_CAP_X86_DISABLE_EXITS,
+                args: [halts.into(), 0, 0, 0],
+                ..Default::default()
+            })
+            .context("enable KVM_CAP_X86_DISABLE_EXITS")?;
+        }
         let memory = &host.memory;
         memory.exclude_windows(HOLE);
         let slots = Slots::new(memory);
@@ -253,7 +294,7 @@ impl KvmPlatform {
 
     /// Gives the guest kernel an event.
     pub fn dispatch(&self, event: &Event) {
-        self.shared.interrupt_for_event(self.shared.door().post(event));
+        self.shared.tell_of_event(self.shared.door().post(event));
     }
 }
 

@@ -164,8 +164,11 @@ impl Runner {
                 self.stats.count(ExitCause::Io);
                 self.fail(&format!("a doorbell at port {port:#x}, where none is"))
             };
-            let waits = matches!(port, Port::LockWait | Port::LockWake);
-            self.stats.count(if waits { ExitCause::LockWait } else { ExitCause::Doorbell });
+            self.stats.count(match port {
+                Port::LockWait | Port::LockWake => ExitCause::LockWait,
+                Port::Idle => ExitCause::Halt,
+                _ => ExitCause::Doorbell,
+            });
             if let Err(error) = self.serve(port) {
                 self.fail(&error.to_string());
             }
@@ -183,7 +186,7 @@ impl Runner {
             Port::Call => {
                 door.serve(&|call| shared.host.call(call))?;
             }
-            Port::Event => shared.interrupt_for_event(door.flush_events()),
+            Port::Event => shared.tell_of_event(door.flush_events()),
             Port::LockWait | Port::LockWake => {
                 let [word, expected, ..] = door.params(self.index)?;
                 if !word.is_multiple_of(4) || shared.memory().ram_slice(Gpa(word), 4).is_none() {
@@ -193,6 +196,18 @@ impl Runner {
                 match port {
                     Port::LockWait => ops::wait_on(word, expected as u32),
                     _ => ops::wake_one(word),
+                }
+            }
+            Port::Idle => {
+                let [deadline_ns, ..] = door.params(self.index)?;
+                let is_over = ops::wait_on_until(shared.wake_word(self.index), 0, deadline_ns);
+                door.set_result(self.index, is_over.into())?;
+            }
+            Port::Wake => {
+                let [index, ..] = door.params(self.index)?;
+                match u32::try_from(index).ok().filter(|index| *index < shared.shape.cpus) {
+                    Some(index) => ops::wake_one(shared.wake_word(index)),
+                    None => self.fail(&format!("vCPU {index} cannot be woken: there is none")),
                 }
             }
             Port::Start => {

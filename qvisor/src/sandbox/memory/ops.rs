@@ -141,6 +141,21 @@ pub fn wait_on(word: usize, expected: u32) {
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, 0usize) };
 }
 
+/// As [`wait_on`], until `deadline_ns` of CLOCK_MONOTONIC at most: whether that has come.
+pub fn wait_on_until(word: usize, expected: u32, deadline_ns: u64) -> bool {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let until = libc::timespec {
+        tv_sec: i64::try_from(deadline_ns / SECOND_NS).unwrap_or(i64::MAX),
+        tv_nsec: (deadline_ns % SECOND_NS) as i64,
+    };
+    let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: as in `wait_on`; the time is on this stack.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_futex, word, op, expected, &raw const until, 0usize, libc::FUTEX_BITSET_MATCH_ANY)
+    };
+    rc < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ETIMEDOUT)
+}
+
 /// Wakes one that sleeps in [`wait_on`].
 pub fn wake_one(word: usize) {
     // SAFETY: as above; waking has no effect but on waiters.
