@@ -25,8 +25,8 @@ def start_round(runtime):
     return {"start_true": seconds * 1e3}
 
 
-def micro_round(runtime):
-    _, out = runtime.run("micro", "busybox", ["/mnt/bench/micro"], BENCH)
+def micro_round(runtime, round_ms):
+    _, out = runtime.run("micro", "busybox", ["/mnt/bench/micro", str(round_ms)], BENCH)
     return json.loads(out)
 
 
@@ -128,7 +128,9 @@ def main():
         if "start" in wanted:
             interleave(present, o.rounds, start_round, "start", results, failures)
         if "micro" in wanted:
-            interleave(present, max(o.rounds // 5, 1), micro_round, "micro", results, failures)
+            # Where everything is slow, more rounds for the fork that a job begins with not to count.
+            round_ms = 400 if o.platform == "kvm" else 40
+            interleave(present, max(o.rounds // 5, 1), lambda r: micro_round(r, round_ms), "micro", results, failures)
         if "hello" in wanted:
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
         if "hibernation" in wanted and any(r.name == "quark" for r in present):
