@@ -485,7 +485,10 @@ fn damage_entry(pid: i32, bytes: [u8; 5]) {
 /// The kernel's functions are in it, by their names.
 fn has_functions(report: &str) {
     let named = |line: &str| line.contains("quark_") || line.contains("qkernel::");
-    assert!(report.lines().filter(|l| l.contains(": 0x") && named(l)).count() >= 2, "no functions of the kernel: {report}");
+    assert!(
+        report.lines().filter(|l| l.contains(": 0x") && named(l)).count() >= 2,
+        "no functions of the kernel: {report}"
+    );
 }
 
 #[test]
