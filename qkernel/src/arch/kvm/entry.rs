@@ -228,6 +228,7 @@ global_asm!(
     "add rsp, 16",
     "swapgs",
     "iretq",
+    ".size quark_enter_user, . - quark_enter_user",
     // ---- from user mode -------------------------------------------------------------------------------------
     ".balign 16",
     ".hidden quark_syscall_entry",
@@ -268,6 +269,7 @@ global_asm!(
     "pop rbx",
     "pop rbp",
     "ret",
+    ".size quark_syscall_entry, . - quark_syscall_entry",
     // ---- exceptions and interrupts: the CPU has pushed the last words of a context, a stub the two before ------------
     ".balign 16",
     ".type quark_trap_common,@function",
@@ -343,6 +345,7 @@ global_asm!(
     "pop rdi",
     "add rsp, 16",
     "iretq",
+    ".size quark_trap_common, . - quark_trap_common",
     // ---- a stub for each vector, and their addresses ----------------------------------------------------------------
     ".macro quark_stub vector, has_error",
     ".balign 16",

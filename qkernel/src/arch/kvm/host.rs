@@ -160,6 +160,7 @@ global_asm!(
     "quark_ring0_copy_exit:",
     "mov rax, rcx",
     "ret",
+    ".size quark_ring0_copy, . - quark_ring0_copy",
     ".popsection",
 );
 
