@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "not RAM")]
+    #[should_panic(expected = "not a frame of RAM")]
     fn a_frame_beyond_ram_is_a_bug() {
         let ram = TestRam::new(PAGE_SIZE);
         ram.map().zero_frame(Gpa(PAGE_SIZE));
