@@ -269,6 +269,8 @@ fn a_sandbox_whose_tasks_all_wait_uses_no_cpu_time() {
     connection.ask("pingpong 2000");
     sleep(slowed(Duration::from_millis(100)));
     let (before, counts) = (cpu_ns(c.pid()), Counts::of(&c));
+    // The answer's connection is closed after it has come.
+    sleep(slowed(Duration::from_millis(50)));
     let asked = cpu_ns(c.pid());
     sleep(Duration::from_secs(10));
     let used = cpu_ns(c.pid()) - asked;
