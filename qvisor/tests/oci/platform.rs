@@ -29,22 +29,16 @@ fn kvm_is_refused_where_doctor_says_that_it_does_not_work() {
     let (chosen, auto) = line(&doctor, "auto").expect("a line about auto");
     assert!(chosen && (auto.starts_with("takes process: ") || (works && auto.starts_with("takes kvm: "))), "{doctor}");
     assert!(reason.contains("the probe took"), "{doctor}");
+    if works {
+        // All other tests show that it is not refused.
+        return;
+    }
     let verdict = std::path::Path::new("/run/quark/kvm:verdict");
     // The second time the verdict is known.
     for command in [&["create"][..], &["run"], &["create"]] {
-        if works && command == ["run"] {
-            // It would wait for the end of the container.
-            continue;
-        }
         let args = [&["--platform=kvm"][..], command, &[&p.id]].concat();
         let output = p.output(&args);
         let error = String::from_utf8(output.stderr).unwrap();
-        if works {
-            // Whatever becomes of it, it is no refusal.
-            assert!(!error.contains("does not work on this host"), "{error}");
-            p.output(&["delete", "--force", &p.id]);
-            continue;
-        }
         assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
         assert!(error.contains("--platform=kvm does not work on this host: "), "{error}");
         assert!(error.contains(words(&reason)), "{error:?} has not the reason of {reason:?}");
