@@ -8,7 +8,8 @@ const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 /// FXSAVE area and XSAVE header: no XSAVE image is shorter, in bytes.
 pub const MIN_XSAVE: usize = 576;
-const FX_BYTES: usize = 512;
+/// The legacy area of it, in bytes.
+pub const FX_BYTES: usize = 512;
 const SW: usize = 464;
 const MXCSR: usize = 24;
 

@@ -25,6 +25,13 @@ pub struct KvmInfo {
     pub cpu_areas: Gpa,
 }
 
+impl KvmInfo {
+    /// Where the per-CPU data of vCPU `index` lies; its stack ends there.
+    pub const fn cpu_data(&self, index: u32) -> Gpa {
+        Gpa(self.cpu_areas.0 + (index as u64 + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES)
+    }
+}
+
 /// Guest physical addresses at which there is no RAM, but registers of interrupt controllers would lie: some hosts keep pages of their
 /// own there.
 pub const HOLE: Range<Gpa> = Gpa(0xfec0_0000)..Gpa(0xff00_0000);

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use alloc::sync::Arc;
 
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, KvmInfo};
+use qlib::kvm::{CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, KvmInfo};
 
 use super::entry::{self, UserContext};
 use super::msr::{self, Features, cr4};
@@ -94,7 +94,7 @@ pub(super) mod offset {
 
 /// Where the data of vCPU `index` lies in kernel memory.
 fn address(info: &KvmInfo, phys_base: u64, index: u32) -> u64 {
-    phys_base + info.cpu_areas.0 + (u64::from(index) + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES
+    phys_base + info.cpu_data(index).0
 }
 
 /// The data of any vCPU.

@@ -413,8 +413,10 @@ static IDT: Idt = Idt(UnsafeCell::new([[0; 2]; TRAPS]));
 const FROM_USER: [usize; 2] = [3, 4];
 const NMI: usize = 2;
 const DOUBLE_FAULT: usize = 8;
-const PAGE_FAULT: u64 = 14;
-const MACHINE_CHECK: u64 = 18;
+/// [`UserContext::vector`] of a page fault.
+pub const PAGE_FAULT: u64 = 14;
+/// That of qvisor's way to say that the host cannot supply a page.
+pub const MACHINE_CHECK: u64 = 18;
 
 fn gate(vector: usize, address: u64) -> [u64; 2] {
     let level = if FROM_USER.contains(&vector) { 3 } else { 0 };

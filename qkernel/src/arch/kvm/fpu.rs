@@ -6,7 +6,7 @@ use core::arch::asm;
 use core::arch::x86_64::{__cpuid_count, _xgetbv, _xsetbv};
 use core::ptr::NonNull;
 
-use qlib::fpstate::FpFormat;
+use qlib::fpstate::{FX_BYTES, FpFormat, MIN_XSAVE};
 
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
@@ -17,8 +17,6 @@ const FCW_INITIAL: u16 = 0x37f;
 const MXCSR_INITIAL: u32 = 0x1f80;
 const MXCSR_MASK: u32 = 0xffff;
 const ALIGN: usize = 64;
-/// Bytes of the legacy area.
-const FX_BYTES: usize = 512;
 
 static FORMAT: Once<(FpFormat, bool)> = Once::new();
 
@@ -30,7 +28,7 @@ pub fn init(xsaveopt: bool) {
     let features = if features & 0b1110_0100 == 0b1110_0100 { features } else { features & !0b1110_0000 };
     // SAFETY: XSAVE is there and on (qvisor refuses CPUs without); the CPU supports these features.
     unsafe { enable(features) };
-    let mut bytes = 576;
+    let mut bytes = MIN_XSAVE;
     for i in (2..63).filter(|i| features >> i & 1 == 1) {
         let leaf = __cpuid_count(0xd, i);
         bytes = bytes.max((leaf.eax + leaf.ebx) as usize);
@@ -139,12 +137,6 @@ impl FpState {
         // SAFETY: the area is as long as the format says; `valid` is longer.
         unsafe { self.0.as_ptr().copy_from_nonoverlapping(valid.as_ptr(), format.xsave_bytes) };
         Ok(())
-    }
-
-    /// Copies another thread's state.
-    pub fn copy_from(&self, other: &FpState) {
-        // SAFETY: both areas are as long as the format says.
-        unsafe { self.0.as_ptr().copy_from_nonoverlapping(other.0.as_ptr(), FORMAT.get().0.xsave_bytes) }
     }
 }
 

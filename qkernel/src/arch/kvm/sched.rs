@@ -14,7 +14,7 @@ use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
 use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
 use super::cpu::{self, PerCpu};
-use super::entry::{self, SYSCALL, UserContext};
+use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
 use super::thread::{KvmThread, Place};
 use super::{apic, host, msr, space};
 use crate::arch;
@@ -319,7 +319,6 @@ fn interrupted(thread: &Arc<KvmThread>) {
     }
 }
 
-const PAGE_FAULT: u64 = 14;
 /// si_code: the kernel does not say more.
 const SI_KERNEL: i32 = 0x80;
 
@@ -337,8 +336,8 @@ fn signal_of(vector: u64, context: &UserContext) -> (u32, i32, u64) {
         16 => (SIGFPE, fpe_code(x87_exceptions()), context.rip),
         // BUS_ADRALN
         17 => (SIGBUS, 1, 0),
-        // qvisor's way to say that the host cannot supply a page. BUS_ADRERR
-        18 => (SIGBUS, 2, 0),
+        // BUS_ADRERR
+        MACHINE_CHECK => (SIGBUS, 2, 0),
         19 => (SIGFPE, fpe_code(simd_exceptions()), context.rip),
         _ => (SIGSEGV, SI_KERNEL, 0),
     }

@@ -98,8 +98,7 @@ impl KvmThread {
 
     /// Its registers in the kernel's form.
     pub fn regs(&self) -> qlib::platform::UserRegs {
-        let live = cpu::this().live().as_ref().is_some_and(|live| core::ptr::eq(&**live, self));
-        if live {
+        if self.is_live() {
             self.save_bases();
         }
         // SAFETY: it is not running, and the kernel lock is held.

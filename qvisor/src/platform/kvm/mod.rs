@@ -22,9 +22,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, VmFd};
 use qlib::door::{DOOR_BYTES, DoorLayout};
-use qlib::kvm::{
-    CPU_AREA_BYTES, CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK,
-};
+use qlib::kvm::{CPU_AREA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK};
 use qlib::platform::{BootInfo, Event};
 use qlib::{Frames, Gpa};
 use rustix::io::Errno;
@@ -67,6 +65,19 @@ impl Shape {
     }
 }
 
+fn enable(vm: &VmFd, cap: u32, value: u32) -> Result<(), kvm_ioctls::Error> {
+    vm.enable_cap(&kvm_enable_cap { cap, args: [value.into(), 0, 0, 0], ..Default::default() })
+}
+
+/// A virtual machine with the interrupt controllers of its vCPUs, and no other.
+fn make_vm(kvm: &Kvm) -> Result<VmFd> {
+    let vm = kvm.create_vm().context("KVM_CREATE_VM")?;
+    enable(&vm, KVM_CAP_SPLIT_IRQCHIP, 24).context("KVM_CAP_SPLIT_IRQCHIP")?;
+    let format = KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK;
+    enable(&vm, KVM_CAP_X2APIC_API, format).context("KVM_CAP_X2APIC_API")?;
+    Ok(vm)
+}
+
 /// One virtual machine.
 pub struct KvmPlatform {
     shared: Arc<Shared>,
@@ -89,7 +100,7 @@ pub struct Shared {
 /// What there is once the kernel has been loaded.
 struct LaidOut {
     door: Door,
-    cpu_areas: Gpa,
+    info: KvmInfo,
 }
 
 impl Shared {
@@ -122,7 +133,7 @@ impl Shared {
 
     /// Where the data of vCPU `cpu` lies.
     fn cpu_data(&self, cpu: u32) -> Gpa {
-        self.laid_out().cpu_areas + u64::from(cpu + 1) * CPU_AREA_BYTES - CPU_DATA_BYTES
+        self.laid_out().info.cpu_data(cpu)
     }
 
     /// Whether vCPU `cpu` says that it idles.
@@ -185,26 +196,12 @@ impl KvmPlatform {
         if let Some(missing) = needs::inventory(&kvm, &cpuid).missing.first() {
             bail!("this host's KVM lacks {missing}; use --platform=process");
         }
-        let vm = kvm.create_vm().context("make a virtual machine")?;
-        vm.enable_cap(&kvm_enable_cap { cap: KVM_CAP_SPLIT_IRQCHIP, args: [24, 0, 0, 0], ..Default::default() })
-            .context("enable KVM_CAP_SPLIT_IRQCHIP")?;
-        let format = KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK;
-        vm.enable_cap(&kvm_enable_cap {
-            cap: KVM_CAP_X2APIC_API,
-            args: [format.into(), 0, 0, 0],
-            ..Default::default()
-        })
-        .context("enable KVM_CAP_X2APIC_API")?;
+        let vm = make_vm(&kvm)?;
         // vCPUs idle at a doorbell and never halt. KVM is told so because it otherwise halts one that touches a page which the host
         // must fetch first, and tries again without end when there is none (a window whose file was cut short).
         let halts = vm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) as u32 & KVM_X86_DISABLE_EXITS_HLT;
         if halts != 0 {
-            vm.enable_cap(&kvm_enable_cap {
-                cap: KVM_CAP_X86_DISABLE_EXITS,
-                args: [halts.into(), 0, 0, 0],
-                ..Default::default()
-            })
-            .context("enable KVM_CAP_X86_DISABLE_EXITS")?;
+            enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halts).context("KVM_CAP_X86_DISABLE_EXITS")?;
         }
         let memory = &host.memory;
         memory.exclude_windows(HOLE);
@@ -240,7 +237,7 @@ impl KvmPlatform {
             window_bytes: memory.window_bytes(),
             small,
             free_start: loaded.free_start,
-            has_large: vcpu::has_large_pages(&self.cpuid),
+            has_large: needs::has(&self.cpuid, "1 GiB pages"),
         };
         let built = tables::build(&plan, tables_at);
         if built.len() as u64 * qlib::PAGE_SIZE > TABLES_BYTES {
@@ -252,16 +249,9 @@ impl KvmPlatform {
         let tsc_khz = first.tsc_khz();
         let kvm = KvmInfo { kernel_root: tables_at, tsc_khz, door, ready, cpu_areas: areas };
         let info = BootInfo { phys_base: base, kvm, ..info };
-        // SAFETY: BootInfo is plain data without padding that matters; it is only read.
-        let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), size_of::<BootInfo>()) };
-        memory.write(loaded.boot_info, bytes).context("write the boot information")?;
-        let start = vcpu::Start {
-            entry: base + loaded.entry.0,
-            info: base + loaded.boot_info.0,
-            root: tables_at,
-            areas: base + areas.0,
-        };
-        let laid_out = LaidOut { door: Door::new(self.shared.host.memory.clone(), door)?, cpu_areas: areas };
+        ops::write_boot_info(memory, loaded, &info).context("write the boot information")?;
+        let start = vcpu::Start { entry: base + loaded.entry.0, info: base + loaded.boot_info.0, base, kvm };
+        let laid_out = LaidOut { door: Door::new(self.shared.host.memory.clone(), door)?, info: kvm };
         self.shared.laid_out.set(laid_out).map_err(|_| anyhow!("started twice"))?;
         self.start.set(start).map_err(|_| anyhow!("started twice"))?;
         *self.started() = 1;

@@ -15,10 +15,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use kvm_bindings::{
-    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, kvm_enable_cap, kvm_msi, kvm_regs,
-    kvm_userspace_memory_region, kvm_xcr, kvm_xcrs,
-};
+use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_msi, kvm_regs, kvm_userspace_memory_region, kvm_xcr, kvm_xcrs};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use serde::{Deserialize, Serialize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -161,13 +158,9 @@ fn cpu_ns() -> u64 {
 
 impl Trial {
     pub(super) fn new(kvm: &Kvm, cpuid: &CpuId) -> Result<Trial> {
-        let vm = kvm.create_vm().context("KVM_CREATE_VM")?;
+        let vm = super::make_vm(kvm)?;
         // Intel's first virtualizing CPUs need three pages for it; there is nothing else at that address.
         vm.set_tss_address(0xfffb_d000).context("KVM_SET_TSS_ADDR")?;
-        let split = kvm_enable_cap { cap: KVM_CAP_SPLIT_IRQCHIP, args: [24, 0, 0, 0], ..Default::default() };
-        vm.enable_cap(&split).context("KVM_CAP_SPLIT_IRQCHIP")?;
-        let x2apic = kvm_enable_cap { cap: KVM_CAP_X2APIC_API, args: [3, 0, 0, 0], ..Default::default() };
-        vm.enable_cap(&x2apic).context("KVM_CAP_X2APIC_API")?;
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), guest::MEMORY_BYTES)])?;
         memory.write_slice(&guest::image(), GuestAddress(0))?;
         let region = kvm_userspace_memory_region {
@@ -181,7 +174,7 @@ impl Trial {
         let vcpu = vm.create_vcpu(0).context("KVM_CREATE_VCPU")?;
         vcpu.set_cpuid2(cpuid).context("KVM_SET_CPUID2")?;
         let mut sregs = vcpu.get_sregs().context("KVM_GET_SREGS")?;
-        let has_xsave = needs::has_xsave(cpuid);
+        let has_xsave = needs::has(cpuid, "XSAVE");
         guest::enter_long_mode(&mut sregs, has_xsave);
         vcpu.set_sregs(&sregs).context("KVM_SET_SREGS")?;
         vcpu.set_regs(&kvm_regs { rip: guest::ENTRY, rflags: 2, ..Default::default() }).context("KVM_SET_REGS")?;

@@ -7,7 +7,7 @@ use kvm_bindings::{CpuId, kvm_regs, kvm_segment};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use qlib::Gpa;
 use qlib::door::Port;
-use qlib::kvm::{CPU_AREA_BYTES, CPU_DATA_BYTES};
+use qlib::kvm::KvmInfo;
 
 use super::door::DoorError;
 use super::stats::{ExitCause, ExitStats, Exits};
@@ -22,10 +22,10 @@ pub struct Start {
     pub entry: u64,
     /// Address of the boot information.
     pub info: u64,
-    /// The kernel's page table.
-    pub root: Gpa,
-    /// Address of the first vCPU's area.
-    pub areas: u64,
+    /// Kernel virtual address of guest physical address 0.
+    pub base: u64,
+    /// What ring 0 is told.
+    pub kvm: KvmInfo,
 }
 
 /// A vCPU that has not been started.
@@ -39,11 +39,6 @@ pub struct Vcpu {
 const MAX_MESSAGE: u64 = 4096;
 /// Stack of a vCPU's host thread, in bytes: host calls need little.
 const THREAD_STACK_BYTES: usize = 256 << 10;
-
-/// Whether one entry maps 1 GiB.
-pub fn has_large_pages(cpuid: &CpuId) -> bool {
-    cpuid.as_slice().iter().any(|leaf| leaf.function == 0x8000_0001 && leaf.edx >> 26 & 1 != 0)
-}
 
 /// What the guest sees of the CPU: all that KVM supports, less what asks for more than this platform gives.
 fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
@@ -99,20 +94,19 @@ impl Vcpu {
         sregs.tr = kvm_segment { type_: 0xb, present: 1, limit: 0x67, ..Default::default() };
         // Protection, write protection, alignment checks, paging.
         sregs.cr0 = 0x8005_0033;
-        sregs.cr3 = start.root.0;
+        sregs.cr3 = start.kvm.kernel_root.0;
         // Physical address extension.
         sregs.cr4 = 0x20;
         // SYSCALL, long mode, no-execute.
         sregs.efer = 0xd01;
         sregs.apic_base = 0xfee0_0000 | 0xc00 | if self.index == 0 { 0x100 } else { 0 };
         self.fd.set_sregs(&sregs).context("enter long mode")?;
-        let area_end = start.areas + u64::from(self.index + 1) * CPU_AREA_BYTES;
         let regs = kvm_regs {
             rip: start.entry,
             rdi: start.info,
             rsi: u64::from(self.index),
             // As after a call.
-            rsp: area_end - CPU_DATA_BYTES - 8,
+            rsp: start.base + start.kvm.cpu_data(self.index).0 - 8,
             rflags: 2,
             ..Default::default()
         };

@@ -249,15 +249,19 @@ impl Kernel {
     }
 }
 
+/// Writes the boot information to its place.
+pub fn write_boot_info(memory: &GuestMemory, loaded: &LoadedKernel, info: &BootInfo) -> Result<(), Errno> {
+    // SAFETY: BootInfo is plain data without padding that matters; it is only read.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const *info).cast::<u8>(), size_of::<BootInfo>()) };
+    memory.write(loaded.boot_info, bytes)
+}
+
 /// Writes the boot information and calls the entry point of the image that [`super::super::loader::load`] put into
 /// `memory`. Once: guest memory stays for the rest of the process' life.
 pub fn enter(memory: Arc<GuestMemory>, loaded: &LoadedKernel, info: &BootInfo) -> Result<Kernel, LoaderError> {
     // The kernel will run in it from any thread at any time.
     let memory: &'static GuestMemory = Box::leak(Box::new(memory));
-    let size = size_of::<BootInfo>();
-    // SAFETY: BootInfo is plain data without padding that matters; it is only read.
-    let bytes = unsafe { std::slice::from_raw_parts((&raw const *info).cast::<u8>(), size) };
-    memory.write(loaded.boot_info, bytes)?;
+    write_boot_info(memory, loaded, info)?;
     let address = |gpa: Gpa| (memory.base() + gpa.0) as usize;
     // SAFETY: the image's entry point has this signature, the loader made its text executable, and the image was built
     // with this binary.

@@ -96,9 +96,9 @@ impl Feature {
     }
 }
 
-/// Whether guests can have XSAVE.
-pub fn has_xsave(cpuid: &CpuId) -> bool {
-    FEATURES.iter().any(|f| f.name == "XSAVE" && f.is_in(cpuid))
+/// Whether guests can have the feature of [`FEATURES`] with this name.
+pub fn has(cpuid: &CpuId, name: &str) -> bool {
+    FEATURES.iter().any(|f| f.name == name && f.is_in(cpuid))
 }
 
 /// What of it all is there.
