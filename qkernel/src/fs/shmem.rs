@@ -14,9 +14,8 @@ use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::hibernate::{self, Usage, slots};
 use crate::io::IoBuffer;
-use crate::mm::frames;
+use crate::mm::{frames, rmap};
 use crate::sync::{Mutex, mutex};
-use crate::task::table;
 
 /// The longest object, in bytes.
 pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
@@ -65,6 +64,16 @@ pub enum Page {
     Frame(Gpa, Usage),
     /// In a slot of the swap file.
     Swapped(u64, Usage),
+}
+
+impl Page {
+    /// The frame, if it is in one.
+    fn frame(self) -> Option<Gpa> {
+        match self {
+            Page::Frame(gpa, _) => Some(gpa),
+            Page::Swapped(..) => None,
+        }
+    }
 }
 
 struct Inner {
@@ -230,8 +239,9 @@ impl Shmem {
         let old = core::mem::replace(&mut self.inner.lock().size, size);
         if size < old {
             self.zero_part(size, PAGE_SIZE - size % PAGE_SIZE)?;
-            self.remove(size.div_ceil(PAGE_SIZE), u64::MAX);
-            self.unmap(size.div_ceil(PAGE_SIZE), u64::MAX);
+            let first = size.div_ceil(PAGE_SIZE);
+            free(self.remove(first, u64::MAX));
+            self.tell_mappers(first, u64::MAX, None);
         }
         Ok(())
     }
@@ -248,8 +258,8 @@ impl Shmem {
         Ok(())
     }
 
-    /// Frees the pages `first..end`.
-    fn remove(&self, first: u64, end: u64) {
+    /// Takes the pages `first..end` out of the object: their references are the caller's.
+    fn remove(&self, first: u64, end: u64) -> Vec<Page> {
         let removed: Vec<Page> = {
             let mut inner = self.inner.lock();
             let mut tail = inner.pages.split_off(&first);
@@ -257,7 +267,7 @@ impl Shmem {
             tail.into_values().collect()
         };
         self.quota.give(removed.len() as u64);
-        free(removed);
+        removed
     }
 
     /// FALLOC_FL_PUNCH_HOLE: the range reads as zeros.
@@ -274,33 +284,30 @@ impl Shmem {
         if !end.is_multiple_of(PAGE_SIZE) {
             self.zero_part(end - end % PAGE_SIZE, end % PAGE_SIZE)?;
         }
-        self.remove(first, last);
-        self.unmap(first, last);
+        let removed = self.remove(first, last);
+        if !self.is_mapped() {
+            free(removed);
+            return Ok(());
+        }
+        // Held until no private mapping shows them any more.
+        let (in_frames, swapped): (Vec<Page>, Vec<Page>) =
+            removed.into_iter().partition(|page| matches!(page, Page::Frame(..)));
+        free(swapped);
+        let mut frames: Vec<Gpa> = in_frames.into_iter().filter_map(Page::frame).collect();
+        frames.sort_unstable();
+        self.tell_mappers(first, last, Some(frames));
         Ok(())
     }
 
-    /// Takes the pages `first..end` out of the address spaces that have them mapped: the next touch asks again.
-    fn unmap(self: &Arc<Self>, first: u64, end: u64) {
-        // The inode has one reference; each mapping another.
-        if Arc::strong_count(self) <= 1 || first >= end {
-            return;
-        }
-        let own = Arc::as_ptr(self).cast::<()>();
-        for process in table::processes() {
-            let mm = process.mm();
-            for vma in mm.ranges() {
-                let Some(backing) = &vma.backing else { continue };
-                if Arc::as_ptr(&backing.mapping).cast::<()>() != own {
-                    continue;
-                }
-                let pages = vma.len() >> PAGE_SHIFT;
-                let from = first.saturating_sub(backing.first_page).min(pages);
-                let to = end.saturating_sub(backing.first_page).min(pages);
-                if from < to {
-                    // A locked range keeps its pages, as nothing else holds them any more.
-                    let _ = mm.discard(vma.start + (from << PAGE_SHIFT), (to - from) << PAGE_SHIFT);
-                }
-            }
+    /// Whether an address space may have it mapped: the inode has one reference; each mapping another.
+    fn is_mapped(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1
+    }
+
+    /// Has the pages `first..end`, which the object has lost, taken out of the address spaces that map them: the next touch asks again.
+    fn tell_mappers(self: &Arc<Self>, first: u64, end: u64, frames: Option<Vec<Gpa>>) {
+        if self.is_mapped() && first < end {
+            rmap::note(rmap::Lost { object: self.clone(), pages: first..end, frames });
         }
     }
 
@@ -353,7 +360,7 @@ impl Shmem {
             if let Page::Frame(gpa, usage) = page
                 && !keep(gpa, usage)
             {
-                self.remove(index, index + 1);
+                free(self.remove(index, index + 1));
             }
         }
     }

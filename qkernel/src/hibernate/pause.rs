@@ -84,7 +84,7 @@ pub fn holds_somebody() -> bool {
 fn interrupt_all() -> bool {
     let mut running = false;
     for thread in table::threads() {
-        if thread.user.is_in_user_mode() || !thread.user.is_settled() {
+        if thread.user.is_in_user_mode() || thread.user.is_unproven() || !thread.user.is_settled() {
             running = true;
             thread.user.interrupt();
         }

@@ -8,7 +8,7 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
-use super::orders::{MarkAccessed, may_be_shown};
+use super::orders::MarkAccessed;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace};
@@ -146,7 +146,7 @@ impl Inner {
 
     /// Replaces a present entry. What the platform may show of the old one is replaced too, and only then freed.
     pub(super) fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
-        let shown = may_be_shown(old);
+        let shown = self.may_be_seen(old);
         self.set(va, new)?;
         let frame = counted_frame(old).filter(|frame| *frame != new.gpa());
         if shown && arch::walks_tables() {

@@ -272,8 +272,10 @@ impl AddressSpace {
         let moved_end = whole_end.min(start + new_len);
         let mut entries: Vec<(Va, Pte)> = Vec::new();
         let mut shown = false;
+        let shared = inner.shared;
         inner.table().for_each(start..moved_end, &mut |va, pte| {
-            shown |= may_be_shown(pte);
+            // As in `may_be_seen`.
+            shown |= may_be_shown(pte) || shared && pte.is_present();
             entries.push((va, pte));
             Action::Replace(Pte::EMPTY)
         });

@@ -10,6 +10,7 @@ pub mod freeze;
 pub mod map;
 pub mod orders;
 pub mod patch;
+pub mod rmap;
 pub mod space;
 pub mod swap;
 pub mod user;

@@ -45,6 +45,13 @@ impl MarkAccessed for Table {
 }
 
 impl Inner {
+    /// Whether some CPU may see what the entry names, or will before the orders that have been given are carried out: its frame may
+    /// not be used for anything else before an unmapping that is ordered from now on. Where several threads share the space, an entry
+    /// that is hidden already counts too: the order that hides it may be another thread's to carry out, and it may not have done so.
+    pub(super) fn may_be_seen(&self, pte: Pte) -> bool {
+        may_be_shown(pte) || self.shared && pte.is_present()
+    }
+
     /// Shows `[va, va + len)`, joined with the last order where it continues it.
     pub(super) fn order_map(&mut self, va: Va, len: u64, gpa: Gpa, prot: u32) {
         if let Some(last) = self.orders.last_mut()
@@ -89,9 +96,11 @@ impl Inner {
     pub(super) fn zap(&mut self, range: Range<Va>) {
         self.forget_patches(&range);
         let mut shown = false;
+        let shared = self.shared;
         let mut limbo = core::mem::take(&mut self.limbo);
         self.table().for_each(range.clone(), &mut |_, pte| {
-            if may_be_shown(pte) {
+            // As in `may_be_seen`.
+            if may_be_shown(pte) || shared && pte.is_present() {
                 shown = true;
                 limbo.extend(counted_frame(pte));
             } else {
@@ -114,13 +123,15 @@ impl Inner {
         let mut runs: alloc::vec::Vec<(Va, Va, u32)> = alloc::vec::Vec::new();
         // Where threads share the space, an unmapping of another one may still make a hole, which no protection can change.
         let mut too_many = false;
-        let limit = if self.shared { 0 } else { MAX_PROTECT_RUNS };
+        let shared = self.shared;
+        let limit = if shared { 0 } else { MAX_PROTECT_RUNS };
         self.table().for_each(range.clone(), &mut |va, pte| {
             if !pte.is_present() {
                 return Action::Keep;
             }
             let new = change(pte);
-            if may_be_shown(pte) && prot_of(pte) != prot_of(new) {
+            // As in `may_be_seen`: a page that is hidden already may still be seen with its old protection.
+            if (may_be_shown(pte) || shared) && prot_of(pte) != prot_of(new) {
                 let prot = prot_of(new);
                 let full = runs.len() >= limit;
                 match runs.last_mut() {
@@ -167,7 +178,9 @@ impl Inner {
     /// Hides all pages of `range` without touching what they hold; they fault in again.
     pub(super) fn hide(&mut self, range: Range<Va>) {
         let mut shown = false;
+        let shared = self.shared;
         self.table().for_each(range.clone(), &mut |_, pte| {
+            shown |= shared && pte.is_present();
             if !pte.is_present() || !pte.has(PteFlags::ACCESSED) {
                 return Action::Keep;
             }

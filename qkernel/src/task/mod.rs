@@ -34,7 +34,7 @@ pub use signal::{SigSet, Signo};
 pub use user::UserThread;
 
 use crate::fs::{FdTable, FsContext};
-use crate::mm::AddressSpace;
+use crate::mm::{AddressSpace, rmap};
 use crate::sync::Mutex;
 use crate::wait::Signal;
 
@@ -64,6 +64,8 @@ pub struct Thread {
     pub exit_status: Mutex<i32>,
     /// System calls made.
     pub syscalls: AtomicU64,
+    /// What memory objects have lost by the system call that it makes.
+    pub lost: Mutex<Vec<rmap::Lost>>,
     /// Nanoseconds in user mode, and when it last went there (0: it is not there).
     user_ns: AtomicU64,
     user_since_ns: AtomicU64,
@@ -132,6 +134,7 @@ impl Thread {
             dying: AtomicBool::new(false),
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
+            lost: Mutex::new(Vec::new()),
             user_ns: AtomicU64::new(0),
             user_since_ns: AtomicU64::new(0),
         });

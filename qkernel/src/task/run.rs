@@ -38,7 +38,7 @@ pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
     trace(thread, nr, &args, &result);
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
-        _ if may_go_now(thread) => Next::Go(signal::to_return_value(result)),
+        _ if thread.lost.lock().is_empty() && may_go_now(thread) => Next::Go(signal::to_return_value(result)),
         _ => Next::Task(Some(result)),
     }
 }
@@ -79,6 +79,8 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
         main(&thread, first).await;
         // Somebody else's orders are carried out to their end first.
         thread.user.settled().await;
+        // Nobody waits for its orders any more when it has ended.
+        thread.user.proven().await;
         exit::thread_ended(&thread);
     }));
 }
@@ -99,6 +101,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     Some(result) => result,
                     None => serve(thread, &trap).await,
                 };
+                mm::rmap::settle(thread).await;
                 if trap.unproven == 0 && !matches!(result, Err(REGISTERS_REPLACED)) {
                     mm::patch::consider(thread, trap.nr, Va(trap.ip)).await;
                 }
@@ -175,14 +178,16 @@ fn access_of(code: u64) -> mm::Access {
 
 async fn fault(thread: &Arc<Thread>, trap: &Trap) {
     let access = access_of(trap.code);
-    // A write to a page that is shown read-only takes that page away from the other threads.
     let mm = thread.mm();
-    let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
-    let frozen = if takes_away { mm.freeze(thread).await } else { None };
     let failure = loop {
-        match mm::fault::handle(thread, Va(trap.addr), access) {
+        // A write to a page that is shown read-only takes that page away from the other threads. Asked anew each time, with nothing
+        // waited for between the answer and what follows from it.
+        let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
+        let frozen = if takes_away { mm.freeze(thread).await } else { None };
+        let outcome = mm::fault::handle(thread, Va(trap.addr), access);
+        drop(frozen);
+        match outcome {
             Ok(()) => {
-                drop(frozen);
                 thread.user.claim_orders(&mm);
                 return;
             }

@@ -48,14 +48,23 @@ struct State {
     own_orders: Vec<Order>,
     /// How often the platform thread was resumed: tells a stop that came too late from a current one.
     resumes: u64,
-    /// The last resume carried orders to map something, and no trap has told yet that they were carried out.
+    /// A resume carried orders to map something, and no trap has proved yet that they were carried out.
     mapping: bool,
+    /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to user mode, or in it.
+    unproven: bool,
     /// Orders that this thread has to carry out itself before it goes on, and the frames that are free afterwards.
     claimed: (Vec<Order>, Vec<Gpa>),
     /// The address space's epoch when they were claimed.
     claimed_epoch: u64,
     /// Frames that this thread's last orders unmapped: free once it traps, for then the orders are carried out.
     limbo: Vec<Gpa>,
+}
+
+/// Makes an order to map something one to unmap what is there: the page faults in again, if it may.
+fn void_map(order: &mut Order) {
+    if order.op == ORDER_MAP {
+        order.op = ORDER_UNMAP;
+    }
 }
 
 impl State {
@@ -101,6 +110,7 @@ impl UserThread {
                 own_orders: Vec::new(),
                 resumes: 0,
                 mapping: false,
+                unproven: false,
                 claimed: (Vec::new(), Vec::new()),
                 claimed_epoch: 0,
                 limbo: Vec::new(),
@@ -121,6 +131,7 @@ impl UserThread {
         state.stop_asked = false;
         state.resumes = fresh.resumes;
         state.mapping = fresh.mapping;
+        state.unproven = fresh.unproven;
     }
 
     /// A trap came for this thread. `served`: the result of the system call, if it has been served already.
@@ -137,6 +148,7 @@ impl UserThread {
             }
             let proven = trap.unproven == 0;
             state.mapping &= !proven;
+            state.unproven = !proven;
             let in_syscall = matches!(state.place, Place::Syscall)
                 || matches!(state.place, Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true });
             state.traps += 1;
@@ -177,9 +189,7 @@ impl UserThread {
         if state.claimed_epoch != mm.epoch() {
             state.claimed_epoch = mm.epoch();
             // The pages to be mapped may have been taken away since. Nothing there is right too: it faults in again.
-            for order in state.claimed.0.iter_mut().filter(|order| order.op == ORDER_MAP) {
-                order.op = ORDER_UNMAP;
-            }
+            state.claimed.0.iter_mut().for_each(void_map);
         }
         state.claimed.0.extend(orders);
         state.claimed.1.extend(limbo);
@@ -211,7 +221,8 @@ impl UserThread {
         };
         state.limbo.extend(limbo);
         let own = core::mem::take(&mut state.own_orders);
-        state.mapping = orders.iter().any(|order| order.op == ORDER_MAP);
+        // What is not proved stays under way, whatever comes after it.
+        state.mapping |= orders.iter().any(|order| order.op == ORDER_MAP);
         state.resumes += 1;
         let Some(handle) = &state.handle else { return };
         if own.is_empty() {
@@ -235,6 +246,23 @@ impl UserThread {
                 return Poll::Ready(());
             }
             // A thread that waits in a system call has proved nothing if it was a fast one.
+            if matches!(state.place, Place::User | Place::Syscall) {
+                state.ask_to_stop();
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until it is certain that the thread has carried out all orders that it was given and is out of user mode, interrupting it
+    /// for that if its last trap proves nothing. For one that is not in user mode, before it ends or what it may see is taken apart.
+    pub async fn proven(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !state.unproven || state.place == Place::Dead {
+                return Poll::Ready(());
+            }
             if matches!(state.place, Place::User | Place::Syscall) {
                 state.ask_to_stop();
             }
@@ -319,7 +347,7 @@ impl UserThread {
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the creator of exist afterwards.
     pub async fn hold(&self, mm: &AddressSpace) -> Result {
         self.settled().await;
-        let (orders, limbo) = mm.take_orders();
+        let (orders, limbo) = self.take_claimed(mm);
         self.resume_with(mm.root(), Go::Hold, &orders, limbo);
         self.wait_stopped(false).await
     }
@@ -370,10 +398,16 @@ impl UserThread {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
     }
 
-    /// Interrupts it if it is in user mode, so that its task runs.
+    /// Whether it may be in user mode although its last trap says otherwise, for that trap proves nothing.
+    pub fn is_unproven(&self) -> bool {
+        let state = self.state.lock();
+        state.unproven && state.place == Place::Syscall
+    }
+
+    /// Interrupts it if it is in user mode, or may be, so that its task runs.
     pub fn interrupt(&self) {
         let mut state = self.state.lock();
-        if state.place == Place::User {
+        if state.place == Place::User || state.unproven && state.place == Place::Syscall {
             state.ask_to_stop();
         }
     }
@@ -392,7 +426,8 @@ impl UserThread {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.set_fpstate(fpstate)
     }
 
-    /// Ends it on the platform. What it had unmapped without a trap since goes back to `mm`.
+    /// Ends it on the platform. What it was to do to `mm`, and has not, others do in its place. Its last trap is a proof
+    /// ([`UserThread::proven`]) or its end.
     pub fn end(&self, mm: &AddressSpace) {
         let mut state = self.state.lock();
         if let Some(handle) = state.handle.take()
@@ -401,7 +436,9 @@ impl UserThread {
             handle.resume(Gpa(0), Go::Exit, &[]);
         }
         state.place = Place::Dead;
-        let (orders, claimed) = core::mem::take(&mut state.claimed);
+        let (mut orders, claimed) = core::mem::take(&mut state.claimed);
+        // What it was to map may have been taken away since, by somebody who did not know of it.
+        orders.iter_mut().for_each(void_map);
         mm.put_back(orders, claimed);
         mm.keep_in_limbo(core::mem::take(&mut state.limbo));
     }
