@@ -12,7 +12,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -58,6 +58,18 @@ pub struct BootInfo {
     pub fast_after: u32,
     /// Bytes of the XSAVE area a signal frame must hold ([`PlatformOps::fpstate_read`] never gives more).
     pub fpstate_bytes: u64,
+    /// What one user process (an address space, [`PlatformOps::space_new`]) costs the host besides guest RAM, in bytes, its first thread
+    /// and the host kernel's memory included; counted in the container's cgroup. The kernel charges it to the container's memory limit.
+    /// 0 where it costs nothing.
+    pub host_bytes_per_process: u64,
+    /// The same for each further user thread.
+    pub host_bytes_per_thread: u64,
+    /// User processes (address spaces) that the platform makes at once at most; beyond, [`PlatformOps::space_new`] gives EAGAIN. It
+    /// follows from the container's memory limit. `u32::MAX` for no limit.
+    pub max_processes: u32,
+    /// User threads of all processes together that it makes at most; beyond, [`PlatformOps::thread_new`] gives EAGAIN. `u32::MAX` for no
+    /// limit.
+    pub max_threads: u32,
     /// Seed of the kernel's random generator, from the host's getrandom(2).
     pub seed: [u8; 32],
     /// The operations. On `kvm` the image puts its own in their place.
