@@ -12,7 +12,7 @@ mod control;
 pub mod refs;
 
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use spin::mutex::SpinMutex;
 
@@ -30,8 +30,12 @@ pub struct FrameAllocator {
     phys: PhysMap,
     blocks: &'static BlockHeap,
     tag: u32,
+    poison: AtomicBool,
     state: SpinMutex<State>,
 }
+
+/// What freed frames are filled with where [`FrameAllocator::poison`] asked for it.
+const POISON: u8 = 0xdb;
 
 struct State {
     /// First block with free frames, in order of address.
@@ -57,7 +61,13 @@ impl FrameAllocator {
     /// An allocator without any block. `tag` tells allocators that share `blocks` apart.
     pub const fn new(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
         let state = State { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
-        Self { phys, blocks, tag, state: SpinMutex::new(state) }
+        Self { phys, blocks, tag, poison: AtomicBool::new(false), state: SpinMutex::new(state) }
+    }
+
+    /// From now on fills each frame whose last reference is dropped with bytes that no program expects, so that tests see a frame that
+    /// is used or shown after it was freed. It commits memory: for tests only.
+    pub fn poison(&self) {
+        self.poison.store(true, Ordering::Relaxed);
     }
 
     /// The map through which frames are reached.
@@ -141,6 +151,9 @@ impl FrameAllocator {
         let (control, index) = self.locate(gpa);
         let last = refs::dec(&control.refs[index]);
         if last {
+            if self.poison.load(Ordering::Relaxed) {
+                self.phys.fill_frame(gpa, POISON);
+            }
             self.put(gpa, 1, After::Touched);
         }
         last

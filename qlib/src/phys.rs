@@ -100,8 +100,13 @@ impl PhysMap {
 
     /// Fills a frame with zeros. Panics when `gpa` is not a frame of RAM.
     pub fn zero_frame(self, gpa: Gpa) {
+        self.fill_frame(gpa, 0);
+    }
+
+    /// Fills a frame with `byte`. Panics when `gpa` is not a frame of RAM.
+    pub fn fill_frame(self, gpa: Gpa, byte: u8) {
         // SAFETY: `frame` gives a pointer to PAGE_SIZE mapped bytes.
-        unsafe { ptr::write_bytes(self.frame(gpa), 0, PAGE_SIZE as usize) }
+        unsafe { ptr::write_bytes(self.frame(gpa), byte, PAGE_SIZE as usize) }
     }
 
     /// Copies the frame `src` to the frame `dst`. Panics when one of them is not a frame of RAM.

@@ -58,6 +58,8 @@ pub struct BootInfo {
     pub fast_after: u32,
     /// Bytes of the XSAVE area a signal frame must hold ([`PlatformOps::fpstate_read`] never gives more).
     pub fpstate_bytes: u64,
+    /// Not 0: freed frames are filled with bytes that no program expects. For tests.
+    pub poison_frames: u32,
     /// What one user process (an address space, [`PlatformOps::space_new`]) costs the host besides guest RAM, in bytes, its first thread
     /// and the host kernel's memory included; counted in the container's cgroup. The kernel charges it to the container's memory limit.
     /// 0 where it costs nothing.

@@ -12,10 +12,14 @@ use rustix::process::{Signal, WaitIdOptions, WaitIdStatus, pidfd_send_signal, wa
 /// The descriptor at which a spawned process finds its set-up socket.
 pub const SETUP_FD: RawFd = 3;
 
+/// Variables of the environment that a spawned process inherits, and how it sees them: switches for whoever looks for errors in quark.
+const DEBUG_SWITCHES: [(&str, &CStr); 2] =
+    [("QUARK_TRACE", c"QUARK_TRACE=1"), ("QUARK_POISON_FRAMES", c"QUARK_POISON_FRAMES=1")];
+
 /// A process to start from this program's own file.
 #[derive(Debug)]
 pub struct Spawn<'a> {
-    /// argv; the environment is empty and the working directory "/".
+    /// argv; the environment has nothing but [`DEBUG_SWITCHES`], and the working directory is "/".
     pub args: &'a [CString],
     /// Standard input, output and error.
     pub stdio: [BorrowedFd<'a>; 3],
@@ -206,9 +210,11 @@ impl Plan {
             if rest < 0 {
                 return (5, errno());
             }
-            let trace =
-                if std::env::var_os("QUARK_TRACE").is_some() { c"QUARK_TRACE=1".as_ptr() } else { std::ptr::null() };
-            let environment = [trace, std::ptr::null::<libc::c_char>()];
+            let mut environment = [std::ptr::null::<libc::c_char>(); DEBUG_SWITCHES.len() + 1];
+            let on = DEBUG_SWITCHES.iter().filter(|(name, _)| std::env::var_os(name).is_some());
+            for (slot, (_, setting)) in environment.iter_mut().zip(on) {
+                *slot = setting.as_ptr();
+            }
             libc::execve(EXE.as_ptr(), self.argv.as_ptr(), environment.as_ptr());
             (6, errno())
         }

@@ -1,7 +1,7 @@
 //! System-call tests: C programs that must pass on Linux itself before they may judge the sandbox.
 //!
 //! Each program of `test-apps/syscalls` is a family of small cases. It runs natively, under `quark do`, and once more with every
-//! call site patched, and each case becomes three tests here, `native::FAMILY::CASE`, `quark::…` and `fast::…`. What quark does not pass yet stands
+//! call site patched and freed frames poisoned, and each case becomes three tests here, `native::FAMILY::CASE`, `quark::…` and `fast::…`. What quark does not pass yet stands
 //! in `test-apps/syscalls/expected-failures.csv` with the platform ("any": both) and its reason; a case listed there that passes is a failure too.
 //!
 //! Environment: `QUARK_SANDBOX_TESTS=0` leaves the sandbox half out; `QUARK_BIN` and `QUARK_PLATFORM` as in `support`.
@@ -24,7 +24,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 enum Mode {
     Native,
     Quark,
-    /// Under `quark --fast-calls eager`: every call that can be fast is.
+    /// Under `quark --fast-calls eager`: every call that can be fast is. Freed frames are poisoned, so that whoever still sees one
+    /// shows it.
     Fast,
 }
 
@@ -56,6 +57,7 @@ impl Family {
                 Mode::Fast => {
                     let mut c = support::quark();
                     c.args(["--fast-calls", "eager", "do", "--"]).arg(&self.program);
+                    c.env("QUARK_POISON_FRAMES", "1");
                     c
                 }
             };

@@ -53,6 +53,9 @@ static USER: Once<FrameAllocator> = Once::new();
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
     USER.set(FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
+    if arch::boot().poison_frames != 0 {
+        user().poison();
+    }
 }
 
 /// The allocator of user frames.

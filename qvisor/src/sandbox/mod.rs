@@ -269,6 +269,7 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
         fast_entry: Va(0),
         fast_after: 0,
         fpstate_bytes: 0,
+        poison_frames: u32::from(std::env::var_os("QUARK_POISON_FRAMES").is_some()),
         host_bytes_per_process: 0,
         host_bytes_per_thread: 0,
         max_processes: u32::MAX,

@@ -43,6 +43,7 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         fast_entry: Va(0),
         fast_after: 0,
         fpstate_bytes: 1024,
+        poison_frames: 0,
         host_bytes_per_process: 0,
         host_bytes_per_thread: 0,
         max_processes: u32::MAX,
