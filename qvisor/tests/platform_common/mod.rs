@@ -26,6 +26,7 @@ pub const OLDEST: ProcessConfig = ProcessConfig {
     receive_ends: false,
     stack_bytes: 256 << 10,
     fast_calls: FastCalls::Off,
+    fail_step: None,
 };
 
 /// Guest RAM.

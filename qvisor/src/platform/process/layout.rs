@@ -45,7 +45,7 @@ pub const AREA_BYTES: u64 = SLOT_BYTES * MAX_SLOTS as u64;
 pub const REGION_BYTES: u64 = AREA_OFFSET + AREA_BYTES;
 
 // Words of a slot's control page, as byte offsets.
-/// In slot 0: the listener's descriptor number + 1, or a negative errno; 0 while the stub is being set up.
+/// In slot 0: the listener's descriptor number + 1, or what failed (as in [`super::steps::Failure`], negative); 0 while the stub is being set up.
 pub const SLOT_REPORT: u64 = 0;
 /// FS base: stored at entry of the handler, loaded at its end when [`GO_BASES`] is set.
 pub const SLOT_FS: u64 = 8;
@@ -120,7 +120,7 @@ pub const CTL_PID: u64 = 8;
 pub const CTL_AREA_FD: u64 = 16;
 /// Process id of the zygote, or a negative errno.
 pub const CTL_ZYGOTE: u64 = 24;
-/// 1 when the zygote is ready, negative errno when it failed; a futex.
+/// 1 when the zygote is ready; what failed, as in [`super::steps::Failure`], negative; a futex.
 pub const CTL_READY: u64 = 32;
 /// Process id of the sandbox process as the zygote must see it.
 pub const CTL_PARENT: u64 = 40;
@@ -130,8 +130,8 @@ pub const CTL_MOVES: u64 = 48;
 pub const CTL_MOVE_TABLE: u64 = 56;
 /// Most entries there.
 pub const MAX_MOVES: usize = 16;
-/// The step of the set-up that the zygote is in, for error messages.
-pub const CTL_STEP: u64 = 40 + 8 + 8 + 24 * MAX_MOVES as u64;
+/// Why the stub that was asked for last could not be set up, as in [`super::steps::Failure`]; 0 for nothing.
+pub const CTL_FAILED: u64 = 40 + 8 + 8 + 24 * MAX_MOVES as u64;
 
 /// Offset of the prepared frame of a new thread in its slot; room for the vector state lies above it.
 pub const fn prepared_frame(fp_bytes: u64) -> u64 {

@@ -24,6 +24,7 @@ mod frame;
 mod layout;
 mod ops;
 mod space;
+mod steps;
 mod stub;
 pub(crate) mod sys;
 mod thread;
@@ -36,6 +37,7 @@ use fast::{Lookers, Row};
 use layout::*;
 use qlib::fpstate::FpFormat;
 use space::Space;
+pub use steps::Step;
 use sys::{Listener, Received};
 use thread::Plan;
 use watch::Watch;
@@ -68,6 +70,8 @@ pub struct ProcessConfig {
     pub stack_bytes: usize,
     /// Calls without entering the host.
     pub fast_calls: FastCalls,
+    /// For tests: the step of the set-up that fails, with EIO.
+    pub fail_step: Option<Step>,
 }
 
 /// Whether call sites are patched, so that rows of system calls need not enter the host.
@@ -90,6 +94,7 @@ impl Default for ProcessConfig {
             receive_ends: true,
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
+            fail_step: None,
         }
     }
 }
@@ -131,7 +136,7 @@ impl ProcessPlatform {
         }
         let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
         let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
-        let zygote = Zygote::start(flags, fp.frame_bytes() as u64)?;
+        let zygote = Zygote::start(flags, fp.frame_bytes() as u64, config.fail_step)?;
         let shared = Arc::new(Shared {
             zygote,
             phys,
@@ -446,12 +451,17 @@ impl Shared {
         // It takes some ten microseconds, and once the filter is on, the stub cannot wake anybody.
         let start = Instant::now();
         let report = loop {
+            // In this order: its last word may be its report.
+            let ended = sys::has_ended(pid);
             let report = space.area.read_u64(0, SLOT_REPORT) as i64;
             if report != 0 {
                 break report;
             }
-            if start.elapsed() > PATIENCE || sys::has_ended(pid) {
-                bail!("the stub ended before it was ready");
+            if ended || start.elapsed() > PATIENCE {
+                return match self.zygote.failed() {
+                    Some(failure) => Err(failure).context("set up the stub"),
+                    None => bail!("the stub ended before it was ready"),
+                };
             }
             match start.elapsed() > Duration::from_micros(500) {
                 true => std::thread::sleep(Duration::from_micros(50)),
@@ -459,7 +469,7 @@ impl Shared {
             }
         };
         if report < 0 {
-            bail!("seccomp filter: {}", std::io::Error::from_raw_os_error(-report as i32));
+            return Err(steps::Failure::of(report)).context("set up the stub");
         }
         let listener = Arc::new(Listener::from_fd(report as i32 - 1));
         if self.sync_wake_up && listener.set_sync_wake_up(true) {

@@ -7,6 +7,7 @@
 use std::arch::global_asm;
 
 use super::layout::*;
+use super::steps::{STEP_SHIFT, Step};
 
 // Register use in stub code: rbx = the signal frame, r12 = the slot, r13 = the last answer, r14 = orders left, r15 = next order.
 global_asm!(
@@ -35,9 +36,17 @@ quark_stub_first:
     syscall
     ud2
 
+    # Begins a step of a set-up: %ebp says which. A test can have it fail.
+    .macro STEP number, failed
+    mov $\number, %ebp
+    mov $-{EIO}, %rax
+    cmp %ebp, quark_stub_fail_step(%rip)
+    je \failed
+    .endm
+
     # ---- the zygote
 quark_zygote:
-    movq $1, {CTL_STEP}(%r12)
+    STEP {ZYGOTE_PDEATHSIG}, quark_zygote_failed
     mov ${SYS_PRCTL}, %eax
     mov ${PR_SET_PDEATHSIG}, %edi
     mov $9, %esi
@@ -48,9 +57,12 @@ quark_zygote:
     syscall
     cmp %rax, {CTL_PARENT}(%r12)
     jne quark_exit
-    movq $2, {CTL_STEP}(%r12)
+    STEP {ZYGOTE_SETSID}, quark_zygote_failed
     mov ${SYS_SETSID}, %eax
     syscall
+    test %rax, %rax
+    js quark_zygote_failed
+    STEP {ZYGOTE_NO_NEW_PRIVS}, quark_zygote_failed
     mov ${SYS_PRCTL}, %eax
     mov ${PR_SET_NO_NEW_PRIVS}, %edi
     mov $1, %esi
@@ -60,19 +72,25 @@ quark_zygote:
     syscall
     test %rax, %rax
     jnz quark_zygote_failed
+    STEP {ZYGOTE_NAME}, quark_zygote_failed
     mov ${SYS_PRCTL}, %eax
     mov ${PR_SET_NAME}, %edi
     lea quark_stub_name(%rip), %rsi
     syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    STEP {ZYGOTE_NO_CORE}, quark_zygote_failed
     mov ${SYS_PRLIMIT64}, %eax
     xor %edi, %edi
     mov ${RLIMIT_CORE}, %esi
     lea quark_stub_zero(%rip), %rdx
     xor %r10d, %r10d
     syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
 
     # the vDSO and its data go to their place in the region
-    movq $3, {CTL_STEP}(%r12)
+    STEP {ZYGOTE_VDSO}, quark_zygote_failed
     mov {CTL_MOVES}(%r12), %r14
     lea {CTL_MOVE_TABLE}(%r12), %r15
 2:  test %r14, %r14
@@ -90,14 +108,14 @@ quark_zygote:
     dec %r14
     jmp 2b
     # all else of the sandbox's memory goes
-3:  movq $4, {CTL_STEP}(%r12)
+3:  STEP {ZYGOTE_UNMAP_LOW}, quark_zygote_failed
     mov ${SYS_MUNMAP}, %eax
     xor %edi, %edi
     lea quark_stub_start(%rip), %rsi
     syscall
     test %rax, %rax
     jnz quark_zygote_failed
-    movq $5, {CTL_STEP}(%r12)
+    STEP {ZYGOTE_UNMAP_HIGH}, quark_zygote_failed
     mov ${SYS_MUNMAP}, %eax
     lea quark_stub_start(%rip), %rdi
     add ${REGION_BYTES}, %rdi
@@ -107,10 +125,13 @@ quark_zygote:
     test %rax, %rax
     jnz quark_zygote_failed
 
-    # signals: those of faults and the kick to the handler, all others ignored
-    movq $6, {CTL_STEP}(%r12)
+    # signals: those of faults and the kick to the handler, all others ignored, but the two that nobody can
+    STEP {ZYGOTE_SIGNALS}, quark_zygote_failed
     mov $1, %ebx
-4:  lea quark_stub_ignore(%rip), %rsi
+4:  movabs ${UNCHANGEABLE}, %rax
+    bt %rbx, %rax
+    jc 16f
+    lea quark_stub_ignore(%rip), %rsi
     movabs ${HANDLED}, %rax
     bt %rbx, %rax
     jnc 5f
@@ -120,9 +141,12 @@ quark_zygote:
     mov $8, %r10d
     mov ${SYS_RT_SIGACTION}, %eax
     syscall
-    inc %ebx
+    test %rax, %rax
+    jnz quark_zygote_failed
+16: inc %ebx
     cmp $65, %ebx
     jne 4b
+    STEP {ZYGOTE_MASK}, quark_zygote_failed
     mov ${SYS_RT_SIGPROCMASK}, %eax
     mov ${SIG_SETMASK}, %edi
     lea quark_stub_all(%rip), %rsi
@@ -131,7 +155,7 @@ quark_zygote:
     syscall
     test %rax, %rax
     jnz quark_zygote_failed
-    movq $7, {CTL_STEP}(%r12)
+    STEP {ZYGOTE_STACK}, quark_zygote_failed
     mov ${SYS_SIGALTSTACK}, %eax
     lea quark_stub_altstack(%rip), %rdi
     xor %esi, %esi
@@ -178,7 +202,10 @@ quark_zygote:
     syscall
     jmp 6b
 
+    # what failed, as in `super::layout::failure`
 quark_zygote_failed:
+    shl ${STEP_SHIFT}, %rbp
+    sub %rbp, %rax
     mov %rax, {CTL_READY}(%r12)
     lea {CTL_READY}(%r12), %rdi
     mov ${SYS_FUTEX}, %eax
@@ -191,16 +218,20 @@ quark_exit:
     syscall
     ud2
 
-    # ---- a new stub. r12 = control page, r14 = area memfd
+    # ---- a new stub. r12 = control page, r14 = area memfd. Whatever fails, it says so and ends.
 quark_stub:
+    STEP {STUB_PDEATHSIG}, quark_stub_failed
     mov ${SYS_PRCTL}, %eax
     mov ${PR_SET_PDEATHSIG}, %edi
     mov $9, %esi
     syscall
+    test %rax, %rax
+    jnz quark_stub_failed
     mov ${SYS_GETPPID}, %eax
     syscall
     cmp %rax, {CTL_PARENT}(%r12)
     jne quark_exit
+    STEP {STUB_SLOTS}, quark_stub_failed
     mov ${SYS_MMAP}, %eax
     lea quark_stub_start(%rip), %rdi
     add ${AREA_OFFSET}, %rdi
@@ -211,27 +242,42 @@ quark_stub:
     xor %r9d, %r9d
     syscall
     cmp $-4095, %rax
-    jae quark_exit
+    jae quark_stub_failed
     mov %rax, %r14
+    # from here on it reports in its slot
+    mov %r12, %r13
+    lea {SLOT_REPORT}(%r14), %r12
+    STEP {STUB_UNMAP}, quark_stub_failed_late
     mov ${SYS_MUNMAP}, %eax
-    mov %r12, %rdi
+    mov %r13, %rdi
     mov $4096, %esi
     syscall
-    mov %r14, %r12
-    mov quark_stub_first_frame(%rip), %rbx
-    mov %rbx, %rsp
+    test %rax, %rax
+    jnz quark_stub_failed_late
+    STEP {STUB_FILTER}, quark_stub_failed_late
     mov ${SYS_SECCOMP}, %eax
     mov $1, %edi
     mov quark_stub_filter_flags(%rip), %rsi
     lea quark_stub_filter(%rip), %rdx
     syscall
+    # without a filter nothing of what follows may be done
+    test %rax, %rax
+    js quark_stub_failed_late
     # from here on every system call is seen by the sandbox process
-    lea 1(%rax), %rcx
-    cmp $-4095, %rax
-    cmovae %rax, %rcx
-    mov %rcx, {SLOT_REPORT}(%r12)
+    mov %r14, %r12
+    mov quark_stub_first_frame(%rip), %rbx
+    mov %rbx, %rsp
+    inc %rax
+    mov %rax, {SLOT_REPORT}(%r12)
     mov ${REASON_START}, %edi
     jmp quark_stub_frame
+quark_stub_failed:
+    add ${CTL_FAILED}, %r12
+quark_stub_failed_late:
+    shl ${STEP_SHIFT}, %rbp
+    sub %rbp, %rax
+    mov %rax, (%r12)
+    jmp quark_exit
 
     # ---- the signal handler. rdi = signal, rsp = frame
     .balign 16
@@ -411,6 +457,9 @@ quark_stub_program:
     .globl quark_stub_fast_calls
 quark_stub_fast_calls:
     .fill {FAST_CALLS} / 64, 8, 0
+    .globl quark_stub_fail_step
+quark_stub_fail_step:
+    .quad 0
 quark_stub_name:
     .asciz "quark-stub"
     .balign 8
@@ -471,7 +520,25 @@ quark_stub_end:
     CTL_PARENT = const CTL_PARENT,
     CTL_MOVES = const CTL_MOVES,
     CTL_MOVE_TABLE = const CTL_MOVE_TABLE,
-    CTL_STEP = const CTL_STEP,
+    CTL_FAILED = const CTL_FAILED,
+    STEP_SHIFT = const STEP_SHIFT,
+    EIO = const libc::EIO,
+    UNCHANGEABLE = const 1u64 << libc::SIGKILL | 1 << libc::SIGSTOP,
+    ZYGOTE_PDEATHSIG = const Step::Pdeathsig as u32,
+    ZYGOTE_SETSID = const Step::Session as u32,
+    ZYGOTE_NO_NEW_PRIVS = const Step::NoNewPrivs as u32,
+    ZYGOTE_NAME = const Step::Name as u32,
+    ZYGOTE_NO_CORE = const Step::NoCore as u32,
+    ZYGOTE_VDSO = const Step::MoveVdso as u32,
+    ZYGOTE_UNMAP_LOW = const Step::UnmapLow as u32,
+    ZYGOTE_UNMAP_HIGH = const Step::UnmapHigh as u32,
+    ZYGOTE_SIGNALS = const Step::Signals as u32,
+    ZYGOTE_MASK = const Step::SignalMask as u32,
+    ZYGOTE_STACK = const Step::SignalStack as u32,
+    STUB_PDEATHSIG = const Step::StubPdeathsig as u32,
+    STUB_SLOTS = const Step::StubSlots as u32,
+    STUB_UNMAP = const Step::StubUnmap as u32,
+    STUB_FILTER = const Step::StubFilter as u32,
     AREA_SHIFT = const AREA_SHIFT,
     FAST_NR = const FAST_NR,
     FAST_ARGS = const FAST_ARGS,
@@ -517,6 +584,7 @@ unsafe extern "C" {
     static quark_stub_filter_flags: u8;
     static quark_stub_filter: u8;
     static quark_stub_program: u8;
+    static quark_stub_fail_step: u8;
     static quark_stub_fast: u8;
     static quark_stub_fast_base: u8;
     static quark_stub_fast_takes_rax: u8;
@@ -594,8 +662,8 @@ fn filter(sigreturn_ip: u64) -> Vec<u64> {
     ]
 }
 
-/// Makes the contents of the stub's code page for a region at `base`.
-pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64) -> (Vec<u8>, StubAddresses) {
+/// Makes the contents of the stub's code page for a region at `base`. `fail_step`: see [`super::ProcessConfig::fail_step`].
+pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, fail_step: Option<Step>) -> (Vec<u8>, StubAddresses) {
     let len = offset(&raw const quark_stub_end) as usize;
     assert!(len <= CODE_BYTES as usize, "stub code does not fit its page");
     // SAFETY: the symbols delimit one contiguous object in this binary's read-only data.
@@ -607,6 +675,7 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64) -> (Vec<u8>, StubA
     put(offset(&raw const quark_stub_first_frame), base + AREA_OFFSET + prepared_frame(fp_bytes));
     put(offset(&raw const quark_stub_host_end), HOST_END);
     put(offset(&raw const quark_stub_filter_flags), filter_flags);
+    put(offset(&raw const quark_stub_fail_step), fail_step.map_or(0, |step| step as u64));
     let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
     put(offset(&raw const quark_stub_filter), program.len() as u64);
     put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::layout::*;
 use super::stub::{StubAddresses, code_page};
+use super::steps::{Failure, Step};
 use super::sys;
 
 /// How long the host may take to make a process.
@@ -140,7 +141,7 @@ fn clone_first(entry: u64, argument: u64) -> io::Result<u32> {
 impl Zygote {
     /// Starts it. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
     /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind.
-    pub fn start(filter_flags: u64, fp_bytes: u64) -> Result<Self> {
+    pub fn start(filter_flags: u64, fp_bytes: u64, fail_step: Option<Step>) -> Result<Self> {
         // For a moment the region exists in this process.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -148,7 +149,7 @@ impl Zygote {
             .map(|i| REGION_TOP - i * REGION_STEP)
             .find(|b| region_is_free(*b))
             .context("no free address range for the stub region")?;
-        let (page, addresses) = code_page(base, filter_flags, fp_bytes);
+        let (page, addresses) = code_page(base, filter_flags, fp_bytes, fail_step);
         let code = sys::memfd(c"quark-stub", CODE_BYTES, true).context("memfd for stub code")?;
         let mut file = std::fs::File::from(code.try_clone()?);
         io::Write::write_all(&mut file, &page).context("write stub code")?;
@@ -203,11 +204,17 @@ impl Zygote {
                 0 if Instant::now() < end && !sys::has_ended(zygote.pid) => {
                     sys::futex_wait(zygote.control.futex(CTL_READY), 0, Duration::from_millis(50));
                 }
-                _ => {
-                    let step = zygote.control.word(CTL_STEP).load(Ordering::SeqCst);
-                    bail!("the zygote failed at step {step}: {}", io::Error::from_raw_os_error(-ready as i32));
-                }
+                0 => bail!("the zygote ended while it was set up"),
+                _ => return Err(Failure::of(ready)).context("set up the zygote"),
             }
+        }
+    }
+
+    /// What the stub that was made last could not do in its set-up before it had its slots.
+    pub fn failed(&self) -> Option<Failure> {
+        match self.control.word(CTL_FAILED).load(Ordering::SeqCst) as i64 {
+            0 => None,
+            report => Some(Failure::of(report)),
         }
     }
 
@@ -216,6 +223,7 @@ impl Zygote {
         let mut sequence = self.busy.lock().unwrap_or_else(|e| e.into_inner());
         let last = *sequence;
         *sequence = last.wrapping_add(1);
+        self.control.word(CTL_FAILED).store(0, Ordering::SeqCst);
         self.control.word(CTL_AREA_FD).store(area.as_raw_fd() as u64, Ordering::SeqCst);
         sys::futex_store_wake(self.control.futex(CTL_REQUEST), *sequence);
         let end = Instant::now() + PATIENCE;
