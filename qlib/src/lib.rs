@@ -21,5 +21,6 @@ pub mod kvm;
 pub mod pagetable;
 pub mod phys;
 pub mod platform;
+pub mod sockopt;
 
 pub use addr::{Frames, Gpa, PAGE_SHIFT, PAGE_SIZE, Va};

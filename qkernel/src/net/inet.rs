@@ -63,6 +63,7 @@ struct Ready {
 /// A socket of the host.
 pub struct HostSocket {
     handle: Handle,
+    domain: u32,
     kind: u32,
     queue: WaitQueue,
     /// Names it in events.
@@ -114,12 +115,13 @@ impl HostSocket {
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let call = Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        Ok(Self::from_handle(Handle::new(call.run()? as u32), kind))
+        Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind))
     }
 
-    fn from_handle(handle: Handle, kind: u32) -> Arc<Self> {
+    fn from_handle(handle: Handle, domain: u32, kind: u32) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
+            domain,
             kind,
             queue: WaitQueue::new(),
             token: host::add_watcher(me.clone()),
@@ -140,6 +142,11 @@ impl HostSocket {
     /// What tells of readiness. Tells it only after a call has given EAGAIN, or after [`HostSocket::poll`].
     pub fn events(&self) -> &WaitQueue {
         &self.queue
+    }
+
+    /// AF_*.
+    pub fn domain(&self) -> u32 {
+        self.domain
     }
 
     /// Whether it is a SOCK_STREAM socket.
@@ -270,7 +277,7 @@ impl HostSocket {
             let (handle, out) = call.run_out()?;
             address.truncate(out[0] as usize);
             self.stale();
-            Ok((Self::from_handle(Handle::new(handle as u32), self.kind), address))
+            Ok((Self::from_handle(Handle::new(handle as u32), self.domain, self.kind), address))
         })
     }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET};
-use qlib::Va;
+use qlib::{Va, sockopt};
 
 use super::HostSocket;
 use crate::errno::{Errno, Result};
@@ -99,11 +99,13 @@ pub fn append(control: &mut Vec<u8>, level: u32, kind: u32, data: &[u8]) {
     control.resize(control.len().next_multiple_of(8), 0);
 }
 
-/// Only what the host may see: descriptors and credentials never go there (Linux ignores them on internet sockets).
-pub fn for_host(bytes: &[u8]) -> Result<Vec<u8>> {
+/// Only what the host may see: descriptors and credentials never go there (Linux ignores them on internet sockets), and the rest is what a
+/// thread with the capabilities `caps` (a mask) may send.
+pub fn for_host(bytes: &[u8], caps: u64) -> Result<Vec<u8>> {
     let mut raw = Vec::new();
     for (level, kind, data) in parse(bytes)? {
         if level != SOL_SOCKET || !matches!(kind, SCM_RIGHTS | SCM_CREDENTIALS) {
+            sockopt::check_control(level as i32, kind as i32, data, caps).map_err(super::refused)?;
             append(&mut raw, level, kind, data);
         }
     }
@@ -153,6 +155,8 @@ pub fn ioctl(socket: &HostSocket, thread: &Arc<Thread>, command: u32, argument: 
 
 #[cfg(test)]
 mod tests {
+    use linux_raw_sys::net::SO_MARK;
+
     use super::*;
 
     #[test]
@@ -163,7 +167,10 @@ mod tests {
         assert_eq!(bytes.len(), 48);
         let parsed = parse(&bytes).expect("well formed");
         assert_eq!(parsed, [(0, 8, &[1, 2, 3][..]), (SOL_SOCKET, SCM_RIGHTS, &[4, 0, 0, 0][..])]);
-        assert_eq!(for_host(&bytes).expect("well formed"), bytes[..24]);
+        append(&mut bytes, SOL_SOCKET, SO_MARK, &[1, 0, 0, 0]);
+        assert_eq!(for_host(&bytes[..48], 0).expect("well formed"), bytes[..24]);
+        assert_eq!(for_host(&bytes, 0), Err(Errno::EPERM));
+        assert_eq!(for_host(&bytes, sockopt::CAP_NET_RAW).expect("permitted"), [&bytes[..24], &bytes[48..]].concat());
     }
 
     #[test]

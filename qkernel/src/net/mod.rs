@@ -11,8 +11,9 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
+use qlib::sockopt::Refused;
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
@@ -51,6 +52,16 @@ pub enum Direction {
     Receive,
     /// SO_SNDTIMEO.
     Send,
+}
+
+/// The errno of what [`qlib::sockopt`] refuses.
+pub fn refused(refused: Refused) -> Errno {
+    match refused {
+        Refused::Unknown => Errno::ENOPROTOOPT,
+        Refused::NotPermitted => Errno::EPERM,
+        Refused::AccessDenied => Errno::EACCES,
+        Refused::Invalid => Errno::EINVAL,
+    }
 }
 
 impl Socket {

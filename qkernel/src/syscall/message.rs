@@ -188,7 +188,7 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
     let mut bytes = alloc::vec![0; header.control_len as usize];
     thread.mm().read_bytes(Va(header.control), &mut bytes)?;
     if let Family::Host(_) = &socket.family {
-        control.raw = message::for_host(&bytes)?;
+        control.raw = message::for_host(&bytes, thread.creds().cap_effective)?;
         return Ok(control);
     }
     for (level, kind, data) in message::parse(&bytes)? {

@@ -21,6 +21,9 @@ const KIND_MASK: u32 = 0xf;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 /// CAP_NET_RAW.
 const CAP_NET_RAW: u32 = 13;
+/// IPPROTO_ICMP and IPPROTO_ICMPV6.
+const IPPROTO_ICMP: u32 = 1;
+const IPPROTO_ICMPV6: u32 = 58;
 /// IPPROTO_MAX.
 const PROTOCOLS: u32 = 263;
 
@@ -68,6 +71,16 @@ fn unix_kind(kind: u32, protocol: u32) -> Result<u32> {
     }
 }
 
+/// Whether one of the thread's groups lies in the range of those that may have ping sockets (icmp(7)). It is the host's range for the
+/// container, if the configuration sets one; by default it is empty.
+fn may_ping(thread: &Thread) -> bool {
+    let range = sys::numbers("net/ipv4/ping_group_range");
+    let [low, high] = range[..] else { return false };
+    let creds = thread.creds();
+    let inside = |gid: u32| (low..=high).contains(&u64::from(gid));
+    inside(creds.egid) || creds.groups.iter().any(|gid| inside(*gid))
+}
+
 /// socket(2).
 pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Result<usize> {
     let (kind, flags) = split_kind(kind)?;
@@ -80,6 +93,9 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
         }
         if kind == SOCK_RAW && is_internet && !thread.creds().has_cap(CAP_NET_RAW) {
             return Err(Errno::EPERM);
+        }
+        if kind == SOCK_DGRAM && is_internet && matches!(protocol, IPPROTO_ICMP | IPPROTO_ICMPV6) && !may_ping(thread) {
+            return Err(Errno::EACCES);
         }
         Family::Host(HostSocket::new(domain, kind, protocol)?)
     };
@@ -104,7 +120,7 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
     match &of(&file)?.family {
         Family::Unix(unix) => unix.bind(thread, &address)?,
         Family::Host(host) => {
-            let port = address::port(&address).unwrap_or(0);
+            let port = address::port(host.domain(), &address).unwrap_or(0);
             let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
             if port != 0 && u64::from(port) < first_unprivileged && !thread.creds().has_cap(CAP_NET_BIND_SERVICE) {
                 return Err(Errno::EACCES);

@@ -5,17 +5,18 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::net::{SO_PEERCRED, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD, SOL_SOCKET};
 use qlib::Va;
+use qlib::sockopt::{self, CAP_NET_RAW, SO_BINDTOIFINDEX};
 use zerocopy::IntoBytes;
 
 use super::socket::{file, of};
 use crate::abi::TimeVal;
 use crate::errno::{Errno, Result};
 use crate::fs::Fd;
-use crate::net::{Direction, Family};
+use crate::net::{Direction, Family, refused};
 use crate::task::Thread;
 
 /// The longest value of an option.
-const MAX_VALUE: usize = 4096;
+const MAX_VALUE: usize = sockopt::MAX_VALUE;
 
 fn timeout_of(level: u32, option: u32) -> Option<Direction> {
     match (level, option) {
@@ -38,7 +39,10 @@ pub fn getsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
         (None, Family::Host(_)) if (level, option) == (SOL_SOCKET, SO_PEERCRED) => {
             [0u32, u32::MAX, u32::MAX].as_bytes().to_vec()
         }
-        (None, Family::Host(host)) => host.option(level, option, room.min(MAX_VALUE))?,
+        (None, Family::Host(host)) => {
+            sockopt::check_get(level as i32, option as i32).map_err(refused)?;
+            host.option(level, option, room.min(MAX_VALUE))?
+        }
     };
     let bytes = &bytes[..bytes.len().min(room)];
     mm.write_bytes(value, bytes)?;
@@ -68,7 +72,15 @@ pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
     mm.read_bytes(value, &mut bytes)?;
     match &socket.family {
         Family::Unix(unix) => unix.set_option(thread, level, option, &bytes)?,
-        Family::Host(host) => host.set_option(level, option, &bytes)?,
+        Family::Host(host) => {
+            let caps = thread.creds().cap_effective;
+            sockopt::check_set(level as i32, option as i32, &bytes, caps).map_err(refused)?;
+            let is_tied = || host.option(SOL_SOCKET, SO_BINDTOIFINDEX as u32, 4).map(|index| index != [0; 4]);
+            if sockopt::binds_to_device(level as i32, option as i32) && caps & CAP_NET_RAW == 0 && is_tied()? {
+                return Err(Errno::EPERM);
+            }
+            host.set_option(level, option, &bytes)?;
+        }
     }
     Ok(0)
 }

@@ -173,6 +173,9 @@ impl Mailbox {
         if payload.len() as u64 > self.bytes {
             return Err(Errno::TOOBIG);
         }
+        if let Request::Start(process) | Request::Exec(process) = request {
+            host.grant(process.capabilities.iter().fold(0, |all, set| all | set));
+        }
         let mut line = host.replies.line();
         if line.lying.is_some() {
             // What the VMM itself wants is little, and must not fail because others want much.

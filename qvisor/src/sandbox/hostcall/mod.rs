@@ -7,8 +7,10 @@ mod attr;
 mod dir;
 mod file;
 mod misc;
+mod netlink;
 mod path;
 mod socket;
+mod sockopt;
 mod store;
 pub mod table;
 mod tty;
@@ -16,6 +18,7 @@ mod window;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use qlib::Gpa;
 use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
@@ -26,6 +29,7 @@ use super::control::Replies;
 use super::events::Poller;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use path::GuestPath;
+use sockopt::NetLimits;
 use table::{Object, Table};
 
 use crate::store::Store;
@@ -45,6 +49,10 @@ pub struct HostSide {
     store: Option<Store>,
     /// /proc/self/fd, through which a descriptor is opened anew.
     proc_fd: OwnedFd,
+    /// The capabilities that processes of the container were given, as a mask. See [`HostSide::grant`].
+    granted: AtomicU64,
+    /// What the network namespace says.
+    net: NetLimits,
 }
 
 /// One request while it is served.
@@ -68,7 +76,18 @@ impl HostSide {
         use rustix::fs::{Mode, OFlags};
         let proc_fd =
             rustix::fs::open("/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(HostSide { memory, handles: Table::new(), poller, replies, store, proc_fd })
+        let (granted, net) = (AtomicU64::new(0), NetLimits::read());
+        Ok(HostSide { memory, handles: Table::new(), poller, replies, store, proc_fd, granted, net })
+    }
+
+    /// Notes that a process of the container is given `capabilities` (a mask) from outside: what the host is asked to do from now on may
+    /// need them. Our own do not count, so whoever takes over the guest kernel gets none but those.
+    pub fn grant(&self, capabilities: u64) {
+        self.granted.fetch_or(capabilities, Ordering::AcqRel);
+    }
+
+    fn granted(&self) -> u64 {
+        self.granted.load(Ordering::Acquire)
     }
 
     /// Serves `call`: fills in `ret`, and `args` where the operation has results there.

@@ -44,12 +44,14 @@ pub struct Object {
     fd: Arc<OwnedFd>,
     kind: Kind,
     watched: AtomicBool,
+    /// SO_LINGER may be on.
+    lingers: AtomicBool,
 }
 
 impl Object {
     /// An object of a known kind.
     pub fn new(fd: OwnedFd, kind: Kind) -> Object {
-        Object { fd: Arc::new(fd), kind, watched: AtomicBool::new(false) }
+        Object { fd: Arc::new(fd), kind, watched: AtomicBool::new(false), lingers: AtomicBool::new(false) }
     }
 
     /// A directory or file that the container mounts. EINVAL for anything else.
@@ -104,6 +106,29 @@ impl Object {
     /// Notes that the event loop watches it.
     pub fn set_watched(&self) {
         self.watched.store(true, Ordering::Release);
+    }
+
+    /// Notes that SO_LINGER is being set.
+    pub fn set_lingers(&self) {
+        self.lingers.store(true, Ordering::Release);
+    }
+
+    /// Takes over from `other` whether SO_LINGER may be on.
+    pub fn copy_linger(&self, other: &Object) {
+        self.lingers.store(other.lingers.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+impl Drop for Object {
+    /// The host's close(2) of a socket with SO_LINGER waits for its data to leave, for hours if so set, although the socket does not block. A
+    /// vCPU must not: the data leaves in the background. (With a time of zero close(2) resets the connection at once, and still does.)
+    fn drop(&mut self) {
+        if *self.lingers.get_mut()
+            && let Ok(Some(time)) = rustix::net::sockopt::socket_linger(&self.fd)
+            && !time.is_zero()
+        {
+            rustix::net::sockopt::set_socket_linger(&self.fd, None).ok();
+        }
     }
 }
 

@@ -8,6 +8,11 @@ use super::file::poll_now;
 use super::table::Kind;
 use super::{Call, Outcome};
 
+/// Whether an ioctl of the list finds its device by name: the host may load a module of that name.
+fn names_device(command: u64) -> bool {
+    command >> 8 == 0x89 && !matches!(command, libc::SIOCGIFNAME | sys::SIOCATMARK)
+}
+
 impl Call<'_> {
     pub(super) fn tty_ioctl(&mut self) -> Outcome {
         let object = self.object()?;
@@ -32,6 +37,9 @@ impl Call<'_> {
         let mut argument = vec![0; *size];
         if *direction != Direction::Out {
             range.read(&mut argument)?;
+        }
+        if names_device(command) {
+            super::sockopt::check_device(&argument)?;
         }
         let ret = sys::ioctl(object.as_fd(), command, &mut argument)?;
         if *direction != Direction::In {

@@ -404,7 +404,8 @@ pub const IOCTLS: &[(u64, usize, Direction)] = &[
     (SIOCATMARK, 4, Direction::Out),
 ];
 const SIOCGIFTXQLEN: u64 = 0x8942;
-const SIOCATMARK: u64 = 0x8905;
+/// Whether the next byte is out of band.
+pub const SIOCATMARK: u64 = 0x8905;
 
 /// An ioctl of [`IOCTLS`] with an argument of exactly its size; ENOTTY for every other.
 pub fn ioctl(fd: BorrowedFd<'_>, command: u64, argument: &mut [u8]) -> Result<usize, Errno> {
