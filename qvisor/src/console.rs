@@ -113,7 +113,7 @@ const FORWARDED: [Signal; 7] = [
 ];
 
 /// Catches the signals that are passed on. Make it before the container, so that none is lost, and none ends this
-/// program while it has something to undo.
+/// program while it has something to undo. Called again it gives another descriptor for the same signals, each of which is read once.
 ///
 /// # Errors
 /// Those of signalfd(2).
@@ -122,6 +122,25 @@ pub fn catch_signals() -> Result<SignalFd> {
     set.extend(FORWARDED);
     set.thread_block().context("blocking signals")?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).context("catching signals")
+}
+
+/// Takes one caught signal, if there is one.
+///
+/// # Errors
+/// With its name, when it asks this program to end. The others mean nothing to a program that waits.
+pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
+    if let Ok(Some(info)) = signals.read_signal()
+        && let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed())
+        && asks_to_end(signal)
+    {
+        bail!("interrupted by {signal}");
+    }
+    Ok(())
+}
+
+/// Whether a signal asks a program to end.
+pub fn asks_to_end(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM)
 }
 
 /// Waits until `fd` is readable, or for a signal that asks this program to end.
@@ -138,12 +157,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>, signals: &SignalFd) -> Result<()> {
         if fds[0].any() == Some(true) {
             return Ok(());
         }
-        if let Ok(Some(info)) = signals.read_signal()
-            && let Ok(signal @ (Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM)) =
-                Signal::try_from(info.ssi_signo.cast_signed())
-        {
-            bail!("interrupted by {signal}");
-        }
+        end_if_asked(signals)?;
     }
 }
 
@@ -151,12 +165,12 @@ pub fn wait_readable(fd: BorrowedFd<'_>, signals: &SignalFd) -> Result<()> {
 /// between it and this program's standard input and output.
 ///
 /// # Errors
-/// When polling fails.
+/// When polling fails, or `forward` does.
 pub fn attend(
     end: BorrowedFd<'_>,
     signals: &SignalFd,
     master: Option<&OwnedFd>,
-    mut forward: impl FnMut(Signal),
+    mut forward: impl FnMut(Signal) -> Result<()>,
 ) -> Result<()> {
     let _raw = master.map(|_| RawMode::enter());
     let mut relay = master.map(Relay::new).transpose()?;
@@ -178,7 +192,7 @@ pub fn attend(
         let ready: Vec<PollFlags> = fds.iter().map(|f| f.revents().unwrap_or(PollFlags::empty())).collect();
         while let Ok(Some(info)) = signals.read_signal() {
             if let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) {
-                forward(signal);
+                forward(signal)?;
             }
         }
         if let Some(r) = &mut relay {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -121,13 +121,16 @@ fn read_config(path: &Path) -> Result<Spec> {
 
 /// Reads a file that has no reason to be huge.
 pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
-    let size = match fs::metadata(path) {
-        Ok(m) => m.len(),
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => bail!("JSON specification file {} not found", path.display()),
         Err(e) => return Err(e).with_context(|| path.display().to_string()),
     };
-    if size > MAX_CONFIG {
-        bail!("{} has {size} bytes; at most {MAX_CONFIG} are accepted", path.display());
+    let mut text = Vec::new();
+    // Its size may be unknown, and change meanwhile.
+    file.take(MAX_CONFIG + 1).read_to_end(&mut text).with_context(|| format!("reading {}", path.display()))?;
+    if text.len() as u64 > MAX_CONFIG {
+        bail!("{} has more than the {MAX_CONFIG} bytes that are accepted", path.display());
     }
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
+    Ok(text)
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log;
 use super::mounts::Mount;
+use super::view::View;
 use super::{hooks, network, wire};
 use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
@@ -37,8 +38,8 @@ pub struct Setup {
     pub root: PathBuf,
     /// It may not be written.
     pub root_readonly: bool,
-    /// A throw-away layer lies over it.
-    pub root_overlay: bool,
+    /// It is this view of the host's, with a throw-away layer over it.
+    pub view: Option<View>,
     /// The mounts.
     pub mounts: Vec<Mount>,
     /// Host name.
@@ -144,9 +145,11 @@ pub struct Opened {
 
 /// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's kernel does.
 fn open_all(setup: &Setup) -> Result<Opened> {
-    let readonly = setup.root_readonly || setup.root_overlay;
-    let root = crate::sys::clone_mount(&setup.root, true, readonly)
-        .with_context(|| format!("opening root file system {}", setup.root.display()))?;
+    let root = match &setup.view {
+        Some(view) => view.open().context("showing the host's files")?,
+        None => crate::sys::clone_mount(&setup.root, true, setup.root_readonly)
+            .with_context(|| format!("opening root file system {}", setup.root.display()))?,
+    };
     let mut mounts = Vec::new();
     for mount in &setup.mounts {
         let Some(path) = &mount.host else {
@@ -225,8 +228,8 @@ impl Boot {
         let container = ContainerSpec {
             hostname: setup.hostname,
             root: NO_HANDLE,
-            root_readonly: setup.root_readonly && !setup.root_overlay,
-            root_overlay: setup.root_overlay,
+            root_readonly: setup.root_readonly && setup.view.is_none(),
+            root_overlay: setup.view.is_some(),
             mounts,
             sysctl: setup.sysctl,
             masked_paths: setup.masked_paths,

@@ -1,6 +1,7 @@
 //! The command line, with runc's names and options.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
@@ -23,7 +24,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Directory for the state of containers.
-    #[arg(long, default_value = super::state::DEFAULT_ROOT)]
+    #[arg(long, default_value_os_t = super::state::default_root())]
     pub root: PathBuf,
     /// File to which the log is appended.
     #[arg(long)]
@@ -40,6 +41,10 @@ pub struct Global {
     /// Accepted for runc's callers; it has no effect.
     #[arg(long, hide = true)]
     pub rootless: Option<String>,
+    /// How long to wait for a sandbox to answer, in seconds ("5s" is accepted) [default: 10, 30 for exec, 60 for start, 600 for hibernating
+    /// and waking].
+    #[arg(long, global = true, value_parser = super::info::parse_seconds, value_name = "SECONDS")]
+    pub timeout: Option<Duration>,
     /// How guest code runs in the container that is made.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
@@ -74,7 +79,7 @@ impl From<Platform> for Option<PlatformKind> {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a command in a sandbox over this host's root file system, with a throw-away writable layer.
+    /// Run a command in a sandbox over this host's files, with a throw-away writable layer, and without its network.
     Do(Do),
     /// Create and start a container, and wait for it.
     Run(Run),
@@ -117,9 +122,26 @@ pub struct Id {
     pub id: String,
 }
 
+/// The network of `quark do`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Network {
+    /// A loopback device of its own, and nothing else.
+    #[default]
+    #[value(alias = "new")]
+    None,
+    /// The host's.
+    Host,
+}
+
 /// `quark do`.
 #[derive(Debug, Args)]
 pub struct Do {
+    /// The network that the command has.
+    #[arg(long, value_enum, default_value = "none")]
+    pub network: Network,
+    /// Show a directory or file of the host, HOST:GUEST[:ro|:rw]; may be given more than once.
+    #[arg(short, long = "volume", action = ArgAction::Append, value_name = "HOST:GUEST[:ro]")]
+    pub volumes: Vec<String>,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     pub command: Vec<String>,

@@ -1,18 +1,32 @@
 //! The client side of a sandbox's control socket.
+//!
+//! A sandbox may be stopped, busy without end, or hostile, so nothing here waits without a limit of time unless it was asked to: not connecting
+//! (the queue of a listener that accepts nothing fills up), not sending, not receiving. Who catches signals gives them to the
+//! connection ([`Connection::heed`]), and one that asks this program to end ends the waiting.
 
-use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg, socket,
+};
 use qlib::control::{Reply, Request};
 
 use super::state::{CONTROL_SOCKET, Entry};
+use crate::console;
 
 /// The longest answer that is believed, in bytes.
 const MAX_REPLY: u32 = 16 << 20;
+/// How long a sandbox may take to answer a request that it answers from memory, unless `--timeout` says otherwise.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait before trying again to connect to a sandbox that has too many waiting already.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// An answer that says the request failed.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +38,29 @@ pub struct Refused {
     pub message: String,
 }
 
+/// The sandbox did not answer in time.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the sandbox of container {id} does not answer (waited {waited:?}); end it with: quark delete --force {id}")]
+pub struct Unanswered {
+    /// The container's ID.
+    pub id: String,
+    /// How long it had.
+    pub waited: Duration,
+}
+
 /// A connection to a sandbox: one request at a time.
 #[derive(Debug)]
-pub struct Connection(UnixStream);
+pub struct Connection {
+    stream: UnixStream,
+    /// The container's ID, for messages.
+    id: String,
+    /// How long one request may take; `None` is for ever.
+    timeout: Option<Duration>,
+    /// When the request that is under way is over.
+    deadline: Option<Instant>,
+    /// The caught signals, if one that asks this program to end is to end the waiting.
+    signals: Option<SignalFd>,
+}
 
 /// Makes the socket of a container that is being created.
 ///
@@ -39,39 +73,114 @@ pub fn listen(entry: &Entry) -> Result<UnixListener> {
 
 /// The socket by a path that fits into a socket address, however long the state directory's is. It is good while the
 /// descriptor lives.
-fn short_path(entry: &Entry) -> io::Result<(std::os::fd::OwnedFd, String)> {
+fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
     let dir = entry.open_dir()?;
     let path = format!("/proc/self/fd/{}/{CONTROL_SOCKET}", dir.as_raw_fd());
     Ok((dir, path))
 }
 
 impl Connection {
-    /// Connects to a container's sandbox.
+    /// Connects to a container's sandbox, whose every answer may take as long as `timeout`.
     ///
     /// # Errors
-    /// When nobody listens.
-    pub fn open(entry: &Entry) -> Result<Self> {
-        let (_dir, path) = short_path(entry)?;
-        let stream = UnixStream::connect(path);
-        Ok(Connection(stream.with_context(|| format!("connecting to the sandbox of container {}", entry.id))?))
+    /// When nobody listens; [`Unanswered`] when nobody accepts.
+    pub fn open(entry: &Entry, timeout: Duration) -> Result<Self> {
+        Self::connect(entry, timeout, None)
     }
 
-    /// A connection that someone else made.
+    /// As [`Connection::open`] for a program that has caught signals: one that asks it to end ends the waiting.
+    ///
+    /// # Errors
+    /// As there; with the signal's name.
+    pub fn open_interruptible(entry: &Entry, timeout: Duration) -> Result<Self> {
+        Self::connect(entry, timeout, Some(console::catch_signals()?))
+    }
+
+    fn connect(entry: &Entry, timeout: Duration, signals: Option<SignalFd>) -> Result<Self> {
+        let (_dir, path) = short_path(entry)?;
+        let address = UnixAddr::new(path.as_str())?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None).context("making a socket")?;
+        let mut connection = Self::new(UnixStream::from(fd), entry.id.clone());
+        connection.timeout = Some(timeout);
+        connection.signals = signals;
+        connection.begin();
+        loop {
+            match connect(connection.stream.as_raw_fd(), &address) {
+                Ok(()) => return Ok(connection),
+                // Its queue is full.
+                Err(Errno::EAGAIN) => connection.pause(CONNECT_PAUSE)?,
+                Err(Errno::EINTR) => {}
+                Err(e) => {
+                    return Err(e).with_context(|| format!("connecting to the sandbox of container {}", entry.id));
+                }
+            }
+        }
+    }
+
+    /// A connection that someone else made. It waits for ever until [`Connection::set_timeout`].
     pub fn from_stream(stream: UnixStream) -> Self {
-        Connection(stream)
+        Self::new(stream, "?".to_owned())
+    }
+
+    fn new(stream: UnixStream, id: String) -> Self {
+        Connection { stream, id, timeout: None, deadline: None, signals: None }
     }
 
     /// The socket.
     pub fn stream(&self) -> &UnixStream {
-        &self.0
+        &self.stream
     }
 
-    /// How long to wait for an answer; `None` is for ever.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_timeout(&self, timeout: Option<Duration>) -> Result<()> {
-        Ok(self.0.set_read_timeout(timeout)?)
+    /// How long to wait for an answer from the next request on; `None` is for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    fn begin(&mut self) {
+        self.deadline = self.timeout.map(|t| Instant::now() + t);
+    }
+
+    /// Waits at most `longest`, or until a signal asks this program to end.
+    fn pause(&self, longest: Duration) -> Result<()> {
+        self.wait(None, Some(Instant::now() + longest)).map(drop)
+    }
+
+    /// Waits until the socket is ready for `events`, until `sooner` at the latest; whether it is.
+    fn wait(&self, events: Option<PollFlags>, sooner: Option<Instant>) -> Result<bool> {
+        loop {
+            let now = Instant::now();
+            if self.deadline.is_some_and(|d| d <= now) {
+                return Err(Unanswered { id: self.id.clone(), waited: self.timeout.unwrap_or_default() }.into());
+            }
+            let left =
+                [self.deadline, sooner].into_iter().flatten().min().map(|end| end.saturating_duration_since(now));
+            if sooner.is_some_and(|s| s <= now) {
+                return Ok(false);
+            }
+            // Rounded up, so that it is not waited for in vain once more.
+            let limit = left.map_or(PollTimeout::NONE, |l| {
+                PollTimeout::try_from(l.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = Vec::with_capacity(2);
+            if let Some(signals) = &self.signals {
+                fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+            }
+            if let Some(events) = events {
+                fds.push(PollFd::new(self.stream.as_fd(), events));
+            }
+            match poll(&mut fds, limit) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e).context("waiting for the sandbox"),
+            }
+            let ready = events.is_some() && fds.last().and_then(PollFd::any) == Some(true);
+            if ready {
+                return Ok(true);
+            }
+            if let Some(signals) = &self.signals {
+                console::end_if_asked(signals)?;
+            }
+        }
     }
 
     /// Sends a request with descriptors and waits for the answer.
@@ -105,11 +214,21 @@ impl Connection {
         bytes.extend(body);
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&fds)];
-        let control = if fds.is_empty() { &[] } else { &rights[..] };
-        let sent =
-            sendmsg::<UnixAddr>(self.0.as_raw_fd(), &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None);
-        let sent = sent.context("writing to the sandbox")?;
-        self.0.write_all(&bytes[sent..]).context("writing to the sandbox")
+        self.begin();
+        let mut at = 0;
+        while at < bytes.len() {
+            // The descriptors ride on the first byte.
+            let control = if fds.is_empty() || at > 0 { &[] } else { &rights[..] };
+            let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+            match sendmsg::<UnixAddr>(self.stream.as_raw_fd(), &[IoSlice::new(&bytes[at..])], control, flags, None) {
+                Ok(sent) => at += sent,
+                Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLOUT), None)?),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EPIPE | Errno::ECONNRESET) => bail!("the sandbox ended"),
+                Err(e) => return Err(e).context("writing to the sandbox"),
+            }
+        }
+        Ok(())
     }
 
     /// Waits for an answer.
@@ -132,11 +251,17 @@ impl Connection {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
-        self.0.read_exact(buffer).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => anyhow!("the sandbox ended"),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => anyhow!("the sandbox does not answer"),
-            _ => anyhow!(e).context("reading from the sandbox"),
-        })
+        let mut at = 0;
+        while at < buffer.len() {
+            match recv(self.stream.as_raw_fd(), &mut buffer[at..], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::ECONNRESET) => bail!("the sandbox ended"),
+                Ok(got) => at += got,
+                Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLIN), None)?),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(anyhow!(e).context("reading from the sandbox")),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,10 @@
 //! Making a container: state directory, cgroup, sandbox process, hooks. Whatever fails, all steps before it are undone.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -17,6 +19,7 @@ use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::state::{Entry, State, Status, Store, start_time};
+use super::view::View;
 use super::{control, hooks, log, wire};
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::console::{self, Pty};
@@ -37,8 +40,8 @@ pub struct Request<'a> {
     pub bundle: &'a Bundle,
     /// The network namespace: `None` for the caller's own, an empty path for a new one.
     pub network: Option<PathBuf>,
-    /// A throw-away layer lies over the root.
-    pub overlay: bool,
+    /// What of the host's files is the root, below a throw-away layer; `None` for the bundle's own.
+    pub view: Option<View>,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
     /// Where the sandbox's process ID is written.
@@ -235,7 +238,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         fast_calls: global.fast_calls,
         root: bundle.rootfs.clone(),
         root_readonly: spec.root().as_ref().and_then(oci_spec::runtime::Root::readonly).unwrap_or(false),
-        root_overlay: request.overlay,
+        view: request.view.clone(),
         mounts: bundle.mounts.clone(),
         hostname: spec.hostname().clone().unwrap_or_else(|| "quark".to_owned()),
         sysctl: linux
@@ -254,16 +257,60 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
     }
 }
 
-/// Writes a process ID as containerd expects it: the file appears whole.
+/// Writes a process ID as containerd expects it: the file appears whole. What is there already is replaced, and no symbolic link is followed, neither
+/// at the file's own name nor at that of the file that becomes it.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn write_pid_file(path: &Path, pid: i32) -> Result<()> {
     let write = || -> std::io::Result<()> {
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?;
-        let new = path.with_file_name(format!(".{}", name.to_string_lossy()));
-        fs::write(&new, pid.to_string())?;
-        fs::rename(&new, path)
+        let (new, mut file) = new_beside(path, name)?;
+        let done = file.write_all(pid.to_string().as_bytes()).and_then(|()| fs::rename(&new, path));
+        if done.is_err() {
+            fs::remove_file(&new).ok();
+        }
+        done
     };
     write().with_context(|| format!("writing --pid-file {}", path.display()))
+}
+
+/// A new file with a name that nobody can foresee, in the directory of `path`.
+fn new_beside(path: &Path, name: &OsStr) -> std::io::Result<(PathBuf, fs::File)> {
+    for _ in 0..16 {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let new = path.with_file_name(format!(".{}.{:016x}", name.to_string_lossy(), u64::from_ne_bytes(random)));
+        // O_EXCL follows no link.
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => return other.map(|file| (new, file)),
+        }
+    }
+    Err(std::io::ErrorKind::AlreadyExists.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_follows_no_link() {
+        let dir = std::env::temp_dir().join(format!("quark-pid-file-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let victim = dir.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        // What a file beside it could be foreseen to be called, and the file itself.
+        for name in [".pid", "pid"] {
+            std::os::unix::fs::symlink(&victim, dir.join(name)).unwrap();
+        }
+        write_pid_file(&dir.join("pid"), 4711).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_to_string(dir.join("pid")).unwrap(), "4711");
+        assert!(fs::symlink_metadata(dir.join("pid")).unwrap().is_file());
+        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().flatten().map(|e| e.file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".pid", "pid", "victim"], "nothing is left beside it");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

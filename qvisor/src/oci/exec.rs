@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sched::CloneFlags;
@@ -13,7 +14,7 @@ use qlib::control::{ProcessSpec, Reply, Request};
 
 use super::bundle::read_bounded;
 use super::cli::{self, Global};
-use super::control::{Connection, unexpected};
+use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, WithCode};
 use super::state::{Entry, State, Status, Store};
 use super::{create, life, process, run};
@@ -22,6 +23,9 @@ use crate::sys::{self, Spawn};
 
 /// The first argument by which a process that stands for a guest process knows itself.
 pub const HOLDER_COMMAND: &CStr = c"exec-holder";
+
+/// How long a sandbox may take to start a process: loading its program, and waking before that.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// runc's exit code for an exec that did not come to run its program.
 const FAILED: u8 = 255;
@@ -55,7 +59,12 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     }
     let pty = spec.terminal.then(|| Pty::open(spec.window)).transpose()?;
     let signals = if options.detach { None } else { Some(console::catch_signals()?) };
-    let mut connection = Connection::open(&entry)?;
+    let timeout = global.timeout.unwrap_or(LOAD_TIMEOUT);
+    let mut connection = if signals.is_some() {
+        Connection::open_interruptible(&entry, timeout)?
+    } else {
+        Connection::open(&entry, timeout)?
+    };
     let pid = begin(&mut connection, spec, pty.as_ref())?;
     if let (Some(pty), Some(socket)) = (&pty, &options.console_socket)
         && let Err(e) = pty.send_master(socket)
@@ -79,8 +88,9 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     let relayed = master.as_ref().filter(|_| interactive);
     connection.send(&Request::Wait { pid }, &[])?;
     console::attend(connection.stream().as_fd(), &signals, relayed, |signal| {
-        run::forward(&entry, pid, signal, relayed);
+        run::forward(&entry, pid, signal, relayed, global.timeout)
     })?;
+    connection.set_timeout(Some(ANSWER_TIMEOUT));
     exited(&mut connection)
 }
 
@@ -191,7 +201,9 @@ fn holder(arguments: &[String]) -> Result<i32> {
     let mut connection = Connection::from_stream(UnixStream::from(sys::take_setup_fd()?));
     // Who kills this process (SIGKILL cannot be passed on) means the guest process.
     connection.send(&Request::Hold { pid }, &[])?;
-    console::attend(connection.stream().as_fd(), &signals, None, |signal| run::forward(&entry, pid, signal, None))?;
+    console::attend(connection.stream().as_fd(), &signals, None, |signal| {
+        run::forward(&entry, pid, signal, None, None)
+    })?;
     exited(&mut connection)
 }
 
@@ -206,5 +218,5 @@ fn exited(connection: &mut Connection) -> Result<i32> {
 
 fn signal(entry: &Entry, pid: u32, signo: i32) -> Result<()> {
     let signo = u32::try_from(signo).map_err(|_| anyhow!("signal {signo}"))?;
-    Connection::open(entry)?.order(&Request::Signal { pid, all: false, signo })
+    Connection::open(entry, ANSWER_TIMEOUT)?.order(&Request::Signal { pid, all: false, signo })
 }

@@ -8,29 +8,34 @@ use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
 use serde_json::{Value, json};
 
 use super::cli::{self, Format};
-use super::control::{Connection, unexpected};
+use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
-use super::life::ANSWER_TIMEOUT;
 use super::state::{Entry, State, Status, Store};
 use crate::platform::PlatformKind;
 
-/// `quark state`.
+/// `quark state`. What is known without the sandbox is printed in any case.
 ///
 /// # Errors
-/// When there is no such container.
-pub fn state(store: &Store, id: &str) -> Result<()> {
+/// When there is no such container, or its sandbox does not answer.
+pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     let (entry, state) = store.load(id)?;
+    let stats = match state.status() {
+        Status::Running | Status::Paused => stats(&entry, timeout).map(Some),
+        _ => Ok(None),
+    };
+    // It may have ended instead of answering.
     let status = state.status();
     let mut value = state.oci(status);
-    let stats = matches!(status, Status::Running | Status::Paused).then(|| stats(&entry).ok()).flatten();
     if let Some(fields) = value.as_object_mut() {
+        let hibernation = stats.as_ref().ok().and_then(Option::as_ref).map(|s| format!("{:?}", s.state));
         fields.insert("rootfs".into(), json!(state.rootfs));
         fields.insert("created".into(), json!(state.created));
         fields.insert("owner".into(), json!(state.owner));
         fields.insert("platform".into(), json!(state.platform));
-        fields.insert("hibernation".into(), json!(stats.map(|s| format!("{:?}", s.state))));
+        fields.insert("hibernation".into(), json!(hibernation));
     }
-    print_json(&value)
+    print_json(&value)?;
+    if status == Status::Stopped { Ok(()) } else { stats.map(drop) }
 }
 
 /// `quark list`.
@@ -79,13 +84,13 @@ fn listed(state: &State) -> Value {
 ///
 /// # Errors
 /// When the container does not run.
-pub fn ps(store: &Store, options: &cli::Ps) -> Result<()> {
+pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result<()> {
     let (entry, state) = running(store, &options.id)?;
     if options.format == Format::Json {
         let members = state.cgroup.as_ref().map_or(Ok(Vec::new()), crate::cgroup::Cgroup::members)?;
         return print(&format!("{}\n", json!(members)));
     }
-    let processes = match ask(&entry, &Request::Processes)? {
+    let processes = match ask(&entry, &Request::Processes, timeout)? {
         Reply::Processes(p) => p,
         other => return Err(unexpected(&other)),
     };
@@ -121,14 +126,14 @@ fn boot_time_ns() -> u64 {
 ///
 /// # Errors
 /// When the container does not run.
-pub fn events(store: &Store, options: &cli::Events) -> Result<()> {
-    let interval = parse_interval(&options.interval)?;
+pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -> Result<()> {
+    let interval = parse_seconds(&options.interval).with_context(|| format!("--interval {:?}", options.interval))?;
     loop {
         let (entry, state) = match running(store, &options.id) {
             Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => return Ok(()),
             other => other?,
         };
-        print(&format!("{}\n", event(&entry, &state)?))?;
+        print(&format!("{}\n", event(&entry, &state, timeout)?))?;
         if options.stats {
             return Ok(());
         }
@@ -136,22 +141,26 @@ pub fn events(store: &Store, options: &cli::Events) -> Result<()> {
     }
 }
 
-fn parse_interval(text: &str) -> Result<Duration> {
+/// Reads a time in seconds, more than none.
+///
+/// # Errors
+/// When it is something else.
+pub fn parse_seconds(text: &str) -> Result<Duration> {
     let seconds = text.strip_suffix('s').unwrap_or(text).parse::<u64>();
     match seconds {
         Ok(s) if s > 0 => Ok(Duration::from_secs(s)),
-        _ => bail!("--interval {text:?}: use seconds, as 5s"),
+        _ => bail!("use seconds, as 5s"),
     }
 }
 
 /// runc's statistics event, with what only a sandbox can tell under "quark".
-fn event(entry: &Entry, state: &State) -> Result<Value> {
+fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Value> {
     let c = state.cgroup.as_ref().map(crate::cgroup::Cgroup::stats).unwrap_or_default();
     let is_alive = matches!(state.status(), Status::Running | Status::Paused);
-    let guest = if is_alive { Some(stats(entry)?) } else { None };
+    let guest = if is_alive { Some(stats(entry, timeout)?) } else { None };
     let mut platform = json!({"name": state.platform});
     if is_alive && state.platform == PlatformKind::Kvm {
-        let counted = platform_stats(entry)?;
+        let counted = platform_stats(entry, timeout)?;
         let object = |counts: Vec<(String, u64)>| counts.into_iter().map(|(k, v)| (k, v.into())).collect();
         platform["exits"] = Value::Object(object(counted.exits));
         platform["kvm"] = Value::Object(object(counted.kvm));
@@ -194,25 +203,23 @@ fn event(entry: &Entry, state: &State) -> Result<Value> {
 ///
 /// # Errors
 /// When it does not answer.
-pub fn stats(entry: &Entry) -> Result<Stats> {
-    match ask(entry, &Request::Stats)? {
+pub fn stats(entry: &Entry, timeout: Option<Duration>) -> Result<Stats> {
+    match ask(entry, &Request::Stats, timeout)? {
         Reply::Stats(stats) => Ok(stats),
         other => Err(unexpected(&other)),
     }
 }
 
 /// What the sandbox's platform counts. Does not wake it.
-fn platform_stats(entry: &Entry) -> Result<PlatformStats> {
-    match ask(entry, &Request::Platform)? {
+fn platform_stats(entry: &Entry, timeout: Option<Duration>) -> Result<PlatformStats> {
+    match ask(entry, &Request::Platform, timeout)? {
         Reply::Platform(stats) => Ok(stats),
         other => Err(unexpected(&other)),
     }
 }
 
-fn ask(entry: &Entry, request: &Request) -> Result<Reply> {
-    let mut connection = Connection::open(entry)?;
-    connection.set_timeout(Some(ANSWER_TIMEOUT))?;
-    connection.call(request, &[])
+fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
+    Connection::open(entry, timeout.unwrap_or(ANSWER_TIMEOUT))?.call(request, &[])
 }
 
 fn running(store: &Store, id: &str) -> Result<(Entry, State)> {
@@ -296,8 +303,8 @@ mod tests {
 
     #[test]
     fn intervals_are_seconds() {
-        assert_eq!(parse_interval("5s").unwrap(), Duration::from_secs(5));
-        assert_eq!(parse_interval("1").unwrap(), Duration::from_secs(1));
-        assert!(parse_interval("0s").is_err() && parse_interval("x").is_err());
+        assert_eq!(parse_seconds("5s").unwrap(), Duration::from_secs(5));
+        assert_eq!(parse_seconds("1").unwrap(), Duration::from_secs(1));
+        assert!(parse_seconds("0s").is_err() && parse_seconds("x").is_err());
     }
 }

@@ -5,19 +5,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::sys::signalfd::SignalFd;
 use qlib::control::{Reply, Request};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::control::{Connection, Refused, unexpected};
+use super::control::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::ContainerError;
 use super::hooks;
 use super::state::{Entry, State, Status, Store, start_time};
 use crate::console;
 
-/// How long a sandbox may take to answer a request that it answers from memory.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long loading a program may take, from a slow disk and after a wake.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long hibernating or waking may take: writing or reading a whole guest.
 const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a killed process may take to be gone.
@@ -27,16 +26,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When there is no such container, it was started before, or its program cannot be run.
-pub fn start(store: &Store, id: &str) -> Result<()> {
-    let signals = console::catch_signals()?;
-    start_interruptible(store, id, &signals)
-}
-
-/// As [`start`], given up at a signal among `signals` that asks this program to end.
-///
-/// # Errors
-/// As there.
-pub fn start_interruptible(store: &Store, id: &str, signals: &SignalFd) -> Result<()> {
+pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
+    // A signal that asks this program to end makes it end the container first.
+    console::catch_signals()?;
     let entry = store.entry(id)?;
     let _lock = entry.lock()?;
     let mut state = entry.load()?;
@@ -45,8 +37,8 @@ pub fn start_interruptible(store: &Store, id: &str, signals: &SignalFd) -> Resul
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),
     }
-    let mut connection = Connection::open(&entry)?;
-    match launch(&mut connection, &state, signals) {
+    let launched = Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT));
+    match launched.and_then(|mut connection| launch(&mut connection, &state)) {
         Ok(pid) => state.init = pid,
         Err(e) => {
             end(&state).ok();
@@ -64,11 +56,9 @@ pub fn start_interruptible(store: &Store, id: &str, signals: &SignalFd) -> Resul
 }
 
 /// Sends the program; its guest process id.
-fn launch(connection: &mut Connection, state: &State, signals: &SignalFd) -> Result<u32> {
+fn launch(connection: &mut Connection, state: &State) -> Result<u32> {
     let program = state.process.args.first().map_or("", String::as_str);
-    connection.send(&Request::Start(state.process.clone()), &[])?;
-    console::wait_readable(connection.stream().as_fd(), signals)?;
-    match connection.receive() {
+    match connection.call(&Request::Start(state.process.clone()), &[]) {
         Ok(Reply::Pid(pid)) => Ok(pid),
         Ok(other) => Err(unexpected(&other)),
         Err(e) => Err(exec_error(e, program)),
@@ -135,8 +125,8 @@ pub fn parse_signal(text: &str) -> Result<i32> {
 /// Sends a signal. STOP hibernates, CONT wakes, and KILL ends the sandbox whatever its guest does.
 ///
 /// # Errors
-/// When the container does not run, or the sandbox refuses.
-pub fn kill(store: &Store, id: &str, signo: i32, all: bool) -> Result<()> {
+/// When the container does not run, or the sandbox refuses or does not answer within `timeout`.
+pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Duration>) -> Result<()> {
     let (entry, state) = store.load(id)?;
     let status = state.status();
     match status {
@@ -156,23 +146,23 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool) -> Result<()> {
         libc::SIGCONT => Request::Wake,
         _ => Request::Signal { pid: state.init, all, signo: signo.unsigned_abs() },
     };
-    let swap = matches!(request, Request::Hibernate | Request::Wake);
-    let send = || -> Result<()> {
-        let mut connection = Connection::open(&entry)?;
-        connection.set_timeout(Some(if swap { SWAP_TIMEOUT } else { ANSWER_TIMEOUT }))?;
-        connection.order(&request)
-    };
-    match send() {
+    let usual = if matches!(request, Request::Hibernate | Request::Wake) { SWAP_TIMEOUT } else { ANSWER_TIMEOUT };
+    match send(&entry, &request, timeout.unwrap_or(usual)) {
         Err(_) if state.status() == Status::Stopped => Err(ContainerError::NotRunning.into()),
         other => other,
     }
 }
 
+/// Makes a request that is answered with Done.
+fn send(entry: &Entry, request: &Request, timeout: Duration) -> Result<()> {
+    Connection::open(entry, timeout)?.order(request)
+}
+
 /// Holds all processes, or lets them go on.
 ///
 /// # Errors
-/// When the container is not in the state for it.
-pub fn pause(store: &Store, id: &str, pause: bool) -> Result<()> {
+/// When the container is not in the state for it, or the sandbox does not answer within `timeout`.
+pub fn pause(store: &Store, id: &str, pause: bool, timeout: Option<Duration>) -> Result<()> {
     let entry = store.entry(id)?;
     let _lock = entry.lock()?;
     let mut state = entry.load()?;
@@ -185,9 +175,7 @@ pub fn pause(store: &Store, id: &str, pause: bool) -> Result<()> {
     if status != from {
         bail!("container {id} is {}, not {}", status.name(), from.name());
     }
-    let mut connection = Connection::open(&entry)?;
-    connection.set_timeout(Some(ANSWER_TIMEOUT))?;
-    connection.order(&request)?;
+    send(&entry, &request, timeout.unwrap_or(ANSWER_TIMEOUT))?;
     state.step = to;
     entry.save(&state)
 }
@@ -206,6 +194,10 @@ pub fn delete(store: &Store, id: &str, force: bool) -> Result<()> {
 }
 
 fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
+    // Another command may hold the lock while it waits for a sandbox that does not answer: then it need not wait any longer.
+    if force && let Ok(state) = entry.load() {
+        end(&state)?;
+    }
     let _lock = entry.lock()?;
     let state = match entry.load() {
         Ok(state) => state,

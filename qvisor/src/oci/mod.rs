@@ -23,6 +23,7 @@ pub mod run;
 pub mod spec;
 pub mod state;
 pub mod update;
+pub mod view;
 mod wire;
 
 use std::process::ExitCode;
@@ -74,16 +75,16 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Do(o) => return run::do_command(global, o),
         Command::Run(o) => return run::run_command(global, o),
         Command::Create(o) => run::create_command(global, o)?,
-        Command::Start(o) => life::start(&store()?, &o.id)?,
-        Command::State(o) => info::state(&store()?, &o.id)?,
-        Command::Kill(o) => life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all)?,
+        Command::Start(o) => life::start(&store()?, &o.id, global.timeout)?,
+        Command::State(o) => info::state(&store()?, &o.id, global.timeout)?,
+        Command::Kill(o) => life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?,
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => info::list(&store()?, o)?,
-        Command::Ps(o) => info::ps(&store()?, o)?,
+        Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
-        Command::Events(o) => info::events(&store()?, o)?,
-        Command::Pause(o) => life::pause(&store()?, &o.id, true)?,
-        Command::Resume(o) => life::pause(&store()?, &o.id, false)?,
+        Command::Events(o) => info::events(&store()?, o, global.timeout)?,
+        Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
+        Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o)?,
         Command::Features => info::features()?,
         Command::Spec(o) => spec::write(&o.bundle)?,

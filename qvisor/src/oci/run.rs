@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
@@ -10,10 +11,11 @@ use qlib::control::Request;
 
 use super::bundle::Bundle;
 use super::cli::{self, Global};
-use super::control::Connection;
+use super::control::{ANSWER_TIMEOUT, Connection, Refused};
 use super::create::{self, Created, check_global, create};
 use super::life;
 use super::state::{Entry, Status, Store};
+use super::view::View;
 use crate::console::{self, Pty};
 
 /// `quark create`.
@@ -44,8 +46,8 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
     let signals = console::catch_signals()?;
     let created = create(&request(global, &options.create, &bundle, pty.as_ref(), &signals))?;
     let store = Store::new(&global.root)?;
-    let started = hand_over(pty.as_ref(), &options.create)
-        .and_then(|()| life::start_interruptible(&store, &options.create.id, &signals));
+    let started =
+        hand_over(pty.as_ref(), &options.create).and_then(|()| life::start(&store, &options.create.id, global.timeout));
     if let Err(e) = started {
         if let Some(path) = &options.create.pid_file {
             std::fs::remove_file(path).ok();
@@ -57,7 +59,8 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
         return Ok(0);
     }
     let relayed = if options.create.console_socket.is_some() { None } else { pty };
-    stay(created, relayed, &signals, options.keep)
+    let how = if options.keep { Stay::Keep } else { Stay::Run };
+    stay(created, relayed, &signals, how, global.timeout)
 }
 
 /// `quark do`; the exit code.
@@ -67,7 +70,13 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
 pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     check_global(global)?;
     let terminal = rustix::termios::isatty(std::io::stdin()) && rustix::termios::isatty(std::io::stdout());
-    let spec = super::spec::host(&options.command, terminal)?;
+    let cwd = std::env::current_dir().context("finding the current directory")?;
+    let volumes: Vec<_> = options.volumes.iter().map(|v| super::spec::volume(v)).collect::<Result<_>>()?;
+    let has_host_network = options.network == cli::Network::Host;
+    let view = View::new(&cwd, has_host_network)?;
+    let shown: Vec<PathBuf> = volumes.iter().filter_map(|v| v["destination"].as_str().map(PathBuf::from)).collect();
+    view.check_program(options.command.first().map_or("", String::as_str), &shown)?;
+    let spec = super::spec::host(&options.command, terminal, &cwd, &volumes)?;
     let bundle = Bundle::check(PathBuf::from("/"), spec)?;
     let pty = terminal.then(|| Pty::open(console::window(std::io::stdin()))).transpose()?;
     let signals = console::catch_signals()?;
@@ -77,19 +86,19 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         global,
         id: &id,
         bundle: &bundle,
-        network: None,
-        overlay: true,
+        network: (!has_host_network).then(PathBuf::new),
+        view: Some(view),
         pty: pty.as_ref(),
         pid_file: None,
         tied: true,
         signals: &signals,
     };
     let created = create(&request)?;
-    if let Err(e) = life::start_interruptible(&Store::new(&global.root)?, &id, &signals) {
+    if let Err(e) = life::start(&Store::new(&global.root)?, &id, global.timeout) {
         undo(created);
         return Err(e);
     }
-    stay(created, pty, &signals, false)
+    stay(created, pty, &signals, Stay::Do, global.timeout)
 }
 
 /// Removes what a `quark do` left that was killed: its sandbox has ended with it, its state directory and cgroup have not.
@@ -130,7 +139,7 @@ fn request<'a>(
         id: &options.id,
         bundle,
         network: bundle.network(),
-        overlay: false,
+        view: None,
         pty,
         pid_file: options.pid_file.as_deref(),
         tied: false,
@@ -166,41 +175,70 @@ fn undo(mut created: Created) {
     }
 }
 
-/// Stays with a started container until it ends, and deletes it; its exit code.
-fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, keep: bool) -> Result<i32> {
+/// What becomes of a container that a command stays with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stay {
+    /// It goes with the command, whatever happens.
+    Do,
+    /// It is deleted when it has ended.
+    Run,
+    /// It stays when it has ended.
+    Keep,
+}
+
+/// Stays with a started container until it ends; its exit code.
+fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, how: Stay, timeout: Option<Duration>) -> Result<i32> {
     let Created { entry, mut child, keeper: _keeper, .. } = created;
     let state = entry.load()?;
     // Only the guest holds the other end now, so that it shows when it is closed.
     let master: Option<OwnedFd> = pty.map(|p| p.master);
-    console::attend(child.pidfd(), signals, master.as_ref(), |signal| {
-        forward(&entry, state.init, signal, master.as_ref());
-    })?;
+    let attended = console::attend(child.pidfd(), signals, master.as_ref(), |signal| {
+        forward(&entry, state.init, signal, master.as_ref(), timeout)
+    });
+    match attended {
+        Err(e) if how == Stay::Do => {
+            tracing::error!("{e:#}; the sandbox was killed");
+            child.kill().ok();
+        }
+        other => other?,
+    }
     let status = child.wait().context("waiting for the sandbox process")?;
-    if !keep {
+    if how != Stay::Keep {
         life::destroy(&entry, &state)?;
     }
     Ok(status)
 }
 
 /// Passes a signal on to a guest process; a changed window becomes a changed window.
-pub fn forward(entry: &Entry, pid: u32, signal: Signal, master: Option<&OwnedFd>) {
+///
+/// # Errors
+/// When a signal that asks a program to end cannot be passed on as the sandbox does not answer, or another one comes meanwhile.
+pub fn forward(
+    entry: &Entry,
+    pid: u32,
+    signal: Signal,
+    master: Option<&OwnedFd>,
+    timeout: Option<Duration>,
+) -> Result<()> {
     let request = if signal == Signal::SIGWINCH {
-        let Some(master) = master else { return };
+        let Some(master) = master else { return Ok(()) };
         let (rows, cols) = console::window(std::io::stdin());
         console::set_window(master, (rows, cols));
         Request::Resize { pid, rows, cols }
     } else {
         Request::Signal { pid, all: false, signo: signal as u32 }
     };
-    let send = || -> Result<()> {
-        let mut connection = Connection::open(entry)?;
-        connection.set_timeout(Some(life::ANSWER_TIMEOUT))?;
-        connection.order(&request)
-    };
+    let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
+    let sent = Connection::open_interruptible(entry, timeout).and_then(|mut c| c.order(&request));
     // It may just have ended.
-    if let Err(e) = send()
-        && entry.load().is_ok_and(|s| s.status() != Status::Stopped)
-    {
-        tracing::warn!("signal {signal} not passed on: {e:#}");
+    let Err(e) = sent else { return Ok(()) };
+    if !entry.load().is_ok_and(|s| s.status() != Status::Stopped) {
+        return Ok(());
     }
+    let is_answer = e.downcast_ref::<Refused>().is_some();
+    if console::asks_to_end(signal) && !is_answer {
+        return Err(e.context(format!("signal {signal} not passed on")));
+    }
+    tracing::warn!("signal {signal} not passed on: {e:#}");
+    Ok(())
 }

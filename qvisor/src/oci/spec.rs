@@ -29,13 +29,30 @@ fn guest_mounts() -> Value {
     ])
 }
 
-/// The configuration of `quark do`: this host's root, the caller's environment and directory, all capabilities that a
+/// One `--volume`, as a mount of a configuration: HOST:GUEST, HOST:GUEST:ro or HOST:GUEST:rw.
+///
+/// # Errors
+/// When it is something else.
+pub fn volume(text: &str) -> Result<Value> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let (host, guest, access) = match parts[..] {
+        [host, guest] => (host, guest, "rw"),
+        [host, guest, access @ ("ro" | "rw")] => (host, guest, access),
+        _ => bail!("--volume {text:?}: use HOST:GUEST or HOST:GUEST:ro"),
+    };
+    if host.is_empty() || !guest.starts_with('/') {
+        bail!("--volume {text:?}: GUEST must be an absolute path, and HOST must not be empty");
+    }
+    let host = std::path::absolute(host).with_context(|| format!("--volume {text:?}"))?;
+    Ok(json!({"destination": guest, "source": host, "options": ["rbind", access]}))
+}
+
+/// The configuration of `quark do`: this host's root with `volumes`, the caller's environment, all capabilities that a
 /// guest knows (they reach no further than the guest).
 ///
 /// # Errors
-/// When the current directory is gone, or something is not UTF-8.
-pub fn host(command: &[String], terminal: bool) -> Result<Spec> {
-    let cwd = std::env::current_dir().context("finding the current directory")?;
+/// When something is not UTF-8.
+pub fn host(command: &[String], terminal: bool, cwd: &Path, volumes: &[Value]) -> Result<Spec> {
     let mut env = Vec::new();
     for (name, value) in std::env::vars_os() {
         // What is not UTF-8 cannot be said in a configuration.
@@ -50,6 +67,10 @@ pub fn host(command: &[String], terminal: bool) -> Result<Spec> {
     } else {
         json!({})
     };
+    let mut mounts = guest_mounts();
+    if let Some(mounts) = mounts.as_array_mut() {
+        mounts.extend_from_slice(volumes);
+    }
     let spec = json!({
         "ociVersion": OCI_VERSION,
         "root": {"path": "/", "readonly": false},
@@ -63,7 +84,7 @@ pub fn host(command: &[String], terminal: bool) -> Result<Spec> {
             "capabilities": capabilities,
         },
         "hostname": nix::unistd::gethostname()?.to_string_lossy(),
-        "mounts": guest_mounts(),
+        "mounts": mounts,
         "linux": {},
     });
     serde_json::from_value(spec).context("making the configuration")

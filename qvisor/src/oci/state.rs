@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::runtime::Hooks;
 use qlib::control::ProcessSpec;
@@ -20,12 +22,35 @@ use super::error::ContainerError;
 use crate::cgroup::Cgroup;
 use crate::platform::PlatformKind;
 
-/// Where containers are kept unless `--root` says otherwise.
+/// Where root's containers are kept unless `--root` says otherwise.
 pub const DEFAULT_ROOT: &str = "/run/quark";
 /// The control socket's name in a container's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// The file in a container's directory that is locked by the command that stays with the container.
 const KEEPER: &str = "keeper";
+/// No `state.json` is longer, in bytes: it holds a part of a configuration.
+const MAX_STATE: u64 = 64 << 20;
+
+/// How long to wait for another command that changes the same container: longer than one waits for its sandbox.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(90);
+/// How often to look whether it has ended.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the caller's containers are kept unless `--root` says otherwise: a directory for what lasts until the host boots. Not all hosts have
+/// one for ordinary users; their home directory has to do then.
+pub fn default_root() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return DEFAULT_ROOT.into();
+    }
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let run = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+    variable("XDG_RUNTIME_DIR")
+        .or_else(|| fs::metadata(&run).is_ok_and(|m| m.uid() == user.as_raw()).then_some(run))
+        .or_else(|| variable("XDG_DATA_HOME"))
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+        .map_or_else(|| format!("/tmp/quark-{}", user.as_raw()).into(), |dir| dir.join("quark"))
+}
 
 /// The life of a container, in the words of the OCI runtime specification (and runc's "paused").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,8 +171,44 @@ pub struct Entry {
 
 impl Store {
     /// The store at `root`, which need not exist yet.
+    ///
+    /// # Errors
+    /// When it is there, and somebody else could have written what it says: which processes to kill, which hooks to call.
     pub fn new(root: &Path) -> Result<Self> {
-        Ok(Store { root: std::path::absolute(root).context("finding --root")? })
+        let store = Store { root: std::path::absolute(root).context("finding --root")? };
+        store.check()?;
+        Ok(store)
+    }
+
+    /// Refuses a directory of somebody else's, and one that others may write.
+    fn check(&self) -> Result<()> {
+        let (root, us) = (self.root.display(), rustix::process::geteuid().as_raw());
+        let link = match fs::symlink_metadata(&self.root) {
+            Ok(metadata) => metadata,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+            Err(e) => return Err(e).with_context(|| format!("state directory {root}")),
+        };
+        // Where a link leads its owner decides.
+        if ![us, 0].contains(&link.uid()) {
+            bail!("state directory {root} belongs to user {}, not to user {us}: choose another --root", link.uid());
+        }
+        let directory = fs::metadata(&self.root).with_context(|| format!("state directory {root}"))?;
+        if !directory.is_dir() {
+            bail!("state directory {root} is not a directory: choose another --root");
+        }
+        if directory.uid() != us {
+            bail!(
+                "state directory {root} belongs to user {}, not to user {us}: choose another --root",
+                directory.uid()
+            );
+        }
+        if directory.mode() & 0o022 != 0 {
+            let mode = directory.mode() & 0o7777;
+            bail!(
+                "state directory {root} may be written by others (mode {mode:04o}): chmod go-w it, or choose another --root"
+            );
+        }
+        Ok(())
     }
 
     /// Claims an ID by making its directory.
@@ -162,6 +223,8 @@ impl Store {
             .recursive(true)
             .create(&self.root)
             .with_context(|| format!("creating state directory {}", self.root.display()))?;
+        // Somebody else may have been faster.
+        self.check()?;
         match builder.recursive(false).create(&entry.dir) {
             Ok(()) => Ok(entry),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(ContainerError::Exists(id.to_owned()).into()),
@@ -219,6 +282,11 @@ impl Store {
     }
 }
 
+/// A file of a container's directory: no other user's business, and no way out by a link.
+fn own(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW)
+}
+
 impl Entry {
     /// Reads `state.json`.
     ///
@@ -226,8 +294,9 @@ impl Entry {
     /// [`ContainerError::NotExist`] when there is none.
     pub fn load(&self) -> Result<State> {
         let path = self.dir.join("state.json");
-        let text = match fs::read(&path) {
-            Ok(text) => text,
+        let mut text = Vec::new();
+        match own(OpenOptions::new().read(true)).open(&path).and_then(|f| f.take(MAX_STATE).read_to_end(&mut text)) {
+            Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(ContainerError::NotExist(self.id.clone()).into());
             }
@@ -244,7 +313,7 @@ impl Entry {
         let path = self.dir.join("state.json");
         let write = || -> Result<()> {
             let new = self.dir.join("state.json.new");
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            let mut file = own(OpenOptions::new().write(true).create(true).truncate(true)).open(&new)?;
             file.write_all(&serde_json::to_vec(state)?)?;
             fs::rename(&new, &path)?;
             Ok(())
@@ -255,19 +324,28 @@ impl Entry {
     /// Waits until no other command changes this container, and keeps them away while the result lives.
     ///
     /// # Errors
-    /// [`ContainerError::NotExist`] when it is gone.
+    /// [`ContainerError::NotExist`] when it is gone; when the other command takes too long.
     pub fn lock(&self) -> Result<Flock<File>> {
         let path = self.dir.join("lock");
+        let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             if !self.dir.is_dir() {
                 return Err(ContainerError::NotExist(self.id.clone()).into());
             }
-            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+            let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
             let file = file.with_context(|| format!("opening {}", path.display()))?;
             let inode = file.metadata()?.ino();
-            let lock = Flock::lock(file, FlockArg::LockExclusive)
-                .map_err(|(_, e)| e)
-                .with_context(|| format!("locking {}", path.display()))?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, Errno::EWOULDBLOCK)) if Instant::now() < end => {
+                    std::thread::sleep(LOCK_PAUSE);
+                    continue;
+                }
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    bail!("another command holds container {} (waited {LOCK_TIMEOUT:?}): end that one first", self.id)
+                }
+                Err((_, e)) => return Err(e).with_context(|| format!("locking {}", path.display())),
+            };
             // The container may have been deleted, and even made again, while we waited.
             if fs::metadata(&path).is_ok_and(|m| m.ino() == inode) {
                 return Ok(lock);
@@ -282,7 +360,7 @@ impl Entry {
     /// Those of the file system.
     pub fn keep(&self) -> Result<Flock<File>> {
         let path = self.dir.join(KEEPER);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
         let file = file.with_context(|| format!("creating {}", path.display()))?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, e)| e)

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -89,7 +88,7 @@ fn decide(wanted: Option<PlatformKind>, refusal: impl FnOnce() -> Option<String>
 
 /// Where the verdict on kvm is kept.
 fn verdict_cache() -> Cache {
-    Cache::new(Path::new(crate::oci::state::DEFAULT_ROOT), rustix::process::geteuid().as_raw())
+    Cache::new(&crate::oci::state::default_root(), rustix::process::geteuid().as_raw())
 }
 
 /// Why kvm does not work here, from the last probe of this boot if there was one.

@@ -277,3 +277,57 @@ fn without_root_there_is_no_permission() {
     assert!(stderr.to_lowercase().contains("permission denied"), "{stderr}");
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
+
+#[test]
+fn a_state_directory_that_others_can_write_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let Some(p) = place() else { return };
+    fs::create_dir(&p.root).unwrap();
+    let commands: &[&[&str]] = &[&["create", &p.id], &["list"], &["state", &p.id], &["delete", "--force", &p.id]];
+    let try_all = |says: &str| {
+        for args in commands {
+            let output = p.output(args);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+            assert_eq!(stderr.lines().count(), 1, "{stderr}");
+            assert!(stderr.contains(says), "{args:?}: {stderr:?} does not say {says:?}");
+            assert!(!p.root.join(&p.id).exists(), "{args:?}");
+        }
+    };
+    fs::set_permissions(&p.root, fs::Permissions::from_mode(0o777)).unwrap();
+    try_all("may be written by others (mode 0777): chmod go-w it");
+    fs::set_permissions(&p.root, fs::Permissions::from_mode(0o770)).unwrap();
+    try_all("may be written by others");
+    fs::set_permissions(&p.root, fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&p.root, Some(65534), None).unwrap();
+    try_all("belongs to user 65534, not to user 0: choose another --root");
+    // A link of theirs leads where they like.
+    let ours = p.dir.join("ours");
+    fs::create_dir(&ours).unwrap();
+    fs::remove_dir(&p.root).unwrap();
+    symlink(&ours, &p.root).unwrap();
+    std::os::unix::fs::lchown(&p.root, Some(65534), None).unwrap();
+    try_all("belongs to user 65534");
+    fs::remove_file(&p.root).unwrap();
+    fs::write(&p.root, "").unwrap();
+    try_all("is not a directory");
+}
+
+#[test]
+fn a_pid_file_of_another_user_is_not_followed() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let Some(p) = place() else { return };
+    // A directory for everyone, as /tmp, and links where the file, and the one that becomes it, might come to lie.
+    let shared = p.dir.join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let victim = p.dir.join("victim");
+    fs::write(&victim, "precious").unwrap();
+    for name in [".pid", "pid"] {
+        symlink(&victim, shared.join(name)).unwrap();
+    }
+    p.create(&["--pid-file", shared.join("pid").to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(shared.join("pid")).unwrap(), p.state()["pid"].to_string());
+    p.good(&["delete", "--force", &p.id]);
+}

@@ -3,9 +3,11 @@
 
 mod bad_input;
 mod cgroups;
+mod host;
 mod life;
 mod platform;
 mod reopen;
 #[path = "../support/mod.rs"]
 mod shared;
 mod support;
+mod unanswered;

@@ -137,8 +137,8 @@ impl Container {
     /// When nobody listens.
     pub fn control(&self) -> Control {
         let socket = self.directory.join("root").join(&self.id).join(CONTROL_SOCKET);
-        let control = Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
-        control.set_timeout(Some(limit())).expect("set timeout");
+        let mut control = Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
+        control.set_timeout(Some(limit()));
         control
     }
 

@@ -1,0 +1,151 @@
+//! Commands to a sandbox that does not answer: one line after a bounded time, and signals end them. And `delete --force` still works.
+
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use qvisor::oci::state::CONTROL_SOCKET;
+
+use super::support::{Place, finish, place};
+
+/// A running container whose sandbox process is stopped by a signal of the host.
+fn stopped() -> Option<(Place, Pid)> {
+    let p = place()?;
+    p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let pid = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
+    assert!(pid.as_raw() > 1);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    Some((p, pid))
+}
+
+fn spawn(p: &Place, args: &[&str]) -> Child {
+    p.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The command fails within about a second with one line that says what to do; what it printed on standard output.
+fn gives_up(p: &Place, args: &[&str], code: i32) -> String {
+    let begin = Instant::now();
+    let output = finish(spawn(p, args), args);
+    let took = begin.elapsed();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{args:?}: not one line: {stderr}");
+    let says = ["does not answer", "waited 1s", &format!("quark delete --force {}", p.id)];
+    assert!(says.iter().all(|s| stderr.contains(s)), "{args:?}: {stderr}");
+    assert!(took >= Duration::from_secs(1) && took < crate::shared::limit(), "{args:?} took {took:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn commands_give_up_on_a_sandbox_that_does_not_answer() {
+    let Some((p, pid)) = stopped() else { return };
+    let id = p.id.as_str();
+    for args in [
+        &["--timeout", "1", "ps", id][..],
+        &["kill", "--timeout", "1s", id, "USR1"],
+        &["kill", "--timeout", "1", id, "STOP"],
+        &["kill", "--timeout", "1", id, "CONT"],
+        &["pause", "--timeout", "1", id],
+        &["events", "--timeout", "1", "--stats", id],
+        &["events", "--timeout", "1", id],
+    ] {
+        gives_up(&p, args, 1);
+    }
+    gives_up(&p, &["exec", "--timeout", "1", id, "true"], 255);
+    gives_up(&p, &["exec", "--detach", "--timeout", "1", id, "true"], 255);
+    let state: serde_json::Value =
+        serde_json::from_str(&gives_up(&p, &["state", "--timeout", "1", id], 1)).expect("what is known all the same");
+    assert_eq!((state["status"].as_str(), state["pid"].as_i64()), (Some("running"), Some(pid.as_raw().into())));
+    // Nothing of that has spoilt it.
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert_eq!(p.good(&["exec", id, "echo", "well"]), "well\n");
+    kill(pid, Signal::SIGSTOP).unwrap();
+    p.good(&["delete", "--force", id]);
+    assert_eq!(p.leftovers(id), [""; 0]);
+}
+
+#[test]
+fn a_full_queue_of_connections_holds_nobody_up() {
+    let Some((p, _)) = stopped() else { return };
+    let path = p.root.join(&p.id).join(CONTROL_SOCKET);
+    let filler = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let address = nix::sys::socket::UnixAddr::new(&path).unwrap();
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, connect, socket};
+        use std::os::fd::AsRawFd;
+        loop {
+            let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+            match connect(fd.as_raw_fd(), &address) {
+                Ok(()) => all.push(UnixStream::from(fd)),
+                Err(nix::errno::Errno::EAGAIN) => return all,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    });
+    let all = filler.join().unwrap();
+    gives_up(&p, &["ps", "--timeout", "1", &p.id], 1);
+    drop(all);
+    p.good(&["delete", "--force", &p.id]);
+}
+
+#[test]
+fn signals_end_a_waiting_exec() {
+    let Some((p, _)) = stopped() else { return };
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let args = ["exec", &p.id, "true"];
+        let child = spawn(&p, &args);
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        // Until it waits for the sandbox's answer.
+        std::thread::sleep(Duration::from_millis(300));
+        let begin = Instant::now();
+        kill(pid, signal).unwrap();
+        let output = finish(child, &args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(255), "{stderr}");
+        assert!(stderr.contains(&format!("interrupted by {signal}")) && stderr.lines().count() == 1, "{stderr}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn an_exec_whose_process_cannot_be_told_gives_up() {
+    let Some(p) = place() else { return };
+    p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let sandbox = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
+    let args = ["exec", "--timeout", "1", &p.id, "sh", "-c", "echo up; sleep 1000"];
+    let mut child = spawn(&p, &args);
+    let mut up = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+    kill(sandbox, Signal::SIGSTOP).unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    let output = finish(child, &args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(255), "{stderr}");
+    assert!(stderr.contains("signal SIGTERM not passed on") && stderr.contains("does not answer"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_do_whose_sandbox_does_not_answer_ends_with_it() {
+    let Some(p) = place() else { return };
+    let args = ["--timeout", "1", "do", "--", "/bin/sh", "-c", "echo up; sleep 1000"];
+    let mut child = spawn(&p, &args);
+    let mut up = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+    let ids = p.good(&["list", "-q"]);
+    let state: serde_json::Value = serde_json::from_str(&p.good(&["state", ids.trim()])).unwrap();
+    let sandbox = Pid::from_raw(i32::try_from(state["pid"].as_i64().unwrap()).unwrap());
+    kill(sandbox, Signal::SIGSTOP).unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
+    let output = finish(child, &args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(137), "{stderr}");
+    assert!(stderr.contains("does not answer") && stderr.lines().count() == 1, "{stderr}");
+    assert_eq!(std::fs::read_dir(&p.root).unwrap().count(), 0);
+}
