@@ -59,7 +59,7 @@ def interleave(present, rounds, one_round, label, results, failures):
 def hibernation(quark, repeat, results, failures):
     """quark alone, against itself."""
     try:
-        say("hibernation: Python hello")
+        say(f"hibernation: Python hello, {quark.name}")
         r = demo.report_of(demo.measure(quark, 0, repeat), "", "")
         m = r["memory"]
         found = {"wake_reap": r["wake_reap_ms"], "hello_cold_start": r["cold_ms"], "woken": r["woken_ms"], "warm": r["warm_ms"],
@@ -70,11 +70,11 @@ def hibernation(quark, repeat, results, failures):
         found["hibernated_dictionary"] = m["hibernated"]["cgroup_bytes"] / (1 << 20)
         found["warm_dictionary"] = m["warm"]["cgroup_bytes"] / (1 << 20)
     except (runtimes.Failed, OSError, TimeoutError, TypeError) as e:
-        failures[("quark", "hibernation")] = str(e)
-        say(f"  quark: {e}")
+        failures[(quark.name, "hibernation")] = str(e)
+        say(f"  {quark.name}: {e}")
         return
     for job, value in found.items():
-        results.setdefault("quark", {}).setdefault(job, []).append(value)
+        results.setdefault(quark.name, {}).setdefault(job, []).append(value)
 
 
 def peer_value(job, medians):
@@ -91,17 +91,22 @@ def judge(job, medians):
     ratio = mine / peer if mine is not None and peer else None
     verdict = "–" if job["threshold"] is None else "not measured" if ratio is None else "ok" if ratio <= job["threshold"] else "MISSED"
     values = {name: m[job["id"]] for name, m in medians.items() if job["id"] in m}
-    return {**job, "medians": values, "peer_value": peer, "ratio": ratio, "verdict": verdict}
+    before = values.get("before")
+    change = mine / before if mine is not None and before else None
+    return {**job, "medians": values, "peer_value": peer, "ratio": ratio, "verdict": verdict, "change": change}
 
 
 def markdown(rows, names):
     def number(value):
         return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-    lines = ["| job | unit | " + " | ".join(names) + " | quark / peer | at most | |", "|---|---|" + "---|" * (len(names) + 3)]
+    compares = "before" in names
+    heads = ["job", "unit", *names, "quark / peer", "at most", ""] + ["quark / before"] * compares
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for r in rows:
         cells = [number(r["medians"].get(n)) for n in names]
         ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f} × {r['peer']}"
-        lines.append(f"| {r['what']} | {r['unit']} | " + " | ".join(cells) + f" | {ratio} | {r['threshold'] or ''} | {r['verdict']} |")
+        change = [f"{r['change']:.2f}" if r["change"] is not None else ""] if compares else []
+        lines.append("| " + " | ".join([r["what"], r["unit"], *cells, ratio, str(r["threshold"] or ""), r["verdict"], *change]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -113,12 +118,14 @@ def main():
     p.add_argument("--rounds", type=int, default=15, help="of the start job; the others get a part of it")
     p.add_argument("--only", action="append", choices=["start", "micro", "hello", "hibernation"], help="jobs to run")
     p.add_argument("--without", action="append", default=[], help="a runtime to leave out")
+    p.add_argument("--before", help="another quark binary, measured in the same rounds: what a change costs")
     p.add_argument("--check", action="store_true", help="fail when a threshold is missed or not measured")
     o = p.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench: needs root (namespaces, cgroups): run it with sudo")
     wanted = o.only or ["start", "micro", "hello", "hibernation"]
-    everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark), o.platform) if r.name not in o.without]
+    before = os.path.abspath(o.before) if o.before else None
+    everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark), o.platform, before) if r.name not in o.without]
     present = [r for r in everyone if r.available()]
     for r in everyone:
         say(f"{r.name}: {r.version()}" if r in present else f"{r.name}: missing; to install it: {r.install}")
@@ -133,8 +140,9 @@ def main():
             interleave(present, max(o.rounds // 5, 1), lambda r: micro_round(r, round_ms), "micro", results, failures)
         if "hello" in wanted:
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
-        if "hibernation" in wanted and any(r.name == "quark" for r in present):
-            hibernation(next(r for r in present if r.name == "quark"), max(o.rounds // 3, 1), results, failures)
+        if "hibernation" in wanted:
+            for quark in (r for r in present if r.name in ("quark", "before")):
+                hibernation(quark, max(o.rounds // 3, 1), results, failures)
     finally:
         runtimes.remove_cgroups()
 

@@ -173,8 +173,8 @@ class NativeProcess:
         return {"pss_bytes": memory.pss_bytes([self.process.pid]), "cgroup_bytes": None, "store_bytes": 0}
 
 
-def all_runtimes(quark, platform="auto"):
-    """Those that are compared."""
+def all_runtimes(quark, platform="auto", before=None):
+    """Those that are compared. `before`: another quark binary, of an earlier state."""
     gvisor = "kvm" if platform == "kvm" else "systrap"
     return [
         Native(),
@@ -182,11 +182,12 @@ def all_runtimes(quark, platform="auto"):
         Runtime("runsc", "runsc", [f"--platform={gvisor}", "--network=host"],
                 "CGO_ENABLED=0 go install gvisor.dev/gvisor/runsc@latest, then copy it to /usr/local/bin"),
         quark_runtime(quark, platform),
+        *([quark_runtime(before, platform, "before")] if before else []),
     ]
 
 
-def quark_runtime(binary, platform="auto"):
-    return Runtime("quark", binary, [f"--platform={platform}"], "make build")
+def quark_runtime(binary, platform="auto", name="quark"):
+    return Runtime(name, binary, [f"--platform={platform}"], "make build")
 
 
 def remove_cgroups():
