@@ -250,10 +250,12 @@ fn set_up(thread: &Arc<Thread>, mm: &AddressSpace, spec: &ProcessSpec) -> Explai
     }
     let (path, file) = find_program(thread, name, &spec.env)?;
     let bytes = |strings: &[String]| strings.iter().map(|s| s.as_bytes().to_vec()).collect::<Vec<_>>();
-    let creds = fs::exec_creds(thread, &file);
+    let failed = format!("exec {name:?}");
     let program = Program { file, path, args: bytes(&spec.args), env: bytes(&spec.env) };
-    let loaded = about(exec::load(thread, &creds, mm, program), &format!("exec {name:?}"))?;
-    thread.set_creds(creds);
+    let executable = about(exec::find(thread, program), &failed)?;
+    let new = fs::exec_creds(thread, executable.file(), false);
+    let loaded = about(exec::load(thread, &new, mm, executable), &failed)?;
+    thread.set_creds(new.creds);
     let regs = loaded.regs;
     exec::apply(thread, loaded);
     Ok(regs)

@@ -825,3 +825,73 @@ CASE(nothing_on_a_noexec_mount_is_executable) {
     OK(close(fd));
     ERR(execl("./f", "f", NULL), EACCES);
 }
+
+static void limit(int which, rlim_t bytes) {
+    struct rlimit l = {bytes, RLIM_INFINITY};
+    OK(setrlimit(which, &l));
+}
+
+static long mapped_kib(void) {
+    char text[4096];
+    read_file("/proc/self/status", text, sizeof text);
+    return atol(strstr(text, "VmSize:") + 7);
+}
+
+// RLIMIT_AS holds for the heap and the stack as for mmap.
+CASE(brk_within_the_limit_of_the_address_space) {
+    char *now = sbrk(0);
+    limit(RLIMIT_AS, (mapped_kib() + 1024) * 1024);
+    ERR(brk(now + (8 << 20)), ENOMEM);
+    EQ((uintptr_t)sbrk(0), (uintptr_t)now);
+    ERR(mmap(NULL, 8 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ENOMEM);
+    OK(brk(now + (64 << 10)));
+    memset(now, 1, 64 << 10);
+}
+
+CASE(data_limit) {
+    char *now = sbrk(0);
+    char *readable = OK(mmap(NULL, 64 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    limit(RLIMIT_DATA, 16 << 20);
+    ERR(brk(now + (32 << 20)), ENOMEM);
+    ERR(mmap(NULL, 32 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ENOMEM);
+    ERR(mprotect(readable, 32 << 20, PROT_READ | PROT_WRITE), ENOMEM);
+    // What is shared or cannot be written does not count.
+    OK(mmap(NULL, 32 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    OK(mmap(NULL, 32 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    OK(brk(now + (1 << 20)));
+    char *a = OK(mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ERR(mremap(a, 1 << 20, 32 << 20, MREMAP_MAYMOVE), ENOMEM);
+}
+
+// The kernel's own accesses extend the stack no further than the program's.
+CASE(kernel_does_not_grow_the_stack_past_its_limit) {
+    char here, *far = &here - (64 << 20);
+    int pipes[2];
+    OK(pipe(pipes));
+    EQ(write(pipes[1], "xy", 2), 2);
+    ERR(read(pipes[0], far, 1), EFAULT);
+    EQ(read(pipes[0], &here - (1 << 20), 1), 1);
+}
+
+CASE(locked_memory_limit) {
+    if (getuid() == 0) {
+        OK(setresuid(65534, 65534, 65534));
+    }
+    struct rlimit l = {1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_MEMLOCK, &l) == -1) skip_case("the limit is lower already");
+    char *a = OK(mmap(NULL, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ERR(mlock(a, 2 << 20), ENOMEM);
+    OK(mlock(a, 768 << 10));
+    OK(mlock(a, 768 << 10));
+    ERR(mlock(a + (1 << 20), 768 << 10), ENOMEM);
+    ERR(mmap(NULL, 768 << 10, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0), EAGAIN);
+    ERR(mlockall(MCL_CURRENT), ENOMEM);
+    OK(munlock(a, 4 << 20));
+    OK(mlock(a + (1 << 20), 768 << 10));
+    OK(munlockall());
+    l.rlim_cur = l.rlim_max = 0;
+    OK(setrlimit(RLIMIT_MEMLOCK, &l));
+    ERR(mlock(a, 4096), EPERM);
+    ERR(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0), EPERM);
+    ERR(mlockall(MCL_CURRENT), EPERM);
+}

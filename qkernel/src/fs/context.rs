@@ -11,4 +11,6 @@ pub struct FsContext {
     pub cwd: Location,
     /// umask(2).
     pub umask: u32,
+    /// Threads that are about to execute a program: until they have, clone(2) with CLONE_FS is refused (EAGAIN).
+    pub executing: u32,
 }

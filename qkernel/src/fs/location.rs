@@ -8,6 +8,7 @@ use super::attr::Attributes;
 use super::dentry::Dentry;
 use super::inode::Inode;
 use super::mount::Mount;
+use super::walk::PATH_MAX;
 use crate::errno::Result;
 
 /// A name in a mounted file system.
@@ -64,9 +65,12 @@ impl Location {
         self
     }
 
-    /// Its absolute path as seen from `root`, and whether it can be reached from there.
+    /// Its absolute path as seen from `root`, and whether it can be reached from there. Of one that is longer than any path may be (as
+    /// directories and mounts can be nested) only the end is given, as of something that cannot be reached.
     pub fn path_and_reach(&self, root: &Location) -> (Vec<u8>, bool) {
+        const MOST_BYTES: usize = 16 * PATH_MAX;
         let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut bytes = 0;
         let mut at = self.clone();
         let reachable = loop {
             if at.is_same(root) {
@@ -83,7 +87,12 @@ impl Location {
                 // A file without a name: what it is called instead.
                 return (at.dentry.name(), false);
             };
-            names.push(at.dentry.name());
+            let name = at.dentry.name();
+            bytes += name.len() + 1;
+            if bytes > MOST_BYTES {
+                break false;
+            }
+            names.push(name);
             at = Location { mount: at.mount, dentry: parent };
         };
         let mut path = Vec::new();

@@ -19,6 +19,7 @@ pub mod open;
 pub mod overlay;
 pub mod perm;
 pub mod proc;
+pub mod records;
 pub mod setup;
 pub mod shmem;
 pub mod special;

@@ -1,8 +1,11 @@
 //! Mounts: which file system lies where (mount(2)). All processes of a container share one mount namespace.
+//!
+//! How deep mounts lie in each other is the guest's choice: nothing here follows them by recursion.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 use linux_raw_sys::general::{
@@ -12,6 +15,7 @@ use linux_raw_sys::general::{
 use super::Location;
 use super::dentry::{self, Dentry};
 use super::inode::FileSystem;
+use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
 
@@ -38,6 +42,19 @@ bitflags! {
     }
 }
 
+/// The most mounts there may be (Linux's fs.mount-max).
+const MOUNT_MAX: u64 = 100_000;
+/// Bytes of guest memory for each: a mount, its names and a small file system take about a kilobyte of kernel memory.
+const BYTES_OF_RAM_EACH: u64 = 32 << 10;
+
+/// The most mounts there may be in this sandbox: as many as Linux allows, fewer where memory is small.
+pub fn most() -> u64 {
+    MOUNT_MAX.min(arch::boot().ram_bytes / BYTES_OF_RAM_EACH)
+}
+
+/// Mounts on one mount by the place that they lie on, the last made on top.
+type Children = BTreeMap<usize, Vec<Arc<Mount>>>;
+
 /// One mount.
 pub struct Mount {
     /// Its number in /proc/PID/mountinfo.
@@ -49,23 +66,28 @@ pub struct Mount {
     /// What /proc/mounts shows as the source.
     pub source: Vec<u8>,
     flags: AtomicU32,
+    /// MS_UNBINDABLE.
+    unbindable: AtomicBool,
+    /// It is the root mount, or lies on one that is in the tree.
+    in_tree: AtomicBool,
     /// Where it is mounted; `None` for the root mount and after umount(2).
     point: Mutex<Option<Location>>,
-    children: Mutex<Vec<Arc<Mount>>>,
+    children: Mutex<Children>,
 }
 
-/// All mounts in the order they were made, for /proc.
-static ALL: Mutex<Vec<Weak<Mount>>> = mutex(Vec::new());
+/// All mounts in the order they were made, for /proc. None is dropped while this is locked.
+static ALL: Mutex<BTreeMap<u32, Weak<Mount>>> = mutex(BTreeMap::new());
+
+fn key(dentry: &Arc<Dentry>) -> usize {
+    Arc::as_ptr(dentry) as usize
+}
 
 impl Mount {
     /// A mount that is not placed anywhere yet.
     pub fn new(fs: Arc<dyn FileSystem>, root: Arc<Dentry>, source: Vec<u8>, flags: MountFlags) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(20);
         let mount = Self::make(NEXT.fetch_add(1, Ordering::Relaxed), fs, root, source, flags);
-        let mut all = ALL.lock();
-        all.retain(|m| m.strong_count() > 0);
-        all.push(Arc::downgrade(&mount));
-        drop(all);
+        ALL.lock().insert(mount.id, Arc::downgrade(&mount));
         mount
     }
 
@@ -76,6 +98,8 @@ impl Mount {
             root,
             source,
             flags: AtomicU32::new(flags.bits()),
+            unbindable: AtomicBool::new(false),
+            in_tree: AtomicBool::new(false),
             point: Mutex::new(None),
             children: Mutex::default(),
         })
@@ -103,6 +127,16 @@ impl Mount {
         self.flags.store(flags.bits(), Ordering::Relaxed);
     }
 
+    /// Whether it may not be bound elsewhere (MS_UNBINDABLE).
+    pub fn is_unbindable(&self) -> bool {
+        self.unbindable.load(Ordering::Relaxed)
+    }
+
+    /// MS_UNBINDABLE, or one of its opposites.
+    pub fn set_unbindable(&self, on: bool) {
+        self.unbindable.store(on, Ordering::Relaxed);
+    }
+
     /// EROFS if nothing may be changed through it.
     pub fn check_writable(&self) -> Result {
         if self.flags().contains(MountFlags::RDONLY) { Err(Errno::EROFS) } else { Ok(()) }
@@ -113,13 +147,34 @@ impl Mount {
         self.point.lock().clone()
     }
 
+    /// Whether a path leads to it. Others are there only for the files that are open on them: nothing is mounted on them.
+    pub fn is_in_tree(&self) -> bool {
+        self.in_tree.load(Ordering::Relaxed)
+    }
+
+    /// Makes it the root of the tree.
+    pub fn become_root(&self) {
+        self.in_tree.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether `self` is `other`, or `other` lies somewhere on it.
+    pub fn is_above(self: &Arc<Self>, other: &Arc<Mount>) -> bool {
+        let mut at = other.clone();
+        loop {
+            if Arc::ptr_eq(self, &at) {
+                return true;
+            }
+            let Some(point) = at.point() else { return false };
+            at = point.mount;
+        }
+    }
+
     /// The mount on `dentry` of this mount.
     pub fn mounted_at(&self, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
         if dentry.mounts.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let children = self.children.lock();
-        children.iter().rev().find(|m| m.point.lock().as_ref().is_some_and(|p| Arc::ptr_eq(&p.dentry, dentry))).cloned()
+        self.children.lock().get(&key(dentry)).and_then(|there| there.last()).cloned()
     }
 
     /// The root of this mount as a place.
@@ -130,55 +185,147 @@ impl Mount {
     /// Mounts `self` on `point`.
     pub fn attach(self: &Arc<Self>, point: Location) {
         point.dentry.mounts.fetch_add(1, Ordering::Relaxed);
-        let parent = point.mount.clone();
+        self.in_tree.store(point.mount.is_in_tree(), Ordering::Relaxed);
+        let (parent, place) = (point.mount.clone(), key(&point.dentry));
         *self.point.lock() = Some(point);
-        parent.children.lock().push(self.clone());
+        parent.children.lock().entry(place).or_default().push(self.clone());
     }
 
-    /// MS_MOVE: from where it is to `point`. The mount is not the root.
-    pub fn move_to(self: &Arc<Self>, point: Location) {
-        let old = self.point.lock().take();
-        if let Some(old) = old {
-            old.dentry.mounts.fetch_sub(1, Ordering::Relaxed);
-            old.mount.children.lock().retain(|m| !Arc::ptr_eq(m, self));
+    /// Takes it from its place: where that was. What lies on it stays on it.
+    fn take_off(self: &Arc<Self>) -> Option<Location> {
+        let point = self.point.lock().take()?;
+        point.dentry.mounts.fetch_sub(1, Ordering::Relaxed);
+        let mut children = point.mount.children.lock();
+        if let Some(there) = children.get_mut(&key(&point.dentry)) {
+            there.retain(|m| !Arc::ptr_eq(m, self));
+            if there.is_empty() {
+                children.remove(&key(&point.dentry));
+            }
         }
-        self.attach(point);
+        drop(children);
+        Some(point)
     }
 
-    /// umount2(2): takes it from its place. EBUSY when something is mounted on it (unless `lazy`), EINVAL for the root.
+    /// MS_MOVE: from where it is to `point`, which does not lie on it. The mount is not the root.
+    pub fn move_to(self: &Arc<Self>, point: Location) {
+        let old = self.take_off();
+        self.attach(point);
+        drop(old);
+    }
+
+    /// umount2(2): takes it from its place, and (`lazy`) all that lies on it from theirs, each for itself. EBUSY when something is mounted on
+    /// it and it is not to be lazy, EINVAL for the root and what is in no tree.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result {
         if !lazy && !self.children.lock().is_empty() {
             return Err(Errno::EBUSY);
         }
-        let point = self.point.lock().take().ok_or(Errno::EINVAL)?;
-        point.dentry.mounts.fetch_sub(1, Ordering::Relaxed);
-        point.mount.children.lock().retain(|m| !Arc::ptr_eq(m, self));
-        let orphans = core::mem::take(&mut *self.children.lock());
-        for child in &orphans {
-            let below = child.point.lock().take();
-            if let Some(below) = below {
-                below.dentry.mounts.fetch_sub(1, Ordering::Relaxed);
-            }
+        if !self.is_in_tree() || self.point.lock().is_none() {
+            return Err(Errno::EINVAL);
         }
-        if !all().iter().any(|m| !Arc::ptr_eq(m, self) && Arc::ptr_eq(&m.fs, &self.fs)) {
-            dentry::shrink(Some(&self.fs));
-            self.fs.unmounted();
+        let tree = self.tree(|_, _| true);
+        let mut points = Vec::new();
+        let mut file_systems: BTreeMap<usize, Arc<dyn FileSystem>> = BTreeMap::new();
+        // From the ends: each is off before what it lies on.
+        for mount in tree.iter().rev() {
+            points.push(mount.take_off());
+            mount.in_tree.store(false, Ordering::Relaxed);
+            file_systems.insert(identity(&mount.fs), mount.fs.clone());
+        }
+        let gone: BTreeSet<u32> = tree.iter().map(|m| m.id).collect();
+        for mount in all().iter().filter(|m| !gone.contains(&m.id)) {
+            file_systems.remove(&identity(&mount.fs));
+        }
+        for fs in file_systems.values() {
+            dentry::shrink(Some(fs));
+            fs.unmounted();
         }
         Ok(())
     }
 
-    /// Whether something is mounted below it.
-    pub fn has_children(&self) -> bool {
-        !self.children.lock().is_empty()
+    /// This mount and those on it, and so on, each after what it lies on; `take` says of a mount and where it lies whether it and
+    /// what lies on it belong to them.
+    pub fn tree(self: &Arc<Self>, mut take: impl FnMut(&Arc<Mount>, &Location) -> bool) -> Vec<Arc<Mount>> {
+        let mut found = alloc::vec![self.clone()];
+        let mut next = 0;
+        while let Some(mount) = found.get(next).cloned() {
+            next += 1;
+            for child in mount.children() {
+                if child.point().is_some_and(|point| take(&child, &point)) {
+                    found.push(child);
+                }
+            }
+        }
+        found
     }
 
-    /// Mounts placed on this one.
+    /// Mounts placed on this one, in the order they were made.
     pub fn children(&self) -> Vec<Arc<Mount>> {
-        self.children.lock().clone()
+        let mut children: Vec<Arc<Mount>> = self.children.lock().values().flatten().cloned().collect();
+        children.sort_by_key(|m| m.id);
+        children
     }
+
+    /// mount(2) with MS_BIND: mounts what lies at `from`, and (`recursive`) what is mounted there, on `place`. EINVAL for what is in no tree
+    /// or must not be bound, ENOSPC when there would be too many mounts.
+    pub fn bind(from: &Location, place: Location, recursive: bool) -> Result {
+        if !from.mount.is_in_tree() || !place.mount.is_in_tree() || from.mount.is_unbindable() {
+            return Err(Errno::EINVAL);
+        }
+        // What is there now: the copies themselves are never copied, wherever they come to lie.
+        let originals = match recursive {
+            true => from.mount.tree(|mount, point| {
+                let outside = Arc::ptr_eq(&point.mount, &from.mount) && !from.dentry.is_above(&point.dentry);
+                !outside && !mount.is_unbindable()
+            }),
+            false => alloc::vec![from.mount.clone()],
+        };
+        check_room(originals.len())?;
+        let mut copies: BTreeMap<u32, Arc<Mount>> = BTreeMap::new();
+        let mut first = None;
+        for original in &originals {
+            let root = if first.is_none() { from.dentry.clone() } else { original.root.clone() };
+            let copy = Mount::new(original.fs.clone(), root, original.source.clone(), original.flags());
+            copy.set_unbindable(original.is_unbindable());
+            if first.is_none() {
+                // Placed last, when the copy is whole; it belongs to the tree from now on as to what is placed on it.
+                copy.become_root();
+                first = Some(copy.clone());
+            } else if let Some(point) = original.point()
+                && let Some(parent) = copies.get(&point.mount.id)
+            {
+                copy.attach(Location { mount: parent.clone(), dentry: point.dentry });
+            }
+            copies.insert(original.id, copy);
+        }
+        if let Some(first) = first {
+            first.attach(place);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        ALL.lock().remove(&self.id);
+    }
+}
+
+/// ENOSPC if `more` mounts were too many.
+pub fn check_room(more: usize) -> Result {
+    if (ALL.lock().len() + more) as u64 > most() { Err(Errno::ENOSPC) } else { Ok(()) }
+}
+
+fn identity(fs: &Arc<dyn FileSystem>) -> usize {
+    Arc::as_ptr(fs).cast::<u8>() as usize
 }
 
 /// All mounts, in the order they were made.
 pub fn all() -> Vec<Arc<Mount>> {
-    ALL.lock().iter().filter_map(Weak::upgrade).collect()
+    ALL.lock().values().filter_map(Weak::upgrade).collect()
+}
+
+/// All mounted file systems.
+pub fn file_systems() -> Vec<Arc<dyn FileSystem>> {
+    let all: BTreeMap<usize, Arc<dyn FileSystem>> = all().iter().map(|m| (identity(&m.fs), m.fs.clone())).collect();
+    all.into_values().collect()
 }

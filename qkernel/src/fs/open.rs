@@ -6,8 +6,8 @@ use core::any::Any;
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY,
-    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFDIR, S_IFLNK,
-    S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWOTH, S_IXGRP,
+    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFDIR, S_IFIFO,
+    S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH, S_IXGRP,
 };
 
 use super::attr::{Attributes, SetAttributes, SetTime};
@@ -175,6 +175,7 @@ pub fn open_place(
     }
     let ops = inode.open(thread, flags)?;
     if flags & O_TRUNC != 0 {
+        drop_suid_at(creds, &place, &attributes)?;
         notify::event(&place, IN_MODIFY);
     }
     notify::event(&place, IN_OPEN);
@@ -186,14 +187,17 @@ fn status_flags(flags: u32) -> u32 {
     flags & !(O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC)
 }
 
-/// fs.protected_regular (proc(5)): O_CREAT does not open another's file in a sticky directory that all may write.
+/// fs.protected_regular = 2 and fs.protected_fifos = 1 (proc(5)): O_CREAT does not open another's file or FIFO in a sticky directory that all
+/// may write, nor another's file in one that its group may.
 fn check_protected_create(creds: &Creds, place: &Location, file: &Attributes) -> Result {
-    if !file.is_regular() || file.uid == creds.fsuid {
+    let is_fifo = file.kind() == S_IFIFO;
+    if !(file.is_regular() || is_fifo) || file.uid == creds.fsuid {
         return Ok(());
     }
     let directory = place.parent().inode().permissions()?;
-    let shared = S_ISVTX | S_IWOTH;
-    if directory.mode & shared == shared && file.uid != directory.uid { Err(Errno::EACCES) } else { Ok(()) }
+    let open_to = if is_fifo { S_IWOTH } else { S_IWOTH | S_IWGRP };
+    let shared = directory.mode & S_ISVTX != 0 && directory.mode & open_to != 0;
+    if shared && file.uid != directory.uid { Err(Errno::EACCES) } else { Ok(()) }
 }
 
 /// Checks that names may be made and removed in `directory`: its attributes.
@@ -269,38 +273,54 @@ pub fn is_noexec(file: &OpenFile) -> bool {
     file.path.as_ref().is_some_and(|p| p.mount.flags().contains(MountFlags::NOEXEC)) || file.ops.is_noexec(file)
 }
 
-/// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability
-/// rules of capabilities(7) for files without capabilities of their own.
-pub fn exec_creds(thread: &Arc<Thread>, file: &OpenFile) -> Creds {
-    let mut creds = (*thread.creds()).clone();
+/// Whether `creds` may read a file, not only execute it.
+pub fn is_readable(creds: &Creds, file: &OpenFile) -> Result<bool> {
+    if creds.has_cap(perm::CAP_DAC_OVERRIDE) || creds.has_cap(perm::CAP_DAC_READ_SEARCH) {
+        return Ok(true);
+    }
+    Ok(perm::check(creds, &file.attributes()?, perm::READ).is_ok())
+}
+
+/// The credentials of a program that is executed.
+pub struct ExecCreds {
+    /// What the thread has from then on.
+    pub creds: Creds,
+    /// It has rights that its caller lacks (AT_SECURE).
+    pub is_secure: bool,
+}
+
+/// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability rules of
+/// capabilities(7) for files without capabilities of their own. `unsafe_sharing`: other processes share the thread's root and working
+/// directory, so the program gets no more rights than the thread has (unless that may have any).
+pub fn exec_creds(thread: &Arc<Thread>, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
+    let old = thread.creds();
+    let mut new = Creds::clone(&old);
     let nosuid = file.path.as_ref().is_none_or(|p| p.mount.flags().contains(MountFlags::NOSUID));
     if let Ok(attributes) = file.attributes()
         && !nosuid
-        && !creds.no_new_privs
+        && !old.no_new_privs
     {
         if attributes.mode & S_ISUID != 0 {
-            creds.euid = attributes.uid;
+            new.euid = attributes.uid;
         }
         if attributes.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP {
-            creds.egid = attributes.gid;
+            new.egid = attributes.gid;
         }
     }
-    let privileged = creds.euid != creds.uid || creds.egid != creds.gid;
-    (creds.suid, creds.fsuid, creds.sgid, creds.fsgid) = (creds.euid, creds.euid, creds.egid, creds.egid);
-    creds.keep_caps = false;
-    if privileged {
-        creds.cap_ambient = 0;
+    let is_secure = new.finish_exec(&old, unsafe_sharing);
+    ExecCreds { creds: new, is_secure }
+}
+
+/// The mode without the bits that a write by somebody without CAP_FSETID takes away; `None` if it stays.
+fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes> {
+    if creds.has_cap(perm::CAP_FSETID) || !attributes.is_regular() || attributes.mode & (S_ISUID | S_ISGID) == 0 {
+        return None;
     }
-    // SECBIT_NOROOT.
-    let root_counts = creds.securebits & 1 == 0;
-    if root_counts && (creds.uid == 0 || creds.euid == 0) {
-        creds.cap_permitted = creds.cap_inheritable | creds.cap_bounding;
-        creds.cap_effective = if creds.euid == 0 { creds.cap_permitted } else { creds.cap_ambient };
-    } else {
-        creds.cap_permitted = creds.cap_ambient;
-        creds.cap_effective = creds.cap_ambient;
+    let mut mode = attributes.mode & !S_ISUID;
+    if mode & S_IXGRP != 0 {
+        mode &= !S_ISGID;
     }
-    creds
+    Some(SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() })
 }
 
 /// Takes the set-user-id and set-group-id bits away after a file was written by somebody without CAP_FSETID.
@@ -308,15 +328,18 @@ pub fn drop_suid(creds: &Creds, file: &OpenFile) -> Result {
     if creds.has_cap(perm::CAP_FSETID) {
         return Ok(());
     }
-    let attributes = file.attributes()?;
-    if !attributes.is_regular() || attributes.mode & (S_ISUID | S_ISGID) == 0 {
-        return Ok(());
+    match without_suid(creds, &file.attributes()?) {
+        Some(change) => file.ops.set_attributes(file, &change),
+        None => Ok(()),
     }
-    let mut mode = attributes.mode & !S_ISUID;
-    if mode & S_IXGRP != 0 {
-        mode &= !S_ISGID;
+}
+
+/// As [`drop_suid`], for a file that was truncated by name.
+pub fn drop_suid_at(creds: &Creds, place: &Location, attributes: &Attributes) -> Result {
+    match without_suid(creds, attributes) {
+        Some(change) => place.inode().set_attributes(&change),
+        None => Ok(()),
     }
-    file.ops.set_attributes(file, &SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() })
 }
 
 /// Both times set to now.

@@ -159,6 +159,7 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
         if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty()).location();
+    root.mount.become_root();
     MEMORY_BYTES.store(spec.memory_limit_bytes, Ordering::Relaxed);
     for mount in &spec.mounts {
         add_mount(&root, mount)?;
@@ -175,7 +176,7 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
     if spec.root_readonly {
         root.mount.set_flags(MountFlags::RDONLY);
     }
-    Ok(FsContext { root: root.clone(), cwd: root, umask: 0o022 })
+    Ok(FsContext { root: root.clone(), cwd: root, umask: 0o022, executing: 0 })
 }
 
 /// The container's memory limit in bytes; 0: all of RAM.

@@ -48,6 +48,10 @@ pub trait Dir: Send + Sync {
     fn owner(&self) -> (u32, u32) {
         (0, 0)
     }
+    /// Checks beyond the permission bits when the directory itself is opened.
+    fn check_open(&self, _thread: &Arc<Thread>) -> Result {
+        Ok(())
+    }
     /// Permission bits.
     fn mode(&self) -> u32 {
         0o555
@@ -189,8 +193,10 @@ impl Inode for SynthInode {
     }
 
     fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
-        if let Node::Own(_, open) = &self.node {
-            return open(thread);
+        match &self.node {
+            Node::Own(_, open) => return open(thread),
+            Node::Dir(dir) => dir.check_open(thread)?,
+            _ => {}
         }
         if let Node::File(_, _, None) = &self.node
             && flags & O_ACCMODE != O_RDONLY

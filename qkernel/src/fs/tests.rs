@@ -34,7 +34,9 @@ fn tree(entries: &[(&str, &str)]) -> Location {
         }
         .unwrap();
     }
-    Mount::whole(fs, b"test", MountFlags::empty()).location()
+    let mount = Mount::whole(fs, b"test", MountFlags::empty());
+    mount.become_root();
+    mount.location()
 }
 
 fn root_creds() -> Creds {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{RLIMIT_STACK, SIGBUS, SIGKILL, SIGSEGV};
+use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK, SIGBUS, SIGKILL, SIGSEGV};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
@@ -16,7 +16,7 @@ use crate::arch;
 use crate::errno::Errno;
 use crate::fs::MappedPage;
 use crate::hibernate::{self, Usage};
-use crate::task::Thread;
+use crate::task::{Thread, current};
 
 /// si_code of SIGSEGV: nothing is mapped there.
 const SEGV_MAPERR: i32 = 1;
@@ -56,16 +56,16 @@ impl Failure {
 pub fn handle(thread: &Arc<Thread>, va: Va, access: Access) -> Result<(), Failure> {
     hibernate::count_fault();
     let mm = thread.mm();
-    let stack_limit = thread.process.rlimit(RLIMIT_STACK);
+    let growth = Growth::of(thread);
     let mut inner = mm.lock();
-    inner.resolve(va, access, stack_limit)?;
+    inner.resolve(va, access, growth)?;
     inner.show(va);
     Ok(())
 }
 
 impl AddressSpace {
     /// The guest physical address of a user byte, with its page faulted in for `access`. For the kernel's own accesses. The
-    /// stack does not grow by them beyond what the program touched itself, save for the page rlimit allows.
+    /// stack grows by them as by those of the thread that the kernel works for.
     pub(super) fn translate(&self, va: Va, access: Access) -> Result<Gpa, Errno> {
         let mut inner = self.lock();
         let pte = inner.table().get(va);
@@ -76,7 +76,7 @@ impl AddressSpace {
             return Ok(pte.gpa() + va.page_offset());
         }
         inner.kernel_access = true;
-        let pte = inner.resolve(va, access, u64::MAX);
+        let pte = inner.resolve(va, access, current::get().map_or(Growth::NONE, |thread| Growth::of(&thread)));
         inner.kernel_access = false;
         Ok(pte.map_err(|_| Errno::EFAULT)?.gpa() + va.page_offset())
     }
@@ -85,6 +85,25 @@ impl AddressSpace {
     pub fn shows(&self, va: Va) -> bool {
         let pte = self.lock().table().get(va);
         pte.is_present() && pte.has(PteFlags::ACCESSED)
+    }
+}
+
+/// How far a fault may extend the stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growth {
+    /// RLIMIT_STACK: its length.
+    stack_bytes: u64,
+    /// RLIMIT_AS: all that is mapped.
+    total_bytes: u64,
+}
+
+impl Growth {
+    /// Not at all.
+    pub(super) const NONE: Growth = Growth { stack_bytes: 0, total_bytes: 0 };
+
+    fn of(thread: &Thread) -> Self {
+        let limits = thread.process.rlimits.lock();
+        Growth { stack_bytes: limits.soft(RLIMIT_STACK), total_bytes: limits.soft(RLIMIT_AS) }
     }
 }
 
@@ -109,11 +128,11 @@ pub(super) fn entry_flags(vma: &Vma, writable: bool) -> PteFlags {
 
 impl Inner {
     /// Makes the page at `va` fit for `access`: its entry.
-    pub(super) fn resolve(&mut self, va: Va, access: Access, stack_limit: u64) -> Result<Pte, Failure> {
+    pub(super) fn resolve(&mut self, va: Va, access: Access, growth: Growth) -> Result<Pte, Failure> {
         let page = va.page_floor();
         let vma = match self.vmas.find(va) {
             Some(vma) => vma.clone(),
-            None => self.grow_stack(page, stack_limit)?,
+            None => self.grow_stack(page, growth)?,
         };
         if !vma.prot.allows(access) {
             return Err(Failure::FORBIDDEN);
@@ -121,7 +140,7 @@ impl Inner {
         let pte = self.table().get(page);
         if let Some(slot) = pte.slot() {
             self.bring_back(&vma, page, slot)?;
-            return self.resolve(va, access, stack_limit);
+            return self.resolve(va, access, growth);
         }
         if allows(pte, access) {
             return match Usage::of(pte).is_unseen() {
@@ -339,9 +358,12 @@ impl Inner {
     }
 
     /// Extends a growing range down to `page`: the range.
-    fn grow_stack(&mut self, page: Va, stack_limit: u64) -> Result<Vma, Failure> {
+    fn grow_stack(&mut self, page: Va, growth: Growth) -> Result<Vma, Failure> {
         let Some(above) = self.vmas.next_after(page).cloned() else { return Err(Failure::UNMAPPED) };
-        if !above.flags.contains(VmaFlags::GROWS_DOWN) || above.end - page > stack_limit {
+        if !above.flags.contains(VmaFlags::GROWS_DOWN) || above.end - page > growth.stack_bytes {
+            return Err(Failure::UNMAPPED);
+        }
+        if growth.total_bytes != u64::MAX && self.vmas.total_bytes() + (above.start - page) > growth.total_bytes {
             return Err(Failure::UNMAPPED);
         }
         let floor = self.vmas.previous(page).map_or(Va(0), |below| below.end);

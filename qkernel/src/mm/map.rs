@@ -20,6 +20,22 @@ const MAX_RANGES: usize = 65530;
 /// Where MAP_32BIT looks for room, as Linux does.
 const LOW: core::ops::Range<Va> = Va(0x4000_0000)..Va(0x8000_0000);
 
+/// How much may be mapped, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// RLIMIT_AS: everything.
+    pub total: u64,
+    /// RLIMIT_DATA: what is private and can be written, but for stacks.
+    pub data: u64,
+}
+
+impl From<u64> for Limits {
+    /// Only a limit of everything.
+    fn from(total: u64) -> Self {
+        Limits { total, data: u64::MAX }
+    }
+}
+
 /// Where mmap(2) shall put a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -46,8 +62,8 @@ pub fn user_range(va: Va, len: u64) -> Result<(Va, Va)> {
 }
 
 impl AddressSpace {
-    /// Maps `len` bytes (rounded up to pages); `limit_bytes` is RLIMIT_AS. The range's start and end are filled in.
-    pub fn map(&self, place: Place, len: u64, mut vma: Vma, limit_bytes: u64) -> Result<Va> {
+    /// Maps `len` bytes (rounded up to pages). The range's start and end are filled in.
+    pub fn map(&self, place: Place, len: u64, mut vma: Vma, limits: impl Into<Limits>) -> Result<Va> {
         let len = len.checked_add(PAGE_SIZE - 1).ok_or(Errno::ENOMEM)? & !(PAGE_SIZE - 1);
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -87,8 +103,8 @@ impl AddressSpace {
                 start
             }
         };
-        let replaced: u64 = inner.vmas.overlapping(start, start + len).iter().map(Vma::len).sum();
-        if inner.vmas.total_bytes() - replaced + len > limit_bytes || inner.vmas.len() >= MAX_RANGES {
+        inner.check_limits(start, start + len, &vma, limits.into())?;
+        if inner.vmas.len() >= MAX_RANGES {
             return Err(Errno::ENOMEM);
         }
         let gone = inner.unmap(start, start + len);
@@ -128,8 +144,8 @@ impl AddressSpace {
         drop(gone);
     }
 
-    /// mprotect(2). `grows_down`: PROT_GROWSDOWN.
-    pub fn protect(&self, va: Va, len: u64, prot: Prot, grows_down: bool) -> Result {
+    /// mprotect(2). `grows_down`: PROT_GROWSDOWN. `data_limit_bytes`: RLIMIT_DATA.
+    pub fn protect(&self, va: Va, len: u64, prot: Prot, grows_down: bool, data_limit_bytes: u64) -> Result {
         let (mut start, end) = user_range(va, len)?;
         if start == end {
             return Ok(());
@@ -146,6 +162,13 @@ impl AddressSpace {
         if parts.iter().any(|p| !p.max_prot.contains(prot)) {
             return Err(Errno::EACCES);
         }
+        if data_limit_bytes != u64::MAX {
+            let becomes_data = |p: &&Vma| !p.is_data() && Vma { prot, ..(*p).clone() }.is_data();
+            let more: u64 = parts.iter().filter(becomes_data).map(Vma::len).sum();
+            if more > 0 && inner.vmas.data_bytes() + more > data_limit_bytes {
+                return Err(Errno::ENOMEM);
+            }
+        }
         // As on Linux, what lies before a hole is changed all the same.
         let covered = inner.vmas.covers(start, end);
         let mut reached = start;
@@ -160,9 +183,9 @@ impl AddressSpace {
     }
 
     /// brk(2): the end of the heap afterwards.
-    pub fn brk(&self, wanted: Va, data_limit_bytes: u64) -> Va {
+    pub fn brk(&self, wanted: Va, limits: Limits) -> Va {
         let (start, current) = self.lock().brk;
-        if wanted < start || wanted.0 - start.0 > data_limit_bytes {
+        if wanted < start || wanted.0 - start.0 > limits.data {
             return current;
         }
         let (Some(old), Some(new)) = (current.page_ceil(), wanted.page_ceil()) else { return current };
@@ -172,7 +195,7 @@ impl AddressSpace {
             }
         } else if new > old {
             let vma = Vma::anonymous(Prot::READ | Prot::WRITE, VmaFlags::HEAP);
-            if self.map(Place::FixedNoReplace(old), new - old, vma, u64::MAX).is_err() {
+            if self.map(Place::FixedNoReplace(old), new - old, vma, limits).is_err() {
                 return current;
             }
         }
@@ -198,7 +221,7 @@ impl AddressSpace {
         new_len: u64,
         may_move: bool,
         fixed: Option<Va>,
-        limit: u64,
+        limit: Limits,
     ) -> Result<Va> {
         let (start, end) = user_range(old, old_len).map_err(|_| Errno::EINVAL)?;
         let new_len = new_len.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? & !(PAGE_SIZE - 1);
@@ -246,7 +269,7 @@ impl AddressSpace {
         end: Va,
         new_len: u64,
         fixed: Option<Va>,
-        limit: u64,
+        limit: Limits,
     ) -> Result<Va> {
         let mut copy = vma.clone();
         if let Some(backing) = &mut copy.backing {
@@ -349,9 +372,43 @@ impl AddressSpace {
         Ok(pages)
     }
 
+    /// How many pages of `[start, end)` are there.
+    pub fn resident_pages(&self, start: Va, end: Va) -> u64 {
+        let mut pages = 0;
+        self.lock().table().visit(start..end, &mut |_, pte| {
+            pages += u64::from(pte.is_present());
+            true
+        });
+        pages
+    }
+
     /// The ranges now, by address.
     pub fn ranges(&self) -> Vec<Vma> {
         self.lock().vmas.iter().cloned().collect()
+    }
+
+    /// Looks at each range, by address. `look` must not come back here.
+    pub fn for_each_range(&self, look: impl FnMut(&Vma)) {
+        self.lock().vmas.iter().for_each(look);
+    }
+
+    /// The first range that ends after `va`.
+    pub fn range_after(&self, va: Va) -> Option<Vma> {
+        self.lock().vmas.next_after(va).cloned()
+    }
+
+    /// Bytes mapped, and bytes mlock(2)ed.
+    pub fn mapped_and_locked(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.vmas.total_bytes(), inner.vmas.locked_bytes())
+    }
+
+    /// Where the first executable range begins and ends, and where the stack ends, for /proc; zeros for what is not there.
+    pub fn text_and_stack(&self) -> ((u64, u64), u64) {
+        let inner = self.lock();
+        let text = inner.vmas.iter().find(|v| v.prot.contains(Prot::EXEC)).map_or((0, 0), |v| (v.start.0, v.end.0));
+        let stack = inner.vmas.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
+        (text, stack)
     }
 
     /// The parts of ranges in `[va, va + len)`, and whether they cover it without a hole.
@@ -386,6 +443,20 @@ impl Inner {
             self.zap(start..end);
         }
         removed
+    }
+
+    /// ENOMEM if `vma`, mapped at `[start, end)` in place of what is there, is more than `limits` allow.
+    fn check_limits(&self, start: Va, end: Va, vma: &Vma, limits: Limits) -> Result {
+        let replaced = self.vmas.overlapping(start, end);
+        let left = |all: u64, gone: u64| all - gone + (end - start);
+        if left(self.vmas.total_bytes(), replaced.iter().map(Vma::len).sum()) > limits.total {
+            return Err(Errno::ENOMEM);
+        }
+        if limits.data == u64::MAX || !vma.is_data() {
+            return Ok(());
+        }
+        let gone = replaced.iter().filter(|v| v.is_data()).map(Vma::len).sum();
+        if left(self.vmas.data_bytes(), gone) > limits.data { Err(Errno::ENOMEM) } else { Ok(()) }
     }
 
     fn protect_part(&mut self, part: &Vma, prot: Prot) {

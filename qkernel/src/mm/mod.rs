@@ -17,7 +17,7 @@ pub mod user;
 pub mod vma;
 
 pub use frames::{free_frames, init};
-pub use space::AddressSpace;
+pub use space::{AddressSpace, ProgramMemory};
 pub use vma::{Prot, Vma, VmaFlags};
 
 /// What an access to user memory does.

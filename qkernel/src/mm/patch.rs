@@ -15,7 +15,7 @@ use core::ops::Range;
 use qlib::platform::may_be_fast;
 use qlib::{PAGE_SIZE, Va};
 
-use super::fault::entry_flags;
+use super::fault::{Growth, entry_flags};
 use super::frames;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
@@ -237,7 +237,7 @@ impl Inner {
         if !text {
             return None;
         }
-        let old = self.resolve(page, Access::Execute, u64::MAX).ok()?;
+        let old = self.resolve(page, Access::Execute, Growth::NONE).ok()?;
         let mut text = alloc::vec![0; PAGE_SIZE as usize];
         arch::copy_from_gpa(&mut text, old.gpa()).ok()?;
         let at = syscall.page_offset() as usize;

@@ -1,9 +1,9 @@
 //! An address space: its ranges, its page table, and the platform's copy of it.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use qlib::platform::Order;
 use qlib::{Gpa, Va};
@@ -27,6 +27,27 @@ pub struct AddressSpace {
     pub(super) thaw: WaitQueue,
     /// Counts what makes orders stale that were given before: see [`AddressSpace::epoch`].
     pub(super) epoch: AtomicU64,
+    /// Programs that it has held: counts the calls of [`AddressSpace::replace_content`].
+    programs: AtomicU64,
+}
+
+/// The memory of one program: it does not follow the address space to the next one (/proc/PID/mem). It keeps no memory alive.
+#[derive(Clone)]
+pub struct ProgramMemory {
+    mm: Weak<AddressSpace>,
+    program: u64,
+}
+
+impl ProgramMemory {
+    /// The address space, if it still holds this program.
+    pub fn get(&self) -> Option<Arc<AddressSpace>> {
+        self.mm.upgrade().filter(|mm| mm.programs.load(Ordering::Relaxed) == self.program)
+    }
+
+    /// Whether `mm` holds this program.
+    pub fn is_in(&self, mm: &Arc<AddressSpace>) -> bool {
+        self.get().is_some_and(|own| Arc::ptr_eq(&own, mm))
+    }
 }
 
 /// What the lock of an address space guards.
@@ -95,6 +116,7 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            programs: AtomicU64::new(0),
         }))
     }
 
@@ -119,6 +141,7 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            programs: AtomicU64::new(0),
         }))
     }
 
@@ -131,13 +154,20 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            programs: AtomicU64::new(0),
         };
         core::mem::swap(&mut *fresh.lock(), &mut *detached.lock());
         Ok(Arc::new(fresh))
     }
 
+    /// What it holds now, as a thing that stays as long as the program does.
+    pub fn program(self: &Arc<Self>) -> ProgramMemory {
+        ProgramMemory { mm: Arc::downgrade(self), program: self.programs.load(Ordering::Relaxed) }
+    }
+
     /// Takes over what a detached one holds, in place of what is here (execve of a process that shares its space with nobody).
     pub fn replace_content(&self, detached: &AddressSpace) {
+        self.programs.fetch_add(1, Ordering::Relaxed);
         self.unmap_all();
         let (orders, limbo) = self.take_orders();
         let mut inner = self.lock();

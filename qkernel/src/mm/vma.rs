@@ -101,6 +101,12 @@ impl Vma {
         self.flags.contains(VmaFlags::SHARED)
     }
 
+    /// Whether it counts for RLIMIT_DATA: private, writable, no stack.
+    pub fn is_data(&self) -> bool {
+        self.prot.contains(Prot::WRITE)
+            && !self.flags.intersects(VmaFlags::SHARED | VmaFlags::STACK | VmaFlags::GROWS_DOWN)
+    }
+
     /// The page of the backing object that lies at `va`.
     pub fn object_page(&self, va: Va) -> u64 {
         self.backing.as_ref().map_or(0, |b| b.first_page) + ((va - self.start) >> qlib::PAGE_SHIFT)
@@ -244,6 +250,16 @@ impl VmaSet {
                 _ => return Some(start),
             }
         }
+    }
+
+    /// Bytes that count for RLIMIT_DATA.
+    pub fn data_bytes(&self) -> u64 {
+        self.ranges.values().filter(|v| v.is_data()).map(Vma::len).sum()
+    }
+
+    /// Bytes mlock(2)ed.
+    pub fn locked_bytes(&self) -> u64 {
+        self.ranges.values().filter(|v| v.flags.contains(VmaFlags::LOCKED)).map(Vma::len).sum()
     }
 
     /// Bytes mapped.

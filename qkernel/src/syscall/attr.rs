@@ -262,9 +262,11 @@ pub fn truncate(thread: &Arc<Thread>, path: Va, size: i64) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     place.mount.check_writable()?;
-    perm::check(&thread.creds(), &place.attributes()?, perm::WRITE)?;
+    let (creds, attributes) = (thread.creds(), place.attributes()?);
+    perm::check(&creds, &attributes, perm::WRITE)?;
     check_size_limit(thread, size)?;
     place.inode().truncate(size)?;
+    fs::open::drop_suid_at(&creds, &place, &attributes)?;
     notify::event(&place, IN_MODIFY);
     Ok(0)
 }
@@ -300,6 +302,7 @@ pub fn fallocate(thread: &Arc<Thread>, fd: Fd, mode: u32, offset: i64, len: i64)
     let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
     check_size_limit(thread, end)?;
     file.ops.allocate(&file, mode, offset, len)?;
+    fs::open::drop_suid(&thread.creds(), &file)?;
     Ok(0)
 }
 
@@ -324,9 +327,9 @@ pub fn fdatasync(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
 
 /// sync(2): every mounted file system.
 pub fn sync(_thread: &Arc<Thread>) -> Result<usize> {
-    for mount in fs::mount::all() {
+    for mounted in fs::mount::file_systems() {
         // As on Linux, sync(2) reports no errors.
-        let _ = mount.fs.sync();
+        let _ = mounted.sync();
     }
     Ok(0)
 }

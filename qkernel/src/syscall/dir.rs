@@ -10,7 +10,7 @@ use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::file::DirEntry;
 use crate::fs::open::{check_may_change, new_node, walk};
-use crate::fs::walk::{NameTarget, Target, WalkFlags};
+use crate::fs::walk::{NameTarget, PATH_MAX, Target, WalkFlags};
 use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
 
@@ -84,6 +84,9 @@ pub fn getcwd(thread: &Arc<Thread>, out: Va, size: usize) -> Result<usize> {
     let mut bytes = if reachable { Vec::new() } else { b"(unreachable)".to_vec() };
     bytes.extend_from_slice(&path);
     bytes.push(0);
+    if bytes.len() > PATH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
     if bytes.len() > size {
         return Err(Errno::ERANGE);
     }

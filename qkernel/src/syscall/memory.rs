@@ -15,10 +15,30 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd};
-use crate::mm::map::{Place, user_range};
+use crate::mm::map::{Limits, Place, user_range};
 use crate::mm::vma::FileMapping;
 use crate::mm::{Prot, Vma, VmaFlags};
 use crate::task::Thread;
+
+fn limits(thread: &Thread) -> Limits {
+    let limits = thread.process.rlimits.lock();
+    Limits { total: limits.soft(RLIMIT_AS), data: limits.soft(RLIMIT_DATA) }
+}
+
+/// RLIMIT_MEMLOCK, for those without CAP_IPC_LOCK: EPERM if nothing may be locked, `error` if `more` bytes (`None`: everything) may not.
+fn check_locked(thread: &Thread, more: Option<u64>, error: Errno) -> Result {
+    const CAP_IPC_LOCK: u32 = 14;
+    let limit = thread.process.rlimit(RLIMIT_MEMLOCK);
+    if limit == u64::MAX || thread.creds().has_cap(CAP_IPC_LOCK) {
+        return Ok(());
+    }
+    if limit == 0 {
+        return Err(Errno::EPERM);
+    }
+    let (total, locked) = thread.mm().mapped_and_locked();
+    let wanted = more.map_or(total, |more| locked.saturating_add(more));
+    if wanted > limit { Err(error) } else { Ok(()) }
+}
 
 fn prot_from(bits: u64) -> Result<Prot> {
     let known = u64::from(Prot::all().bits() | PROT_SEM);
@@ -84,7 +104,10 @@ pub fn mmap(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64, flags: u32, 
         Place::Hint(addr)
     };
     let mm = thread.mm();
-    let start = mm.map(place, length, vma, thread.process.rlimit(RLIMIT_AS))?;
+    if flags & MAP_LOCKED != 0 {
+        check_locked(thread, Some(length), Errno::EAGAIN)?;
+    }
+    let start = mm.map(place, length, vma, limits(thread))?;
     if flags & (MAP_POPULATE | MAP_LOCKED) != 0 {
         // Failing to fault pages in is not a failure of mmap.
         let _ = mm.populate(start, length, prot.contains(Prot::WRITE));
@@ -113,12 +136,12 @@ pub fn mprotect(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64) -> Resul
             return Err(Errno::EACCES);
         }
     }
-    mm.protect(addr, length, prot, grows_down).map(|()| 0)
+    mm.protect(addr, length, prot, grows_down, thread.process.rlimit(RLIMIT_DATA)).map(|()| 0)
 }
 
 /// brk(2).
 pub fn brk(thread: &Arc<Thread>, addr: Va) -> Result<usize> {
-    Ok(thread.mm().brk(addr, thread.process.rlimit(RLIMIT_DATA)).0 as usize)
+    Ok(thread.mm().brk(addr, limits(thread)).0 as usize)
 }
 
 /// mremap(2).
@@ -133,8 +156,7 @@ pub fn mremap(thread: &Arc<Thread>, addr: Va, old_size: u64, new_size: u64, flag
     if fixed.is_some() && !may_move {
         return Err(Errno::EINVAL);
     }
-    let limit = thread.process.rlimit(RLIMIT_AS);
-    thread.mm().remap(addr, old_size, new_size, may_move, fixed, limit).map(|va| va.0 as usize)
+    thread.mm().remap(addr, old_size, new_size, may_move, fixed, limits(thread)).map(|va| va.0 as usize)
 }
 
 /// madvise(2).
@@ -214,10 +236,11 @@ pub fn mlock2(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result
     }
     let start = addr.page_floor();
     let length = length.checked_add(addr.page_offset()).ok_or(Errno::EINVAL)?;
-    if length > thread.process.rlimit(RLIMIT_MEMLOCK) && !thread.creds().has_cap(14) {
-        return Err(Errno::ENOMEM);
-    }
     let mm = thread.mm();
+    let locked = |part: &Vma| part.flags.contains(VmaFlags::LOCKED);
+    let again: u64 = mm.parts(start, length)?.0.iter().filter(|p| locked(p)).map(Vma::len).sum();
+    let length_in_pages = length.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? & !(PAGE_SIZE - 1);
+    check_locked(thread, Some(length_in_pages.saturating_sub(again)), Errno::ENOMEM)?;
     mm.update_flags(start, length, VmaFlags::LOCKED, VmaFlags::empty())?;
     if flags & 1 == 0 {
         let (parts, _) = mm.parts(start, length)?;
@@ -240,6 +263,7 @@ pub fn mlockall(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
     if flags == 0 || flags & !7 != 0 || flags == 4 {
         return Err(Errno::EINVAL);
     }
+    check_locked(thread, None, Errno::ENOMEM)?;
     if flags & 1 != 0 {
         let mm = thread.mm();
         for range in mm.ranges().iter().filter(|r| !r.prot.is_empty()) {

@@ -11,7 +11,7 @@ use qlib::Va;
 
 use super::open::path_at;
 use crate::errno::{Errno, Result};
-use crate::fs::mount::{Mount, MountFlags};
+use crate::fs::mount::{Mount, MountFlags, check_room};
 use crate::fs::setup::{self, Options};
 use crate::fs::{self, Location, perm};
 use crate::task::Thread;
@@ -44,7 +44,8 @@ pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32,
         place.mount.set_flags(mount_flags);
     } else if flags & MS_BIND != 0 {
         let from = fs::lookup(thread, AT_FDCWD, &source, 0)?;
-        bind(&from, place, flags & MS_REC != 0)?;
+        check_place(&from, &place)?;
+        Mount::bind(&from, place, flags & MS_REC != 0)?;
     } else if flags & (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE) != 0 {
         // There is one mount namespace, so propagation has nowhere to go: all mounts are private.
         if flags & MS_SHARED != 0 {
@@ -53,44 +54,43 @@ pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32,
         if !place.is_mount_root() {
             return Err(Errno::EINVAL);
         }
+        let all = if flags & MS_REC != 0 { place.mount.tree(|_, _| true) } else { alloc::vec![place.mount] };
+        for mount in all {
+            mount.set_unbindable(flags & MS_UNBINDABLE != 0);
+        }
     } else if flags & MS_MOVE != 0 {
         let from = fs::lookup(thread, AT_FDCWD, &source, 0)?;
-        if !from.is_mount_root() || from.mount.point().is_none() || from.dentry.is_above(&place.dentry) {
+        if !from.is_mount_root() || from.mount.point().is_none() || !place.mount.is_in_tree() {
             return Err(Errno::EINVAL);
         }
-        check_kind(&from, &place)?;
+        check_place(&from, &place)?;
+        if from.mount.is_above(&place.mount) {
+            // Nobody could ever reach either again.
+            return Err(Errno::ELOOP);
+        }
         from.mount.move_to(place);
     } else {
         let data = text_at(thread, data)?;
         let data = core::str::from_utf8(&data).map_err(|_| Errno::EINVAL)?;
         let kind = core::str::from_utf8(&kind).map_err(|_| Errno::EINVAL)?;
+        if !place.mount.is_in_tree() {
+            return Err(Errno::EINVAL);
+        }
+        check_room(1)?;
         let fs = setup::make(kind, &Options::parse(data.split(',')))?;
         let mounted = Mount::whole(fs, &source, mount_flags);
-        check_kind(&mounted.location(), &place)?;
+        check_place(&mounted.location(), &place)?;
         mounted.attach(place);
     }
     Ok(0)
 }
 
-/// Directories go on directories, other things on other things.
-fn check_kind(what: &Location, place: &Location) -> Result {
-    if what.inode().is_dir() == place.inode().is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
-}
-
-fn bind(from: &Location, place: Location, recursive: bool) -> Result {
-    check_kind(from, &place)?;
-    let source = from.mount.source.clone();
-    let copy = Mount::new(from.dentry.fs.clone(), from.dentry.clone(), source, from.mount.flags());
-    let below = if recursive { from.mount.children() } else { Vec::new() };
-    copy.attach(place);
-    for child in below {
-        let Some(point) = child.point() else { continue };
-        if from.dentry.is_above(&point.dentry) && !Arc::ptr_eq(&child, &copy) {
-            let point = Location { mount: copy.clone(), dentry: point.dentry };
-            bind(&child.location(), point, true)?;
-        }
+/// Directories go on directories, other things on other things, and nothing on what has no name any more.
+fn check_place(what: &Location, place: &Location) -> Result {
+    if place.dentry.is_unlinked() {
+        return Err(Errno::ENOENT);
     }
-    Ok(())
+    if what.inode().is_dir() == place.inode().is_dir() { Ok(()) } else { Err(Errno::ENOTDIR) }
 }
 
 /// umount2(2).

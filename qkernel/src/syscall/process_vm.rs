@@ -13,7 +13,7 @@ use crate::task::{Thread, creds, table};
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
     let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
-    creds::check_attach(thread, &found)?;
+    creds::check_access(thread, &found, creds::AccessMode::Real)?;
     Ok(found.mm())
 }
 

@@ -8,7 +8,7 @@ use qlib::Va;
 
 use super::rw::vectored;
 use crate::errno::{Errno, Result};
-use crate::fs::{Fd, FileOps, OpenFile};
+use crate::fs::{self, Fd, FileOps, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
@@ -122,6 +122,9 @@ async fn give(
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         }
+    }
+    if done > 0 && file.ops.is_seekable() {
+        fs::open::drop_suid(&thread.creds(), file)?;
     }
     Ok(done)
 }

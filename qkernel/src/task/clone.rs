@@ -117,13 +117,17 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if rare.rseq.is_some() {
         user.watch(true)?;
     }
+    let fs = if args.has(CLONE_FS) { thread.fs.lock().clone() } else { Arc::new(Mutex::new(thread.fs())) };
+    if fs.lock().executing > 0 {
+        // Who executes a program relies on who shares these with it.
+        return Err(Errno::EAGAIN);
+    }
     let tid = table::allocate_pid()?;
     let pidfd = if args.has(CLONE_PIDFD) { Some(thread.files()) } else { None };
 
     let process =
         if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
     let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate() };
-    let fs = if args.has(CLONE_FS) { thread.fs.lock().clone() } else { Arc::new(Mutex::new(thread.fs())) };
     let child = Thread::enter(NewThread {
         tid,
         process: process.clone(),

@@ -7,19 +7,21 @@ use linux_raw_sys::auxvec::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2, AT_MINSIGSTKSZ,
     AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_PLATFORM, AT_RANDOM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
 };
-use linux_raw_sys::general::RLIMIT_STACK;
+use linux_raw_sys::general::{RLIMIT_STACK, SIGCHLD};
 use qlib::platform::UserRegs;
 use qlib::{PAGE_SIZE, Va};
 
 use super::elf::Elf;
 use super::process::Image;
 use super::user::UserThread;
-use super::{Creds, Thread, exit, rseq, signal};
+use super::{Creds, Thread, exit, rseq, signal, table};
 use crate::errno::{Errno, Result};
-use crate::fs::{self, Fd, OpenFile};
+use crate::fs::open::ExecCreds;
+use crate::fs::{self, Fd, FsContext, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::map::Place;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::sync::Mutex;
 use crate::time::vdso;
 use crate::wait::{PollMask, block_until_killed};
 use crate::{arch, random};
@@ -48,6 +50,21 @@ pub struct Program {
     pub env: Vec<Vec<u8>>,
 }
 
+/// A program that was found to be executable, scripts followed to their interpreter.
+pub struct Executable {
+    program: Program,
+    elf: Elf,
+    name_source: Vec<u8>,
+    unreadable: bool,
+}
+
+impl Executable {
+    /// The file that is executed: of a script the interpreter, whose set-user-id bits count, as on Linux.
+    pub fn file(&self) -> &OpenFile {
+        &self.program.file
+    }
+}
+
 /// A program loaded into an address space.
 pub struct Loaded {
     /// Registers at its first instruction.
@@ -56,14 +73,20 @@ pub struct Loaded {
     pub image: Image,
     /// Its name (the last part of the executable's path), at most 15 bytes.
     pub name: Vec<u8>,
+    /// Whether others of the same user may look into it (prctl(2), PR_SET_DUMPABLE).
+    dumpable: bool,
+    /// It has rights that who executed it lacks (AT_SECURE).
+    is_secure: bool,
 }
 
-/// Loads `program` into `mm`, which is empty, on behalf of `thread` with `creds`. Scripts lead to their interpreter.
-pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Program) -> Result<Loaded> {
+/// What `program` executes on behalf of `thread`: scripts lead to their interpreter.
+pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
     let mut program = program;
     let name_source = program.path.clone();
+    let mut unreadable = false;
     let mut scripts = 0;
     let elf = loop {
+        unreadable |= !fs::open::is_readable(&thread.creds(), &program.file)?;
         let mut head = alloc::vec![0; HEAD_BYTES];
         let length = program.file.ops.read(&program.file, &mut IoBuffer::kernel(&mut head), 0)?;
         head.truncate(length);
@@ -76,6 +99,13 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
         }
         follow_script(thread, &mut program, &head)?;
     };
+    Ok(Executable { program, elf, name_source, unreadable })
+}
+
+/// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new` credentials.
+pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable: Executable) -> Result<Loaded> {
+    let Executable { program, elf, name_source, mut unreadable } = executable;
+    let creds = &new.creds;
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
     let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
     let stack_limit = thread.process.rlimit(RLIMIT_STACK).clamp(128 << 20, 1 << 40);
@@ -86,6 +116,7 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
     let mut interpreter_base = 0;
     if let Some(path) = &elf.interpreter {
         let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0)?;
+        unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
         let interpreter = Elf::read(&file)?;
         let (bias, _) = interpreter.load(mm, &file, None)?;
         entry = interpreter.header.entry.wrapping_add(bias);
@@ -110,7 +141,7 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
         (AT_EUID, u64::from(creds.euid)),
         (AT_GID, u64::from(creds.gid)),
         (AT_EGID, u64::from(creds.egid)),
-        (AT_SECURE, u64::from(creds.uid != creds.euid || creds.gid != creds.egid)),
+        (AT_SECURE, u64::from(new.is_secure)),
         (AT_HWCAP2, arch::boot().hwcap2),
         (AT_MINSIGSTKSZ, arch::boot().fpstate_bytes + 1024),
     ];
@@ -121,7 +152,8 @@ pub fn load(thread: &Arc<Thread>, creds: &Creds, mm: &AddressSpace, program: Pro
     let mut name: Vec<u8> = name_source.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
     name.truncate(15);
     let regs = UserRegs { rip: entry, rsp: sp.0, rflags: 0x202, ..UserRegs::default() };
-    Ok(Loaded { regs, image, name })
+    let dumpable = !unreadable && (creds.uid, creds.gid) == (creds.euid, creds.egid);
+    Ok(Loaded { regs, image, name, dumpable, is_secure: new.is_secure })
 }
 
 /// `program` is a script that begins with `head`: replaces it by its interpreter, with the script's path as an argument.
@@ -252,9 +284,11 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
         args.push(Vec::new());
     }
     let file = fs::open_exec(thread, dirfd, &path, flags)?;
-    let creds = fs::exec_creds(thread, &file);
+    let executable = find(thread, Program { file, path, args, env })?;
+    let executing = Executing::begin(thread);
+    let new = fs::exec_creds(thread, executable.file(), !executing.alone);
     let fresh = AddressSpace::detached()?;
-    let loaded = load(thread, &creds, &fresh, Program { file, path, args, env })?;
+    let loaded = load(thread, &new, &fresh, executable)?;
 
     // The other threads end; from here on nothing may fail but by ending the process.
     end_other_threads(thread).await?;
@@ -275,20 +309,59 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
         thread.process.set_mm(own);
     }
     drop(mm);
-    finish(thread, creds, loaded);
+    finish(thread, new.creds, loaded);
+    drop(executing);
     Err(super::run::REGISTERS_REPLACED)
+}
+
+/// While a thread executes a program no process may come to share its root, working directory and umask: who shares them must not
+/// change them under a program with other rights.
+struct Executing {
+    context: Arc<Mutex<FsContext>>,
+    /// No other process shares them.
+    alone: bool,
+}
+
+impl Executing {
+    fn begin(thread: &Arc<Thread>) -> Self {
+        let context = thread.fs.lock().clone();
+        let shares =
+            |t: &Arc<Thread>| !Arc::ptr_eq(&t.process, &thread.process) && Arc::ptr_eq(&*t.fs.lock(), &context);
+        let alone = !table::threads().iter().any(shares);
+        context.lock().executing += 1;
+        Executing { context, alone }
+    }
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        let mut context = self.context.lock();
+        context.executing = context.executing.saturating_sub(1);
+    }
 }
 
 /// What else execve(2) changes: signal actions, descriptors, names, credentials.
 fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
     rseq::on_exec(thread);
-    thread.set_creds(creds);
     let files = thread.files().duplicate();
     drop(files.drain(0, Fd::MAX, |close_on_exec| close_on_exec));
     thread.set_files(files);
+    if loaded.is_secure {
+        secure(thread);
+    }
     apply(thread, loaded);
-    thread.process.links.lock().has_execed = true;
+    thread.set_creds(creds);
+    let children = {
+        let mut links = thread.process.links.lock();
+        links.has_execed = true;
+        links.exit_signal = SIGCHLD;
+        links.children.clone()
+    };
+    // The signals that were to tell the old program of its children's ends are not for the new one.
+    for child in children {
+        child.links.lock().exit_signal = SIGCHLD;
+    }
     let vfork_parent = {
         let mut rare = thread.rare.lock();
         rare.vfork_parent.take()
@@ -298,12 +371,24 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     }
 }
 
-/// Makes a loaded program the thread's own, which has its credentials: image, name and registers.
+/// What a program with more rights than its caller's does not take over from it: a stack beyond 8 MiB, a signal at the parent's end,
+/// settings of personality(2) that make addresses predictable.
+fn secure(thread: &Thread) {
+    const STACK_BYTES: u64 = 8 << 20;
+    /// READ_IMPLIES_EXEC, ADDR_NO_RANDOMIZE, ADDR_COMPAT_LAYOUT, MMAP_PAGE_ZERO.
+    const PER_CLEAR_ON_SETID: u32 = 0x040_0000 | 0x004_0000 | 0x020_0000 | 0x010_0000;
+    thread.rare.lock().parent_death_signal = 0;
+    thread.process.traits.lock().personality &= !PER_CLEAR_ON_SETID;
+    if let Some(limit) = thread.process.rlimits.lock().0.get_mut(RLIMIT_STACK as usize) {
+        limit.0 = limit.0.min(STACK_BYTES);
+    }
+}
+
+/// Makes a loaded program the thread's own: image, name and registers.
 pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
     drop(old);
-    let creds = thread.creds();
-    thread.process.traits.lock().dumpable = u32::from((creds.uid, creds.gid) == (creds.euid, creds.egid));
+    thread.process.traits.lock().dumpable = u32::from(loaded.dumpable);
     thread.rare.lock().name = loaded.name;
     thread.user.set_registers(&loaded.regs);
 }

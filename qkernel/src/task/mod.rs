@@ -177,7 +177,7 @@ impl Thread {
 
     /// A copy of its root, working directory and umask.
     pub fn fs(&self) -> FsContext {
-        self.fs.lock().clone().lock().clone()
+        FsContext { executing: 0, ..self.fs.lock().clone().lock().clone() }
     }
 
     /// Looks at its root, working directory and umask. `look` must not wake anybody or close files.

@@ -69,6 +69,10 @@ impl Dir for FdDir {
         })
     }
 
+    fn check_open(&self, thread: &Arc<Thread>) -> Result {
+        self.subject.check_access(thread).map(|_| ())
+    }
+
     fn mode(&self) -> u32 {
         0o500
     }

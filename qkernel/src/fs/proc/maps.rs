@@ -6,15 +6,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use qlib::PAGE_SHIFT;
+use qlib::{PAGE_SHIFT, Va};
 
-use super::pid::Subject;
 use crate::errno::Result;
+use crate::fs::Location;
 use crate::fs::attr::device_parts;
-use crate::mm::{Prot, Vma, VmaFlags};
-use crate::task::Thread;
+use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
-fn line(out: &mut Vec<u8>, vma: &Vma, reader: &Arc<Thread>) {
+/// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from a root.
+pub type Next = fn(&Arc<AddressSpace>, &Location, u64) -> Result<Option<(Vec<u8>, u64)>>;
+
+fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
     let bit = |on: bool, letter: char| if on { letter } else { '-' };
     let (mut offset, mut device, mut ino) = (0, 0, 0);
     let mut path = Vec::new();
@@ -26,7 +28,7 @@ fn line(out: &mut Vec<u8>, vma: &Vma, reader: &Arc<Thread>) {
                     if let Ok(attributes) = place.inode().permissions() {
                         (device, ino) = (attributes.dev, attributes.ino);
                     }
-                    path = place.path_from(&reader.fs().root);
+                    path = place.path_from(root);
                 }
                 None => path.extend_from_slice(backing.mapping.name().unwrap_or(b"/dev/zero (deleted)")),
             }
@@ -60,13 +62,12 @@ fn line(out: &mut Vec<u8>, vma: &Vma, reader: &Arc<Thread>) {
     out.push(b'\n');
 }
 
-/// maps.
-pub fn maps(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
+/// maps: the cursor is the address from which on ranges are still to be told of.
+pub fn maps(mm: &Arc<AddressSpace>, root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
     let mut out = Vec::new();
-    for vma in subject.process()?.mm().ranges() {
-        line(&mut out, &vma, reader);
-    }
-    Ok(out)
+    line(&mut out, &vma, root);
+    Ok(Some((out, vma.end.0)))
 }
 
 /// The rows of smaps for `size` bytes, `resident` of them present. Pages that several share count as private.
@@ -93,46 +94,48 @@ fn rows(out: &mut String, size: Option<u64>, resident: u64, anonymous: bool, swa
     row("Locked", 0);
 }
 
-/// smaps.
-pub fn smaps(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
+/// smaps: the cursor is as in [`maps`].
+pub fn smaps(mm: &Arc<AddressSpace>, root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
     let mut out = Vec::new();
-    let mm = subject.process()?.mm();
-    for vma in mm.ranges() {
-        line(&mut out, &vma, reader);
-        let present =
-            mm.resident(vma.start, vma.len()).map_or(0, |pages| pages.iter().filter(|p| **p & 1 != 0).count());
-        let mut text = String::new();
-        rows(&mut text, Some(vma.len()), (present as u64) << PAGE_SHIFT, vma.backing.is_none(), 0);
-        text.push_str("VmFlags:");
-        for (on, flag) in [
-            (vma.prot.contains(Prot::READ), " rd"),
-            (vma.prot.contains(Prot::WRITE), " wr"),
-            (vma.prot.contains(Prot::EXEC), " ex"),
-            (vma.is_shared(), " sh"),
-            (vma.max_prot.contains(Prot::READ), " mr"),
-            (vma.max_prot.contains(Prot::WRITE), " mw"),
-            (vma.max_prot.contains(Prot::EXEC), " me"),
-            (vma.flags.contains(VmaFlags::GROWS_DOWN), " gd"),
-            (vma.flags.contains(VmaFlags::LOCKED), " lo"),
-            (vma.flags.contains(VmaFlags::NO_RESERVE), " nr"),
-            (vma.flags.contains(VmaFlags::DONT_FORK), " dc"),
-            (vma.flags.contains(VmaFlags::WIPE_ON_FORK), " wf"),
-        ] {
-            text.push_str(if on { flag } else { "" });
-        }
-        text.push('\n');
-        out.extend_from_slice(text.as_bytes());
+    line(&mut out, &vma, root);
+    let present = mm.resident_pages(vma.start, vma.end);
+    let mut text = String::new();
+    rows(&mut text, Some(vma.len()), present << PAGE_SHIFT, vma.backing.is_none(), 0);
+    text.push_str("VmFlags:");
+    for (on, flag) in [
+        (vma.prot.contains(Prot::READ), " rd"),
+        (vma.prot.contains(Prot::WRITE), " wr"),
+        (vma.prot.contains(Prot::EXEC), " ex"),
+        (vma.is_shared(), " sh"),
+        (vma.max_prot.contains(Prot::READ), " mr"),
+        (vma.max_prot.contains(Prot::WRITE), " mw"),
+        (vma.max_prot.contains(Prot::EXEC), " me"),
+        (vma.flags.contains(VmaFlags::GROWS_DOWN), " gd"),
+        (vma.flags.contains(VmaFlags::LOCKED), " lo"),
+        (vma.flags.contains(VmaFlags::NO_RESERVE), " nr"),
+        (vma.flags.contains(VmaFlags::DONT_FORK), " dc"),
+        (vma.flags.contains(VmaFlags::WIPE_ON_FORK), " wf"),
+    ] {
+        text.push_str(if on { flag } else { "" });
     }
-    Ok(out)
+    text.push('\n');
+    out.extend_from_slice(text.as_bytes());
+    Ok(Some((out, vma.end.0)))
 }
 
-/// smaps_rollup.
-pub fn smaps_rollup(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
-    let mm = subject.process()?.mm();
-    let ranges = mm.ranges();
-    let (start, end) = (ranges.first().map_or(0, |v| v.start.0), ranges.last().map_or(0, |v| v.end.0));
+/// smaps_rollup: one record.
+pub fn smaps_rollup(mm: &Arc<AddressSpace>, _root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+    if cursor != 0 {
+        return Ok(None);
+    }
+    let (mut start, mut end) = (None, 0);
+    mm.for_each_range(|vma| {
+        start.get_or_insert(vma.start.0);
+        end = vma.end.0;
+    });
     let (_, resident, swapped) = mm.sizes();
-    let mut text = format!("{start:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", "[rollup]");
+    let mut text = format!("{:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", start.unwrap_or(0), "[rollup]");
     rows(&mut text, None, resident, true, swapped);
-    Ok(text.into_bytes())
+    Ok(Some((text.into_bytes(), 1)))
 }

@@ -1,13 +1,17 @@
 //! /proc/PID/mounts and mountinfo.
 
 use alloc::format;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use super::pid::Subject;
 use crate::errno::Result;
 use crate::fs::attr::device_parts;
-use crate::fs::mount::{self, Mount, MountFlags};
-use crate::task::Thread;
+use crate::fs::mount::{Mount, MountFlags};
+use crate::fs::records::RecordFile;
+use crate::fs::walk::PATH_MAX;
+use crate::fs::{FileOps, Location};
+use crate::sync::Mutex;
 
 /// Spaces and the like as octal escapes, as getmntent(3) reads them.
 fn escape(out: &mut Vec<u8>, text: &[u8]) {
@@ -36,69 +40,85 @@ fn flags(flags: MountFlags) -> Vec<u8> {
     out
 }
 
-/// The mounts that the thread can reach, with their mount points as it sees them, in an order in which parents come first.
-fn visible(thread: &Arc<Thread>) -> Vec<(Arc<Mount>, Vec<u8>)> {
-    let root = thread.fs().root;
-    let mut found = Vec::new();
-    for mount in mount::all() {
-        let place = mount.location();
-        let is_root = place.mount.point().is_none() && !Arc::ptr_eq(&mount, &root.mount);
-        let (path, reachable) = place.path_and_reach(&root);
-        if !is_root && reachable {
-            found.push((mount, path));
+/// One mount as a line, if it can be reached from `root`.
+type Line = fn(&Mount, &[u8]) -> Vec<u8>;
+
+/// Opens one of the lists, of the mounts that the subject can reach, with their mount points as it sees them, in an order in which parents
+/// come first. A line at a time: all together could have any length. The list is that of the moment at which it is read from its beginning.
+pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
+    let subject = subject.clone();
+    // Known by weak references only: an open list keeps no file system mounted.
+    let list: Mutex<Vec<Weak<Mount>>> = Mutex::default();
+    subject.thread()?;
+    Ok(Arc::new(RecordFile::new(move |cursor| {
+        let root = subject.thread()?.fs().root;
+        if cursor == 0 {
+            let below = |_: &Arc<Mount>, point: &Location| {
+                !Arc::ptr_eq(&point.mount, &root.mount) || root.dentry.is_above(&point.dentry)
+            };
+            let visible: Vec<Weak<Mount>> = root.mount.tree(below).iter().map(Arc::downgrade).collect();
+            *list.lock() = visible;
         }
-    }
-    found
+        let mut index = cursor;
+        loop {
+            let Some(mount) = list.lock().get(index as usize).cloned() else { return Ok(None) };
+            index += 1;
+            let Some(mount) = mount.upgrade() else { continue };
+            let (path, reachable) = mount.location().path_and_reach(&root);
+            if reachable && mount.is_in_tree() {
+                return Ok(Some((line(&mount, &path), index)));
+            }
+        }
+    })))
 }
 
 fn source(mount: &Mount) -> &[u8] {
     if mount.source.is_empty() { b"none" } else { &mount.source }
 }
 
-/// mounts.
-pub fn mounts(thread: &Arc<Thread>) -> Result<Vec<u8>> {
+/// A line of mounts.
+pub fn mounts(mount: &Mount, path: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    for (mount, path) in visible(thread) {
-        escape(&mut out, source(&mount));
-        out.push(b' ');
-        escape(&mut out, &path);
-        out.push(b' ');
-        out.extend_from_slice(mount.fs.type_name().as_bytes());
-        out.push(b' ');
-        out.extend(flags(mount.flags()));
-        out.extend(mount.fs.options());
-        out.extend_from_slice(b" 0 0\n");
-    }
-    Ok(out)
+    escape(&mut out, source(mount));
+    out.push(b' ');
+    escape(&mut out, path);
+    out.push(b' ');
+    out.extend_from_slice(mount.fs.type_name().as_bytes());
+    out.push(b' ');
+    out.extend(flags(mount.flags()));
+    out.extend(mount.fs.options());
+    out.extend_from_slice(b" 0 0\n");
+    out
 }
 
-/// mountinfo.
-pub fn mountinfo(thread: &Arc<Thread>) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    for (mount, path) in visible(thread) {
-        let parent = mount.point().map_or(1, |p| p.mount.id);
-        let (major, minor) = device_parts(mount.root.inode.permissions().map_or(0, |a| a.dev));
-        out.extend_from_slice(format!("{} {parent} {major}:{minor} ", mount.id).as_bytes());
-        escape(&mut out, &inner_root(&mount));
-        out.push(b' ');
-        escape(&mut out, &path);
-        out.push(b' ');
-        out.extend(flags(mount.flags()));
-        out.extend_from_slice(format!(" - {} ", mount.fs.type_name()).as_bytes());
-        escape(&mut out, source(&mount));
-        out.push(b' ');
-        out.extend(flags(mount.flags() & MountFlags::RDONLY));
-        out.extend(mount.fs.options());
-        out.push(b'\n');
+/// A line of mountinfo.
+pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
+    let parent = mount.point().map_or(1, |p| p.mount.id);
+    let (major, minor) = device_parts(mount.root.inode.permissions().map_or(0, |a| a.dev));
+    let mut out = format!("{} {parent} {major}:{minor} ", mount.id).into_bytes();
+    escape(&mut out, &inner_root(mount));
+    out.push(b' ');
+    escape(&mut out, path);
+    out.push(b' ');
+    out.extend(flags(mount.flags()));
+    if mount.is_unbindable() {
+        out.extend_from_slice(b" unbindable");
     }
-    Ok(out)
+    out.extend_from_slice(format!(" - {} ", mount.fs.type_name()).as_bytes());
+    escape(&mut out, source(mount));
+    out.push(b' ');
+    out.extend(flags(mount.flags() & MountFlags::RDONLY));
+    out.extend(mount.fs.options());
+    out.push(b'\n');
+    out
 }
 
 /// The path in its file system of what is mounted.
 fn inner_root(mount: &Mount) -> Vec<u8> {
     let mut names = Vec::new();
     let mut at = mount.root.clone();
-    while let Some(parent) = at.parent() {
+    // As deep as a path could name; of what lies deeper the end is told.
+    while let Some(parent) = at.parent().filter(|_| names.len() < PATH_MAX) {
         names.push(at.name());
         at = parent;
     }

@@ -14,15 +14,14 @@ use qlib::{PAGE_SIZE, Va};
 use super::{fd, maps, mounts, net, number, status};
 use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
+use crate::fs::records::RecordFile;
 use crate::fs::synth::{Dir, Names, Node, dir};
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{FileOps, OpenFile, perm};
 use crate::io::IoBuffer;
-use crate::mm::AddressSpace;
+use crate::mm::{AddressSpace, ProgramMemory};
 use crate::sync::{Mutex, mutex};
+use crate::task::creds::{self, AccessMode};
 use crate::task::{Process, Thread, table};
-
-/// CAP_SYS_PTRACE (capabilities(7)).
-const CAP_SYS_PTRACE: u32 = 19;
 
 /// Which process, or thread, a file of /proc is about.
 #[derive(Clone)]
@@ -54,16 +53,8 @@ impl Subject {
     /// EACCES unless `reader` may look into the process (ptrace(2), "Ptrace access mode checking").
     pub fn check_access(&self, reader: &Arc<Thread>) -> Result<Arc<Thread>> {
         let thread = self.thread()?;
-        let (own, other) = (reader.creds(), thread.creds());
-        let same = |id, ids: [u32; 3]| ids.iter().all(|i| *i == id);
-        let alike = same(own.fsuid, [other.uid, other.euid, other.suid])
-            && same(own.fsgid, [other.gid, other.egid, other.sgid])
-            && other.cap_permitted & !own.cap_permitted == 0;
-        if Arc::ptr_eq(&reader.process, &thread.process) || alike || own.has_cap(CAP_SYS_PTRACE) {
-            Ok(thread)
-        } else {
-            Err(Errno::EACCES)
-        }
+        creds::check_access(reader, &thread, AccessMode::FileSystem).map_err(|_| Errno::EACCES)?;
+        Ok(thread)
     }
 }
 
@@ -84,15 +75,35 @@ fn about(subject: Subject, read: fn(&Subject, &Arc<Thread>) -> Result<Vec<u8>>) 
     Node::File(0o444, Box::new(move |reader| read(&subject, reader)), None)
 }
 
-/// As [`about`], for the owner and those who may trace it.
-fn private(subject: Subject, read: fn(&Subject, &Arc<Thread>) -> Result<Vec<u8>>) -> Node {
-    Node::File(
+/// As [`about`], for those who may look into the process when they open the file. It tells of the program that runs then: once
+/// another one is executed there is no more to read.
+fn private(subject: Subject, read: fn(&Process) -> Vec<u8>) -> Node {
+    Node::Own(
         0o400,
-        Box::new(move |reader| {
-            subject.check_access(reader)?;
-            read(&subject, reader)
+        Box::new(move |opener| {
+            let process = subject.check_access(opener)?.process.clone();
+            let program = process.mm().program();
+            let process = Arc::downgrade(&process);
+            Ok(Arc::new(RecordFile::whole(move || {
+                let process = process.upgrade().ok_or(Errno::ESRCH)?;
+                Ok(if program.is_in(&process.mm()) { read(&process) } else { Vec::new() })
+            })))
         }),
-        None,
+    )
+}
+
+/// As [`private`], about the memory alone: also a record at a time. `next` is as in [`RecordFile::new`], with whom the file was opened by.
+fn about_memory(subject: Subject, next: maps::Next) -> Node {
+    Node::Own(
+        0o400,
+        Box::new(move |opener| {
+            let program = subject.check_access(opener)?.mm().program();
+            let root = opener.fs().root;
+            Ok(Arc::new(RecordFile::new(move |cursor| match program.get() {
+                Some(mm) => next(&mm, &root, cursor),
+                None => Ok(None),
+            })))
+        }),
     )
 }
 
@@ -101,36 +112,36 @@ fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
 }
 
 const NAMES: &[(&str, u32, Make)] = &[
-    ("auxv", S_IFREG, |s| private(s, |s, _| Ok(s.process()?.image.lock().auxv.clone()))),
+    ("auxv", S_IFREG, |s| private(s, |p| p.image.lock().auxv.clone())),
     ("cgroup", S_IFREG, |s| about(s, |_, _| Ok(b"0::/\n".to_vec()))),
     ("cmdline", S_IFREG, |s| about(s, |s, _| Ok(s.process()?.image.lock().cmdline.clone()))),
     ("comm", S_IFREG, comm),
     ("cwd", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().cwd)))),
-    ("environ", S_IFREG, |s| private(s, |s, _| Ok(s.process()?.image.lock().environ.clone()))),
+    ("environ", S_IFREG, |s| private(s, |p| p.image.lock().environ.clone())),
     ("exe", S_IFLNK, |s| link(s, exe)),
     ("fd", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::links(s)))),
     ("fdinfo", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::infos(s)))),
     ("gid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
-    ("io", S_IFREG, |s| private(s, status::io)),
+    ("io", S_IFREG, |s| private(s, |_| status::io())),
     ("limits", S_IFREG, |s| about(s, status::limits)),
     ("loginuid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
-    ("maps", S_IFREG, |s| private(s, maps::maps)),
+    ("maps", S_IFREG, |s| about_memory(s, maps::maps)),
     ("mem", S_IFREG, |s| {
-        Node::Own(0o600, Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.process.clone())))))
+        Node::Own(0o600, Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.mm().program())))))
     }),
-    ("mountinfo", S_IFREG, |s| about(s, |s, _| mounts::mountinfo(&s.thread()?))),
-    ("mounts", S_IFREG, |s| about(s, |s, _| mounts::mounts(&s.thread()?))),
+    ("mountinfo", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mountinfo)))),
+    ("mounts", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mounts)))),
     ("net", S_IFDIR, |_| dir(net::FILES)),
     ("ns", S_IFDIR, |_| dir(NAMESPACES)),
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score_adj", S_IFREG, oom_score_adj),
-    ("personality", S_IFREG, |s| private(s, |_, _| Ok(b"00000000\n".to_vec()))),
+    ("personality", S_IFREG, |s| private(s, |_| b"00000000\n".to_vec())),
     ("root", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().root)))),
     ("sessionid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
     ("setgroups", S_IFREG, |s| about(s, |_, _| Ok(b"allow\n".to_vec()))),
-    ("smaps", S_IFREG, |s| private(s, maps::smaps)),
-    ("smaps_rollup", S_IFREG, |s| private(s, maps::smaps_rollup)),
+    ("smaps", S_IFREG, |s| about_memory(s, maps::smaps)),
+    ("smaps_rollup", S_IFREG, |s| about_memory(s, maps::smaps_rollup)),
     ("stat", S_IFREG, |s| about(s, status::stat)),
     ("statm", S_IFREG, |s| about(s, status::statm)),
     ("status", S_IFREG, |s| about(s, status::status)),
@@ -173,8 +184,15 @@ fn comm(subject: Subject) -> Node {
     )
 }
 
+/// A process's oom_score_adj, and the least that it may be set to without CAP_SYS_RESOURCE.
+#[derive(Clone, Copy, Default)]
+struct Score {
+    value: i32,
+    least: i32,
+}
+
 /// Values of oom_score_adj that were set, by pid. The OOM killer goes by size alone; they are kept for those who read them back.
-static OOM_SCORE_ADJ: Mutex<BTreeMap<u32, i32>> = mutex(BTreeMap::new());
+static OOM_SCORE_ADJ: Mutex<BTreeMap<u32, Score>> = mutex(BTreeMap::new());
 
 fn oom_score_adj(subject: Subject) -> Node {
     let writer = subject.clone();
@@ -182,20 +200,31 @@ fn oom_score_adj(subject: Subject) -> Node {
         0o644,
         Box::new(move |_| {
             let pid = subject.process()?.pid;
-            let value = OOM_SCORE_ADJ.lock().get(&pid).copied().unwrap_or(0);
+            let value = OOM_SCORE_ADJ.lock().get(&pid).copied().unwrap_or_default().value;
             Ok(format!("{value}\n").into_bytes())
         }),
-        Some(Box::new(move |_, bytes| {
+        Some(Box::new(move |by, bytes| {
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
             let value: i32 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
             if !(-1000..=1000).contains(&value) {
                 return Err(Errno::EINVAL);
             }
+            let (creds, owner) = (by.creds(), writer.thread()?.creds().euid);
+            if creds.fsuid != owner && !creds.has_cap(perm::CAP_DAC_OVERRIDE) {
+                // It has come to belong to another user since the file was opened.
+                return Err(Errno::EACCES);
+            }
             let pid = writer.process()?.pid;
             let living: Vec<u32> = table::processes().iter().map(|p| p.pid).collect();
             let mut values = OOM_SCORE_ADJ.lock();
             values.retain(|pid, _| living.contains(pid));
-            values.insert(pid, value);
+            let score = values.entry(pid).or_default();
+            if creds.has_cap(perm::CAP_SYS_RESOURCE) {
+                score.least = value;
+            } else if value < score.least {
+                return Err(Errno::EACCES);
+            }
+            score.value = value;
             Ok(())
         })),
     )
@@ -243,8 +272,9 @@ impl Dir for TaskDir {
     }
 }
 
-/// /proc/PID/mem. Protection holds here too: what the process itself may not write is not written.
-struct MemFile(Arc<Process>);
+/// /proc/PID/mem: the memory of the program that ran when the file was opened, which is when access is checked. Protection holds here too:
+/// what the process itself may not write is not written.
+struct MemFile(ProgramMemory);
 
 impl MemFile {
     fn transfer(
@@ -253,7 +283,7 @@ impl MemFile {
         offset: u64,
         mut step: impl FnMut(&AddressSpace, &mut IoBuffer<'_>, Va, usize) -> Result,
     ) -> Result<usize> {
-        let mm = self.0.mm();
+        let Some(mm) = self.0.get() else { return Ok(0) };
         let mut done = 0;
         while buffer.remaining() > 0 {
             let Some(va) = offset.checked_add(done).map(Va) else { break };

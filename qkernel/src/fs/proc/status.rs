@@ -31,7 +31,7 @@ fn sizes(process: &Process) -> Sizes {
     let mm = process.mm();
     let (total, resident, swapped) = mm.sizes();
     let mut sizes = Sizes { total, resident, swapped, ..Sizes::default() };
-    for vma in mm.ranges() {
+    mm.for_each_range(|vma| {
         if vma.flags.contains(VmaFlags::STACK) {
             sizes.stack += vma.len();
         } else if vma.prot.contains(Prot::EXEC) && vma.backing.is_some() {
@@ -39,7 +39,7 @@ fn sizes(process: &Process) -> Sizes {
         } else if vma.prot.contains(Prot::WRITE) && !vma.is_shared() {
             sizes.data += vma.len();
         }
-    }
+    });
     sizes
 }
 
@@ -73,9 +73,11 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     };
     let (ignored, caught) = process.signals.lock().ignored_and_caught();
     let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid());
-    let ranges = process.mm().ranges();
-    let text = ranges.iter().find(|v| v.prot.contains(Prot::EXEC)).map_or((0, 0), |v| (v.start.0, v.end.0));
-    let stack = ranges.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
+    // Where things lie is for those who may look into the process.
+    let (text, stack) = match subject.check_access(reader) {
+        Ok(_) => process.mm().text_and_stack(),
+        Err(_) => ((1, 1), 0),
+    };
     let tick = |ns: u64| ns / TICK_NS;
     let terminal = special::terminal(&process);
     let mut out = format!(
@@ -229,7 +231,7 @@ pub fn limits(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
 }
 
 /// io. Bytes are not counted.
-pub fn io(_subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
+pub fn io() -> Vec<u8> {
     let zeros = ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"];
-    Ok(zeros.iter().map(|n| format!("{n}: 0\n")).collect::<String>().into_bytes())
+    zeros.iter().map(|n| format!("{n}: 0\n")).collect::<String>().into_bytes()
 }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
+use crate::fs::mount;
 use crate::fs::synth::{Dir, Node};
 use crate::random;
 use crate::sync::{Mutex, Once, mutex};
@@ -35,11 +36,15 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/inotify/max_queued_events", D("16384")),
     ("fs/inotify/max_user_instances", D("128")),
     ("fs/inotify/max_user_watches", D("65536")),
+    ("fs/mount-max", M(|| mount::most().to_string())),
     ("fs/mqueue/msg_max", D("10")),
     ("fs/nr_open", D("1048576")),
     ("fs/pipe-max-size", D("1048576")),
+    ("fs/protected_fifos", F("1")),
     ("fs/protected_hardlinks", F("1")),
+    ("fs/protected_regular", F("2")),
     ("fs/protected_symlinks", F("1")),
+    ("fs/suid_dumpable", F("0")),
     ("kernel/cap_last_cap", F("40")),
     ("kernel/core_pattern", D("core")),
     ("kernel/domainname", D("(none)")),

@@ -10,7 +10,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use linux_raw_sys::general::RLIMIT_AS;
+use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_MEMLOCK};
 use qlib::{PAGE_SIZE, Va};
 
 use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
@@ -300,9 +300,18 @@ pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usi
             Ok(0)
         }
         SHM_LOCK | SHM_UNLOCK => {
-            let (entry, _segment) = find(id)?;
+            let (entry, segment) = find(id)?;
             if !creds.has_cap(CAP_IPC_LOCK) {
-                entry.perm.lock().check_owner(&creds)?;
+                let perm = *entry.perm.lock();
+                if creds.euid != perm.uid && creds.euid != perm.cuid {
+                    return Err(Errno::EPERM);
+                }
+                match thread.process.rlimit(RLIMIT_MEMLOCK) {
+                    _ if command == SHM_UNLOCK => {}
+                    0 => return Err(Errno::EPERM),
+                    limit if segment.size > limit => return Err(Errno::ENOMEM),
+                    _ => {}
+                }
             }
             // Nothing but hibernation moves pages out, and it moves locked ones too, as those of mlock(2).
             let mut perm = entry.perm.lock();
