@@ -5,7 +5,9 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIGCONT, SIGKILL};
+
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
@@ -391,6 +393,16 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
     }
 }
 
+/// Whether the platform took pid 1 away, which is why the sandbox ends then.
+static FIRST_TAKEN_AWAY: AtomicBool = AtomicBool::new(false);
+
+/// The platform has taken a thread of `process` away, and the process ends for that.
+pub fn process_taken_away(process: &Process) {
+    if process.pid == 1 {
+        FIRST_TAKEN_AWAY.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Pid 1 has ended: kills what is left, waits for it, and ends the sandbox.
 fn end_container(code: i32) {
     exit::kill_all_but(1);
@@ -404,7 +416,8 @@ fn end_container(code: i32) {
         }
         time::cancel(timer);
         tty::console::drain(deadline).await;
-        if let Err(errno) = Call::new(Op::Exit).arg(0, code as u64).run() {
+        let why = u64::from(FIRST_TAKEN_AWAY.load(Ordering::Relaxed));
+        if let Err(errno) = Call::new(Op::Exit).arg(0, code as u64).arg(1, why).run() {
             crate::klog!(Error, "the sandbox refused to end: {errno:?}");
         }
     });

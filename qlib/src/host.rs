@@ -190,7 +190,8 @@ ops! {
     Log = 81,
     /// Answers a control request: args\[0\] its id, seg0 postcard of [`crate::control::Reply`].
     ControlReply = 82,
-    /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal).
+    /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal); args\[1\] why: 0 that process has
+    /// ended, 1 the platform took it away, 2 memory could not be read back from the store.
     Exit = 83,
     /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more, read in this order, in nanoseconds.
     Clocks = 84,

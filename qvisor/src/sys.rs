@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -17,7 +17,6 @@ const DEBUG_SWITCHES: [(&str, &CStr); 2] =
     [("QUARK_TRACE", c"QUARK_TRACE=1"), ("QUARK_POISON_FRAMES", c"QUARK_POISON_FRAMES=1")];
 
 /// A process to start from this program's own file.
-#[derive(Debug)]
 pub struct Spawn<'a> {
     /// argv; the environment has nothing but [`DEBUG_SWITCHES`], and the working directory is "/".
     pub args: &'a [CString],
@@ -35,6 +34,14 @@ pub struct Spawn<'a> {
     pub new_namespaces: CloneFlags,
     /// The signal it gets when its parent ends.
     pub parent_death_signal: Option<i32>,
+    /// What this process does with its process id before it does anything: it waits for that.
+    pub prepare: Option<&'a dyn Fn(i32) -> io::Result<()>>,
+}
+
+impl std::fmt::Debug for Spawn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spawn").field("args", &self.args).finish_non_exhaustive()
+    }
 }
 
 /// A child process.
@@ -61,6 +68,9 @@ struct CloneArgs {
     cgroup: u64,
 }
 
+/// The namespaces that a process is born in.
+const AT_BIRTH: CloneFlags = CloneFlags::CLONE_NEWPID.union(CloneFlags::CLONE_NEWUSER);
+
 /// From linux/sched.h; the one in libc has a type that is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
@@ -73,6 +83,7 @@ const STEPS: &[&str] = &[
     "setting up",
     "setting up descriptors",
     "executing",
+    "waiting for its user and group ids",
 ];
 
 /// Starts a process. This one must have no other thread.
@@ -82,22 +93,24 @@ const STEPS: &[&str] = &[
 pub fn spawn(spawn: &Spawn<'_>) -> io::Result<Child> {
     let mut argv: Vec<*const libc::c_char> = spawn.args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
+    let go = spawn.prepare.map(|_| io::pipe()).transpose()?;
     let plan = Plan {
         argv,
         stdio: spawn.stdio.map(|f| f.as_raw_fd()),
         socket: spawn.socket.as_raw_fd(),
         cgroup_files: spawn.cgroup_files.iter().map(AsRawFd::as_raw_fd).collect(),
         network: spawn.network.map(|f| f.as_raw_fd()),
-        // All but the PID namespace can be made afterwards, when the cgroup that they are charged to is entered.
-        unshare: (spawn.new_namespaces - CloneFlags::CLONE_NEWPID).bits(),
+        // All but these can be made afterwards, when the cgroup that they are charged to is entered. They belong to the user namespace.
+        unshare: (spawn.new_namespaces - AT_BIRTH).bits(),
         death: spawn.parent_death_signal,
+        go: go.as_ref().map(|(reader, writer)| [reader.as_raw_fd(), writer.as_raw_fd()]),
     };
     let (reader, writer) = io::pipe()?;
     // The child's descriptors 0 to 3 are set one after another; what is still to be set must not lie there.
     let writer = above_setup(writer.into())?;
     let mut pidfd: RawFd = -1;
     let mut args = CloneArgs {
-        flags: libc::CLONE_PIDFD as u64 | (spawn.new_namespaces & CloneFlags::CLONE_NEWPID).bits() as u64,
+        flags: libc::CLONE_PIDFD as u64 | (spawn.new_namespaces & AT_BIRTH).bits() as u64,
         pidfd: (&raw mut pidfd) as u64,
         exit_signal: libc::SIGCHLD as u64,
         ..CloneArgs::default()
@@ -125,6 +138,16 @@ pub fn spawn(spawn: &Spawn<'_>) -> io::Result<Child> {
     // SAFETY: clone3 succeeded, so it stored a new descriptor there.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let mut child = Child { pid: i32::try_from(pid).unwrap_or(i32::MAX), pidfd };
+    if let (Some(prepare), Some((reader, writer))) = (spawn.prepare, go) {
+        drop(reader);
+        let prepared = prepare(child.pid).map_err(|e| named("giving it its user and group ids", e));
+        // The child has the other end: a pipe takes one byte.
+        if let Err(e) = prepared.and_then(|()| { &writer }.write_all(b"g")) {
+            child.kill().ok();
+            child.wait().ok();
+            return Err(e);
+        }
+    }
     // The write end closes at exec.
     let mut report = [0; 8];
     let mut reader = io::PipeReader::from(OwnedFd::from(reader));
@@ -156,6 +179,8 @@ struct Plan {
     network: Option<RawFd>,
     unshare: i32,
     death: Option<i32>,
+    /// A pipe from which a byte must come first, and its other end.
+    go: Option<[RawFd; 2]>,
 }
 
 impl Plan {
@@ -165,6 +190,13 @@ impl Plan {
         // SAFETY: system calls only, on numbers and on strings that live as long as this process; nothing allocates
         // or takes a lock.
         unsafe {
+            if let Some([reader, writer]) = self.go {
+                libc::close(writer);
+                let mut byte = 0u8;
+                if libc::read(reader, (&raw mut byte).cast(), 1) != 1 {
+                    return (7, errno());
+                }
+            }
             for &fd in &self.cgroup_files {
                 if libc::write(fd, b"0".as_ptr().cast(), 1) < 0 {
                     return (0, errno());

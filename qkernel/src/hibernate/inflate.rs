@@ -104,5 +104,5 @@ fn read_slots(slot: u64, frames: &[Segment], count: u64) {
 fn give_up(error: Errno) {
     let what = if error == Errno::EBADMSG { "is damaged (a checksum does not hold)" } else { "cannot be read" };
     klog!(Error, "the swap store {what} ({}): the container's memory is lost, so it was ended", error.name());
-    let _ = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).run();
+    let _ = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).arg(1, 2).run();
 }

@@ -127,6 +127,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_PREEMPTED => rseq::on_preempted(thread, &trap).await.then_some((trap.nr, Err(REGISTERS_REPLACED))),
             TRAP_DEAD => {
                 // The host took the thread away (out of memory, or the program sabotaged its own stub).
+                crate::control::process_taken_away(&thread.process);
                 exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
                 return;
             }

@@ -86,6 +86,22 @@ impl Hierarchies {
         }
     }
 
+    /// Whether the caller may make cgroups below their own.
+    ///
+    /// # Errors
+    /// When their own cannot be looked at.
+    pub fn is_delegated(&self) -> Result<bool> {
+        for (point, own) in self.mounts.values() {
+            let dir = point.join(own.trim_start_matches('/'));
+            match rustix::fs::access(&dir, rustix::fs::Access::WRITE_OK) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::ACCESS | rustix::io::Errno::ROFS) => return Ok(false),
+                Err(e) => return Err(e).with_context(|| format!("cgroup {}", dir.display())),
+            }
+        }
+        Ok(true)
+    }
+
     /// (controller, mount point, directory) of each hierarchy for OCI's `cgroupsPath`.
     pub(super) fn directories(&self, path: &str) -> Result<Vec<(String, PathBuf, PathBuf)>> {
         if path.contains(':') && !path.starts_with('/') {

@@ -207,6 +207,15 @@ impl Cgroup {
         self.dirs.get(controller).or_else(|| self.dirs.get("")).map(PathBuf::as_path)
     }
 
+    /// Whether the host has killed a process in it for want of memory.
+    pub fn was_out_of_memory(&self) -> bool {
+        let read =
+            |file: &str| self.memory_dir().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
+        // Version 2, and version 1.
+        let text = read("memory.events") + &read("memory.oom_control");
+        text.lines().filter_map(|l| l.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
+    }
+
     /// The directory whose memory accounting covers the sandbox.
     pub fn memory_dir(&self) -> Option<&Path> {
         self.dir("memory")

@@ -101,6 +101,8 @@ impl Bundle {
         let path = self.spec.linux().as_ref().and_then(|l| l.cgroups_path().as_ref());
         match path {
             Some(path) if !path.as_os_str().is_empty() => path.display().to_string(),
+            // Whatever is delegated to an ordinary user begins where they are.
+            _ if super::rootless::is_needed() => format!("quark/{id}"),
             _ => format!("/quark/{id}"),
         }
     }

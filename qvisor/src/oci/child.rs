@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
 use qlib::control::{ContainerSpec, MountSpec};
@@ -21,7 +21,7 @@ use super::view::View;
 use super::{hooks, network, wire};
 use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
-use crate::sandbox::{Sandbox, SandboxConfig};
+use crate::sandbox::{Sandbox, SandboxConfig, ended};
 
 /// All that a sandbox process is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct Setup {
 /// From the command to the sandbox process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
-    /// First. With it comes the control listener.
+    /// First. With it come the control listener and the file for [`crate::sandbox::ended`].
     Setup(Box<Setup>),
     /// The hooks have been called.
     Go,
@@ -100,6 +100,7 @@ pub fn main() -> i32 {
         Err(e) => {
             // After Ready nobody reads this, and the log has to do.
             tracing::error!("{e:#}");
+            ended::ended(1, &format!("{e:#}"));
             wire::send(&parent, &FromChild::Failed(format!("{e:#}")), &[]).ok();
             1
         }
@@ -108,7 +109,8 @@ pub fn main() -> i32 {
 
 fn sandbox(parent: &UnixStream) -> Result<i32> {
     let Some((ToChild::Setup(mut setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
-    let [listener]: [OwnedFd; 1] = fds.try_into().ok().context("the set-up came without its socket")?;
+    let [listener, record]: [OwnedFd; 2] = fds.try_into().ok().context("the set-up came without its descriptors")?;
+    ended::record_in(record);
     if let (Some(path), format, debug) = &setup.log {
         log::init(Some(path), *format, *debug)?;
     }
@@ -156,8 +158,12 @@ fn open_all(setup: &Setup) -> Result<Opened> {
             mounts.push(None);
             continue;
         };
-        let fd = crate::sys::clone_mount(path, mount.recursive, mount.readonly())
-            .with_context(|| format!("opening {} for mount {}", path.display(), mount.destination))?;
+        let fd = crate::sys::clone_mount(path, mount.recursive, mount.readonly()).map_err(|e| match e.raw_os_error() {
+            // What is mounted below it cannot be left out in a user namespace.
+            Some(libc::EINVAL) if !mount.recursive => anyhow!("{e}; if the host has mounts below it, use rbind"),
+            _ => e.into(),
+        });
+        let fd = fd.with_context(|| format!("opening {} for mount {}", path.display(), mount.destination))?;
         let is_file = !nix::sys::stat::fstat(&fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFDIR);
         mounts.push(Some((fd, is_file)));
     }

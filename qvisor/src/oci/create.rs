@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
 use nix::sched::CloneFlags;
 use nix::sys::signalfd::SignalFd;
-use oci_spec::runtime::Hooks;
+use oci_spec::runtime::{Hooks, LinuxResources};
 
 use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::state::{Entry, State, Status, Store, start_time};
 use super::view::View;
-use super::{control, hooks, log, wire};
+use super::{control, hooks, log, rootless, wire};
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::console::{self, Pty};
 use crate::platform;
@@ -123,8 +123,21 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let keeper = request.tied.then(|| entry.keep()).transpose()?;
 
     let resources = bundle.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-    let cgroup = Cgroup::create(&Hierarchies::detect()?, &bundle.cgroup_path(id), resources)?;
-    undo.cgroup = Some(cgroup.clone());
+    let made = Hierarchies::detect().and_then(|h| Cgroup::create(&h, &bundle.cgroup_path(id), resources));
+    let cgroup = match made {
+        Ok(cgroup) => Some(cgroup),
+        Err(e) if rootless::is_needed() => {
+            // Guest memory is limited in any case, by the size of the guest's RAM.
+            if resources.is_some_and(|r| *r != LinuxResources::default()) {
+                tracing::warn!(
+                    "limits of linux.resources are not applied, as no cgroup is delegated to this user: {e:#}"
+                );
+            }
+            None
+        }
+        Err(e) => return Err(e),
+    };
+    undo.cgroup.clone_from(&cgroup);
 
     let mut state = State {
         id: id.to_owned(),
@@ -138,16 +151,17 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         owner: nix::unistd::getuid().to_string(),
         annotations: bundle.annotations(),
         platform,
-        cgroup: Some(cgroup.clone()),
+        cgroup: cgroup.clone(),
         hooks: bundle.spec.hooks().clone(),
         process: bundle.process.clone(),
         init: 0,
     };
     entry.save(&state)?;
     let listener = control::listen(&entry)?;
+    let record = entry.make_ended()?;
 
     let (ours, theirs) = UnixStream::pair().context("making the set-up socket")?;
-    let child = spawn(request, &cgroup, theirs.as_fd())?;
+    let child = spawn(request, cgroup.as_ref(), theirs.as_fd())?;
     drop(theirs);
     let child = undo.child.insert(child);
     state.pid = child.pid();
@@ -156,7 +170,8 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
 
     let setup = setup(request, &state);
     let wait = setup.wait;
-    wire::send(&ours, &ToChild::Setup(Box::new(setup)), &[listener.as_fd()]).context("setting up the sandbox")?;
+    let fds = [listener.as_fd(), record.as_fd()];
+    wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
     if wait && let Some(hooks) = &state.hooks {
         let json = state.oci(Status::Creating);
         undo.poststop = Some((hooks.clone(), state.oci(Status::Stopped)));
@@ -187,7 +202,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
 }
 
 /// Starts the sandbox process, in its cgroup and namespaces.
-fn spawn(request: &Request<'_>, cgroup: &Cgroup, socket: BorrowedFd<'_>) -> Result<Child> {
+fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>) -> Result<Child> {
     let args = [c"quark".to_owned(), SANDBOX_COMMAND.to_owned(), CString::new(request.id)?];
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let stdio = match request.pty {
@@ -205,8 +220,11 @@ fn spawn(request: &Request<'_>, cgroup: &Cgroup, socket: BorrowedFd<'_>) -> Resu
         }
         Some(path) => Some(fs::File::open(path).with_context(|| format!("network namespace {}", path.display()))?),
     };
-    let membership = cgroup.membership()?;
-    sys::spawn(&Spawn {
+    let membership = cgroup.map(Cgroup::membership).transpose()?.unwrap_or_default();
+    if rootless::is_needed() {
+        new_namespaces |= CloneFlags::CLONE_NEWUSER;
+    }
+    let spawned = sys::spawn(&Spawn {
         args: &args,
         stdio,
         socket,
@@ -215,8 +233,15 @@ fn spawn(request: &Request<'_>, cgroup: &Cgroup, socket: BorrowedFd<'_>) -> Resu
         network: network.as_ref().map(AsFd::as_fd),
         new_namespaces,
         parent_death_signal: request.tied.then_some(libc::SIGKILL),
-    })
-    .context("starting the sandbox process")
+        prepare: rootless::is_needed().then_some(&rootless::map_ids),
+    });
+    match spawned {
+        Err(e) if rootless::is_needed() => {
+            let why = rootless::obstacle().unwrap_or_else(|| "quark doctor tells more".to_owned());
+            Err(e).with_context(|| format!("starting the sandbox process of an ordinary user ({why})"))
+        }
+        other => other.context("starting the sandbox process"),
+    }
 }
 
 fn setup(request: &Request<'_>, state: &State) -> Setup {

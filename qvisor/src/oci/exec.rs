@@ -172,6 +172,7 @@ fn hold(entry: &Entry, pid: u32, connection: &Connection, pid_file: Option<&Path
         network: None,
         new_namespaces: CloneFlags::empty(),
         parent_death_signal: None,
+        prepare: None,
     })
     .context("starting the process that stands for the guest process")?;
     let written = match pid_file {

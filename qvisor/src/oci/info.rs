@@ -1,7 +1,7 @@
 //! Commands that tell: state, list, ps, events, features.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::cli::{self, Format};
 use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
+use super::log;
 use super::state::{Entry, State, Status, Store};
 use crate::platform::PlatformKind;
 
@@ -33,9 +34,34 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         fields.insert("owner".into(), json!(state.owner));
         fields.insert("platform".into(), json!(state.platform));
         fields.insert("hibernation".into(), json!(hibernation));
+        let (ended, incidents) = entry.ended();
+        if status == Status::Stopped {
+            fields.insert("ended".into(), ended.map_or_else(|| killed(&state), |e| told(e.status, e.at_ns, &e.reason)));
+        }
+        if let Some(i) = incidents {
+            let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(i.at_ns));
+            fields.insert("incidents".into(), json!({"count": i.count, "at": at, "last": i.last}));
+        }
     }
     print_json(&value)?;
     if status == Status::Stopped { Ok(()) } else { stats.map(drop) }
+}
+
+/// How a sandbox ended, as it says itself.
+fn told(status: i32, at_ns: u64, reason: &str) -> Value {
+    let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(at_ns));
+    json!({"status": status, "at": at, "reason": reason})
+}
+
+/// How one ended that could not say it.
+fn killed(state: &State) -> Value {
+    let by_host = state.cgroup.as_ref().is_some_and(crate::cgroup::Cgroup::was_out_of_memory);
+    let reason = if by_host {
+        "the host's out-of-memory handling killed it: raise its memory limit"
+    } else {
+        "it was killed, or ended without a word: its log may say more"
+    };
+    json!({"status": 128 + libc::SIGKILL, "reason": reason})
 }
 
 /// `quark list`.
@@ -87,7 +113,8 @@ fn listed(state: &State) -> Value {
 pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result<()> {
     let (entry, state) = running(store, &options.id)?;
     if options.format == Format::Json {
-        let members = state.cgroup.as_ref().map_or(Ok(Vec::new()), crate::cgroup::Cgroup::members)?;
+        // Without a cgroup the one that is known has to do.
+        let members = state.cgroup.as_ref().map_or(Ok(vec![state.pid]), crate::cgroup::Cgroup::members)?;
         return print(&format!("{}\n", json!(members)));
     }
     let processes = match ask(&entry, &Request::Processes, timeout)? {
@@ -259,7 +286,9 @@ pub fn features() -> Result<()> {
 /// When standard output is closed.
 pub fn doctor() -> Result<()> {
     let mut rows = vec![["", "WHAT", "DETAIL"].map(str::to_owned)];
-    for finding in crate::platform::probe::findings(&crate::platform::probe_kvm()) {
+    // First, while this process has one thread.
+    let rootless = super::rootless::findings();
+    for finding in crate::platform::probe::findings(&crate::platform::probe_kvm()).into_iter().chain(rootless) {
         let mark = if finding.available { "yes" } else { "no" };
         rows.push([mark.to_owned(), finding.name.to_owned(), finding.detail.replace('\n', " ")]);
     }

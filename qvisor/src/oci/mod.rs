@@ -19,6 +19,7 @@ pub mod log;
 pub mod mounts;
 pub mod network;
 pub mod process;
+pub mod rootless;
 pub mod run;
 pub mod spec;
 pub mod state;
@@ -42,6 +43,7 @@ pub fn main() -> ExitCode {
     // Processes that quark starts itself take no detour over the command line.
     match arguments.get(1).map(String::as_bytes) {
         Some(first) if first == create::SANDBOX_COMMAND.to_bytes() => return code(child::main()),
+        Some(first) if first == rootless::PROBE_COMMAND.to_bytes() => return code(rootless::probe_main()),
         Some(first) if first == exec::HOLDER_COMMAND.to_bytes() => {
             return code(exec::holder_main(arguments.get(2..).unwrap_or_default()));
         }

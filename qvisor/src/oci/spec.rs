@@ -60,13 +60,14 @@ pub fn host(command: &[String], terminal: bool, cwd: &Path, volumes: &[Value]) -
             env.push(format!("{name}={value}"));
         }
     }
-    let groups: Vec<u32> = nix::unistd::getgroups()?.iter().map(|g| g.as_raw()).collect();
-    let capabilities = if nix::unistd::getuid().is_root() {
-        let all: Vec<String> = super::process::capability_names().collect();
-        json!({"bounding": all, "effective": all, "permitted": all})
+    // An ordinary user is root inside, as in a user namespace: their files are root's there.
+    let (gid, groups) = if super::rootless::is_needed() {
+        (0, Vec::new())
     } else {
-        json!({})
+        let groups = nix::unistd::getgroups()?;
+        (nix::unistd::getgid().as_raw(), groups.iter().map(|g| g.as_raw()).collect())
     };
+    let all: Vec<String> = super::process::capability_names().collect();
     let mut mounts = guest_mounts();
     if let Some(mounts) = mounts.as_array_mut() {
         mounts.extend_from_slice(volumes);
@@ -76,12 +77,11 @@ pub fn host(command: &[String], terminal: bool, cwd: &Path, volumes: &[Value]) -
         "root": {"path": "/", "readonly": false},
         "process": {
             "terminal": terminal,
-            "user": {"uid": nix::unistd::getuid().as_raw(), "gid": nix::unistd::getgid().as_raw(),
-                     "additionalGids": groups},
+            "user": {"uid": 0, "gid": gid, "additionalGids": groups},
             "args": command,
             "env": env,
             "cwd": cwd.to_str().context("the current directory's name is not UTF-8")?,
-            "capabilities": capabilities,
+            "capabilities": {"bounding": all, "effective": all, "permitted": all},
         },
         "hostname": nix::unistd::gethostname()?.to_string_lossy(),
         "mounts": mounts,

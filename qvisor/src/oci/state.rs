@@ -21,11 +21,14 @@ use serde::{Deserialize, Serialize};
 use super::error::ContainerError;
 use crate::cgroup::Cgroup;
 use crate::platform::PlatformKind;
+use crate::sandbox::ended::{self, Ended, Incidents, RECORD_BYTES};
 
 /// Where root's containers are kept unless `--root` says otherwise.
 pub const DEFAULT_ROOT: &str = "/run/quark";
 /// The control socket's name in a container's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// The file in a container's directory in which the sandbox records how it ended.
+const ENDED: &str = "ended";
 /// The file in a container's directory that is locked by the command that stays with the container.
 const KEEPER: &str = "keeper";
 /// No `state.json` is longer, in bytes: it holds a part of a configuration.
@@ -319,6 +322,25 @@ impl Entry {
             Ok(())
         };
         write().with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Makes the file in which the sandbox records how it ends.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn make_ended(&self) -> Result<File> {
+        let path = self.dir.join(ENDED);
+        let file = own(OpenOptions::new().read(true).write(true).create_new(true)).open(&path);
+        file.with_context(|| format!("creating {}", path.display()))
+    }
+
+    /// What the sandbox recorded: how it ended, and the last incident.
+    pub fn ended(&self) -> (Option<Ended>, Option<Incidents>) {
+        let mut bytes = Vec::new();
+        if let Ok(file) = own(OpenOptions::new().read(true)).open(self.dir.join(ENDED)) {
+            file.take(2 * RECORD_BYTES as u64).read_to_end(&mut bytes).ok();
+        }
+        ended::parse(&bytes)
     }
 
     /// Waits until no other command changes this container, and keeps them away while the result lives.

@@ -5,6 +5,7 @@
 
 pub mod backtrace;
 pub mod control;
+pub mod ended;
 pub mod events;
 pub mod hostcall;
 pub mod loader;

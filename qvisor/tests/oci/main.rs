@@ -3,10 +3,12 @@
 
 mod bad_input;
 mod cgroups;
+mod ended;
 mod host;
 mod life;
 mod platform;
 mod reopen;
+mod rootless;
 #[path = "../support/mod.rs"]
 mod shared;
 mod support;

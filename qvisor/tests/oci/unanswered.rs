@@ -1,7 +1,8 @@
 //! Commands to a sandbox that does not answer: one line after a bounded time, and signals end them. And `delete --force` still works.
 
+use std::fs;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -22,22 +23,30 @@ fn stopped() -> Option<(Place, Pid)> {
     Some((p, pid))
 }
 
+/// Standard output and error go to files: what the streams of an `exec` are stays open in the socket of a sandbox that does not take it.
 fn spawn(p: &Place, args: &[&str]) -> Child {
-    p.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let file = |name: &str| fs::File::create(p.dir.join(name)).unwrap();
+    p.quark(args).stdout(file("out")).stderr(file("err")).spawn().unwrap()
+}
+
+/// Waits for the end of a command: its exit code, output and errors.
+fn end(p: &Place, child: Child, args: &[&str]) -> (Option<i32>, String, String) {
+    let read = |name: &str| fs::read_to_string(p.dir.join(name)).unwrap();
+    let status = finish(child, args).status;
+    (status.code(), read("out"), read("err"))
 }
 
 /// The command fails within about a second with one line that says what to do; what it printed on standard output.
 fn gives_up(p: &Place, args: &[&str], code: i32) -> String {
     let begin = Instant::now();
-    let output = finish(spawn(p, args), args);
+    let (status, stdout, stderr) = end(p, spawn(p, args), args);
     let took = begin.elapsed();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert_eq!(status, Some(code), "{args:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{args:?}: not one line: {stderr}");
     let says = ["does not answer", "waited 1s", &format!("quark delete --force {}", p.id)];
     assert!(says.iter().all(|s| stderr.contains(s)), "{args:?}: {stderr}");
     assert!(took >= Duration::from_secs(1) && took < crate::shared::limit(), "{args:?} took {took:?}");
-    String::from_utf8(output.stdout).unwrap()
+    stdout
 }
 
 #[test]
@@ -103,9 +112,8 @@ fn signals_end_a_waiting_exec() {
         std::thread::sleep(Duration::from_millis(300));
         let begin = Instant::now();
         kill(pid, signal).unwrap();
-        let output = finish(child, &args);
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(255), "{stderr}");
+        let (status, _, stderr) = end(&p, child, &args);
+        assert_eq!(status, Some(255), "{stderr}");
         assert!(stderr.contains(&format!("interrupted by {signal}")) && stderr.lines().count() == 1, "{stderr}");
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     }
@@ -119,14 +127,12 @@ fn an_exec_whose_process_cannot_be_told_gives_up() {
     p.good(&["start", &p.id]);
     let sandbox = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
     let args = ["exec", "--timeout", "1", &p.id, "sh", "-c", "echo up; sleep 1000"];
-    let mut child = spawn(&p, &args);
-    let mut up = [0; 3];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+    let child = spawn(&p, &args);
+    p.wait_for("its first line", || fs::read_to_string(p.dir.join("out")).unwrap() == "up\n");
     kill(sandbox, Signal::SIGSTOP).unwrap();
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
-    let output = finish(child, &args);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(255), "{stderr}");
+    let (status, _, stderr) = end(&p, child, &args);
+    assert_eq!(status, Some(255), "{stderr}");
     assert!(stderr.contains("signal SIGTERM not passed on") && stderr.contains("does not answer"), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
@@ -135,17 +141,15 @@ fn an_exec_whose_process_cannot_be_told_gives_up() {
 fn a_do_whose_sandbox_does_not_answer_ends_with_it() {
     let Some(p) = place() else { return };
     let args = ["--timeout", "1", "do", "--", "/bin/sh", "-c", "echo up; sleep 1000"];
-    let mut child = spawn(&p, &args);
-    let mut up = [0; 3];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+    let child = spawn(&p, &args);
+    p.wait_for("its first line", || fs::read_to_string(p.dir.join("out")).unwrap() == "up\n");
     let ids = p.good(&["list", "-q"]);
     let state: serde_json::Value = serde_json::from_str(&p.good(&["state", ids.trim()])).unwrap();
     let sandbox = Pid::from_raw(i32::try_from(state["pid"].as_i64().unwrap()).unwrap());
     kill(sandbox, Signal::SIGSTOP).unwrap();
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
-    let output = finish(child, &args);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(137), "{stderr}");
+    let (status, _, stderr) = end(&p, child, &args);
+    assert_eq!(status, Some(137), "{stderr}");
     assert!(stderr.contains("does not answer") && stderr.lines().count() == 1, "{stderr}");
     assert_eq!(std::fs::read_dir(&p.root).unwrap().count(), 0);
 }

@@ -363,6 +363,7 @@ impl State {
         if !self.doomed {
             self.doomed = true;
             warn!(space, "guest process killed: {why}");
+            crate::sandbox::ended::incident(why);
             if let Some(pid) = self.pid {
                 sys::kill(pid);
             }

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::super::ended;
 use super::super::memory::sys;
 use super::{Call, Outcome};
 
@@ -62,7 +63,8 @@ impl Call<'_> {
 
     pub(super) fn exit(&mut self) -> Outcome {
         // As a wait status knows it: the low eight bits.
-        self.host.poller.request_exit((self.args[0] & 0xff) as i32);
+        let status = ended::ended_by_kernel((self.args[0] & 0xff) as i32, self.args[1]);
+        self.host.poller.request_exit(status);
         Ok(0)
     }
 }

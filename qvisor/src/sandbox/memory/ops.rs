@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::super::hostcall::HostSide;
 use super::super::loader::{IMAGE_START, LoadedKernel, LoaderError};
 use super::{GuestMemory, copy};
-use crate::sandbox::backtrace;
+use crate::sandbox::{backtrace, ended};
 
 /// Exit status of a sandbox whose kernel found a bug in itself.
 pub const PANIC_STATUS: i32 = 70;
@@ -198,6 +198,7 @@ fn report(what: &str, message: &str, rip: u64, frame: u64) {
 }
 
 fn tell(what: &str, message: &str, trace: &str) {
+    ended::ended(PANIC_STATUS, &format!("{what}: {message}"));
     tracing::error!(target: "kernel", "{what}: {message}\n{trace}");
     writeln!(std::io::stderr(), "quark: {what}: {message}\n{trace}").ok();
 }
