@@ -4,7 +4,7 @@
 //! [`qlib::control::Request`] or [`qlib::control::Reply`]. Descriptors for a new process' standard streams ride on the first
 //! byte of its frame (SCM_RIGHTS), and [`ProcessSpec::stdio`] holds indices into them (or nothing: then they are taken in
 //! order). A Start without descriptors takes the streams that the sandbox was given at its boot. Answers come in the order in which requests end, so who waits for long (Wait) opens a
-//! connection of its own. Only the user that runs the sandbox may connect; what is malformed ends that connection, nothing
+//! connection of its own. A process that was made by Exec is killed if its connection ends before it was waited for or held: whoever asked gave up. Only the user that runs the sandbox may connect; what is malformed ends that connection, nothing
 //! else.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,12 +12,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 
 use qlib::Gpa;
 use qlib::control::{PlatformStats, ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
 use qlib::platform::{EVENT_CONTROL, Event};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
@@ -40,7 +41,14 @@ const MAX_LINE_BYTES: usize = 4 << 20;
 /// Who gets an answer.
 #[derive(Debug)]
 enum Target {
-    Connection { key: u64, socket: Arc<OwnedFd> },
+    /// `starts`: the answer is the number of a process that nobody else knows of.
+    Connection {
+        key: u64,
+        socket: Arc<OwnedFd>,
+        starts: bool,
+    },
+    /// Nobody any more; a process that was started for the request is not wanted.
+    Abandoned,
     Local(mpsc::Sender<Reply>),
 }
 
@@ -61,12 +69,25 @@ pub struct Replies {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Target>>,
     line: Mutex<Line>,
+    /// Processes that were started for a connection which has not asked for their end yet.
+    unclaimed: Mutex<Vec<(u64, u32)>>,
+    /// Processes that nobody wants, and what wakes the event loop to end them.
+    unwanted: Mutex<Vec<u32>>,
+    bell: OnceLock<OwnedFd>,
 }
 
 impl Replies {
     /// No request outstanding.
     pub fn new() -> Replies {
         Replies::default()
+    }
+
+    fn unclaimed(&self) -> MutexGuard<'_, Vec<(u64, u32)>> {
+        self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unwanted(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
@@ -113,7 +134,24 @@ impl Replies {
     }
 
     fn forget_connection(&self, connection: u64) {
-        self.waiting().retain(|_, t| !matches!(t, Target::Connection { key, .. } if *key == connection));
+        self.waiting().retain(|_, target| match target {
+            Target::Connection { key, starts, .. } if *key == connection => {
+                let starts = *starts;
+                *target = Target::Abandoned;
+                starts
+            }
+            _ => true,
+        });
+        let mut unclaimed = self.unclaimed();
+        let left = unclaimed.extract_if(.., |(key, _)| *key == connection).map(|(_, pid)| pid);
+        self.unwanted().extend(left);
+    }
+
+    /// Has the event loop end processes that nobody wants.
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            rustix::io::write(bell, &1u64.to_ne_bytes()).ok();
+        }
     }
 
     /// Passes the postcard form of a reply on to whoever waits for it. ENOENT when nobody does (any more), EINVAL when
@@ -124,7 +162,18 @@ impl Replies {
         // Answers on one connection must not mix: the lock is held until it is sent, which does not block.
         let mut waiting = self.waiting();
         match waiting.remove(&id).ok_or(Errno::NOENT)? {
-            Target::Connection { socket, .. } => send_reply(&socket, reply),
+            Target::Connection { key, socket, starts } => {
+                if let (true, Reply::Pid(pid)) = (starts, &decoded) {
+                    self.unclaimed().push((key, *pid));
+                }
+                send_reply(&socket, reply);
+            }
+            Target::Abandoned => {
+                if let Reply::Pid(pid) = decoded {
+                    self.unwanted().push(pid);
+                    self.ring();
+                }
+            }
             Target::Local(sender) => {
                 // The receiver may have given up waiting.
                 sender.send(decoded).ok();
@@ -235,6 +284,7 @@ pub struct ControlServer {
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
+const KEY_BELL: u64 = KEY_FIRST + 1;
 
 impl ControlServer {
     /// A server on `listener` (a listening Unix stream socket), if there is one.
@@ -249,7 +299,11 @@ impl ControlServer {
             rustix::fs::fcntl_setfl(listener, flags | rustix::fs::OFlags::NONBLOCK)?;
             host.poller.add_source(listener.as_fd(), KEY_LISTENER)?;
         }
-        let next_key = KEY_LISTENER + 1;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        host.poller.add_source(bell.as_fd(), KEY_BELL)?;
+        // There is one server for the replies of a host side.
+        host.replies.bell.set(bell).map_err(|_| Errno::EXIST)?;
+        let next_key = KEY_BELL + 1;
         Ok(ControlServer { host, mailbox, stdio, listener, connections: HashMap::new(), next_key, exits: None })
     }
 
@@ -294,11 +348,26 @@ impl ControlServer {
         self.host.poller.unwatch(connection.socket.as_fd());
         let is_held = self.host.replies.outstanding(key) > 0;
         self.host.replies.forget_connection(key);
+        self.end_unwanted(dispatch);
         // As long as its end has not been told, the number is still that of the process.
         if let Some(pid) = connection.holds.filter(|_| is_held) {
             let request = Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
             if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
                 tracing::warn!("guest process {pid} outlives the process that stood for it: {e}");
+            }
+        }
+    }
+
+    /// Ends processes whose start was asked for by somebody who gave up waiting for it.
+    fn end_unwanted(&mut self, dispatch: Dispatch<'_>) {
+        if let Some(bell) = self.host.replies.bell.get() {
+            rustix::io::read(bell, &mut [0u8; 8]).ok();
+        }
+        let unwanted = std::mem::take(&mut *self.host.replies.unwanted());
+        for pid in unwanted {
+            let request = Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
+            if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
+                tracing::warn!("guest process {pid} outlives the command that gave up on it: {e}");
             }
         }
     }
@@ -314,6 +383,9 @@ impl ControlServer {
         if self.host.replies.outstanding(key) >= MAX_OUTSTANDING {
             return Err(Errno::AGAIN);
         }
+        if let Request::Hold { pid } | Request::Wait { pid } = request {
+            self.host.replies.unclaimed().retain(|claim| *claim != (key, pid));
+        }
         if let Request::Hold { pid } = request
             && let Some(connection) = self.connections.get_mut(&key)
         {
@@ -324,7 +396,8 @@ impl ControlServer {
             return Ok(());
         }
         let (request, handles) = self.admit(request, fds)?;
-        let target = Target::Connection { key, socket: socket.clone() };
+        let starts = matches!(request, Request::Exec(_));
+        let target = Target::Connection { key, socket: socket.clone(), starts };
         if let Err(e) = self.mailbox.submit(&self.host, &request, target, dispatch) {
             self.close_handles(&handles);
             let message = format!("the request does not reach the kernel: {e}");
@@ -384,6 +457,8 @@ impl Sources for ControlServer {
     fn ready(&mut self, key: u64, dispatch: Dispatch<'_>) {
         if key == KEY_LISTENER {
             self.accept();
+        } else if key == KEY_BELL {
+            self.end_unwanted(dispatch);
         } else if let Err(e) = self.serve(key, dispatch) {
             if e != Errno::PIPE {
                 tracing::debug!("control connection closed: {e}");

@@ -153,3 +153,16 @@ fn a_do_whose_sandbox_does_not_answer_ends_with_it() {
     assert!(stderr.contains("does not answer") && stderr.lines().count() == 1, "{stderr}");
     assert_eq!(std::fs::read_dir(&p.root).unwrap().count(), 0);
 }
+
+#[test]
+fn what_an_exec_gave_up_on_does_not_run_later() {
+    let Some((p, sandbox)) = stopped() else { return };
+    let ran = p.rootfs().join("data/ran");
+    gives_up(&p, &["exec", "--timeout", "1", &p.id, "sh", "-c", "sleep 2; echo > /data/ran"], 255);
+    kill(sandbox, Signal::SIGCONT).unwrap();
+    // It is there for a moment at most.
+    p.wait_for("its end", || !p.good(&["ps", &p.id]).contains("data/ran"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!p.good(&["ps", &p.id]).contains("data/ran"));
+    assert!(!ran.exists());
+}

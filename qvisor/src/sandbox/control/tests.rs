@@ -376,3 +376,46 @@ fn the_platform_s_numbers_come_without_the_kernel() {
     assert!(stats.exits.contains(&("halt".into(), 1)), "{stats:?}");
     assert!(f.seen.borrow().is_empty(), "the kernel was not asked");
 }
+
+#[test]
+fn a_process_of_an_exec_that_was_given_up_is_killed() {
+    let mut f = Fixture::new("given-up");
+    let exec = Request::Exec(ProcessSpec { args: vec!["x".into()], ..ProcessSpec::default() });
+    let kill = |pid| Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
+    // Before the answer.
+    let mut client = f.connect();
+    client.write_all(&frame(&exec)).unwrap();
+    f.turn();
+    assert!(matches!(f.last(), Request::Exec(_)));
+    drop(client);
+    f.turn();
+    f.answer(&Reply::Pid(7));
+    f.turn();
+    assert_eq!(f.last(), kill(7));
+    // After the answer, before it was asked for its end.
+    let mut client = f.connect();
+    client.write_all(&frame(&exec)).unwrap();
+    f.turn();
+    f.answer(&Reply::Pid(8));
+    f.turn();
+    drop(client);
+    f.turn();
+    assert_eq!(f.last(), kill(8));
+    // Who waits for it leaves it running, and so does an answer that is no process.
+    for claims in [true, false] {
+        let mut client = f.connect();
+        client.write_all(&frame(&exec)).unwrap();
+        f.turn();
+        if claims {
+            f.answer(&Reply::Pid(9));
+            client.write_all(&frame(&Request::Wait { pid: 9 })).unwrap();
+        } else {
+            f.answer(&Reply::Error { errno: 2, message: "no such program".into() });
+        }
+        f.turn();
+        let count = f.seen.borrow().len();
+        drop(client);
+        f.turn();
+        assert_eq!(f.seen.borrow().len(), count, "claims: {claims}");
+    }
+}
