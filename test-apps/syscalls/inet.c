@@ -8,6 +8,9 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <grp.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
@@ -556,3 +559,132 @@ CASE(threads_share_one_socket) {
     }
     ZERO(pthread_join(t, NULL));
 }
+
+// ---- what takes a capability ----
+
+// Runs in a child that is nobody, without capabilities.
+static void as_nobody(void (*run)(void)) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(setgroups(0, NULL));
+        OK(setresgid(65534, 65534, 65534));
+        OK(setresuid(65534, 65534, 65534));
+        run();
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+static void set_as_nobody(void) {
+    int fd = OK(socket(AF_INET, SOCK_STREAM, 0));
+    int one = 1, seven = 7, six = 6, zero = 0;
+    ERR(setsockopt(fd, SOL_SOCKET, SO_MARK, &one, sizeof one), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_MARK, &zero, sizeof zero), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &one, sizeof one), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &one, sizeof one), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_DEBUG, &one, sizeof one), EACCES);
+    OK(setsockopt(fd, SOL_SOCKET, SO_DEBUG, &zero, sizeof zero));
+    ERR(setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &seven, sizeof seven), EPERM);
+    OK(setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &six, sizeof six));
+    ERR(setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &one, sizeof one), EPERM);
+    OK(setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &zero, sizeof zero));
+    OK(setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &one, sizeof one));
+    ERR(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "no-such", 7), ENOENT);
+    // To a device once, and not away from it again.
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 0), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &zero, sizeof zero), EPERM);
+    ERR(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP), EPERM);
+}
+
+CASE(options_that_take_a_capability) { as_nobody(set_as_nobody); }
+
+CASE(options_with_the_capability) {
+    int fd = OK(socket(AF_INET, SOCK_STREAM, 0)), value = 7;
+    socklen_t n = sizeof value;
+    OK(setsockopt(fd, SOL_SOCKET, SO_MARK, &value, sizeof value));
+    value = 0;
+    OK(getsockopt(fd, SOL_SOCKET, SO_MARK, &value, &n));
+    EQ(value, 7);
+    OK(setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &value, sizeof value));
+    OK(setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &value, sizeof value));
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 0));
+    OK(close(fd));
+    OK(close(OK(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP))));
+}
+
+static void send_mark(int error) {
+    int to = bound(AF_INET, SOCK_DGRAM), fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    union address a = name_of(to);
+    char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec iov = {.iov_base = "x", .iov_len = 1};
+    struct msghdr m = {.msg_name = &a, .msg_namelen = sizeof a.v4, .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SO_MARK};
+    if (error) ERR(sendmsg(fd, &m, 0), EPERM);
+    else EQ(sendmsg(fd, &m, 0), 1);
+    // What anybody may send.
+    *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
+    *(int *)CMSG_DATA(c) = 9;
+    EQ(sendmsg(fd, &m, 0), 1);
+}
+
+static void mark_as_nobody(void) { send_mark(1); }
+
+CASE(marks_in_messages_take_a_capability) {
+    send_mark(0);
+    as_nobody(mark_as_nobody);
+}
+
+static void bind_as_nobody(void) {
+    // Linux takes AF_UNSPEC for AF_INET here.
+    int families[] = {AF_INET, AF_UNSPEC};
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_in a = {.sin_family = families[i], .sin_port = htons(1)};
+        ERR(bind(OK(socket(AF_INET, SOCK_STREAM, 0)), (void *)&a, sizeof a), EACCES);
+    }
+}
+
+CASE(low_ports_take_a_capability) {
+    char first[16];
+    read_file("/proc/sys/net/ipv4/ip_unprivileged_port_start", first, sizeof first);
+    if (atoi(first) < 2) skip_case("every port is for everybody here");
+    as_nobody(bind_as_nobody);
+}
+
+CASE(ping_sockets_are_for_a_range_of_groups) {
+    char text[64];
+    unsigned low, high;
+    read_file("/proc/sys/net/ipv4/ping_group_range", text, sizeof text);
+    EQ(sscanf(text, "%u %u", &low, &high), 2);
+    OK(setgroups(0, NULL));
+    if (low <= getegid() && getegid() <= high) OK(socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP));
+    else ERR(socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP), EACCES);
+}
+
+static void netlink_as_nobody(void) {
+    int other = OK(socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE)), fd = OK(socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE));
+    struct sockaddr_nl a = {.nl_family = AF_NETLINK};
+    socklen_t n = sizeof a;
+    OK(bind(other, (void *)&a, sizeof a));
+    OK(getsockname(other, (void *)&a, &n));
+    ERR(connect(fd, (void *)&a, sizeof a), EPERM);
+    a = (struct sockaddr_nl){.nl_family = AF_NETLINK};
+    OK(connect(fd, (void *)&a, sizeof a));
+    // A question about one device, in a buffer that is longer than the message.
+    struct {
+        struct nlmsghdr head;
+        struct ifinfomsg body;
+        struct rtattr name;
+        char text[64];
+    } r = {.head = {.nlmsg_len = NLMSG_LENGTH(sizeof r.body) + RTA_LENGTH(3), .nlmsg_type = RTM_GETLINK, .nlmsg_flags = NLM_F_REQUEST},
+           .name = {.rta_len = RTA_LENGTH(3), .rta_type = IFLA_IFNAME},
+           .text = "lo"};
+    EQ(send(fd, &r, sizeof r, 0), sizeof r);
+    union { struct nlmsghdr head; char bytes[8192]; } answer;
+    CHECK(recv(fd, &answer, sizeof answer, 0) > 0);
+    EQ(answer.head.nlmsg_type, RTM_NEWLINK);
+}
+
+CASE(netlink_is_for_questions_to_the_kernel) { as_nobody(netlink_as_nobody); }

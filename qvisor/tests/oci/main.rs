@@ -4,7 +4,9 @@
 mod bad_input;
 mod cgroups;
 mod ended;
+mod escape;
 mod host;
+
 mod life;
 mod platform;
 mod reopen;

@@ -3,11 +3,12 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
 use rustix::io::Errno;
 
 use super::super::memory::{GuestRange, sys};
 use super::path::directory;
+use super::table::{file_type, reopen};
 use super::{Call, Outcome};
 
 /// XATTR_NAME_MAX and XATTR_SIZE_MAX.
@@ -70,21 +71,22 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         let (root, path) = (self.object()?, self.path(0)?);
-        let node = if path.is_empty() { Node::Own(root.as_fd()) } else { Node::Opened(path.open_path(&root)?) };
+        let node =
+            if path.is_empty() { Node::Own(root.from_mount()?.as_fd()) } else { Node::Opened(path.open_path(&root)?) };
+        let kind = file_type(node.as_fd())?;
+        if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            // The host's: a guest has device nodes of its own.
+            return Err(Errno::PERM);
+        }
+        if mask & MODE != 0 && kind == FileType::Symlink {
+            return Err(Errno::OPNOTSUPP);
+        }
         if mask & (UID | GID) != 0 {
             let pick = |bit, value| if mask & bit != 0 { value } else { u32::MAX };
             sys::chown_fd(node.as_fd(), pick(UID, owner as u32), pick(GID, (owner >> 32) as u32))?;
         }
         if mask & MODE != 0 {
-            let mode = (mode & 0o7777) as u32;
-            match sys::chmod_fd(node.as_fd(), mode) {
-                // Linux before 6.6.
-                Err(Errno::NOSYS) => {
-                    let name = node.as_fd().as_raw_fd().to_string();
-                    rustix::fs::chmodat(&self.host.proc_fd, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
-                }
-                other => other?,
-            }
+            self.chmod_node(node.as_fd(), Mode::from_raw_mode((mode & 0o7777) as u32))?;
         }
         if mask & (ATIME | MTIME | ATIME_NOW | MTIME_NOW) != 0 {
             let time = |set: bool, now: bool, ns: u64| {
@@ -108,18 +110,30 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// The path under which the extended-attribute calls, which have no *at form on older kernels, reach the node.
-    fn xattr_path(&self) -> Result<(Option<OwnedFd>, CString), Errno> {
+    /// Changes the mode of what a descriptor (also an O_PATH one) refers to, which is no symbolic link.
+    pub(super) fn chmod_node(&self, node: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
+        match sys::chmod_fd(node, mode.as_raw_mode()) {
+            // Linux before 6.6: the entry of /proc/self/fd leads to that very object, and no further.
+            Err(Errno::NOSYS) => {
+                let name = node.as_raw_fd().to_string();
+                rustix::fs::chmodat(&self.host.proc_fd, name, mode, AtFlags::empty())
+            }
+            other => other,
+        }
+    }
+
+    /// A descriptor of the node that the extended-attribute calls take: O_PATH ones they do not. `None` for what has no attributes that
+    /// a guest may see: symbolic links, FIFOs, sockets, devices.
+    fn xattr_node(&self) -> Result<Option<OwnedFd>, Errno> {
         let (root, path) = (self.object()?, self.path(0)?);
-        let (fd, raw) = if path.is_empty() {
-            (None, root.as_fd().as_raw_fd())
-        } else {
-            let fd = path.open_path(&root)?;
-            let raw = fd.as_raw_fd();
-            (Some(fd), raw)
+        let node =
+            if path.is_empty() { Node::Own(root.from_mount()?.as_fd()) } else { Node::Opened(path.open_path(&root)?) };
+        let flags = match file_type(node.as_fd())? {
+            FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+            FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            _ => return Ok(None),
         };
-        let path = CString::new(format!("/proc/self/fd/{raw}")).map_err(|_| Errno::INVAL)?;
-        Ok((fd, path))
+        reopen(node.as_fd(), &self.host.proc_fd, flags).map(Some)
     }
 
     fn xattr_name(&self) -> Result<CString, Errno> {
@@ -132,44 +146,53 @@ impl Call<'_> {
 
     pub(super) fn get_xattr(&mut self) -> Outcome {
         let (name, out) = (self.xattr_name()?, self.range(2)?);
-        let (_fd, path) = self.xattr_path()?;
-        let mut value = vec![0; xattr_buffer(out.len())];
-        let n = rustix::fs::getxattr(&path, &name, &mut value)?;
+        let node = self.xattr_node()?;
+        let node = node.filter(|_| is_guests(name.to_bytes())).ok_or(Errno::NODATA)?;
+        let mut value = vec![0; if out.is_empty() { MAX_XATTR_VALUE } else { out.len().min(MAX_XATTR_VALUE) }];
+        let n = rustix::fs::fgetxattr(&node, &name, &mut value)?;
         put_xattr(out, value.get(..n).unwrap_or_default())
     }
 
     pub(super) fn set_xattr(&mut self) -> Outcome {
         let name = self.xattr_name()?;
-        writable_xattr(&name)?;
+        self.may_write(&name)?;
         let value = self.range(2)?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Errno::TOOBIG);
         }
         let value = value.to_vec(MAX_XATTR_VALUE)?;
         let flags = XattrFlags::from_bits(self.arg32(0)?).ok_or(Errno::INVAL)?;
-        let (_fd, path) = self.xattr_path()?;
-        rustix::fs::setxattr(&path, &name, &value, flags).map(|()| 0)
+        let node = self.xattr_node()?.ok_or(Errno::PERM)?;
+        rustix::fs::fsetxattr(&node, &name, &value, flags).map(|()| 0)
     }
 
     pub(super) fn list_xattr(&mut self) -> Outcome {
         let out = self.range(1)?;
-        let (_fd, path) = self.xattr_path()?;
-        let mut names = vec![0; xattr_buffer(out.len())];
-        let n = rustix::fs::listxattr(&path, &mut names)?;
-        put_xattr(out, names.get(..n).unwrap_or_default())
+        let Some(node) = self.xattr_node()? else { return Ok(0) };
+        let mut names = vec![0; MAX_XATTR_VALUE];
+        let n = rustix::fs::flistxattr(&node, &mut names)?;
+        let all = names.get(..n).unwrap_or_default().split_inclusive(|b| *b == 0);
+        let guests: Vec<u8> = all.filter(|name| is_guests(name)).flatten().copied().collect();
+        if !out.is_empty() && out.len() < guests.len() {
+            return Err(Errno::RANGE);
+        }
+        put_xattr(out, &guests)
     }
 
     pub(super) fn remove_xattr(&mut self) -> Outcome {
         let name = self.xattr_name()?;
-        writable_xattr(&name)?;
-        let (_fd, path) = self.xattr_path()?;
-        rustix::fs::removexattr(&path, &name).map(|()| 0)
+        self.may_write(&name)?;
+        let node = self.xattr_node()?.ok_or(Errno::PERM)?;
+        rustix::fs::fremovexattr(&node, &name).map(|()| 0)
     }
-}
 
-/// How much to ask the host for. A size of zero asks for the length, which takes the whole value to learn.
-fn xattr_buffer(len: usize) -> usize {
-    if len == 0 { MAX_XATTR_VALUE } else { len.min(MAX_XATTR_VALUE) }
+    /// EPERM for a name that the guest may not write. File capabilities are as good as a set-user-ID bit, on the host too: they take
+    /// CAP_SETFCAP of the container.
+    fn may_write(&self, name: &CStr) -> Result<(), Errno> {
+        const CAP_SETFCAP: u64 = 1 << 31;
+        let granted = name != CAPABILITY || self.host.granted() & CAP_SETFCAP != 0;
+        if granted && is_guests(name.to_bytes()) { Ok(()) } else { Err(Errno::PERM) }
+    }
 }
 
 fn put_xattr(out: GuestRange<'_>, value: &[u8]) -> Outcome {
@@ -179,11 +202,12 @@ fn put_xattr(out: GuestRange<'_>, value: &[u8]) -> Outcome {
     Ok(value.len() as u64)
 }
 
-/// The names a container may write on the host: its own (user.*), access lists, and file capabilities, which package
-/// managers set. trusted.* and the labels of the host's security modules are not for guests.
-fn writable_xattr(name: &CStr) -> Result<(), Errno> {
-    let name = name.to_bytes();
-    let allowed =
-        name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability";
-    if allowed { Ok(()) } else { Err(Errno::PERM) }
+/// Where file capabilities lie.
+const CAPABILITY: &CStr = c"security.capability";
+
+/// Whether a name, with or without its NUL, is one that a container has to do with: its own (user.*), access lists, and file capabilities,
+/// which package managers set. trusted.* and the labels of the host's security modules are not for guests.
+fn is_guests(name: &[u8]) -> bool {
+    let name = name.strip_suffix(&[0]).unwrap_or(name);
+    name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == CAPABILITY.to_bytes()
 }

@@ -1,15 +1,46 @@
 //! Directories: reading them, and making, moving and removing names in them.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, SeekFrom};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::super::memory::sys;
+use super::file::own;
 use super::path::GuestPath;
 use super::table::Kind;
 use super::{Call, Outcome};
+
+/// What is to be made.
+struct New {
+    kind: FileType,
+    mode: Mode,
+    uid: u32,
+    gid: u32,
+}
+
+/// Whether nothing lies in a directory but "." and "..".
+fn is_empty_dir(dir: &OwnedFd) -> Result<bool, Errno> {
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes a name that was just made and could not be finished, if it still is what it was.
+pub(super) fn take_away(parent: &impl AsFd, name: &CStr, node: &OwnedFd) {
+    let (Ok(ours), Ok(now)) = (rustix::fs::fstat(node), rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
+    else {
+        return;
+    };
+    if (ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino) {
+        let is_dir = FileType::from_raw_mode(ours.st_mode) == FileType::Directory;
+        rustix::fs::unlinkat(parent, name, if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() }).ok();
+    }
+}
 
 impl Call<'_> {
     pub(super) fn read_dir(&mut self) -> Outcome {
@@ -29,7 +60,7 @@ impl Call<'_> {
         let (root, path) = (self.object()?, self.path(0)?);
         let out = self.range(1)?;
         let target = if path.is_empty() {
-            rustix::fs::readlinkat(root.as_fd(), c"", Vec::new())?
+            rustix::fs::readlinkat(root.from_mount()?.as_fd(), c"", Vec::new())?
         } else {
             let (parent, name) = path.parent(&root)?;
             rustix::fs::readlinkat(parent, name, Vec::new())?
@@ -42,24 +73,29 @@ impl Call<'_> {
 
     pub(super) fn mkdir(&mut self) -> Outcome {
         let (root, path) = (self.object()?, self.path(0)?);
-        let mode = Mode::from_raw_mode(self.arg32(0)? & 0o7777);
+        let new = self.new_name(FileType::Directory)?;
         let (parent, name) = path.parent(&root)?;
-        rustix::fs::mkdirat(&parent, name, mode)?;
-        self.own_new(&parent, name, 1, Some(mode), AtFlags::REMOVEDIR)
+        rustix::fs::mkdirat(&parent, name, new.mode)?;
+        self.own_new(&parent, name, &new)
     }
 
     pub(super) fn mknod(&mut self) -> Outcome {
         let (root, path) = (self.object()?, self.path(0)?);
-        let raw = self.arg32(0)?;
-        let kind = FileType::from_raw_mode(raw);
+        let kind = FileType::from_raw_mode(self.arg32(0)?);
         // Device nodes are the guest kernel's own affair: it never makes one on the host.
         if !matches!(kind, FileType::Fifo | FileType::Socket | FileType::RegularFile) {
             return Err(Errno::PERM);
         }
-        let mode = Mode::from_raw_mode(raw & 0o7777);
+        let new = self.new_name(kind)?;
         let (parent, name) = path.parent(&root)?;
-        rustix::fs::mknodat(&parent, name, kind, mode, 0)?;
-        self.own_new(&parent, name, 1, Some(mode), AtFlags::empty())
+        if kind == FileType::RegularFile {
+            // Made by open(2) there is a descriptor of it from the first moment.
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&parent, name, flags, new.mode)?;
+            return own(&file, new.uid, new.gid, new.mode).map(|()| 0).inspect_err(|_| take_away(&parent, name, &file));
+        }
+        rustix::fs::mknodat(&parent, name, kind, new.mode, 0)?;
+        self.own_new(&parent, name, &new)
     }
 
     pub(super) fn symlink(&mut self) -> Outcome {
@@ -70,30 +106,50 @@ impl Call<'_> {
         }
         target.push(0);
         let target = CStr::from_bytes_until_nul(&target).map_err(|_| Errno::INVAL)?;
+        let new = New { mode: Mode::empty(), ..self.new_name(FileType::Symlink)? };
         let (parent, name) = path.parent(&root)?;
         rustix::fs::symlinkat(target, &parent, name)?;
-        self.own_new(&parent, name, 1, None, AtFlags::empty())
+        self.own_new(&parent, name, &new)
     }
 
-    /// Gives a name just made the owner in args `first`, `first + 1`; takes it away again when that fails.
-    fn own_new(&self, parent: &impl AsFd, name: &CStr, first: usize, mode: Option<Mode>, unlink: AtFlags) -> Outcome {
-        let own = || {
-            let (uid, gid) = (self.arg32(first)?, self.arg32(first + 1)?);
-            let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-            if (stat.st_uid, stat.st_gid) != (uid, gid) {
-                sys::chown_at(parent.as_fd(), name, uid, gid)?;
-            }
-            // A change of owner takes set-id bits away, and mkdir never gives them.
-            if let Some(mode) = mode.filter(|m| m.intersects(Mode::SUID | Mode::SGID | Mode::SVTX)) {
-                rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
-            }
-            Ok(0)
-        };
-        let result = own();
-        if result.is_err() {
-            rustix::fs::unlinkat(parent, name, unlink).ok();
+    fn new_name(&self, kind: FileType) -> Result<New, Errno> {
+        let mode = Mode::from_raw_mode(self.args[0] as u32 & 0o7777);
+        Ok(New { kind, mode, uid: self.arg32(1)?, gid: self.arg32(2)? })
+    }
+
+    /// Gives what was just made under a name its owner, and the mode bits that mkdir(2) does not give or a change of owner takes away. The
+    /// directory may be in others' hands: by now anything may have that name, so it is opened, looked at, and only then changed, by
+    /// its descriptor. ENOENT when it is something else.
+    fn own_new(&self, parent: &impl AsFd, name: &CStr, new: &New) -> Outcome {
+        let special = new.mode.intersects(Mode::SUID | Mode::SGID | Mode::SVTX);
+        let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (stat.st_uid, stat.st_gid) == (new.uid, new.gid) && !special {
+            return Ok(0);
         }
-        result
+        let access = if new.kind == FileType::Directory { OFlags::RDONLY | OFlags::DIRECTORY } else { OFlags::PATH };
+        let node = match rustix::fs::openat(parent, name, access | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(node) => node,
+            Err(Errno::LOOP | Errno::NOTDIR) => return Err(Errno::NOENT),
+            Err(e) => return Err(e),
+        };
+        let stat = rustix::fs::fstat(&node)?;
+        let ours = FileType::from_raw_mode(stat.st_mode) == new.kind
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && match new.kind {
+                FileType::Directory => is_empty_dir(&node)?,
+                // A further name of something that was there before.
+                _ => stat.st_nlink == 1,
+            };
+        if !ours {
+            return Err(Errno::NOENT);
+        }
+        let own = || {
+            if (stat.st_uid, stat.st_gid) != (new.uid, new.gid) {
+                sys::chown_fd(node.as_fd(), new.uid, new.gid)?;
+            }
+            if special { self.chmod_node(node.as_fd(), new.mode) } else { Ok(()) }
+        };
+        own().map(|()| 0).inspect_err(|_| take_away(parent, name, &node))
     }
 
     fn two_paths(&self) -> Result<(GuestPath, GuestPath), Errno> {

@@ -8,9 +8,10 @@ use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, Resolve
 use rustix::io::Errno;
 
 use super::super::memory::{GuestRange, Ranges, sys};
+use super::dir::take_away;
 use super::path::{GuestPath, RESOLVE, directory};
 use super::table::{Kind, Object, file_type, is_nodev, reopen};
-use super::{Call, Outcome};
+use super::{Call, Outcome, procfs};
 
 /// The open flags a guest may choose.
 const GUEST_FLAGS: u32 = (libc::O_ACCMODE
@@ -48,7 +49,7 @@ impl Call<'_> {
         let (object, stat) = self.open_object(&root, &path, flags)?;
         let ctime_ns = (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec);
         let device = u64::from(rustix::fs::major(stat.st_dev)) << 32 | u64::from(rustix::fs::minor(stat.st_dev));
-        let handle = self.host.handles.insert(object)?;
+        let handle = self.host.insert(object)?;
         [self.args[0], self.args[1], self.args[2]] = [device, stat.st_ino, ctime_ns];
         Ok(u64::from(handle))
     }
@@ -64,7 +65,7 @@ impl Call<'_> {
         if flags.contains(OFlags::TMPFILE) {
             let file = rustix::fs::openat2(directory(&root)?, path.as_c(), flags | IMPLIED, mode, RESOLVE)?;
             own(&file, uid, gid, mode)?;
-            return self.host.handles.insert(Object::new(file, Kind::File)).map(u64::from);
+            return self.host.insert(Object::new(file, Kind::File)).map(u64::from);
         }
         // A name can come and go between the two ways of opening it; a few rounds, then the guest sees the race.
         for _ in 0..8 {
@@ -74,17 +75,17 @@ impl Call<'_> {
                 Ok(file) => {
                     if let Err(e) = own(&file, uid, gid, mode) {
                         let (parent, name) = path.parent(&root)?;
-                        rustix::fs::unlinkat(parent, name, rustix::fs::AtFlags::empty()).ok();
+                        take_away(&parent, name, &file);
                         return Err(e);
                     }
-                    return self.host.handles.insert(Object::new(file, Kind::File)).map(u64::from);
+                    return self.host.insert(Object::new(file, Kind::File)).map(u64::from);
                 }
                 Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
                 Err(e) => return Err(e),
             }
             match self.open_object(&root, &path, flags) {
                 Err(Errno::NOENT) => {}
-                other => return self.host.handles.insert(other?.0).map(u64::from),
+                other => return self.host.insert(other?.0).map(u64::from),
             }
         }
         Err(Errno::NOENT)
@@ -101,6 +102,7 @@ impl Call<'_> {
     /// Opens an existing file or directory: it, and what fstat(2) says of it. ENXIO for devices, FIFOs and sockets: a guest has
     /// its own.
     fn open_object(&self, root: &Object, path: &GuestPath, flags: OFlags) -> Result<(Object, Stat), Errno> {
+        let root = root.from_mount()?;
         if flags.contains(OFlags::PATH) {
             let fd = if path.is_empty() {
                 reopen(root.as_fd(), &self.host.proc_fd, OFlags::PATH)?
@@ -125,7 +127,7 @@ impl Call<'_> {
                 // The mount itself keeps device nodes shut, so one call may open whatever is there.
                 let resolve = RESOLVE | ResolveFlags::NO_XDEV;
                 match rustix::fs::openat2(root.as_fd(), path.as_c(), flags | IMPLIED, Mode::empty(), resolve) {
-                    Ok(fd) => return checked(fd, true),
+                    Ok(fd) => return self.checked(fd, flags, true),
                     Err(Errno::XDEV) => {}
                     Err(e) => return Err(e),
                 }
@@ -145,7 +147,21 @@ impl Call<'_> {
             _ => return Err(Errno::NXIO),
         }
         let fd = reopen(fd, &self.host.proc_fd, flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
-        checked(fd, false)
+        self.checked(fd, flags, false)
+    }
+
+    /// Refuses what is neither a regular file nor a directory, after it was opened, and what procfs shows to nobody but us.
+    fn checked(&self, fd: OwnedFd, flags: OFlags, nodev: bool) -> Result<(Object, Stat), Errno> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Dir { nodev: nodev || is_nodev(fd.as_fd()) },
+            _ => return Err(Errno::NXIO),
+        };
+        if kind == Kind::File {
+            procfs::check(fd.as_fd(), &stat, flags, &self.host.proc_fd)?;
+        }
+        Ok((Object::new(fd, kind), stat))
     }
 
     pub(super) fn read(&mut self) -> Outcome {
@@ -154,8 +170,8 @@ impl Call<'_> {
         let offset = offset_arg(self.args[0])?;
         let fd = object.as_fd();
         let bytes = match object.kind() {
-            Kind::File => sys::read(fd, &to, offset, 0)?,
-            Kind::Dir { .. } => return Err(Errno::ISDIR),
+            Kind::File | Kind::StdioFile => sys::read(fd, &to, offset, 0)?,
+            Kind::Dir { .. } | Kind::StdioDir => return Err(Errno::ISDIR),
             Kind::Path => return Err(Errno::BADF),
             _ if offset.is_some() => return Err(Errno::SPIPE),
             Kind::Stream { nonblocking: true, .. } => sys::read(fd, &to, None, 0)?,
@@ -183,8 +199,8 @@ impl Call<'_> {
         }
         let fd = object.as_fd();
         let bytes = match object.kind() {
-            Kind::File => sys::write(fd, &from, offset, flags)?,
-            Kind::Dir { .. } | Kind::Path => return Err(Errno::BADF),
+            Kind::File | Kind::StdioFile => sys::write(fd, &from, offset, flags)?,
+            Kind::Dir { .. } | Kind::StdioDir | Kind::Path => return Err(Errno::BADF),
             _ if offset.is_some() => return Err(Errno::SPIPE),
             Kind::Stream { nonblocking: true, .. } => sys::write(fd, &from, None, 0)?,
             Kind::Stream { nonblocking: false, .. } => {
@@ -226,8 +242,8 @@ impl Call<'_> {
     pub(super) fn sync(&mut self) -> Outcome {
         let object = self.object()?;
         match (object.kind(), self.args[0]) {
-            (Kind::File | Kind::Dir { .. }, 1) => rustix::fs::fdatasync(object.as_fd()),
-            (Kind::File | Kind::Dir { .. }, _) => rustix::fs::fsync(object.as_fd()),
+            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, 1) => rustix::fs::fdatasync(object.as_fd()),
+            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, _) => rustix::fs::fsync(object.as_fd()),
             _ => Err(Errno::INVAL),
         }
         .map(|()| 0)
@@ -264,19 +280,8 @@ impl Call<'_> {
     }
 }
 
-/// Refuses what is neither a regular file nor a directory, after it was opened.
-fn checked(fd: OwnedFd, nodev: bool) -> Result<(Object, Stat), Errno> {
-    let stat = rustix::fs::fstat(&fd)?;
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Dir { nodev: nodev || is_nodev(fd.as_fd()) },
-        _ => return Err(Errno::NXIO),
-    };
-    Ok((Object::new(fd, kind), stat))
-}
-
 /// Gives a new file its owner, and the set-id bits that a change of owner takes away.
-fn own(file: &OwnedFd, uid: u32, gid: u32, mode: Mode) -> Result<(), Errno> {
+pub(super) fn own(file: &OwnedFd, uid: u32, gid: u32, mode: Mode) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(file)?;
     if (stat.st_uid, stat.st_gid) != (uid, gid) {
         sys::chown_fd(file.as_fd(), uid, gid)?;

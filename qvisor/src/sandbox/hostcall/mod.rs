@@ -9,6 +9,7 @@ mod file;
 mod misc;
 mod netlink;
 mod path;
+mod procfs;
 mod socket;
 mod sockopt;
 mod store;
@@ -28,6 +29,7 @@ use smallvec::SmallVec;
 use super::control::Replies;
 use super::events::Poller;
 use super::memory::{GuestMemory, GuestRange, Ranges};
+use misc::LogBudget;
 use path::GuestPath;
 use sockopt::NetLimits;
 use table::{Object, Table};
@@ -53,6 +55,10 @@ pub struct HostSide {
     granted: AtomicU64,
     /// What the network namespace says.
     net: NetLimits,
+    /// How many descriptors handles and windows may hold.
+    max_descriptors: usize,
+    /// What the guest may still write into the log.
+    log: LogBudget,
 }
 
 /// One request while it is served.
@@ -77,7 +83,17 @@ impl HostSide {
         let proc_fd =
             rustix::fs::open("/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let (granted, net) = (AtomicU64::new(0), NetLimits::read());
-        Ok(HostSide { memory, handles: Table::new(), poller, replies, store, proc_fd, granted, net })
+        let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
+        let handles = Table::new();
+        Ok(HostSide { memory, handles, poller, replies, store, proc_fd, granted, net, max_descriptors, log })
+    }
+
+    /// Gives an object that the guest asked for a handle. EMFILE when its share of the host's descriptors is used up.
+    fn insert(&self, object: Object) -> Result<u32, Errno> {
+        if self.handles.len() + self.memory.window_count() >= self.max_descriptors {
+            return Err(Errno::MFILE);
+        }
+        self.handles.insert(object)
     }
 
     /// Notes that a process of the container is given `capabilities` (a mask) from outside: what the host is asked to do from now on may

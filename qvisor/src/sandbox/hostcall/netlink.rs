@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::super::memory::GuestRange;
-use super::table::Object;
 use super::Call;
+use super::table::Object;
 
 /// The longest request.
 const MAX_NETLINK: usize = 65_536;
@@ -54,14 +54,15 @@ impl Call<'_> {
         for range in data {
             bytes.extend(range.to_vec(MAX_NETLINK.saturating_sub(bytes.len()))?);
         }
-        check_messages(&bytes)?;
+        let checked = check_messages(&bytes)?;
         if !addr.is_empty() {
             check_peer(addr)?;
         }
         let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         // What was checked is what is sent: the copy, not guest memory. Without an address it goes to the kernel: a socket is
         // never connected to anybody else.
-        rustix::net::send(object.as_fd(), &bytes, flags)
+        rustix::net::send(object.as_fd(), bytes.get(..checked).unwrap_or_default(), flags)?;
+        Ok(bytes.len())
     }
 }
 
@@ -95,15 +96,17 @@ pub(super) fn check_bind(addr: &[u8]) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed.
-fn check_messages(mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        let len = word(bytes, 0).ok_or(Errno::INVAL)? as usize;
-        let message = bytes.get(..len).filter(|m| m.len() >= HEADER).ok_or(Errno::INVAL)?;
+/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed. How many bytes the messages take: Linux does
+/// not look at what follows the last one, and programs (iproute2) send whole buffers.
+fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|r| r.len() >= HEADER) {
+        let len = word(rest, 0).ok_or(Errno::INVAL)? as usize;
+        let Some(message) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };
         check_message(message)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        at += len.next_multiple_of(4);
     }
-    Ok(())
+    if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
 }
 
 fn check_message(message: &[u8]) -> Result<(), Errno> {
@@ -202,7 +205,7 @@ mod tests {
             let fixed = listed.map_or(16, |(_, fixed, _)| *fixed);
             for body in [vec![0; fixed], vec![0]] {
                 let outcome = check_messages(&message(kind, libc::NLM_F_REQUEST, &body));
-                assert_eq!(outcome, if listed.is_some() { Ok(()) } else { Err(Errno::PERM) }, "{kind}");
+                assert_eq!(outcome.map(|_| ()), if listed.is_some() { Ok(()) } else { Err(Errno::PERM) }, "{kind}");
             }
         }
         assert_eq!(check_messages(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
@@ -212,7 +215,12 @@ mod tests {
     fn each_message_of_a_buffer_counts() {
         let ask = message(libc::RTM_GETROUTE, libc::NLM_F_REQUEST, &[0; 12]);
         let set = message(libc::RTM_SETLINK, libc::NLM_F_REQUEST, &[0; 16]);
-        assert_eq!(check_messages(&[ask.clone(), ask.clone()].concat()), Ok(()));
+        assert_eq!(check_messages(&[ask.clone(), ask.clone()].concat()), Ok(56));
+        assert_eq!(
+            check_messages(&[ask.clone(), vec![0; 100]].concat()),
+            Ok(28),
+            "what follows the last message is not sent"
+        );
         assert_eq!(check_messages(&[ask.clone(), set].concat()), Err(Errno::PERM));
         assert_eq!(check_messages(&ask[..12]), Err(Errno::INVAL));
         let mut longer = ask.clone();
@@ -226,7 +234,7 @@ mod tests {
     #[test]
     fn other_namespaces_families_and_flags_are_out() {
         let link = |rest: &[u8]| message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[&[0; 16], rest].concat());
-        assert_eq!(check_messages(&link(&attribute(3, b"eth0\0"))), Ok(()));
+        assert_eq!(check_messages(&link(&attribute(3, b"eth0\0"))), Ok(44));
         assert_eq!(check_messages(&link(&attribute(46, &[0; 4]))), Err(Errno::PERM), "IFLA_TARGET_NETNSID");
         assert_eq!(check_messages(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
         let second = [attribute(29, &[1, 0, 0, 0]), attribute(46, &[0; 4])].concat();

@@ -46,7 +46,7 @@ impl Call<'_> {
             _ => return Err(Errno::AFNOSUPPORT),
         }
         let fd = sys::socket(domain, kind, protocol)?;
-        self.host.handles.insert(Object::new(fd, Kind::Socket { domain })).map(u64::from)
+        self.host.insert(Object::new(fd, Kind::Socket { domain })).map(u64::from)
     }
 
     /// The object, if it is a socket that the guest made; ENOTSOCK otherwise.
@@ -99,7 +99,7 @@ impl Call<'_> {
         let new = Object::new(fd, object.kind());
         // Linux hands the option on to the connection.
         new.copy_linger(&object);
-        self.host.handles.insert(new).map(u64::from)
+        self.host.insert(new).map(u64::from)
     }
 
     pub(super) fn send(&mut self) -> Outcome {

@@ -85,7 +85,7 @@ impl Call<'_> {
                 Ok(())
             }
         };
-        result.map(|()| 0).map_err(told)
+        result.map(|()| 0).map_err(|e| self.told(&e))
     }
 
     fn swap_out(&self, store: &Store) -> Outcome {
@@ -93,7 +93,7 @@ impl Call<'_> {
         let pages: u64 = self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
         let bytes = pages.checked_mul(8).ok_or(Errno::INVAL)?;
         let to = self.host.memory.ram_slice(Gpa(self.args[0]), bytes).ok_or(Errno::FAULT)?;
-        let slots = store.swap_out(&*self.host.memory, &self.segments).map_err(told)?;
+        let slots = store.swap_out(&*self.host.memory, &self.segments).map_err(|e| self.told(&e))?;
         let numbers: Vec<u8> = slots.iter().flat_map(|s| s.to_le_bytes()).collect();
         if let Err(e) = to.write(&numbers) {
             // The guest does not learn the numbers, so nobody else would ever free them.
@@ -108,10 +108,13 @@ impl Call<'_> {
         let inside = |s: &Segment| self.host.memory.ram_slice(s.gpa, s.len).is_some();
         if self.segments.iter().all(inside) { Ok(()) } else { Err(Errno::FAULT) }
     }
-}
 
-/// The guest learns the errno, the log the whole story.
-fn told(error: StoreError) -> Errno {
-    tracing::warn!("{error}");
-    Errno::from_raw_os_error(error.errno())
+    /// The guest learns the errno, the log the whole story.
+    fn told(&self, error: &StoreError) -> Errno {
+        let line = error.to_string();
+        if self.host.log.take(line.len()) {
+            tracing::warn!("{line}");
+        }
+        Errno::from_raw_os_error(error.errno())
+    }
 }

@@ -7,8 +7,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The most handles a sandbox may hold. The host's own limit on descriptors usually comes first.
+/// The most handles a sandbox may hold.
 const MAX_HANDLES: usize = 1 << 20;
+
+/// How many descriptors handles and windows may hold together: a quarter of what the host allows stays with the sandbox itself, for
+/// commands that connect and processes that begin.
+pub fn descriptor_share() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_HANDLES);
+    (limit - limit / 4).min(MAX_HANDLES)
+}
 
 /// What stands behind a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +37,11 @@ pub enum Kind {
         /// It is a terminal.
         tty: bool,
     },
+    /// A regular file given as standard input, output or error: read and written at its own position, nothing else. To open it anew would
+    /// give more than what was given.
+    StdioFile,
+    /// A directory given as standard input, output or error. It is good for nothing but stat(2).
+    StdioDir,
     /// A socket given as standard input, output or error; of any family.
     StdioSocket,
     /// A socket that the guest made.
@@ -68,8 +81,8 @@ impl Object {
     /// is: where possible the object behind it is opened anew, for ourselves.
     pub fn stdio(fd: OwnedFd, proc_fd: &OwnedFd) -> Result<Object, Errno> {
         let kind = match file_type(fd.as_fd())? {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Dir { nodev: false },
+            FileType::RegularFile => Kind::StdioFile,
+            FileType::Directory => Kind::StdioDir,
             FileType::Socket => Kind::StdioSocket,
             FileType::Fifo | FileType::CharacterDevice => {
                 let tty = rustix::termios::isatty(&fd);
@@ -96,6 +109,14 @@ impl Object {
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// EPERM unless it came from a mount: of what was handed over open only the contents are the guest's.
+    pub fn from_mount(&self) -> Result<&Object, Errno> {
+        match self.kind {
+            Kind::File | Kind::Dir { .. } | Kind::Path => Ok(self),
+            _ => Err(Errno::PERM),
+        }
     }
 
     /// Whether the event loop watches it.

@@ -12,6 +12,10 @@ impl Call<'_> {
         if writable > 1 {
             return Err(Errno::INVAL);
         }
+        // A window keeps its descriptor when the handle is closed.
+        if self.host.handles.len() + self.host.memory.window_count() >= self.host.max_descriptors {
+            return Err(Errno::MFILE);
+        }
         let gpa = self.host.memory.window_map(object.fd().clone(), offset, len, writable == 1)?;
         Ok(gpa.0)
     }

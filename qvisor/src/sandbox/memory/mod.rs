@@ -340,6 +340,11 @@ impl GuestMemory {
         result
     }
 
+    /// How many windows there are.
+    pub fn window_count(&self) -> usize {
+        self.windows().count()
+    }
+
     /// Bytes of guest physical addresses that windows occupy.
     pub fn window_bytes_mapped(&self) -> u64 {
         self.windows().iter().map(|(_, w)| w.len).sum()

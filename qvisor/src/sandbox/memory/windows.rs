@@ -46,8 +46,9 @@ impl From<WindowError> for Errno {
     }
 }
 
-/// The host allows 65,530 mappings for each process (vm.max_map_count); leave room for everything else.
-const MAX_WINDOWS: usize = 32_768;
+/// The host allows 65,530 mappings for each process (vm.max_map_count), and a window costs two: itself, and the gap that is left behind it when
+/// its neighbour is dropped. The rest is room for everything else.
+const MAX_WINDOWS: usize = 24_576;
 
 /// The windows and the free ranges between them.
 #[derive(Debug)]
@@ -123,6 +124,11 @@ impl WindowTable {
     pub fn containing(&self, gpa: Gpa) -> Option<(Gpa, &Window)> {
         let (start, window) = self.used.range(..=gpa.0).next_back()?;
         (gpa.0 - start < window.len).then_some((Gpa(*start), window))
+    }
+
+    /// How many windows there are.
+    pub fn count(&self) -> usize {
+        self.used.len()
     }
 
     /// All windows, in ascending order.
