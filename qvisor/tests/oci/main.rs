@@ -6,7 +6,6 @@ mod cgroups;
 mod ended;
 mod escape;
 mod host;
-
 mod life;
 mod platform;
 mod reopen;

@@ -85,6 +85,8 @@ fn netlink_speaks_to_the_kernel_and_asks() {
     assert_eq!(g.err(Op::Connect, route, &[], &[In(&address(4711, 0))]), libc::EPERM);
     assert_eq!(g.err(Op::Connect, route, &[], &[In(&address(0, 1))]), libc::EPERM);
     g.ok(Op::Connect, route, &[], &[In(&address(0, 0))]);
+    // To connect is to be bound: another one.
+    let route = socket(&g, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
     assert_eq!(g.err(Op::Bind, route, &[], &[In(&address(0, 1 << 29))]), libc::EPERM);
     g.ok(Op::Bind, route, &[], &[In(&address(0, 1))]);
     assert_eq!(set(&g, route, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &30u32.to_ne_bytes()), -1);

@@ -16,8 +16,8 @@ fn port_of(addr: &[u8]) -> u16 {
 /// Turns the event loop until something happened to `token`.
 fn wait_ready(g: &Guest, token: u64, mask: i32) {
     struct None;
-    impl super::super::events::Sources for None {
-        fn ready(&mut self, _: u64, _: super::super::events::Dispatch<'_>) {}
+    impl crate::sandbox::events::Sources for None {
+        fn ready(&mut self, _: u64, _: crate::sandbox::events::Dispatch<'_>) {}
     }
     let seen = std::cell::Cell::new(false);
     let end = Instant::now() + Duration::from_secs(5);
