@@ -326,6 +326,8 @@ fn every_attack_comes_to_nothing_under_quark() {
     let out = Command::new("timeout")
         .args(["300", env!("CARGO_BIN_EXE_quark"), "do", "--"])
         .arg(program)
+        // `quark do` shows the current directory even where a clone lies in /tmp.
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .output()
         .expect("quark do");
     let text = String::from_utf8_lossy(&out.stdout);

@@ -61,6 +61,8 @@ impl Family {
                     c
                 }
             };
+            // Below it lie the programs: `quark do` shows the current directory even where a clone lies in /tmp.
+            let command = command.current_dir(support::workspace());
             let outcome = support::run(
                 command.env("QUARK_TEST_LIMIT_S", support::limit().as_secs().to_string()),
                 support::slowed(LIMIT),

@@ -261,7 +261,7 @@ mod tests {
             assert!(error.contains(&format!("--volume {0}:{0}:ro", dir.display())), "{error}");
         }
         assert!(View::new(&dir, false).unwrap().check_program(name, &[]).is_ok());
-        assert!(View::default().check_program(name, &[dir.clone()]).is_ok());
+        assert!(View::default().check_program(name, std::slice::from_ref(&dir)).is_ok());
         assert!(View::default().check_program("sh", &[]).is_ok());
         assert!(View::new(Path::new("/proc/self"), false).is_err());
         fs::remove_dir_all(&dir).unwrap();

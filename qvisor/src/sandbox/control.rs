@@ -4,7 +4,7 @@
 //! [`qlib::control::Request`] or [`qlib::control::Reply`]. Descriptors for a new process' standard streams ride on the first
 //! byte of its frame (SCM_RIGHTS), and [`ProcessSpec::stdio`] holds indices into them (or nothing: then they are taken in
 //! order). A Start without descriptors takes the streams that the sandbox was given at its boot. Answers come in the order in which requests end, so who waits for long (Wait) opens a
-//! connection of its own. A process that was made by Exec is killed if its connection ends before it was waited for or held: whoever asked gave up. Only the user that runs the sandbox may connect; what is malformed ends that connection, nothing
+//! connection of its own. A process that was made by Exec is killed if its connection ends before it was waited for or held: whoever asked gave up. For the same reason a request whose connection has ended before it is looked at is not served. Only the user that runs the sandbox may connect; what is malformed ends that connection, nothing
 //! else.
 
 use std::collections::{HashMap, VecDeque};
@@ -379,6 +379,10 @@ impl ControlServer {
             return Ok(());
         }
         let (socket, bytes, fds) = connection.take();
+        // Who has gone meanwhile gave up waiting, and said that nothing was done.
+        if has_hung_up(&socket) {
+            return Err(Errno::PIPE);
+        }
         let request = parse(&bytes).ok_or(Errno::BADMSG)?;
         if self.host.replies.outstanding(key) >= MAX_OUTSTANDING {
             return Err(Errno::AGAIN);
@@ -510,6 +514,12 @@ impl Connection {
         bytes.drain(..4.min(bytes.len()));
         (self.socket.clone(), bytes, std::mem::take(&mut self.fds))
     }
+}
+
+/// Whether the other side of a connection has closed it, with nothing more to read.
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    matches!(rustix::net::recv(socket, &mut [0u8; 1], flags), Ok((_, 0)) | Err(Errno::CONNRESET))
 }
 
 /// The request that is all of `bytes`.

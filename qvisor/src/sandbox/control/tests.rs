@@ -392,6 +392,15 @@ fn a_process_of_an_exec_that_was_given_up_is_killed() {
     f.answer(&Reply::Pid(7));
     f.turn();
     assert_eq!(f.last(), kill(7));
+    // Before it was looked at: then it is not even begun.
+    let count = f.seen.borrow().len();
+    for request in [&exec, &Request::Pause] {
+        let mut client = f.connect();
+        client.write_all(&frame(request)).unwrap();
+        drop(client);
+        f.turn();
+        assert_eq!(f.seen.borrow().len(), count);
+    }
     // After the answer, before it was asked for its end.
     let mut client = f.connect();
     client.write_all(&frame(&exec)).unwrap();
