@@ -11,6 +11,7 @@ use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIG
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
+use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
@@ -55,7 +56,12 @@ pub fn on_request(id: u64, len: u64) {
     if let Err(errno) = Call::new(Op::MailboxTaken).arg(0, id).run() {
         crate::klog!(Error, "the mailbox cannot be given back: {errno:?}");
     }
-    let request = copied.and_then(|()| postcard::from_bytes::<Request>(&bytes).map_err(|_| Errno::EINVAL));
+    // It must be served when programs have used memory up.
+    heap::on_reserve(|| serve_bytes(id, copied, &bytes));
+}
+
+fn serve_bytes(id: u64, copied: Result, bytes: &[u8]) {
+    let request = copied.and_then(|()| postcard::from_bytes::<Request>(bytes).map_err(|_| Errno::EINVAL));
     match request {
         Ok(request) => serve(id, request),
         Err(errno) => reply(id, &failure(errno, "the control request cannot be read".to_string())),

@@ -13,6 +13,9 @@ pub type Fd = i32;
 /// The most descriptors a table may hold whatever RLIMIT_NOFILE says (Linux's default nr_open).
 pub const MAX_FDS: usize = 1 << 20;
 
+/// What an open file takes at least, in bytes.
+const OPEN_FILE_BYTES: u64 = 512;
+
 #[derive(Clone)]
 struct Slot {
     file: Arc<OpenFile>,
@@ -119,6 +122,13 @@ impl FdTable {
             }
         }
         out
+    }
+
+    /// Memory that its files hold and that their last close gives back, about, in bytes, with the table itself.
+    pub fn held_bytes(&self) -> u64 {
+        let slots = self.slots.lock();
+        let files = slots.iter().flatten().map(|slot| OPEN_FILE_BYTES + slot.file.ops.held_bytes()).sum::<u64>();
+        files + (slots.len() * size_of::<Option<Slot>>()) as u64
     }
 
     /// The open descriptors, ascending.

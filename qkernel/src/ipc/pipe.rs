@@ -247,6 +247,10 @@ impl PipeEnd {
 }
 
 impl FileOps for PipeEnd {
+    fn held_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         if !self.reads {
             return Err(Errno::EBADF);

@@ -52,10 +52,16 @@ static USER: Once<FrameAllocator> = Once::new();
 
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
-    USER.set(FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
+    let frames = FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user"));
+    USER.set(frames.asking(heap::user_may_grow));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
+}
+
+/// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may still have.
+pub fn are_left() -> bool {
+    user().free_frames() > 0 || heap::user_may_grow()
 }
 
 /// The allocator of user frames.

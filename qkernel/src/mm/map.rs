@@ -418,6 +418,18 @@ impl AddressSpace {
         Ok((inner.vmas.overlapping(start, end), inner.vmas.covers(start, end)))
     }
 
+    /// Pages of its page tables.
+    pub fn table_pages(&self) -> u64 {
+        self.lock().table().table_pages()
+    }
+
+    /// Kernel memory for its ranges and for what is on its way to the platform, about, in bytes.
+    pub fn books_bytes(&self) -> u64 {
+        const RANGE_BYTES: u64 = 160;
+        let inner = self.lock();
+        inner.vmas.len() as u64 * RANGE_BYTES + (inner.limbo.len() + inner.graveyard.len()) as u64 * 8
+    }
+
     /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.
     pub fn sizes(&self) -> (u64, u64, u64) {
         let mut inner = self.lock();

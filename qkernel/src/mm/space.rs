@@ -11,11 +11,13 @@ use qlib::{Gpa, Va};
 use super::frames::{self, Table};
 use super::patch::Patches;
 use super::vma::VmaSet;
+use crate::account;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
+use crate::hibernate::oom;
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::task::table;
-use crate::wait::{PollMask, Signal, WaitQueue};
+use crate::wait::WaitQueue;
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
 pub struct AddressSpace {
@@ -80,19 +82,9 @@ pub(super) struct Inner {
 /// Frames of address spaces that the platform still has mapped, by space handle.
 static DYING: Mutex<BTreeMap<u64, (Table, Vec<Gpa>)>> = mutex(BTreeMap::new());
 
-/// Told when the frames of an address space are free.
-static GONE: WaitQueue = WaitQueue::new();
-
-/// Waits until the frames of some ended address space are free; false at once if none is on its way.
-pub async fn wait_for_frames() -> bool {
-    if DYING.lock().is_empty() {
-        return false;
-    }
-    let signal = Arc::new(Signal::default());
-    let id = GONE.register(PollMask::IN, signal.clone());
-    signal.wait().await;
-    GONE.unregister(id);
-    true
+/// Whether the frames of some ended address space are on their way to be free.
+pub fn some_are_dying() -> bool {
+    !DYING.lock().is_empty()
 }
 
 /// See [`AddressSpace::placeholder`].
@@ -103,7 +95,8 @@ pub fn on_gone(handle: u64) {
     let Some((mut table, limbo)) = DYING.lock().remove(&handle) else { return };
     frames::free_all(&mut table);
     frames::free_frames(limbo);
-    GONE.wake(PollMask::IN);
+    account::space_gone();
+    oom::note_freed();
 }
 
 impl AddressSpace {
