@@ -32,6 +32,8 @@ pub struct KernelHeap {
     inner: SpinMutex<Option<Inner>>,
     /// Free frames of the blocks that it holds, for those who look without the lock.
     free_frames: AtomicU64,
+    /// Pages handed out as page tables, likewise.
+    table_pages: AtomicU64,
 }
 
 struct Inner {
@@ -80,7 +82,7 @@ fn kind_of(layout: Layout) -> Option<Kind> {
 impl KernelHeap {
     /// A heap without memory: it gives nothing until [`Self::init`].
     pub const fn empty() -> Self {
-        Self { inner: SpinMutex::new(None), free_frames: AtomicU64::new(0) }
+        Self { inner: SpinMutex::new(None), free_frames: AtomicU64::new(0), table_pages: AtomicU64::new(0) }
     }
 
     /// Lets it take memory from `blocks`. Panics when called twice.
@@ -105,12 +107,18 @@ impl KernelHeap {
         self.free_frames.load(Relaxed)
     }
 
+    /// Pages handed out as page tables. Takes no lock.
+    pub fn table_pages(&self) -> u64 {
+        self.table_pages.load(Relaxed)
+    }
+
     /// Does something to the heap, if it has been given memory.
     fn with<R>(&self, change: impl FnOnce(&mut Inner) -> R) -> Option<R> {
         let mut guard = self.inner.lock();
         let inner = guard.as_mut()?;
         let result = change(inner);
         self.free_frames.store(inner.frames.free_frames(), Relaxed);
+        self.table_pages.store(inner.tables, Relaxed);
         Some(result)
     }
 

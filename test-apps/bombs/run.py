@@ -46,7 +46,7 @@ class Container:
             "ociVersion": "1.0.2",
             "root": {"path": "rootfs"},
             "process": {
-                "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["/bin/sh", "-c", "while :; do sleep 1000; done"],
+                "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["/bin/bombs", "init"],
                 "env": ["PATH=/bin"],
                 "capabilities": {k: caps for k in ("bounding", "effective", "permitted")},
                 "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1 << 20, "hard": 1 << 20}],

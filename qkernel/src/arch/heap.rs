@@ -29,10 +29,9 @@ static ON_RESERVE: AtomicBool = AtomicBool::new(false);
 
 /// Frames of a block that can be handed out: the first is its control page.
 const USABLE_FRAMES: u64 = BLOCK_FRAMES - 1;
-/// One block in this many is reserved.
-const RESERVE_SHARE: usize = 32;
-/// The most that is reserved: 64 MiB.
-const MAX_RESERVE_BLOCKS: usize = 16;
+/// One block in this many is reserved: the books about pages on their way to be free take a 512th of them, and those about pages of
+/// memory objects are given up piece by piece.
+const RESERVE_SHARE: usize = 64;
 /// So few blocks, and a whole one is too much of them.
 const FEW_BLOCKS: usize = 8;
 /// What is kept then, in pages (512 KiB).
@@ -58,13 +57,18 @@ fn reserve_of(total: usize) -> (usize, u64) {
     if total < FEW_BLOCKS {
         return (0, FEW_PAGES);
     }
-    let blocks = (total / RESERVE_SHARE).clamp(1, MAX_RESERVE_BLOCKS);
+    let blocks = (total / RESERVE_SHARE).max(1);
     (blocks, blocks as u64 * USABLE_FRAMES * 3 / 4)
 }
 
 /// Pages that the kernel heap can still have if `free` blocks are free.
 fn kernel_room(free: usize) -> u64 {
-    (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed))
+    (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
+}
+
+/// Pages that the host has for page tables of its own beside the guest's.
+fn shadow_pages() -> u64 {
+    if super::walks_tables() { 0 } else { HEAP.table_pages() }
 }
 
 /// Whether user frames may have one more block.
@@ -74,7 +78,7 @@ pub fn user_may_grow() -> bool {
         return true;
     }
     let reserve = RESERVE_BLOCKS.load(Relaxed);
-    let charged = CHARGED_PAGES.load(Relaxed).div_ceil(USABLE_FRAMES) as usize;
+    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
     left >= reserve + charged && kernel_room(left) >= 2 * LOW_PAGES.load(Relaxed).min(FEW_PAGES)
 }
 
@@ -84,9 +88,21 @@ pub fn is_low() -> bool {
     kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed)
 }
 
+/// Whether even what is left for things that cannot be refused has to be spared.
+pub fn is_very_low() -> bool {
+    kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / 2
+}
+
+/// The size of what is left when memory is low, in bytes: no single thing may take more than a part of it.
+pub fn low_bytes() -> u64 {
+    LOW_PAGES.load(Relaxed) * PAGE_SIZE
+}
+
 /// Whether `bytes` more, of kernel memory or of what is charged, leave memory as far from low as user frames must.
 pub fn has_room_for(bytes: u64) -> bool {
-    kernel_room(BLOCKS.free_blocks()) >= LOW_PAGES.load(Relaxed).saturating_add(bytes.div_ceil(PAGE_SIZE))
+    let low = LOW_PAGES.load(Relaxed);
+    // 0: unit tests, which have no such heap.
+    low == 0 || kernel_room(BLOCKS.free_blocks()) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE))
 }
 
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
@@ -94,9 +110,9 @@ pub fn charge(bytes: u64) {
     CHARGED_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
 }
 
-/// What is charged, in bytes.
+/// What is charged, with the host's page tables, in bytes.
 pub fn charged() -> u64 {
-    CHARGED_PAGES.load(Relaxed) * PAGE_SIZE
+    (CHARGED_PAGES.load(Relaxed) + shadow_pages()) * PAGE_SIZE
 }
 
 /// Does something that must work when memory is used up: its user frames may come from the reserve. It must not wait for anything.
@@ -115,8 +131,8 @@ mod tests {
     fn the_reserve_grows_with_memory_and_has_bounds() {
         assert_eq!(reserve_of(1), (0, FEW_PAGES));
         assert_eq!(reserve_of(FEW_BLOCKS), (1, 767));
-        assert_eq!(reserve_of(60).0, 1);
-        assert_eq!(reserve_of(64).0, 2);
-        assert_eq!(reserve_of(6 << 10).0, MAX_RESERVE_BLOCKS);
+        assert_eq!(reserve_of(127).0, 1);
+        assert_eq!(reserve_of(128).0, 2);
+        assert_eq!(reserve_of(6 << 10).0, 96);
     }
 }

@@ -6,6 +6,7 @@ use qlib::bitmap::{FrameAllocator, FrameStats};
 use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
+use super::limbo::Limbo;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate;
@@ -23,7 +24,8 @@ static OLD_TABLES: Mutex<Vec<Gpa>> = mutex(Vec::new());
 
 impl TableAlloc for Tables {
     fn alloc_table(&self) -> Option<Gpa> {
-        heap::HEAP.alloc_table()
+        // Tables can be refused, other objects of the kernel cannot.
+        if heap::is_very_low() { None } else { heap::HEAP.alloc_table() }
     }
 
     fn free_table(&self, table: Gpa) {
@@ -85,7 +87,7 @@ pub fn alloc() -> Result<Gpa> {
 }
 
 /// Drops one reference to each frame.
-pub fn free_frames(frames: Vec<Gpa>) {
+pub fn free_frames(frames: Limbo) {
     for frame in frames {
         user().ref_dec(frame);
     }

@@ -129,7 +129,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
 
     let process =
         if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
-    let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate() };
+    let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
     let child = Thread::enter(NewThread {
         tid,
         process: process.clone(),

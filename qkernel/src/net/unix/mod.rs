@@ -114,6 +114,12 @@ impl UnixSocket {
         (one, two)
     }
 
+    /// What its queue holds, about, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        (state.incoming_bytes + (state.incoming.len() + state.pending.len()) * MESSAGE_BYTES) as u64
+    }
+
     /// What tells of readiness.
     pub fn events(&self) -> &WaitQueue {
         &self.queue
