@@ -76,7 +76,7 @@ pub fn charge_of(threads: u64) -> u64 {
 
 /// The most processes and threads that may live together.
 pub fn max_tasks() -> u64 {
-    tasks_in(arch::boot().ram_bytes / 2, outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES)
+    tasks_in(arch::ram_bytes() / 2, outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES)
 }
 
 fn tasks_in(bytes: u64, each_bytes: u64) -> u64 {
@@ -89,7 +89,7 @@ pub fn check_clone(new_space: bool) -> Result {
     let more = outside_bytes(spaces + u64::from(new_space), threads + 1) - outside_bytes(spaces, threads);
     let inside = if new_space { PROCESS_KERNEL_BYTES } else { 0 } + THREAD_KERNEL_BYTES;
     let total = outside_bytes(spaces, threads) + more + spaces * PROCESS_KERNEL_BYTES + threads * THREAD_KERNEL_BYTES;
-    let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks() || total > arch::boot().ram_bytes / 2;
+    let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks() || total > arch::ram_bytes() / 2;
     if threads >= FEWEST && is_full || !heap::has_room_for(more + inside) {
         return Err(Errno::EAGAIN);
     }
@@ -107,9 +107,50 @@ pub fn ask_for<T>(count: usize) -> Result {
     ask((count as u64).saturating_mul(size_of::<T>() as u64))
 }
 
+/// One part in this many of memory may be kernel memory for things that outlive processes.
+const LASTING_SHARE: u64 = 8;
+
+static LASTING_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Kernel memory for something that outlives the process that made it (names of a tmpfs, System V objects): no process's end gives it back, so
+/// all of it together is bounded. Given back when dropped.
+#[derive(Debug, Default)]
+pub struct Lasting(u64);
+
+impl Lasting {
+    /// Takes `bytes`. ENOSPC.
+    pub fn take(bytes: u64) -> Result<Lasting> {
+        let limit = arch::ram_bytes() / LASTING_SHARE;
+        let after = LASTING_BYTES.load(Relaxed).saturating_add(bytes);
+        if after > limit {
+            return Err(Errno::ENOSPC);
+        }
+        LASTING_BYTES.store(after, Relaxed);
+        Ok(Lasting(bytes))
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        LASTING_BYTES.fetch_sub(self.0, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lasts_is_bounded_and_given_back() {
+        let most = arch::ram_bytes() / LASTING_SHARE;
+        let before = LASTING_BYTES.load(Relaxed);
+        assert!(Lasting::take(most + 1).is_err());
+        let taken = Lasting::take(1000).expect("there is room");
+        assert!(LASTING_BYTES.load(Relaxed) >= 1000);
+        assert!(Lasting::take(most).is_err());
+        drop(taken);
+        assert!(LASTING_BYTES.load(Relaxed) <= before + 1000);
+    }
 
     #[test]
     fn limits_follow_from_memory() {

@@ -15,6 +15,7 @@ use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
+use crate::hibernate::oom;
 use crate::hibernate::pause::{self, Reason};
 use crate::hibernate::{self, Cause};
 use crate::host::Call;
@@ -46,6 +47,9 @@ static ENDED: Mutex<Option<Arc<Signal>>> = mutex(None);
 
 /// How long the end of pid 1 waits for that of the other processes.
 const FAREWELL_NS: u64 = 2_000_000_000;
+
+/// How long others are killed for a process that is to start.
+const START_PATIENCE_NS: u64 = 5_000_000_000;
 
 /// A request lies in the mailbox: `id` is what its reply must name, `len` its length in bytes.
 pub fn on_request(id: u64, len: u64) {
@@ -147,9 +151,26 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
     hibernate::wake(Cause::Exec);
     let answer = match make_process(&spec, first) {
         Ok(pid) => Reply::Pid(pid),
+        Err((Errno::ENOMEM | Errno::EAGAIN, _)) if !first => return start_with_less(id, spec),
         Err((errno, message)) => failure(errno, message),
     };
     reply(id, &answer);
+}
+
+/// Starts a process when even the reserve is used up: others are killed until it can be.
+fn start_with_less(id: u64, spec: ProcessSpec) {
+    executor::spawn(async move {
+        let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
+        let answer = loop {
+            oom::relieve_request(deadline_ns).await;
+            match heap::on_reserve(|| make_process(&spec, false)) {
+                Ok(pid) => break Reply::Pid(pid),
+                Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}
+                Err((errno, message)) => break failure(errno, message),
+            }
+        };
+        reply(id, &answer);
+    });
 }
 
 type Explained<T> = core::result::Result<T, (Errno, String)>;

@@ -29,12 +29,36 @@ pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
 pub struct Quota {
     limit_pages: AtomicU64,
     used_pages: AtomicU64,
+    /// The pages outlive the process that made them.
+    is_lasting: bool,
+}
+
+/// Pages of objects that outlive processes.
+static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// The most of these: five eighths of memory, whatever the limits of single file systems add up to. What remains is for programs, and for
+/// whoever is to clean up.
+fn max_lasting_pages() -> u64 {
+    arch::ram_bytes() / PAGE_SIZE / 8 * 5
 }
 
 impl Quota {
     /// At most `limit_pages`.
     pub fn new(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0) })
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: false,
+        })
+    }
+
+    /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of that together.
+    pub fn lasting(limit_pages: u64) -> Arc<Self> {
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: true,
+        })
     }
 
     /// Limit and use, in pages.
@@ -52,12 +76,21 @@ impl Quota {
         if used >= limit {
             return Err(Errno::ENOSPC);
         }
+        if self.is_lasting {
+            if LASTING_PAGES.load(Ordering::Relaxed) >= max_lasting_pages() {
+                return Err(Errno::ENOSPC);
+            }
+            LASTING_PAGES.fetch_add(1, Ordering::Relaxed);
+        }
         self.used_pages.store(used + 1, Ordering::Relaxed);
         Ok(())
     }
 
     fn give(&self, pages: u64) {
         self.used_pages.fetch_sub(pages, Ordering::Relaxed);
+        if self.is_lasting {
+            LASTING_PAGES.fetch_sub(pages, Ordering::Relaxed);
+        }
     }
 }
 
@@ -68,16 +101,6 @@ pub enum Page {
     Frame(Gpa, Usage),
     /// In a slot of the swap file.
     Swapped(u64, Usage),
-}
-
-impl Page {
-    /// The frame, if it is in one.
-    fn frame(self) -> Option<Gpa> {
-        match self {
-            Page::Frame(gpa, _) => Some(gpa),
-            Page::Swapped(..) => None,
-        }
-    }
 }
 
 struct Inner {

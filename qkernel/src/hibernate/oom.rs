@@ -28,15 +28,17 @@ use super::deflate::Committed;
 use super::pause;
 use crate::arch::heap;
 use crate::errno::{Errno, Result};
+use crate::fs::dentry;
 use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::klog;
 use crate::mm::frames;
 use crate::mm::space;
+use crate::net::unix::rights;
 use crate::sync::{Mutex, mutex};
 use crate::task::{Process, Thread, exit, run, table};
 use crate::time;
-use crate::wait::{PollMask, WaitQueue, block_until_killed_or};
+use crate::wait::{PollMask, Signal, WaitQueue, block_until_killed_or};
 
 /// How long a victim has before another one is killed. Every step of its end starts this anew.
 const PATIENCE_NS: u64 = 500_000_000;
@@ -99,6 +101,8 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     }
     reclaim();
     kept::give_up_all();
+    rights::collect();
+    dentry::shrink(None);
     let mut may_take_back = true;
     while !want.is_met() {
         if thread.is_dying() {
@@ -123,6 +127,23 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         reclaim();
     }
     Ok(())
+}
+
+/// Has one process killed for a request from outside that found no memory, unless one is ending already, and waits until something has come
+/// of it, or a moment.
+pub async fn relieve_request(deadline_ns: u64) {
+    let now_ns = time::monotonic_ns();
+    rights::collect();
+    dentry::shrink(None);
+    if !reclaim() && !pause::is_paused() && !somebody_is_ending(now_ns) {
+        kill_one(now_ns);
+    }
+    let freed = Arc::new(Signal::default());
+    let id = FREED.register(PollMask::IN, freed.clone());
+    let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 10), freed.clone());
+    freed.wait().await;
+    time::cancel(timer);
+    FREED.unregister(id);
 }
 
 /// Whether some process is on its way to its end, or its memory on its way back, and has not taken too long for it.
