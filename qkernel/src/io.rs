@@ -189,7 +189,9 @@ impl<'a> IoBuffer<'a> {
     pub fn take_vec(&mut self, max: usize) -> Result<Vec<u8>> {
         let length = max.min(self.remaining());
         account::ask(length as u64)?;
-        let mut bytes = alloc::vec![0; length];
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+        bytes.resize(length, 0);
         let taken = self.take(&mut bytes)?;
         bytes.truncate(taken);
         Ok(bytes)

@@ -161,6 +161,21 @@ impl FrameAllocator {
         Some(frame(block, start))
     }
 
+    /// Whether its blocks have such a run of free frames.
+    pub fn has_run(&self, pages: usize) -> bool {
+        let order = pages.next_power_of_two().trailing_zeros();
+        let state = self.state.lock();
+        let mut block = state.head;
+        while block != NONE {
+            let control = self.control(Gpa(block));
+            if control.first_run(order).is_some() {
+                return true;
+            }
+            block = control.next.load(Ordering::Relaxed);
+        }
+        false
+    }
+
     /// Takes exactly these frames if all of them are free and lie in one block of this allocator that has others in
     /// use; whether it did. Their bytes are unspecified. For growing a run in place.
     pub fn try_claim(&self, frames: Frames) -> bool {

@@ -1,5 +1,6 @@
 // Memory bombs: each mode makes as much of one thing as it can get, holds it for a moment, and ends. Whatever is refused is no failure:
 // the only question is whether the sandbox, and everybody else in it, lives on. `bombs MODE [SECONDS]`; `bombs list` names the modes.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -670,7 +671,55 @@ static void init(void) {
     for (;;) pause();
 }
 
+// Removes what outlives processes: System V objects, files.
+static int clean(void) {
+    struct msqid_ds m;
+    struct seminfo s;
+    struct shm_info i;
+    for (int at = shmctl(0, SHM_INFO, (void *)&i); at >= 0; at--) {
+        struct shmid_ds ds;
+        int id = shmctl(at, SHM_STAT, &ds);
+        if (id >= 0) shmctl(id, IPC_RMID, 0);
+    }
+    for (int at = msgctl(0, MSG_INFO, (void *)&m); at >= 0; at--) {
+        int id = msgctl(at, MSG_STAT, &m);
+        if (id >= 0) msgctl(id, IPC_RMID, 0);
+    }
+    for (int at = semctl(0, 0, SEM_INFO, &s); at >= 0; at--) {
+        struct semid_ds ds;
+        int id = semctl(at, 0, SEM_STAT, &ds);
+        if (id >= 0) semctl(id, 0, IPC_RMID);
+    }
+    // One level at a time, for a path may be far longer than a path can be.
+    char from[300];
+    for (int n = 0;; n++) {
+        int here = open("/tmp", O_RDONLY | O_DIRECTORY);
+        DIR *d = fdopendir(here);
+        struct dirent *e;
+        int left = 0;
+        while ((e = readdir(d))) {
+            if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+            left = 1;
+            if (unlinkat(here, e->d_name, 0) == 0 || unlinkat(here, e->d_name, AT_REMOVEDIR) == 0) continue;
+            // Its children become its neighbours.
+            int sub = openat(here, e->d_name, O_RDONLY | O_DIRECTORY);
+            DIR *inner = fdopendir(sub);
+            struct dirent *c;
+            for (long k = 0; inner && (c = readdir(inner)); k++) {
+                if (!strcmp(c->d_name, ".") || !strcmp(c->d_name, "..")) continue;
+                if (unlinkat(sub, c->d_name, 0) == 0 || unlinkat(sub, c->d_name, AT_REMOVEDIR) == 0) continue;
+                sprintf(from, "up%d-%ld", n, k);
+                renameat(sub, c->d_name, here, from);
+            }
+            if (inner) closedir(inner);
+        }
+        closedir(d);
+        if (!left) return 0;
+    }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "clean")) return clean();
     if (argc > 1 && !strcmp(argv[1], "init")) init();
     // Ends everybody else who is left of a round.
     if (argc > 1 && !strcmp(argv[1], "reap")) return kill(-1, SIGKILL) && errno != ESRCH;

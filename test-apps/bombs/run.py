@@ -82,11 +82,12 @@ class Container:
             command += ["--platform", self.options.platform]
         return command + list(args)
 
-    def quark(self, what, *args, within, fail=True):
-        """Runs a command; how long it took, and what it printed."""
+    def quark(self, what, *args, within, fail=True, quiet=False):
+        """Runs a command; how long it took, and what it printed. `quiet`: it leaves somebody behind who would keep a pipe open."""
         begin = time.monotonic()
+        stdout = subprocess.DEVNULL if quiet else subprocess.PIPE
         # A group of its own, so that a command that hangs can be ended with whatever it started.
-        child = subprocess.Popen(self.command(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        child = subprocess.Popen(self.command(*args), stdin=subprocess.DEVNULL, stdout=stdout,
                                  stderr=subprocess.STDOUT, start_new_session=True)
         try:
             out, _ = child.communicate(timeout=max(within * 3, 15))
@@ -95,7 +96,7 @@ class Container:
             child.communicate()
             raise Failed("%s: no answer in %.0f s" % (what, time.monotonic() - begin)) from None
         took = time.monotonic() - begin
-        text = out.decode(errors="replace").strip()
+        text = (out or b"").decode(errors="replace").strip()
         if fail and child.returncode:
             raise Failed("%s: exit code %d: %s" % (what, child.returncode, text[-500:]))
         if took > within:
@@ -150,7 +151,7 @@ def play(container, bombs, users, seconds, verbose):
     for bomb, user in zip(bombs, users):
         more = ["--user", user] if user else []
         container.quark("exec of " + bomb, "exec", "--detach", *more, container.id, "/bin/bombs", bomb, str(seconds),
-                        within=container.options.answer, fail=False)
+                        within=container.options.answer, fail=False, quiet=True)
     end = time.monotonic() + seconds
     slowest = 0
     while True:
@@ -178,7 +179,7 @@ def play(container, bombs, users, seconds, verbose):
         if time.monotonic() > end:
             raise Failed("%d MiB are still held, %d MiB at first" % (held // MIB, container.base // MIB))
         # Files of the bombs stay until somebody removes them.
-        container.exec("/bin/sh", "-c", "/bin/busybox rm -rf /tmp/*", within=30, fail=False)
+        container.exec("/bin/bombs", "clean", within=30, what="cleaning")
         time.sleep(0.2)
     if verbose:
         print("    slowest exec %.2f s, %s, %d of %d MiB held" % (slowest, hibernation, held // MIB, container.base // MIB), flush=True)

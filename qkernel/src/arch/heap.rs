@@ -32,6 +32,8 @@ const USABLE_FRAMES: u64 = BLOCK_FRAMES - 1;
 /// One block in this many is reserved: the books about pages on their way to be free take a 512th of them, and those about pages of
 /// memory objects are given up piece by piece.
 const RESERVE_SHARE: usize = 64;
+/// What one object of the kernel may take in one piece while memory is low, in pages (128 KiB).
+const PIECE_PAGES: usize = 32;
 /// So few blocks, and a whole one is too much of them.
 const FEW_BLOCKS: usize = 8;
 /// What is kept then, in pages (512 KiB).
@@ -85,7 +87,14 @@ pub fn user_may_grow() -> bool {
 /// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
 #[inline]
 pub fn is_low() -> bool {
-    kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed)
+    let free = BLOCKS.free_blocks();
+    kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
+}
+
+/// Whether no whole block is left, and in those of the heap no run of pages that is long enough for what is allocated in one piece.
+#[cold]
+fn is_in_pieces() -> bool {
+    LOW_PAGES.load(Relaxed) > 0 && !HEAP.has_run(PIECE_PAGES)
 }
 
 /// Whether even what is left for things that cannot be refused has to be spared.
@@ -102,7 +111,8 @@ pub fn low_bytes() -> u64 {
 pub fn has_room_for(bytes: u64) -> bool {
     let low = LOW_PAGES.load(Relaxed);
     // 0: unit tests, which have no such heap.
-    low == 0 || kernel_room(BLOCKS.free_blocks()) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE))
+    let free = BLOCKS.free_blocks();
+    low == 0 || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE)) && (free > 0 || !is_in_pieces())
 }
 
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
