@@ -43,6 +43,10 @@ test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, 
 test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom
 
+.PHONY: bombs
+bombs: build test-apps ## Throw ROUNDS (1000) rounds of memory bombs at sandboxes with a limit (SEED=n repeats one run); a short part is in test
+	python3 test-apps/bombs/run.py --quark $(QUARK) --rounds $(or $(ROUNDS),1000) $(if $(SEED),--seed $(SEED))
+
 .PHONY: fuzz
 fuzz: ## Fuzz the door of the kvm platform for FUZZ_SECONDS (60); needs nightly Rust and `cargo install cargo-fuzz`
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "install cargo-fuzz first: cargo install cargo-fuzz --locked"; exit 1; }

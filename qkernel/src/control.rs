@@ -11,9 +11,11 @@ use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIG
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
+use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
+use crate::hibernate::oom;
 use crate::hibernate::pause::{self, Reason};
 use crate::hibernate::{self, Cause};
 use crate::host::Call;
@@ -46,6 +48,9 @@ static ENDED: Mutex<Option<Arc<Signal>>> = mutex(None);
 /// How long the end of pid 1 waits for that of the other processes.
 const FAREWELL_NS: u64 = 2_000_000_000;
 
+/// How long others are killed for a process that is to start.
+const START_PATIENCE_NS: u64 = 5_000_000_000;
+
 /// A request lies in the mailbox: `id` is what its reply must name, `len` its length in bytes.
 pub fn on_request(id: u64, len: u64) {
     let boot = arch::boot();
@@ -55,7 +60,12 @@ pub fn on_request(id: u64, len: u64) {
     if let Err(errno) = Call::new(Op::MailboxTaken).arg(0, id).run() {
         crate::klog!(Error, "the mailbox cannot be given back: {errno:?}");
     }
-    let request = copied.and_then(|()| postcard::from_bytes::<Request>(&bytes).map_err(|_| Errno::EINVAL));
+    // It must be served when programs have used memory up.
+    heap::on_reserve(|| serve_bytes(id, copied, &bytes));
+}
+
+fn serve_bytes(id: u64, copied: Result, bytes: &[u8]) {
+    let request = copied.and_then(|()| postcard::from_bytes::<Request>(bytes).map_err(|_| Errno::EINVAL));
     match request {
         Ok(request) => serve(id, request),
         Err(errno) => reply(id, &failure(errno, "the control request cannot be read".to_string())),
@@ -141,9 +151,26 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
     hibernate::wake(Cause::Exec);
     let answer = match make_process(&spec, first) {
         Ok(pid) => Reply::Pid(pid),
+        Err((Errno::ENOMEM | Errno::EAGAIN, _)) if !first => return start_with_less(id, spec),
         Err((errno, message)) => failure(errno, message),
     };
     reply(id, &answer);
+}
+
+/// Starts a process when even the reserve is used up: others are killed until it can be.
+fn start_with_less(id: u64, spec: ProcessSpec) {
+    executor::spawn(async move {
+        let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
+        let answer = loop {
+            oom::relieve_request(deadline_ns).await;
+            match heap::on_reserve(|| make_process(&spec, false)) {
+                Ok(pid) => break Reply::Pid(pid),
+                Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}
+                Err((errno, message)) => break failure(errno, message),
+            }
+        };
+        reply(id, &answer);
+    });
 }
 
 type Explained<T> = core::result::Result<T, (Errno, String)>;

@@ -8,6 +8,7 @@ use core::ops::Deref;
 use qlib::host::Segment;
 use qlib::{Gpa, PAGE_SIZE, Va};
 
+use crate::account;
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::mm::{Access, AddressSpace};
@@ -186,7 +187,11 @@ impl<'a> IoBuffer<'a> {
 
     /// Takes up to `max` bytes into a new vector.
     pub fn take_vec(&mut self, max: usize) -> Result<Vec<u8>> {
-        let mut bytes = alloc::vec![0; max.min(self.remaining())];
+        let length = max.min(self.remaining());
+        account::ask(length as u64)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+        bytes.resize(length, 0);
         let taken = self.take(&mut bytes)?;
         bytes.truncate(taken);
         Ok(bytes)

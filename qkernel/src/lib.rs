@@ -11,6 +11,7 @@
 extern crate alloc;
 
 pub mod abi;
+pub mod account;
 pub mod arch;
 pub mod control;
 pub mod errno;

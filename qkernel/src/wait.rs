@@ -217,6 +217,17 @@ pub async fn block_until_killed<T>(
     block(thread, queues, mask, None, Thread::is_dying, attempt).await
 }
 
+/// As [`block_until_killed`], with a deadline as of [`block_on`].
+pub async fn block_until_killed_or<T>(
+    thread: &Thread,
+    queues: &[&WaitQueue],
+    mask: PollMask,
+    deadline_ns: u64,
+    attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    block(thread, queues, mask, Some(deadline_ns), Thread::is_dying, attempt).await
+}
+
 async fn block<T>(
     thread: &Thread,
     queues: &[&WaitQueue],

@@ -12,7 +12,7 @@ mod control;
 pub mod refs;
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spin::mutex::SpinMutex;
 
@@ -32,10 +32,17 @@ pub struct FrameAllocator {
     tag: u32,
     poison: AtomicBool,
     state: SpinMutex<State>,
+    /// Frames of its blocks that are free, for those who look without the lock.
+    free: AtomicU64,
+    /// Whether it may take one more block.
+    may_grow: Option<MayGrow>,
 }
 
 /// What freed frames are filled with where [`FrameAllocator::poison`] asked for it.
 const POISON: u8 = 0xdb;
+
+/// Asked before an allocator takes a block: what others need must be left. Called with the allocator locked, so it must not use that one.
+pub type MayGrow = fn() -> bool;
 
 struct State {
     /// First block with free frames, in order of address.
@@ -61,13 +68,45 @@ impl FrameAllocator {
     /// An allocator without any block. `tag` tells allocators that share `blocks` apart.
     pub const fn new(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
         let state = State { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
-        Self { phys, blocks, tag, poison: AtomicBool::new(false), state: SpinMutex::new(state) }
+        Self {
+            phys,
+            blocks,
+            tag,
+            poison: AtomicBool::new(false),
+            state: SpinMutex::new(state),
+            free: AtomicU64::new(0),
+            may_grow: None,
+        }
     }
 
     /// From now on fills each frame whose last reference is dropped with bytes that no program expects, so that tests see a frame that
     /// is used or shown after it was freed. It commits memory: for tests only.
     pub fn poison(&self) {
         self.poison.store(true, Ordering::Relaxed);
+    }
+
+    /// One that asks before it takes a block.
+    #[must_use]
+    pub fn asking(self, may_grow: MayGrow) -> Self {
+        Self { may_grow: Some(may_grow), ..self }
+    }
+
+    /// Frames that are free in the blocks that it holds, an empty one that it keeps included. Takes no lock.
+    pub fn free_frames(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Gives the empty block that it keeps, if there is one, to the heap of blocks.
+    pub fn give_back_spare(&self) {
+        let mut state = self.state.lock();
+        if state.spare != NONE {
+            let spare = Gpa(state.spare);
+            self.give_back(&mut state, spare);
+        }
+    }
+
+    fn note_free(&self, state: &State) {
+        self.free.store(state.blocks * USABLE as u64 - state.frames_used, Ordering::Relaxed);
     }
 
     /// The map through which frames are reached.
@@ -120,6 +159,21 @@ impl FrameAllocator {
             dirty(Frames { start: frame(block, from), count: count as u64 });
         });
         Some(frame(block, start))
+    }
+
+    /// Whether its blocks have such a run of free frames.
+    pub fn has_run(&self, pages: usize) -> bool {
+        let order = pages.next_power_of_two().trailing_zeros();
+        let state = self.state.lock();
+        let mut block = state.head;
+        while block != NONE {
+            let control = self.control(Gpa(block));
+            if control.first_run(order).is_some() {
+                return true;
+            }
+            block = control.next.load(Ordering::Relaxed);
+        }
+        false
     }
 
     /// Takes exactly these frames if all of them are free and lie in one block of this allocator that has others in
@@ -302,6 +356,7 @@ impl FrameAllocator {
         let control = self.control(block);
         control.take(start, count);
         state.frames_used += count as u64;
+        self.note_free(state);
         if state.spare == block.0 {
             state.spare = NONE;
         }
@@ -318,6 +373,7 @@ impl FrameAllocator {
         let was_full = control.free_count() == 0;
         control.put(index_of(gpa), count, after);
         state.frames_used -= count as u64;
+        self.note_free(&state);
         if was_full {
             self.link(&mut state, block);
         }
@@ -334,9 +390,13 @@ impl FrameAllocator {
     }
 
     fn grow(&self, state: &mut State) -> Option<Gpa> {
+        if self.may_grow.is_some_and(|may_grow| !may_grow()) {
+            return None;
+        }
         let block = self.blocks.alloc()?;
         self.control(block.gpa).init(block.gpa, self.tag, block.clean);
         state.blocks += 1;
+        self.note_free(state);
         self.link(state, block.gpa);
         Some(block.gpa)
     }
@@ -345,6 +405,7 @@ impl FrameAllocator {
         self.unlink(state, block);
         self.control(block).retire();
         state.blocks -= 1;
+        self.note_free(state);
         if state.spare == block.0 {
             state.spare = NONE;
         }

@@ -5,6 +5,7 @@
 //! stays compact. The bits lie in this object; no block is touched by it.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use spin::mutex::SpinMutex;
 
@@ -34,6 +35,8 @@ pub struct Block {
 #[derive(Debug)]
 pub struct BlockHeap {
     inner: SpinMutex<Inner>,
+    /// Blocks that are free, for those who look without the lock.
+    free: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,7 @@ impl BlockHeap {
                 ready: 0,
                 grow: None,
             }),
+            free: AtomicUsize::new(0),
         }
     }
 
@@ -88,6 +92,7 @@ impl BlockHeap {
         inner.first = (free_start.0.div_ceil(BLOCK_SIZE) as usize).min(inner.end);
         inner.hint = inner.first;
         inner.ready = inner.end;
+        self.note_free(&inner);
     }
 
     /// RAM from `ready` on is to be asked for before it is used. Before any block is taken.
@@ -106,6 +111,16 @@ impl BlockHeap {
             inner.excluded += usize::from(!bit(&inner.used, i));
             set(&mut inner.used, i, true);
         }
+        self.note_free(&inner);
+    }
+
+    fn note_free(&self, inner: &Inner) {
+        self.free.store(inner.end - inner.first - inner.excluded - inner.held, Relaxed);
+    }
+
+    /// Blocks that are free. Takes no lock.
+    pub fn free_blocks(&self) -> usize {
+        self.free.load(Relaxed)
     }
 
     /// Takes the lowest free block.
@@ -133,6 +148,7 @@ impl BlockHeap {
             inner.hint = start + count;
         }
         inner.held += count;
+        self.note_free(&inner);
         Some(Block { gpa: Gpa((start as u64) << BLOCK_SHIFT), clean })
     }
 
@@ -149,6 +165,7 @@ impl BlockHeap {
         }
         inner.hint = inner.hint.min(start);
         inner.held -= count;
+        self.note_free(&inner);
     }
 
     /// Calls `release` with batches of maximal ranges of free blocks that may hold host memory, and marks them clean
@@ -241,6 +258,9 @@ mod tests {
         assert_eq!(heap.alloc(), Some(Block { gpa: Gpa(7 * BLOCK_SIZE), clean: true }));
         assert_eq!(heap.alloc(), Some(Block { gpa: Gpa(100 * BLOCK_SIZE), clean: false }));
         assert_eq!(heap.stats(), BlockStats { total: 130, held: 130 });
+        assert_eq!(heap.free_blocks(), 0);
+        heap.free(Gpa(BLOCK_SIZE), 2, false);
+        assert_eq!(heap.free_blocks(), 2);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod slab;
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::{fmt, ptr};
 
 use spin::mutex::SpinMutex;
@@ -29,6 +30,10 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 /// The heap. `#[global_allocator]` of the kernel image; an ordinary object in tests.
 pub struct KernelHeap {
     inner: SpinMutex<Option<Inner>>,
+    /// Free frames of the blocks that it holds, for those who look without the lock.
+    free_frames: AtomicU64,
+    /// Pages handed out as page tables, likewise.
+    table_pages: AtomicU64,
 }
 
 struct Inner {
@@ -77,7 +82,7 @@ fn kind_of(layout: Layout) -> Option<Kind> {
 impl KernelHeap {
     /// A heap without memory: it gives nothing until [`Self::init`].
     pub const fn empty() -> Self {
-        Self { inner: SpinMutex::new(None) }
+        Self { inner: SpinMutex::new(None), free_frames: AtomicU64::new(0), table_pages: AtomicU64::new(0) }
     }
 
     /// Lets it take memory from `blocks`. Panics when called twice.
@@ -91,10 +96,35 @@ impl KernelHeap {
     /// Calls `release` with batches of ranges of frames that hold no object but may hold host memory, as
     /// [`FrameAllocator::free_ranges`] does. `release` must not allocate. Call the [`BlockHeap`]'s afterwards.
     pub fn free_ranges(&self, release: &mut dyn FnMut(&[Frames]) -> bool) {
-        if let Some(inner) = self.inner.lock().as_mut() {
+        self.with(|inner| {
             inner.slabs.trim(&inner.frames);
             inner.frames.free_ranges(release);
-        }
+        });
+    }
+
+    /// Frames that it can use without taking another block, free slots of its slabs not counted. Takes no lock.
+    pub fn free_frames(&self) -> u64 {
+        self.free_frames.load(Relaxed)
+    }
+
+    /// Pages handed out as page tables. Takes no lock.
+    pub fn table_pages(&self) -> u64 {
+        self.table_pages.load(Relaxed)
+    }
+
+    /// Whether there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`]) in the blocks that it holds.
+    pub fn has_run(&self, pages: usize) -> bool {
+        self.inner.lock().as_ref().is_some_and(|inner| inner.frames.has_run(pages))
+    }
+
+    /// Does something to the heap, if it has been given memory.
+    fn with<R>(&self, change: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+        let mut guard = self.inner.lock();
+        let inner = guard.as_mut()?;
+        let result = change(inner);
+        self.free_frames.store(inner.frames.free_frames(), Relaxed);
+        self.table_pages.store(inner.tables, Relaxed);
+        Some(result)
     }
 
     /// What it holds.
@@ -210,49 +240,49 @@ impl Inner {
 // their own size, blocks to 4 MiB. The lock makes it safe for several threads. It panics on a double free.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.inner.lock().as_mut().and_then(|i| i.alloc(layout, false)).unwrap_or(ptr::null_mut())
+        self.with(|inner| inner.alloc(layout, false)).flatten().unwrap_or(ptr::null_mut())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.inner.lock().as_mut().and_then(|i| i.alloc(layout, true)).unwrap_or(ptr::null_mut())
+        self.with(|inner| inner.alloc(layout, true)).flatten().unwrap_or(ptr::null_mut())
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        if let Some(inner) = self.inner.lock().as_mut() {
-            inner.free(pointer, layout);
-        }
+        self.with(|inner| inner.free(pointer, layout));
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Ok(new) = Layout::from_size_align(new_size, layout.align()) else { return ptr::null_mut() };
-        let mut guard = self.inner.lock();
-        let Some(inner) = guard.as_mut() else { return ptr::null_mut() };
-        if inner.resize(pointer, layout, new) {
-            return pointer;
-        }
-        let Some(moved) = inner.alloc(new, false) else { return ptr::null_mut() };
-        // SAFETY: both objects are live, distinct, and hold at least the smaller of the two sizes.
-        unsafe { ptr::copy_nonoverlapping(pointer, moved, layout.size().min(new_size)) };
-        inner.free(pointer, layout);
-        moved
+        let moved = self.with(|inner| {
+            if inner.resize(pointer, layout, new) {
+                return Some(pointer);
+            }
+            let moved = inner.alloc(new, false)?;
+            // SAFETY: both objects are live, distinct, and hold at least the smaller of the two sizes.
+            unsafe { ptr::copy_nonoverlapping(pointer, moved, layout.size().min(new_size)) };
+            inner.free(pointer, layout);
+            Some(moved)
+        });
+        moved.flatten().unwrap_or(ptr::null_mut())
     }
 }
 
 /// Page tables from the heap's frames keep the blocks of user frames free for long runs.
 impl TableAlloc for KernelHeap {
     fn alloc_table(&self) -> Option<Gpa> {
-        let mut guard = self.inner.lock();
-        let inner = guard.as_mut()?;
-        let table = inner.frames.alloc_zeroed()?;
-        inner.tables += 1;
-        Some(table)
+        let table = self.with(|inner| {
+            let table = inner.frames.alloc_zeroed()?;
+            inner.tables += 1;
+            Some(table)
+        });
+        table.flatten()
     }
 
     fn free_table(&self, table: Gpa) {
-        if let Some(inner) = self.inner.lock().as_mut() {
+        self.with(|inner| {
             inner.frames.free(table);
             inner.tables -= 1;
-        }
+        });
     }
 }
 

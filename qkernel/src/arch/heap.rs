@@ -1,9 +1,15 @@
 //! The kernel heap and the heap of 4 MiB blocks that all frames come from.
+//!
+//! A failed allocation of the kernel is a panic, so it must not come to that: the last free blocks are the kernel's alone (the
+//! *reserve*), user frames cannot have them. When the kernel itself gets down to them, memory is *low*: system calls and faults wait
+//! until the out-of-memory path has got some back ([`crate::hibernate::oom`]), and what must go on meanwhile lives on the reserve.
 
-use qlib::blocks::BlockHeap;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use qlib::blocks::{BLOCK_FRAMES, BlockHeap};
 use qlib::heap::KernelHeap;
-use qlib::kvm;
 use qlib::platform::{BootInfo, PLATFORM_KVM};
+use qlib::{PAGE_SIZE, kvm};
 
 /// All blocks of RAM.
 pub static BLOCKS: BlockHeap = BlockHeap::empty();
@@ -11,6 +17,27 @@ pub static BLOCKS: BlockHeap = BlockHeap::empty();
 /// The kernel's own heap.
 #[cfg_attr(target_os = "none", global_allocator)]
 pub static HEAP: KernelHeap = KernelHeap::empty();
+
+/// Blocks that user frames must leave.
+static RESERVE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+/// Below this many pages in blocks of the heap and in free blocks together, memory is low.
+static LOW_PAGES: AtomicU64 = AtomicU64::new(0);
+/// Bytes outside of guest RAM that count as used ([`crate::account`]), in whole pages.
+static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
+/// What is made now is made on the reserve.
+static ON_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// Frames of a block that can be handed out: the first is its control page.
+const USABLE_FRAMES: u64 = BLOCK_FRAMES - 1;
+/// One block in this many is reserved: the books about pages on their way to be free take a 512th of them, and those about pages of
+/// memory objects are given up piece by piece.
+const RESERVE_SHARE: usize = 64;
+/// What one object of the kernel may take in one piece while memory is low, in pages (128 KiB).
+const PIECE_PAGES: usize = 32;
+/// So few blocks, and a whole one is too much of them.
+const FEW_BLOCKS: usize = 8;
+/// What is kept then, in pages (512 KiB).
+const FEW_PAGES: u64 = 128;
 
 /// Gives them RAM. First thing at boot: nothing can be allocated before.
 pub fn init(info: &BootInfo) {
@@ -21,5 +48,101 @@ pub fn init(info: &BootInfo) {
     }
     // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };
+    let (blocks, pages) = reserve_of(BLOCKS.stats().total);
+    RESERVE_BLOCKS.store(blocks, Relaxed);
+    LOW_PAGES.store(pages, Relaxed);
     HEAP.init(phys, &BLOCKS);
+}
+
+/// Of so many blocks: how many user frames must leave, and the pages below which memory is low.
+fn reserve_of(total: usize) -> (usize, u64) {
+    if total < FEW_BLOCKS {
+        return (0, FEW_PAGES);
+    }
+    let blocks = (total / RESERVE_SHARE).max(1);
+    (blocks, blocks as u64 * USABLE_FRAMES * 3 / 4)
+}
+
+/// Pages that the kernel heap can still have if `free` blocks are free.
+fn kernel_room(free: usize) -> u64 {
+    (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
+}
+
+/// Pages that the host has for page tables of its own beside the guest's.
+fn shadow_pages() -> u64 {
+    if super::walks_tables() { 0 } else { HEAP.table_pages() }
+}
+
+/// Whether user frames may have one more block.
+pub fn user_may_grow() -> bool {
+    let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
+    if ON_RESERVE.load(Relaxed) {
+        return true;
+    }
+    let reserve = RESERVE_BLOCKS.load(Relaxed);
+    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
+    left >= reserve + charged && kernel_room(left) >= 2 * LOW_PAGES.load(Relaxed).min(FEW_PAGES)
+}
+
+/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
+#[inline]
+pub fn is_low() -> bool {
+    let free = BLOCKS.free_blocks();
+    kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
+}
+
+/// Whether no whole block is left, and in those of the heap no run of pages that is long enough for what is allocated in one piece.
+#[cold]
+fn is_in_pieces() -> bool {
+    LOW_PAGES.load(Relaxed) > 0 && !HEAP.has_run(PIECE_PAGES)
+}
+
+/// Whether even what is left for things that cannot be refused has to be spared.
+pub fn is_very_low() -> bool {
+    kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / 2
+}
+
+/// The size of what is left when memory is low, in bytes: no single thing may take more than a part of it.
+pub fn low_bytes() -> u64 {
+    LOW_PAGES.load(Relaxed) * PAGE_SIZE
+}
+
+/// Whether `bytes` more, of kernel memory or of what is charged, leave memory as far from low as user frames must.
+pub fn has_room_for(bytes: u64) -> bool {
+    let low = LOW_PAGES.load(Relaxed);
+    // 0: unit tests, which have no such heap.
+    let free = BLOCKS.free_blocks();
+    low == 0 || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE)) && (free > 0 || !is_in_pieces())
+}
+
+/// Changes what is charged for memory outside of guest RAM to `bytes`.
+pub fn charge(bytes: u64) {
+    CHARGED_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
+}
+
+/// What is charged, with the host's page tables, in bytes.
+pub fn charged() -> u64 {
+    (CHARGED_PAGES.load(Relaxed) + shadow_pages()) * PAGE_SIZE
+}
+
+/// Does something that must work when memory is used up: its user frames may come from the reserve. It must not wait for anything.
+pub fn on_reserve<R>(work: impl FnOnce() -> R) -> R {
+    let before = ON_RESERVE.swap(true, Relaxed);
+    let result = work();
+    ON_RESERVE.store(before, Relaxed);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_grows_with_memory_and_has_bounds() {
+        assert_eq!(reserve_of(1), (0, FEW_PAGES));
+        assert_eq!(reserve_of(FEW_BLOCKS), (1, 767));
+        assert_eq!(reserve_of(127).0, 1);
+        assert_eq!(reserve_of(128).0, 2);
+        assert_eq!(reserve_of(6 << 10).0, 96);
+    }
 }

@@ -43,6 +43,11 @@ pub fn walks_tables() -> bool {
     BOOT.try_get().is_some_and(|boot| boot.platform == PLATFORM_KVM)
 }
 
+/// Size of RAM in bytes; in unit tests, which have none, 1 GiB.
+pub fn ram_bytes() -> u64 {
+    BOOT.try_get().map_or(1 << 30, |boot| boot.ram_bytes)
+}
+
 /// The number of the CPU that this runs on, where the kernel schedules user threads itself: the caller's thread has come from that CPU
 /// if its system call has not waited for anything yet.
 pub fn cpu() -> Option<u32> {

@@ -6,6 +6,7 @@ use qlib::platform::{
 use qlib::{Gpa, Va};
 
 use super::boot;
+use crate::account;
 use crate::errno::{Errno, Result};
 
 /// A platform address space; dropping it ends it ([`qlib::platform::EVENT_SPACE_GONE`] follows).
@@ -17,7 +18,11 @@ impl SpaceHandle {
     pub fn new() -> Result<Self> {
         // SAFETY: no arguments.
         let handle = unsafe { (boot().ops.space_new)() };
-        if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(SpaceHandle(handle as u64)) }
+        if handle < 0 {
+            return Err(Errno::from_ret(handle));
+        }
+        account::space_made();
+        Ok(SpaceHandle(handle as u64))
     }
 
     /// Which of the pages from `va` on user code may have touched since each was shown; see
@@ -65,7 +70,11 @@ impl ThreadHandle {
     pub fn new(space: &SpaceHandle, creator: Option<&ThreadHandle>, token: u64) -> Result<Self> {
         // SAFETY: live handles.
         let handle = unsafe { (boot().ops.thread_new)(space.0, creator.map_or(0, |c| c.0), token) };
-        if handle < 0 { Err(Errno::from_ret(handle)) } else { Ok(ThreadHandle(handle as u64)) }
+        if handle < 0 {
+            return Err(Errno::from_ret(handle));
+        }
+        account::thread_made();
+        Ok(ThreadHandle(handle as u64))
     }
 
     /// Lets it go on with the page table at `root`, `orders` first.
@@ -114,5 +123,6 @@ impl Drop for ThreadHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
         unsafe { (boot().ops.thread_drop)(self.0) }
+        account::thread_gone();
     }
 }

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::sync::Mutex;
@@ -12,6 +13,9 @@ pub type Fd = i32;
 
 /// The most descriptors a table may hold whatever RLIMIT_NOFILE says (Linux's default nr_open).
 pub const MAX_FDS: usize = 1 << 20;
+
+/// What an open file takes at least, in bytes.
+const OPEN_FILE_BYTES: u64 = 512;
 
 #[derive(Clone)]
 struct Slot {
@@ -25,16 +29,32 @@ pub struct FdTable {
     slots: Mutex<Vec<Option<Slot>>>,
 }
 
+/// Makes room for descriptors below `len`. ENOMEM.
+fn grow(slots: &mut Vec<Option<Slot>>, len: usize) -> Result {
+    if len > slots.capacity() {
+        // As vectors grow; a table of many is moved, and both places are taken for a moment.
+        let capacity = len.max(slots.capacity() * 2).clamp(8, MAX_FDS.max(len));
+        account::ask_for::<Option<Slot>>(capacity)?;
+        slots.try_reserve_exact(capacity - slots.len()).map_err(|_| Errno::ENOMEM)?;
+    }
+    slots.resize(len, None);
+    Ok(())
+}
+
 impl FdTable {
     /// An empty table.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// A copy, as fork(2) makes it.
-    pub fn duplicate(&self) -> Arc<Self> {
-        let slots = self.slots.lock().clone();
-        Arc::new(FdTable { slots: Mutex::new(slots) })
+    /// A copy, as fork(2) makes it. ENOMEM.
+    pub fn duplicate(&self) -> Result<Arc<Self>> {
+        let slots = self.slots.lock();
+        let mut copy: Vec<Option<Slot>> = Vec::new();
+        account::ask_for::<Option<Slot>>(slots.len())?;
+        copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
+        copy.extend(slots.iter().cloned());
+        Ok(Arc::new(FdTable { slots: Mutex::new(copy) }))
     }
 
     /// The file of `fd`, or EBADF. Includes O_PATH descriptors.
@@ -57,7 +77,7 @@ impl FdTable {
             return Err(Errno::EMFILE);
         }
         if index >= slots.len() {
-            slots.resize(index + 1, None);
+            grow(&mut slots, index + 1)?;
         }
         slots[index] = Some(Slot { file, close_on_exec });
         Ok(index as Fd)
@@ -77,7 +97,7 @@ impl FdTable {
         }
         let mut slots = self.slots.lock();
         if index >= slots.len() {
-            slots.resize(index + 1, None);
+            grow(&mut slots, index + 1)?;
         }
         Ok(slots[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
     }
@@ -119,6 +139,13 @@ impl FdTable {
             }
         }
         out
+    }
+
+    /// Memory that its files hold and that their last close gives back, about, in bytes, with the table itself.
+    pub fn held_bytes(&self) -> u64 {
+        let slots = self.slots.lock();
+        let files = slots.iter().flatten().map(|slot| OPEN_FILE_BYTES + slot.file.ops.held_bytes()).sum::<u64>();
+        files + (slots.len() * size_of::<Option<Slot>>()) as u64
     }
 
     /// The open descriptors, ascending.

@@ -71,6 +71,11 @@ pub trait FileOps: Send + Sync + Any {
     fn is_stream(&self) -> bool {
         false
     }
+    /// Bytes of memory that lie in it (what a pipe or socket has queued, the pages of a file in memory), about. Takes no lock that a caller
+    /// may hold.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
     /// How long a blocking read, or write, waits in nanoseconds; 0: for ever (SO_RCVTIMEO, SO_SNDTIMEO).
     fn wait_limit_ns(&self, writes: bool) -> u64 {
         0

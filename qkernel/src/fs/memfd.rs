@@ -34,7 +34,7 @@ fn mount() -> Arc<Mount> {
     match MOUNT.try_get() {
         Some(mount) => mount.clone(),
         None => {
-            let fs = TmpFs::new("tmpfs", u64::MAX - qlib::PAGE_SIZE, 0o1777, 0, 0);
+            let fs = TmpFs::nameless();
             MOUNT.set(Mount::hidden(fs, MountFlags::empty())).clone()
         }
     }

@@ -159,6 +159,13 @@ impl Inotify {
 }
 
 impl FileOps for Inotify {
+    fn held_bytes(&self) -> u64 {
+        const EVENT_BYTES: usize = 64;
+        const WATCH_BYTES: usize = 256;
+        let state = self.state.lock();
+        (state.events.len() * EVENT_BYTES + state.watches.len() * WATCH_BYTES) as u64
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         let mut stored = 0;
         loop {

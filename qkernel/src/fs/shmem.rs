@@ -10,12 +10,16 @@ use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
 use super::file::{MappedPage, Mapping};
 use super::memfd;
-use crate::arch;
+use crate::account;
+use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate::{self, Usage, slots};
 use crate::io::IoBuffer;
 use crate::mm::{frames, rmap};
 use crate::sync::{Mutex, mutex};
+
+/// Pages that are looked at, or given up, at a time.
+const PIECE: usize = 512;
 
 /// The longest object, in bytes.
 pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
@@ -25,12 +29,36 @@ pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
 pub struct Quota {
     limit_pages: AtomicU64,
     used_pages: AtomicU64,
+    /// The pages outlive the process that made them.
+    is_lasting: bool,
+}
+
+/// Pages of objects that outlive processes.
+static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// The most of these: five eighths of memory, whatever the limits of single file systems add up to. What remains is for programs, and for
+/// whoever is to clean up.
+fn max_lasting_pages() -> u64 {
+    arch::ram_bytes() / PAGE_SIZE / 8 * 5
 }
 
 impl Quota {
     /// At most `limit_pages`.
     pub fn new(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0) })
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: false,
+        })
+    }
+
+    /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of that together.
+    pub fn lasting(limit_pages: u64) -> Arc<Self> {
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: true,
+        })
     }
 
     /// Limit and use, in pages.
@@ -48,12 +76,21 @@ impl Quota {
         if used >= limit {
             return Err(Errno::ENOSPC);
         }
+        if self.is_lasting {
+            if LASTING_PAGES.load(Ordering::Relaxed) >= max_lasting_pages() {
+                return Err(Errno::ENOSPC);
+            }
+            LASTING_PAGES.fetch_add(1, Ordering::Relaxed);
+        }
         self.used_pages.store(used + 1, Ordering::Relaxed);
         Ok(())
     }
 
     fn give(&self, pages: u64) {
         self.used_pages.fetch_sub(pages, Ordering::Relaxed);
+        if self.is_lasting {
+            LASTING_PAGES.fetch_sub(pages, Ordering::Relaxed);
+        }
     }
 }
 
@@ -64,16 +101,6 @@ pub enum Page {
     Frame(Gpa, Usage),
     /// In a slot of the swap file.
     Swapped(u64, Usage),
-}
-
-impl Page {
-    /// The frame, if it is in one.
-    fn frame(self) -> Option<Gpa> {
-        match self {
-            Page::Frame(gpa, _) => Some(gpa),
-            Page::Swapped(..) => None,
-        }
-    }
 }
 
 struct Inner {
@@ -163,6 +190,9 @@ impl Shmem {
         if let Some(gpa) = self.present(index)? {
             return Ok(gpa);
         }
+        if heap::is_low() {
+            return Err(Errno::ENOMEM);
+        }
         self.quota.take()?;
         let gpa = frames::alloc_zeroed().inspect_err(|_| self.quota.give(1))?;
         self.inner.lock().pages.insert(index, Page::Frame(gpa, Usage::USED));
@@ -240,7 +270,7 @@ impl Shmem {
         if size < old {
             self.zero_part(size, PAGE_SIZE - size % PAGE_SIZE)?;
             let first = size.div_ceil(PAGE_SIZE);
-            free(self.remove(first, u64::MAX));
+            self.remove(first, u64::MAX, &mut free);
             self.tell_mappers(first, u64::MAX, None);
         }
         Ok(())
@@ -258,16 +288,24 @@ impl Shmem {
         Ok(())
     }
 
-    /// Takes the pages `first..end` out of the object: their references are the caller's.
-    fn remove(&self, first: u64, end: u64) -> Vec<Page> {
-        let removed: Vec<Page> = {
-            let mut inner = self.inner.lock();
-            let mut tail = inner.pages.split_off(&first);
-            inner.pages.extend(tail.split_off(&end));
-            tail.into_values().collect()
-        };
-        self.quota.give(removed.len() as u64);
-        removed
+    /// Takes the pages `first..end` out of the object, piece by piece, as this is done when memory is short: their references are `take`'s.
+    fn remove(&self, first: u64, end: u64, take: &mut dyn FnMut(Page)) {
+        loop {
+            let piece: Vec<(u64, Page)> = {
+                let mut inner = self.inner.lock();
+                let piece: Vec<(u64, Page)> = inner.pages.range(first..end).take(PIECE).map(|(i, p)| (*i, *p)).collect();
+                for (index, _) in &piece {
+                    inner.pages.remove(index);
+                }
+                piece
+            };
+            self.quota.give(piece.len() as u64);
+            let is_last = piece.len() < PIECE;
+            piece.into_iter().for_each(|(_, page)| take(page));
+            if is_last {
+                return;
+            }
+        }
     }
 
     /// FALLOC_FL_PUNCH_HOLE: the range reads as zeros.
@@ -284,16 +322,18 @@ impl Shmem {
         if !end.is_multiple_of(PAGE_SIZE) {
             self.zero_part(end - end % PAGE_SIZE, end % PAGE_SIZE)?;
         }
-        let removed = self.remove(first, last);
         if !self.is_mapped() {
-            free(removed);
+            self.remove(first, last, &mut free);
             return Ok(());
         }
         // Held until no private mapping shows them any more.
-        let (in_frames, swapped): (Vec<Page>, Vec<Page>) =
-            removed.into_iter().partition(|page| matches!(page, Page::Frame(..)));
-        free(swapped);
-        let mut frames: Vec<Gpa> = in_frames.into_iter().filter_map(Page::frame).collect();
+        let most = last.saturating_sub(first).min(self.page_count());
+        account::ask_for::<Gpa>(2 * usize::try_from(most).unwrap_or(usize::MAX / 2))?;
+        let mut frames: Vec<Gpa> = Vec::new();
+        self.remove(first, last, &mut |page| match page {
+            Page::Frame(gpa, _) => frames.push(gpa),
+            swapped => free(swapped),
+        });
         frames.sort_unstable();
         self.tell_mappers(first, last, Some(frames));
         Ok(())
@@ -355,12 +395,20 @@ impl Shmem {
     /// Visits the pages that are in memory. Those for which `keep(frame, usage)` is false, as they hold nothing but zeros, become
     /// holes.
     pub fn visit_frames(&self, keep: &mut dyn FnMut(Gpa, Usage) -> bool) {
-        let pages: Vec<(u64, Page)> = self.inner.lock().pages.iter().map(|(index, page)| (*index, *page)).collect();
-        for (index, page) in pages {
-            if let Page::Frame(gpa, usage) = page
-                && !keep(gpa, usage)
-            {
-                free(self.remove(index, index + 1));
+        let mut from = 0;
+        loop {
+            let piece: Vec<(u64, Page)> =
+                self.inner.lock().pages.range(from..).take(PIECE).map(|(index, page)| (*index, *page)).collect();
+            for (index, page) in &piece {
+                if let Page::Frame(gpa, usage) = page
+                    && !keep(*gpa, *usage)
+                {
+                    self.remove(*index, *index + 1, &mut free);
+                }
+            }
+            match piece.last() {
+                Some((last, _)) if piece.len() == PIECE => from = last + 1,
+                _ => return,
             }
         }
     }
@@ -377,22 +425,20 @@ impl Shmem {
     }
 }
 
-fn free(pages: Vec<Page>) {
-    for page in pages {
-        match page {
-            Page::Frame(gpa, _) => {
-                frames::user().ref_dec(gpa);
-            }
-            Page::Swapped(slot, _) => slots::drop_ref(slot),
+fn free(page: Page) {
+    match page {
+        Page::Frame(gpa, _) => {
+            frames::user().ref_dec(gpa);
         }
+        Page::Swapped(slot, _) => slots::drop_ref(slot),
     }
 }
 
 impl Drop for Shmem {
     fn drop(&mut self) {
-        let pages: Vec<Page> = core::mem::take(&mut self.inner.get_mut().pages).into_values().collect();
+        let pages = core::mem::take(&mut self.inner.get_mut().pages);
         self.quota.give(pages.len() as u64);
-        free(pages);
+        pages.into_values().for_each(free);
     }
 }
 

@@ -236,6 +236,10 @@ struct SynthFile {
 }
 
 impl FileOps for SynthFile {
+    fn held_bytes(&self) -> u64 {
+        self.content.lock().len() as u64
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let Node::File(_, read, _) = &self.inode.node else { return Err(Errno::EISDIR) };
         if offset == 0 || self.content.lock().is_empty() {

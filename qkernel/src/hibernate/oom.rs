@@ -1,36 +1,215 @@
-//! Guest memory used up: untouched reservations are taken back first, then a process is killed.
+//! Guest memory used up: what is only kept to be fast goes first, then what was reserved and never touched, then a process is killed.
+//!
+//! # Who waits for whom
+//!
+//! A thread comes here with a fault that found no frame, or with a system call or fault while the kernel heap is *low*
+//! ([`crate::arch::heap`]), before the call has begun: it holds nothing then. It stays in [`relieve`] until there is memory again, or
+//! until it is to die itself.
+//!
+//! The one thing it holds for a while is its own frozen address space, in [`take_back_untouched`], and then it waits for the platform
+//! only: for threads of its own space that leave user mode or carry out orders. That needs no memory and nobody else's task. It waits for
+//! another process in [`relieve`] alone, where it holds nothing, with a deadline, and its own end wakes it ([`block_until_killed`]).
+//!
+//! So whoever is killed ends: its threads in user mode are interrupted, those in system calls are woken (each wait for something but
+//! the platform ends for a dying thread), those in here return. What they allocate on their way out comes from the reserve. Should one
+//! not end all the same (a disk that does not answer), another is killed at the deadline. Pid 1 is last; if even its end does not come, the
+//! sandbox ends itself. Each step kills one more of finitely many, and a new process cannot be made while memory is low.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::cmp::Reverse;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::SIGKILL;
+use qlib::PAGE_SIZE;
+use qlib::host::Op;
 use qlib::pagetable::Pte;
 
 use super::deflate::Committed;
-use crate::errno::Result;
+use super::pause;
+use crate::arch::heap;
+use crate::errno::{Errno, Result};
+use crate::fs::dentry;
 use crate::fs::hostfs::kept;
+use crate::host::Call;
 use crate::klog;
 use crate::mm::frames;
-use crate::mm::space::wait_for_frames;
+use crate::mm::space;
+use crate::net::unix::rights;
+use crate::sync::{Mutex, mutex};
 use crate::task::{Process, Thread, exit, run, table};
+use crate::time;
+use crate::wait::{PollMask, Signal, WaitQueue, block_until_killed_or};
 
-/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
-/// cannot be, so there is nothing to get yet.
-pub fn reclaim() -> bool {
-    false
+/// How long a victim has before another one is killed. Every step of its end starts this anew.
+const PATIENCE_NS: u64 = 500_000_000;
+/// How long pid 1 has to end, when nobody else is left, before the sandbox ends without it.
+const LAST_PATIENCE_NS: u64 = 10_000_000_000;
+/// Untouched pages in a space that are worth that all of it faults in again.
+const WORTHWHILE_PAGES: u64 = 64;
+/// The status of a container that was ended for want of memory, as of a program killed by SIGKILL.
+const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
+
+/// Told when memory has come back: an address space is gone, or a process has ended.
+static FREED: WaitQueue = WaitQueue::new();
+/// When something was freed last, or somebody killed, CLOCK_MONOTONIC.
+static LAST_STEP_NS: AtomicU64 = AtomicU64::new(0);
+/// Processes killed for want of memory.
+static KILLS: AtomicU64 = AtomicU64::new(0);
+/// The one killed last.
+static VICTIM: Mutex<Option<Weak<Process>>> = mutex(None);
+
+/// What there is too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// A user frame.
+    Frame,
+    /// Kernel memory.
+    Heap,
 }
 
-/// A fault of `thread` found no frame. Takes back what its address space reserved and never touched; when that gives nothing, kills the
-/// process that holds most memory. Afterwards the fault is tried again, unless the thread is to die.
-pub async fn handle(thread: &Arc<Thread>) -> Result {
-    // What is kept only to be fast goes first; it frees nothing that a fault could use at once.
+impl Want {
+    fn is_met(self) -> bool {
+        !heap::is_low() && (self == Want::Heap || frames::are_left())
+    }
+}
+
+/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
+/// cannot be, so there is only what is kept to be fast.
+pub fn reclaim() -> bool {
+    frames::user().give_back_spare();
+    frames::are_left()
+}
+
+/// How many processes were killed for want of memory.
+pub fn kills() -> u64 {
+    KILLS.load(Relaxed)
+}
+
+/// Memory has come back: those who wait for it look again.
+pub fn note_freed() {
+    if !FREED.is_empty() {
+        LAST_STEP_NS.store(time::monotonic_ns(), Relaxed);
+        FREED.wake(PollMask::IN);
+    }
+}
+
+/// Waits until there is what `thread` wants, and sees to that. EINTR when the thread is to die. ENOMEM when there is, so that it was something
+/// else that failed.
+pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
+    if want.is_met() {
+        return Err(Errno::ENOMEM);
+    }
+    reclaim();
     kept::give_up_all();
+    rights::collect();
+    dentry::shrink(None);
+    let mut may_take_back = true;
+    while !want.is_met() {
+        if thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+        if core::mem::take(&mut may_take_back) && take_back_untouched(thread).await? >= WORTHWHILE_PAGES {
+            reclaim();
+            continue;
+        }
+        let now_ns = time::monotonic_ns();
+        // Nobody can end while everything is stopped, and nobody can take more.
+        let may_kill = !pause::is_paused() && !somebody_is_ending(now_ns);
+        if may_kill {
+            kill_one(now_ns);
+        }
+        let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 4;
+        let _ = block_until_killed_or(thread, &[&FREED], PollMask::IN, deadline_ns, || match want.is_met() {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        })
+        .await;
+        reclaim();
+    }
+    Ok(())
+}
+
+/// Has one process killed for a request from outside that found no memory, unless one is ending already, and waits until something has come
+/// of it, or a moment.
+pub async fn relieve_request(deadline_ns: u64) {
+    let now_ns = time::monotonic_ns();
+    rights::collect();
+    dentry::shrink(None);
+    if !reclaim() && !pause::is_paused() && !somebody_is_ending(now_ns) {
+        kill_one(now_ns);
+    }
+    let freed = Arc::new(Signal::default());
+    let id = FREED.register(PollMask::IN, freed.clone());
+    let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 10), freed.clone());
+    freed.wait().await;
+    time::cancel(timer);
+    FREED.unregister(id);
+}
+
+/// Whether some process is on its way to its end, or its memory on its way back, and has not taken too long for it.
+fn somebody_is_ending(now_ns: u64) -> bool {
+    if now_ns > LAST_STEP_NS.load(Relaxed) + PATIENCE_NS {
+        return false;
+    }
+    let victim = VICTIM.lock().as_ref().and_then(Weak::upgrade);
+    space::some_are_dying() || victim.is_some_and(|p| !p.is_zombie())
+}
+
+/// Kills the process whose end gives back most, with those who share its memory; pid 1 only when nobody else is left.
+fn kill_one(now_ns: u64) {
+    let is_living = |p: &Arc<Process>| {
+        let links = p.links.lock();
+        links.exit_status.is_none() && links.exiting.is_none()
+    };
+    let living: Vec<_> = table::processes().into_iter().filter(is_living).collect();
+    // What several hold each would give back counts for each: how much comes back when only one of them ends cannot be known.
+    let victim = living.iter().max_by_key(|p| (p.pid != 1, held_bytes(p), p.pid)).cloned();
+    let Some(victim) = victim else {
+        if now_ns > LAST_STEP_NS.load(Relaxed) + LAST_PATIENCE_NS {
+            klog!(Error, "out of memory: nothing is left to kill, and what was killed does not end; the container ends");
+            let _ = Call::new(Op::Exit).arg(0, KILLED_STATUS).run();
+        }
+        return;
+    };
+    LAST_STEP_NS.store(now_ns, Relaxed);
+    KILLS.fetch_add(1, Relaxed);
+    let held_kib = held_bytes(&victim) >> 10;
+    klog!(Warn, "out of memory: killed process {} ({held_kib} KiB) of {} processes", victim.pid, living.len());
+    if victim.pid == 1 {
+        klog!(Error, "out of memory: the container ends, for its first process is the only one left");
+    }
+    *VICTIM.lock() = Some(Arc::downgrade(&victim));
+    let mm = victim.mm();
+    for process in living.iter().filter(|p| Arc::ptr_eq(p, &victim) || Arc::ptr_eq(&p.mm(), &mm)) {
+        if process.pid != 1 || victim.pid == 1 {
+            exit::group_exit(process, SIGKILL as i32);
+        }
+    }
+}
+
+/// What the end of a process would give back, about, in bytes: its pages and page tables, its ranges, what its descriptors lead to,
+/// and what it costs outside of guest memory.
+pub fn held_bytes(process: &Process) -> u64 {
+    let mm = process.mm();
+    let (_, resident, _) = mm.sizes();
+    let threads = process.threads();
+    let files: u64 = threads.first().map_or(0, |thread| thread.files().held_bytes());
+    resident + mm.table_pages() * PAGE_SIZE + mm.books_bytes() + files + crate::account::charge_of(threads.len() as u64)
+}
+
+/// Takes back what the thread's address space reserved and never touched: how many pages.
+async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     let mm = thread.mm();
-    let _frozen = mm.freeze(thread).await;
+    let frozen = mm.freeze(thread).await;
     run::may_sync(thread).await;
+    if thread.is_dying() {
+        return Err(Errno::EINTR);
+    }
     mm.hide_all();
-    thread.user.flush(&mm).await?;
+    if thread.user.flush(&mm).await.is_err() {
+        // The platform has lost the thread, and will say so.
+        return Ok(0);
+    }
     let mut committed = Committed::default();
     let mut freed = 0;
     mm.rewrite_private(&mut |anonymous, pte| {
@@ -41,23 +220,6 @@ pub async fn handle(thread: &Arc<Thread>) -> Result {
         freed += 1;
         Pte::EMPTY
     });
-    if freed > 0 {
-        return Ok(());
-    }
-    let living: Vec<_> = table::processes().into_iter().filter(|p| p.links.lock().exit_status.is_none()).collect();
-    let is_dying = |p: &Arc<Process>| p.links.lock().exiting.is_some();
-    if living.iter().any(is_dying) {
-        // Somebody's frames are on their way: it first has to run to its end.
-        if !wait_for_frames().await {
-            crate::executor::yield_now().await;
-        }
-        return Ok(());
-    }
-    let victim = living.into_iter().max_by_key(|p| (p.mm().sizes().1, Reverse(p.pid)));
-    if let Some(victim) = victim {
-        klog!(Warn, "out of guest memory: killed process {} ({} bytes resident)", victim.pid, victim.mm().sizes().1);
-        exit::group_exit(&victim, SIGKILL as i32);
-    }
-    wait_for_frames().await;
-    Ok(())
+    drop(frozen);
+    Ok(freed)
 }

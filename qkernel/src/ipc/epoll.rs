@@ -337,6 +337,11 @@ impl Epoll {
 }
 
 impl FileOps for Epoll {
+    fn held_bytes(&self) -> u64 {
+        const ITEM_BYTES: usize = 320;
+        (self.state.lock().items.len() * ITEM_BYTES) as u64
+    }
+
     fn poll(&self, _file: &OpenFile) -> PollMask {
         let ready: Vec<Arc<Item>> = self.state.lock().ready.iter().cloned().collect();
         if ready.iter().any(|item| !item.poll().is_empty()) { PollMask::READ } else { PollMask::empty() }

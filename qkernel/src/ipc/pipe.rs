@@ -25,6 +25,8 @@ pub const PIPE_BUF: usize = 4096;
 pub const DEFAULT_CAPACITY: usize = 16 * PIPE_BUF;
 /// The largest capacity that needs no privilege (fs.pipe-max-size).
 pub const MAX_CAPACITY: usize = 1 << 20;
+/// The longest piece that is queued as one, or copied by tee(2) at once.
+const MAX_PIECE: usize = 64 << 10;
 /// CAP_SYS_RESOURCE.
 const CAP_SYS_RESOURCE: u32 = 24;
 
@@ -216,6 +218,7 @@ impl PipeEnd {
         if !self.reads {
             return Err(Errno::EBADF);
         }
+        let max = max.min(MAX_PIECE);
         let mut bytes = Vec::new();
         for chunk in &self.pipe.state.lock().chunks {
             let unread = &chunk.bytes[chunk.start..];
@@ -247,6 +250,10 @@ impl PipeEnd {
 }
 
 impl FileOps for PipeEnd {
+    fn held_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         if !self.reads {
             return Err(Errno::EBADF);
@@ -311,7 +318,7 @@ impl FileOps for PipeEnd {
                 Err(error) if total == 0 => return Err(error),
                 Err(_) => break,
             };
-            let bytes = match buffer.take_vec(room) {
+            let bytes = match buffer.take_vec(room.min(MAX_PIECE)) {
                 Ok(bytes) => bytes,
                 Err(error) if total == 0 => return Err(error),
                 Err(_) => break,

@@ -46,7 +46,8 @@ pub struct Failure {
 impl Failure {
     const UNMAPPED: Failure = Failure { signo: SIGSEGV, si_code: SEGV_MAPERR };
     const FORBIDDEN: Failure = Failure { signo: SIGSEGV, si_code: SEGV_ACCERR };
-    const NOTHING_BEHIND: Failure = Failure { signo: SIGBUS, si_code: BUS_ADRERR };
+    /// The mapped object has no such page.
+    pub const NOTHING_BEHIND: Failure = Failure { signo: SIGBUS, si_code: BUS_ADRERR };
     /// Not for the program: guest memory is used up.
     pub const NO_MEMORY: Failure = Failure { signo: SIGKILL, si_code: 0 };
 }
@@ -78,7 +79,8 @@ impl AddressSpace {
         inner.kernel_access = true;
         let pte = inner.resolve(va, access, current::get().map_or(Growth::NONE, |thread| Growth::of(&thread)));
         inner.kernel_access = false;
-        Ok(pte.map_err(|_| Errno::EFAULT)?.gpa() + va.page_offset())
+        let pte = pte.map_err(|failure| if failure == Failure::NO_MEMORY { Errno::ENOMEM } else { Errno::EFAULT })?;
+        Ok(pte.gpa() + va.page_offset())
     }
 
     /// Whether the platform may show the page at `va`.

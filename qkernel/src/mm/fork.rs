@@ -8,9 +8,16 @@ use qlib::pagetable::{Pte, PteFlags};
 
 use super::AddressSpace;
 use super::frames::{self, counted_frame};
+use super::space::Inner;
 use super::vma::{Vma, VmaFlags};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::hibernate;
+
+/// Entries that are copied at a time.
+const BATCH: usize = 1024;
+/// What the copy of a range takes, about, in bytes.
+const RANGE_BYTES: u64 = 160;
 
 impl AddressSpace {
     /// A copy. This space is left with orders that take write access away; they must be carried out
@@ -22,8 +29,10 @@ impl AddressSpace {
         copy.brk = inner.brk;
         copy.mmap_top = inner.mmap_top;
         copy.patches = inner.patches.clone();
-        let vmas: Vec<Vma> = inner.vmas.iter().cloned().collect();
-        for vma in vmas {
+        account::ask(inner.vmas.len() as u64 * RANGE_BYTES)?;
+        let mut next = Va(0);
+        while let Some(vma) = inner.vmas.next_after(next).cloned() {
+            next = vma.end;
             if vma.flags.contains(VmaFlags::DONT_FORK) {
                 continue;
             }
@@ -37,28 +46,20 @@ impl AddressSpace {
                     if pte.has(PteFlags::WINDOW) { pte } else { pte.without(PteFlags::WRITE).with(PteFlags::COW) }
                 });
             }
-            let mut entries: Vec<(Va, Pte)> = Vec::new();
-            inner.table().visit(vma.start..vma.end, &mut |va, pte| {
-                entries.push((va, pte));
-                true
-            });
-            for (va, pte) in entries {
-                if let Some(slot) = pte.slot() {
-                    hibernate::slots::add_ref(slot);
-                } else if let Some(frame) = counted_frame(pte)
-                    && frames::user().ref_inc(frame).is_err()
-                {
-                    // So many share it already: the child gets a copy of its own.
-                    let own = frames::alloc()?;
-                    crate::arch::copy_page(own, frame)?;
-                    let pte = pte.with_gpa(own).without(PteFlags::ACCESSED);
-                    copy.table().set(va, pte).map_err(|_| Errno::ENOMEM)?;
-                    continue;
-                }
-                if copy.table().set(va, pte.without(PteFlags::ACCESSED)).is_err() {
-                    frames::free_entry(pte);
-                    return Err(Errno::ENOMEM);
-                }
+            let mut at = vma.start;
+            while at < vma.end {
+                let mut entries: Vec<(Va, Pte)> = Vec::new();
+                let mut reached = vma.end;
+                inner.table().visit(at..vma.end, &mut |va, pte| {
+                    if entries.len() == BATCH {
+                        reached = va;
+                        return false;
+                    }
+                    entries.push((va, pte));
+                    true
+                });
+                copy.take_over(entries)?;
+                at = reached;
             }
         }
         let without = |vma: &&Vma| vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK);
@@ -68,5 +69,33 @@ impl AddressSpace {
         drop(copy);
         drop(inner);
         Ok(child)
+    }
+}
+
+impl Inner {
+    /// Enters what another space has too.
+    fn take_over(&mut self, entries: Vec<(Va, Pte)>) -> Result {
+        for (va, pte) in entries {
+            if let Some(slot) = pte.slot() {
+                hibernate::slots::add_ref(slot);
+            } else if let Some(frame) = counted_frame(pte)
+                && frames::user().ref_inc(frame).is_err()
+            {
+                // So many share it already: the child gets a copy of its own.
+                let own = frames::alloc()?;
+                let copied = crate::arch::copy_page(own, frame);
+                let pte = pte.with_gpa(own).without(PteFlags::ACCESSED);
+                if copied.is_err() || self.table().set(va, pte).is_err() {
+                    frames::user().ref_dec(own);
+                    return Err(Errno::ENOMEM);
+                }
+                continue;
+            }
+            if self.table().set(va, pte.without(PteFlags::ACCESSED)).is_err() {
+                frames::free_entry(pte);
+                return Err(Errno::ENOMEM);
+            }
+        }
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use qlib::bitmap::{FrameAllocator, FrameStats};
 use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
+use super::limbo::Limbo;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate;
@@ -23,7 +24,8 @@ static OLD_TABLES: Mutex<Vec<Gpa>> = mutex(Vec::new());
 
 impl TableAlloc for Tables {
     fn alloc_table(&self) -> Option<Gpa> {
-        heap::HEAP.alloc_table()
+        // Tables can be refused, other objects of the kernel cannot.
+        if heap::is_very_low() { None } else { heap::HEAP.alloc_table() }
     }
 
     fn free_table(&self, table: Gpa) {
@@ -52,10 +54,16 @@ static USER: Once<FrameAllocator> = Once::new();
 
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
-    USER.set(FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
+    let frames = FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user"));
+    USER.set(frames.asking(heap::user_may_grow));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
+}
+
+/// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may still have.
+pub fn are_left() -> bool {
+    user().free_frames() > 0 || heap::user_may_grow()
 }
 
 /// The allocator of user frames.
@@ -79,7 +87,7 @@ pub fn alloc() -> Result<Gpa> {
 }
 
 /// Drops one reference to each frame.
-pub fn free_frames(frames: Vec<Gpa>) {
+pub fn free_frames(frames: Limbo) {
     for frame in frames {
         user().ref_dec(frame);
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use qlib::pagetable::{Action, Pte, PteFlags};
+use qlib::pagetable::{Pte, PteFlags};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::AddressSpace;
@@ -10,12 +10,25 @@ use super::fault::entry_flags;
 use super::orders::may_be_shown;
 use super::space::Inner;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
-use crate::arch;
+use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate::Usage;
 
 /// The most ranges an address space may have (the default of vm.max_map_count).
 const MAX_RANGES: usize = 65530;
+/// However small memory is, so many an address space may have.
+const FEWEST_RANGES: usize = 2048;
+/// What a range takes while ranges change, about, in bytes: lists of them are made and copied.
+const RANGE_BYTES: u64 = 256;
+
+/// The most ranges an address space may have: what a call about all of them takes must fit into what is left when memory is low.
+pub fn max_ranges() -> usize {
+    let fitting = heap::low_bytes() / 2 / RANGE_BYTES;
+    usize::try_from(fitting).unwrap_or(MAX_RANGES).clamp(FEWEST_RANGES, MAX_RANGES)
+}
+
+/// Entries that are moved at a time.
+const BATCH: usize = 1024;
 
 /// Where MAP_32BIT looks for room, as Linux does.
 const LOW: core::ops::Range<Va> = Va(0x4000_0000)..Va(0x8000_0000);
@@ -104,7 +117,7 @@ impl AddressSpace {
             }
         };
         inner.check_limits(start, start + len, &vma, limits.into())?;
-        if inner.vmas.len() >= MAX_RANGES {
+        if inner.vmas.len() >= max_ranges() {
             return Err(Errno::ENOMEM);
         }
         let gone = inner.unmap(start, start + len);
@@ -125,7 +138,7 @@ impl AddressSpace {
             return Err(Errno::EINVAL);
         }
         let mut inner = self.lock();
-        if inner.vmas.len() >= MAX_RANGES && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end) {
+        if inner.vmas.len() >= max_ranges() && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end) {
             return Err(Errno::ENOMEM);
         }
         let gone = inner.unmap(start, end);
@@ -293,28 +306,44 @@ impl AddressSpace {
         let mut inner = self.lock();
         inner.unpatch(start..whole_end);
         let moved_end = whole_end.min(start + new_len);
-        let mut entries: Vec<(Va, Pte)> = Vec::new();
         let mut shown = false;
         let shared = inner.shared;
-        inner.table().for_each(start..moved_end, &mut |va, pte| {
+        inner.table().visit(start..moved_end, &mut |_, pte| {
             // As in `may_be_seen`.
             shown |= may_be_shown(pte) || shared && pte.is_present();
-            entries.push((va, pte));
-            Action::Replace(Pte::EMPTY)
+            !shown
         });
         if shown {
             inner.order_unmap(start, moved_end - start);
         }
-        for (va, pte) in entries {
-            // What the platform knows of its use is lost with the mapping.
-            let pte = match pte.is_present() {
-                true => Usage::of(pte).seen().put(pte.without(PteFlags::ACCESSED)),
-                false => pte,
-            };
-            if inner.table().set(target + (va - start), pte).is_err() {
-                // Out of page tables: the content is lost, which only the OOM killer can answer.
-                return Err(Errno::ENOMEM);
+        let mut at = start;
+        while at < moved_end {
+            let mut entries: Vec<(Va, Pte)> = Vec::new();
+            let mut reached = moved_end;
+            inner.table().visit(at..moved_end, &mut |va, pte| {
+                if entries.len() == BATCH {
+                    reached = va;
+                    return false;
+                }
+                entries.push((va, pte));
+                true
+            });
+            for (va, pte) in entries {
+                // What the platform knows of its use is lost with the mapping.
+                let moved = match pte.is_present() {
+                    true => Usage::of(pte).seen().put(pte.without(PteFlags::ACCESSED)),
+                    false => pte,
+                };
+                if inner.table().set(target + (va - start), moved).is_err() {
+                    // Out of page tables: what has not been moved is still at the old place, and goes with it.
+                    let gone = inner.unmap(start, end);
+                    drop(inner);
+                    drop(gone);
+                    return Err(Errno::ENOMEM);
+                }
+                inner.table().update(va, |_| Pte::EMPTY);
             }
+            at = reached;
         }
         let gone = inner.unmap(start, end);
         drop(inner);
@@ -342,6 +371,9 @@ impl AddressSpace {
         let access = if write { super::Access::Write } else { super::Access::Read };
         let mut at = start;
         while at < end {
+            if heap::is_low() {
+                return Err(Errno::ENOMEM);
+            }
             self.translate(at, access)?;
             at = at + PAGE_SIZE;
         }
@@ -357,7 +389,12 @@ impl AddressSpace {
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Which pages of a range are there (mincore(2)).
+    /// Whether `[va, va + len)` is mapped without a hole.
+    pub fn covers(&self, va: Va, len: u64) -> bool {
+        user_range(va, len).is_ok_and(|(start, end)| self.lock().vmas.covers(start, end))
+    }
+
+    /// Which pages of a range are there (mincore(2)): a byte for each, so the caller bounds it.
     pub fn resident(&self, va: Va, len: u64) -> Result<Vec<u8>> {
         let (start, end) = user_range(va, len)?;
         let mut inner = self.lock();
@@ -416,6 +453,18 @@ impl AddressSpace {
         let (start, end) = user_range(va, len)?;
         let inner = self.lock();
         Ok((inner.vmas.overlapping(start, end), inner.vmas.covers(start, end)))
+    }
+
+    /// Pages of its page tables.
+    pub fn table_pages(&self) -> u64 {
+        self.lock().table().table_pages()
+    }
+
+    /// Kernel memory for its ranges and for what is on its way to the platform, about, in bytes.
+    pub fn books_bytes(&self) -> u64 {
+        const RANGE_BYTES: u64 = 160;
+        let inner = self.lock();
+        inner.vmas.len() as u64 * RANGE_BYTES + (inner.limbo.len() + inner.graveyard.len()) as u64 * 8
     }
 
     /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.

@@ -7,6 +7,7 @@ pub mod fault;
 pub mod fork;
 pub mod frames;
 pub mod freeze;
+pub mod limbo;
 pub mod map;
 pub mod orders;
 pub mod patch;
@@ -17,6 +18,7 @@ pub mod user;
 pub mod vma;
 
 pub use frames::{free_frames, init};
+pub use limbo::Limbo;
 pub use space::{AddressSpace, ProgramMemory};
 pub use vma::{Prot, Vma, VmaFlags};
 

@@ -30,7 +30,9 @@ pub struct Lost {
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        frames::free_frames(self.frames.take().unwrap_or_default());
+        self.frames.take().unwrap_or_default().into_iter().for_each(|frame| {
+            frames::user().ref_dec(frame);
+        });
     }
 }
 

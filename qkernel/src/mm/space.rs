@@ -9,13 +9,16 @@ use qlib::platform::Order;
 use qlib::{Gpa, Va};
 
 use super::frames::{self, Table};
+use super::limbo::Limbo;
 use super::patch::Patches;
 use super::vma::VmaSet;
+use crate::account;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
+use crate::hibernate::oom;
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::task::table;
-use crate::wait::{PollMask, Signal, WaitQueue};
+use crate::wait::WaitQueue;
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
 pub struct AddressSpace {
@@ -57,7 +60,7 @@ pub(super) struct Inner {
     /// What the platform is to do before any thread of the space goes on.
     pub orders: Vec<Order>,
     /// Frames that are free once `orders` are carried out.
-    pub limbo: Vec<Gpa>,
+    pub limbo: Limbo,
     /// Ranges whose unmapping may still be under way in a thread of the space. What another thread maps there must be
     /// unmapped by itself too before it goes on: the CPU could still see the old pages.
     pub unmapping: Vec<(Va, Va)>,
@@ -68,7 +71,7 @@ pub(super) struct Inner {
     /// Faults that shall show what lies around them too ([`super::fault::WARM_UP_FAULTS`]).
     pub warm_up: u32,
     /// Frames that may be shown until the space is gone.
-    pub graveyard: Vec<Gpa>,
+    pub graveyard: Limbo,
     /// brk(2): start and current end of the heap.
     pub brk: (Va, Va),
     /// Where the search for a gap for mmap(2) begins.
@@ -78,21 +81,11 @@ pub(super) struct Inner {
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle.
-static DYING: Mutex<BTreeMap<u64, (Table, Vec<Gpa>)>> = mutex(BTreeMap::new());
+static DYING: Mutex<BTreeMap<u64, (Table, Limbo)>> = mutex(BTreeMap::new());
 
-/// Told when the frames of an address space are free.
-static GONE: WaitQueue = WaitQueue::new();
-
-/// Waits until the frames of some ended address space are free; false at once if none is on its way.
-pub async fn wait_for_frames() -> bool {
-    if DYING.lock().is_empty() {
-        return false;
-    }
-    let signal = Arc::new(Signal::default());
-    let id = GONE.register(PollMask::IN, signal.clone());
-    signal.wait().await;
-    GONE.unregister(id);
-    true
+/// Whether the frames of some ended address space are on their way to be free.
+pub fn some_are_dying() -> bool {
+    !DYING.lock().is_empty()
 }
 
 /// See [`AddressSpace::placeholder`].
@@ -103,7 +96,8 @@ pub fn on_gone(handle: u64) {
     let Some((mut table, limbo)) = DYING.lock().remove(&handle) else { return };
     frames::free_all(&mut table);
     frames::free_frames(limbo);
-    GONE.wake(PollMask::IN);
+    account::space_gone();
+    oom::note_freed();
 }
 
 impl AddressSpace {
@@ -210,7 +204,7 @@ impl AddressSpace {
 
     /// What the platform has to do before a thread of this space goes on, and the frames that are free afterwards.
     /// Where the hardware walks the page table they are carried out here and now, and nothing is left to do.
-    pub fn take_orders(&self) -> (Vec<Order>, Vec<Gpa>) {
+    pub fn take_orders(&self) -> (Vec<Order>, Limbo) {
         let mut inner = self.lock();
         if arch::walks_tables() {
             inner.carry_out();
@@ -230,16 +224,16 @@ impl AddressSpace {
     }
 
     /// Gives back orders that the thread that had them will not carry out, before those that have come since.
-    pub fn put_back(&self, mut orders: Vec<Order>, limbo: Vec<Gpa>) {
+    pub fn put_back(&self, mut orders: Vec<Order>, limbo: Limbo) {
         let mut inner = self.lock();
         orders.append(&mut inner.orders);
         inner.orders = orders;
-        inner.limbo.extend(limbo);
+        inner.limbo.append(limbo);
     }
 
     /// Frames that the platform may still have mapped, to be freed with later orders or with the space.
-    pub fn keep_in_limbo(&self, frames: Vec<Gpa>) {
-        self.lock().limbo.extend(frames);
+    pub fn keep_in_limbo(&self, frames: Limbo) {
+        self.lock().limbo.append(frames);
     }
 }
 
@@ -267,12 +261,12 @@ impl Inner {
             vmas: VmaSet::default(),
             table: Some(frames::new_table()?),
             orders: Vec::new(),
-            limbo: Vec::new(),
+            limbo: Limbo::default(),
             unmapping: Vec::new(),
             shared: false,
             kernel_access: false,
             warm_up: 0,
-            graveyard: Vec::new(),
+            graveyard: Limbo::default(),
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
             patches: Patches::default(),
@@ -284,7 +278,7 @@ impl Drop for AddressSpace {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let mut limbo = core::mem::take(&mut inner.limbo);
-        limbo.append(&mut inner.graveyard);
+        limbo.append(core::mem::take(&mut inner.graveyard));
         let Some(mut table) = inner.table.take() else { return };
         match &self.handle {
             // Dropping the handle, after this, ends the platform's side; `on_gone` frees the frames.

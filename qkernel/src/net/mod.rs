@@ -124,6 +124,13 @@ impl Socket {
 }
 
 impl FileOps for Socket {
+    fn held_bytes(&self) -> u64 {
+        match &self.family {
+            Family::Host(_) => 0,
+            Family::Unix(unix) => unix.held_bytes(),
+        }
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         match &self.family {
             Family::Host(host) => host.receive(buffer, 0, false, 0).map(|received| received.bytes),

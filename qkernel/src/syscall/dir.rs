@@ -20,7 +20,7 @@ fn list(thread: &Arc<Thread>, fd: Fd, out: Va, count: usize, put: fn(&mut Vec<u8
     if file.flags() & linux_raw_sys::general::O_PATH != 0 {
         return Err(Errno::EBADF);
     }
-    let capacity = count.min(1 << 20);
+    let capacity = count.min(64 << 10);
     let mut bytes: Vec<u8> = Vec::with_capacity(capacity.min(32 << 10));
     let mut too_small = false;
     let position = *file.position.lock();

@@ -202,11 +202,25 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
     .map(|()| 0)
 }
 
+/// What mincore(2) tells of at a time: 4,096 pages.
+const MINCORE_BYTES: u64 = 16 << 20;
+
 /// mincore(2).
 pub fn mincore(thread: &Arc<Thread>, addr: Va, length: u64, vec: Va) -> Result<usize> {
     let mm = thread.mm();
-    let resident = mm.resident(addr, length)?;
-    mm.write_bytes(vec, &resident).map(|()| 0)
+    let (start, end) = user_range(addr, length)?;
+    if !mm.covers(start, end - start) {
+        return Err(Errno::ENOMEM);
+    }
+    let (mut at, mut out) = (start, vec);
+    while at < end {
+        let take = (end - at).min(MINCORE_BYTES);
+        let resident = mm.resident(at, take)?;
+        mm.write_bytes(out, &resident)?;
+        at = at + take;
+        out = Va(out.0.wrapping_add(resident.len() as u64));
+    }
+    Ok(0)
 }
 
 /// msync(2). Shared file pages are the host's page cache already; MS_SYNC has the host write them.

@@ -142,7 +142,7 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
         return Err(Errno::EPERM);
     }
     if flags & CLONE_FILES != 0 {
-        thread.set_files(thread.files().duplicate());
+        thread.set_files(thread.files().duplicate()?);
     }
     if flags & CLONE_FS != 0 {
         let own = Arc::new(Mutex::new(thread.fs()));

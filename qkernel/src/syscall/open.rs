@@ -124,7 +124,7 @@ pub fn close_range(thread: &Arc<Thread>, first: u32, last: u32, flags: u32) -> R
         return Err(Errno::EINVAL);
     }
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        let own = thread.files().duplicate();
+        let own = thread.files().duplicate()?;
         thread.set_files(own);
     }
     let files = thread.files();

@@ -8,6 +8,7 @@ use qlib::Va;
 use zerocopy::IntoBytes;
 
 use crate::abi::{TimeSpec, TimeVal, abi_struct};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::fs::fdtable::MAX_FDS;
@@ -78,6 +79,9 @@ pub fn reset_mask<T>(thread: &Arc<Thread>, mask: Va, result: &Result<T>) {
     }
 }
 
+/// What waiting for a file takes, about, in bytes: itself here, its queue, the observer there.
+const WATCHED_BYTES: u64 = 112;
+
 /// A file that is waited for, and for what.
 struct Watched {
     file: Arc<OpenFile>,
@@ -120,6 +124,7 @@ async fn poll_fds(thread: &Arc<Thread>, fds: Va, count: u32, timeout: Timeout) -
     if u64::from(count) > thread.process.rlimit(RLIMIT_NOFILE) || count as usize > MAX_FDS {
         return Err(Errno::EINVAL);
     }
+    account::ask(u64::from(count) * WATCHED_BYTES)?;
     let mut list: Vec<PollFd> = thread.mm().read_array(fds, count as usize)?;
     let wanted = |entry: &PollFd| PollMask::from_bits_truncate(u32::from(entry.events as u16));
     let files: Vec<Option<Watched>> = list
@@ -208,6 +213,7 @@ type Sets = [Vec<u64>; 3];
 async fn select_fds(thread: &Arc<Thread>, count: i32, places: [Va; 3], timeout: Timeout) -> Result<usize> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(MAX_FDS);
     let words = count.div_ceil(WORD_BITS);
+    account::ask(count as u64 * WATCHED_BYTES)?;
     let mm = thread.mm();
     let mut wanted: Sets = Sets::default();
     for (set, place) in wanted.iter_mut().zip(places) {

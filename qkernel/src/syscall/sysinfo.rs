@@ -97,7 +97,8 @@ struct SysInfo {
 /// sysinfo(2).
 pub fn sysinfo(thread: &Arc<Thread>, info: Va) -> Result<usize> {
     let total = arch::boot().ram_bytes;
-    let free = total.saturating_sub(mm::frames::stats().frames_used * PAGE_SIZE);
+    let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
+    let free = total.saturating_sub(held * PAGE_SIZE + arch::heap::charged());
     let out = SysInfo {
         uptime: (time::monotonic_ns() / 1_000_000_000) as i64,
         totalram: total,

@@ -14,6 +14,7 @@ use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
 use super::{NewThread, Rare, Thread, UserThread, exit, rlimit, run, table};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::sync::Mutex;
@@ -91,6 +92,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     check_limit(thread)?;
+    account::check_clone(!args.has(CLONE_VM))?;
     let regs = thread.user.registers().await?;
     let mm = thread.mm();
     let shares_memory = args.has(CLONE_VM);
@@ -127,7 +129,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
 
     let process =
         if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
-    let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate() };
+    let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
     let child = Thread::enter(NewThread {
         tid,
         process: process.clone(),

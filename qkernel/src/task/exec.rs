@@ -15,6 +15,7 @@ use super::elf::Elf;
 use super::process::Image;
 use super::user::UserThread;
 use super::{Creds, Thread, exit, rseq, signal, table};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
@@ -29,6 +30,10 @@ use crate::{arch, random};
 /// Linux's limits: one string, and all of them together (a quarter of an 8 MiB stack).
 const MAX_STRING_BYTES: usize = 128 << 10;
 const MAX_STRINGS_BYTES: usize = 2 << 20;
+/// What a string takes besides its bytes while it is copied to the new program, in bytes.
+const STRING_BYTES: u64 = 96;
+/// How many strings are read before memory is looked at again.
+const ASK_STRINGS: usize = 512;
 /// How often a script may name another script.
 const MAX_SCRIPTS: usize = 5;
 /// What of a file is looked at to recognise it (BINPRM_BUF_SIZE).
@@ -268,6 +273,9 @@ fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
         if total > MAX_STRINGS_BYTES {
             return Err(Errno::E2BIG);
         }
+        if strings.len().is_multiple_of(ASK_STRINGS) {
+            account::ask(total as u64 + (strings.len() + ASK_STRINGS) as u64 * STRING_BYTES)?;
+        }
         strings.push(string);
         at = at.checked_add(8).ok_or(Errno::EFAULT)?;
     }
@@ -344,7 +352,14 @@ impl Drop for Executing {
 fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
     rseq::on_exec(thread);
-    let files = thread.files().duplicate();
+    let mut files = thread.files();
+    // The thread and this function know of it: then nobody shares it.
+    if Arc::strong_count(&files) > 2 {
+        files = files.duplicate().unwrap_or_else(|_| {
+            exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
+            fs::FdTable::new()
+        });
+    }
     drop(files.drain(0, Fd::MAX, |close_on_exec| close_on_exec));
     thread.set_files(files);
     if loaded.is_secure {

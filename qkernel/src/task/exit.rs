@@ -12,6 +12,7 @@ use super::signal::{self, SigInfo, SigSet};
 use super::{Process, Thread, session, table, wait};
 use crate::control;
 use crate::fs::{self, FdTable};
+use crate::hibernate::oom;
 use crate::ipc::{futex, sysv, tty};
 use crate::wait::PollMask;
 
@@ -125,6 +126,7 @@ fn process_ended(last: &Arc<Thread>) {
     tell_parent(process, status);
     process.exit_events.wake(PollMask::READ);
     control::process_ended(process, status);
+    oom::note_freed();
 }
 
 /// Keeps only the path of what the process ran: its executable may close now.

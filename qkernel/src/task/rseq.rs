@@ -15,7 +15,8 @@ use super::{Thread, signal};
 use crate::abi::{Pod, abi_struct};
 use crate::errno::Errno;
 use crate::mm::{self, Access, AddressSpace};
-use crate::{arch, hibernate, klog};
+use crate::hibernate::oom;
+use crate::{arch, klog};
 
 /// A thread's registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +148,7 @@ pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
             Err(Failure::Memory(va, access))
                 if mm::fault::handle(thread, va, access) == Err(mm::fault::Failure::NO_MEMORY) =>
             {
-                if hibernate::oom::handle(thread).await.is_err() {
+                if oom::relieve(thread, oom::Want::Frame).await.is_err() {
                     return false;
                 }
             }

@@ -7,8 +7,10 @@ use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP
 
 use super::signal::{self, Delivery};
 use super::{Thread, current, exit, rseq, table};
+use crate::arch::heap;
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
+use crate::hibernate::oom;
 use crate::{executor, hibernate, klog, log, mm, syscall, time};
 
 /// A trap of some thread arrived.
@@ -31,6 +33,9 @@ pub enum Next {
 /// Serves a system call of a thread that has just left user mode, if it need not wait. For platforms on which the thread can go on
 /// in the same breath: it is as if it had never been away, unless it is to be told of something.
 pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
+    if heap::is_low() {
+        return Next::Task(None);
+    }
     let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
         return Next::Task(None);
     };
@@ -45,6 +50,9 @@ pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
 
 /// The same of a page fault. One that is not served here is as if it had not happened yet.
 pub fn fault_now(thread: &Arc<Thread>, va: Va, code: u64) -> Next {
+    if heap::is_low() {
+        return Next::Task(None);
+    }
     match mm::fault::handle(thread, va, access_of(code)) {
         Ok(()) if may_go_now(thread) => Next::Go(0),
         _ => Next::Task(None),
@@ -148,8 +156,34 @@ fn takes_pages_away(nr: u64) -> bool {
     calls.iter().any(|call| u64::from(*call) == nr)
 }
 
+/// Whether call `nr` gives memory back, or leads to that: it is served on the reserve when memory is low.
+fn gives_memory_back(nr: u64) -> bool {
+    use linux_raw_sys::general::{
+        __NR_close, __NR_close_range, __NR_exit, __NR_exit_group, __NR_kill, __NR_munmap, __NR_rt_sigreturn,
+        __NR_tgkill, __NR_tkill,
+    };
+    let calls = [
+        __NR_exit, __NR_exit_group, __NR_munmap, __NR_close, __NR_close_range, __NR_kill, __NR_tkill, __NR_tgkill,
+        __NR_rt_sigreturn,
+    ];
+    calls.iter().any(|call| u64::from(*call) == nr)
+}
+
+/// Waits until kernel memory is no longer low.
+#[cold]
+async fn memory_for(thread: &Arc<Thread>) {
+    // An error says that the thread is to die, or that somebody else's memory came back meanwhile.
+    let _ = oom::relieve(thread, oom::Want::Heap).await;
+}
+
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
     thread.count_syscall();
+    if heap::is_low() && !gives_memory_back(trap.nr) {
+        memory_for(thread).await;
+        if thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+    }
     let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(thread).await } else { None };
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
     drop(frozen);
@@ -179,6 +213,12 @@ fn access_of(code: u64) -> mm::Access {
 
 async fn fault(thread: &Arc<Thread>, trap: &Trap) {
     let access = access_of(trap.code);
+    if heap::is_low() {
+        memory_for(thread).await;
+        if thread.is_dying() {
+            return;
+        }
+    }
     let mm = thread.mm();
     let failure = loop {
         // A write to a page that is shown read-only takes that page away from the other threads. Asked anew each time, with nothing
@@ -192,11 +232,13 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
                 thread.user.claim_orders(&mm);
                 return;
             }
-            Err(mm::fault::Failure::NO_MEMORY) => {
-                if hibernate::oom::handle(thread).await.is_err() || thread.is_dying() {
-                    return;
-                }
-            }
+            // Nothing is held while others end for it.
+            Err(mm::fault::Failure::NO_MEMORY) => match oom::relieve(thread, oom::Want::Frame).await {
+                _ if thread.is_dying() => return,
+                Ok(()) => {}
+                // There is memory: the page cannot be had for another reason.
+                Err(_) => break mm::fault::Failure::NOTHING_BEHIND,
+            },
             Err(failure) => break failure,
         }
     };

@@ -12,7 +12,7 @@ use qlib::platform::{
 
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
 use crate::errno::{Errno, Result};
-use crate::mm::{self, AddressSpace};
+use crate::mm::{self, AddressSpace, Limbo};
 use crate::sync::Mutex;
 
 /// Where a thread is, as far as the kernel knows.
@@ -53,11 +53,11 @@ struct State {
     /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to user mode, or in it.
     unproven: bool,
     /// Orders that this thread has to carry out itself before it goes on, and the frames that are free afterwards.
-    claimed: (Vec<Order>, Vec<Gpa>),
+    claimed: (Vec<Order>, Limbo),
     /// The address space's epoch when they were claimed.
     claimed_epoch: u64,
     /// Frames that this thread's last orders unmapped: free once it traps, for then the orders are carried out.
-    limbo: Vec<Gpa>,
+    limbo: Limbo,
 }
 
 /// Makes an order to map something one to unmap what is there: the page faults in again, if it may.
@@ -111,9 +111,9 @@ impl UserThread {
                 resumes: 0,
                 mapping: false,
                 unproven: false,
-                claimed: (Vec::new(), Vec::new()),
+                claimed: (Vec::new(), Limbo::default()),
                 claimed_epoch: 0,
-                limbo: Vec::new(),
+                limbo: Limbo::default(),
             }),
         })
     }
@@ -152,7 +152,7 @@ impl UserThread {
             let in_syscall = matches!(state.place, Place::Syscall)
                 || matches!(state.place, Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true });
             state.traps += 1;
-            let limbo = if proven { core::mem::take(&mut state.limbo) } else { Vec::new() };
+            let limbo = if proven { core::mem::take(&mut state.limbo) } else { Limbo::default() };
             let mut wakers = core::mem::take(&mut state.watchers);
             match trap.kind {
                 TRAP_SYSCALL => state.place = Place::Syscall,
@@ -192,10 +192,10 @@ impl UserThread {
             state.claimed.0.iter_mut().for_each(void_map);
         }
         state.claimed.0.extend(orders);
-        state.claimed.1.extend(limbo);
+        state.claimed.1.append(limbo);
     }
 
-    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<Order>, Vec<Gpa>) {
+    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<Order>, Limbo) {
         self.claim_orders(mm);
         core::mem::take(&mut self.state.lock().claimed)
     }
@@ -206,11 +206,11 @@ impl UserThread {
         self.resume_with(mm.root(), go, &orders, limbo);
     }
 
-    fn resume_with(&self, root: Gpa, go: Go<'_>, orders: &[Order], limbo: Vec<Gpa>) {
+    fn resume_with(&self, root: Gpa, go: Go<'_>, orders: &[Order], limbo: Limbo) {
         let mut state = self.state.lock();
         if state.place == Place::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
-            state.limbo.extend(limbo);
+            state.limbo.append(limbo);
             return;
         }
         let in_syscall = matches!(state.place, Place::Syscall | Place::Stopped { in_syscall: true });
@@ -219,7 +219,7 @@ impl UserThread {
             Go::Exit => Place::Dead,
             _ => Place::User,
         };
-        state.limbo.extend(limbo);
+        state.limbo.append(limbo);
         let own = core::mem::take(&mut state.own_orders);
         // What is not proved stays under way, whatever comes after it.
         state.mapping |= orders.iter().any(|order| order.op == ORDER_MAP);

@@ -62,7 +62,8 @@ pub(super) fn loadavg() -> Node {
 pub(super) fn meminfo() -> Node {
     file(|_| {
         let total = setup::memory_bytes();
-        let used = mm::frames::stats().frames_used * PAGE_SIZE + arch::heap::HEAP.stats().pages_held * PAGE_SIZE;
+        let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
+        let used = held * PAGE_SIZE + arch::heap::charged();
         let free = total.saturating_sub(used);
         let shmem = shmem::resident_pages() * PAGE_SIZE;
         let tables = arch::heap::HEAP.stats().table_pages * PAGE_SIZE;

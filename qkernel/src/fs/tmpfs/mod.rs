@@ -32,13 +32,22 @@ pub struct TmpFs {
 }
 
 impl TmpFs {
+    /// One for files that have no names, and so do not outlive those who have them open or mapped.
+    pub fn nameless() -> Arc<Self> {
+        Self::with_quota("tmpfs", Quota::new(u64::MAX / PAGE_SIZE), 0o1777, 0, 0)
+    }
+
     /// An empty one that may hold `limit_bytes` of file content; `mode` and owner are its root's.
     pub fn new(type_name: &'static str, limit_bytes: u64, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
+        Self::with_quota(type_name, Quota::lasting(limit_bytes.div_ceil(PAGE_SIZE)), mode, uid, gid)
+    }
+
+    fn with_quota(type_name: &'static str, quota: Arc<Quota>, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
         let fs = Arc::new(TmpFs {
             type_name,
             device: next_device(),
             last_ino: AtomicU64::new(0),
-            quota: Quota::new(limit_bytes.div_ceil(PAGE_SIZE)),
+            quota,
             root: Mutex::new(None),
         });
         let root = TmpNode::new(&fs, fs.attributes(S_IFDIR | mode & 0o7777, uid, gid), node::Content::dir());

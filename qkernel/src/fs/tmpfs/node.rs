@@ -11,6 +11,7 @@ use linux_raw_sys::general::{
 use qlib::PAGE_SIZE;
 
 use super::{TmpFile, TmpFs};
+use crate::account::Lasting;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
@@ -24,7 +25,7 @@ pub struct TmpNode {
     pub(super) fs: Weak<TmpFs>,
     pub(super) attributes: Mutex<Attributes>,
     pub(super) content: Content,
-    xattrs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    xattrs: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, Lasting)>>,
 }
 
 /// What it holds.
@@ -39,31 +40,42 @@ pub enum Content {
     Special,
 }
 
+/// What a name leads to.
+struct Entry {
+    position: u64,
+    node: Arc<TmpNode>,
+    /// The kernel memory that it and the node take.
+    lasting: Lasting,
+}
+
+/// What a name and its node take, about, in bytes, besides the characters: the node, its object, both maps of the directory.
+const NODE_BYTES: u64 = 1024;
+
 /// The names of a directory. Positions for getdents64(2) are given in the order of making, so that a listing goes on
 /// where it was whatever comes and goes.
 #[derive(Default)]
 pub struct Names {
-    by_name: BTreeMap<Vec<u8>, (u64, Arc<TmpNode>)>,
+    by_name: BTreeMap<Vec<u8>, Entry>,
     by_position: BTreeMap<u64, Vec<u8>>,
     last_position: u64,
 }
 
 impl Names {
-    fn insert(&mut self, name: &[u8], node: Arc<TmpNode>) {
+    fn insert(&mut self, name: &[u8], node: Arc<TmpNode>, lasting: Lasting) {
         // 1 and 2 are "." and "..".
         self.last_position = self.last_position.max(2) + 1;
         self.by_position.insert(self.last_position, name.to_vec());
-        self.by_name.insert(name.to_vec(), (self.last_position, node));
+        self.by_name.insert(name.to_vec(), Entry { position: self.last_position, node, lasting });
     }
 
-    fn remove(&mut self, name: &[u8]) -> Option<Arc<TmpNode>> {
-        let (position, node) = self.by_name.remove(name)?;
-        self.by_position.remove(&position);
-        Some(node)
+    fn remove(&mut self, name: &[u8]) -> Option<Entry> {
+        let entry = self.by_name.remove(name)?;
+        self.by_position.remove(&entry.position);
+        Some(entry)
     }
 
     fn get(&self, name: &[u8]) -> Option<Arc<TmpNode>> {
-        self.by_name.get(name).map(|(_, node)| node.clone())
+        self.by_name.get(name).map(|entry| entry.node.clone())
     }
 
     /// The first entry after `position`.
@@ -136,7 +148,9 @@ impl TmpNode {
             if names.by_name.contains_key(name) {
                 return Err(Errno::EEXIST);
             }
-            names.insert(name, node.clone());
+            let target = if let Content::Link(target) = &node.content { target.len() } else { 0 };
+            let lasting = Lasting::take(NODE_BYTES + 2 * name.len() as u64 + target as u64)?;
+            names.insert(name, node.clone(), lasting);
         }
         if node.is_dir() {
             self.relink(1);
@@ -280,10 +294,11 @@ impl Inode for TmpNode {
         };
         if rename.flags & RENAME_EXCHANGE != 0 {
             let other = replaced.ok_or(Errno::ENOENT)?;
-            self.names()?.lock().remove(name);
-            to.names()?.lock().remove(rename.to_name);
-            self.names()?.lock().insert(name, other.clone());
-            to.names()?.lock().insert(rename.to_name, child.clone());
+            let here = self.names()?.lock().remove(name).ok_or(Errno::ENOENT)?;
+            let there = to.names()?.lock().remove(rename.to_name);
+            let lasting = there.map(|entry| entry.lasting).unwrap_or_default();
+            self.names()?.lock().insert(name, other.clone(), lasting);
+            to.names()?.lock().insert(rename.to_name, child.clone(), here.lasting);
             moves_dir(&child, self, &to);
             moves_dir(&other, &to, self);
         } else {
@@ -293,8 +308,8 @@ impl Inode for TmpNode {
                 drop(removed);
                 to.dropped(old);
             }
-            self.names()?.lock().remove(name);
-            to.names()?.lock().insert(rename.to_name, child.clone());
+            let here = self.names()?.lock().remove(name).ok_or(Errno::ENOENT)?;
+            to.names()?.lock().insert(rename.to_name, child.clone(), here.lasting);
             moves_dir(&child, self, &to);
         }
         self.is_modified();
@@ -315,7 +330,7 @@ impl Inode for TmpNode {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattrs.lock().get(name).cloned().ok_or(Errno::ENODATA)
+        self.xattrs.lock().get(name).map(|(value, _)| value.clone()).ok_or(Errno::ENODATA)
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
@@ -326,7 +341,8 @@ impl Inode for TmpNode {
             false if xattrs.len() >= 64 => return Err(Errno::ENOSPC),
             _ => {}
         }
-        xattrs.insert(name.to_vec(), value.to_vec());
+        let lasting = Lasting::take((name.len() + value.len()) as u64)?;
+        xattrs.insert(name.to_vec(), (value.to_vec(), lasting));
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use qlib::Va;
 
 use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
 use crate::abi::abi_struct;
+use crate::account::Lasting;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
@@ -44,7 +45,12 @@ abi_struct! {
 struct Message {
     kind: i64,
     bytes: Vec<u8>,
+    _lasting: Lasting,
 }
+
+/// What a message takes besides its bytes, and what an empty queue does, about, in bytes.
+const MESSAGE_BYTES: u64 = 96;
+const QUEUE_BYTES: u64 = 512;
 
 #[derive(Default)]
 struct Inner {
@@ -64,6 +70,7 @@ pub struct Queue {
     perm: Mutex<Perm>,
     inner: Mutex<Inner>,
     events: WaitQueue,
+    _lasting: Lasting,
 }
 
 impl Object for Queue {
@@ -83,7 +90,8 @@ pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
     let max_bytes = sys::number("kernel/msgmnb", 16384);
     let make = |perm| {
         let inner = Inner { max_bytes, ctime: now(), ..Inner::default() };
-        Ok(Queue { perm: Mutex::new(perm), inner: Mutex::new(inner), events: WaitQueue::new() })
+        let lasting = Lasting::take(QUEUE_BYTES)?;
+        Ok(Queue { perm: Mutex::new(perm), inner: Mutex::new(inner), events: WaitQueue::new(), _lasting: lasting })
     };
     TABLE.lock().get(thread, key, flags, sys::number("kernel/msgmni", 32000), |_| Ok(()), make)
 }
@@ -103,7 +111,9 @@ async fn wait<T>(thread: &Thread, queue: &Queue, mask: PollMask, mut attempt: im
 pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flags: u32) -> Result {
     let queue = find(id)?;
     queue.perm.lock().check(&thread.creds(), WRITE)?;
-    let mut message = Some(Message { kind, bytes });
+    // msgsnd(2): "The system does not have enough memory to make a copy of the message".
+    let lasting = Lasting::take(bytes.len() as u64 + MESSAGE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    let mut message = Some(Message { kind, bytes, _lasting: lasting });
     let attempt = || {
         let mut inner = queue.inner.lock();
         if inner.is_removed {
@@ -278,7 +288,7 @@ mod tests {
     #[test]
     fn messages_are_chosen_by_type() {
         let messages: VecDeque<Message> =
-            [3, 1, 2, 1].into_iter().map(|kind| Message { kind, bytes: Vec::new() }).collect();
+            [3, 1, 2, 1].into_iter().map(|kind| Message { kind, bytes: Vec::new(), _lasting: Lasting::default() }).collect();
         assert_eq!(choose(&messages, 0, 0), Some(0));
         assert_eq!(choose(&messages, 1, 0), Some(1));
         assert_eq!(choose(&messages, 3, MSG_EXCEPT), Some(1));

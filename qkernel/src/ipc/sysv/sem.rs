@@ -11,6 +11,7 @@ use qlib::Va;
 
 use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
 use crate::abi::abi_struct;
+use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
@@ -73,6 +74,8 @@ struct Inner {
     semaphores: Vec<Semaphore>,
     /// What is added at the end of a process (SEM_UNDO), for each semaphore.
     undo: BTreeMap<u32, Vec<i32>>,
+    /// The memory that `undo` takes, for each process.
+    undo_lasting: BTreeMap<u32, Lasting>,
     waiting: Vec<Waiting>,
     last_token: u64,
     is_removed: bool,
@@ -85,7 +88,11 @@ pub struct Set {
     perm: Mutex<Perm>,
     inner: Mutex<Inner>,
     queue: WaitQueue,
+    _lasting: Lasting,
 }
+
+/// What a set takes besides its semaphores, about, in bytes.
+const SET_BYTES: u64 = 512;
 
 impl Object for Set {
     fn perm(&self) -> &Mutex<Perm> {
@@ -112,7 +119,9 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
         if (used + count) as u64 > in_all {
             return Err(Errno::ENOSPC);
         }
-        Ok(Set::new(perm, count))
+        let lasting = Lasting::take(SET_BYTES + (count * size_of::<Semaphore>()) as u64)?;
+        account::ask_for::<Semaphore>(count)?;
+        Ok(Set::new(perm, count, lasting))
     };
     TABLE.lock().get(thread, key, flags, sets, fits, make)
 }
@@ -120,6 +129,11 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
 impl Inner {
     /// Does all of `operations` or nothing: the index of the first that has to wait.
     fn apply(&mut self, operations: &[SemBuf], pid: u32) -> Result<core::result::Result<(), usize>> {
+        let undo_lasting = match operations.iter().any(|o| o.flags & SEM_UNDO != 0) && !self.undo.contains_key(&pid) {
+            true => Lasting::take((self.semaphores.len() * size_of::<i32>()) as u64)?,
+            false => Lasting::default(),
+        };
+        account::ask_for::<(Semaphore, i32)>(self.semaphores.len())?;
         let mut values = self.semaphores.clone();
         let mut undo = self.undo.get(&pid).cloned().unwrap_or_else(|| alloc::vec![0; values.len()]);
         for (index, operation) in operations.iter().enumerate() {
@@ -144,6 +158,7 @@ impl Inner {
         self.semaphores = values;
         if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
             self.undo.insert(pid, undo);
+            self.undo_lasting.entry(pid).or_insert(undo_lasting);
         }
         self.otime = now();
         Ok(Ok(()))
@@ -151,17 +166,18 @@ impl Inner {
 }
 
 impl Set {
-    fn new(perm: Perm, count: usize) -> Self {
+    fn new(perm: Perm, count: usize, lasting: Lasting) -> Self {
         let inner = Inner {
             semaphores: alloc::vec![Semaphore::default(); count],
             undo: BTreeMap::new(),
+            undo_lasting: BTreeMap::new(),
             waiting: Vec::new(),
             last_token: 0,
             is_removed: false,
             otime: 0,
             ctime: now(),
         };
-        Set { perm: Mutex::new(perm), inner: Mutex::new(inner), queue: WaitQueue::new() }
+        Set { perm: Mutex::new(perm), inner: Mutex::new(inner), queue: WaitQueue::new(), _lasting: lasting }
     }
 
     fn changed(&self) {
@@ -259,6 +275,7 @@ pub fn process_ended(pid: u32) {
         let had_undo = {
             let mut inner = set.inner.lock();
             let undo = inner.undo.remove(&pid);
+            drop(inner.undo_lasting.remove(&pid));
             for (semaphore, change) in inner.semaphores.iter_mut().zip(undo.iter().flatten()) {
                 if *change != 0 {
                     *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
@@ -412,7 +429,7 @@ mod tests {
     #[test]
     fn operations_happen_together_or_not_at_all() {
         let perm = Perm { id: 0, key: 0, uid: 0, gid: 0, cuid: 0, cgid: 0, mode: 0o600 };
-        let set = Set::new(perm, 2);
+        let set = Set::new(perm, 2, Lasting::default());
         let mut inner = set.inner.lock();
         assert_eq!(inner.apply(&[op(0, 2, 0), op(1, -1, 0)], 1), Ok(Err(1)));
         assert_eq!(inner.semaphores[0].value, 0);

@@ -144,7 +144,7 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
             return Err(Errno::ENOMEM);
         }
         let times = Times { changed: now(), creator: thread.process.pid, ..Times::default() };
-        let memory = Shmem::new(size, Quota::new(u64::MAX));
+        let memory = Shmem::new(size, Quota::lasting(u64::MAX));
         let segment = Arc::new(Segment { size, memory, times: Mutex::new(times) });
         let weak = Arc::downgrade(&segment);
         Ok(Entry { perm: Mutex::new(perm), kept: Mutex::new(Some(segment)), segment: weak })

@@ -19,6 +19,7 @@ use qlib::Va;
 use super::HostSocket;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
+use crate::fs::OpenFile;
 use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
@@ -112,6 +113,30 @@ impl UnixSocket {
             state.peer_credentials = Some(credentials);
         }
         (one, two)
+    }
+
+    /// Whether its queue holds descriptors.
+    fn holds_rights(&self) -> bool {
+        self.state.lock().incoming.iter().any(|packet| !packet.rights.is_empty())
+    }
+
+    /// Visits the files in its queue. `visit` must not look at this socket.
+    fn visit_rights(&self, visit: &mut dyn FnMut(&Arc<OpenFile>)) {
+        let state = self.state.lock();
+        state.incoming.iter().flat_map(|packet| packet.rights.files()).for_each(visit);
+    }
+
+    /// Takes the descriptors out of its queue, which nobody will ever read.
+    fn take_rights(&self) -> Vec<InFlight> {
+        let mut state = self.state.lock();
+        let with_rights = state.incoming.iter_mut().filter(|packet| !packet.rights.is_empty());
+        with_rights.map(|packet| core::mem::take(&mut packet.rights)).collect()
+    }
+
+    /// What its queue holds, about, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        (state.incoming_bytes + (state.incoming.len() + state.pending.len()) * MESSAGE_BYTES) as u64
     }
 
     /// What tells of readiness.

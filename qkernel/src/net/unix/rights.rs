@@ -1,11 +1,15 @@
 //! Descriptors in flight (SCM_RIGHTS): in a message that nobody has received yet.
 //!
 //! Sockets in flight to each other can form a circle that no descriptor leads to any more. Their number is bounded, as Linux bounds
-//! it: a program can lose that many, not more.
+//! it, and such circles are looked for ([`collect`]) when there are many in flight and when memory is short.
 
-use alloc::sync::Arc;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::UnixSocket;
+use crate::net::{Family, Socket};
 
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
@@ -15,6 +19,66 @@ use crate::sync::{Mutex, mutex};
 pub const MAX_IN_FLIGHT: usize = 16 << 10;
 
 static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
+
+/// With fewer than this many in flight nobody looks for circles.
+const FEW: usize = 64;
+
+/// How many have to be in flight for circles to be looked for.
+static COLLECT_AT: AtomicUsize = AtomicUsize::new(FEW);
+
+/// Sockets that descriptors have been sent to, by address; some may be gone, or have none any more.
+static HOLDERS: Mutex<BTreeMap<usize, Weak<UnixSocket>>> = mutex(BTreeMap::new());
+
+/// Descriptors are about to be put into the queue of `socket`.
+pub fn note_holder(socket: &Arc<UnixSocket>) {
+    HOLDERS.lock().insert(Arc::as_ptr(socket) as usize, Arc::downgrade(socket));
+}
+
+fn unix_of(file: &OpenFile) -> Option<&Arc<UnixSocket>> {
+    match &file.downcast::<Socket>()?.family {
+        Family::Unix(socket) => Some(socket),
+        Family::Host(_) => None,
+    }
+}
+
+/// Closes sockets in flight that no descriptor leads to, nor a socket that one leads to: how many files were let go.
+///
+/// As Linux's garbage collector: a file whose references all come from queues is a candidate. What the queues of other sockets
+/// hold can be received, and so on from there; the candidates that are not found that way are garbage.
+pub fn collect() -> usize {
+    let holders: BTreeMap<usize, Arc<UnixSocket>> = {
+        let mut holders = HOLDERS.lock();
+        let live: BTreeMap<_, _> = holders.iter().filter_map(|(at, weak)| Some((*at, weak.upgrade()?))).collect();
+        holders.retain(|at, _| live.get(at).is_some_and(|socket| socket.holds_rights()));
+        live
+    };
+    // For each file in flight: how often, and its references in all.
+    let mut in_flight: BTreeMap<usize, (usize, usize, usize)> = BTreeMap::new();
+    for holder in holders.values() {
+        holder.visit_rights(&mut |file| {
+            if let Some(socket) = unix_of(file) {
+                let entry = in_flight.entry(Arc::as_ptr(file) as usize);
+                entry.or_insert((0, Arc::strong_count(file), Arc::as_ptr(socket) as usize)).0 += 1;
+            }
+        });
+    }
+    let is_lost = |(count, references, _): &&(usize, usize, usize)| count == references;
+    let mut lost: BTreeSet<usize> = in_flight.values().filter(is_lost).map(|(_, _, socket)| *socket).collect();
+    let mut open: Vec<usize> = holders.keys().filter(|at| !lost.contains(at)).copied().collect();
+    while let Some(at) = open.pop() {
+        let Some(holder) = holders.get(&at) else { continue };
+        holder.visit_rights(&mut |file| {
+            if let Some(socket) = unix_of(file)
+                && lost.remove(&(Arc::as_ptr(socket) as usize))
+            {
+                open.push(Arc::as_ptr(socket) as usize);
+            }
+        });
+    }
+    let garbage: Vec<InFlight> =
+        lost.iter().filter_map(|at| holders.get(at)).flat_map(|holder| holder.take_rights()).collect();
+    garbage.iter().map(|rights| rights.0.len()).sum()
+}
 
 /// ETOOMANYREFS.
 const ETOOMANYREFS: Errno = Errno(linux_raw_sys::errno::ETOOMANYREFS as i32);
@@ -26,6 +90,13 @@ pub struct InFlight(Vec<Arc<OpenFile>>);
 impl InFlight {
     /// Sends files off. ETOOMANYREFS.
     pub fn new(files: Vec<Arc<OpenFile>>) -> Result<Self> {
+        if files.is_empty() {
+            return Ok(InFlight::default());
+        }
+        if IN_FLIGHT.load(Ordering::Relaxed) >= COLLECT_AT.load(Ordering::Relaxed) {
+            collect();
+            COLLECT_AT.store((2 * IN_FLIGHT.load(Ordering::Relaxed)).max(FEW), Ordering::Relaxed);
+        }
         let before = IN_FLIGHT.fetch_add(files.len(), Ordering::Relaxed);
         if before + files.len() > MAX_IN_FLIGHT {
             IN_FLIGHT.fetch_sub(files.len(), Ordering::Relaxed);
@@ -37,6 +108,11 @@ impl InFlight {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[Arc<OpenFile>] {
+        &self.0
     }
 
     /// They have arrived.

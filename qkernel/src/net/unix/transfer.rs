@@ -4,7 +4,7 @@ use alloc::sync::{Arc, Weak};
 
 use linux_raw_sys::net::{MSG_OOB, MSG_PEEK, MSG_TRUNC};
 
-use super::rights::InFlight;
+use super::rights::{self, InFlight};
 use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
@@ -13,6 +13,16 @@ use crate::wait::PollMask;
 
 /// The longest piece of a stream that is queued as one.
 const MAX_PIECE: usize = 32 << 10;
+
+/// Sends the descriptors of a message off to `peer`.
+fn send_off(peer: &Arc<UnixSocket>, control: &mut Control) -> Result<InFlight> {
+    if control.rights.is_empty() {
+        return Ok(InFlight::default());
+    }
+    let rights = InFlight::new(core::mem::take(&mut control.rights))?;
+    rights::note_holder(peer);
+    Ok(rights)
+}
 
 impl UnixSocket {
     /// sendmsg(2), without waiting. `target`: where a datagram goes, if not to the peer. The rights in `control` are taken
@@ -75,7 +85,7 @@ impl UnixSocket {
                 Err(error) if sent == 0 => return Err(error),
                 _ => break,
             };
-            let rights = InFlight::new(core::mem::take(&mut control.rights))?;
+            let rights = send_off(peer, control)?;
             sent += bytes.len();
             let mut state = peer.state.lock();
             state.incoming_bytes += bytes.len();
@@ -133,7 +143,7 @@ impl UnixSocket {
         if bytes.len() < length {
             return Err(Errno::EFAULT);
         }
-        let rights = InFlight::new(core::mem::take(&mut control.rights))?;
+        let rights = send_off(peer, control)?;
         let from = own_name.filter(|_| self.is_datagram());
         let charge = Charge { sender: self.me.clone(), bytes: length + MESSAGE_BYTES };
         self.state.lock().outgoing_bytes += charge.bytes;

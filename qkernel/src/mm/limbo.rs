@@ -1,0 +1,83 @@
+//! Frames on their way to be free. There may be as many as a process has pages, when memory is short: so they are kept in pieces of a
+//! page, which need no contiguous memory and no copying to grow, and take a 512th of what they will give back at most.
+
+use alloc::vec::Vec;
+
+use qlib::{Gpa, PAGE_SIZE};
+
+/// Frames of a piece: a page of them.
+const PIECE: usize = PAGE_SIZE as usize / size_of::<Gpa>();
+
+/// Frames that are free once something is carried out.
+#[derive(Debug, Default)]
+pub struct Limbo {
+    pieces: Vec<Vec<Gpa>>,
+}
+
+impl Limbo {
+    /// Adds one.
+    pub fn push(&mut self, frame: Gpa) {
+        match self.pieces.last_mut() {
+            // A short one grows as vectors do, up to a page.
+            Some(piece) if piece.len() < PIECE => piece.push(frame),
+            _ => self.pieces.push(alloc::vec![frame]),
+        }
+    }
+
+    /// Adds all of `other`.
+    pub fn append(&mut self, other: Limbo) {
+        match other.pieces.as_slice() {
+            [] => {}
+            // What comes in small numbers does not become many small pieces.
+            [piece] if piece.len() < PIECE / 2 => self.extend(piece.iter().copied()),
+            _ => self.pieces.extend(other.pieces),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum()
+    }
+}
+
+impl Extend<Gpa> for Limbo {
+    fn extend<I: IntoIterator<Item = Gpa>>(&mut self, frames: I) {
+        frames.into_iter().for_each(|frame| self.push(frame));
+    }
+}
+
+impl IntoIterator for Limbo {
+    type Item = Gpa;
+    type IntoIter = core::iter::Flatten<alloc::vec::IntoIter<Vec<Gpa>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.pieces.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_and_pieces_are_pages() {
+        let frames = |from: u64, to: u64| (from..to).map(|i| Gpa(i * PAGE_SIZE));
+        let mut limbo = Limbo::default();
+        assert!(limbo.is_empty());
+        limbo.extend(frames(0, 1200));
+        let (mut few, mut many) = (Limbo::default(), Limbo::default());
+        few.extend(frames(1200, 1203));
+        many.extend(frames(1203, 3000));
+        limbo.append(few);
+        limbo.append(many);
+        limbo.append(Limbo::default());
+        assert_eq!(limbo.len(), 3000);
+        assert!(limbo.pieces.iter().all(|piece| piece.len() <= PIECE));
+        assert!(limbo.into_iter().eq(frames(0, 3000)));
+    }
+}

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Throws memory bombs (bombs.c) at sandboxes with a memory limit and checks after each that the sandbox lives.
+
+A round: one to three bombs at once, as root or as an unprivileged user. While they run and after they have ended, a fresh `exec` must
+answer in time; then everything of the round is killed, `state` and a STOP must answer, and the memory must be back near its base.
+What is random comes from --seed, which is printed. Exit code 0: every round was good. Needs root.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+WORKSPACE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class Failed(Exception):
+    """A round went wrong."""
+
+
+class Container:
+    """One sandbox, and the commands to it."""
+
+    def __init__(self, options, limit):
+        self.options = options
+        self.limit = limit
+        self.dir = tempfile.mkdtemp(prefix="bombs-", dir=options.scratch)
+        self.id = "bombs-%d-%s" % (os.getpid(), os.path.basename(self.dir)[6:])
+        rootfs = os.path.join(self.dir, "rootfs")
+        for sub in ("bin", "proc", "sys", "dev", "tmp"):
+            os.makedirs(os.path.join(rootfs, sub))
+        busybox = next(p for p in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(p))
+        shutil.copy(busybox, os.path.join(rootfs, "bin/busybox"))
+        shutil.copy(options.bombs, os.path.join(rootfs, "bin/bombs"))
+        for applet in ("true", "sleep", "sh"):
+            os.symlink("busybox", os.path.join(rootfs, "bin", applet))
+        caps = ["CAP_" + c for c in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SYS_ADMIN", "SYS_RESOURCE", "IPC_LOCK", "SETUID", "SETGID")]
+        config = {
+            "ociVersion": "1.0.2",
+            "root": {"path": "rootfs"},
+            "process": {
+                "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["/bin/bombs", "init"],
+                "env": ["PATH=/bin"],
+                "capabilities": {k: caps for k in ("bounding", "effective", "permitted")},
+                "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1 << 20, "hard": 1 << 20}],
+            },
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]},
+            ],
+            "linux": {
+                "namespaces": [{"type": "pid"}, {"type": "network"}, {"type": "mount"}],
+                "resources": {"memory": {"limit": limit, "swap": limit}},
+            },
+        }
+        with open(os.path.join(self.dir, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        self.log = os.path.join(self.dir, "log")
+        self.started = False
+        with open(os.path.join(self.dir, "output"), "wb") as output:
+            code = subprocess.call(
+                self.command("run", "--detach", "--pid-file", os.path.join(self.dir, "pid"), "--bundle", self.dir, self.id),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=60)
+        if code:
+            raise Failed("the container did not start: " + self.output())
+        self.started = True
+        with open(os.path.join(self.dir, "pid"), encoding="utf-8") as f:
+            self.pid = int(f.read())
+        self.base = None
+
+    def command(self, *args):
+        command = [self.options.quark, "--root", os.path.join(self.dir, "root"), "--log", self.log]
+        if self.options.platform:
+            command += ["--platform", self.options.platform]
+        return command + list(args)
+
+    def quark(self, what, *args, within, fail=True, quiet=False):
+        """Runs a command; how long it took, and what it printed. `quiet`: it leaves somebody behind who would keep a pipe open."""
+        begin = time.monotonic()
+        stdout = subprocess.DEVNULL if quiet else subprocess.PIPE
+        # A group of its own, so that a command that hangs can be ended with whatever it started.
+        child = subprocess.Popen(self.command(*args), stdin=subprocess.DEVNULL, stdout=stdout,
+                                 stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            out, _ = child.communicate(timeout=max(within * 3, 15))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            raise Failed("%s: no answer in %.0f s" % (what, time.monotonic() - begin)) from None
+        took = time.monotonic() - begin
+        text = (out or b"").decode(errors="replace").strip()
+        if fail and child.returncode:
+            raise Failed("%s: exit code %d: %s" % (what, child.returncode, text[-500:]))
+        if took > within:
+            raise Failed("%s took %.2f s" % (what, took))
+        return took, text
+
+    def exec(self, *args, user=None, within=None, fail=True, what="exec"):
+        more = ["--user", user] if user else []
+        return self.quark(what, "exec", *more, self.id, *args, within=within or self.options.answer, fail=fail)
+
+    def stats(self):
+        _, text = self.quark("events", "events", "--stats", self.id, within=10)
+        return json.loads(text)["data"]["quark"]
+
+    def held(self):
+        """Bytes of guest memory in use."""
+        memory = self.stats()["memory"]
+        return memory["frames_used"] + memory["kernel_heap_held"]
+
+    def output(self):
+        text = ""
+        for name in ("output", "log"):
+            try:
+                with open(os.path.join(self.dir, name), encoding="utf-8", errors="replace") as f:
+                    text += f.read()[-3000:]
+            except OSError:
+                pass
+        return text
+
+    def alive(self):
+        try:
+            with open("/proc/%d/stat" % self.pid, encoding="utf-8") as f:
+                return f.read().rsplit(") ", 1)[1][0] not in "ZX"
+        except OSError:
+            return False
+
+    def close(self):
+        if self.started:
+            if self.alive():
+                os.kill(self.pid, signal.SIGKILL)
+            child = subprocess.run(self.command("delete", "--force", self.id), stdin=subprocess.DEVNULL, check=False,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+            self.started = child.returncode != 0
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def play(container, bombs, users, seconds, verbose):
+    """One round."""
+    if container.base is None:
+        container.exec("/bin/true", within=20)
+        container.base = container.held()
+    for bomb, user in zip(bombs, users):
+        more = ["--user", user] if user else []
+        container.quark("exec of " + bomb, "exec", "--detach", *more, container.id, "/bin/bombs", bomb, str(seconds),
+                        within=container.options.answer, fail=False, quiet=True)
+    end = time.monotonic() + seconds
+    slowest = 0
+    while True:
+        took, _ = container.exec("/bin/true", what="exec during the bombs")
+        slowest = max(slowest, took)
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    container.exec("/bin/bombs", "reap", within=20, what="reaping")
+    took, _ = container.exec("/bin/true", what="exec after the bombs")
+    slowest = max(slowest, took)
+    _, text = container.quark("state", "state", container.id, within=container.options.answer)
+    if json.loads(text)["status"] != "running":
+        raise Failed("state: " + text)
+    container.quark("STOP", "kill", container.id, "STOP", within=20)
+    _, text = container.quark("state", "state", container.id, within=container.options.answer)
+    hibernation = json.loads(text).get("hibernation")
+    container.quark("CONT", "kill", container.id, "CONT", within=20)
+    container.exec("/bin/true", within=20, what="exec after the wake")
+    end = time.monotonic() + 10 * container.options.slowness
+    while True:
+        held = container.held()
+        if held < container.base + max(8 * MIB, container.limit // 8):
+            break
+        if time.monotonic() > end:
+            raise Failed("%d MiB are still held, %d MiB at first" % (held // MIB, container.base // MIB))
+        # Files of the bombs stay until somebody removes them.
+        container.exec("/bin/bombs", "clean", within=30, what="cleaning")
+        time.sleep(0.2)
+    if verbose:
+        print("    slowest exec %.2f s, %s, %d of %d MiB held" % (slowest, hibernation, held // MIB, container.base // MIB), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quark", default=os.path.join(WORKSPACE, "target/release/quark"))
+    parser.add_argument("--bombs", default=os.path.join(WORKSPACE, "target/test-apps/bombs/bombs"))
+    parser.add_argument("--platform")
+    parser.add_argument("--rounds", type=int, default=0, help="how many (0: until --time is over)")
+    parser.add_argument("--time", type=float, default=20, help="seconds, if --rounds is not given")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", help="these bombs alone, separated by commas, each in a round of its own")
+    parser.add_argument("--limit", type=int, help="the memory limit in MiB (random otherwise)")
+    parser.add_argument("--bomb-seconds", type=float, default=1.5)
+    parser.add_argument("--answer", type=float, default=1, help="seconds that a fresh exec may take")
+    parser.add_argument("--slowness", type=float, default=float(os.environ.get("QUARK_TEST_SLOWNESS", "1")))
+    parser.add_argument("--scratch", default=os.path.join(WORKSPACE, "target"))
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    options.answer *= options.slowness
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
+    print("seed %d" % seed, flush=True)
+    rng = random.Random(seed)
+    names = subprocess.check_output([options.bombs, "list"], text=True).split()
+    wanted = options.only.split(",") if options.only else None
+    begin = time.monotonic()
+    container, bad, done, lived = None, 0, 0, 0
+    try:
+        while True:
+            if wanted is not None:
+                if done == len(wanted):
+                    break
+                bombs = wanted[done].split("+")
+            elif options.rounds:
+                if done == options.rounds:
+                    break
+                bombs = rng.sample(names, rng.choice((1, 1, 2, 3)))
+            else:
+                if time.monotonic() - begin > options.time:
+                    break
+                bombs = rng.sample(names, rng.choice((1, 1, 2, 3)))
+            users = [rng.choice((None, "65534:65534")) for _ in bombs]
+            limit = (options.limit or rng.choice((64, 96, 128, 192, 256))) * MIB
+            print("round %d: %s under %d MiB" % (
+                done, ", ".join("%s as %s" % (b, u or "root") for b, u in zip(bombs, users)),
+                (container.limit if container else limit) // MIB), flush=True)
+            done += 1
+            try:
+                if container is None:
+                    container, lived = Container(options, limit), 0
+                play(container, bombs, users, options.bomb_seconds, options.verbose)
+                lived += 1
+                if lived == 8:
+                    container.close()
+                    container = None
+            except (Failed, subprocess.SubprocessError, OSError) as error:
+                bad += 1
+                dead = "" if container is None or container.alive() else " (the sandbox is dead)"
+                print("    FAILED: %s%s" % (error, dead), flush=True)
+                if container is not None:
+                    print("    " + container.output()[-1500:].replace("\n", "\n    "), flush=True)
+                    container.close()
+                container = None
+    finally:
+        if container is not None:
+            container.close()
+    print("%d rounds, %d failed, seed %d" % (done, bad, seed))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
