@@ -39,6 +39,10 @@ test: build test-apps rootfs ## Every test: unit, system calls, hibernation, com
 test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, if need be in an emulated machine (PLATFORM=process to compare)
 	@PLATFORM=$(or $(PLATFORM),kvm) scripts/test-kvm $(PARTS)
 
+.PHONY: adversary
+adversary: build test-apps ## Attack sandboxes for ROUNDS rounds (200), with every processor busy besides
+	@scripts/adversary $(or $(ROUNDS),200)
+
 .PHONY: test-loom
 test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom

@@ -186,6 +186,11 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
     }
     let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(thread).await } else { None };
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
+    if frozen.is_some() && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap) && thread.mm().has_orders() {
+        // Others may free what was moved by its new place, while this thread has yet to unmap the old one. An error: it died.
+        thread.user.moves_pages();
+        let _ = thread.user.flush(&thread.mm()).await;
+    }
     drop(frozen);
     thread.user.claim_orders(&thread.mm());
     trace(thread, trap.nr, &trap.args, &result);

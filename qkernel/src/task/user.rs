@@ -232,6 +232,12 @@ impl UserThread {
         }
     }
 
+    /// Says that pages have moved whose old place is seen until the thread's orders are carried out, which they are next: whoever takes
+    /// pages away waits for that as for orders to map something.
+    pub fn moves_pages(&self) {
+        self.state.lock().mapping = true;
+    }
+
     /// Whether the platform may still be carrying out orders to map something.
     pub fn is_mapping(&self) -> bool {
         let state = self.state.lock();

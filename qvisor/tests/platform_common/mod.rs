@@ -27,6 +27,7 @@ pub const OLDEST: ProcessConfig = ProcessConfig {
     stack_bytes: 256 << 10,
     fast_calls: FastCalls::Off,
     fail_step: None,
+    max_map_count: None,
 };
 
 /// Guest RAM.

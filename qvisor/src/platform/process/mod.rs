@@ -23,6 +23,7 @@ mod fpstate;
 mod frame;
 mod layout;
 mod ops;
+mod proof;
 mod space;
 mod steps;
 mod stub;
@@ -72,6 +73,8 @@ pub struct ProcessConfig {
     pub fast_calls: FastCalls,
     /// For tests: the step of the set-up that fails, with EIO.
     pub fail_step: Option<Step>,
+    /// The most mappings that the host lets a process have; `None`: what it says (vm.max_map_count).
+    pub max_map_count: Option<u64>,
 }
 
 /// Whether call sites are patched, so that rows of system calls need not enter the host.
@@ -95,6 +98,7 @@ impl Default for ProcessConfig {
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
             fail_step: None,
+            max_map_count: None,
         }
     }
 }
@@ -111,6 +115,8 @@ pub(crate) struct Shared {
     receive_ends: bool,
     sync_wake_up: bool,
     stack_bytes: usize,
+    /// With more mappings of the host than this a space is ended, well before the host refuses one.
+    most_mappings: u64,
     fast_calls: FastCalls,
     lookers: Lookers,
     dispatch: OnceLock<Dispatch>,
@@ -145,6 +151,7 @@ impl ProcessPlatform {
             receive_ends: config.receive_ends && sys::host_release() >= (6, 11),
             sync_wake_up: config.sync_wake_up,
             stack_bytes: config.stack_bytes,
+            most_mappings: config.max_map_count.unwrap_or_else(sys::max_map_count) / 8 * 7,
             fast_calls: config.fast_calls,
             lookers: Lookers::new(if why_not_fast(config.sync_wake_up).is_none() {
                 config.fast_calls
@@ -221,6 +228,11 @@ impl ProcessPlatform {
         /// A patched page costs a copy of it: the site must have been used that often, in rows.
         const OFTEN: u32 = 64;
         if self.0.fast_calls == FastCalls::Eager { 1 } else { OFTEN }
+    }
+
+    /// For [`BootInfo`].
+    pub fn max_mappings(&self) -> u64 {
+        self.0.most_mappings
     }
 
     /// For [`BootInfo`].

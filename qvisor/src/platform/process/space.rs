@@ -13,6 +13,7 @@ use super::area::Area;
 use super::fast;
 use super::frame::FrameAt;
 use super::layout::*;
+use super::proof::host_error;
 use super::sys::{self, Listener, Notification};
 use super::thread::*;
 
@@ -45,11 +46,8 @@ pub struct State {
     /// The first host thread (and its notification), arrived before the kernel has made a guest thread for it.
     early: Option<(u32, u64)>,
     /// An upper bound of the stub's host mappings.
-    mappings: u64,
+    pub(super) mappings: u64,
 }
-
-/// Below this many host mappings (the host's default limit is 65530) an munmap cannot fail for want of one.
-const SAFE_MAPPINGS: u64 = 60_000;
 
 impl Space {
     /// A space whose stub is yet to be made.
@@ -79,8 +77,15 @@ impl Space {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn frame_address(&self, shared: &Shared, frame: FrameAt) -> u64 {
+    pub(super) fn frame_address(&self, shared: &Shared, frame: FrameAt) -> u64 {
         shared.stub_area() + u64::from(frame.slot) * SLOT_BYTES + frame.offset
+    }
+
+    /// Writes an order to a slot's table.
+    pub(super) fn put_order(&self, slot: u32, entry: usize, order: &HostOrder) {
+        for (i, word) in order.words.iter().enumerate() {
+            self.area.write_u64(slot, SLOT_ORDERS + ORDER_BYTES * entry as u64 + 8 * i as u64, *word);
+        }
     }
 
     /// Makes a thread; its number.
@@ -128,7 +133,7 @@ impl Space {
             watched: false,
             since_kick: None,
             clones: Vec::new(),
-            files: Vec::new(),
+            unproven: None,
             answered_inside: false,
             dropped: false,
         };
@@ -159,7 +164,10 @@ impl Space {
             Phase::Call(id) => state.resume_call(self, shared, number, id, plan),
             Phase::Fast => state.resume_fast(self, shared, number, plan),
             Phase::Orders(_) if thread.after == After::Stop => thread.pending = Some(Pending::Resume(Box::new(plan))),
-            Phase::User | Phase::Orders(_) => warn!(space = self.id, number, "resume of a running thread"),
+            Phase::Repeating { .. } if thread.call.is_some() => thread.pending = Some(Pending::Resume(Box::new(plan))),
+            Phase::User | Phase::Orders(_) | Phase::Repeating { .. } => {
+                warn!(space = self.id, number, "resume of a running thread")
+            }
             Phase::Gone => {}
         }
     }
@@ -190,7 +198,9 @@ impl Space {
                 thread.stop_wanted = true;
                 kick(shared, self.id, pid, number, thread);
             }
-            Phase::Kicked => match &thread.pending {
+            // A report comes.
+            Phase::Repeating { .. } if thread.call.is_none() => thread.stop_wanted = true,
+            Phase::Kicked | Phase::Repeating { .. } => match &thread.pending {
                 Some(Pending::Resume(plan)) => {
                     thread.stop_wanted = plan.kind != RESUME_HOLD && plan.kind != RESUME_EXIT
                 }
@@ -213,6 +223,9 @@ impl Space {
             Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
             Phase::Fast => state.resume_fast(self, shared, number, Plan::exit()),
             Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(Plan::exit()))),
+            Phase::Repeating { .. } if thread.call.is_some() => {
+                thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
+            }
             Phase::Orders(_) if thread.after == After::Stop => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
             }
@@ -229,7 +242,7 @@ impl Space {
                     state.forget(number);
                 }
             }
-            Phase::User | Phase::Orders(_) => {}
+            Phase::User | Phase::Orders(_) | Phase::Repeating { .. } => {}
         }
     }
 
@@ -353,7 +366,7 @@ impl State {
         self.tids.clear();
         for thread in self.threads.values_mut() {
             thread.phase = Phase::Gone;
-            thread.files.clear();
+            thread.unproven = None;
             thread.orders.clear();
         }
     }
@@ -385,6 +398,11 @@ impl State {
         self.threads.iter().find(|(_, t)| is_it(t)).map(|(number, _)| *number)
     }
 
+    /// How many mappings the orders can still add that were let through and are not proven.
+    pub(super) fn unproven_mappings(&self) -> u64 {
+        self.threads.values().filter_map(|t| t.unproven.as_ref()).map(HostOrder::new_mappings).sum()
+    }
+
     /// Whether it was killed.
     pub(super) fn is_doomed(&self) -> bool {
         self.doomed
@@ -407,13 +425,13 @@ impl State {
         }
     }
 
-    fn answer(&self, id: u64, value: i64) {
+    pub(super) fn answer(&self, id: u64, value: i64) {
         if let Some(listener) = &self.listener {
             sent(listener.answer(id, value));
         }
     }
 
-    fn let_continue(&self, id: u64) {
+    pub(super) fn let_continue(&self, id: u64) {
         if let Some(listener) = &self.listener {
             sent(listener.let_continue(id));
         }
@@ -444,7 +462,8 @@ impl State {
     fn resume_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, plan: Plan) {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let Some(call) = thread.call else { return };
-        let torn = thread.kick_out && !shared.wait_killable;
+        // The kick may tear the call even where the host says that it does not (Linux before 6.18, if the answer comes too fast).
+        let torn = thread.kick_out;
         if thread.clones.is_empty() && !torn && plan.is_plain_answer() {
             thread.call = None;
             thread.phase = Phase::User;
@@ -459,7 +478,7 @@ impl State {
                 self.gone(number);
                 return self.let_continue(id);
             }
-            if plan.kind == RESUME_RETURN && plan.value == 0 && self.is_own_call(shared, call, &plan) {
+            if plan.kind == RESUME_RETURN && plan.value == 0 && self.sets_own_base(shared, call, &plan) {
                 if let Some(thread) = self.threads.get_mut(&number) {
                     thread.call = None;
                     thread.phase = Phase::User;
@@ -470,25 +489,16 @@ impl State {
         self.kick_out_of_call(space, shared, number, id, Pending::Resume(Box::new(plan)));
     }
 
-    /// Whether the one order is what the guest's own call asks for, and cannot fail.
-    fn is_own_call(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
+    /// Whether the plan is to set the FS base as the guest's own call does, which cannot fail. No call that changes mappings is let
+    /// through as the guest made it: nobody would learn that the host refused it.
+    fn sets_own_base(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
         const ARCH_SET_FS: u64 = 0x1002;
-        match (plan.orders.as_slice(), plan.fs, plan.gs) {
-            ([], Some(fs), None) => {
-                call.nr == libc::SYS_arch_prctl as u64
-                    && call.args[0] == ARCH_SET_FS
-                    && call.args[1] == fs
-                    && fs < shared.user_max()
-            }
-            ([order], None, None) => {
-                order.words[0] == libc::SYS_munmap as u64
-                    && call.nr == libc::SYS_munmap as u64
-                    && call.args[0] == order.words[1]
-                    && call.args[1].checked_next_multiple_of(0x1000) == Some(order.words[2])
-                    && self.mappings < SAFE_MAPPINGS
-            }
-            _ => false,
-        }
+        plan.orders.is_empty()
+            && plan.gs.is_none()
+            && plan.fs == Some(call.args[1])
+            && call.nr == libc::SYS_arch_prctl as u64
+            && call.args[0] == ARCH_SET_FS
+            && call.args[1] < shared.user_max()
     }
 
     /// Carries out a plan on a parked thread.
@@ -529,8 +539,6 @@ impl State {
         if plan.kind == RESUME_EXIT {
             orders.push_back(HostOrder::exit());
         }
-        // A mapping can split one in two and add itself.
-        self.mappings += 2 * orders.len() as u64;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.orders = orders;
         self.send_batch(space, shared, number);
@@ -543,9 +551,7 @@ impl State {
         let Phase::Parked(id) = thread.phase else { return };
         let count = thread.orders.len().min(MAX_BATCH);
         for (i, order) in thread.orders.iter().take(count).enumerate() {
-            for (j, word) in order.words.iter().enumerate() {
-                space.area.write_u64(thread.slot, SLOT_ORDERS + ORDER_BYTES * i as u64 + 8 * j as u64, *word);
-            }
+            space.put_order(thread.slot, i, order);
         }
         thread.batch_reports = count < thread.orders.len() || matches!(thread.after, After::Hold | After::Stop);
         let mut answer = count as u64;
@@ -566,7 +572,7 @@ impl State {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.phase = Phase::Gone;
         thread.after = After::Exit;
-        thread.files.clear();
+        thread.unproven = None;
         self.tids.remove(&thread.tid);
         // exit(2) does not come back to stub code, so nothing uses the slot any more.
         self.free_slots.push(thread.slot);
@@ -592,8 +598,14 @@ impl State {
             self.doom(space.id, "a call from an unknown thread");
             return None;
         };
+        if self.is_repeated(shared, number, n) {
+            self.repeat(space, shared, number, n.id);
+            return None;
+        }
         let thread = self.threads.get_mut(&number)?;
-        thread.files.clear();
+        if !(frame_call && args[0] == KICK as u64) {
+            thread.unproven = None;
+        }
         match thread.phase {
             Phase::User if frame_call => self.frame_from_user(space, shared, number, n),
             // Its answer came just before it asked to wait for it, or its kick comes just after.
@@ -627,6 +639,7 @@ impl State {
                 None
             }
             Phase::Orders(left) => self.order_step(space, shared, number, left, n),
+            Phase::Repeating { begun: true } if frame_call => self.repeat_reported(space, shared, number, n),
             phase => {
                 self.doom(space.id, &format!("unexpected call {nr:#x} at {ip:#x} in {phase:?}"));
                 None
@@ -708,15 +721,29 @@ impl State {
         {
             thread.frame.set_rip(&space.area, call.ip);
         }
-        thread.parked_unasked = thread.pending.is_none();
-        self.run_pending(space, shared, number)
+        self.kick_arrived(space, shared, number)
+    }
+
+    /// A thread is parked by its kick, and has proved that its orders are carried out.
+    pub(super) fn proven_kick(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+        let thread = self.threads.get_mut(&number)?;
+        if thread.call.is_some() {
+            thread.parked_unasked = thread.pending.is_none();
+            return self.run_pending(space, shared, number);
+        }
+        if std::mem::take(&mut thread.stop_wanted) {
+            return self.stopped_event(space, number);
+        }
+        // Its stop was overtaken by a trap.
+        self.execute(space, shared, number, Plan::go());
+        None
     }
 
     /// A frame call of a thread that was in guest code.
     fn frame_from_user(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> Option<Event> {
         let reason = n.data.args[0];
         if reason == REASON_FAIL {
-            let error = io::Error::from_raw_os_error((n.data.args[2] as i64).wrapping_neg() as i32);
+            let error = host_error(n.data.args[2]);
             self.doom(space.id, &format!("its last change of mappings failed: {error}"));
             return None;
         }
@@ -731,12 +758,7 @@ impl State {
         let signal = reason as i32;
         if signal == KICK {
             thread.kick_out = false;
-            if std::mem::take(&mut thread.stop_wanted) {
-                return self.stopped_event(space, number);
-            }
-            // Its stop was overtaken by a trap.
-            self.execute(space, shared, number, Plan::go());
-            return None;
+            return self.kick_arrived(space, shared, number);
         }
         thread.stop_wanted = false;
         let frame = thread.frame.load(&space.area);
@@ -781,17 +803,15 @@ impl State {
                 thread.phase = if left == 1 && !thread.batch_reports { Phase::User } else { Phase::Orders(left - 1) };
                 if order.is_exit() {
                     self.gone(number);
-                } else {
-                    thread.files.extend(order.file);
                 }
-                self.let_continue(n.id);
+                self.let_through(space, shared, number, n.id, order);
                 return None;
             }
         }
         let report = nr == FRAME_NR && ip == shared.zygote.addresses.frame_ip;
         let reason = n.data.args[0];
         if report && reason == REASON_FAIL {
-            let error = io::Error::from_raw_os_error((n.data.args[2] as i64).wrapping_neg() as i32);
+            let error = host_error(n.data.args[2]);
             self.doom(space.id, &format!("a change of its mappings failed: {error}"));
             return None;
         }

@@ -235,7 +235,8 @@ pub fn has_ended(pid: u32) -> bool {
     r != 0 || unsafe { info.si_pid() } != 0
 }
 
-/// Waits for the end of child `pid` without reaping it.
+/// Waits for the end of child `pid` without reaping it. Of all of it: the host lets nobody wait for a process whose first thread has ended
+/// before its other threads have, each of which has then let go of the memory. An error means that somebody else has reaped it.
 pub fn wait_end(pid: u32) {
     loop {
         // SAFETY: a null siginfo pointer is allowed.
@@ -276,6 +277,26 @@ pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
         bitmap[page / 64] |= u64::from(u64::from_le_bytes(*entry) & THERE != 0) << (page % 64);
     }
     Ok(bitmap)
+}
+
+/// How many mappings process `pid` has.
+pub fn count_mappings(pid: u32) -> io::Result<u64> {
+    let mut file = std::fs::File::open(format!("/proc/{pid}/maps"))?;
+    let mut block = vec![0; 64 << 10];
+    let mut lines = 0;
+    loop {
+        match io::Read::read(&mut file, &mut block)? {
+            0 => return Ok(lines),
+            n => lines += block[..n].iter().filter(|b| **b == b'\n').count() as u64,
+        }
+    }
+}
+
+/// How many mappings the host lets a process have (proc(5), vm.max_map_count); its default where it does not say.
+pub fn max_map_count() -> u64 {
+    const DEFAULT: u64 = 65530;
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(DEFAULT)
 }
 
 /// AT_HWCAP2: programs may use RDFSBASE and its kin.

@@ -17,14 +17,28 @@ pub struct HostOrder {
     /// Number, then arguments.
     pub words: [u64; 7],
     /// The file that a mapping refers to, kept open until the call has been made.
-    pub file: Option<Arc<OwnedFd>>,
+    pub _file: Option<Arc<OwnedFd>>,
 }
 
 impl HostOrder {
     /// An order without a file.
     pub fn plain(nr: i64, args: [u64; 6]) -> Self {
         let [a, b, c, d, e, f] = args;
-        Self { words: [nr as u64, a, b, c, d, e, f], file: None }
+        Self { words: [nr as u64, a, b, c, d, e, f], _file: None }
+    }
+
+    /// Whether it changes mappings, and nothing else: then it may be carried out twice.
+    pub fn is_mapping(&self) -> bool {
+        [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect].iter().any(|nr| *nr as u64 == self.words[0])
+    }
+
+    /// How many mappings more it can leave behind: what lies there is split at both ends, and a new one comes.
+    pub fn new_mappings(&self) -> u64 {
+        match self.words[0] as i64 {
+            libc::SYS_mmap | libc::SYS_mprotect => 2,
+            libc::SYS_munmap => 1,
+            _ => 0,
+        }
     }
 
     /// Ends the thread.
@@ -132,7 +146,7 @@ impl Plan {
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
         let fd = file.as_raw_fd() as u64;
         self.orders
-            .push(HostOrder { words: [libc::SYS_mmap as u64, va, len, prot, flags, fd, offset], file: Some(file) });
+            .push(HostOrder { words: [libc::SYS_mmap as u64, va, len, prot, flags, fd, offset], _file: Some(file) });
         Ok(())
     }
 }
@@ -154,6 +168,11 @@ pub enum Phase {
     Kicked,
     /// Carries out orders: how many of the batch are left.
     Orders(usize),
+    /// Carries out its last order again, as nothing says that it has (see [`super::proof`]). Then it reports.
+    Repeating {
+        /// The host has been told to.
+        begun: bool,
+    },
     /// Ended.
     Gone,
 }
@@ -233,8 +252,8 @@ pub struct Thread {
     pub since_kick: Option<(u64, u32)>,
     /// Threads that it makes at its next resume.
     pub clones: Vec<u32>,
-    /// Files of orders that are being carried out.
-    pub files: Vec<Arc<OwnedFd>>,
+    /// The last change of mappings that the host was told to carry out, while nothing proves that it has. See [`super::proof`].
+    pub unproven: Option<HostOrder>,
     /// Its last call was answered by the receiver of another process of the guest, for which it had waited.
     pub answered_inside: bool,
     /// The kernel has forgotten it.
