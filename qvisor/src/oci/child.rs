@@ -13,6 +13,7 @@ use oci_spec::runtime::Hook;
 use qlib::control::{ContainerSpec, MountSpec};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use super::log;
@@ -21,6 +22,7 @@ use super::view::View;
 use super::{hooks, network, wire};
 use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
+use crate::sandbox::confine::Confinement;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 
 /// All that a sandbox process is told.
@@ -58,6 +60,8 @@ pub struct Setup {
     pub own_network: bool,
     /// For a new score, or `None` to leave it.
     pub oom_score_adj: Option<i32>,
+    /// Capabilities of the container's programs that its sockets need of the sandbox process: a mask, by number.
+    pub capabilities: u64,
     /// The parent has hooks to call first and says [`ToChild::Go`].
     pub wait: bool,
     /// To call in this process's namespaces.
@@ -131,6 +135,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
+    crate::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
     let boot = Boot { setup: *setup, opened, stdio, listener: listener.into() };
@@ -252,6 +257,7 @@ impl Boot {
             store: None,
             platform: setup.platform,
             process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
+            confine: Some(Confinement { network: CapabilitySet::from_bits_retain(setup.capabilities) }),
             container,
         };
         let sandbox = Sandbox::boot(config)?;

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod cgroups;
+mod confined;
 mod ended;
 mod host;
 mod life;

@@ -118,7 +118,8 @@ impl Call<'_> {
             let raw = fd.as_raw_fd();
             (Some(fd), raw)
         };
-        let path = CString::new(format!("/proc/self/fd/{raw}")).map_err(|_| Errno::INVAL)?;
+        let path = crate::procfs::path(&format!("self/fd/{raw}"));
+        let path = CString::new(path.into_os_string().into_encoded_bytes()).map_err(|_| Errno::INVAL)?;
         Ok((fd, path))
     }
 
