@@ -257,7 +257,10 @@ impl Boot {
             store: None,
             platform: setup.platform,
             process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
-            confine: Some(Confinement { network: CapabilitySet::from_bits_retain(setup.capabilities) }),
+            confine: Some(Confinement {
+                network: CapabilitySet::from_bits_retain(setup.capabilities),
+                log: log::file(),
+            }),
             container,
         };
         let sandbox = Sandbox::boot(config)?;

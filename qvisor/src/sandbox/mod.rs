@@ -30,6 +30,7 @@ use crate::platform::PlatformKind;
 use crate::platform::kvm::{self, KvmPlatform, Shape};
 use crate::platform::process::{ProcessConfig, ProcessPlatform};
 use crate::store::Store;
+use confine::profiles::Profile;
 use confine::{ConfineError, Confinement};
 use control::{ControlServer, Mailbox, Replies};
 use events::Poller;
@@ -311,7 +312,7 @@ fn boot_process(
     };
     platform.fill_ops(&mut info.ops);
     if let Some(confinement) = confine {
-        confinement.enter()?;
+        confinement.enter(&[Profile::Process])?;
     }
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
     platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
@@ -327,9 +328,10 @@ fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Option<Confinement>) -> Re
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
     let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
     if let Some(confinement) = confine {
-        confinement.enter()?;
+        confinement.enter(&[Profile::Loop, Profile::Vcpu])?;
     }
     platform.start(&loaded, info).map_err(BootError::Platform)?;
+    confine::narrow(Profile::Loop)?;
     Ok((Guest::Kvm(platform), loaded.mailbox))
 }
 
