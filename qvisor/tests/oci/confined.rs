@@ -66,6 +66,7 @@ fn every_thread_is_without_privileges() {
                 assert_eq!(mask(status, set), 0, "{set} of {name} with {given:?}");
             }
             assert_eq!(field(status, "NoNewPrivs"), "1", "{name}");
+            assert_eq!(field(status, "Seccomp"), "2", "{name}: a filter");
         }
     }
 }

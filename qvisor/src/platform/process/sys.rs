@@ -114,8 +114,10 @@ impl Listener {
     /// poll(2) for a stopped call: what is ready, 0 when nothing is.
     fn poll(&self, timeout_ms: i32) -> i16 {
         let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        match unsafe { libc::poll(&mut p, 1, timeout_ms) } {
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms.max(0)) * 1_000_000 };
+        let timeout = if timeout_ms < 0 { std::ptr::null() } else { &raw const timeout };
+        // SAFETY: one valid pollfd, a valid time or none, no signal mask.
+        match unsafe { libc::ppoll(&mut p, 1, timeout, std::ptr::null()) } {
             1.. => p.revents,
             _ => 0,
         }

@@ -76,3 +76,6 @@ pub fn narrow(who: Profile) -> Result<(), ConfineError> {
     }
     filter::install(&profiles::calls(), &[who]).map_err(step("installing the seccomp filter of a thread"))
 }
+
+#[cfg(test)]
+mod tests;

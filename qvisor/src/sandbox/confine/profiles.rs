@@ -164,7 +164,6 @@ pub fn calls() -> Vec<Call> {
             "a stub and its receiver on one processor, where the host cannot wake synchronously"
         ),
         call!(SYS_sched_yield, ALL, "spinning for what comes within microseconds"),
-        call!(SYS_getcpu, STUBS, "where the receiver runs, without a vDSO"),
         call!(
             SYS_futex,
             ALL,
@@ -196,18 +195,10 @@ pub fn calls() -> Vec<Call> {
         ),
         call!(SYS_wait4, STUBS, "a stub that has ended"),
         call!(SYS_waitid, STUBS, "whether a stub has ended"),
-        call!(
-            SYS_process_vm_readv,
-            STUBS,
-            "this process only",
-            [vec![Int(0, std::process::id())]],
-            "the stack in the report of a kernel panic"
-        ),
         // Waiting for what is outside.
         call!(SYS_epoll_pwait, LOOPS, "the event loop"),
         call!(SYS_epoll_ctl, ALL, "what the event loop watches"),
-        call!(SYS_poll, ALL, "what a stream is ready for; whether a stub is gone"),
-        call!(SYS_ppoll, KERNEL, "the same"),
+        call!(SYS_ppoll, ALL, "what a stream is ready for; whether a stub is gone"),
         call!(SYS_read, ALL, "the event loop's own wake-up; files of /proc"),
         call!(SYS_write, ALL, "the log, the event loop's own wake-up"),
         // The control socket.
