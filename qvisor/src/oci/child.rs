@@ -62,6 +62,8 @@ pub struct Setup {
     pub oom_score_adj: Option<i32>,
     /// Capabilities of the container's programs that its sockets need of the sandbox process: a mask, by number.
     pub capabilities: u64,
+    /// The kernel image to boot in place of the built-in one; only builds for tests look at it.
+    pub test_kernel: Option<PathBuf>,
     /// The parent has hooks to call first and says [`ToChild::Go`].
     pub wait: bool,
     /// To call in this process's namespaces.
@@ -117,6 +119,10 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     ended::record_in(record);
     if let (Some(path), format, debug) = &setup.log {
         log::init(Some(path), *format, *debug)?;
+    }
+    #[cfg(debug_assertions)]
+    if let Some(kernel) = &setup.test_kernel {
+        crate::sandbox::loader::use_image(kernel).with_context(|| format!("reading {}", kernel.display()))?;
     }
     // Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)

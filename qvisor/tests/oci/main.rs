@@ -8,6 +8,7 @@ mod ended;
 mod host;
 mod life;
 mod platform;
+mod poison;
 mod reopen;
 mod rootless;
 #[path = "../support/mod.rs"]
