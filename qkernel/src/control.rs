@@ -134,6 +134,10 @@ fn create(spec: &ContainerSpec) -> Reply {
     if CONTAINER.lock().is_some() {
         return failure(Errno::EEXIST, "the container exists already".to_string());
     }
+    #[cfg(feature = "poison")]
+    if crate::arch::poison::attempt(&spec.hostname) {
+        return failure(Errno::ECANCELED, "poisoned".to_string());
+    }
     sysinfo::set_hostname(spec.hostname.clone());
     tty::init();
     // Made while there is memory for certain.

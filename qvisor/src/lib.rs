@@ -6,6 +6,7 @@ pub mod cgroup;
 pub mod console;
 pub mod oci;
 pub mod platform;
+pub mod procfs;
 pub mod sandbox;
 pub mod store;
 pub mod sys;

@@ -6,6 +6,8 @@ pub mod cell;
 pub mod entry;
 pub mod heap;
 pub mod kvm;
+#[cfg(feature = "poison")]
+pub mod poison;
 pub mod user;
 
 use core::sync::atomic::AtomicU32;

@@ -13,6 +13,7 @@ use oci_spec::runtime::Hook;
 use qlib::control::{ContainerSpec, MountSpec};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use super::log;
@@ -21,6 +22,7 @@ use super::view::View;
 use super::{hooks, network, wire};
 use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
+use crate::sandbox::confine::Confinement;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 
 /// All that a sandbox process is told.
@@ -58,6 +60,10 @@ pub struct Setup {
     pub own_network: bool,
     /// For a new score, or `None` to leave it.
     pub oom_score_adj: Option<i32>,
+    /// Capabilities of the container's programs that its sockets need of the sandbox process: a mask, by number.
+    pub capabilities: u64,
+    /// The kernel image to boot in place of the built-in one; only builds for tests look at it.
+    pub test_kernel: Option<PathBuf>,
     /// The parent has hooks to call first and says [`ToChild::Go`].
     pub wait: bool,
     /// To call in this process's namespaces.
@@ -114,6 +120,10 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     if let (Some(path), format, debug) = &setup.log {
         log::init(Some(path), *format, *debug)?;
     }
+    #[cfg(debug_assertions)]
+    if let Some(kernel) = &setup.test_kernel {
+        crate::sandbox::loader::use_image(kernel).with_context(|| format!("reading {}", kernel.display()))?;
+    }
     // Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
         .context("making the mounts private")?;
@@ -131,6 +141,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
+    crate::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
     let boot = Boot { setup: *setup, opened, stdio, listener: listener.into() };
@@ -252,6 +263,10 @@ impl Boot {
             store: None,
             platform: setup.platform,
             process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
+            confine: Some(Confinement {
+                network: CapabilitySet::from_bits_retain(setup.capabilities),
+                log: log::file(),
+            }),
             container,
         };
         let sandbox = Sandbox::boot(config)?;

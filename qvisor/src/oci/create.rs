@@ -276,6 +276,8 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),
+        test_kernel: cfg!(debug_assertions).then(|| std::env::var_os("QUARK_TEST_KERNEL")).flatten().map(PathBuf::from),
+        capabilities: state.process.capabilities.iter().fold(0, |all, set| all | set),
         wait,
         create_container: hooks.and_then(|h| h.create_container().clone()).unwrap_or_default(),
         hook_state: state.oci(Status::Creating),

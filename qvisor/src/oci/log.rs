@@ -3,8 +3,9 @@
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -82,6 +83,14 @@ fn level_name(level: Level) -> &'static str {
     }
 }
 
+/// The log's file, for a line that cannot be written as others are, and whether its lines are JSON.
+pub fn file() -> Option<(OwnedFd, bool)> {
+    let (file, format) = FILE.get()?;
+    Some((file.lock().ok()?.try_clone().ok()?.into(), *format == Format::Json))
+}
+
+static FILE: OnceLock<(Arc<Mutex<File>>, Format)> = OnceLock::new();
+
 /// Begins logging.
 ///
 /// # Errors
@@ -94,6 +103,9 @@ pub fn init(path: Option<&Path>, format: Format, debug: bool) -> Result<()> {
         }
         None => None,
     };
+    if let Some(file) = &file {
+        FILE.set((file.clone(), format)).ok();
+    }
     // Every system call of the guest is a line at this level: for debugging only.
     let trace = std::env::var_os("QUARK_TRACE").is_some();
     let level = match debug {

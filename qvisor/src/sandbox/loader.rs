@@ -28,8 +28,25 @@ struct Aligned<T: ?Sized>(T);
 
 static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/qkernel.elf")));
 
+/// An image in the place of the one that was built with this binary, in builds for tests.
+#[cfg(debug_assertions)]
+static OTHER: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+
+/// Has [`embedded_image`] be what the file holds. Builds for releases have no such thing.
+///
+/// # Errors
+/// When it cannot be read, or another was.
+#[cfg(debug_assertions)]
+pub fn use_image(file: &std::path::Path) -> std::io::Result<()> {
+    OTHER.set(std::fs::read(file)?).map_err(|_| std::io::ErrorKind::AlreadyExists.into())
+}
+
 /// The image that was built with this binary.
 pub fn embedded_image() -> &'static [u8] {
+    #[cfg(debug_assertions)]
+    if let Some(other) = OTHER.get() {
+        return other;
+    }
     &IMAGE.0
 }
 

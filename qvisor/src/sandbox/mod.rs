@@ -4,6 +4,7 @@
 //! boots, and becomes the event loop.
 
 pub mod backtrace;
+pub mod confine;
 pub mod control;
 pub mod ended;
 pub mod events;
@@ -29,6 +30,8 @@ use crate::platform::PlatformKind;
 use crate::platform::kvm::{self, KvmPlatform, Shape};
 use crate::platform::process::{ProcessConfig, ProcessPlatform};
 use crate::store::Store;
+use confine::profiles::Profile;
+use confine::{ConfineError, Confinement};
 use control::{ControlServer, Mailbox, Replies};
 use events::Poller;
 use hostcall::HostSide;
@@ -61,6 +64,8 @@ pub struct SandboxConfig {
     pub platform: PlatformKind,
     /// How the process platform works.
     pub process: ProcessConfig,
+    /// What the process keeps of its privileges; `None` for all, in tests. It takes [`crate::procfs::make_own`] before.
+    pub confine: Option<Confinement>,
     /// What the container looks like. `root` is ignored; `host` of a mount is an index into `mounts`.
     pub container: ContainerSpec,
 }
@@ -83,6 +88,9 @@ pub enum BootError {
     /// A mount names a descriptor that is not there.
     #[error("mount {0} has no descriptor")]
     NoMount(String),
+    /// A privilege could not be given up.
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
     /// The kernel refused.
     #[error("{message}")]
     Refused {
@@ -163,14 +171,14 @@ impl Sandbox {
             Some(store) => store,
             None => (default_store_dir().map_err(refused("open /var/tmp"))?, ram_bytes.saturating_mul(2)),
         };
-        let store = Store::in_dir(store_dir, quota_bytes);
+        let store = Store::opened(store_dir, quota_bytes);
         let host = HostSide::new(memory.clone(), poller, Arc::new(Replies::new()), Some(store));
         let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         let (guest, mailbox) = match config.platform {
-            PlatformKind::Process => boot_process(&host, config.process, config.cpus)?,
-            PlatformKind::Kvm => boot_kvm(&host, config.cpus)?,
+            PlatformKind::Process => boot_process(&host, config.process, config.cpus, config.confine)?,
+            PlatformKind::Kvm => boot_kvm(&host, config.cpus, config.confine)?,
         };
 
         let root = host.add_mount(config.root).map_err(refused("use the root directory"))?;
@@ -282,7 +290,12 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
 }
 
 /// Enters the kernel in this process.
-fn boot_process(host: &Arc<HostSide>, config: ProcessConfig, cpus: u32) -> Result<(Guest, Gpa), BootError> {
+fn boot_process(
+    host: &Arc<HostSide>,
+    config: ProcessConfig,
+    cpus: u32,
+    confine: Option<Confinement>,
+) -> Result<(Guest, Gpa), BootError> {
     // It forks, so it comes before any thread.
     let platform = ProcessPlatform::new(host.memory.clone(), config).map_err(BootError::Platform)?;
     let place = loader::Place { base: host.memory.base(), extra_bytes: 0 };
@@ -298,6 +311,9 @@ fn boot_process(host: &Arc<HostSide>, config: ProcessConfig, cpus: u32) -> Resul
         ..boot_info(host, &loaded, cpus)?
     };
     platform.fill_ops(&mut info.ops);
+    if let Some(confinement) = confine {
+        confinement.enter(&[Profile::Process])?;
+    }
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
     platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
     platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
@@ -305,13 +321,17 @@ fn boot_process(host: &Arc<HostSide>, config: ProcessConfig, cpus: u32) -> Resul
 }
 
 /// Starts the kernel in a virtual machine.
-fn boot_kvm(host: &Arc<HostSide>, cpus: u32) -> Result<(Guest, Gpa), BootError> {
+fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Option<Confinement>) -> Result<(Guest, Gpa), BootError> {
     let shape = Shape::new(cpus).map_err(BootError::Platform)?;
     let platform = KvmPlatform::new(host.clone(), shape).map_err(BootError::Platform)?;
     let place = loader::Place { base: shape.base, extra_bytes: kvm::extra_bytes(shape.cpus) };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
     let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
+    if let Some(confinement) = confine {
+        confinement.enter(&[Profile::Loop, Profile::Vcpu])?;
+    }
     platform.start(&loaded, info).map_err(BootError::Platform)?;
+    confine::narrow(Profile::Loop)?;
     Ok((Guest::Kvm(platform), loaded.mailbox))
 }
 
@@ -381,6 +401,7 @@ pub fn run_simple(
         store: None,
         platform: PlatformKind::Process,
         process: ProcessConfig::default(),
+        confine: None,
         container,
     };
     let mut sandbox = Sandbox::boot(config)?;

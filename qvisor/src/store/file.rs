@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::Mode;
@@ -20,17 +21,58 @@ const MAX_IOVECS: usize = 1024;
 /// A file that no directory names; its space is freed when it is dropped.
 #[derive(Debug)]
 pub struct HiddenFile {
-    file: File,
+    file: Arc<File>,
+    /// Where it goes then, if it is not closed.
+    home: Option<Arc<Pool>>,
+}
+
+/// Files that were made ahead, for a process that cannot make any later.
+#[derive(Debug)]
+pub struct Pool {
+    spare: Mutex<Vec<Arc<File>>>,
+    /// Why there are none: an errno.
+    error: Option<i32>,
+}
+
+impl Pool {
+    /// `count` empty files on the file system of `dir`. If that cannot make them, who takes one is told so.
+    pub fn new(dir: BorrowedFd<'_>, count: usize) -> Arc<Self> {
+        let made: io::Result<Vec<_>> = (0..count).map(|_| Ok(HiddenFile::create(dir)?.file.clone())).collect();
+        let error = made.as_ref().err().map(|e| e.raw_os_error().unwrap_or(libc::EIO));
+        Arc::new(Pool { spare: Mutex::new(made.unwrap_or_default()), error })
+    }
+
+    /// One of them, which comes back when it is dropped. ENFILE when all are in use.
+    pub fn take(self: &Arc<Self>) -> io::Result<HiddenFile> {
+        let file = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let errno = self.error.unwrap_or(libc::ENFILE);
+        let file = file.ok_or_else(|| io::Error::from_raw_os_error(errno))?;
+        Ok(HiddenFile { file, home: Some(self.clone()) })
+    }
+}
+
+impl Drop for HiddenFile {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.home {
+            self.truncate(0);
+            pool.spare.lock().unwrap_or_else(PoisonError::into_inner).push(self.file.clone());
+        }
+    }
 }
 
 impl HiddenFile {
     /// An empty file on the file system of `dir`.
     pub fn create(dir: BorrowedFd<'_>) -> io::Result<Self> {
+        let file = Arc::new(Self::create_file(dir)?);
+        Ok(Self { file, home: None })
+    }
+
+    fn create_file(dir: BorrowedFd<'_>) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOATIME;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         // O_EXCL: it can never be given a name.
         match openat(dir, ".", flags | OFlag::O_TMPFILE | OFlag::O_EXCL, mode) {
-            Ok(fd) => return Ok(Self { file: fd.into() }),
+            Ok(fd) => return Ok(fd.into()),
             // File systems that cannot, and kernels that do not know the flag.
             Err(nix::Error::EOPNOTSUPP | nix::Error::EISDIR | nix::Error::EINVAL | nix::Error::ENOENT) => {}
             Err(error) => return Err(error.into()),
@@ -38,7 +80,7 @@ impl HiddenFile {
         let name = format!(".quark-store-{:016x}", RandomState::new().hash_one(0));
         let fd = openat(dir, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW, mode)?;
         unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
-        Ok(Self { file: fd.into() })
+        Ok(fd.into())
     }
 
     /// The descriptor.
@@ -94,7 +136,7 @@ impl HiddenFile {
     /// Frees the space of a range. A failure costs space only.
     pub fn punch(&self, offset: u64, len: u64) {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        if let Err(error) = fallocate(&self.file, flags, offset as i64, len as i64) {
+        if let Err(error) = fallocate(&*self.file, flags, offset as i64, len as i64) {
             tracing::debug!(%error, fd = self.file.as_raw_fd(), "cannot free space of the store");
         }
     }

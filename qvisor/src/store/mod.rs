@@ -1,6 +1,7 @@
 //! The store of one sandbox: the swap file and the REAP file of section 3.4 of the Hibernate Container paper.
 //!
-//! Both files have no name in any directory, are opened at their first use, and vanish with the process. Every page has
+//! Both files have no name in any directory, are opened at their first use (or, for a process that gives up the directory, ahead), and
+//! vanish with the process. Every page has
 //! a checksum, keyed with a random seed, its file and its place; the checksums stay in memory (4 bytes a page), so a write that
 //! was lost is noticed as well as one that was damaged. An operation that fails leaves the store as it was.
 //!
@@ -17,7 +18,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -25,7 +26,7 @@ use qlib::host::{MAX_SWAP_IN_PAGES, Segment};
 use qlib::{Gpa, PAGE_SIZE};
 use twox_hash::XxHash3_64;
 
-use self::file::{Cursor, HiddenFile};
+use self::file::{Cursor, HiddenFile, Pool};
 use self::slots::Slots;
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -122,11 +123,30 @@ pub struct StoreStat {
 /// The store of one sandbox.
 #[derive(Debug)]
 pub struct Store {
-    dir: OwnedFd,
+    place: Place,
     quota_bytes: u64,
     seed: u64,
     inner: Mutex<Inner>,
 }
+
+/// Where files come from.
+#[derive(Debug)]
+enum Place {
+    Dir(OwnedFd),
+    Pool(Arc<Pool>),
+}
+
+impl Place {
+    fn file(&self) -> io::Result<HiddenFile> {
+        match self {
+            Place::Dir(dir) => HiddenFile::create(dir.as_fd()),
+            Place::Pool(pool) => pool.take(),
+        }
+    }
+}
+
+/// Files in use at once: swap, REAP, and the next REAP.
+const FILES: usize = 3;
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -166,9 +186,19 @@ impl Store {
 
     /// As [`Store::new`] in a directory that is open already.
     pub fn in_dir(dir: OwnedFd, quota_bytes: u64) -> Self {
+        Self::at(Place::Dir(dir), quota_bytes)
+    }
+
+    /// As [`Store::in_dir`], with all files opened now, so that nothing else of the directory can be reached by the store's descriptors.
+    /// If none can be made there, the first use says so.
+    pub fn opened(dir: OwnedFd, quota_bytes: u64) -> Self {
+        Self::at(Place::Pool(Pool::new(dir.as_fd(), FILES)), quota_bytes)
+    }
+
+    fn at(place: Place, quota_bytes: u64) -> Self {
         // A hasher's keys come from the host's random generator.
         let seed = RandomState::new().hash_one(0);
-        Self { dir, quota_bytes, seed, inner: Mutex::default() }
+        Self { place, quota_bytes, seed, inner: Mutex::default() }
     }
 
     /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The bytes have left for
@@ -178,7 +208,7 @@ impl Store {
         let mut inner = self.lock();
         self.check_quota(&inner, inner.next_reap.as_ref().or(inner.reap.as_ref()), pages)?;
         let Inner { swap, slots, .. } = &mut *inner;
-        let file = opened(swap, self.dir.as_fd())?;
+        let file = opened(swap, &self.place)?;
         let places = slots.choose(pages);
         let mut sums = Vec::with_capacity(pages as usize);
         let mut cursor = Cursor::new(ranges);
@@ -252,7 +282,7 @@ impl Store {
     pub fn reap_begin(&self) -> Result<()> {
         let mut inner = self.lock();
         inner.next_reap = None;
-        inner.next_reap = Some(Reap { file: HiddenFile::create(self.dir.as_fd())?, sums: Vec::new() });
+        inner.next_reap = Some(Reap { file: self.place.file()?, sums: Vec::new() });
         Ok(())
     }
 
@@ -395,9 +425,9 @@ fn page_count(ranges: &[Segment]) -> Result<u64> {
 }
 
 /// The file, made at its first use.
-fn opened<'f>(file: &'f mut Option<HiddenFile>, dir: BorrowedFd<'_>) -> Result<&'f mut HiddenFile> {
+fn opened<'f>(file: &'f mut Option<HiddenFile>, place: &Place) -> Result<&'f mut HiddenFile> {
     match file {
         Some(file) => Ok(file),
-        None => Ok(file.insert(HiddenFile::create(dir)?)),
+        None => Ok(file.insert(place.file()?)),
     }
 }

@@ -460,3 +460,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn files_made_ahead_are_used_again_and_empty() {
+    let dir = std::fs::File::open(std::env::temp_dir()).unwrap();
+    let pool = Pool::new(dir.as_fd(), 2);
+    let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
+    assert_eq!(pool.take().unwrap_err().raw_os_error(), Some(libc::ENFILE));
+    std::os::unix::fs::FileExt::write_all_at(&std::fs::File::from(one.as_fd().try_clone_to_owned().unwrap()), b"x", 0)
+        .unwrap();
+    drop(one);
+    let again = pool.take().unwrap();
+    assert!(!again.read_exactly(0, &mut [0]).unwrap(), "what was written is gone");
+    drop((again, two));
+    // A file system that makes no files: whoever takes one learns why.
+    let proc = std::fs::File::open("/proc").unwrap();
+    let errno = Pool::new(proc.as_fd(), 1).take().unwrap_err().raw_os_error();
+    assert!(errno.is_some_and(|e| e != libc::ENFILE), "{errno:?}");
+}

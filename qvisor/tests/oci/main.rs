@@ -3,11 +3,13 @@
 
 mod bad_input;
 mod cgroups;
+mod confined;
 mod ended;
 mod escape;
 mod host;
 mod life;
 mod platform;
+mod poison;
 mod reopen;
 mod rootless;
 #[path = "../support/mod.rs"]

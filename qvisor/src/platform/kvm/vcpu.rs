@@ -12,6 +12,7 @@ use qlib::kvm::KvmInfo;
 use super::door::DoorError;
 use super::stats::{ExitCause, ExitStats, Exits};
 use super::{KvmPlatform, Shared};
+use crate::sandbox::confine::{self, profiles::Profile};
 use crate::sandbox::memory::ops::PANIC_STATUS;
 use crate::sandbox::{backtrace, memory::ops};
 
@@ -134,6 +135,9 @@ struct Runner {
 
 impl Runner {
     fn run(mut self) {
+        if let Err(error) = confine::narrow(Profile::Vcpu) {
+            self.fail(&error.to_string());
+        }
         loop {
             let port = match self.fd.run() {
                 Ok(VcpuExit::IoOut(port, _)) => port,

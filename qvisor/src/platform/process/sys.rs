@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use qlib::Va;
 
+use crate::procfs;
+
 /// struct seccomp_data of seccomp(2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,8 +114,10 @@ impl Listener {
     /// poll(2) for a stopped call: what is ready, 0 when nothing is.
     fn poll(&self, timeout_ms: i32) -> i16 {
         let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        match unsafe { libc::poll(&mut p, 1, timeout_ms) } {
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms.max(0)) * 1_000_000 };
+        let timeout = if timeout_ms < 0 { std::ptr::null() } else { &raw const timeout };
+        // SAFETY: one valid pollfd, a valid time or none, no signal mask.
+        match unsafe { libc::ppoll(&mut p, 1, timeout, std::ptr::null()) } {
             1.. => p.revents,
             _ => 0,
         }
@@ -251,7 +255,7 @@ pub fn wait_end(pid: u32) {
 
 /// Processor time that thread `tid` of process `pid` has used, in clock ticks; `None` if /proc does not say.
 pub fn thread_ticks(pid: u32, tid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/stat"))).ok()?;
     // utime and stime are fields 14 and 15; the name in field 2 may hold anything but ends at the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
@@ -259,7 +263,7 @@ pub fn thread_ticks(pid: u32, tid: u32) -> Option<u64> {
 
 /// Whether that thread blocks `signal`; `None` if /proc does not say.
 pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/status"))).ok()?;
     let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:"))?;
     Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
 }
@@ -270,7 +274,7 @@ pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
     /// "Present", and "swapped", which a page on the move is too.
     const THERE: u64 = 3 << 62;
     let mut entries = vec![0; pages as usize * 8];
-    let file = std::fs::File::open(format!("/proc/{pid}/pagemap"))?;
+    let file = std::fs::File::open(procfs::path(&format!("{pid}/pagemap")))?;
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut entries, va.0 / qlib::PAGE_SIZE * 8)?;
     let mut bitmap = vec![0; (pages as usize).div_ceil(64)];
     for (page, entry) in entries.as_chunks::<8>().0.iter().enumerate() {

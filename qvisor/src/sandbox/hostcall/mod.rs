@@ -79,9 +79,7 @@ impl HostSide {
         replies: Arc<Replies>,
         store: Option<Store>,
     ) -> Result<HostSide, Errno> {
-        use rustix::fs::{Mode, OFlags};
-        let proc_fd =
-            rustix::fs::open("/proc/self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let proc_fd = crate::procfs::descriptors()?;
         let (granted, net) = (AtomicU64::new(0), NetLimits::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
         let handles = Table::new();

@@ -3,7 +3,6 @@
 //!
 //! The kernel runs in this process, so what it passes are pointers of this process. Those that name guest memory are checked to do so.
 
-use std::ffi::c_void;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
@@ -193,7 +192,7 @@ unsafe extern "C" fn panic_with_frame(message: *const u8, len: u64, frame: u64, 
 /// Tells log and standard error what happened in the kernel and where.
 fn report(what: &str, message: &str, rip: u64, frame: u64) {
     let base = HOST.get().map_or(0, |h| h.memory.base() + IMAGE_START.0);
-    let trace = backtrace::describe(base, &backtrace::walk(base, rip, frame, &read_word_pair));
+    let trace = backtrace::describe(base, &backtrace::walk(base, rip, frame, &copy::last_look));
     tell(what, message, &trace);
 }
 
@@ -208,16 +207,6 @@ pub fn end_with_report(what: &str, message: &str, trace: &str, status: i32) -> !
     tell(what, message, trace);
     // SAFETY: _exit has no precondition. Not exit: other threads still run the guest.
     unsafe { libc::_exit(status) }
-}
-
-/// Reads the saved frame pointer and return address at `addr`, if there is memory.
-fn read_word_pair(addr: u64) -> Option<(u64, u64)> {
-    let mut pair = [0u64; 2];
-    let local = libc::iovec { iov_base: pair.as_mut_ptr().cast::<c_void>(), iov_len: 16 };
-    let remote = libc::iovec { iov_base: addr as *mut c_void, iov_len: 16 };
-    // SAFETY: the kernel copies 16 bytes of this process into `pair`, and fails if there are none at `addr`.
-    let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    (n == 16).then_some((pair[0], pair[1]))
 }
 
 /// For [`copy::set_crash_hook`]: a fault in the kernel image is reported as the kernel's panic is.

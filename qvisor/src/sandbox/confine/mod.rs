@@ -1,0 +1,81 @@
+//! What the sandbox process gives up before the first instruction of its guest kernel: the host's file system, capabilities, the
+//! ways to get privileges back, the system calls that it does not need. `doc/security.md` tells what remains and why.
+//!
+//! In this order: the zygote has been started and every descriptor opened; then [`root`], [`privileges`], [`filter`]. The process
+//! has one thread then, and every other inherits all of it.
+
+pub mod end;
+mod filter;
+mod names;
+mod privileges;
+pub mod profiles;
+mod root;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use profiles::Profile;
+
+pub use privileges::{FILE_CAPABILITIES, NETWORK_CAPABILITIES};
+
+/// What a sandbox process keeps.
+#[derive(Debug)]
+pub struct Confinement {
+    /// Of [`NETWORK_CAPABILITIES`], those that the container's programs may have.
+    pub network: CapabilitySet,
+    /// The log's file, for a last line, and whether its lines are JSON.
+    pub log: Option<(OwnedFd, bool)>,
+}
+
+/// The threads of this process are filtered.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Why a process could not be confined. It must not go on then.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot confine the sandbox process: {step}: {errno}")]
+pub struct ConfineError {
+    /// What failed.
+    pub step: &'static str,
+    /// Why.
+    pub errno: Errno,
+}
+
+fn step(step: &'static str) -> impl FnOnce(Errno) -> ConfineError {
+    move |errno| ConfineError { step, errno }
+}
+
+impl Confinement {
+    /// Gives everything else up, for good. `who` are the threads that this one is and makes.
+    ///
+    /// # Errors
+    /// With the first step that failed.
+    pub fn enter(self, who: &[Profile]) -> Result<(), ConfineError> {
+        root::leave().map_err(step("leaving the host's file system"))?;
+        crate::procfs::be_there().map_err(step("entering its own /proc"))?;
+        privileges::keep(FILE_CAPABILITIES | self.network.intersection(NETWORK_CAPABILITIES))?;
+        if let Some((file, is_json)) = self.log {
+            end::set_log(file, is_json);
+        }
+        end::catch().map_err(|e| step("catching SIGSYS")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        filter::install(&profiles::calls(), who).map_err(step("installing the seccomp filter"))?;
+        FILTERED.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Leaves this thread, and those that it makes, no more than `who` of what the process may do, if the process is confined.
+///
+/// # Errors
+/// When the filter cannot be installed.
+pub fn narrow(who: Profile) -> Result<(), ConfineError> {
+    if !FILTERED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    filter::install(&profiles::calls(), &[who]).map_err(step("installing the seccomp filter of a thread"))
+}
+
+#[cfg(test)]
+mod tests;
