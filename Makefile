@@ -57,6 +57,10 @@ fuzz: ## Fuzz the door of the kvm platform for FUZZ_SECONDS (60); needs nightly 
 	# The kernel image is not needed. On stable Rust the same steps are taken, boundedly, by `cargo test -p qvisor hostile`.
 	QUARK_KERNEL_IMAGE=none $(CARGO) +nightly fuzz run --fuzz-dir fuzz door -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096
 
+.PHONY: fuzz-syscalls
+fuzz-syscalls: build test-apps rootfs ## Random system calls with hostile arguments in a sandbox that sleeps every few seconds (SECONDS=1800 SEED=n)
+	@python3 test-apps/fuzz/run.py --quark $(QUARK) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
+
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
 	$(CARGO) deny --locked check

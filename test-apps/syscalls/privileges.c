@@ -552,3 +552,56 @@ CASE(oom_score_is_not_lowered_by_users) {
     copy_self("suid", 04755);
     in_user_child(score);
 }
+
+// What lies in no mounted file system has no set-user-id bits.
+CASE(set_uid_of_a_file_in_memory_is_ignored) {
+    needs_root();
+    int in_memory = OK(memfd_create("program", 0));
+    int in = OK(open(self_path, O_RDONLY | O_CLOEXEC));
+    char buffer[65536], path[64];
+    for (ssize_t n; (n = OK(read(in, buffer, sizeof buffer))) > 0;) EQ(write(in_memory, buffer, n), n);
+    OK(fchmod(in_memory, 04755));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", in_memory);
+    EQ(ids_euid(path, as_user), USER);
+}
+
+// A program with other rights that reads what it was handed tells nothing that its caller may not know.
+CASE(files_of_proc_tell_by_who_reads) {
+    needs_root();
+    copy_self("suid", 04755);
+    OK(chmod(".", 0755));
+    make_board();
+    char name[64];
+    snprintf(name, sizeof name, "/proc/%d/stat", getpid());
+    int board_fds[2];
+    OK(pipe(board_fds));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        become_user();
+        int stat = OK(open(name, O_RDONLY));
+        pid_t reader = OK(fork());
+        if (reader == 0) {
+            // Waits until the opener is root.
+            char text[1024] = {};
+            long where;
+            EQ(read(board_fds[0], &where, sizeof where), sizeof where);
+            CHECK(pread(stat, text, sizeof text - 1, 0) > 0);
+            char *field = strrchr(text, ')');
+            for (int i = 2; i < 26; i++) field = strchr(field + 1, ' ');
+            unsigned long code;
+            EQ(sscanf(field, "%lu", &code), 1);
+            EQ(code, 1);
+            board->go = 1;
+            _exit(0);
+        }
+        int in[2];
+        OK(pipe(in));
+        OK(dup2(in[0], 0));
+        OK(dup2(board_fds[1], 1));
+        execl("./suid", "./suid", "secret", NULL);
+        _exit(1);
+    }
+    WAIT_UNTIL(board->go);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}

@@ -295,7 +295,9 @@ pub struct ExecCreds {
 pub fn exec_creds(thread: &Arc<Thread>, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
     let old = thread.creds();
     let mut new = Creds::clone(&old);
-    let nosuid = file.path.as_ref().is_none_or(|p| p.mount.flags().contains(MountFlags::NOSUID));
+    // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers for it.
+    let may_suid = |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
+    let nosuid = !file.path.as_ref().is_some_and(may_suid);
     if let Ok(attributes) = file.attributes()
         && !nosuid
         && !old.no_new_privs

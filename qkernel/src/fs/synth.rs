@@ -14,7 +14,7 @@ use super::{FileOps, OpenFile};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
-use crate::task::Thread;
+use crate::task::{Thread, current};
 
 /// What a file reads as, for the thread that reads it.
 pub type Read = Box<dyn Fn(&Arc<Thread>) -> Result<Vec<u8>> + Send + Sync>;
@@ -235,6 +235,13 @@ struct SynthFile {
     content: Mutex<Arc<Vec<u8>>>,
 }
 
+impl SynthFile {
+    /// Who uses the file now: its opener may have become a program with other rights since.
+    fn user(&self) -> Result<Arc<Thread>> {
+        current::get().or_else(|| self.opener.upgrade()).ok_or(Errno::EIO)
+    }
+}
+
 impl FileOps for SynthFile {
     fn held_bytes(&self) -> u64 {
         self.content.lock().len() as u64
@@ -243,8 +250,7 @@ impl FileOps for SynthFile {
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let Node::File(_, read, _) = &self.inode.node else { return Err(Errno::EISDIR) };
         if offset == 0 || self.content.lock().is_empty() {
-            let opener = self.opener.upgrade().ok_or(Errno::EIO)?;
-            let content = Arc::new(read(&opener)?);
+            let content = Arc::new(read(&self.user()?)?);
             *self.content.lock() = content;
         }
         let content = self.content.lock().clone();
@@ -254,9 +260,9 @@ impl FileOps for SynthFile {
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         let Node::File(_, _, Some(write)) = &self.inode.node else { return Err(Errno::EIO) };
-        let opener = self.opener.upgrade().ok_or(Errno::EIO)?;
+        let user = self.user()?;
         let bytes = buffer.take_vec(4096)?;
-        write(&opener, &bytes)?;
+        write(&user, &bytes)?;
         Ok(bytes.len())
     }
 

@@ -488,8 +488,9 @@ impl Inner {
     /// Takes `[start, end)` away: the ranges that were there, to be dropped without the lock.
     fn unmap(&mut self, start: Va, end: Va) -> Vec<Vma> {
         let removed = self.vmas.remove(start, end);
-        if !removed.is_empty() {
-            self.zap(start..end);
+        // From what was there: the range as a program gave it may begin where no order reaches.
+        if let (Some(first), Some(last)) = (removed.first(), removed.last()) {
+            self.zap(first.start..last.end);
         }
         removed
     }

@@ -163,6 +163,10 @@ pub fn linkat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, 
     let mut walk_flags = WalkFlags::empty();
     walk_flags.set(WalkFlags::FOLLOW, flags & AT_SYMLINK_FOLLOW != 0);
     walk_flags.set(WalkFlags::EMPTY, flags & AT_EMPTY_PATH != 0);
+    if old.is_empty() && flags & AT_EMPTY_PATH != 0 && !thread.creds().has_cap(perm::CAP_DAC_READ_SEARCH) {
+        // A descriptor that somebody handed over is no way to the file's name.
+        return Err(Errno::ENOENT);
+    }
     let source = walk(thread, old_dir, &old, walk_flags)?.existing()?;
     let NameTarget { parent, name, found, wants_dir } =
         walk(thread, new_dir, &new, WalkFlags::empty())?.name(Errno::EEXIST)?;

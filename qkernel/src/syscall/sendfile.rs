@@ -12,7 +12,8 @@ use crate::fs::{self, Fd, FileOps, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
-use crate::wait::{PollMask, block_on};
+use crate::time;
+use crate::wait::{PollMask, Signal, block_on};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 64 << 10;
@@ -129,6 +130,33 @@ async fn give(
     Ok(done)
 }
 
+/// Long work in pieces: neither side may ever have to wait (/dev/zero into a terminal that drops what is too much), and nobody else gets
+/// the kernel meanwhile.
+struct Breath {
+    since_ns: u64,
+}
+
+impl Breath {
+    /// Work at a stretch, and the pause after it in which others have their turn.
+    const WORK_NS: u64 = 5_000_000;
+    const PAUSE_NS: u64 = 100_000;
+
+    fn new() -> Self {
+        Breath { since_ns: time::monotonic_ns() }
+    }
+
+    /// Pauses if that is due.
+    async fn take(&mut self) {
+        if time::monotonic_ns().saturating_sub(self.since_ns) < Self::WORK_NS {
+            return;
+        }
+        let signal = Arc::new(Signal::default());
+        time::insert(time::monotonic_ns() + Self::PAUSE_NS, signal.clone());
+        signal.wait().await;
+        self.since_ns = time::monotonic_ns();
+    }
+}
+
 /// Moves up to `count` bytes.
 async fn transfer(
     thread: &Arc<Thread>,
@@ -137,8 +165,13 @@ async fn transfer(
     count: usize,
 ) -> Result<usize> {
     let mut moved = 0;
+    let mut breath = Breath::new();
     let ((source, source_position), (target, target_position)) = (from, to);
     while moved < count {
+        if moved > 0 && thread.is_interrupted() {
+            break;
+        }
+        breath.take().await;
         let before = source_position.get(source);
         let bytes = match take(thread, source, source_position, count - moved, moved > 0).await {
             Ok(bytes) if bytes.is_empty() => break,

@@ -184,7 +184,10 @@ impl Tty {
             if flush_output {
                 state.output.clear();
             }
-            state.output.extend(echo);
+            // As on Linux, echoes that nobody takes are lost.
+            if state.output.len() < OUTPUT_BYTES {
+                state.output.extend(echo);
+            }
             (signals, state.foreground)
         };
         self.far.on_output(self);
