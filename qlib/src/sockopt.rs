@@ -219,7 +219,11 @@ pub fn check_get(level: i32, name: i32) -> Result<(), Refused> {
 pub fn check_set(level: i32, name: i32, value: &[u8], caps: u64) -> Result<(), Refused> {
     let Some(((_, true), needs)) = find(level, name) else { return Err(Refused::Unknown) };
     if !needs.met(value, caps) {
-        return Err(if (level, name) == (SOL_SOCKET, SO_DEBUG) { Refused::AccessDenied } else { Refused::NotPermitted });
+        return Err(if (level, name) == (SOL_SOCKET, SO_DEBUG) {
+            Refused::AccessDenied
+        } else {
+            Refused::NotPermitted
+        });
     }
     if (level, name) == (SOL_NETLINK, NETLINK_ADD_MEMBERSHIP) {
         // Too short a value is the host's to refuse.
@@ -311,7 +315,20 @@ mod tests {
     #[test]
     fn what_is_not_listed_does_not_exist() {
         // Filters, XFRM, tables, multicast routing, repair, upper protocols, encapsulation, busy polling, transmission times.
-        let hidden = [(1, 26), (1, 50), (1, 46), (1, 61), (0, 17), (0, 64), (0, 200), (41, 35), (41, 64), (6, 14), (6, 19), (6, 31)];
+        let hidden = [
+            (1, 26),
+            (1, 50),
+            (1, 46),
+            (1, 61),
+            (0, 17),
+            (0, 64),
+            (0, 200),
+            (41, 35),
+            (41, 64),
+            (6, 14),
+            (6, 19),
+            (6, 31),
+        ];
         for (level, name) in hidden.into_iter().chain([(6, 35), (17, 100), (SOL_NETLINK, 8), (263, 1), (-1, 1)]) {
             assert_eq!(check_set(level, name, &INT, u64::MAX), Err(Refused::Unknown), "{level} {name}");
             assert_eq!(check_get(level, name), Err(Refused::Unknown), "{level} {name}");

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::layout::*;
-use super::stub::{StubAddresses, code_page};
 use super::steps::{Failure, Step};
+use super::stub::{StubAddresses, code_page};
 use super::sys;
 
 /// How long the host may take to make a process.

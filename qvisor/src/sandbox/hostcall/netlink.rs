@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::super::memory::GuestRange;
-use super::table::Object;
 use super::Call;
+use super::table::Object;
 
 /// The longest request.
 const MAX_NETLINK: usize = 65_536;
