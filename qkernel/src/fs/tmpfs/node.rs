@@ -25,8 +25,11 @@ pub struct TmpNode {
     pub(super) fs: Weak<TmpFs>,
     pub(super) attributes: Mutex<Attributes>,
     pub(super) content: Content,
-    xattrs: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, Lasting)>>,
+    xattrs: Mutex<BTreeMap<Vec<u8>, Xattr>>,
 }
+
+/// The value of an extended attribute, and the kernel memory that it takes.
+type Xattr = (Vec<u8>, Lasting);
 
 /// What it holds.
 pub enum Content {

@@ -96,6 +96,12 @@ pub struct UnixSocket {
     me: Weak<UnixSocket>,
 }
 
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        rights::forget_holder(self.me.as_ptr() as usize);
+    }
+}
+
 impl UnixSocket {
     /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
     pub fn new(kind: u32) -> Arc<Self> {

@@ -34,6 +34,11 @@ pub fn note_holder(socket: &Arc<UnixSocket>) {
     HOLDERS.lock().insert(Arc::as_ptr(socket) as usize, Arc::downgrade(socket));
 }
 
+/// The socket at this address is about to be freed.
+pub fn forget_holder(at: usize) {
+    HOLDERS.lock().remove(&at);
+}
+
 fn unix_of(file: &OpenFile) -> Option<&Arc<UnixSocket>> {
     match &file.downcast::<Socket>()?.family {
         Family::Unix(socket) => Some(socket),

@@ -157,3 +157,28 @@ fn datagrams_have_senders_and_a_bounded_queue() {
     assert_eq!(send(&a, b"x"), Err(Errno::ECONNREFUSED));
     assert_eq!(send(&b, b"x"), Err(Errno::ENOTCONN));
 }
+
+#[test]
+fn sockets_that_only_each_other_hold_are_collected() {
+    let in_file = |socket: Arc<UnixSocket>| Socket::file(Family::Unix(socket), 0);
+    let pass = |from: &UnixSocket, file: &Arc<OpenFile>| {
+        let mut control = Control { rights: alloc::vec![file.clone()], ..control() };
+        from.send(&mut IoBuffer::kernel_const(b"x"), 0, None, &mut control).expect("room")
+    };
+    let (a, b) = UnixSocket::pair(SOCK_STREAM, ME);
+    let (weak_a, weak_b) = (Arc::downgrade(&a), Arc::downgrade(&b));
+    let (file_a, file_b) = (in_file(a.clone()), in_file(b.clone()));
+    // Each lies in the queue of the other.
+    pass(&a, &file_a);
+    pass(&b, &file_b);
+    drop((a, b));
+    rights::collect();
+    assert!(weak_a.strong_count() > 0 && weak_b.strong_count() > 0, "descriptors lead to them");
+    drop(file_a);
+    rights::collect();
+    assert!(weak_a.strong_count() > 0, "it can be received from the other");
+    drop(file_b);
+    assert!(weak_a.strong_count() > 0, "a circle");
+    rights::collect();
+    assert_eq!((weak_a.strong_count(), weak_b.strong_count()), (0, 0));
+}
