@@ -345,8 +345,8 @@ guest_code!(spin, "1: inc %rbx", "jmp 1b");
 fn a_space_is_not_gone_with_its_first_thread() {
     let mock = Mock::new();
     let p = mock.start(two_calls());
-    let pid = mock.platform.stub_pid(p.space).expect("a stub");
     mock.syscall(0x300);
+    let pid = mock.platform.stub_pid(p.space).expect("a stub");
     mock.platform.thread_stop(p.thread);
     let trap = mock.trap(TRAP_STOPPED);
     let second = mock.platform.thread_new(p.space, p.thread, 4242).expect("a second thread");
