@@ -37,7 +37,7 @@ use events::Poller;
 use hostcall::HostSide;
 use loader::{IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES};
 use memory::ops::{self, Kernel};
-use memory::{GUEST_BASE, GuestMemory, Layout, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
+use memory::{GuestMemory, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
 
 /// How long the kernel may take to make a container or load a program.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ impl Sandbox {
             PlatformKind::Process => WINDOW_POOL_BYTES,
             PlatformKind::Kvm => kvm::WINDOW_BYTES,
         };
-        let memory = Arc::new(GuestMemory::new(Layout { base: Some(GUEST_BASE), ram_bytes, window_bytes })?);
+        let memory = Arc::new(GuestMemory::at_random_base(ram_bytes, window_bytes)?);
         memory::copy::set_crash_hook(ops::crash);
 
         let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
