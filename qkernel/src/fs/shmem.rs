@@ -45,20 +45,12 @@ fn max_lasting_pages() -> u64 {
 impl Quota {
     /// At most `limit_pages`.
     pub fn new(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota {
-            limit_pages: AtomicU64::new(limit_pages),
-            used_pages: AtomicU64::new(0),
-            is_lasting: false,
-        })
+        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0), is_lasting: false })
     }
 
     /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of that together.
     pub fn lasting(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota {
-            limit_pages: AtomicU64::new(limit_pages),
-            used_pages: AtomicU64::new(0),
-            is_lasting: true,
-        })
+        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0), is_lasting: true })
     }
 
     /// Limit and use, in pages.
@@ -293,7 +285,8 @@ impl Shmem {
         loop {
             let piece: Vec<(u64, Page)> = {
                 let mut inner = self.inner.lock();
-                let piece: Vec<(u64, Page)> = inner.pages.range(first..end).take(PIECE).map(|(i, p)| (*i, *p)).collect();
+                let piece: Vec<(u64, Page)> =
+                    inner.pages.range(first..end).take(PIECE).map(|(i, p)| (*i, *p)).collect();
                 for (index, _) in &piece {
                     inner.pages.remove(index);
                 }

@@ -166,7 +166,10 @@ fn kill_one(now_ns: u64) {
     let victim = living.iter().max_by_key(|p| (p.pid != 1, held_bytes(p), p.pid)).cloned();
     let Some(victim) = victim else {
         if now_ns > LAST_STEP_NS.load(Relaxed) + LAST_PATIENCE_NS {
-            klog!(Error, "out of memory: nothing is left to kill, and what was killed does not end; the container ends");
+            klog!(
+                Error,
+                "out of memory: nothing is left to kill, and what was killed does not end; the container ends"
+            );
             let _ = Call::new(Op::Exit).arg(0, KILLED_STATUS).run();
         }
         return;

@@ -14,8 +14,8 @@ use qlib::platform::{Trap, UserRegs};
 use super::{Thread, signal};
 use crate::abi::{Pod, abi_struct};
 use crate::errno::Errno;
-use crate::mm::{self, Access, AddressSpace};
 use crate::hibernate::oom;
+use crate::mm::{self, Access, AddressSpace};
 use crate::{arch, klog};
 
 /// A thread's registration.

@@ -163,7 +163,14 @@ fn gives_memory_back(nr: u64) -> bool {
         __NR_tgkill, __NR_tkill,
     };
     let calls = [
-        __NR_exit, __NR_exit_group, __NR_munmap, __NR_close, __NR_close_range, __NR_kill, __NR_tkill, __NR_tgkill,
+        __NR_exit,
+        __NR_exit_group,
+        __NR_munmap,
+        __NR_close,
+        __NR_close_range,
+        __NR_kill,
+        __NR_tkill,
+        __NR_tgkill,
         __NR_rt_sigreturn,
     ];
     calls.iter().any(|call| u64::from(*call) == nr)

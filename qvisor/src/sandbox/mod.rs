@@ -174,6 +174,7 @@ impl Sandbox {
         let store = Store::opened(store_dir, quota_bytes);
         let host = HostSide::new(memory.clone(), poller, Arc::new(Replies::new()), Some(store));
         let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
+        host.replies.make_bell().map_err(refused("make the control socket's bell"))?;
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         let (guest, mailbox) = match config.platform {

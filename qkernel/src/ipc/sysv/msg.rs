@@ -287,8 +287,10 @@ mod tests {
 
     #[test]
     fn messages_are_chosen_by_type() {
-        let messages: VecDeque<Message> =
-            [3, 1, 2, 1].into_iter().map(|kind| Message { kind, bytes: Vec::new(), _lasting: Lasting::default() }).collect();
+        let messages: VecDeque<Message> = [3, 1, 2, 1]
+            .into_iter()
+            .map(|kind| Message { kind, bytes: Vec::new(), _lasting: Lasting::default() })
+            .collect();
         assert_eq!(choose(&messages, 0, 0), Some(0));
         assert_eq!(choose(&messages, 1, 0), Some(1));
         assert_eq!(choose(&messages, 3, MSG_EXCEPT), Some(1));
