@@ -90,6 +90,15 @@ impl Replies {
         self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes the bell of their server, which is done by then or does it: a process that is confined makes no eventfd.
+    ///
+    /// # Errors
+    /// Those of eventfd(2); EEXIST when there is one.
+    pub fn make_bell(&self) -> Result<(), Errno> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        self.bell.set(bell).map_err(|_| Errno::EXIST)
+    }
+
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,10 +308,12 @@ impl ControlServer {
             rustix::fs::fcntl_setfl(listener, flags | rustix::fs::OFlags::NONBLOCK)?;
             host.poller.add_source(listener.as_fd(), KEY_LISTENER)?;
         }
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        host.poller.add_source(bell.as_fd(), KEY_BELL)?;
-        // There is one server for the replies of a host side.
-        host.replies.bell.set(bell).map_err(|_| Errno::EXIST)?;
+        if host.replies.bell.get().is_none() {
+            host.replies.make_bell()?;
+        }
+        if let Some(bell) = host.replies.bell.get() {
+            host.poller.add_source(bell.as_fd(), KEY_BELL)?;
+        }
         let next_key = KEY_BELL + 1;
         Ok(ControlServer { host, mailbox, stdio, listener, connections: HashMap::new(), next_key, exits: None })
     }

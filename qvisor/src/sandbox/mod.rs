@@ -37,7 +37,7 @@ use events::Poller;
 use hostcall::HostSide;
 use loader::{IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES};
 use memory::ops::{self, Kernel};
-use memory::{GUEST_BASE, GuestMemory, Layout, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
+use memory::{GuestMemory, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
 
 /// How long the kernel may take to make a container or load a program.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ impl Sandbox {
             PlatformKind::Process => WINDOW_POOL_BYTES,
             PlatformKind::Kvm => kvm::WINDOW_BYTES,
         };
-        let memory = Arc::new(GuestMemory::new(Layout { base: Some(GUEST_BASE), ram_bytes, window_bytes })?);
+        let memory = Arc::new(GuestMemory::at_random_base(ram_bytes, window_bytes)?);
         memory::copy::set_crash_hook(ops::crash);
 
         let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
@@ -174,6 +174,7 @@ impl Sandbox {
         let store = Store::opened(store_dir, quota_bytes);
         let host = HostSide::new(memory.clone(), poller, Arc::new(Replies::new()), Some(store));
         let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
+        host.replies.make_bell().map_err(refused("make the control socket's bell"))?;
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         let (guest, mailbox) = match config.platform {

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::shared::workspace;
 use super::support::{Place, place};
 
-/// Exit status of a sandbox that was ended for a host call outside of its filter.
-const REFUSED: i32 = 71;
+/// Exit status of a sandbox that was ended for an attack.
+const REFUSED: i32 = 159;
 
 /// The image, built once, in a target directory of its own.
 fn image() -> &'static PathBuf {
@@ -163,6 +163,7 @@ fn host_calls_outside_of_the_filter_end_the_sandbox() {
         let reason = format!("the sandbox was ended for a host call that it may not make: {name} (");
         assert!(log.contains(&reason), "{name} {call}: {log} {error}");
         assert!(error.contains(&reason), "{name} {call}: {error}");
+        assert_eq!(output.status.code(), Some(1), "quark run: the container was not made");
     }
 }
 

@@ -285,7 +285,7 @@ pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
 
 /// How many mappings process `pid` has.
 pub fn count_mappings(pid: u32) -> io::Result<u64> {
-    let mut file = std::fs::File::open(format!("/proc/{pid}/maps"))?;
+    let mut file = std::fs::File::open(procfs::path(&format!("{pid}/maps")))?;
     let mut block = vec![0; 64 << 10];
     let mut lines = 0;
     loop {

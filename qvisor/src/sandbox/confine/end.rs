@@ -9,9 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::names;
-
-/// Exit status of a sandbox that was ended for a host call that it may not make.
-pub const REFUSED_STATUS: i32 = 71;
+use crate::sandbox::ended::{self, ATTACK_STATUS};
 
 const NONE: RawFd = -1;
 /// The log's descriptor; one of the two.
@@ -57,6 +55,12 @@ impl Write for Line {
     }
 }
 
+impl Line {
+    fn text(&self) -> &str {
+        self.bytes.get(..self.len).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or("?")
+    }
+}
+
 fn say(to: RawFd, text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     line.write_fmt(text).ok();
@@ -86,7 +90,7 @@ impl fmt::Display for Now {
 }
 
 /// Says in log and on standard error why the sandbox is ended. Allocates nothing, takes no lock.
-fn tell(reason: fmt::Arguments<'_>) {
+fn tell(reason: &str) {
     say(libc::STDERR_FILENO, format_args!("quark: {reason}\n"));
     match TEXT_LOG.load(Ordering::Acquire) {
         NONE => {}
@@ -115,14 +119,19 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
     let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(register);
     let name = names::name(info.number.into());
-    tell(format_args!(
-        "the sandbox was ended for a host call that it may not make: {name} {} ({}) at {:#x}",
-        Args(args),
-        info.number,
-        info.address
-    ));
+    let mut reason = Line { bytes: [0; 512], len: 0 };
+    let (number, address) = (info.number, info.address);
+    let args = Args(args);
+    write!(
+        reason,
+        "the sandbox was ended for a host call that it may not make: {name} {args} ({number}) at {address:#x}"
+    )
+    .ok();
+    let reason = reason.text();
+    tell(reason);
+    ended::ended(ATTACK_STATUS, reason);
     // SAFETY: _exit has no precondition. Not exit: other threads still run the guest.
-    unsafe { libc::_exit(REFUSED_STATUS) }
+    unsafe { libc::_exit(ATTACK_STATUS) }
 }
 
 struct Args([u64; 6]);

@@ -167,7 +167,7 @@ pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {
     rustix::net::send(&socket, &message, SendFlags::DONTWAIT)?;
     // The answer lies there when the question has been sent. Its head is enough; the rest is cut off.
     let mut answer = [0u8; HEADER];
-    rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::DONTWAIT)?;
+    rustix::io::read(&socket, &mut answer)?;
     Ok(half(&answer, 4) == Some(libc::RTM_NEWLINK))
 }
 

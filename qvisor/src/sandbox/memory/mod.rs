@@ -29,9 +29,9 @@ use windows::WindowTable;
 
 use crate::platform::GuestPhys;
 
-/// Where the linear mapping of guest physical memory begins in the sandbox process. Low enough to leave the host's own
-/// mappings alone, high enough to be clear of any executable.
-pub const GUEST_BASE: u64 = 0x1000_0000_0000;
+/// Where the linear mapping of guest physical memory may begin in the sandbox process: at a multiple of [`RAM_UNIT`] from the first on, before the
+/// second. That leaves the host's own mappings alone, which are higher, as are executables and, above all, stubs' regions.
+const GUEST_BASES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
 /// RAM comes in units of this many bytes (one block of the page allocator).
 pub const RAM_UNIT: u64 = 4 << 20;
 /// Address space set aside for file windows, in bytes.
@@ -140,6 +140,27 @@ impl GuestMemory {
             .map_err(host("map guest RAM"))?;
         copy::install_handlers(memory.base, total).map_err(host("install the memory fault handlers"))?;
         Ok(memory)
+    }
+
+    /// As [`GuestMemory::new`], at a random base: who finds a way to write somewhere must first find out where.
+    pub fn at_random_base(ram_bytes: u64, window_bytes: u64) -> Result<GuestMemory, MemoryError> {
+        const TRIES: u32 = 16;
+        let mut tries = 0;
+        loop {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| host("get random bytes")(e.into()))?;
+            let places = (GUEST_BASES.end - GUEST_BASES.start) / RAM_UNIT;
+            let base = GUEST_BASES.start + u64::from_le_bytes(random) % places * RAM_UNIT;
+            tries += 1;
+            match GuestMemory::new(Layout { base: Some(base), ram_bytes, window_bytes }) {
+                // Something lies there.
+                Err(MemoryError::Host { source, .. })
+                    if tries < TRIES
+                        && matches!(source.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse) => {}
+                other => return other,
+            }
+        }
     }
 
     /// The address in the sandbox process at which guest physical address 0 lies.

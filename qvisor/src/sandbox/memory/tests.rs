@@ -160,3 +160,11 @@ fn rust_vmm_sees_the_same_ram() {
     m.read(Gpa(RAM_UNIT - 2), &mut bytes).unwrap();
     assert_eq!(&bytes, b"hello");
 }
+
+#[test]
+fn bases_are_random_aligned_and_in_their_range() {
+    let bases: std::collections::BTreeSet<u64> =
+        (0..8).map(|_| GuestMemory::at_random_base(RAM_UNIT, 1 << 30).unwrap().base()).collect();
+    assert_eq!(bases.len(), 8, "{bases:x?}");
+    assert!(bases.iter().all(|b| GUEST_BASES.contains(b) && b.is_multiple_of(RAM_UNIT)), "{bases:x?}");
+}
