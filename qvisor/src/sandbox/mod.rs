@@ -28,7 +28,7 @@ use rustix::time::Timespec;
 
 use crate::platform::PlatformKind;
 use crate::platform::kvm::{self, KvmPlatform, Shape};
-use crate::platform::process::{ProcessConfig, ProcessPlatform};
+use crate::platform::process::{ProcessConfig, ProcessPlatform, cost};
 use crate::store::Store;
 use confine::profiles::Profile;
 use confine::{ConfineError, Confinement};
@@ -177,7 +177,11 @@ impl Sandbox {
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         let (guest, mailbox) = match config.platform {
-            PlatformKind::Process => boot_process(&host, config.process, config.cpus, config.confine)?,
+            PlatformKind::Process => {
+                let memory_limit_bytes = config.container.memory_limit_bytes;
+                let process = ProcessConfig { memory_limit_bytes, ..config.process };
+                boot_process(&host, process, config.cpus, config.confine)?
+            }
             PlatformKind::Kvm => boot_kvm(&host, config.cpus, config.confine)?,
         };
 
@@ -308,6 +312,10 @@ fn boot_process(
         fast_entry: platform.fast_entry(),
         fast_after: platform.fast_after(),
         fpstate_bytes: platform.fpstate_bytes(),
+        host_bytes_per_process: cost::PROCESS_BYTES,
+        host_bytes_per_thread: cost::THREAD_BYTES,
+        max_processes: platform.max_processes(),
+        max_threads: platform.max_threads(),
         ..boot_info(host, &loaded, cpus)?
     };
     platform.fill_ops(&mut info.ops);

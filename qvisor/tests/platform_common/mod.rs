@@ -26,6 +26,7 @@ pub const OLDEST: ProcessConfig = ProcessConfig {
     receive_ends: false,
     stack_bytes: 256 << 10,
     fast_calls: FastCalls::Off,
+    memory_limit_bytes: 0,
     fail_step: None,
     max_map_count: None,
 };

@@ -18,6 +18,7 @@ use qlib::platform::*;
 use tracing::error;
 
 mod area;
+pub mod cost;
 mod fast;
 mod fpstate;
 mod frame;
@@ -33,7 +34,7 @@ mod watch;
 mod zygote;
 
 use super::GuestPhys;
-use area::Area;
+use area::{Area, Limit};
 use fast::{Lookers, Row};
 use layout::*;
 use qlib::fpstate::FpFormat;
@@ -71,6 +72,8 @@ pub struct ProcessConfig {
     pub stack_bytes: usize,
     /// Calls without entering the host.
     pub fast_calls: FastCalls,
+    /// The container's memory limit in bytes, 0 for none: how many processes and threads there may be follows from it.
+    pub memory_limit_bytes: u64,
     /// For tests: the step of the set-up that fails, with EIO.
     pub fail_step: Option<Step>,
     /// The most mappings that the host lets a process have; `None`: what it says (vm.max_map_count).
@@ -97,6 +100,7 @@ impl Default for ProcessConfig {
             receive_ends: true,
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
+            memory_limit_bytes: 0,
             fail_step: None,
             max_map_count: None,
         }
@@ -125,6 +129,10 @@ pub(crate) struct Shared {
     last_space: AtomicU32,
     watch: Watch,
     sync_works: AtomicBool,
+    /// Stubs.
+    processes: Limit,
+    /// Slots of threads.
+    threads: Limit,
 }
 
 impl ProcessPlatform {
@@ -164,6 +172,8 @@ impl ProcessPlatform {
             last_space: AtomicU32::new(0),
             watch: Watch::default(),
             sync_works: AtomicBool::new(false),
+            processes: Limit::new(cost::max_processes(config.memory_limit_bytes)),
+            threads: Limit::new(cost::max_threads(config.memory_limit_bytes)),
         });
         shared.watch.attach(&shared);
         Ok(Self(shared))
@@ -238,6 +248,16 @@ impl ProcessPlatform {
     /// For [`BootInfo`].
     pub fn fpstate_bytes(&self) -> u64 {
         self.0.fp.frame_bytes() as u64
+    }
+
+    /// For [`BootInfo`].
+    pub fn max_processes(&self) -> u32 {
+        self.0.processes.most()
+    }
+
+    /// For [`BootInfo`].
+    pub fn max_threads(&self) -> u32 {
+        self.0.threads.most()
     }
 
     /// See [`PlatformOps::space_new`].
@@ -337,16 +357,22 @@ impl Shared {
     }
 
     fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
-        let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::ENOMEM);
+        if !self.processes.take() {
+            return Err(libc::EAGAIN);
+        }
+        let errno = |e: std::io::Error| {
+            self.processes.give(1);
+            e.raw_os_error().unwrap_or(libc::ENOMEM)
+        };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
-        let (area, fd) = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
+        let area = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();
         let started = std::thread::Builder::new()
             .name(format!("space-{id}"))
             .stack_size(self.stack_bytes)
-            .spawn(move || shared.serve(&space, fd));
+            .spawn(move || shared.serve(&space));
         if let Err(e) = started {
             self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
             return Err(errno(e));
@@ -393,8 +419,8 @@ impl Shared {
     }
 
     /// The receiver of a space: from the making of its stub to its end.
-    fn serve(&self, space: &Space, area: OwnedFd) {
-        match self.start_stub(space, area) {
+    fn serve(&self, space: &Space) {
+        match self.start_stub(space) {
             Ok(listener) => self.receive(space, &listener),
             Err(e) => {
                 let state = space.lock();
@@ -430,6 +456,8 @@ impl Shared {
         while !state.dropped {
             state = space.was_dropped.wait(state).unwrap_or_else(|e| e.into_inner());
         }
+        self.threads.give(state.slot_count());
+        self.processes.give(1);
         drop(state);
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&space.id);
         self.deliver(&Event { kind: EVENT_SPACE_GONE, a: u64::from(space.id), ..Event::default() });
@@ -440,19 +468,28 @@ impl Shared {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
-            let Some(event) = space.lock().notified(space, self, &n) else { continue };
+            let event = space.lock().notified(space, self, &n);
+            let Some(event) = event else {
+                if space.area.has_spare() {
+                    space.lock().trim(space, self);
+                }
+                continue;
+            };
             let call = self.lookers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
             } else {
                 self.deliver(&event);
             }
+            if space.area.has_spare() {
+                space.lock().trim(space, self);
+            }
         }
     }
 
-    fn start_stub(&self, space: &Space, area: OwnedFd) -> Result<Arc<Listener>> {
+    fn start_stub(&self, space: &Space) -> Result<Arc<Listener>> {
         const PATIENCE: Duration = Duration::from_secs(10);
-        let pid = self.zygote.make_stub(&area)?;
+        let pid = self.zygote.make_stub(space.area.file())?;
         {
             let mut state = space.lock();
             state.pid = Some(pid);
