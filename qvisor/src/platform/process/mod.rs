@@ -7,21 +7,22 @@
 //! only if it equals the order outstanding for that thread, number and arguments.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use qlib::Va;
+use qlib::{Gpa, PAGE_SIZE, Va};
 use qlib::platform::*;
-use tracing::error;
+use tracing::{error, warn};
 
 mod area;
 pub mod cost;
 mod fast;
+mod files;
 mod fpstate;
 mod frame;
+mod isolate;
 mod layout;
 mod ops;
 mod proof;
@@ -36,12 +37,13 @@ mod zygote;
 use super::GuestPhys;
 use area::{Area, Limit};
 use fast::{Lookers, Row};
+use files::Files;
 use layout::*;
 use qlib::fpstate::FpFormat;
 use space::Space;
-pub use steps::Step;
+pub use steps::{Missing, Step};
 use sys::{Listener, Received};
-use thread::Plan;
+use thread::{Backing, Plan};
 use watch::Watch;
 use zygote::Zygote;
 
@@ -74,10 +76,19 @@ pub struct ProcessConfig {
     pub fast_calls: FastCalls,
     /// The container's memory limit in bytes, 0 for none: how many processes and threads there may be follows from it.
     pub memory_limit_bytes: u64,
-    /// For tests: the step of the set-up that fails, with EIO.
-    pub fail_step: Option<Step>,
     /// The most mappings that the host lets a process have; `None`: what it says (vm.max_map_count).
     pub max_map_count: Option<u64>,
+    /// For tests.
+    pub test: Test,
+}
+
+/// Faults to inject, for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Test {
+    /// The step of the set-up that fails, with EIO.
+    pub fail_step: Option<Step>,
+    /// Stubs do not install their filter but try what they can do without.
+    pub bare_stubs: bool,
 }
 
 /// Whether call sites are patched, so that rows of system calls need not enter the host.
@@ -101,7 +112,7 @@ impl Default for ProcessConfig {
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
             memory_limit_bytes: 0,
-            fail_step: None,
+            test: Test { fail_step: None, bare_stubs: false },
             max_map_count: None,
         }
     }
@@ -112,7 +123,8 @@ pub struct ProcessPlatform(Arc<Shared>);
 
 /// What all spaces share.
 pub(crate) struct Shared {
-    zygote: Zygote,
+    zygote: Arc<Zygote>,
+    files: Files,
     phys: Arc<dyn GuestPhys>,
     fp: FpFormat,
     wait_killable: bool,
@@ -150,8 +162,13 @@ impl ProcessPlatform {
         }
         let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
         let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
-        let zygote = Zygote::start(flags, fp.frame_bytes() as u64, config.fail_step)?;
+        let (ram, _) = phys.host_backing(Gpa(0), PAGE_SIZE).context("no guest RAM at address 0")?;
+        let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test)?);
+        if zygote.missing != Missing::default() {
+            warn!("a stub of this sandbox cannot {}", zygote.missing);
+        }
         let shared = Arc::new(Shared {
+            files: Files::new(ram, zygote.clone()),
             zygote,
             phys,
             fp,
@@ -307,6 +324,21 @@ impl ProcessPlatform {
         self.0.fpstate_write(thread, image)
     }
 
+    /// What the host refuses zygote and stubs of the surroundings that they should have.
+    pub fn missing(&self) -> Missing {
+        self.0.zygote.missing
+    }
+
+    /// Gives up descriptors of stubs for files of windows that are gone.
+    pub fn sweep_files(&self) {
+        self.0.files.sweep();
+    }
+
+    /// The zygote, and the init process of its PID namespace.
+    pub fn zygote_pids(&self) -> (u32, Option<u32>) {
+        self.0.zygote.pids()
+    }
+
     /// The host process behind a space, for measurements.
     pub fn stub_pid(&self, space: u64) -> Option<u32> {
         self.0.space(space)?.lock().pid
@@ -397,7 +429,7 @@ impl Shared {
     }
 
     fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
-        let plan = Plan::new(resume, orders, self.user_max(), &*self.phys);
+        let plan = Plan::new(resume, orders, self.user_max(), &Backing { phys: &*self.phys, files: &self.files });
         self.with_thread(thread, |space, number| match plan {
             Ok(plan) => space.thread_resume(self, number, plan),
             Err(why) => space.lock().doom(space.id, &why),
@@ -488,39 +520,15 @@ impl Shared {
     }
 
     fn start_stub(&self, space: &Space) -> Result<Arc<Listener>> {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let pid = self.zygote.make_stub(space.area.file())?;
-        {
+        let born = |pid| {
             let mut state = space.lock();
             state.pid = Some(pid);
             if state.dropped {
                 sys::kill(pid);
             }
-        }
-        // It takes some ten microseconds, and once the filter is on, the stub cannot wake anybody.
-        let start = Instant::now();
-        let report = loop {
-            // In this order: its last word may be its report.
-            let ended = sys::has_ended(pid);
-            let report = space.area.read_u64(0, SLOT_REPORT) as i64;
-            if report != 0 {
-                break report;
-            }
-            if ended || start.elapsed() > PATIENCE {
-                return match self.zygote.failed() {
-                    Some(failure) => Err(failure).context("set up the stub"),
-                    None => bail!("the stub ended before it was ready"),
-                };
-            }
-            match start.elapsed() > Duration::from_micros(500) {
-                true => std::thread::sleep(Duration::from_micros(50)),
-                false => std::thread::yield_now(),
-            }
         };
-        if report < 0 {
-            return Err(steps::Failure::of(report)).context("set up the stub");
-        }
-        let listener = Arc::new(Listener::from_fd(report as i32 - 1));
+        let listener = Arc::new(Listener::new(self.zygote.make_stub(space.area.file(), born)?));
+        let pid = space.lock().pid.context("a stub without a process id")?;
         if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
         } else {

@@ -799,12 +799,26 @@ impl State {
             let expected = thread.orders.front().map(|o| o.words);
             let [a, b, c, d, e, f] = n.data.args;
             if expected == Some([nr, a, b, c, d, e, f])
-                && let Some(order) = thread.orders.pop_front()
+                && let Some(mut order) = thread.orders.pop_front()
             {
                 thread.phase = if left == 1 && !thread.batch_reports { Phase::User } else { Phase::Orders(left - 1) };
                 if order.is_exit() {
                     self.gone(space, number);
+                } else if let (Some(file), Some(place)) = (&order.file, &order.place)
+                    && !place.is_there()
+                    && let Some(listener) = &self.listener
+                {
+                    match listener.put_file(n.id, file, place.number) {
+                        Ok(()) => place.set_there(),
+                        // It is being killed.
+                        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                        Err(e) => {
+                            self.doom(space.id, &format!("give it a file to map: {e}"));
+                            return None;
+                        }
+                    }
                 }
+                order.file = None;
                 self.let_through(space, shared, number, n.id, order);
                 return None;
             }
