@@ -301,9 +301,10 @@ fn boot_process(
     confine: Option<Confinement>,
 ) -> Result<(Guest, Gpa), BootError> {
     // It forks, so it comes before any thread.
-    let platform = ProcessPlatform::new(host.memory.clone(), config).map_err(BootError::Platform)?;
+    let platform = ProcessPlatform::begin(host.memory.clone(), config).map_err(BootError::Platform)?;
     let place = loader::Place { base: host.memory.base(), extra_bytes: 0 };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    platform.finish().map_err(BootError::Platform)?;
     let mut info = BootInfo {
         user_min: platform.user_min(),
         user_max: platform.user_max(),
@@ -325,6 +326,7 @@ fn boot_process(
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
     platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
     platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
+    host.memory.set_dropped(platform.file_sweeper());
     Ok((Guest::Process { _platform: platform, kernel }, loaded.mailbox))
 }
 

@@ -154,6 +154,8 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
     // SAFETY: no arguments.
     s.required(Step::Session, || tried(unsafe { libc::setsid() }.into()));
     s.required(Step::Name, || prctl(libc::PR_SET_NAME, c"quark-stub".as_ptr() as u64, 0));
+    // The zygote's naps are short.
+    let _ = prctl(libc::PR_SET_TIMERSLACK, 1, 0);
     s.required(Step::Dumpable, || prctl(libc::PR_SET_DUMPABLE, 1, 0));
     s.required(Step::Descriptors, || descriptors(s));
     s.word(CTL_NESTED).store(u64::from(nested), Ordering::SeqCst);
@@ -171,7 +173,13 @@ fn mapped(s: &Surroundings) -> Tried {
     /// Looks; the sandbox process is busy with nothing else.
     const PATIENCE: u32 = 1000;
     let word = s.futex(CTL_MAPPED);
+    // SAFETY: no arguments.
+    let orphaned = || u64::from(unsafe { libc::getppid() }.unsigned_abs()) != s.word(CTL_PARENT).load(Ordering::SeqCst);
     for _ in 0..PATIENCE {
+        if orphaned() {
+            // SAFETY: ends this copy without running anything of the sandbox's.
+            unsafe { libc::_exit(1) }
+        }
         match word.load(Ordering::SeqCst) {
             0 => {}
             1 => return Ok(()),
@@ -188,7 +196,8 @@ fn mapped(s: &Surroundings) -> Tried {
 fn empty_root() -> Tried {
     const FSCONFIG_SET_STRING: u32 = 1;
     const FSCONFIG_CMD_CREATE: u32 = 6;
-    const FLAGS: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    const FLAGS: u64 =
+        libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
     let (root, dot, none) = (c"/".as_ptr(), c".".as_ptr(), std::ptr::null::<libc::c_char>());
     // SAFETY: strings that live as long as this process, and descriptors of its own.
     unsafe {

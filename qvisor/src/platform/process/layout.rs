@@ -138,7 +138,7 @@ pub const MSG_GIVEN: u32 = 6;
 pub const MSG_NOT_YET: u32 = 7;
 /// Bytes of a message.
 pub const MSG_BYTES: u64 = 16;
-/// How often the zygote looks for what it is to give, giving up the processor in between.
+/// How often the zygote looks for what it is to give, 10 µs apart.
 pub const GIVE_TRIES: u32 = 500;
 
 // The zygote's control page.

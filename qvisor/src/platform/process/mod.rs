@@ -12,8 +12,8 @@ use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use qlib::{Gpa, PAGE_SIZE, Va};
 use qlib::platform::*;
+use qlib::{Gpa, PAGE_SIZE, Va};
 use tracing::{error, warn};
 
 mod area;
@@ -148,9 +148,25 @@ pub(crate) struct Shared {
 }
 
 impl ProcessPlatform {
-    /// Makes the platform and its zygote. The calling thread must live as long as the process (see [`Zygote::start`]). The
-    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
+    /// As [`Self::begin`] and [`Self::finish`].
     pub fn new(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
+        let platform = Self::begin(phys, config)?;
+        platform.finish()?;
+        Ok(platform)
+    }
+
+    /// Waits until the zygote serves.
+    pub fn finish(&self) -> Result<()> {
+        let missing = self.0.zygote.finish()?.missing;
+        if missing != Missing::default() {
+            warn!("user programs of this sandbox are less isolated than they could be: a stub cannot {missing}");
+        }
+        Ok(())
+    }
+
+    /// Makes the platform and begins to make its zygote, which takes a while without this thread. The calling thread must live as long as the process (see [`Zygote::start`]). The
+    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
+    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
         let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
         // SAFETY: a plain query.
         let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
@@ -164,9 +180,6 @@ impl ProcessPlatform {
         let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
         let (ram, _) = phys.host_backing(Gpa(0), PAGE_SIZE).context("no guest RAM at address 0")?;
         let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test)?);
-        if zygote.missing != Missing::default() {
-            warn!("a stub of this sandbox cannot {}", zygote.missing);
-        }
         let shared = Arc::new(Shared {
             files: Files::new(ram, zygote.clone()),
             zygote,
@@ -326,17 +339,22 @@ impl ProcessPlatform {
 
     /// What the host refuses zygote and stubs of the surroundings that they should have.
     pub fn missing(&self) -> Missing {
-        self.0.zygote.missing
+        self.0.zygote.finish().map_or(Missing::default(), |up| up.missing)
     }
 
-    /// Gives up descriptors of stubs for files of windows that are gone.
-    pub fn sweep_files(&self) {
-        self.0.files.sweep();
+    /// What gives up descriptors of stubs for files of windows that are gone.
+    pub fn file_sweeper(&self) -> impl Fn() + Send + Sync + use<> {
+        let shared = Arc::downgrade(&self.0);
+        move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.files.sweep();
+            }
+        }
     }
 
     /// The zygote, and the init process of its PID namespace.
-    pub fn zygote_pids(&self) -> (u32, Option<u32>) {
-        self.0.zygote.pids()
+    pub fn zygote_pids(&self) -> Option<(u32, Option<u32>)> {
+        self.0.zygote.finish().ok().map(|up| (up.pid, up.init))
     }
 
     /// The host process behind a space, for measurements.

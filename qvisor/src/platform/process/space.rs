@@ -100,7 +100,8 @@ impl Space {
             return Err(libc::ESRCH);
         }
         let number = state.last_thread.checked_add(1).ok_or(libc::EAGAIN)?;
-        let slot = state.slots.take(&self.area, &shared.threads).map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
+        let slot =
+            state.slots.take(&self.area, &shared.threads).map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
         state.last_thread = number;
         let frame = FrameAt { slot, offset: prepared_frame(shared.fp.frame_bytes() as u64) };
         frame.set_fpstate(&self.area, shared.stub_area(), None);

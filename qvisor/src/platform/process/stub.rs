@@ -6,8 +6,8 @@
 
 use std::arch::global_asm;
 
-use super::layout::*;
 use super::Test;
+use super::layout::*;
 use super::steps::{STEP_SHIFT, Step};
 
 // Register use in stub code: rbx = the signal frame, r12 = the slot, r13 = the last answer, r14 = orders left, r15 = next order.
@@ -259,7 +259,9 @@ quark_serve:
     syscall
     test %rax, %rax
     jns 24f
-    mov ${SYS_SCHED_YIELD}, %eax
+    mov ${SYS_NANOSLEEP}, %eax
+    lea quark_stub_moment(%rip), %rdi
+    xor %esi, %esi
     syscall
     dec %r13d
     jnz 23b
@@ -593,9 +595,8 @@ quark_stub_fast_calls:
     .globl quark_stub_fail_step
 quark_stub_fail_step:
     .quad 0
-quark_stub_name:
-    .asciz "quark-stub"
-    .balign 8
+quark_stub_moment:
+    .quad 0, 10000     # struct timespec
     .globl quark_stub_end
 quark_stub_end:
     .popsection
@@ -620,7 +621,7 @@ quark_stub_end:
     SYS_CLOSE = const libc::SYS_close,
     SYS_DUP2 = const libc::SYS_dup2,
     SYS_FCNTL = const libc::SYS_fcntl,
-    SYS_SCHED_YIELD = const libc::SYS_sched_yield,
+    SYS_NANOSLEEP = const libc::SYS_nanosleep,
     SYS_OPEN = const libc::SYS_open,
     SYS_SOCKET = const libc::SYS_socket,
     SYS_EXECVE = const libc::SYS_execve,
@@ -846,10 +847,10 @@ fn static_filter(base: u64) -> Vec<u64> {
         libc::SYS_futex,
         libc::SYS_getppid,
         libc::SYS_munmap,
+        libc::SYS_nanosleep,
         libc::SYS_poll,
         libc::SYS_prctl,
         libc::SYS_recvmsg,
-        libc::SYS_sched_yield,
         libc::SYS_seccomp,
         libc::SYS_sendmsg,
         libc::SYS_sendto,
@@ -895,7 +896,7 @@ fn static_filter(base: u64) -> Vec<u64> {
     instructions.map(|(at, (code, jt, jf, k))| bpf(code, resolve(at, jt), resolve(at, jf), k)).collect()
 }
 
-/// Makes the contents of the stub's code page for a region at `base`. 
+/// Makes the contents of the stub's code page for a region at `base`.
 pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Vec<u8>, StubAddresses) {
     let len = offset(&raw const quark_stub_end) as usize;
     assert!(len <= CODE_BYTES as usize, "stub code does not fit its page");

@@ -4,8 +4,8 @@ use std::arch::asm;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -51,9 +51,9 @@ impl Drop for Control {
 pub struct Zygote {
     control: Control,
     socket: OwnedFd,
-    pid: u32,
-    /// The init process of its PID namespace.
-    init: Option<u32>,
+    /// The process that prepares its surroundings, until that is done.
+    copy: Mutex<Option<u32>>,
+    up: OnceLock<Up>,
     /// The sequence number of the last request.
     busy: Mutex<u32>,
     /// How many descriptors it was told to close.
@@ -62,6 +62,15 @@ pub struct Zygote {
     pub addresses: StubAddresses,
     /// Where the vDSO is in every stub.
     pub vdso: u64,
+}
+
+/// What is known when it serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Up {
+    /// Its process id.
+    pub pid: u32,
+    /// The init process of its PID namespace.
+    pub init: Option<u32>,
     /// What it has not got.
     pub missing: Missing,
 }
@@ -180,10 +189,9 @@ fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
 /// Maps the ids of the user namespace of child `pid` to [`STUB_ID`], or where that is not allowed, to this process' own.
 fn map_ids(pid: u32) -> io::Result<()> {
     let write = |file: &str, text: String| std::fs::write(format!("/proc/{pid}/{file}"), text);
-    for (file, own) in [
-        ("gid_map", rustix::process::getegid().as_raw()),
-        ("uid_map", rustix::process::geteuid().as_raw()),
-    ] {
+    for (file, own) in
+        [("gid_map", rustix::process::getegid().as_raw()), ("uid_map", rustix::process::geteuid().as_raw())]
+    {
         if write(file, format!("{STUB_ID} {STUB_ID} 1")).is_err() {
             // Before Linux 3.19 there is no such file, and no such rule.
             let _ = write("setgroups", "deny".into());
@@ -194,7 +202,7 @@ fn map_ids(pid: u32) -> io::Result<()> {
 }
 
 impl Zygote {
-    /// Starts it, with `ram` for its stubs. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
+    /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time in between. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
     /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind.
     pub fn start(filter_flags: u64, fp_bytes: u64, ram: &OwnedFd, test: Test) -> Result<Self> {
         // For a moment the region exists in this process.
@@ -233,35 +241,56 @@ impl Zygote {
         unsafe { libc::munmap(code_at.cast(), (CODE_BYTES + 4096) as usize) };
         let copy = copy?;
         drop(theirs);
-        let up = wait_until_ready(&control, copy);
-        if up.is_err() {
+        let (busy, closes) = (Mutex::new(0), Mutex::new(0));
+        let copy = Mutex::new(Some(copy));
+        Ok(Self { control, socket, copy, up: OnceLock::new(), busy, closes, addresses, vdso })
+    }
+
+    /// Waits until it serves, and does what it needs for that.
+    ///
+    /// # Errors
+    /// With the step of its set-up that failed.
+    pub fn finish(&self) -> Result<&Up> {
+        let mut copy = self.copy.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(pid) = *copy {
+            let ready = wait_until_ready(&self.control, pid);
+            let (zygote, init) = self.end_copy(pid, ready.is_err());
+            *copy = None;
+            match (ready, zygote) {
+                (Ok(()), Some(pid)) => {
+                    let missing = Missing(self.control.word(CTL_MISSING).load(Ordering::SeqCst));
+                    let _ = self.up.set(Up { pid, init, missing });
+                }
+                (ready, zygote) => {
+                    end_all(zygote, init);
+                    ready?;
+                }
+            }
+        }
+        self.up.get().context("the zygote was not made")
+    }
+
+    /// Waits for the end of the process that has prepared it: what that has made.
+    fn end_copy(&self, copy: u32, kill: bool) -> (Option<u32>, Option<u32>) {
+        if kill {
             sys::kill(copy);
         }
         sys::reap(copy);
-        let pid = |offset| u32::try_from(control.word(offset).load(Ordering::SeqCst)).ok().filter(|pid| *pid != 0);
-        let missing = Missing(control.word(CTL_MISSING).load(Ordering::SeqCst));
-        let (init, zygote) = (pid(CTL_INIT), pid(CTL_ZYGOTE));
-        match (up, zygote) {
-            (Ok(()), Some(pid)) => {
-                let (busy, closes) = (Mutex::new(0), Mutex::new(0));
-                Ok(Self { control, socket, pid, init, busy, closes, addresses, vdso, missing })
-            }
-            (up, zygote) => {
-                end_all(zygote, init);
-                up?;
-                bail!("the zygote was not made");
-            }
-        }
+        let pid = |offset| {
+            let pid = self.control.word(offset).load(Ordering::SeqCst);
+            u32::try_from(pid).ok().filter(|pid| *pid != 0)
+        };
+        (pid(CTL_ZYGOTE), pid(CTL_INIT))
     }
 
     /// Makes a stub that uses the slots in `area`: its listener. `born` is called with its process id as soon as that is known.
     pub fn make_stub(&self, area: &OwnedFd, mut born: impl FnMut(u32)) -> Result<OwnedFd> {
+        let zygote = self.finish()?.pid;
         let mut sequence = self.busy.lock().unwrap_or_else(|e| e.into_inner());
         *sequence = sequence.wrapping_add(1);
         let give = [MSG_GIVE, FD_LISTENER as u32, *sequence, 0];
         let gone = "the zygote is gone";
         sys::send_message(&self.socket, [MSG_MAKE, 0, *sequence, 0], Some(area)).context(gone)?;
-        sys::send_message(&self.socket, give, None).context(gone)?;
         let start = Instant::now();
         let mut pid = None;
         loop {
@@ -278,11 +307,13 @@ impl Zygote {
             if number != *sequence {
                 continue;
             }
-            let of_zygote = message.sender == self.pid;
+            let of_zygote = message.sender == zygote;
             match kind {
                 MSG_HELLO if !of_zygote && pid.is_none() => {
                     pid = Some(message.sender);
                     born(message.sender);
+                    // By the time that the zygote hears of it, the stub will have installed its filter.
+                    sys::send_message(&self.socket, give, None).context(gone)?;
                 }
                 MSG_FAILED => {
                     if !of_zygote {
@@ -319,11 +350,6 @@ impl Zygote {
     pub fn closed(&self) -> u64 {
         self.control.word(CTL_CLOSED).load(Ordering::SeqCst)
     }
-
-    /// Its process id and that of its PID namespace's init process.
-    pub fn pids(&self) -> (u32, Option<u32>) {
-        (self.pid, self.init)
-    }
 }
 
 /// Says where in stubs the host's vDSO goes: its address there, or 0.
@@ -351,10 +377,9 @@ fn plan_moves(control: &Control, base: u64) -> Result<u64> {
 /// Fills in what stub code passes to recvmsg(2), sendmsg(2) and poll(2). `at`: where the zygote has its page.
 fn prepare_messages(control: &Control, at: u64) {
     let put = |offset: u64, value: u64| control.word(offset).store(value, Ordering::Relaxed);
-    for (header, iov, data, controls) in [
-        (CTL_IN_HEADER, CTL_IN_IOV, CTL_IN, CTL_IN_CONTROL),
-        (CTL_OUT_HEADER, CTL_OUT_IOV, CTL_OUT, CTL_OUT_CONTROL),
-    ] {
+    for (header, iov, data, controls) in
+        [(CTL_IN_HEADER, CTL_IN_IOV, CTL_IN, CTL_IN_CONTROL), (CTL_OUT_HEADER, CTL_OUT_IOV, CTL_OUT, CTL_OUT_CONTROL)]
+    {
         put(iov, at + data);
         put(iov + 8, MSG_BYTES);
         put(header + 16, at + iov);
@@ -413,6 +438,11 @@ fn end_all(zygote: Option<u32>, init: Option<u32>) {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        end_all(Some(self.pid), self.init);
+        let copy = self.copy.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        let (zygote, init) = match (copy, self.up.get()) {
+            (Some(copy), _) => self.end_copy(copy, true),
+            (None, up) => (up.map(|up| up.pid), up.and_then(|up| up.init)),
+        };
+        end_all(zygote, init);
     }
 }
