@@ -28,7 +28,7 @@ use rustix::time::Timespec;
 
 use crate::platform::PlatformKind;
 use crate::platform::kvm::{self, KvmPlatform, Shape};
-use crate::platform::process::{ProcessConfig, ProcessPlatform};
+use crate::platform::process::{ProcessConfig, ProcessPlatform, cost};
 use crate::store::Store;
 use confine::profiles::Profile;
 use confine::{ConfineError, Confinement};
@@ -178,7 +178,11 @@ impl Sandbox {
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
         let (guest, mailbox) = match config.platform {
-            PlatformKind::Process => boot_process(&host, config.process, config.cpus, config.confine)?,
+            PlatformKind::Process => {
+                let memory_limit_bytes = config.container.memory_limit_bytes;
+                let process = ProcessConfig { memory_limit_bytes, ..config.process };
+                boot_process(&host, process, config.cpus, config.confine)?
+            }
             PlatformKind::Kvm => boot_kvm(&host, config.cpus, config.confine)?,
         };
 
@@ -298,9 +302,10 @@ fn boot_process(
     confine: Option<Confinement>,
 ) -> Result<(Guest, Gpa), BootError> {
     // It forks, so it comes before any thread.
-    let platform = ProcessPlatform::new(host.memory.clone(), config).map_err(BootError::Platform)?;
+    let platform = ProcessPlatform::begin(host.memory.clone(), config).map_err(BootError::Platform)?;
     let place = loader::Place { base: host.memory.base(), extra_bytes: 0 };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    platform.finish().map_err(BootError::Platform)?;
     let mut info = BootInfo {
         user_min: platform.user_min(),
         user_max: platform.user_max(),
@@ -309,6 +314,10 @@ fn boot_process(
         fast_entry: platform.fast_entry(),
         fast_after: platform.fast_after(),
         fpstate_bytes: platform.fpstate_bytes(),
+        host_bytes_per_process: cost::PROCESS_BYTES,
+        host_bytes_per_thread: cost::THREAD_BYTES,
+        max_processes: platform.max_processes(),
+        max_threads: platform.max_threads(),
         ..boot_info(host, &loaded, cpus)?
     };
     platform.fill_ops(&mut info.ops);
@@ -318,6 +327,7 @@ fn boot_process(
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
     platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
     platform.set_outside(Box::new(OutsideOf { host: host.clone(), kernel }));
+    host.memory.set_dropped(platform.file_sweeper());
     Ok((Guest::Process { _platform: platform, kernel }, loaded.mailbox))
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use qlib::platform::*;
 use qlib::{Gpa, Va};
 use qvisor::platform::GuestPhys;
-use qvisor::platform::process::{FastCalls, ProcessConfig, ProcessPlatform};
+use qvisor::platform::process::{FastCalls, ProcessConfig, ProcessPlatform, Test};
 
 pub const RAM_BYTES: u64 = 64 << 20;
 pub const CODE: u64 = 0x40_0000;
@@ -26,7 +26,8 @@ pub const OLDEST: ProcessConfig = ProcessConfig {
     receive_ends: false,
     stack_bytes: 256 << 10,
     fast_calls: FastCalls::Off,
-    fail_step: None,
+    memory_limit_bytes: 0,
+    test: Test { fail_step: None, bare_stubs: false },
     max_map_count: None,
 };
 

@@ -22,9 +22,9 @@ pub const HOST_END: u64 = 0x7fff_ffff_f000;
 pub const USER_MIN: u64 = 0x1_0000;
 
 /// Room for stub code.
-pub const CODE_BYTES: u64 = 0x1000;
+pub const CODE_BYTES: u64 = 0x2000;
 /// The zygote's control page.
-pub const CTL_OFFSET: u64 = 0x1000;
+pub const CTL_OFFSET: u64 = 0x2000;
 /// The vDSO and its data pages.
 pub const VDSO_OFFSET: u64 = 0x1_0000;
 /// The end of the room for the vDSO.
@@ -45,8 +45,8 @@ pub const AREA_BYTES: u64 = SLOT_BYTES * MAX_SLOTS as u64;
 pub const REGION_BYTES: u64 = AREA_OFFSET + AREA_BYTES;
 
 // Words of a slot's control page, as byte offsets.
-/// In slot 0: the listener's descriptor number + 1, or what failed (as in [`super::steps::Failure`], negative); 0 while the stub is being set up.
-pub const SLOT_REPORT: u64 = 0;
+/// In slot 0 of a stub that probes what it can do without a filter of its own (a test): how many results lie at [`SLOT_ORDERS`].
+pub const SLOT_PROBED: u64 = 0;
 /// FS base: stored at entry of the handler, loaded at its end when [`GO_BASES`] is set.
 pub const SLOT_FS: u64 = 8;
 /// GS base, likewise.
@@ -109,20 +109,50 @@ pub const REASON_FAIL: u64 = 0x102;
 /// Brings a thread out of guest code.
 pub const KICK: i32 = libc::SIGURG;
 
+// Descriptors of zygote and stubs, who share one table.
+/// The zygote's socket.
+pub const FD_SOCKET: i32 = 0;
+/// Guest RAM.
+pub const FD_RAM: i32 = 1;
+/// The listener of a new stub, on its way to the sandbox process.
+pub const FD_LISTENER: i32 = 2;
+/// The slots of a new stub.
+pub const FD_AREA: i32 = 3;
+/// The first number for files of windows.
+pub const FD_FILES: i32 = 16;
+
+// Messages on the zygote's socket: four words of 32 bits, which are what it is, a number, and the sequence number of the request.
+/// To the zygote: make a stub, with the slots that come along.
+pub const MSG_MAKE: u32 = 1;
+/// To the zygote: send descriptor `number`, once it is there, and close it.
+pub const MSG_GIVE: u32 = 2;
+/// To the zygote: close descriptor `number`.
+pub const MSG_CLOSE: u32 = 3;
+/// From a stub: it is there. The host says who has sent it.
+pub const MSG_HELLO: u32 = 4;
+/// From a stub or the zygote: what failed, as in [`super::steps::Failure`].
+pub const MSG_FAILED: u32 = 5;
+/// From the zygote: what was to be given comes along.
+pub const MSG_GIVEN: u32 = 6;
+/// From the zygote: what is to be given is not there yet.
+pub const MSG_NOT_YET: u32 = 7;
+/// Bytes of a message.
+pub const MSG_BYTES: u64 = 16;
+/// How often the zygote looks for what it is to give, 10 µs apart.
+pub const GIVE_TRIES: u32 = 500;
+
 // The zygote's control page.
-/// Request sequence number; a futex.
-pub const CTL_REQUEST: u64 = 0;
-/// Sequence number of the last answer; a futex.
-pub const CTL_ANSWER: u64 = 4;
-/// Process id (or negative errno) of the stub that was made.
-pub const CTL_PID: u64 = 8;
-/// The area memfd for the next stub.
-pub const CTL_AREA_FD: u64 = 16;
-/// Process id of the zygote, or a negative errno.
+/// Process id of the process that prepares the zygote's surroundings, or a negative errno.
+pub const CTL_FIRST: u64 = 0;
+/// Process id of the PID namespace's init process.
+pub const CTL_INIT: u64 = 8;
+/// Not 0: there is a PID namespace to make an init process in.
+pub const CTL_NESTED: u64 = 16;
+/// Process id of the zygote.
 pub const CTL_ZYGOTE: u64 = 24;
-/// 1 when the zygote is ready; what failed, as in [`super::steps::Failure`], negative; a futex.
+/// [`READY`], [`WANTS_MAP`], or what failed, as in [`super::steps::Failure`], negative; a futex.
 pub const CTL_READY: u64 = 32;
-/// Process id of the sandbox process as the zygote must see it.
+/// What getppid(2) must say in zygote and stubs.
 pub const CTL_PARENT: u64 = 40;
 /// Number of entries in the table of moves.
 pub const CTL_MOVES: u64 = 48;
@@ -130,8 +160,45 @@ pub const CTL_MOVES: u64 = 48;
 pub const CTL_MOVE_TABLE: u64 = 56;
 /// Most entries there.
 pub const MAX_MOVES: usize = 16;
-/// Why the stub that was asked for last could not be set up, as in [`super::steps::Failure`]; 0 for nothing.
-pub const CTL_FAILED: u64 = 40 + 8 + 8 + 24 * MAX_MOVES as u64;
+/// The ids of the user namespace are mapped (1) or cannot be (2); a futex.
+pub const CTL_MAPPED: u64 = CTL_MOVE_TABLE + 24 * MAX_MOVES as u64;
+/// See [`super::steps::Missing`].
+pub const CTL_MISSING: u64 = CTL_MAPPED + 8;
+/// How many descriptors the zygote has closed.
+pub const CTL_CLOSED: u64 = CTL_MISSING + 8;
+/// The message that came last.
+pub const CTL_IN: u64 = CTL_CLOSED + 8;
+/// The message that the zygote sends.
+pub const CTL_OUT: u64 = CTL_IN + MSG_BYTES;
+/// The message that a new stub sends.
+pub const CTL_STUB_OUT: u64 = CTL_OUT + MSG_BYTES;
+/// struct iovec of the message that comes.
+pub const CTL_IN_IOV: u64 = CTL_STUB_OUT + MSG_BYTES;
+/// struct msghdr of it.
+pub const CTL_IN_HEADER: u64 = CTL_IN_IOV + 16;
+/// The descriptor that comes along: struct cmsghdr and its data.
+pub const CTL_IN_CONTROL: u64 = CTL_IN_HEADER + MSGHDR_BYTES;
+/// struct iovec of the message that the zygote sends.
+pub const CTL_OUT_IOV: u64 = CTL_IN_CONTROL + CONTROL_BYTES;
+/// struct msghdr of it.
+pub const CTL_OUT_HEADER: u64 = CTL_OUT_IOV + 16;
+/// The descriptor that goes along.
+pub const CTL_OUT_CONTROL: u64 = CTL_OUT_HEADER + MSGHDR_BYTES;
+/// struct pollfd of the init process.
+pub const CTL_POLL: u64 = CTL_OUT_CONTROL + CONTROL_BYTES;
+const _: () = assert!(CTL_POLL + 8 <= 4096);
+/// Bytes of struct msghdr.
+pub const MSGHDR_BYTES: u64 = 56;
+/// Offset of `msg_controllen` in it.
+pub const MSGHDR_CONTROLLEN: u64 = 40;
+/// CMSG_SPACE of one descriptor.
+pub const CONTROL_BYTES: u64 = 24;
+/// CMSG_LEN(0).
+pub const CMSG_HEADER: u64 = 16;
+/// The zygote serves.
+pub const READY: u32 = 1;
+/// The user namespace's ids are to be mapped.
+pub const WANTS_MAP: u32 = 2;
 
 /// Offset of the prepared frame of a new thread in its slot; room for the vector state lies above it.
 pub const fn prepared_frame(fp_bytes: u64) -> u64 {

@@ -7,20 +7,22 @@
 //! only if it equals the order outstanding for that thread, number and arguments.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use qlib::Va;
 use qlib::platform::*;
-use tracing::error;
+use qlib::{Gpa, PAGE_SIZE, Va};
+use tracing::{error, warn};
 
 mod area;
+pub mod cost;
 mod fast;
+mod files;
 mod fpstate;
 mod frame;
+mod isolate;
 mod layout;
 mod ops;
 mod proof;
@@ -33,14 +35,15 @@ mod watch;
 mod zygote;
 
 use super::GuestPhys;
-use area::Area;
+use area::{Area, Limit};
 use fast::{Lookers, Row};
+use files::Files;
 use layout::*;
 use qlib::fpstate::FpFormat;
 use space::Space;
-pub use steps::Step;
+pub use steps::{Missing, Step};
 use sys::{Listener, Received};
-use thread::Plan;
+use thread::{Backing, Plan};
 use watch::Watch;
 use zygote::Zygote;
 
@@ -71,10 +74,21 @@ pub struct ProcessConfig {
     pub stack_bytes: usize,
     /// Calls without entering the host.
     pub fast_calls: FastCalls,
-    /// For tests: the step of the set-up that fails, with EIO.
-    pub fail_step: Option<Step>,
+    /// The container's memory limit in bytes, 0 for none: how many processes and threads there may be follows from it.
+    pub memory_limit_bytes: u64,
     /// The most mappings that the host lets a process have; `None`: what it says (vm.max_map_count).
     pub max_map_count: Option<u64>,
+    /// For tests.
+    pub test: Test,
+}
+
+/// Faults to inject, for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Test {
+    /// The step of the set-up that fails, with EIO.
+    pub fail_step: Option<Step>,
+    /// Stubs do not install their filter but try what they can do without.
+    pub bare_stubs: bool,
 }
 
 /// Whether call sites are patched, so that rows of system calls need not enter the host.
@@ -97,7 +111,8 @@ impl Default for ProcessConfig {
             receive_ends: true,
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
-            fail_step: None,
+            memory_limit_bytes: 0,
+            test: Test { fail_step: None, bare_stubs: false },
             max_map_count: None,
         }
     }
@@ -108,7 +123,8 @@ pub struct ProcessPlatform(Arc<Shared>);
 
 /// What all spaces share.
 pub(crate) struct Shared {
-    zygote: Zygote,
+    zygote: Arc<Zygote>,
+    files: Files,
     phys: Arc<dyn GuestPhys>,
     fp: FpFormat,
     wait_killable: bool,
@@ -125,12 +141,32 @@ pub(crate) struct Shared {
     last_space: AtomicU32,
     watch: Watch,
     sync_works: AtomicBool,
+    /// Stubs.
+    processes: Limit,
+    /// Slots of threads.
+    threads: Limit,
 }
 
 impl ProcessPlatform {
-    /// Makes the platform and its zygote. The calling thread must live as long as the process (see [`Zygote::start`]). The
-    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
+    /// As [`Self::begin`] and [`Self::finish`].
     pub fn new(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
+        let platform = Self::begin(phys, config)?;
+        platform.finish()?;
+        Ok(platform)
+    }
+
+    /// Waits until the zygote serves.
+    pub fn finish(&self) -> Result<()> {
+        let missing = self.0.zygote.finish()?.missing;
+        if missing != Missing::default() {
+            warn!("user programs of this sandbox are less isolated than they could be: a stub cannot {missing}");
+        }
+        Ok(())
+    }
+
+    /// Makes the platform and begins to make its zygote, which takes a while without this thread. The calling thread must live as long as the process (see [`Zygote::start`]). The
+    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
+    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
         let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
         // SAFETY: a plain query.
         let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
@@ -142,8 +178,10 @@ impl ProcessPlatform {
         }
         let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
         let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
-        let zygote = Zygote::start(flags, fp.frame_bytes() as u64, config.fail_step)?;
+        let (ram, _) = phys.host_backing(Gpa(0), PAGE_SIZE).context("no guest RAM at address 0")?;
+        let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test)?);
         let shared = Arc::new(Shared {
+            files: Files::new(ram, zygote.clone()),
             zygote,
             phys,
             fp,
@@ -164,6 +202,8 @@ impl ProcessPlatform {
             last_space: AtomicU32::new(0),
             watch: Watch::default(),
             sync_works: AtomicBool::new(false),
+            processes: Limit::new(cost::max_processes(config.memory_limit_bytes)),
+            threads: Limit::new(cost::max_threads(config.memory_limit_bytes)),
         });
         shared.watch.attach(&shared);
         Ok(Self(shared))
@@ -240,6 +280,16 @@ impl ProcessPlatform {
         self.0.fp.frame_bytes() as u64
     }
 
+    /// For [`BootInfo`].
+    pub fn max_processes(&self) -> u32 {
+        self.0.processes.most()
+    }
+
+    /// For [`BootInfo`].
+    pub fn max_threads(&self) -> u32 {
+        self.0.threads.most()
+    }
+
     /// See [`PlatformOps::space_new`].
     pub fn space_new(&self) -> Result<u64, i32> {
         self.0.space_new()
@@ -285,6 +335,26 @@ impl ProcessPlatform {
     /// See [`PlatformOps::fpstate_write`].
     pub fn fpstate_write(&self, thread: u64, image: &[u8]) -> Result<(), i32> {
         self.0.fpstate_write(thread, image)
+    }
+
+    /// What the host refuses zygote and stubs of the surroundings that they should have.
+    pub fn missing(&self) -> Missing {
+        self.0.zygote.finish().map_or(Missing::default(), |up| up.missing)
+    }
+
+    /// What gives up descriptors of stubs for files of windows that are gone.
+    pub fn file_sweeper(&self) -> impl Fn() + Send + Sync + use<> {
+        let shared = Arc::downgrade(&self.0);
+        move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.files.sweep();
+            }
+        }
+    }
+
+    /// The zygote, and the init process of its PID namespace.
+    pub fn zygote_pids(&self) -> Option<(u32, Option<u32>)> {
+        self.0.zygote.finish().ok().map(|up| (up.pid, up.init))
     }
 
     /// The host process behind a space, for measurements.
@@ -337,16 +407,24 @@ impl Shared {
     }
 
     fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
-        let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::ENOMEM);
+        if !self.processes.take() {
+            return Err(libc::EAGAIN);
+        }
+        let errno = |e: std::io::Error| {
+            self.processes.give(1);
+            e.raw_os_error().unwrap_or(libc::ENOMEM)
+        };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
-        let (area, fd) = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
+        let area = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
+        // Its listener will need a descriptor: better told now, as an error of fork(2), than later, as the end of a process.
+        drop(area.file().try_clone().map_err(errno)?);
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();
         let started = std::thread::Builder::new()
             .name(format!("space-{id}"))
             .stack_size(self.stack_bytes)
-            .spawn(move || shared.serve(&space, fd));
+            .spawn(move || shared.serve(&space));
         if let Err(e) = started {
             self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
             return Err(errno(e));
@@ -371,7 +449,7 @@ impl Shared {
     }
 
     fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
-        let plan = Plan::new(resume, orders, self.user_max(), &*self.phys);
+        let plan = Plan::new(resume, orders, self.user_max(), &Backing { phys: &*self.phys, files: &self.files });
         self.with_thread(thread, |space, number| match plan {
             Ok(plan) => space.thread_resume(self, number, plan),
             Err(why) => space.lock().doom(space.id, &why),
@@ -393,8 +471,8 @@ impl Shared {
     }
 
     /// The receiver of a space: from the making of its stub to its end.
-    fn serve(&self, space: &Space, area: OwnedFd) {
-        match self.start_stub(space, area) {
+    fn serve(&self, space: &Space) {
+        match self.start_stub(space) {
             Ok(listener) => self.receive(space, &listener),
             Err(e) => {
                 let state = space.lock();
@@ -430,6 +508,8 @@ impl Shared {
         while !state.dropped {
             state = space.was_dropped.wait(state).unwrap_or_else(|e| e.into_inner());
         }
+        self.threads.give(state.slot_count());
+        self.processes.give(1);
         drop(state);
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&space.id);
         self.deliver(&Event { kind: EVENT_SPACE_GONE, a: u64::from(space.id), ..Event::default() });
@@ -440,50 +520,35 @@ impl Shared {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
-            let Some(event) = space.lock().notified(space, self, &n) else { continue };
+            let event = space.lock().notified(space, self, &n);
+            let Some(event) = event else {
+                if space.area.has_spare() {
+                    space.lock().trim(space, self);
+                }
+                continue;
+            };
             let call = self.lookers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
             } else {
                 self.deliver(&event);
             }
+            if space.area.has_spare() {
+                space.lock().trim(space, self);
+            }
         }
     }
 
-    fn start_stub(&self, space: &Space, area: OwnedFd) -> Result<Arc<Listener>> {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let pid = self.zygote.make_stub(&area)?;
-        {
+    fn start_stub(&self, space: &Space) -> Result<Arc<Listener>> {
+        let born = |pid| {
             let mut state = space.lock();
             state.pid = Some(pid);
             if state.dropped {
                 sys::kill(pid);
             }
-        }
-        // It takes some ten microseconds, and once the filter is on, the stub cannot wake anybody.
-        let start = Instant::now();
-        let report = loop {
-            // In this order: its last word may be its report.
-            let ended = sys::has_ended(pid);
-            let report = space.area.read_u64(0, SLOT_REPORT) as i64;
-            if report != 0 {
-                break report;
-            }
-            if ended || start.elapsed() > PATIENCE {
-                return match self.zygote.failed() {
-                    Some(failure) => Err(failure).context("set up the stub"),
-                    None => bail!("the stub ended before it was ready"),
-                };
-            }
-            match start.elapsed() > Duration::from_micros(500) {
-                true => std::thread::sleep(Duration::from_micros(50)),
-                false => std::thread::yield_now(),
-            }
         };
-        if report < 0 {
-            return Err(steps::Failure::of(report)).context("set up the stub");
-        }
-        let listener = Arc::new(Listener::from_fd(report as i32 - 1));
+        let listener = Arc::new(Listener::new(self.zygote.make_stub(space.area.file(), born)?));
+        let pid = space.lock().pid.context("a stub without a process id")?;
         if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
         } else {

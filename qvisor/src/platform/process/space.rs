@@ -9,7 +9,7 @@ use qlib::platform::*;
 use tracing::{debug, warn};
 
 use super::Shared;
-use super::area::Area;
+use super::area::{Area, Slots};
 use super::fast;
 use super::frame::FrameAt;
 use super::layout::*;
@@ -37,8 +37,7 @@ pub struct State {
     threads: HashMap<u32, Thread>,
     tids: HashMap<u32, u32>,
     last_thread: u32,
-    free_slots: Vec<u32>,
-    slots_used: u32,
+    slots: Slots,
     /// The kernel has dropped the space.
     pub dropped: bool,
     /// It was killed.
@@ -61,8 +60,7 @@ impl Space {
                 threads: HashMap::new(),
                 tids: HashMap::new(),
                 last_thread: 0,
-                free_slots: Vec::new(),
-                slots_used: 0,
+                slots: Slots::default(),
                 dropped: false,
                 doomed: false,
                 early: None,
@@ -101,15 +99,9 @@ impl Space {
         if creator != 0 && state.threads.get(&creator).is_none_or(|t| t.phase == Phase::Gone) {
             return Err(libc::ESRCH);
         }
-        let slot = match state.free_slots.pop() {
-            Some(slot) => slot,
-            None if state.slots_used < MAX_SLOTS => {
-                state.slots_used += 1;
-                state.slots_used - 1
-            }
-            None => return Err(libc::EAGAIN),
-        };
         let number = state.last_thread.checked_add(1).ok_or(libc::EAGAIN)?;
+        let slot =
+            state.slots.take(&self.area, &shared.threads).map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
         state.last_thread = number;
         let frame = FrameAt { slot, offset: prepared_frame(shared.fp.frame_bytes() as u64) };
         frame.set_fpstate(&self.area, shared.stub_area(), None);
@@ -218,7 +210,7 @@ impl Space {
         let Some(thread) = state.threads.get_mut(&number) else { return };
         thread.dropped = true;
         match thread.phase {
-            Phase::Gone => state.forget(number),
+            Phase::Gone => state.forget(self, number),
             Phase::Parked(_) => state.execute(self, shared, number, Plan::exit()),
             Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
             Phase::Fast => state.resume_fast(self, shared, number, Plan::exit()),
@@ -239,7 +231,7 @@ impl Space {
                     unmade |= other.clones.len() != before;
                 }
                 if unmade {
-                    state.forget(number);
+                    state.forget(self, number);
                 }
             }
             Phase::User | Phase::Orders(_) | Phase::Repeating { .. } => {}
@@ -403,16 +395,26 @@ impl State {
         self.threads.values().filter_map(|t| t.unproven.as_ref()).map(HostOrder::new_mappings).sum()
     }
 
+    /// Gives slots back that no thread uses; see [`Slots::trim`].
+    pub fn trim(&mut self, space: &Space, shared: &Shared) {
+        self.slots.trim(&space.area, &shared.threads);
+    }
+
+    /// Slots that count for the limit of threads.
+    pub fn slot_count(&self) -> u32 {
+        self.slots.count()
+    }
+
     /// Whether it was killed.
     pub(super) fn is_doomed(&self) -> bool {
         self.doomed
     }
 
-    fn forget(&mut self, number: u32) {
+    fn forget(&mut self, space: &Space, number: u32) {
         if let Some(thread) = self.threads.remove(&number)
             && thread.phase != Phase::Gone
         {
-            self.free_slots.push(thread.slot);
+            self.slots.give(&space.area, thread.slot);
         }
     }
 
@@ -475,7 +477,7 @@ impl State {
         }
         if thread.clones.is_empty() && !torn && !call.fast {
             if plan.kind == RESUME_EXIT && plan.orders.is_empty() && call.nr == libc::SYS_exit as u64 {
-                self.gone(number);
+                self.gone(space, number);
                 return self.let_continue(id);
             }
             if plan.kind == RESUME_RETURN && plan.value == 0 && self.sets_own_base(shared, call, &plan) {
@@ -568,14 +570,14 @@ impl State {
     }
 
     /// The thread's host thread ends: its exit was let through.
-    fn gone(&mut self, number: u32) {
+    fn gone(&mut self, space: &Space, number: u32) {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.phase = Phase::Gone;
         thread.after = After::Exit;
         thread.unproven = None;
         self.tids.remove(&thread.tid);
         // exit(2) does not come back to stub code, so nothing uses the slot any more.
-        self.free_slots.push(thread.slot);
+        self.slots.give(&space.area, thread.slot);
         if thread.dropped {
             self.threads.remove(&number);
         }
@@ -798,12 +800,26 @@ impl State {
             let expected = thread.orders.front().map(|o| o.words);
             let [a, b, c, d, e, f] = n.data.args;
             if expected == Some([nr, a, b, c, d, e, f])
-                && let Some(order) = thread.orders.pop_front()
+                && let Some(mut order) = thread.orders.pop_front()
             {
                 thread.phase = if left == 1 && !thread.batch_reports { Phase::User } else { Phase::Orders(left - 1) };
                 if order.is_exit() {
-                    self.gone(number);
+                    self.gone(space, number);
+                } else if let (Some(file), Some(place)) = (&order.file, &order.place)
+                    && !place.is_there()
+                    && let Some(listener) = &self.listener
+                {
+                    match listener.put_file(n.id, file, place.number) {
+                        Ok(()) => place.set_there(),
+                        // It is being killed.
+                        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                        Err(e) => {
+                            self.doom(space.id, &format!("give it a file to map: {e}"));
+                            return None;
+                        }
+                    }
                 }
+                order.file = None;
                 self.let_through(space, shared, number, n.id, order);
                 return None;
             }

@@ -6,6 +6,7 @@
 
 use std::arch::global_asm;
 
+use super::Test;
 use super::layout::*;
 use super::steps::{STEP_SHIFT, Step};
 
@@ -17,25 +18,6 @@ global_asm!(
     .globl quark_stub_start
 quark_stub_start:
 
-    # ---- first child: shares the sandbox's memory and so has no rseq area; makes the zygote and ends. rdi = control page
-    .globl quark_stub_first
-quark_stub_first:
-    mov %rdi, %r12
-    mov ${SYS_CLONE}, %eax
-    mov ${ZYGOTE_FLAGS}, %edi
-    xor %esi, %esi
-    xor %edx, %edx
-    xor %r10d, %r10d
-    xor %r8d, %r8d
-    syscall
-    test %rax, %rax
-    jz quark_zygote
-    mov %rax, {CTL_ZYGOTE}(%r12)
-    xor %edi, %edi
-    mov ${SYS_EXIT}, %eax
-    syscall
-    ud2
-
     # Begins a step of a set-up: %ebp says which. A test can have it fail.
     .macro STEP number, failed
     mov $\number, %ebp
@@ -44,53 +26,31 @@ quark_stub_first:
     je \failed
     .endm
 
-    # ---- the zygote
-quark_zygote:
-    STEP {ZYGOTE_PDEATHSIG}, quark_zygote_failed
-    mov ${SYS_PRCTL}, %eax
-    mov ${PR_SET_PDEATHSIG}, %edi
-    mov $9, %esi
+    # wakes whoever waits for CTL_READY
+    .macro call_wake
+    lea {CTL_READY}(%r12), %rdi
+    mov ${SYS_FUTEX}, %eax
+    mov ${FUTEX_WAKE}, %esi
+    mov $64, %edx
     syscall
-    test %rax, %rax
-    jnz quark_zygote_failed
-    mov ${SYS_GETPPID}, %eax
-    syscall
-    cmp %rax, {CTL_PARENT}(%r12)
-    jne quark_exit
-    STEP {ZYGOTE_SETSID}, quark_zygote_failed
-    mov ${SYS_SETSID}, %eax
-    syscall
-    test %rax, %rax
-    js quark_zygote_failed
-    STEP {ZYGOTE_NO_NEW_PRIVS}, quark_zygote_failed
-    mov ${SYS_PRCTL}, %eax
-    mov ${PR_SET_NO_NEW_PRIVS}, %edi
-    mov $1, %esi
-    xor %edx, %edx
-    xor %r10d, %r10d
-    xor %r8d, %r8d
-    syscall
-    test %rax, %rax
-    jnz quark_zygote_failed
-    STEP {ZYGOTE_NAME}, quark_zygote_failed
-    mov ${SYS_PRCTL}, %eax
-    mov ${PR_SET_NAME}, %edi
-    lea quark_stub_name(%rip), %rsi
-    syscall
-    test %rax, %rax
-    jnz quark_zygote_failed
-    STEP {ZYGOTE_NO_CORE}, quark_zygote_failed
-    mov ${SYS_PRLIMIT64}, %eax
-    xor %edi, %edi
-    mov ${RLIMIT_CORE}, %esi
-    lea quark_stub_zero(%rip), %rdx
-    xor %r10d, %r10d
-    syscall
-    test %rax, %rax
-    jnz quark_zygote_failed
+    .endm
 
+    # sends the message at %rsi
+    .macro call_send
+    mov ${SYS_SENDTO}, %eax
+    mov ${FD_SOCKET}, %edi
+    mov ${MSG_BYTES}, %edx
+    mov ${MSG_NOSIGNAL}, %r10d
+    xor %r8d, %r8d
+    xor %r9d, %r9d
+    syscall
+    .endm
+
+    # ---- the rest of what comes before the zygote; what Rust code can do is done (`super::isolate`). r12 = control page
+    .globl quark_zygote
+quark_zygote:
     # the vDSO and its data go to their place in the region
-    STEP {ZYGOTE_VDSO}, quark_zygote_failed
+    STEP {MOVE_VDSO}, quark_zygote_failed
     mov {CTL_MOVES}(%r12), %r14
     lea {CTL_MOVE_TABLE}(%r12), %r15
 2:  test %r14, %r14
@@ -108,14 +68,14 @@ quark_zygote:
     dec %r14
     jmp 2b
     # all else of the sandbox's memory goes
-3:  STEP {ZYGOTE_UNMAP_LOW}, quark_zygote_failed
+3:  STEP {UNMAP_LOW}, quark_zygote_failed
     mov ${SYS_MUNMAP}, %eax
     xor %edi, %edi
     lea quark_stub_start(%rip), %rsi
     syscall
     test %rax, %rax
     jnz quark_zygote_failed
-    STEP {ZYGOTE_UNMAP_HIGH}, quark_zygote_failed
+    STEP {UNMAP_HIGH}, quark_zygote_failed
     mov ${SYS_MUNMAP}, %eax
     lea quark_stub_start(%rip), %rdi
     add ${REGION_BYTES}, %rdi
@@ -126,7 +86,7 @@ quark_zygote:
     jnz quark_zygote_failed
 
     # signals: those of faults and the kick to the handler, all others ignored, but the two that nobody can
-    STEP {ZYGOTE_SIGNALS}, quark_zygote_failed
+    STEP {SIGNALS}, quark_zygote_failed
     mov $1, %ebx
 4:  movabs ${UNCHANGEABLE}, %rax
     bt %rbx, %rax
@@ -146,7 +106,7 @@ quark_zygote:
 16: inc %ebx
     cmp $65, %ebx
     jne 4b
-    STEP {ZYGOTE_MASK}, quark_zygote_failed
+    STEP {SIGNAL_MASK}, quark_zygote_failed
     mov ${SYS_RT_SIGPROCMASK}, %eax
     mov ${SIG_SETMASK}, %edi
     lea quark_stub_all(%rip), %rsi
@@ -155,7 +115,7 @@ quark_zygote:
     syscall
     test %rax, %rax
     jnz quark_zygote_failed
-    STEP {ZYGOTE_STACK}, quark_zygote_failed
+    STEP {SIGNAL_STACK}, quark_zygote_failed
     mov ${SYS_SIGALTSTACK}, %eax
     lea quark_stub_altstack(%rip), %rdi
     xor %esi, %esi
@@ -163,27 +123,117 @@ quark_zygote:
     test %rax, %rax
     jnz quark_zygote_failed
 
-    movq $1, {CTL_READY}(%r12)
-    lea {CTL_READY}(%r12), %rdi
-    mov ${SYS_FUTEX}, %eax
-    mov ${FUTEX_WAKE}, %esi
-    mov $64, %edx
-    syscall
-
-    # one stub for each request
-    xor %r13d, %r13d
-6:  mov {CTL_REQUEST}(%r12), %eax
-    cmp %r13d, %eax
-    jne 7f
-    lea {CTL_REQUEST}(%r12), %rdi
-    mov ${SYS_FUTEX}, %eax
+    STEP {STATIC_FILTER}, quark_zygote_failed
+    mov ${SYS_SECCOMP}, %eax
+    mov $1, %edi
     xor %esi, %esi
-    mov %r13d, %edx
-    xor %r10d, %r10d
+    lea quark_stub_static(%rip), %rdx
     syscall
-    jmp 6b
-7:  mov %eax, %r13d
-    mov {CTL_AREA_FD}(%r12), %r14
+    test %rax, %rax
+    jnz quark_zygote_failed
+
+    # From here on only system calls between these labels are allowed. The first process in a new PID namespace is its init.
+    .globl quark_setup_start
+quark_setup_start:
+    cmpq $0, {CTL_NESTED}(%r12)
+    je 17f
+    STEP {INIT}, quark_zygote_failed
+    mov ${SYS_CLONE}, %eax
+    mov ${SIBLING_FLAGS}, %edi
+    xor %esi, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    syscall
+    test %rax, %rax
+    js quark_zygote_failed
+    jz quark_init
+    mov %rax, {CTL_INIT}(%r12)
+17: STEP {CLONE}, quark_zygote_failed
+    mov ${SYS_CLONE}, %eax
+    mov ${SIBLING_FLAGS}, %edi
+    xor %esi, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    syscall
+    test %rax, %rax
+    js quark_zygote_failed
+    jz 18f
+    mov %rax, {CTL_ZYGOTE}(%r12)
+    xor %edi, %edi
+    mov ${SYS_EXIT}, %eax
+    syscall
+    ud2
+
+    # init waits for the end of the sandbox process; with it all in the namespace end
+quark_init:
+    lea {CTL_POLL}(%r12), %rdi
+    mov $1, %esi
+    mov $-1, %edx
+    mov ${SYS_POLL}, %eax
+    syscall
+    test %rax, %rax
+    jz quark_init
+    jmp quark_exit
+
+18: STEP {PDEATHSIG}, quark_zygote_failed
+    mov ${SYS_PRCTL}, %eax
+    mov ${PR_SET_PDEATHSIG}, %edi
+    mov $9, %esi
+    syscall
+    test %rax, %rax
+    jnz quark_zygote_failed
+    mov ${SYS_GETPPID}, %eax
+    syscall
+    cmp %rax, {CTL_PARENT}(%r12)
+    jne quark_exit
+    movl ${READY}, {CTL_READY}(%r12)
+    call_wake
+
+    # one request after another
+quark_serve:
+    movq ${CONTROL_BYTES}, {CTL_IN_HEADER} + {MSGHDR_CONTROLLEN}(%r12)
+    mov ${SYS_RECVMSG}, %eax
+    mov ${FD_SOCKET}, %edi
+    lea {CTL_IN_HEADER}(%r12), %rsi
+    xor %edx, %edx
+    syscall
+    cmp ${MSG_BYTES}, %rax
+    jne quark_exit
+    mov {CTL_IN}(%r12), %eax
+    mov {CTL_IN} + 4(%r12), %r14d
+    cmp ${MSG_MAKE}, %eax
+    je 7f
+    cmp ${MSG_GIVE}, %eax
+    je 19f
+    cmp ${MSG_CLOSE}, %eax
+    jne quark_serve
+    mov %r14d, %edi
+    mov ${SYS_CLOSE}, %eax
+    syscall
+    incq {CTL_CLOSED}(%r12)
+    jmp quark_serve
+
+    # the slots of a new stub go to their number; what an earlier stub may have left goes
+7:  mov $-{EMFILE}, %rax
+    cmpq ${CMSG_HEADER}, {CTL_IN_HEADER} + {MSGHDR_CONTROLLEN}(%r12)
+    jbe 20f
+    mov {CTL_IN_CONTROL} + {CMSG_HEADER}(%r12), %r14d
+    mov %r14d, %edi
+    mov ${FD_AREA}, %esi
+    mov ${SYS_DUP2}, %eax
+    syscall
+    test %rax, %rax
+    js 20f
+    cmp ${FD_AREA}, %r14d
+    je 21f
+    mov %r14d, %edi
+    mov ${SYS_CLOSE}, %eax
+    syscall
+21: mov ${FD_LISTENER}, %edi
+    mov ${SYS_CLOSE}, %eax
+    syscall
     mov ${SYS_CLONE}, %eax
     mov ${STUB_FLAGS}, %edi
     xor %esi, %esi
@@ -193,33 +243,60 @@ quark_zygote:
     syscall
     test %rax, %rax
     jz quark_stub
-    mov %rax, {CTL_PID}(%r12)
-    mov %r13d, {CTL_ANSWER}(%r12)
-    lea {CTL_ANSWER}(%r12), %rdi
-    mov ${SYS_FUTEX}, %eax
-    mov ${FUTEX_WAKE}, %esi
-    mov $64, %edx
-    syscall
-    jmp 6b
+    jns quark_serve
+20: movl ${MSG_FAILED}, {CTL_OUT}(%r12)
+    mov %eax, {CTL_OUT} + 4(%r12)
+22: mov {CTL_IN} + 8(%r12), %eax
+    mov %eax, {CTL_OUT} + 8(%r12)
+    lea {CTL_OUT}(%r12), %rsi
+    call_send
+    jmp quark_serve
 
-    # what failed, as in `super::layout::failure`
+19: mov ${GIVE_TRIES}, %r13d
+23: mov ${SYS_FCNTL}, %eax
+    mov %r14d, %edi
+    mov ${F_GETFD}, %esi
+    syscall
+    test %rax, %rax
+    jns 24f
+    mov ${SYS_NANOSLEEP}, %eax
+    lea quark_stub_moment(%rip), %rdi
+    xor %esi, %esi
+    syscall
+    dec %r13d
+    jnz 23b
+    movl ${MSG_NOT_YET}, {CTL_OUT}(%r12)
+    jmp 22b
+24: movl ${MSG_GIVEN}, {CTL_OUT}(%r12)
+    mov {CTL_IN} + 8(%r12), %eax
+    mov %eax, {CTL_OUT} + 8(%r12)
+    mov %r14d, {CTL_OUT_CONTROL} + {CMSG_HEADER}(%r12)
+    mov ${SYS_SENDMSG}, %eax
+    mov ${FD_SOCKET}, %edi
+    lea {CTL_OUT_HEADER}(%r12), %rsi
+    mov ${MSG_NOSIGNAL}, %edx
+    syscall
+    mov %r14d, %edi
+    mov ${SYS_CLOSE}, %eax
+    syscall
+    jmp quark_serve
+
+    # what failed, as in `super::steps::Failure`
 quark_zygote_failed:
     shl ${STEP_SHIFT}, %rbp
     sub %rbp, %rax
     mov %rax, {CTL_READY}(%r12)
-    lea {CTL_READY}(%r12), %rdi
-    mov ${SYS_FUTEX}, %eax
-    mov ${FUTEX_WAKE}, %esi
-    mov $64, %edx
-    syscall
+    call_wake
 quark_exit:
     mov $1, %edi
     mov ${SYS_EXIT}, %eax
     syscall
     ud2
 
-    # ---- a new stub. r12 = control page, r14 = area memfd. Whatever fails, it says so and ends.
+    # ---- a new stub. r12 = control page, r13 = sequence number, r15 = room for a message. Whatever fails, it says so and ends.
 quark_stub:
+    mov {CTL_IN} + 8(%r12), %r13d
+    lea {CTL_STUB_OUT}(%r12), %r15
     STEP {STUB_PDEATHSIG}, quark_stub_failed
     mov ${SYS_PRCTL}, %eax
     mov ${PR_SET_PDEATHSIG}, %edi
@@ -238,46 +315,81 @@ quark_stub:
     mov ${AREA_BYTES}, %esi
     mov $3, %edx
     mov ${MAP_SHARED_FIXED}, %r10d
-    mov %r14, %r8
+    mov ${FD_AREA}, %r8d
     xor %r9d, %r9d
     syscall
     cmp $-4095, %rax
     jae quark_stub_failed
     mov %rax, %r14
-    # from here on it reports in its slot
-    mov %r12, %r13
-    lea {SLOT_REPORT}(%r14), %r12
-    STEP {STUB_UNMAP}, quark_stub_failed_late
+    lea {SLOT_ORDERS}(%r14), %r15
+    mov ${SYS_CLOSE}, %eax
+    mov ${FD_AREA}, %edi
+    syscall
+    test %rax, %rax
+    jnz quark_stub_failed
+    STEP {STUB_UNMAP}, quark_stub_failed
     mov ${SYS_MUNMAP}, %eax
-    mov %r13, %rdi
+    mov %r12, %rdi
     mov $4096, %esi
     syscall
     test %rax, %rax
-    jnz quark_stub_failed_late
-    STEP {STUB_FILTER}, quark_stub_failed_late
+    jnz quark_stub_failed
+    mov %r14, %r12
+    # the host tells the sandbox process who says this
+    movl ${MSG_HELLO}, (%r15)
+    mov %r13d, 8(%r15)
+    mov %r15, %rsi
+    call_send
+    cmp ${MSG_BYTES}, %rax
+    jne quark_exit
+    mov quark_stub_first_frame(%rip), %rbx
+    mov %rbx, %rsp
+    cmpl $0, quark_stub_bare(%rip)
+    jne quark_stub_probe
+    STEP {STUB_FILTER}, quark_stub_failed
     mov ${SYS_SECCOMP}, %eax
     mov $1, %edi
     mov quark_stub_filter_flags(%rip), %rsi
     lea quark_stub_filter(%rip), %rdx
     syscall
-    # without a filter nothing of what follows may be done
-    test %rax, %rax
-    js quark_stub_failed_late
-    # from here on every system call is seen by the sandbox process
-    mov %r14, %r12
-    mov quark_stub_first_frame(%rip), %rbx
-    mov %rbx, %rsp
-    inc %rax
-    mov %rax, {SLOT_REPORT}(%r12)
+    # Without a filter nothing of what follows may be done. With one, every system call is seen by the sandbox process from here on.
+    cmp ${FD_LISTENER}, %rax
+    jne quark_stub_failed
     mov ${REASON_START}, %edi
     jmp quark_stub_frame
 quark_stub_failed:
-    add ${CTL_FAILED}, %r12
-quark_stub_failed_late:
     shl ${STEP_SHIFT}, %rbp
     sub %rbp, %rax
-    mov %rax, (%r12)
+    movl ${MSG_FAILED}, (%r15)
+    mov %eax, 4(%r15)
+    mov %r13d, 8(%r15)
+    mov %r15, %rsi
+    call_send
     jmp quark_exit
+    .globl quark_setup_end
+quark_setup_end:
+
+    # ---- a test: what a stub can do that has no filter of its own
+quark_stub_probe:
+    lea quark_stub_probes(%rip), %r14
+    lea {SLOT_ORDERS}(%r12), %r15
+25: mov 0(%r14), %rax
+    test %rax, %rax
+    js 26f
+    mov 8(%r14), %rdi
+    mov 16(%r14), %rsi
+    mov 24(%r14), %rdx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    xor %r9d, %r9d
+    syscall
+    mov %rax, (%r15)
+    add $8, %r15
+    add $32, %r14
+    incq {SLOT_PROBED}(%r12)
+    jmp 25b
+26: pause
+    jmp 26b
 
     # ---- the signal handler. rdi = signal, rsp = frame
     .balign 16
@@ -454,15 +566,37 @@ quark_stub_filter:
     .globl quark_stub_program
 quark_stub_program:
     .fill 16, 8, 0
+    .globl quark_stub_static
+quark_stub_static:
+    .quad 0            # instructions
+    .quad 0            # address of the program
+    .globl quark_stub_static_program
+quark_stub_static_program:
+    .fill 48, 8, 0
+    .globl quark_stub_bare
+quark_stub_bare:
+    .quad 0
+quark_stub_probes:
+    .quad {SYS_OPEN}, 0, 0, 0
+    .quad {SYS_SOCKET}, 2, 1, 0
+    .quad {SYS_EXECVE}, 0, 0, 0
+    .quad {SYS_KILL}, -1, 0, 0
+    .quad {SYS_PTRACE}, 0, 0, 0
+    .quad {SYS_MMAP}, 0, 4096, 3
+    .quad {SYS_CLONE}, 0, 0, 0
+    .quad {SYS_RECVMSG}, 0, 0, 0
+    .quad {SYS_CLOSE}, 1, 0, 0
+    .quad {SYS_GETPPID}, 0, 0, 0
+    .quad {SYS_EXIT}, 0, 0, 0
+    .quad -1
     .globl quark_stub_fast_calls
 quark_stub_fast_calls:
     .fill {FAST_CALLS} / 64, 8, 0
     .globl quark_stub_fail_step
 quark_stub_fail_step:
     .quad 0
-quark_stub_name:
-    .asciz "quark-stub"
-    .balign 8
+quark_stub_moment:
+    .quad 0, 10000     # struct timespec
     .globl quark_stub_end
 quark_stub_end:
     .popsection
@@ -471,8 +605,6 @@ quark_stub_end:
     SYS_EXIT = const libc::SYS_exit,
     SYS_PRCTL = const libc::SYS_prctl,
     SYS_GETPPID = const libc::SYS_getppid,
-    SYS_SETSID = const libc::SYS_setsid,
-    SYS_PRLIMIT64 = const libc::SYS_prlimit64,
     SYS_MREMAP = const libc::SYS_mremap,
     SYS_MMAP = const libc::SYS_mmap,
     SYS_MUNMAP = const libc::SYS_munmap,
@@ -482,17 +614,32 @@ quark_stub_end:
     SYS_SIGALTSTACK = const libc::SYS_sigaltstack,
     SYS_FUTEX = const libc::SYS_futex,
     SYS_SECCOMP = const libc::SYS_seccomp,
-    ZYGOTE_FLAGS = const libc::CLONE_FILES | libc::CLONE_PARENT,
+    SYS_POLL = const libc::SYS_poll,
+    SYS_RECVMSG = const libc::SYS_recvmsg,
+    SYS_SENDMSG = const libc::SYS_sendmsg,
+    SYS_SENDTO = const libc::SYS_sendto,
+    SYS_CLOSE = const libc::SYS_close,
+    SYS_DUP2 = const libc::SYS_dup2,
+    SYS_FCNTL = const libc::SYS_fcntl,
+    SYS_NANOSLEEP = const libc::SYS_nanosleep,
+    SYS_OPEN = const libc::SYS_open,
+    SYS_SOCKET = const libc::SYS_socket,
+    SYS_EXECVE = const libc::SYS_execve,
+    SYS_KILL = const libc::SYS_kill,
+    SYS_PTRACE = const libc::SYS_ptrace,
+    SIBLING_FLAGS = const libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_PARENT,
     STUB_FLAGS = const libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_PARENT,
     PR_SET_PDEATHSIG = const libc::PR_SET_PDEATHSIG,
-    PR_SET_NO_NEW_PRIVS = const libc::PR_SET_NO_NEW_PRIVS,
-    PR_SET_NAME = const libc::PR_SET_NAME,
-    RLIMIT_CORE = const libc::RLIMIT_CORE,
     MREMAP_FIXED_MAYMOVE = const libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE,
     MAP_SHARED_FIXED = const libc::MAP_SHARED | libc::MAP_FIXED,
     SIG_SETMASK = const libc::SIG_SETMASK,
     FUTEX_WAKE = const libc::FUTEX_WAKE,
+    MSG_NOSIGNAL = const libc::MSG_NOSIGNAL,
+    F_GETFD = const libc::F_GETFD,
+    EIO = const libc::EIO,
+    EMFILE = const libc::EMFILE,
     HANDLED = const HANDLED,
+    UNCHANGEABLE = const 1u64 << libc::SIGKILL | 1 << libc::SIGSTOP,
     ACTION_FLAGS = const libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | SA_RESTORER,
     IGNORE_FLAGS = const SA_RESTORER,
     REGION_BYTES = const REGION_BYTES,
@@ -500,7 +647,7 @@ quark_stub_end:
     AREA_BYTES = const AREA_BYTES,
     SLOT_BYTES = const SLOT_BYTES,
     STACK_BYTES = const STACK_BYTES,
-    SLOT_REPORT = const SLOT_REPORT,
+    SLOT_PROBED = const SLOT_PROBED,
     SLOT_FS = const SLOT_FS,
     SLOT_GS = const SLOT_GS,
     SLOT_ORDERS = const SLOT_ORDERS,
@@ -511,30 +658,49 @@ quark_stub_end:
     REASON_START = const REASON_START,
     REASON_DONE = const REASON_DONE,
     REASON_FAIL = const REASON_FAIL,
-    CTL_REQUEST = const CTL_REQUEST,
-    CTL_ANSWER = const CTL_ANSWER,
-    CTL_PID = const CTL_PID,
-    CTL_AREA_FD = const CTL_AREA_FD,
+    CTL_INIT = const CTL_INIT,
+    CTL_NESTED = const CTL_NESTED,
     CTL_ZYGOTE = const CTL_ZYGOTE,
     CTL_READY = const CTL_READY,
     CTL_PARENT = const CTL_PARENT,
     CTL_MOVES = const CTL_MOVES,
     CTL_MOVE_TABLE = const CTL_MOVE_TABLE,
-    CTL_FAILED = const CTL_FAILED,
+    CTL_CLOSED = const CTL_CLOSED,
+    CTL_IN = const CTL_IN,
+    CTL_OUT = const CTL_OUT,
+    CTL_STUB_OUT = const CTL_STUB_OUT,
+    CTL_IN_HEADER = const CTL_IN_HEADER,
+    CTL_IN_CONTROL = const CTL_IN_CONTROL,
+    CTL_OUT_HEADER = const CTL_OUT_HEADER,
+    CTL_OUT_CONTROL = const CTL_OUT_CONTROL,
+    CTL_POLL = const CTL_POLL,
+    MSGHDR_CONTROLLEN = const MSGHDR_CONTROLLEN,
+    CONTROL_BYTES = const CONTROL_BYTES,
+    CMSG_HEADER = const CMSG_HEADER,
+    READY = const READY,
+    FD_SOCKET = const FD_SOCKET,
+    FD_LISTENER = const FD_LISTENER,
+    FD_AREA = const FD_AREA,
+    MSG_BYTES = const MSG_BYTES,
+    MSG_MAKE = const MSG_MAKE,
+    MSG_GIVE = const MSG_GIVE,
+    MSG_CLOSE = const MSG_CLOSE,
+    MSG_HELLO = const MSG_HELLO,
+    MSG_FAILED = const MSG_FAILED,
+    MSG_GIVEN = const MSG_GIVEN,
+    MSG_NOT_YET = const MSG_NOT_YET,
+    GIVE_TRIES = const GIVE_TRIES,
     STEP_SHIFT = const STEP_SHIFT,
-    EIO = const libc::EIO,
-    UNCHANGEABLE = const 1u64 << libc::SIGKILL | 1 << libc::SIGSTOP,
-    ZYGOTE_PDEATHSIG = const Step::Pdeathsig as u32,
-    ZYGOTE_SETSID = const Step::Session as u32,
-    ZYGOTE_NO_NEW_PRIVS = const Step::NoNewPrivs as u32,
-    ZYGOTE_NAME = const Step::Name as u32,
-    ZYGOTE_NO_CORE = const Step::NoCore as u32,
-    ZYGOTE_VDSO = const Step::MoveVdso as u32,
-    ZYGOTE_UNMAP_LOW = const Step::UnmapLow as u32,
-    ZYGOTE_UNMAP_HIGH = const Step::UnmapHigh as u32,
-    ZYGOTE_SIGNALS = const Step::Signals as u32,
-    ZYGOTE_MASK = const Step::SignalMask as u32,
-    ZYGOTE_STACK = const Step::SignalStack as u32,
+    MOVE_VDSO = const Step::MoveVdso as u32,
+    UNMAP_LOW = const Step::UnmapLow as u32,
+    UNMAP_HIGH = const Step::UnmapHigh as u32,
+    SIGNALS = const Step::Signals as u32,
+    SIGNAL_MASK = const Step::SignalMask as u32,
+    SIGNAL_STACK = const Step::SignalStack as u32,
+    STATIC_FILTER = const Step::StaticFilter as u32,
+    INIT = const Step::Init as u32,
+    CLONE = const Step::Clone as u32,
+    PDEATHSIG = const Step::Pdeathsig as u32,
     STUB_PDEATHSIG = const Step::StubPdeathsig as u32,
     STUB_SLOTS = const Step::StubSlots as u32,
     STUB_UNMAP = const Step::StubUnmap as u32,
@@ -572,7 +738,12 @@ pub const HANDLED: u64 = 1 << libc::SIGSEGV
 unsafe extern "C" {
     static quark_stub_start: u8;
     static quark_stub_end: u8;
-    static quark_stub_first: u8;
+    static quark_zygote: u8;
+    static quark_setup_start: u8;
+    static quark_setup_end: u8;
+    static quark_stub_static: u8;
+    static quark_stub_static_program: u8;
+    static quark_stub_bare: u8;
     static quark_stub_handler: u8;
     static quark_stub_frame_ip: u8;
     static quark_stub_order_ip: u8;
@@ -601,8 +772,8 @@ unsafe extern "C" {
 pub struct StubAddresses {
     /// Start of the region.
     pub base: u64,
-    /// Where the first child begins.
-    pub first: u64,
+    /// Where the code begins that becomes the zygote.
+    pub zygote: u64,
     /// After the frame call's instruction.
     pub frame_ip: u64,
     /// After the instruction that carries out orders.
@@ -662,8 +833,71 @@ fn filter(sigreturn_ip: u64) -> Vec<u64> {
     ]
 }
 
-/// Makes the contents of the stub's code page for a region at `base`. `fail_step`: see [`super::ProcessConfig::fail_step`].
-pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, fail_step: Option<Step>) -> (Vec<u8>, StubAddresses) {
+/// The filter of the zygote, which its stubs have below their own: what zygote and stubs do while they are set up, by the address of the
+/// instruction, and rt_sigreturn from the stub's own. Everything else is for a tracer, and there is none: ENOSYS. A listener ranks above that (see
+/// seccomp(2)), so with its own filter a stub's calls are seen by the sandbox process, and executed if that says so.
+fn static_filter(base: u64) -> Vec<u64> {
+    const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    const CALLS: [libc::c_long; 15] = [
+        libc::SYS_clone,
+        libc::SYS_close,
+        libc::SYS_dup2,
+        libc::SYS_exit,
+        libc::SYS_fcntl,
+        libc::SYS_futex,
+        libc::SYS_getppid,
+        libc::SYS_munmap,
+        libc::SYS_nanosleep,
+        libc::SYS_poll,
+        libc::SYS_prctl,
+        libc::SYS_recvmsg,
+        libc::SYS_seccomp,
+        libc::SYS_sendmsg,
+        libc::SYS_sendto,
+    ];
+    const ARGUMENTS: u32 = 16;
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let above = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
+    let ret = libc::BPF_RET | libc::BPF_K;
+    let low = |symbol: *const u8| (base + offset(symbol)) as u32;
+    // Where a jump leads that is not a number of instructions.
+    const ALLOW: usize = usize::MAX;
+    const REFUSE: usize = usize::MAX - 1;
+    let mut program = vec![
+        (load, 0, 0, 4), // arch
+        (equal, 1, 0, AUDIT_ARCH_X86_64),
+        (ret, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        (load, 0, 0, 12), // instruction pointer, high half
+        (equal, 0, REFUSE, (base >> 32) as u32),
+        (load, 0, 0, 8), // low half
+        (equal, 0, 2, low(&raw const quark_stub_sigreturn_ip)),
+        (load, 0, 0, 0), // number
+        (equal, ALLOW, REFUSE, libc::SYS_rt_sigreturn as u32),
+        (above, 0, REFUSE, low(&raw const quark_setup_start)),
+        (above, REFUSE, 0, low(&raw const quark_setup_end)),
+        (load, 0, 0, 0), // number
+        // mmap: the slots of a new stub and nothing else
+        (equal, 0, 4, libc::SYS_mmap as u32),
+        (load, 0, 0, ARGUMENTS),
+        (equal, 0, REFUSE, (base + AREA_OFFSET) as u32),
+        (load, 0, 0, ARGUMENTS + 4 * 8),
+        (equal, ALLOW, REFUSE, FD_AREA as u32),
+    ];
+    program.extend(CALLS.into_iter().map(|nr| (equal, ALLOW, 0, nr as u32)));
+    program.extend([(ret, 0, 0, libc::SECCOMP_RET_TRACE), (ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
+    let last = program.len() - 1;
+    let resolve = |at: usize, to: usize| match to {
+        ALLOW => (last - at - 1) as u8,
+        REFUSE => (last - at - 2) as u8,
+        skip => skip as u8,
+    };
+    let instructions = program.into_iter().enumerate();
+    instructions.map(|(at, (code, jt, jf, k))| bpf(code, resolve(at, jt), resolve(at, jf), k)).collect()
+}
+
+/// Makes the contents of the stub's code page for a region at `base`.
+pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Vec<u8>, StubAddresses) {
     let len = offset(&raw const quark_stub_end) as usize;
     assert!(len <= CODE_BYTES as usize, "stub code does not fit its page");
     // SAFETY: the symbols delimit one contiguous object in this binary's read-only data.
@@ -675,7 +909,14 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, fail_step: Option<
     put(offset(&raw const quark_stub_first_frame), base + AREA_OFFSET + prepared_frame(fp_bytes));
     put(offset(&raw const quark_stub_host_end), HOST_END);
     put(offset(&raw const quark_stub_filter_flags), filter_flags);
-    put(offset(&raw const quark_stub_fail_step), fail_step.map_or(0, |step| step as u64));
+    put(offset(&raw const quark_stub_fail_step), test.fail_step.map_or(0, |step| step as u64));
+    put(offset(&raw const quark_stub_bare), u64::from(test.bare_stubs));
+    let program = static_filter(base);
+    put(offset(&raw const quark_stub_static), program.len() as u64);
+    put(offset(&raw const quark_stub_static) + 8, base + offset(&raw const quark_stub_static_program));
+    for (i, instruction) in program.iter().enumerate() {
+        put(offset(&raw const quark_stub_static_program) + 8 * i as u64, *instruction);
+    }
     let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
     put(offset(&raw const quark_stub_filter), program.len() as u64);
     put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));
@@ -690,7 +931,7 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, fail_step: Option<
     page[at..at + 4].copy_from_slice(&distance.to_le_bytes());
     let addresses = StubAddresses {
         base,
-        first: base + offset(&raw const quark_stub_first),
+        zygote: base + offset(&raw const quark_zygote),
         frame_ip: base + offset(&raw const quark_stub_frame_ip),
         order_ip: base + offset(&raw const quark_stub_order_ip),
         fast: FastCode {

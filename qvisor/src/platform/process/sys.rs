@@ -1,11 +1,14 @@
 //! Thin wrappers over the raw host calls this platform needs.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use qlib::Va;
+use rustix::net;
 
 use crate::procfs;
 
@@ -70,10 +73,9 @@ pub enum Received {
 }
 
 impl Listener {
-    /// Takes over descriptor `fd`, which must be a listener that nobody else owns.
-    pub fn from_fd(fd: RawFd) -> Self {
-        // SAFETY: the caller hands over a descriptor that seccomp(2) has just made for it.
-        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+    /// `fd` must be a listener.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 
     /// Asks for synchronous wake-ups (Linux 6.6), or for ordinary ones; false if this host has no choice.
@@ -136,6 +138,33 @@ impl Listener {
         self.send(Response { id, val: value, error: 0, flags: 0 })
     }
 
+    /// Gives the stopped thread `file` as its descriptor `number`, in place of what it has there.
+    pub fn put_file(&self, id: u64, file: &OwnedFd, number: i32) -> io::Result<()> {
+        #[repr(C)]
+        struct AddFd {
+            id: u64,
+            flags: u32,
+            srcfd: u32,
+            newfd: u32,
+            newfd_flags: u32,
+        }
+        /// SECCOMP_IOCTL_NOTIF_ADDFD (Linux 5.9).
+        const IOCTL_ADDFD: u64 = 0x4018_2103;
+        const SETFD: u32 = 1;
+        let request = AddFd {
+            id,
+            flags: SETFD,
+            srcfd: file.as_raw_fd() as u32,
+            newfd: number as u32,
+            newfd_flags: libc::O_CLOEXEC as u32,
+        };
+        // SAFETY: a valid struct seccomp_notif_addfd.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_ADDFD, &raw const request) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Lets the host carry out the stopped call. Only for calls whose arguments are plain numbers that have been approved.
     pub fn let_continue(&self, id: u64) -> io::Result<()> {
         self.send(Response { id, val: 0, error: 0, flags: FLAG_CONTINUE })
@@ -185,6 +214,77 @@ pub fn memfd(name: &std::ffi::CStr, len: u64, executable: bool) -> io::Result<Ow
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
+}
+
+/// A pair of sockets for messages: this process' own, which learns who has sent a message, and the other.
+pub fn message_sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = net::SocketFlags::CLOEXEC;
+    let (ours, theirs) = net::socketpair(net::AddressFamily::UNIX, net::SocketType::SEQPACKET, flags, None)?;
+    net::sockopt::set_socket_passcred(&ours, true)?;
+    Ok((ours, theirs))
+}
+
+/// Sends a message without waiting for room.
+pub fn send_message(socket: &OwnedFd, words: [u32; 4], file: Option<&OwnedFd>) -> io::Result<()> {
+    let mut bytes = [0; 16];
+    for (to, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *to = word.to_ne_bytes();
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = net::SendAncillaryBuffer::new(&mut space);
+    let files = file.map(|f| [f.as_fd()]);
+    if let Some(files) = &files {
+        control.push(net::SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags)?;
+    Ok(())
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Message {
+    /// What it says.
+    pub words: [u32; 4],
+    /// The process that has sent it, in our PID namespace; the host vouches for it.
+    pub sender: u32,
+    /// The descriptor that came along.
+    pub file: Option<OwnedFd>,
+}
+
+/// Waits for the next message; `None` when none has come in time.
+///
+/// # Errors
+/// UnexpectedEof when nobody has the other end any more.
+pub fn receive_message(socket: &OwnedFd, timeout: Duration) -> io::Result<Option<Message>> {
+    let wait = rustix::time::Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    let mut ready = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut ready, Some(&wait)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let mut bytes = [0; 16];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let flags = net::RecvFlags::CMSG_CLOEXEC;
+    let received = net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let (mut sender, mut file) = (0, None);
+    for message in control.drain() {
+        match message {
+            net::RecvAncillaryMessage::ScmCredentials(who) => sender = who.pid.as_raw_nonzero().get() as u32,
+            net::RecvAncillaryMessage::ScmRights(mut files) => file = files.next(),
+            _ => {}
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut words = [0; 4];
+    for (to, word) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *to = u32::from_ne_bytes(*word);
+    }
+    Ok(Some(Message { words, sender, file }))
 }
 
 /// Waits while `*word == expected`, at most `timeout`. The word may be shared between processes.

@@ -1,12 +1,13 @@
 //! A user thread as the platform sees it, and the plans by which it goes on.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use qlib::Gpa;
 use qlib::platform::*;
 
+use super::files::{Files, Place};
 use super::frame::FrameAt;
 use super::layout::USER_MIN;
 use crate::platform::GuestPhys;
@@ -16,15 +17,17 @@ use crate::platform::GuestPhys;
 pub struct HostOrder {
     /// Number, then arguments.
     pub words: [u64; 7],
-    /// The file that a mapping refers to, kept open until the call has been made.
-    pub _file: Option<Arc<OwnedFd>>,
+    /// The number in stubs of the file that a mapping refers to, kept until the call has been made.
+    pub place: Option<Arc<Place>>,
+    /// The file, if it is not there yet.
+    pub file: Option<Arc<OwnedFd>>,
 }
 
 impl HostOrder {
     /// An order without a file.
     pub fn plain(nr: i64, args: [u64; 6]) -> Self {
         let [a, b, c, d, e, f] = args;
-        Self { words: [nr as u64, a, b, c, d, e, f], _file: None }
+        Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None }
     }
 
     /// Whether it changes mappings, and nothing else: then it may be carried out twice.
@@ -63,6 +66,14 @@ impl HostOrder {
     }
 }
 
+/// What lies behind guest memory, here and in stubs.
+pub struct Backing<'a> {
+    /// Here.
+    pub phys: &'a dyn GuestPhys,
+    /// There.
+    pub files: &'a Files,
+}
+
 /// A [`Resume`] with its orders copied, checked and translated.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -97,7 +108,7 @@ impl Plan {
     }
 
     /// Translates what the kernel asks for. An error tells which order is not valid; the kernel has a bug then.
-    pub fn new(resume: &Resume, orders: &[Order], user_max: u64, phys: &dyn GuestPhys) -> Result<Self, String> {
+    pub fn new(resume: &Resume, orders: &[Order], user_max: u64, host: &Backing) -> Result<Self, String> {
         let mut plan = Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
         if !(RESUME_RETURN..=RESUME_EXIT).contains(&resume.kind) {
             return Err(format!("unknown resume kind {}", resume.kind));
@@ -106,14 +117,14 @@ impl Plan {
             match order.op {
                 ORDER_SET_FS => plan.fs = Some(order.va.0),
                 ORDER_SET_GS => plan.gs = Some(order.va.0),
-                ORDER_MAP | ORDER_UNMAP | ORDER_PROTECT => plan.push_range(order, user_max, phys)?,
+                ORDER_MAP | ORDER_UNMAP | ORDER_PROTECT => plan.push_range(order, user_max, host)?,
                 _ => return Err(format!("unknown order {order:?}")),
             }
         }
         Ok(plan)
     }
 
-    fn push_range(&mut self, order: &Order, user_max: u64, phys: &dyn GuestPhys) -> Result<(), String> {
+    fn push_range(&mut self, order: &Order, user_max: u64, host: &Backing) -> Result<(), String> {
         let (va, len) = (order.va.0, order.len);
         let end = va.checked_add(len).filter(|e| *e <= user_max);
         if len == 0 || (va | len) & 0xfff != 0 || va < USER_MIN || end.is_none() || order.prot & !7 != 0 {
@@ -124,29 +135,38 @@ impl Plan {
             ORDER_PROTECT => {
                 self.orders.push(HostOrder::plain(libc::SYS_mprotect, [va, len, order.prot.into(), 0, 0, 0]));
             }
-            _ => return self.push_map(va, len, order.gpa, order.prot.into(), phys),
+            _ => return self.push_map(va, len, order.gpa, order.prot.into(), host),
         }
         Ok(())
     }
 
-    fn push_map(&mut self, va: u64, len: u64, gpa: Gpa, prot: u64, phys: &dyn GuestPhys) -> Result<(), String> {
+    fn push_map(&mut self, va: u64, len: u64, gpa: Gpa, prot: u64, host: &Backing) -> Result<(), String> {
         if gpa.0 & 0xfff != 0 {
             return Err(format!("unaligned {gpa:?}"));
         }
-        let Some((file, offset)) = phys.host_backing(gpa, len) else {
+        let Some((file, offset)) = host.phys.host_backing(gpa, len) else {
             // Perhaps it is contiguous for the guest but not for the host.
             if len <= 0x1000 {
                 return Err(format!("nothing behind {gpa:?}"));
             }
             let half = (len / 2) & !0xfff;
             let Some(middle) = gpa.checked_add(half) else { return Err(format!("nothing behind {gpa:?}")) };
-            self.push_map(va, half, gpa, prot, phys)?;
-            return self.push_map(va + half, len - half, middle, prot, phys);
+            self.push_map(va, half, gpa, prot, host)?;
+            return self.push_map(va + half, len - half, middle, prot, host);
         };
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
-        let fd = file.as_raw_fd() as u64;
-        self.orders
-            .push(HostOrder { words: [libc::SYS_mmap as u64, va, len, prot, flags, fd, offset], _file: Some(file) });
+        let mut order = HostOrder::plain(libc::SYS_mmap, [va, len, prot, flags, 0, offset]);
+        order.words[5] = match host.files.ram(&file) {
+            Some(number) => number as u64,
+            None => {
+                let place = host.files.place(&file).ok_or("no descriptor is left for stubs")?;
+                order.file = (!place.is_there()).then_some(file);
+                let number = place.number as u64;
+                order.place = Some(place);
+                number
+            }
+        };
+        self.orders.push(order);
         Ok(())
     }
 }

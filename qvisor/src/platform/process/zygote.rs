@@ -1,17 +1,19 @@
-//! The zygote: a tiny process without a seccomp filter that makes stubs on request.
+//! The zygote: a tiny process that makes stubs on request. It owns nothing but what its stubs need; see [`super::isolate`].
 
 use std::arch::asm;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::Test;
+use super::isolate::{STUB_ID, Surroundings, isolate};
 use super::layout::*;
-use super::steps::{Failure, Step};
+use super::steps::{Failure, Missing};
 use super::stub::{StubAddresses, code_page};
 use super::sys;
 
@@ -48,25 +50,42 @@ impl Drop for Control {
 /// The running zygote.
 pub struct Zygote {
     control: Control,
-    pid: u32,
+    socket: OwnedFd,
+    /// The process that prepares its surroundings, until that is done.
+    copy: Mutex<Option<u32>>,
+    up: OnceLock<Up>,
+    /// The sequence number of the last request.
     busy: Mutex<u32>,
+    /// How many descriptors it was told to close.
+    closes: Mutex<u64>,
     /// Where its code and that of its stubs lies.
     pub addresses: StubAddresses,
     /// Where the vDSO is in every stub.
     pub vdso: u64,
 }
 
-/// Maps a fresh page of `fd` (or at any address when `at` is 0).
-fn map_page(fd: &OwnedFd, at: u64, prot: i32) -> io::Result<*mut u8> {
+/// What is known when it serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Up {
+    /// Its process id.
+    pub pid: u32,
+    /// The init process of its PID namespace.
+    pub init: Option<u32>,
+    /// What it has not got.
+    pub missing: Missing,
+}
+
+/// Maps the first `bytes` of `fd` (at any address when `at` is 0).
+fn map_page(fd: &OwnedFd, at: u64, bytes: u64, prot: i32) -> io::Result<*mut u8> {
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
     // SAFETY: NOREPLACE never touches an existing mapping.
-    let p = unsafe { libc::mmap(at as *mut _, 4096, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
+    let p = unsafe { libc::mmap(at as *mut _, bytes as usize, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
     if p == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     if at != 0 && p as u64 != at {
         // SAFETY: the mapping just made, at the wrong place.
-        unsafe { libc::munmap(p, 4096) };
+        unsafe { libc::munmap(p, bytes as usize) };
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     Ok(p.cast())
@@ -106,11 +125,13 @@ fn region_is_free(base: u64) -> bool {
     }
 }
 
-/// clone(2) into stub code: the child shares memory and descriptors, and runs at `entry` with %rdi = `argument` and no stack.
-fn clone_first(entry: u64, argument: u64) -> io::Result<u32> {
+/// Makes a copy of this process that runs [`isolate`], as a child of this one, by way of a child that shares memory with this process: what was
+/// made by that has no area for restartable sequences, which would be looked for when all memory is gone. The copy's process id.
+fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
     let mut all = 0u64;
-    // SAFETY: signals stay blocked in the parent only as long as the child runs on our memory, as it has no stack for a
-    // handler. The child branch leaves for stub code at once and never comes back.
+    // SAFETY: signals stay blocked in the parent only as long as the first child runs on our memory and stack, of which it uses nothing. It makes
+    // the copy, stores its id in the control page and ends. The copy has its own memory, continues below what this function uses of its own
+    // copy of the stack, and never comes back.
     unsafe {
         let block = u64::MAX;
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const block, &raw mut all, 8);
@@ -119,29 +140,71 @@ fn clone_first(entry: u64, argument: u64) -> io::Result<u32> {
             "syscall",
             "test rax, rax",
             "jnz 2f",
+            "mov eax, {clone}",
+            "mov edi, {parent}",
+            "xor esi, esi",
+            "xor edx, edx",
+            "xor r10d, r10d",
+            "xor r8d, r8d",
+            "syscall",
+            "test rax, rax",
+            "jz 3f",
+            "mov [r14], rax",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "3:",
             "mov rdi, r12",
-            "jmp r13",
+            "sub rsp, 512",
+            "and rsp, -16",
+            "call r13",
+            "ud2",
             "2:",
+            clone = const libc::SYS_clone,
+            exit = const libc::SYS_exit,
+            parent = const libc::CLONE_PARENT,
             inlateout("rax") libc::SYS_clone => result,
             inlateout("rdi") (libc::CLONE_VM | libc::CLONE_FILES) as u64 => _,
             inlateout("rsi") 0u64 => _,
             inlateout("rdx") 0u64 => _,
             inlateout("r10") 0u64 => _,
             inlateout("r8") 0u64 => _,
-            in("r12") argument,
-            in("r13") entry,
+            in("r12") surroundings,
+            in("r13") isolate as extern "C" fn(&Surroundings) -> !,
+            in("r14") surroundings.control.add(CTL_FIRST as usize),
             out("rcx") _,
             out("r11") _,
         );
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, ptr::null_mut::<u64>(), 8);
-        if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result as u32) }
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result as i32));
+        }
+        sys::reap(result as u32);
+        let copy = (*surroundings.control.add(CTL_FIRST as usize).cast::<AtomicU64>()).load(Ordering::SeqCst) as i64;
+        if copy <= 0 { Err(io::Error::from_raw_os_error(-copy as i32)) } else { Ok(copy as u32) }
     }
 }
 
+/// Maps the ids of the user namespace of child `pid` to [`STUB_ID`], or where that is not allowed, to this process' own.
+fn map_ids(pid: u32) -> io::Result<()> {
+    let write = |file: &str, text: String| std::fs::write(format!("/proc/{pid}/{file}"), text);
+    for (file, own) in
+        [("gid_map", rustix::process::getegid().as_raw()), ("uid_map", rustix::process::geteuid().as_raw())]
+    {
+        if write(file, format!("{STUB_ID} {STUB_ID} 1")).is_err() {
+            // Before Linux 3.19 there is no such file, and no such rule.
+            let _ = write("setgroups", "deny".into());
+            write(file, format!("{STUB_ID} {own} 1"))?;
+        }
+    }
+    Ok(())
+}
+
 impl Zygote {
-    /// Starts it. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
+    /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time in between. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
     /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind.
-    pub fn start(filter_flags: u64, fp_bytes: u64, fail_step: Option<Step>) -> Result<Self> {
+    pub fn start(filter_flags: u64, fp_bytes: u64, ram: &OwnedFd, test: Test) -> Result<Self> {
         // For a moment the region exists in this process.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -149,7 +212,7 @@ impl Zygote {
             .map(|i| REGION_TOP - i * REGION_STEP)
             .find(|b| region_is_free(*b))
             .context("no free address range for the stub region")?;
-        let (page, addresses) = code_page(base, filter_flags, fp_bytes, fail_step);
+        let (page, addresses) = code_page(base, filter_flags, fp_bytes, test);
         let code = sys::memfd(c"quark-stub", CODE_BYTES, true).context("memfd for stub code")?;
         let mut file = std::fs::File::from(code.try_clone()?);
         io::Write::write_all(&mut file, &page).context("write stub code")?;
@@ -159,91 +222,227 @@ impl Zygote {
             return Err(io::Error::last_os_error()).context("seal stub code");
         }
         let ctl = sys::memfd(c"quark-zygote", 4096, false).context("memfd for the zygote")?;
-        let control = Control(map_page(&ctl, 0, libc::PROT_READ | libc::PROT_WRITE).context("map the zygote's page")?);
-
-        // The vDSO parts keep their distances, as its code reaches its data relative to itself.
-        let special = special_mappings()?;
-        let low = special.iter().map(|m| m.0).min().unwrap_or(0);
-        let high = special.iter().map(|m| m.1).max().unwrap_or(0);
-        let mut vdso = 0;
-        if special.len() <= MAX_MOVES && high - low <= VDSO_END - VDSO_OFFSET {
-            control.word(CTL_MOVES).store(special.len() as u64, Ordering::Relaxed);
-            for (i, (start, end, name)) in special.iter().enumerate() {
-                let to = base + VDSO_OFFSET + (start - low);
-                if name == "[vdso]" {
-                    vdso = to;
-                }
-                for (j, value) in [*start, end - start, to].into_iter().enumerate() {
-                    control.word(CTL_MOVE_TABLE + 24 * i as u64 + 8 * j as u64).store(value, Ordering::Relaxed);
-                }
-            }
-        }
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let control = Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?);
+        let vdso = plan_moves(&control, base)?;
         control.word(CTL_PARENT).store(u64::from(std::process::id()), Ordering::SeqCst);
+        prepare_messages(&control, base + CTL_OFFSET);
+        let (socket, theirs) = sys::message_sockets().context("make the zygote's socket")?;
 
         // For the moment of the clone, the region's first pages exist here too.
-        let code_at = map_page(&code, base, libc::PROT_READ | libc::PROT_EXEC).context("map stub code")?;
-        let first = map_page(&ctl, base + CTL_OFFSET, libc::PROT_READ | libc::PROT_WRITE)
-            .context("map the zygote's page")
-            .and_then(|_| clone_first(addresses.first, base + CTL_OFFSET).context("clone the zygote"));
-        if let Ok(pid) = first {
-            sys::reap(pid);
-        }
-        // SAFETY: the two pages mapped above; the second may be missing.
-        unsafe { libc::munmap(code_at.cast(), 8192) };
-        first?;
-        let pid = control.word(CTL_ZYGOTE).load(Ordering::SeqCst) as i64;
-        if pid <= 0 {
-            bail!("clone the zygote: {}", io::Error::from_raw_os_error(-pid as i32));
-        }
-        let zygote = Self { control, pid: pid as u32, busy: Mutex::new(0), addresses, vdso };
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let ready = zygote.control.word(CTL_READY).load(Ordering::SeqCst) as i64;
-            match ready {
-                1 => return Ok(zygote),
-                0 if Instant::now() < end && !sys::has_ended(zygote.pid) => {
-                    sys::futex_wait(zygote.control.futex(CTL_READY), 0, Duration::from_millis(50));
+        let code_at = map_page(&code, base, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC).context("map stub code")?;
+        let copy = map_page(&ctl, base + CTL_OFFSET, 4096, both).context("map the zygote's page").and_then(|control| {
+            let (socket, ram) = (theirs.as_raw_fd(), ram.as_raw_fd());
+            let fail_step = test.fail_step.map_or(0, |step| step as u32);
+            let surroundings = Surroundings { control, socket, ram, entry: addresses.zygote, fail_step };
+            clone_copy(&surroundings).context("clone the zygote")
+        });
+        // SAFETY: the pages mapped above; the last may be missing.
+        unsafe { libc::munmap(code_at.cast(), (CODE_BYTES + 4096) as usize) };
+        let copy = copy?;
+        drop(theirs);
+        let (busy, closes) = (Mutex::new(0), Mutex::new(0));
+        let copy = Mutex::new(Some(copy));
+        Ok(Self { control, socket, copy, up: OnceLock::new(), busy, closes, addresses, vdso })
+    }
+
+    /// Waits until it serves, and does what it needs for that.
+    ///
+    /// # Errors
+    /// With the step of its set-up that failed.
+    pub fn finish(&self) -> Result<&Up> {
+        let mut copy = self.copy.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(pid) = *copy {
+            let ready = wait_until_ready(&self.control, pid);
+            let (zygote, init) = self.end_copy(pid, ready.is_err());
+            *copy = None;
+            match (ready, zygote) {
+                (Ok(()), Some(pid)) => {
+                    let missing = Missing(self.control.word(CTL_MISSING).load(Ordering::SeqCst));
+                    let _ = self.up.set(Up { pid, init, missing });
                 }
-                0 => bail!("the zygote ended while it was set up"),
-                _ => return Err(Failure::of(ready)).context("set up the zygote"),
+                (ready, zygote) => {
+                    end_all(zygote, init);
+                    ready?;
+                }
             }
         }
+        self.up.get().context("the zygote was not made")
     }
 
-    /// What the stub that was made last could not do in its set-up before it had its slots.
-    pub fn failed(&self) -> Option<Failure> {
-        match self.control.word(CTL_FAILED).load(Ordering::SeqCst) as i64 {
-            0 => None,
-            report => Some(Failure::of(report)),
+    /// Waits for the end of the process that has prepared it: what that has made.
+    fn end_copy(&self, copy: u32, kill: bool) -> (Option<u32>, Option<u32>) {
+        if kill {
+            sys::kill(copy);
         }
+        sys::reap(copy);
+        let pid = |offset| {
+            let pid = self.control.word(offset).load(Ordering::SeqCst);
+            u32::try_from(pid).ok().filter(|pid| *pid != 0)
+        };
+        (pid(CTL_ZYGOTE), pid(CTL_INIT))
     }
 
-    /// Makes a stub that uses `area`; its process id.
-    pub fn make_stub(&self, area: &OwnedFd) -> Result<u32> {
+    /// Makes a stub that uses the slots in `area`: its listener. `born` is called with its process id as soon as that is known.
+    pub fn make_stub(&self, area: &OwnedFd, mut born: impl FnMut(u32)) -> Result<OwnedFd> {
+        let zygote = self.finish()?.pid;
         let mut sequence = self.busy.lock().unwrap_or_else(|e| e.into_inner());
-        let last = *sequence;
-        *sequence = last.wrapping_add(1);
-        self.control.word(CTL_FAILED).store(0, Ordering::SeqCst);
-        self.control.word(CTL_AREA_FD).store(area.as_raw_fd() as u64, Ordering::SeqCst);
-        sys::futex_store_wake(self.control.futex(CTL_REQUEST), *sequence);
-        let end = Instant::now() + PATIENCE;
-        while self.control.futex(CTL_ANSWER).load(Ordering::SeqCst) != *sequence {
-            if Instant::now() > end || sys::has_ended(self.pid) {
-                bail!("the zygote is gone");
+        *sequence = sequence.wrapping_add(1);
+        let give = [MSG_GIVE, FD_LISTENER as u32, *sequence, 0];
+        let gone = "the zygote is gone";
+        sys::send_message(&self.socket, [MSG_MAKE, 0, *sequence, 0], Some(area)).context(gone)?;
+        let start = Instant::now();
+        let mut pid = None;
+        loop {
+            if start.elapsed() > PATIENCE {
+                bail!("the host does not get it done");
             }
-            sys::futex_wait(self.control.futex(CTL_ANSWER), last, Duration::from_secs(1));
+            let Some(message) = sys::receive_message(&self.socket, Duration::from_millis(200)).context(gone)? else {
+                if pid.is_some_and(sys::has_ended) {
+                    bail!("the stub ended while it was set up");
+                }
+                continue;
+            };
+            let [kind, value, number, _] = message.words;
+            if number != *sequence {
+                continue;
+            }
+            let of_zygote = message.sender == zygote;
+            match kind {
+                MSG_HELLO if !of_zygote && pid.is_none() => {
+                    pid = Some(message.sender);
+                    born(message.sender);
+                    // By the time that the zygote hears of it, the stub will have installed its filter.
+                    sys::send_message(&self.socket, give, None).context(gone)?;
+                }
+                MSG_FAILED => {
+                    if !of_zygote {
+                        born(message.sender);
+                    }
+                    return Err(Failure::of(i64::from(value as i32))).context("set up the stub");
+                }
+                MSG_NOT_YET if of_zygote => {
+                    if pid.is_some_and(sys::has_ended) {
+                        bail!("the stub ended while it was set up");
+                    }
+                    sys::send_message(&self.socket, give, None).context(gone)?;
+                }
+                MSG_GIVEN if of_zygote && pid.is_some() => return message.file.context("no descriptor is left"),
+                _ => bail!("the zygote says {kind}"),
+            }
         }
-        let pid = self.control.word(CTL_PID).load(Ordering::SeqCst) as i64;
-        if pid <= 0 {
-            bail!("make a stub: {}", io::Error::from_raw_os_error(-pid as i32));
+    }
+
+    /// Has a descriptor of the stubs' closed: done when [`Self::closed`] is what this gives.
+    pub fn close(&self, number: i32) -> u64 {
+        let mut closes = self.closes.lock().unwrap_or_else(|e| e.into_inner());
+        *closes += 1;
+        if let Err(e) = sys::send_message(&self.socket, [MSG_CLOSE, number as u32, 0, 0], None) {
+            // It stays open there, and the number is not used again.
+            tracing::debug!("a descriptor of the stubs is not closed: {e}");
+            *closes -= 1;
+            return u64::MAX;
         }
-        Ok(pid as u32)
+        *closes
+    }
+
+    /// How many descriptors it has closed.
+    pub fn closed(&self) -> u64 {
+        self.control.word(CTL_CLOSED).load(Ordering::SeqCst)
+    }
+}
+
+/// Says where in stubs the host's vDSO goes: its address there, or 0.
+fn plan_moves(control: &Control, base: u64) -> Result<u64> {
+    // The vDSO parts keep their distances, as its code reaches its data relative to itself.
+    let special = special_mappings()?;
+    let low = special.iter().map(|m| m.0).min().unwrap_or(0);
+    let high = special.iter().map(|m| m.1).max().unwrap_or(0);
+    let mut vdso = 0;
+    if special.len() <= MAX_MOVES && high - low <= VDSO_END - VDSO_OFFSET {
+        control.word(CTL_MOVES).store(special.len() as u64, Ordering::Relaxed);
+        for (i, (start, end, name)) in special.iter().enumerate() {
+            let to = base + VDSO_OFFSET + (start - low);
+            if name == "[vdso]" {
+                vdso = to;
+            }
+            for (j, value) in [*start, end - start, to].into_iter().enumerate() {
+                control.word(CTL_MOVE_TABLE + 24 * i as u64 + 8 * j as u64).store(value, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(vdso)
+}
+
+/// Fills in what stub code passes to recvmsg(2), sendmsg(2) and poll(2). `at`: where the zygote has its page.
+fn prepare_messages(control: &Control, at: u64) {
+    let put = |offset: u64, value: u64| control.word(offset).store(value, Ordering::Relaxed);
+    for (header, iov, data, controls) in
+        [(CTL_IN_HEADER, CTL_IN_IOV, CTL_IN, CTL_IN_CONTROL), (CTL_OUT_HEADER, CTL_OUT_IOV, CTL_OUT, CTL_OUT_CONTROL)]
+    {
+        put(iov, at + data);
+        put(iov + 8, MSG_BYTES);
+        put(header + 16, at + iov);
+        put(header + 24, 1);
+        put(header + 32, at + controls);
+        put(header + MSGHDR_CONTROLLEN, CONTROL_BYTES);
+    }
+    // CMSG_LEN of one descriptor.
+    put(CTL_OUT_CONTROL, CMSG_HEADER + 4);
+    put(CTL_OUT_CONTROL + 8, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32);
+    // Only its end is waited for, which is always told.
+    put(CTL_POLL, FD_SOCKET as u64);
+}
+
+/// Waits until the zygote serves, and maps its ids when it asks for that. `copy`: the process that prepares it.
+fn wait_until_ready(control: &Control, copy: u32) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let ready = control.word(CTL_READY).load(Ordering::SeqCst) as i64;
+        if ready < 0 {
+            return Err(Failure::of(ready)).context("set up the zygote");
+        }
+        let word = control.futex(CTL_READY);
+        match ready as u32 {
+            READY => return Ok(()),
+            WANTS_MAP if control.futex(CTL_MAPPED).load(Ordering::SeqCst) == 0 => {
+                let mapped = map_ids(copy);
+                if let Err(e) = &mapped {
+                    tracing::debug!("map the ids of stubs: {e}");
+                }
+                sys::futex_store_wake(control.futex(CTL_MAPPED), if mapped.is_ok() { 1 } else { 2 });
+            }
+            _ if Instant::now() > end => bail!("set up the zygote: the host does not get it done"),
+            now => {
+                if sys::has_ended(copy)
+                    && control.word(CTL_ZYGOTE).load(Ordering::SeqCst) == 0
+                    && word.load(Ordering::SeqCst) == now
+                {
+                    bail!("the zygote ended while it was set up");
+                }
+                sys::futex_wait(word, now, Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// Ends zygote and init process.
+fn end_all(zygote: Option<u32>, init: Option<u32>) {
+    for pid in [zygote, init].into_iter().flatten() {
+        sys::kill(pid);
+    }
+    for pid in [zygote, init].into_iter().flatten() {
+        sys::reap(pid);
     }
 }
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        sys::kill(self.pid);
-        sys::reap(self.pid);
+        let copy = self.copy.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        let (zygote, init) = match (copy, self.up.get()) {
+            (Some(copy), _) => self.end_copy(copy, true),
+            (None, up) => (up.map(|up| up.pid), up.and_then(|up| up.init)),
+        };
+        end_all(zygote, init);
     }
 }

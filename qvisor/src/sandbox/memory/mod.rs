@@ -83,6 +83,7 @@ pub struct GuestMemory {
     memfd: Arc<OwnedFd>,
     windows: Mutex<WindowTable>,
     reach: OnceLock<Reach>,
+    dropped: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Makes guest physical addresses below the given one reachable for the guest.
@@ -134,6 +135,7 @@ impl GuestMemory {
             memfd: Arc::new(memfd),
             windows: Mutex::new(WindowTable::new(Gpa(ram_bytes), window_bytes)),
             reach: OnceLock::new(),
+            dropped: OnceLock::new(),
         };
         // SAFETY: [base, base + total) was just reserved for this object and nothing refers into it yet.
         unsafe { sys::map_fixed(memory.base, ram_bytes as usize, true, memory.memfd.as_fd(), 0) }
@@ -321,6 +323,12 @@ impl GuestMemory {
         let _ = self.reach.set(Box::new(reach));
     }
 
+    /// Has `dropped` called after each window that is dropped, for a platform that holds files of windows.
+    pub fn set_dropped(&self, dropped: impl Fn() + Send + Sync + 'static) {
+        // There is one platform.
+        let _ = self.dropped.set(Box::new(dropped));
+    }
+
     /// Has no window made in `range` from now on.
     pub fn exclude_windows(&self, range: Range<Gpa>) {
         self.windows().exclude(range);
@@ -336,6 +344,10 @@ impl GuestMemory {
         // If the host could not take the mapping away, its addresses must not be given to another window.
         if cleared.is_ok() {
             windows.remove(gpa);
+        }
+        drop(windows);
+        if let Some(dropped) = self.dropped.get() {
+            dropped();
         }
         true
     }
