@@ -417,7 +417,7 @@ impl Shared {
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
         let area = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
         // Its listener will need a descriptor: better told now, as an error of fork(2), than later, as the end of a process.
-        drop(area.file().try_clone().map_err(errno)?);
+        drop(sys::memfd(c"quark-room", 0, false).map_err(errno)?);
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();

@@ -339,8 +339,8 @@ fn socket_options() -> Vec<Vec<Arg>> {
     ]
 }
 
-/// SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS.
-const STUB_IOCTLS: &[u32] = &[0xc018_2101, 0xc050_2100, 0x4008_2104];
+/// SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS, _ADDFD.
+const STUB_IOCTLS: &[u32] = &[0xc018_2101, 0xc050_2100, 0x4008_2104, 0x4018_2103];
 /// TCGETS, by which isatty(3) asks, and KVM_SIGNAL_MSI.
 const LOOP_IOCTLS: &[u32] = &[libc::TCGETS as u32, 0x4020_aea5];
 /// KVM_RUN, what comes with an exit that has no answer, and what makes the next vCPU or memory slot.
@@ -370,7 +370,7 @@ fn ioctl(who: &'static [Profile], own: &[u32], why: &'static str) -> Call {
     }
     let only = match who {
         [Profile::Process] => {
-            "SECCOMP_IOCTL_NOTIF_SEND, _RECV and _SET_FLAGS; the commands in `memory/sys.rs`; SIOCGIFCONF"
+            "SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS and _ADDFD; the commands in `memory/sys.rs`; SIOCGIFCONF"
         }
         [Profile::Loop] => "TCGETS, KVM_SIGNAL_MSI",
         _ => "KVM_RUN and what makes vCPUs and memory slots; the commands in `memory/sys.rs`; SIOCGIFCONF",
