@@ -74,6 +74,8 @@ pub struct Replies {
     /// Processes that nobody wants, and what wakes the event loop to end them.
     unwanted: Mutex<Vec<u32>>,
     bell: OnceLock<OwnedFd>,
+    /// The user that this process is of.
+    owner: OnceLock<u32>,
 }
 
 impl Replies {
@@ -90,11 +92,17 @@ impl Replies {
         self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The user that this process is of, asked for once: before the process is confined.
+    pub fn owner(&self) -> u32 {
+        *self.owner.get_or_init(|| rustix::process::geteuid().as_raw())
+    }
+
     /// Makes the bell of their server, which is done by then or does it: a process that is confined makes no eventfd.
     ///
     /// # Errors
     /// Those of eventfd(2); EEXIST when there is one.
     pub fn make_bell(&self) -> Result<(), Errno> {
+        self.owner();
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         self.bell.set(bell).map_err(|_| Errno::EXIST)
     }
@@ -342,7 +350,7 @@ impl ControlServer {
     fn add(&mut self, socket: OwnedFd) {
         // The peer's process id is 0 when it is outside of our PID namespace, which rustix takes for an error.
         let peer = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
-        let same_user = peer.is_ok_and(|c| c.uid() == rustix::process::geteuid().as_raw());
+        let same_user = peer.is_ok_and(|c| c.uid() == self.host.replies.owner());
         if !same_user || self.connections.len() >= MAX_CONNECTIONS {
             return;
         }

@@ -177,7 +177,6 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_getrandom, ALL, "random bytes for guests; hash tables"),
         call!(SYS_getpid, ALL, "abort(3)"),
         call!(SYS_gettid, ALL, "abort(3)"),
-        call!(SYS_geteuid, LOOPS, "who may connect to the control socket"),
         // Stubs.
         call!(
             SYS_kill,
@@ -204,6 +203,7 @@ pub fn calls() -> Vec<Call> {
         // The control socket.
         call!(SYS_accept4, ALL, "control connections; connections to guests"),
         call!(SYS_recvmsg, ALL, "control requests; data for guests"),
+        call!(SYS_recvfrom, ALL, "whether a control connection is still there"),
         call!(SYS_sendmsg, ALL, "answers to control requests; data from guests"),
         call!(SYS_shutdown, ALL, "control connections that do not read; sockets of guests"),
         call!(SYS_close, ALL, "every descriptor"),
@@ -227,13 +227,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_getsockopt, ALL, "sockets; who connects to the control socket"),
         call!(SYS_sendto, KERNEL, "questions to rtnetlink"),
         // Files of guests.
-        call!(
-            SYS_openat,
-            ALL,
-            "not to make a file",
-            [vec![Bits(2, (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32, 0)]],
-            "single names below a directory; descriptors anew by /proc; /proc of stubs"
-        ),
+        call!(SYS_openat, ALL, "single names below a directory; descriptors anew by /proc; /proc of stubs"),
         call!(SYS_openat2, KERNEL, "files beneath the directories of mounts"),
         call!(SYS_preadv2, KERNEL, "files, streams, the store"),
         call!(SYS_pwritev2, KERNEL, "files, streams, the store"),

@@ -134,7 +134,7 @@ impl Call<'_> {
         };
         let stat = rustix::fs::fstat(&node)?;
         let ours = FileType::from_raw_mode(stat.st_mode) == new.kind
-            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_uid == self.host.replies.owner()
             && match new.kind {
                 FileType::Directory => is_empty_dir(&node)?,
                 // A further name of something that was there before.
