@@ -345,11 +345,11 @@ static int map_over(void) {
     sys(28, base, 4096, 4); sys(28, base + 0x40000, SLOT, 9); // madvise
     return got || checksum() != before;
 }
-static int scribble(void) { // all over the thread slots, then calls and faults
+static int scribble(void) { // all over its thread slot (there is no other), then calls and faults
     catch_signals();
     extern void poke(void);
     for (int round = 0; round < 64; round++) {
-        for (u64 i = 0; i < 2 * SLOT; i += 8) *(volatile u64 *)(stub_base() + 0x40000 + i) = round % 2 ? ~0UL : i * 0x9e3779b97f4a7c15UL;
+        for (u64 i = 0; i < SLOT; i += 8) *(volatile u64 *)(stub_base() + 0x40000 + i) = round % 2 ? ~0UL : i * 0x9e3779b97f4a7c15UL;
         if (sys(SYS_GETPID) != pid) return 1;
         struct regs r = with_fake((u64)poke); r.rdi = 64;
         leave_with(&r);

@@ -186,7 +186,7 @@ fn host_calls_inside_of_the_filter_gain_nothing() {
         "258-xffffff9c-p_new-511",
         "258-xffffff9c-pnew-511",
         "263-xffffff9c-p_etc_shadow-0",
-        "188-p_etc_shadow-puser.a-pb-1-0",
+        "190-1000-puser.a-pb-1-0",
         // clone3: not there.
         "435-0-0",
         // A process that is none of this sandbox's.

@@ -130,6 +130,16 @@ impl Mock {
         self.events.recv_timeout(Duration::from_secs(10)).expect("an event")
     }
 
+    /// The next event of a program that does what it likes with stub code, and may run in circles there: after a while it is stopped,
+    /// which comes as an event, or ends it.
+    pub fn event_or_stop(&self, thread: u64) -> Event {
+        if let Ok(event) = self.events.recv_timeout(Duration::from_secs(2)) {
+            return event;
+        }
+        self.platform.thread_stop(thread);
+        self.events.recv_timeout(Duration::from_secs(30)).expect("a stop, or its end")
+    }
+
     pub fn no_event(&self, within: Duration) {
         match self.events.recv_timeout(within) {
             Err(RecvTimeoutError::Timeout) => {}
