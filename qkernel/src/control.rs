@@ -153,21 +153,22 @@ fn create(spec: &ContainerSpec) -> Reply {
 
 fn start(id: u64, spec: ProcessSpec, first: bool) {
     hibernate::wake(Cause::Exec);
-    let answer = match make_process(&spec, first) {
-        Ok(pid) => Reply::Pid(pid),
-        Err((Errno::ENOMEM | Errno::EAGAIN, _)) if !first => return start_with_less(id, spec),
-        Err((errno, message)) => failure(errno, message),
+    let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
+    let answer = match made {
+        Ok((Ok(pid), _)) => Reply::Pid(pid),
+        Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => return start_with_less(id, spec, streams),
+        Ok((Err((errno, message)), _)) | Err((errno, message)) => failure(errno, message),
     };
     reply(id, &answer);
 }
 
 /// Starts a process when even the reserve is used up: others are killed until it can be.
-fn start_with_less(id: u64, spec: ProcessSpec) {
+fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
     executor::spawn(async move {
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
             oom::relieve_request(deadline_ns).await;
-            match heap::on_reserve(|| make_process(&spec, false)) {
+            match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),
                 Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}
                 Err((errno, message)) => break failure(errno, message),
@@ -206,7 +207,24 @@ fn creds_of(spec: &ProcessSpec) -> Creds {
     }
 }
 
-fn make_process(spec: &ProcessSpec, first: bool) -> Explained<u32> {
+/// The standard streams of a process to be made. They own the host handles that came with the request, and so outlive a try that finds
+/// no memory.
+enum Streams {
+    /// All three are this terminal.
+    Terminal(Arc<tty::Tty>),
+    /// Standard input, output and error.
+    Files([Arc<OpenFile>; 3]),
+}
+
+fn open_streams(spec: &ProcessSpec) -> Explained<Streams> {
+    if spec.terminal {
+        let console = tty::console::open(spec.stdio[0], spec.window, (spec.uid, spec.gid));
+        return Ok(Streams::Terminal(about(console, "setting up the terminal")?));
+    }
+    Ok(Streams::Files(spec.stdio.map(|handle| fs::host_stream(handle, O_RDWR))))
+}
+
+fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained<u32> {
     let context = CONTAINER.lock().as_ref().map(|c| c.fs.clone());
     let Some(mut context) = context else {
         return Err((Errno::ESRCH, "the container has not been made yet".to_string()));
@@ -245,7 +263,7 @@ fn make_process(spec: &ProcessSpec, first: bool) -> Explained<u32> {
         signals: signal::ThreadSignals::default(),
         rare: Rare::default(),
     });
-    match set_up(&thread, &mm, spec) {
+    match set_up(&thread, &mm, spec, streams) {
         Ok(regs) => {
             if let Some(container) = CONTAINER.lock().as_mut() {
                 container.roots.push(process);
@@ -270,11 +288,16 @@ fn make_process(spec: &ProcessSpec, first: bool) -> Explained<u32> {
 }
 
 /// Working directory, standard descriptors, and the program's image.
-fn set_up(thread: &Arc<Thread>, mm: &AddressSpace, spec: &ProcessSpec) -> Explained<qlib::platform::UserRegs> {
+fn set_up(
+    thread: &Arc<Thread>,
+    mm: &AddressSpace,
+    spec: &ProcessSpec,
+    streams: &Streams,
+) -> Explained<qlib::platform::UserRegs> {
     let Some(name) = spec.args.first() else {
         return Err((Errno::EINVAL, "the process has no arguments".to_string()));
     };
-    set_up_stdio(thread, spec)?;
+    set_up_stdio(thread, streams)?;
     let cwd = if spec.cwd.is_empty() { "/" } else { &spec.cwd };
     let how = OpenHow { flags: O_PATH | O_DIRECTORY, ..OpenHow::default() };
     let directory = about(fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how), &format!("chdir to cwd ({cwd:?}) failed"))?;
@@ -294,21 +317,18 @@ fn set_up(thread: &Arc<Thread>, mm: &AddressSpace, spec: &ProcessSpec) -> Explai
     Ok(regs)
 }
 
-fn set_up_stdio(thread: &Arc<Thread>, spec: &ProcessSpec) -> Explained<()> {
+fn set_up_stdio(thread: &Arc<Thread>, streams: &Streams) -> Explained<()> {
     let files = thread.files();
     let limit = fs::fdtable::MAX_FDS as u64;
-    let insert = |file: Arc<OpenFile>| about(files.insert(file, false, 0, limit), "opening the standard streams");
-    if spec.terminal {
-        let console = tty::console::open(spec.stdio[0], spec.window, (spec.uid, spec.gid));
-        let console = about(console, "setting up the terminal")?;
-        let file = about(open_terminal(thread, &console), "opening the terminal")?;
-        for _ in 0..3 {
-            insert(file.clone())?;
+    let three = match streams {
+        Streams::Terminal(console) => {
+            let file = about(open_terminal(thread, console), "opening the terminal")?;
+            [file.clone(), file.clone(), file]
         }
-        return Ok(());
-    }
-    for handle in spec.stdio {
-        insert(fs::host_stream(handle, O_RDWR))?;
+        Streams::Files(three) => three.clone(),
+    };
+    for file in three {
+        about(files.insert(file, false, 0, limit), "opening the standard streams")?;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ fn the_sandbox_outlives_memory_bombs() {
     driver.arg(workspace().join("test-apps/bombs/run.py")).arg("--bombs").arg(bombs);
     driver.arg("--quark").arg(quark_binary()).arg("--time").arg(SECONDS.to_string());
     // Several tests may run at once, on few processors: what is looked for is hangs.
-    driver.args(["--answer", "4", "--bomb-seconds", "1"]);
+    driver.args(["--answer", "25", "--again", "--bomb-seconds", "1"]);
     if let Some(platform) = std::env::var_os("QUARK_PLATFORM") {
         driver.arg("--platform").arg(platform);
     }

@@ -26,7 +26,7 @@ use qlib::pagetable::Pte;
 
 use super::deflate::Committed;
 use super::pause;
-use crate::arch::heap;
+use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::kept;
@@ -46,6 +46,8 @@ const PATIENCE_NS: u64 = 500_000_000;
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
 const WORTHWHILE_PAGES: u64 = 64;
+/// A process from outside that holds less than this part of memory is spared while there are others.
+const VISITOR_SHARE: u64 = 16;
 /// The status of a container that was ended for want of memory, as of a program killed by SIGKILL.
 const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
 
@@ -163,7 +165,13 @@ fn kill_one(now_ns: u64) {
     };
     let living: Vec<_> = table::processes().into_iter().filter(is_living).collect();
     // What several hold each would give back counts for each: how much comes back when only one of them ends cannot be known.
-    let victim = living.iter().max_by_key(|p| (p.pid != 1, held_bytes(p), p.pid)).cloned();
+    let rank = |p: &Arc<Process>| {
+        let held = held_bytes(p);
+        // Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
+        let is_visitor = p.parent().is_none() && held < arch::boot().ram_bytes / VISITOR_SHARE;
+        (p.pid != 1, !is_visitor, held, p.pid)
+    };
+    let victim = living.iter().max_by_key(|p| rank(p)).cloned();
     let Some(victim) = victim else {
         if now_ns > LAST_STEP_NS.load(Relaxed) + LAST_PATIENCE_NS {
             klog!(
