@@ -66,10 +66,12 @@ pub struct Call {
 use Arg::{Bits, Int, Is, Not};
 
 const ALL: &[Profile] = &Profile::ALL;
-/// Threads that serve the guest kernel's host calls.
-const KERNEL: &[Profile] = &[Profile::Process, Profile::Vcpu];
+/// Threads that serve the guest kernel's host calls; the event loop on kvm, too, which takes in mounts and streams by the same code.
+const KERNEL: &[Profile] = ALL;
 /// Threads that look after stubs.
 const STUBS: &[Profile] = &[Profile::Process];
+/// Threads on the kvm platform, each of which gets a filter of its own below that of the process.
+const KVM: &[Profile] = &[Profile::Loop, Profile::Vcpu];
 /// Event loops.
 const LOOPS: &[Profile] = &[Profile::Process, Profile::Loop];
 
@@ -157,6 +159,20 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_rt_sigreturn, ALL, "return from the handler of faults in guest memory"),
         call!(SYS_restart_syscall, ALL, "a wait that stopping and continuing the process interrupted"),
         call!(SYS_prctl, KERNEL, "PR_SET_NAME", [vec![Int(0, libc::PR_SET_NAME as u32)]], "start of a thread"),
+        call!(
+            SYS_prctl,
+            KVM,
+            "PR_SET_NO_NEW_PRIVS",
+            [vec![Int(0, libc::PR_SET_NO_NEW_PRIVS as u32), Int(1, 1)]],
+            "before a thread's narrower filter"
+        ),
+        call!(
+            SYS_seccomp,
+            KVM,
+            "SECCOMP_SET_MODE_FILTER without flags",
+            [vec![Int(0, libc::SECCOMP_SET_MODE_FILTER as u32), Int(1, 0)]],
+            "a thread's narrower filter, below the one it has"
+        ),
         call!(SYS_sched_getaffinity, ALL, "start of a thread; which processors a stub may share"),
         call!(
             SYS_sched_setaffinity,
@@ -354,19 +370,16 @@ const VCPU_IOCTLS: &[u32] = &[
     0x4040_aea0, // KVM_SET_VCPU_EVENTS
 ];
 
-/// ioctl(2) with `own` commands, which come first as they are the frequent ones, and for threads that serve guests those of terminals and
-/// sockets.
+/// ioctl(2) with `own` commands, which come first as they are the frequent ones, and those of terminals and sockets.
 fn ioctl(who: &'static [Profile], own: &[u32], why: &'static str) -> Call {
     let mut commands = own.to_vec();
-    if who != [Profile::Loop] {
-        commands.extend(IOCTLS.iter().map(|(command, ..)| *command as u32));
-        commands.push(libc::SIOCGIFCONF as u32);
-    }
+    commands.extend(IOCTLS.iter().map(|(command, ..)| *command as u32));
+    commands.push(libc::SIOCGIFCONF as u32);
     let only = match who {
         [Profile::Process] => {
             "SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS and _ADDFD; the commands in `memory/sys.rs`; SIOCGIFCONF"
         }
-        [Profile::Loop] => "TCGETS, KVM_SIGNAL_MSI",
+        [Profile::Loop] => "TCGETS, KVM_SIGNAL_MSI; the commands in `memory/sys.rs`; SIOCGIFCONF",
         _ => "KVM_RUN and what makes vCPUs and memory slots; the commands in `memory/sys.rs`; SIOCGIFCONF",
     };
     let when = commands.into_iter().map(|command| vec![Int(1, command)]).collect();
