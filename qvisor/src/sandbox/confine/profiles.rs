@@ -158,13 +158,13 @@ pub fn calls() -> Vec<Call> {
         ),
         call!(SYS_rt_sigreturn, ALL, "return from the handler of faults in guest memory"),
         call!(SYS_restart_syscall, ALL, "a wait that stopping and continuing the process interrupted"),
-        call!(SYS_prctl, KERNEL, "PR_SET_NAME", [vec![Int(0, libc::PR_SET_NAME as u32)]], "start of a thread"),
+        call!(SYS_prctl, STUBS, "PR_SET_NAME", [vec![Int(0, libc::PR_SET_NAME as u32)]], "start of a thread"),
         call!(
             SYS_prctl,
             KVM,
-            "PR_SET_NO_NEW_PRIVS",
-            [vec![Int(0, libc::PR_SET_NO_NEW_PRIVS as u32), Int(1, 1)]],
-            "before a thread's narrower filter"
+            "PR_SET_NAME, PR_SET_NO_NEW_PRIVS",
+            [vec![Int(0, libc::PR_SET_NAME as u32)], vec![Int(0, libc::PR_SET_NO_NEW_PRIVS as u32), Int(1, 1)]],
+            "start of a thread, before its narrower filter"
         ),
         call!(
             SYS_seccomp,
