@@ -170,7 +170,7 @@ pub fn calls() -> Vec<Call> {
             SYS_seccomp,
             KVM,
             "SECCOMP_SET_MODE_FILTER without flags",
-            [vec![Int(0, libc::SECCOMP_SET_MODE_FILTER as u32), Int(1, 0)]],
+            [vec![Int(0, libc::SECCOMP_SET_MODE_FILTER), Int(1, 0)]],
             "a thread's narrower filter, below the one it has"
         ),
         call!(SYS_sched_getaffinity, ALL, "start of a thread; which processors a stub may share"),
