@@ -246,29 +246,23 @@ impl UserThread {
 
     /// Waits until the platform has carried out all orders to map something, interrupting the thread for it.
     pub async fn mapped(&self) {
-        poll_fn(|cx| {
-            let mut state = self.state.lock();
-            if !state.mapping || state.place == Place::Dead {
-                return Poll::Ready(());
-            }
-            // A thread that waits in a system call has proved nothing if it was a fast one.
-            if matches!(state.place, Place::User | Place::Syscall) {
-                state.ask_to_stop();
-            }
-            state.watchers.push(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
+        self.until_proof(|state| state.mapping).await;
     }
 
     /// Waits until it is certain that the thread has carried out all orders that it was given and is out of user mode, interrupting it
     /// for that if its last trap proves nothing. For one that is not in user mode, before it ends or what it may see is taken apart.
     pub async fn proven(&self) {
+        self.until_proof(|state| state.unproven).await;
+    }
+
+    /// Waits while `lacks` holds, until a trap that proves something or the thread's end, interrupting it for that.
+    async fn until_proof(&self, lacks: impl Fn(&State) -> bool) {
         poll_fn(|cx| {
             let mut state = self.state.lock();
-            if !state.unproven || state.place == Place::Dead {
+            if !lacks(&state) || state.place == Place::Dead {
                 return Poll::Ready(());
             }
+            // A thread that waits in a system call has proved nothing if it was a fast one.
             if matches!(state.place, Place::User | Place::Syscall) {
                 state.ask_to_stop();
             }
