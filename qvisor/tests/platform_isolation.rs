@@ -30,9 +30,10 @@ fn namespaces(pid: &str) -> BTreeMap<String, String> {
 /// Its descriptors: number and what is there.
 fn descriptors(pid: u32) -> BTreeMap<i32, String> {
     let list = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
-    list.map(|e| {
-        let what = std::fs::read_link(e.path()).unwrap().display().to_string();
-        (e.file_name().to_str().unwrap().parse().unwrap(), what.split([':', ' ']).next().unwrap().to_owned())
+    list.filter_map(|e| {
+        // One that is just being closed is none.
+        let what = std::fs::read_link(e.path()).ok()?.display().to_string();
+        Some((e.file_name().to_str().unwrap().parse().unwrap(), what.split([':', ' ']).next().unwrap().to_owned()))
     })
     .collect()
 }
