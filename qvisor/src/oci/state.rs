@@ -442,7 +442,7 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         // A zombie until it is waited for, and gone afterwards: both have ended.
         while start_time(pid).is_some() {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_micros(1));
         }
         child.wait().unwrap();
         assert_eq!(start_time(pid), None);

@@ -239,15 +239,15 @@ impl Shared {
                     last = Instant::now();
                     inside = 0;
                 }
-                // Whoever else waits for this processor comes first.
-                std::thread::yield_now();
             }
             if looks.is_multiple_of(LOOKS) {
                 let now = Instant::now();
-                lost |= now.duration_since(looked) > TAKEN_AWAY;
+                lost = now.duration_since(looked) > TAKEN_AWAY;
                 looked = now;
-                let idle = now.duration_since(last);
-                if idle > LINGER {
+                // Whoever else wants this processor gets it by this thread's going back to sleep. Not by sched_yield(2): each call puts
+                // the caller's whole slice on its account (Linux 6.18), so after some seconds of it this thread, and all threads that
+                // wake up meanwhile, the host's own among them, would wait half a minute for their turn.
+                if lost || now.duration_since(last) > LINGER {
                     break;
                 }
             }

@@ -246,7 +246,7 @@ fn events_posted_by_another_thread_are_not_lost() {
                 if door.post(&ready(i, 1)).unwrap() {
                     interrupted.fetch_add(1, Ordering::Release);
                     // Like an interrupt, this lets the other side look.
-                    std::thread::yield_now();
+                    std::thread::sleep(std::time::Duration::from_micros(1));
                 }
             }
         });
@@ -261,7 +261,7 @@ fn events_posted_by_another_thread_are_not_lost() {
             // Halted: without an interrupt it would sleep for ever.
             while next < COUNT && interrupted.load(Ordering::Acquire) + f.log.interrupts.get() == seen {
                 assert!(std::time::Instant::now() < end, "asleep with {next} of {COUNT} events");
-                std::thread::yield_now();
+                std::thread::sleep(std::time::Duration::from_micros(1));
             }
             seen = interrupted.load(Ordering::Acquire) + f.log.interrupts.get();
         }

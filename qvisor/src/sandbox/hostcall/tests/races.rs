@@ -33,7 +33,7 @@ fn against_exchange(tries: u32, attack: impl Fn(&Guest)) {
                 }
                 if renameat_with(CWD, &x, CWD, &link, RenameFlags::EXCHANGE).is_ok() {
                     exchanged.fetch_add(1, Ordering::Relaxed);
-                    std::thread::yield_now();
+                    std::thread::sleep(std::time::Duration::from_micros(1));
                     renameat_with(CWD, &x, CWD, &link, RenameFlags::EXCHANGE).ok();
                 }
             }
