@@ -796,7 +796,9 @@ impl State {
         let thread = self.threads.get_mut(&number)?;
         let nr = u64::from(n.data.nr as u32);
         let ip = n.data.instruction_pointer;
-        if left > 0 && ip == shared.zygote.addresses.order_ip {
+        let addresses = &shared.zygote.addresses;
+        let makes_thread = thread.orders.front().is_some_and(HostOrder::is_clone);
+        if left > 0 && ip == if makes_thread { addresses.clone_ip } else { addresses.order_ip } {
             let expected = thread.orders.front().map(|o| o.words);
             let [a, b, c, d, e, f] = n.data.args;
             if expected == Some([nr, a, b, c, d, e, f])
