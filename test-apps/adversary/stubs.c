@@ -5,8 +5,9 @@
 //   stubs victim     the set-user-id program of one of them
 //
 // Offsets as in qvisor/src/platform/process/{layout,frame}.rs.
-#define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -20,12 +21,17 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { SLOT = 0x4000, ORDERS = 64, FRAME = 0x2008, KICK = SIGURG };
 enum { R12 = 4, RDI = 8, RSI = 9, RBP = 10, RBX = 11, RDX = 12, RAX = 13, RCX = 14, RSP = 15, RIP = 16 }; // from frame[6] on
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
 
 static char *slots;
 static uint64_t frame_site, sigreturn_site, first_frame;
@@ -98,7 +104,6 @@ static int exec_registers(void) {
 }
 
 // ---- a thread that the kernel waits for without end --------------------------------------------------------------------------------
-static _Atomic uint64_t arrived;
 static void *nothing(void *arg) { return arg; }
 void after_clone(void) {
     uint64_t turn;
@@ -122,10 +127,35 @@ static int hidden_thread(void) {
 }
 asm(".pushsection .data\n.balign 8\n.globl arrived_count\narrived_count: .quad 0\n.popsection\n");
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+
+// ---- a thread that is stopped while it makes another one -----------------------------------------------------------------------------
+static int ends_at_once(void *arg) { return arg != NULL; }
+static int stopped_maker(void) {
+    int object = memfd_create("shared", 0);
+    if (object < 0 || ftruncate(object, 65536)) return 3;
+    char *shared = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, object, 0);
+    pid_t maker = fork();
+    if (maker == 0) {
+        static char stack[65536];
+        for (;;) {
+            shared[0]++;
+            pid_t child = clone(ends_at_once, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL);
+            if (child > 0) waitpid(child, NULL, 0);
+        }
+    }
+    bool waits = false;
+    for (uint64_t end = now_ms() + 1000; now_ms() < end && !waits;) {
+        kill(maker, SIGSTOP);
+        // Whoever shortens an object waits for all who have it mapped.
+        uint64_t before = now_ms();
+        if (ftruncate(object, 4096) || ftruncate(object, 65536)) return 3;
+        waits = now_ms() > before + 1000;
+        kill(maker, SIGCONT);
+        for (volatile int i = rand() % 100000; i > 0; i--) {}
+    }
+    kill(maker, SIGKILL);
+    waitpid(maker, NULL, 0);
+    return waits;
 }
 
 // 0 = it came to nothing.
@@ -135,10 +165,10 @@ static int judge(const char *name, int (*run)(void)) {
     if (pid == 0) _exit(run());
     uint64_t start = now_ms();
     while (pid > 0 && (got = waitpid(pid, &status, WNOHANG)) == 0 && now_ms() < start + 30000) {
-        if (now_ms() > start + 2000) kill(pid, SIGKILL);
+        if (now_ms() > start + 4000) kill(pid, SIGKILL);
         usleep(1000);
     }
-    bool ended = got == pid && (WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    bool ended = got == pid && ((WIFSIGNALED(status) && run != stopped_maker) || WEXITSTATUS(status) == 0);
     printf("%s %s: %s %x\n", ended ? "PASS" : "FAIL", name, got == pid ? "ended with status" : "does not end", status);
     fflush(stdout);
     return !ended;
@@ -163,7 +193,7 @@ int main(int argc, char **argv) {
     if (chmod(path, 04755)) return 3;
     int failures = 0;
     for (int round = 0; round < (argc > 1 ? atoi(argv[1]) : 10); round++)
-        failures += judge("exec_registers", exec_registers) + judge("hidden_thread", hidden_thread);
+        failures += judge("exec_registers", exec_registers) + judge("hidden_thread", hidden_thread) + judge("stopped_maker", stopped_maker);
     unlink(path);
     rmdir(dir);
     return failures;
