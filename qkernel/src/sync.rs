@@ -45,11 +45,6 @@ impl KernelLock {
         }
     }
 
-    /// Whether somebody sleeps until it is free.
-    pub fn is_awaited(&self) -> bool {
-        self.word.load(Ordering::Relaxed) == 2
-    }
-
     /// Gives it up; `wake(word)` wakes one sleeper.
     pub fn unlock(&self, wake: impl Fn(&AtomicU32)) {
         if self.word.swap(0, Ordering::Release) == 2 {

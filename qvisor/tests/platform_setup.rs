@@ -138,9 +138,8 @@ fn a_shortage_of_processes_ends_nobody() {
     let limit_to = |most: u64| {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: a valid limit, and none is asked for.
-        let done = unsafe {
-            libc::prlimit(zygote as i32, libc::RLIMIT_NPROC, &raw const limit, std::ptr::null_mut()) == 0
-        };
+        let done =
+            unsafe { libc::prlimit(zygote as i32, libc::RLIMIT_NPROC, &raw const limit, std::ptr::null_mut()) == 0 };
         assert!(done, "{}", std::io::Error::last_os_error());
     };
     limit_to(1);

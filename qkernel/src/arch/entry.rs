@@ -40,11 +40,6 @@ pub fn unlock() {
     KERNEL_LOCK.unlock(lock_wake);
 }
 
-/// Whether somebody waits for the kernel lock.
-pub fn is_awaited() -> bool {
-    KERNEL_LOCK.is_awaited()
-}
-
 /// Takes one event and runs all tasks that are ready then. Under the kernel lock.
 pub fn serve(event: &Event) {
     match event.kind {

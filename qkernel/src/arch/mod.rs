@@ -27,12 +27,6 @@ pub fn boot() -> &'static BootInfo {
     BOOT.get()
 }
 
-/// Whether others may be waiting until this CPU is done in the kernel.
-pub fn is_awaited() -> bool {
-    // There a CPU of the guest that is in the kernel keeps user code from running, too.
-    entry::is_awaited() || walks_tables()
-}
-
 /// Guest physical memory as the kernel sees it.
 pub fn phys() -> PhysMap {
     let boot = boot();

@@ -4,10 +4,9 @@ use alloc::sync::Arc;
 
 use super::{insert, monotonic_ns};
 use crate::wait::Signal;
-use crate::{arch, executor};
 
 /// Work at a stretch, in nanoseconds.
-const WORK_NS: u64 = 2_000_000;
+const WORK_NS: u64 = 5_000_000;
 /// The pause after it in which others have their turn, in nanoseconds: what it takes a thread of the host to wake up.
 pub const PAUSE_NS: u64 = 100_000;
 /// Bytes that are moved between two looks at the clock.
@@ -24,10 +23,11 @@ impl Breath {
         Breath { since_ns: monotonic_ns() }
     }
 
-    /// Between two pieces: pauses if that is due and somebody else wants the kernel. All that the caller knows of other objects may be
+    /// Between two pieces: pauses if that is due. Who wants the kernel cannot be known: this very thread of the host may be the one that takes
+    /// their calls in. All that the caller knows of other objects may be
     /// different afterwards, and its thread may have been told to end.
     pub async fn take(&mut self) {
-        if monotonic_ns().saturating_sub(self.since_ns) < WORK_NS || !arch::is_awaited() && executor::is_drained() {
+        if monotonic_ns().saturating_sub(self.since_ns) < WORK_NS {
             return;
         }
         let signal = Arc::new(Signal::default());

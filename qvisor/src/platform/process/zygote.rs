@@ -327,7 +327,12 @@ impl Zygote {
                     }
                     sys::send_message(&self.socket, give, None).context(gone)?;
                 }
-                MSG_GIVEN if of_zygote && pid.is_some() => return message.file.ok_or_else(|| Failure::of(-i64::from(libc::EMFILE))).context("take its listener"),
+                MSG_GIVEN if of_zygote && pid.is_some() => {
+                    return message
+                        .file
+                        .ok_or_else(|| Failure::of(-i64::from(libc::EMFILE)))
+                        .context("take its listener");
+                }
                 _ => bail!("the zygote says {kind}"),
             }
         }
