@@ -3,7 +3,8 @@
 //! On `process` each address space is a stub process of the host, and each thread a thread of it. What these take is charged to the
 //! container's cgroup by the host, so it is charged to guest memory here, before the host's out-of-memory killer would take the whole
 //! sandbox: user frames leave room for it, it counts as used in /proc/meminfo, and the killer knows what the end of a process gives
-//! back. The prices are the platform's (`BootInfo`), zero on `kvm`. The host's own page tables of a stub are no more than the guest's, which are counted a second time for them.
+//! back. The prices are the platform's (`BootInfo`), zero on `kvm`. The host's own page tables of a stub are no more than the guest's, which
+//! are counted a second time for them.
 //!
 //! No more than half of memory may go to that: the limits on processes and threads follow from it (EAGAIN, as for `pids.max`).
 
