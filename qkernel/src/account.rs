@@ -3,7 +3,8 @@
 //! On `process` each address space is a stub process of the host, and each thread a thread of it. What these take is charged to the
 //! container's cgroup by the host, so it is charged to guest memory here, before the host's out-of-memory killer would take the whole
 //! sandbox: user frames leave room for it, it counts as used in /proc/meminfo, and the killer knows what the end of a process gives
-//! back. The host's own page tables of a stub are no more than the guest's, which are counted a second time for them.
+//! back. The prices are the platform's (`BootInfo`), zero on `kvm`. The host's own page tables of a stub are no more than the guest's, which
+//! are counted a second time for them.
 //!
 //! No more than half of memory may go to that: the limits on processes and threads follow from it (EAGAIN, as for `pids.max`).
 
@@ -15,11 +16,6 @@ use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::task::table::PID_MAX;
 
-/// Host memory of a stub process without its page tables, in bytes: task, address space, slots, filter and listener, receiver thread. Measured
-/// with 493 processes that wait: 95 KiB each of the sandbox's cgroup, besides their share of guest memory.
-const SPACE_BYTES: u64 = 128 << 10;
-/// Host memory of one more thread in it, in bytes: task, kernel stack, slot.
-const THREAD_BYTES: u64 = 48 << 10;
 /// Kernel memory of a process and of a thread in the guest, in bytes, page tables included.
 const PROCESS_KERNEL_BYTES: u64 = 48 << 10;
 const THREAD_KERNEL_BYTES: u64 = 8 << 10;
@@ -31,10 +27,8 @@ static THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes outside of RAM for so many spaces and threads (the first thread of a space is in its price).
 fn outside_bytes(spaces: u64, threads: u64) -> u64 {
-    match arch::walks_tables() {
-        true => 0,
-        false => spaces * SPACE_BYTES + threads.saturating_sub(spaces) * THREAD_BYTES,
-    }
+    let boot = arch::boot();
+    spaces * boot.host_bytes_per_process + threads.saturating_sub(spaces) * boot.host_bytes_per_thread
 }
 
 fn update() {

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, mutex};
@@ -35,9 +35,17 @@ pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     Wake::wake(job);
 }
 
-/// Polls ready tasks until none is left.
+/// How often tasks may have let others run first before the kernel itself lets others in.
+const YIELDS: u32 = 64;
+
+/// How often that was since [`run`] began.
+static YIELDED: AtomicU32 = AtomicU32::new(0);
+
+/// Polls ready tasks until none is left, or until tasks have yielded again and again. The rest is for the next time, which is soon
+/// (`time::rearm`).
 pub fn run() {
-    loop {
+    YIELDED.store(0, Ordering::Relaxed);
+    while YIELDED.load(Ordering::Relaxed) < YIELDS {
         let Some(job) = READY.lock().pop_front() else { return };
         job.queued.store(false, Ordering::Release);
         let Some(mut future) = job.future.lock().take() else { continue };
@@ -55,6 +63,7 @@ pub fn is_drained() -> bool {
 
 /// Lets other ready tasks run first.
 pub async fn yield_now() {
+    YIELDED.fetch_add(1, Ordering::Relaxed);
     let mut yielded = false;
     core::future::poll_fn(|cx| {
         if core::mem::replace(&mut yielded, true) {

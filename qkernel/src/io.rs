@@ -117,6 +117,15 @@ impl<'a> IoBuffer<'a> {
         self.total = self.total.min(self.done.saturating_add(bytes));
     }
 
+    /// Has `transfer` see no more than the next `bytes`.
+    pub fn piece<T>(&mut self, bytes: usize, transfer: impl FnOnce(&mut Self) -> T) -> T {
+        let total = self.total;
+        self.total = total.min(self.done.saturating_add(bytes));
+        let result = transfer(self);
+        self.total = total;
+        result
+    }
+
     /// The parts of user memory from `done` on, at most `max` bytes.
     fn parts(ranges: &[(Va, usize)], done: usize, max: usize) -> impl Iterator<Item = (Va, usize)> {
         let (mut skip, mut left) = (done, max);

@@ -313,3 +313,17 @@ fn a_thread_that_blocks_the_kick_cannot_evade_a_stop() {
     assert_eq!(process.run(), End::Dead);
     mock.end(process.space);
 }
+
+#[test]
+fn a_thread_that_is_not_made_is_not_waited_for_without_end() {
+    let mock = Mock::new();
+    let p = mock.start(calls_and_faults());
+    mock.syscall(0x700);
+    let second = mock.platform.thread_new(p.space, p.thread, 4242).expect("thread");
+    mock.set(second, UserRegs { rip: CODE, ..UserRegs::default() }, &[]);
+    // Here nobody lets the thread go on that is to make it; a program can have it not do so.
+    mock.platform.thread_stop(second);
+    mock.no_event(Duration::from_secs(5));
+    mock.trap(TRAP_DEAD);
+    mock.end(p.space);
+}

@@ -128,3 +128,30 @@ fn a_failed_step_of_a_stub_ends_that_stub_only() {
         }
     }
 }
+
+#[test]
+fn a_shortage_of_processes_ends_nobody() {
+    let mock = Mock::new();
+    let (zygote, _) = mock.platform.zygote_pids().expect("zygote");
+    let first = mock.start(call());
+    mock.syscall(0x300);
+    let limit_to = |most: u64| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a valid limit, and none is asked for.
+        let done =
+            unsafe { libc::prlimit(zygote as i32, libc::RLIMIT_NPROC, &raw const limit, std::ptr::null_mut()) == 0 };
+        assert!(done, "{}", std::io::Error::last_os_error());
+    };
+    limit_to(1);
+    let second = mock.start(call());
+    mock.no_event(std::time::Duration::from_millis(500));
+    // It can be told now that there is no further one.
+    assert_eq!(mock.platform.space_new(), Err(libc::EAGAIN));
+    limit_to(libc::RLIM_INFINITY);
+    assert_eq!(mock.syscall(0x300).token, second.token);
+    let third = mock.start(call());
+    assert_eq!(mock.syscall(0x300).token, third.token);
+    for program in [first, second, third] {
+        mock.end(program.space);
+    }
+}

@@ -101,7 +101,24 @@ fn conflict(held: &[Lock], wanted: &Lock) -> Option<Lock> {
         .copied()
 }
 
+/// Locks that there may be, and that one owner may have (ENOLCK). Whoever closes a file or ends looks at all of them, and no process's end
+/// gives back what open files of others hold.
+const MOST: usize = 16_384;
+const MOST_OF_ONE: usize = 4096;
+/// So many anybody may have.
+const FEW: usize = 64;
+
 impl Table {
+    /// ENOLCK if `owner` may have no further lock.
+    fn check_room(&self, owner: Owner) -> Result {
+        let all: usize = self.files.values().map(|file| file.held.len()).sum();
+        if all < FEW {
+            return Ok(());
+        }
+        let own = self.files.values().flat_map(|file| &file.held).filter(|lock| lock.owner == owner).count();
+        if own >= MOST_OF_ONE || all >= MOST && own >= FEW || all >= 2 * MOST { Err(Errno::ENOLCK) } else { Ok(()) }
+    }
+
     /// Whether `owner` would wait for itself if it waited for `holder`.
     fn is_deadlock(&self, owner: Owner, holder: Owner) -> bool {
         let mut at = holder;
@@ -118,14 +135,15 @@ impl Table {
     }
 }
 
-/// Takes a lock, or EAGAIN.
+/// Takes a lock, or EAGAIN, or ENOLCK.
 pub fn try_lock(key: Key, wanted: Lock) -> Result {
     let queue = {
         let mut table = TABLE.lock();
-        let file = table.files.entry(key).or_default();
-        if conflict(&file.held, &wanted).is_some() {
+        if table.files.get(&key).is_some_and(|file| conflict(&file.held, &wanted).is_some()) {
             return Err(Errno::EAGAIN);
         }
+        table.check_room(wanted.owner)?;
+        let file = table.files.entry(key).or_default();
         apply(&mut file.held, wanted.owner, wanted.start, wanted.end, Some(wanted.exclusive));
         file.queue.clone()
     };
@@ -163,6 +181,19 @@ pub async fn lock(thread: &Thread, key: Key, wanted: Lock) -> Result {
 /// Gives up what `owner` holds of `start..end`.
 pub fn unlock(key: Key, owner: Owner, start: u64, end: u64) {
     release(|k, l| *k == key && l == owner, start, end);
+}
+
+/// The same on behalf of a program: ENOLCK if that leaves it with one lock more than it may have.
+pub fn try_unlock(key: Key, owner: Owner, start: u64, end: u64) -> Result {
+    {
+        let table = TABLE.lock();
+        let splits = |l: &Lock| l.owner == owner && l.start < start && end < l.end;
+        if table.files.get(&key).is_some_and(|file| file.held.iter().any(splits)) {
+            table.check_room(owner)?;
+        }
+    }
+    unlock(key, owner, start, end);
+    Ok(())
 }
 
 /// A descriptor of `file` was closed by `thread`'s process: its record locks on the file are gone.
@@ -226,6 +257,28 @@ mod tests {
         assert_eq!(held, [lock(1, 0, 40, true), lock(1, 60, 100, true)]);
         apply(&mut held, Owner::Process(1), 0, 100, Some(false));
         assert_eq!(held, [lock(1, 0, 100, false)]);
+    }
+
+    #[test]
+    fn locks_are_limited_and_nobody_takes_all() {
+        let key = |ino| Key { dev: 77, ino, whole_file: false };
+        let [greedy, modest] = [Owner::Process(1), Owner::Process(2)];
+        let byte = |owner, at| Lock { owner, start: 2 * at, end: 2 * at + 1, exclusive: true };
+        let mut got = 0;
+        while try_lock(key(1), byte(greedy, got)).is_ok() {
+            got += 1;
+        }
+        assert_eq!(got as usize, MOST_OF_ONE);
+        assert_eq!(try_lock(key(1), byte(greedy, got)), Err(Errno::ENOLCK));
+        assert_eq!(try_lock(key(2), byte(modest, 0)), Ok(()));
+        unlock(key(1), greedy, 0, 2);
+        let wide = Lock { owner: greedy, start: 1 << 40, end: 1 << 41, exclusive: true };
+        assert_eq!(try_lock(key(1), wide), Ok(()));
+        assert_eq!(try_unlock(key(1), greedy, (1 << 40) + 1, (1 << 40) + 2), Err(Errno::ENOLCK), "it would be two");
+        assert_eq!(try_unlock(key(1), greedy, 1 << 40, 1 << 41), Ok(()));
+        process_ended(1);
+        process_ended(2);
+        assert!(!TABLE.lock().files.contains_key(&key(1)));
     }
 
     #[test]

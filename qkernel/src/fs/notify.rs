@@ -23,8 +23,13 @@ use crate::wait::{PollMask, WaitQueue};
 
 /// fs.inotify.max_queued_events.
 const MAX_EVENTS: usize = 16384;
-/// fs.inotify.max_user_watches.
-const MAX_WATCHES: usize = 65536;
+/// fs.inotify.max_user_instances.
+pub const MAX_INSTANCES: usize = 128;
+
+/// fs.inotify.max_user_watches: as on Linux, a hundredth of memory at 1 KiB each, at least 8192; here 65,536 at most.
+pub fn max_watches() -> usize {
+    (crate::arch::ram_bytes() / 100 / 1024).clamp(8192, 65_536) as usize
+}
 
 /// Which file: device and inode number.
 type Id = (u64, u64);
@@ -69,6 +74,8 @@ struct State {
 
 /// An inotify instance.
 pub struct Inotify {
+    /// Whose instance it is, for the limits.
+    uid: u32,
     state: Mutex<State>,
     queue: WaitQueue,
 }
@@ -82,19 +89,28 @@ fn id_of(place: &Location) -> Result<Id> {
 }
 
 impl Inotify {
-    /// A new instance.
-    pub fn new() -> Arc<Self> {
-        let instance = Arc::new(Inotify { state: Mutex::default(), queue: WaitQueue::new() });
+    /// A new instance of a user. EMFILE when the user has as many as may be.
+    pub fn new(uid: u32) -> Result<Arc<Self>> {
+        if Self::all_of(uid).len() >= MAX_INSTANCES {
+            return Err(Errno::EMFILE);
+        }
+        let instance = Arc::new(Inotify { uid, state: Mutex::default(), queue: WaitQueue::new() });
         let mut instances = INSTANCES.lock();
         instances.retain(|i| i.strong_count() > 0);
         instances.push(Arc::downgrade(&instance));
         drop(instances);
-        instance
+        Ok(instance)
+    }
+
+    fn all_of(uid: u32) -> Vec<Arc<Inotify>> {
+        let instances = INSTANCES.lock();
+        instances.iter().filter_map(Weak::upgrade).filter(|i| i.uid == uid).collect()
     }
 
     /// inotify_add_watch(2): the watch descriptor.
     pub fn add(&self, place: &Location, mask: u32) -> Result<i32> {
         let id = id_of(place)?;
+        let all: usize = Self::all_of(self.uid).iter().map(|i| i.state.lock().watches.len()).sum();
         let mut state = self.state.lock();
         let kept = mask & (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK);
         if let Some((wd, watch)) = state.watches.iter_mut().find(|(_, w)| w.id == id) {
@@ -104,7 +120,7 @@ impl Inotify {
             watch.mask = if mask & IN_MASK_ADD != 0 { watch.mask | kept } else { kept };
             return Ok(*wd);
         }
-        if state.watches.len() >= MAX_WATCHES {
+        if all >= max_watches() {
             return Err(Errno::ENOSPC);
         }
         state.last_wd = state.last_wd.checked_add(1).ok_or(Errno::ENOSPC)?;

@@ -139,8 +139,8 @@ impl AddressSpace {
         }))
     }
 
-    /// Gives a detached one a platform side of its own.
-    pub fn attach(detached: Arc<Self>) -> Result<Arc<Self>> {
+    /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
+    pub fn attach(detached: &Self) -> Result<Arc<Self>> {
         let handle = SpaceHandle::new()?;
         let fresh = AddressSpace {
             inner: Mutex::new(Inner::new()?),

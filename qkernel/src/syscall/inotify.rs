@@ -25,7 +25,7 @@ pub fn inotify_init1(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let status = O_RDONLY | if flags & IN_NONBLOCK != 0 { O_NONBLOCK } else { 0 };
-    install(thread, OpenFile::new(Inotify::new(), status), flags & IN_CLOEXEC != 0)
+    install(thread, OpenFile::new(Inotify::new(thread.creds().uid)?, status), flags & IN_CLOEXEC != 0)
 }
 
 /// inotify_add_watch(2).

@@ -57,7 +57,7 @@ pub async fn record_lock(thread: &Arc<Thread>, file: &Arc<OpenFile>, command: u3
         F_RDLCK => false,
         F_WRLCK => true,
         F_UNLCK if !matches!(command, F_GETLK | F_OFD_GETLK) => {
-            lock::unlock(key, owner, start, end);
+            lock::try_unlock(key, owner, start, end)?;
             return Ok(0);
         }
         _ => return Err(Errno::EINVAL),

@@ -15,9 +15,10 @@ use crate::fs::Fd;
 use crate::random;
 use crate::sync::Mutex;
 use crate::task::Thread;
+use crate::time::breath::{Breath, PIECE_BYTES};
 
 /// getrandom(2).
-pub fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32) -> Result<usize> {
+pub async fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32) -> Result<usize> {
     const CHUNK_BYTES: usize = 4096;
     if flags & !(GRND_NONBLOCK | GRND_RANDOM | GRND_INSECURE) != 0
         || flags & (GRND_RANDOM | GRND_INSECURE) == GRND_RANDOM | GRND_INSECURE
@@ -27,8 +28,12 @@ pub fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32) -> Re
     let total = buflen.min(crate::io::MAX_TRANSFER_BYTES);
     let mm = thread.mm();
     let mut bytes = alloc::vec![0; total.min(CHUNK_BYTES)];
+    let mut breath = (total > PIECE_BYTES).then(Breath::new);
     let mut done = 0;
     while done < total {
+        if let Some(breath) = &mut breath {
+            breath.take().await;
+        }
         // Long ones are cut short by a signal, as on Linux.
         if done >= 256 && thread.is_interrupted() {
             break;

@@ -9,6 +9,7 @@ use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
 use crate::task::{Thread, creds, table};
+use crate::time::Breath;
 
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
@@ -28,7 +29,15 @@ fn target_of(
     if empty { Ok(None) } else { target(thread, pid).map(Some) }
 }
 
-fn copy(from: &mut IoBuffer<'_>, to: &mut IoBuffer<'_>) -> Result<usize> {
+/// Copies as much as there is, while the memory of the process `pid` is still `mm`, with the program that it holds now.
+async fn copy(
+    thread: &Thread,
+    (pid, mm): (i32, &Arc<AddressSpace>),
+    from: &mut IoBuffer<'_>,
+    to: &mut IoBuffer<'_>,
+) -> Result<usize> {
+    let program = mm.program();
+    let mut breath = Breath::new();
     let before = to.done();
     while from.remaining() > 0 && to.remaining() > 0 {
         // Page by page, so that what was copied before a hole counts.
@@ -38,7 +47,13 @@ fn copy(from: &mut IoBuffer<'_>, to: &mut IoBuffer<'_>) -> Result<usize> {
             Ok(stored.min(bytes.len()))
         });
         match moved {
-            Ok(moved) if moved == wanted => {}
+            Ok(moved) if moved == wanted && !thread.is_dying() => {
+                breath.take().await;
+                // Others have had their turn. It may have ended, or execute a program that the caller has no right to.
+                if !target(thread, pid).is_ok_and(|now| program.is_in(&now)) {
+                    break;
+                }
+            }
             Err(error) if to.done() == before => return Err(error),
             _ => break,
         }
@@ -58,7 +73,7 @@ pub async fn process_vm_readv(
 ) -> Result<usize> {
     let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
     let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
-    copy(&mut remote.in_space(mm), &mut local)
+    copy(thread, (pid, &mm), &mut remote.in_space(mm.clone()), &mut local).await
 }
 
 /// process_vm_writev(2). What is written is seen by all threads of the other process when the call returns.
@@ -74,14 +89,14 @@ pub async fn process_vm_writev(
     let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
     let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
     if Arc::ptr_eq(&mm, &thread.mm()) {
-        return copy(&mut local, &mut remote.in_space(mm));
+        return copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
     }
     let halted = mm.halt(thread).await;
     // Meanwhile it may have ended, or execute a program that the caller has no right to.
     if !Arc::ptr_eq(&mm, &target(thread, pid)?) {
         return Err(Errno::ESRCH);
     }
-    let result = copy(&mut local, &mut remote.in_space(mm.clone()));
+    let result = copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
     mm.carry_out_orders().await;
     drop(halted);
     result

@@ -19,6 +19,7 @@ use crate::net::Socket;
 use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
 use crate::time;
+use crate::time::breath::{Breath, PIECE_BYTES};
 use crate::wait::{PollMask, block_on};
 
 /// Where a transfer happens.
@@ -28,6 +29,47 @@ enum Position {
     Current,
     /// This one.
     At(u64),
+}
+
+impl Position {
+    /// Where the next piece goes.
+    fn after(self, bytes: usize) -> Position {
+        match self {
+            Position::Current => Position::Current,
+            Position::At(offset) => Position::At(offset.saturating_add(bytes as u64)),
+        }
+    }
+}
+
+/// Whether a transfer is made in pieces between which others get the kernel. What can make its caller wait takes little at once anyway.
+fn takes_long(file: &OpenFile, buffer: &IoBuffer<'_>) -> bool {
+    buffer.remaining() > PIECE_BYTES && file.ops.queue().is_none()
+}
+
+/// Transfers a long buffer piece by piece, until one is short or fails, or the thread is to end: the bytes, or the first piece's error.
+async fn in_pieces(
+    thread: &Thread,
+    buffer: &mut IoBuffer<'_>,
+    mut position: Position,
+    mut transfer: impl FnMut(&mut IoBuffer<'_>, Position) -> Result<usize>,
+) -> Result<usize> {
+    let mut breath = Breath::new();
+    let mut all = 0;
+    loop {
+        let wanted = buffer.remaining().min(PIECE_BYTES);
+        match buffer.piece(PIECE_BYTES, |piece| transfer(piece, position)) {
+            Ok(bytes) => {
+                all += bytes;
+                position = position.after(bytes);
+                if bytes < wanted || buffer.remaining() == 0 || thread.is_dying() {
+                    return Ok(all);
+                }
+            }
+            Err(error) if all == 0 => return Err(error),
+            Err(_) => return Ok(all),
+        }
+        breath.take().await;
+    }
 }
 
 fn readable(thread: &Arc<Thread>, fd: Fd) -> Result<Arc<OpenFile>> {
@@ -102,6 +144,14 @@ async fn read_file(
     {
         return message::receive(thread, &file, &mut buffer, 0, false, 0).await.map(|got| got.bytes);
     }
+    if takes_long(&file, &buffer) {
+        return in_pieces(thread, &mut buffer, position, |piece, position| {
+            let read = attempt_read(&file, piece, position)?;
+            finish_read(&file, position, read);
+            Ok(read)
+        })
+        .await;
+    }
     let read =
         when_ready(thread, &file, PollMask::READ, no_wait, || attempt_read(&file, &mut buffer, position)).await?;
     finish_read(&file, position, read);
@@ -110,7 +160,7 @@ async fn read_file(
 
 /// The same without waiting; `None` if that is needed.
 fn read_file_now(file: &OpenFile, mut buffer: IoBuffer<'_>, position: Position) -> Option<Result<usize>> {
-    if file.downcast::<Socket>().is_some_and(Socket::has_low_water) {
+    if file.downcast::<Socket>().is_some_and(Socket::has_low_water) || takes_long(file, &buffer) {
         return None;
     }
     match attempt_read(file, &mut buffer, position) {
@@ -223,6 +273,16 @@ async fn write_file(
     position: Position,
     no_wait: bool,
 ) -> Result<usize> {
+    if takes_long(&file, &buffer) {
+        // What does not fit is cut off once, before the first piece.
+        Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
+        return in_pieces(thread, &mut buffer, position, |piece, position| {
+            let writing = Writing::begin(thread, &file, piece, position, no_wait)?;
+            let result = writing.attempt(&file, piece);
+            writing.finish(thread, &file, piece, result)
+        })
+        .await;
+    }
     let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
     let attempt = || writing.attempt(&file, &mut buffer);
     let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
@@ -237,7 +297,7 @@ fn write_file_now(
     position: Position,
 ) -> Option<Result<usize>> {
     let is_atomic = !file.ops.is_stream() || file.downcast::<PipeEnd>().is_some() && buffer.remaining() <= PIPE_BUF;
-    if !is_atomic && may_wait(file) {
+    if !is_atomic && may_wait(file) || takes_long(file, &buffer) {
         return None;
     }
     let writing = match Writing::begin(thread, file, &mut buffer, position, false) {

@@ -12,8 +12,8 @@ use crate::fs::{self, Fd, FileOps, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
-use crate::time;
-use crate::wait::{PollMask, Signal, block_on};
+use crate::time::Breath;
+use crate::wait::{PollMask, block_on};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 64 << 10;
@@ -130,34 +130,7 @@ async fn give(
     Ok(done)
 }
 
-/// Long work in pieces: neither side may ever have to wait (/dev/zero into a terminal that drops what is too much), and nobody else gets
-/// the kernel meanwhile.
-struct Breath {
-    since_ns: u64,
-}
-
-impl Breath {
-    /// Work at a stretch, and the pause after it in which others have their turn.
-    const WORK_NS: u64 = 5_000_000;
-    const PAUSE_NS: u64 = 100_000;
-
-    fn new() -> Self {
-        Breath { since_ns: time::monotonic_ns() }
-    }
-
-    /// Pauses if that is due.
-    async fn take(&mut self) {
-        if time::monotonic_ns().saturating_sub(self.since_ns) < Self::WORK_NS {
-            return;
-        }
-        let signal = Arc::new(Signal::default());
-        time::insert(time::monotonic_ns() + Self::PAUSE_NS, signal.clone());
-        signal.wait().await;
-        self.since_ns = time::monotonic_ns();
-    }
-}
-
-/// Moves up to `count` bytes.
+/// Moves up to `count` bytes. Neither side may ever have to wait (/dev/zero into a terminal that drops what is too much).
 async fn transfer(
     thread: &Arc<Thread>,
     from: (&OpenFile, &mut Position),

@@ -399,7 +399,7 @@ table! {
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
     316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
     317 seccomp => plain misc::seccomp (operation, flags, args);
-    318 getrandom => plain misc::getrandom (buf, buflen, flags);
+    318 getrandom => r#async misc::getrandom (buf, buflen, flags);
     319 memfd_create => plain memfd::memfd_create (name, flags);
     320 kexec_file_load => none ();
     321 bpf => none ();

@@ -179,13 +179,16 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     child.user.set_fpstate(&fpstate)?;
     if args.has(CLONE_VFORK) {
         child.rare.lock().vfork_parent = Some(thread.wakeup());
-        if shares_memory {
-            // The child is made by this thread, which will not go on before the child has gone its own way.
-            run::may_sync(thread).await;
-            thread.user.hold(&mm).await?;
-        }
     }
-    run::start(child.clone(), first);
+    thread.newborn.lock().push((child.clone(), first));
+    if !shares_memory {
+        run::start_newborn(thread);
+    } else if args.has(CLONE_VFORK) || thread.is_interrupted() {
+        // The child is made by this thread, which will not go on before the child has gone its own way, or a signal lets it.
+        run::may_sync(thread).await;
+        thread.user.hold(&mm).await?;
+        run::start_newborn(thread);
+    }
     if args.has(CLONE_VFORK) {
         wait_for_vfork(thread, &child).await;
     }

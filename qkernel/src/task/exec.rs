@@ -297,29 +297,56 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
     let new = fs::exec_creds(thread, executable.file(), !executing.alone);
     let fresh = AddressSpace::detached()?;
     let loaded = load(thread, &new, &fresh, executable)?;
+    let is_alone = |mm: &Arc<AddressSpace>| Arc::strong_count(mm) <= 2;
+    // Now, while the old program can still be told that there is none.
+    let elsewhere = !trusts_caller(thread, &new.creds, &loaded) || !is_alone(&thread.mm());
+    let mut own = if elsewhere { Some(move_out(thread, &fresh)?) } else { None };
 
     // The other threads end; from here on nothing may fail but by ending the process.
     end_other_threads(thread).await?;
     thread.user.registers().await?;
     let mm = thread.mm();
-    let is_alone = Arc::strong_count(&mm) <= 2;
+    let is_alone = is_alone(&mm);
     // While the old program's memory is there, and under the old thread id, by which the locks are held. (Linux, which changes the id
     // first, leaves the locks of a thread that was not the leader locked for ever.)
     exit::leave_memory(thread, is_alone);
     thread.become_leader();
-    if is_alone {
-        mm.replace_content(&fresh);
-        thread.user.set_fpstate(&[])?;
-    } else {
-        let own = AddressSpace::attach(fresh)?;
-        let user = UserThread::new(own.handle(), None, thread.user.token)?;
-        thread.user.adopt(user);
-        thread.process.set_mm(own);
+    if own.is_none() && !is_alone {
+        // Another thread has shared the memory with a new process meanwhile.
+        match move_out(thread, &fresh) {
+            Ok(place) => own = Some(place),
+            Err(error) => {
+                exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
+                return Err(error);
+            }
+        }
+    }
+    match own {
+        Some((user, own)) => {
+            thread.user.adopt(user, &mm);
+            thread.process.set_mm(own);
+        }
+        None => {
+            mm.replace_content(&fresh);
+            thread.user.set_fpstate(&[])?;
+        }
     }
     drop(mm);
     finish(thread, new.creds, loaded);
     drop(executing);
     Err(super::run::REGISTERS_REPLACED)
+}
+
+/// Whether the old program may go on to know and decide everything about the new one. On platforms where user code carries out changes of mappings itself,
+/// what the old program has left with the platform (registers to go on with, for one) outlives the exchange of its memory.
+fn trusts_caller(thread: &Thread, creds: &Creds, loaded: &Loaded) -> bool {
+    arch::walks_tables() || loaded.dumpable && *creds == *thread.creds()
+}
+
+/// Gives a loaded program an address space of its own on the platform, and a thread there for `thread` to go on as.
+fn move_out(thread: &Thread, loaded: &AddressSpace) -> Result<(UserThread, Arc<AddressSpace>)> {
+    let own = AddressSpace::attach(loaded)?;
+    Ok((UserThread::new(own.handle(), None, thread.user.token)?, own))
 }
 
 /// While a thread executes a program no process may come to share its root, working directory and umask: who shares them must not

@@ -26,6 +26,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::Va;
+use qlib::platform::UserRegs;
 
 pub use creds::Creds;
 pub use process::Process;
@@ -66,6 +67,9 @@ pub struct Thread {
     pub syscalls: AtomicU64,
     /// What memory objects have lost by the system call that it makes.
     pub lost: Mutex<Vec<rmap::Lost>>,
+    /// Threads of its address space that it has made, with their first registers. The platform has them made by this one when it goes on, and
+    /// until then nothing of theirs begins: whoever waited for them would wait for this one too.
+    pub newborn: Mutex<Vec<(Arc<Thread>, UserRegs)>>,
     /// Nanoseconds in user mode, and when it last went there (0: it is not there).
     user_ns: AtomicU64,
     user_since_ns: AtomicU64,
@@ -135,6 +139,7 @@ impl Thread {
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),
+            newborn: Mutex::new(Vec::new()),
             user_ns: AtomicU64::new(0),
             user_since_ns: AtomicU64::new(0),
         });

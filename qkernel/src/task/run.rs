@@ -85,12 +85,20 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
     executor::spawn(current::with(thread.clone(), async move {
         thread.user.set_registers(&first);
         main(&thread, first).await;
+        start_newborn(&thread);
         // Somebody else's orders are carried out to their end first.
         thread.user.settled().await;
         // Nobody waits for its orders any more when it has ended.
         thread.user.proven().await;
         exit::thread_ended(&thread);
     }));
+}
+
+/// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on the platform too.
+pub fn start_newborn(thread: &Thread) {
+    for (child, first) in core::mem::take(&mut *thread.newborn.lock()) {
+        start(child, first);
+    }
 }
 
 async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
@@ -144,6 +152,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
         if !go_on(thread, call).await {
             return;
         }
+        start_newborn(thread);
     }
 }
 

@@ -48,21 +48,24 @@ pub fn set_pgid(caller: &Arc<Process>, pid: u32, pgid: u32) -> Result {
     Ok(())
 }
 
+/// Whether the parent is there to continue the child: it is in another group of the same session.
+fn watches_over(parent: &Process, child: &Process) -> bool {
+    parent.pgid() != child.pgid() && parent.sid() == child.sid()
+}
+
 /// Whether no process of the group has a parent in another group of the same session: nobody is there to continue it.
 pub fn is_orphaned_group(pgid: u32) -> bool {
-    !table::group(pgid).iter().any(|process| {
-        let Some(parent) = process.parent() else { return false };
-        parent.pgid() != pgid && parent.sid() == process.sid()
-    })
+    !table::group(pgid).iter().any(|process| process.parent().is_some_and(|parent| watches_over(&parent, process)))
 }
 
 /// After the end of `process`: groups that became orphaned by it and have stopped members get SIGHUP and SIGCONT.
 pub fn after_exit(process: &Arc<Process>, was_parent_of: &[Arc<Process>]) {
-    hang_up_if_orphaned(process.pgid());
+    if process.parent().is_some_and(|parent| watches_over(&parent, process)) {
+        hang_up_if_orphaned(process.pgid());
+    }
     for child in was_parent_of {
-        let pgid = child.pgid();
-        if pgid != process.pgid() {
-            hang_up_if_orphaned(pgid);
+        if watches_over(process, child) {
+            hang_up_if_orphaned(child.pgid());
         }
     }
 }

@@ -118,10 +118,15 @@ impl UserThread {
         })
     }
 
-    /// Takes the platform thread of `other` (a fresh one, made for exec) in place of its own, which ends.
-    pub fn adopt(&self, other: UserThread) {
+    /// Takes the platform thread of `other` (a fresh one, made for exec) in place of its own, which ends. What that was to do to `mm` others
+    /// do in its place.
+    pub fn adopt(&self, other: UserThread, mm: &AddressSpace) {
         let fresh = other.state.into_inner();
         let mut state = self.state.lock();
+        let (mut orders, claimed) = core::mem::take(&mut state.claimed);
+        orders.iter_mut().for_each(void_map);
+        mm.put_back(orders, claimed);
+        mm.keep_in_limbo(core::mem::take(&mut state.limbo));
         if let Some(old) = state.handle.take() {
             old.resume(Gpa(0), Go::Exit, &[]);
         }

@@ -1,5 +1,6 @@
 //! Time: the platform's clocks and one timer wheel over them.
 
+pub mod breath;
 pub mod clock;
 pub mod cpu;
 pub mod process;
@@ -10,13 +11,14 @@ mod wheel;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+pub use breath::Breath;
 pub use clock::{Clock, deadline_after};
 pub use wheel::{TimerKey, Wheel};
 
 use crate::hibernate::state::State;
 use crate::sync::{Mutex, mutex};
 use crate::wait::{Observer, PollMask, Signal};
-use crate::{arch, hibernate};
+use crate::{arch, executor, hibernate};
 
 static WHEEL: Mutex<Wheel<Arc<dyn Observer>>> = mutex(Wheel::new());
 /// What the platform's timer is armed for.
@@ -92,7 +94,10 @@ pub fn needs_rearming() -> bool {
 /// Arms the platform's timer for the earliest deadline, if that changed.
 pub fn rearm() {
     IS_MORE.store(false, Relaxed);
-    let next = if NEXT_EVENT.lock().is_some() {
+    let next = if !executor::is_drained() {
+        // Whoever sleeps for the kernel gets it first.
+        monotonic_ns() + breath::PAUSE_NS
+    } else if NEXT_EVENT.lock().is_some() {
         0
     } else if is_stopped() {
         u64::MAX

@@ -13,7 +13,7 @@ use qlib::{Gpa, Va};
 use super::GuestPhys;
 use super::kvm::probe::{CALL_LIMIT_NS, INSTRUCTION_LIMIT_NS, Report};
 use super::process::sys;
-use super::process::{ProcessConfig, ProcessPlatform};
+use super::process::{Missing, ProcessConfig, ProcessPlatform};
 
 /// One thing a platform can use.
 #[derive(Clone, Debug)]
@@ -40,6 +40,14 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
             format!("a guest ran; a system call's round trip takes {:.1} us", trial.call_ns as f64 / 1000.0),
         ),
         Err(e) => add("process platform", false, format!("{e:#}")),
+    }
+    if let Ok(trial) = &trial {
+        let whole = trial.missing == Missing::default();
+        let effect = match whole {
+            true => "stubs have namespaces, an empty root and an unprivileged user of their own".into(),
+            false => format!("this host lets a stub not {}", trial.missing),
+        };
+        add("stub isolation", whole, effect);
     }
     let notify = sys::filter_flag_known(0);
     add("seccomp notify", notify, "user notification: how stubs reach the guest kernel".into());
@@ -107,6 +115,7 @@ fn kvm_findings(report: &Report) -> Vec<Finding> {
 
 struct Trial {
     call_ns: u64,
+    missing: Missing,
     sync_wake_up: bool,
 }
 
@@ -163,7 +172,7 @@ fn try_process() -> Result<Trial> {
         }
     }
     let call_ns = end.duration_since(begin).as_nanos() as u64 / u64::from(ROUNDS);
-    Ok(Trial { call_ns, sync_wake_up: platform.wakes_synchronously() })
+    Ok(Trial { call_ns, missing: platform.missing(), sync_wake_up: platform.wakes_synchronously() })
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
-use crate::fs::mount;
 use crate::fs::synth::{Dir, Node};
+use crate::fs::{mount, notify};
 use crate::random;
 use crate::sync::{Mutex, Once, mutex};
 use crate::syscall::sysinfo;
@@ -34,8 +34,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/file-max", D("9223372036854775807")),
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
     ("fs/inotify/max_queued_events", D("16384")),
-    ("fs/inotify/max_user_instances", D("128")),
-    ("fs/inotify/max_user_watches", D("65536")),
+    ("fs/inotify/max_user_instances", M(|| notify::MAX_INSTANCES.to_string())),
+    ("fs/inotify/max_user_watches", M(|| notify::max_watches().to_string())),
     ("fs/mount-max", M(|| mount::most().to_string())),
     ("fs/mqueue/msg_max", D("10")),
     ("fs/nr_open", D("1048576")),

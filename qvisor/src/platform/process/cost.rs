@@ -4,7 +4,8 @@
 
 use super::layout::SLOT_BYTES;
 
-/// Bytes of a stub process with one thread, and of the thread that receives from it.
+/// Bytes of a stub process with one thread, and of the thread that receives from it: task, address space, slot, filter and listener. Its
+/// page tables are no more than the guest's, which are counted there a second time for them.
 pub const PROCESS_BYTES: u64 = 160 << 10;
 /// Bytes of a further thread of a stub, its slot included, which the guest can fill.
 pub const THREAD_BYTES: u64 = 32 << 10 | SLOT_BYTES;

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use qlib::platform::*;
@@ -145,6 +145,8 @@ pub(crate) struct Shared {
     processes: Limit,
     /// Slots of threads.
     threads: Limit,
+    /// Spaces whose stub could not be made for want of something, and is tried again.
+    waiting: AtomicU32,
 }
 
 impl ProcessPlatform {
@@ -204,6 +206,7 @@ impl ProcessPlatform {
             sync_works: AtomicBool::new(false),
             processes: Limit::new(cost::max_processes(config.memory_limit_bytes)),
             threads: Limit::new(cost::max_threads(config.memory_limit_bytes)),
+            waiting: AtomicU32::new(0),
         });
         shared.watch.attach(&shared);
         Ok(Self(shared))
@@ -407,7 +410,8 @@ impl Shared {
     }
 
     fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
-        if !self.processes.take() {
+        // What others wait for is not to be had.
+        if self.waiting.load(Ordering::Relaxed) > 0 || !self.processes.take() {
             return Err(libc::EAGAIN);
         }
         let errno = |e: std::io::Error| {
@@ -472,7 +476,7 @@ impl Shared {
 
     /// The receiver of a space: from the making of its stub to its end.
     fn serve(&self, space: &Space) {
-        match self.start_stub(space) {
+        match self.start_stub_in_time(space) {
             Ok(listener) => self.receive(space, &listener),
             Err(e) => {
                 let state = space.lock();
@@ -537,6 +541,39 @@ impl Shared {
                 space.lock().trim(space, self);
             }
         }
+    }
+
+    /// Makes the stub; again and again for a while where the host is short of processes, memory or descriptors: the guest has been told that
+    /// it has a new process. Until it has, it gets no further ones.
+    fn start_stub_in_time(&self, space: &Space) -> Result<Arc<Listener>> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let begin = Instant::now();
+        let goes_on = |made: &Result<_>| {
+            let patience = made.as_ref().err().and_then(zygote::patience_with);
+            patience.is_some_and(|patience| begin.elapsed() < patience) && !space.lock().dropped
+        };
+        let mut made = self.start_stub(space);
+        if !goes_on(&made) {
+            return made;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        while goes_on(&made) {
+            self.clear_away(space);
+            std::thread::sleep(PAUSE);
+            made = self.start_stub(space);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        made
+    }
+
+    /// Ends what there is of a stub that could not be set up.
+    fn clear_away(&self, space: &Space) {
+        let Some(pid) = space.lock().pid else { return };
+        sys::kill(pid);
+        sys::wait_end(pid);
+        let mut state = space.lock();
+        state.pid = None;
+        sys::reap(pid);
     }
 
     fn start_stub(&self, space: &Space) -> Result<Arc<Listener>> {

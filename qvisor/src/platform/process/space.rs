@@ -176,8 +176,14 @@ impl Space {
                 state.send_batch(self, shared, number);
             }
             Phase::Parked(_) | Phase::Gone => {}
-            // Stopped as long as nothing has let it go.
-            Phase::Unborn => thread.stop_wanted = thread.pending.is_some(),
+            // Stopped as long as nothing has let it go. Then it comes soon, unless the thread that is to make it sees to that it does not.
+            Phase::Unborn => {
+                thread.stop_wanted = thread.pending.is_some();
+                if thread.stop_wanted {
+                    thread.since_kick = None;
+                    look_after(shared, self.id, number, thread);
+                }
+            }
             Phase::User => {
                 thread.stop_wanted = true;
                 kick(shared, self.id, pid, number, thread);
@@ -248,8 +254,8 @@ impl Space {
         self.was_dropped.notify_all();
     }
 
-    /// Looks after a thread that was kicked some time ago. Stub code never blocks the kick in guest code, but a guest can, by a
-    /// forged signal frame; then it can only be ended. True to look again later.
+    /// Looks after a thread that was kicked, or awaited, some time ago. Stub code never blocks the kick in guest code, but a guest can, by a
+    /// forged signal frame; then it can only be ended. So can one whose thread is not made as ordered. True to look again later.
     pub fn check_kick(&self, number: u32) -> bool {
         /// Clock ticks (of 10 ms) on a processor that nobody needs to leave the handler.
         const PLENTY: u64 = 5;
@@ -258,18 +264,21 @@ impl Space {
         let mut state = self.lock();
         let (Some(pid), Some(thread)) = (state.pid, state.threads.get_mut(&number)) else { return false };
         let waiting = match thread.phase {
-            Phase::User | Phase::Orders(_) => thread.stop_wanted,
-            Phase::Kicked => true,
+            Phase::Unborn => thread.stop_wanted,
+            Phase::User | Phase::Orders(_) => thread.stop_wanted && thread.kick_out,
+            Phase::Kicked => thread.kick_out,
             _ => false,
         };
-        if !waiting || !thread.kick_out {
+        if !waiting {
             thread.watched = false;
             return false;
         }
-        let now = sys::thread_ticks(pid, thread.tid);
+        let born = thread.phase != Phase::Unborn;
+        let now = if born { sys::thread_ticks(pid, thread.tid) } else { None };
         let (then, looks) = thread.since_kick.unwrap_or((now.unwrap_or(0), 0));
         thread.since_kick = Some((then, looks + 1));
-        let evades = match (now, sys::blocks_signal(pid, thread.tid, KICK)) {
+        let blocked = if born { sys::blocks_signal(pid, thread.tid, KICK) } else { None };
+        let evades = match (now, blocked) {
             (Some(now), Some(true)) => now >= then + PLENTY,
             (_, Some(false)) => false,
             _ => looks >= PATIENCE,
@@ -323,9 +332,13 @@ fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut
     {
         thread.kick_out = sys::tgkill(pid, thread.tid, KICK).is_ok();
         thread.since_kick = None;
-        if !std::mem::replace(&mut thread.watched, true) {
-            shared.watch.add(space, number);
-        }
+        look_after(shared, space, number, thread);
+    }
+}
+
+fn look_after(shared: &Shared, space: u32, number: u32, thread: &mut Thread) {
+    if !std::mem::replace(&mut thread.watched, true) {
+        shared.watch.add(space, number);
     }
 }
 
@@ -796,7 +809,9 @@ impl State {
         let thread = self.threads.get_mut(&number)?;
         let nr = u64::from(n.data.nr as u32);
         let ip = n.data.instruction_pointer;
-        if left > 0 && ip == shared.zygote.addresses.order_ip {
+        let addresses = &shared.zygote.addresses;
+        let makes_thread = thread.orders.front().is_some_and(HostOrder::is_clone);
+        if left > 0 && ip == if makes_thread { addresses.clone_ip } else { addresses.order_ip } {
             let expected = thread.orders.front().map(|o| o.words);
             let [a, b, c, d, e, f] = n.data.args;
             if expected == Some([nr, a, b, c, d, e, f])

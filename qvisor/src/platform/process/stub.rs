@@ -414,22 +414,19 @@ quark_stub_frame_ip:
 8:  test %r14d, %r14d
     jz 9f
     mov 0(%r15), %rax
+    cmp ${SYS_CLONE}, %rax
     mov 8(%r15), %rdi
     mov 16(%r15), %rsi
     mov 24(%r15), %rdx
     mov 32(%r15), %r10
     mov 40(%r15), %r8
+    je 28f
     mov 48(%r15), %r9
     syscall
     .globl quark_stub_order_ip
 quark_stub_order_ip:
     cmp $-4095, %rax
     jae 10f
-    # a thread made by a clone order arrives here too, on the signal stack of its own slot
-    mov %rsp, %rcx
-    and $-{SLOT_BYTES}, %rcx
-    cmp %rcx, %r12
-    jne 11f
     add ${ORDER_BYTES}, %r15
     dec %r14d
     jmp 8b
@@ -451,7 +448,16 @@ quark_stub_sigreturn_ip:
 10: mov ${REASON_FAIL}, %edi
     mov %rax, %rdx
     jmp quark_stub_frame
-11: mov %rcx, %r12
+    # A new thread is made by an instruction of its own, after which it has no choice but to say so: all of its registers but %rax and %rsp
+    # are those of whoever made it, who may have come here by a jump. It is on the signal stack of its own slot.
+28: mov 48(%r15), %r9
+    syscall
+    .globl quark_stub_clone_ip
+quark_stub_clone_ip:
+    test %rax, %rax
+    jnz quark_stub_order_ip
+    mov %rsp, %r12
+    and $-{SLOT_BYTES}, %r12
     mov %rsp, %rbx
     mov ${REASON_START}, %edi
     jmp quark_stub_frame
@@ -747,6 +753,7 @@ unsafe extern "C" {
     static quark_stub_handler: u8;
     static quark_stub_frame_ip: u8;
     static quark_stub_order_ip: u8;
+    static quark_stub_clone_ip: u8;
     static quark_stub_sigreturn_ip: u8;
     static quark_stub_action: u8;
     static quark_stub_altstack: u8;
@@ -778,6 +785,8 @@ pub struct StubAddresses {
     pub frame_ip: u64,
     /// After the instruction that carries out orders.
     pub order_ip: u64,
+    /// After the one that carries out those to make a thread.
+    pub clone_ip: u64,
     /// The code of the fast call.
     pub fast: FastCode,
 }
@@ -934,6 +943,7 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Ve
         zygote: base + offset(&raw const quark_zygote),
         frame_ip: base + offset(&raw const quark_stub_frame_ip),
         order_ip: base + offset(&raw const quark_stub_order_ip),
+        clone_ip: base + offset(&raw const quark_stub_clone_ip),
         fast: FastCode {
             entry: base + offset(&raw const quark_stub_fast),
             takes_rax: base + offset(&raw const quark_stub_fast_takes_rax),

@@ -54,6 +54,11 @@ impl HostOrder {
         self.words[0] == libc::SYS_exit as u64
     }
 
+    /// Whether it is [`Self::clone_thread`].
+    pub fn is_clone(&self) -> bool {
+        self.words[0] == libc::SYS_clone as u64
+    }
+
     /// Makes a thread that starts on the stack of its own slot.
     pub fn clone_thread(stack: u64) -> Self {
         const FLAGS: i32 = libc::CLONE_VM

@@ -327,7 +327,12 @@ impl Zygote {
                     }
                     sys::send_message(&self.socket, give, None).context(gone)?;
                 }
-                MSG_GIVEN if of_zygote && pid.is_some() => return message.file.context("no descriptor is left"),
+                MSG_GIVEN if of_zygote && pid.is_some() => {
+                    return message
+                        .file
+                        .ok_or_else(|| Failure::of(-i64::from(libc::EMFILE)))
+                        .context("take its listener");
+                }
                 _ => bail!("the zygote says {kind}"),
             }
         }
@@ -349,6 +354,16 @@ impl Zygote {
     /// How many descriptors it has closed.
     pub fn closed(&self) -> u64 {
         self.control.word(CTL_CLOSED).load(Ordering::SeqCst)
+    }
+}
+
+/// For how long it is worth trying again to make a stub, if it could not be made for want of something that may come back.
+pub fn patience_with(error: &anyhow::Error) -> Option<Duration> {
+    match error.downcast_ref::<Failure>()?.errno {
+        libc::EAGAIN | libc::ENOMEM => Some(Duration::from_secs(5)),
+        // New processes are refused before the last descriptor is used; see `Shared::space_new`.
+        libc::EMFILE | libc::ENFILE => Some(Duration::from_millis(100)),
+        _ => None,
     }
 }
 

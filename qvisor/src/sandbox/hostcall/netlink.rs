@@ -33,6 +33,9 @@ const QUESTIONS: &[(u16, usize, &[u16])] = &[
 ];
 const RTM_GETNETCONF: u16 = 82;
 
+/// Bytes of struct ifinfomsg.
+const LINK: usize = 16;
+
 /// NLM_F_REQUEST, MULTI, ACK, ECHO, ROOT and MATCH.
 const FLAGS: u16 = (libc::NLM_F_REQUEST
     | libc::NLM_F_MULTI
@@ -109,9 +112,19 @@ fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
     if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
 }
 
+/// Whether it is how `ip link` finds out what the host knows: an order to change no link in no way. It has no effect whatever our capabilities
+/// are, and an answer: EPERM, EINVAL or ENODEV.
+fn is_probe(kind: u16, flags: u16, body: &[u8]) -> bool {
+    const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    kind == libc::RTM_NEWLINK && flags & !FLAGS == 0 && body.len() == LINK && body.iter().all(|b| *b == 0)
+}
+
 fn check_message(message: &[u8]) -> Result<(), Errno> {
     let kind = half(message, 4).ok_or(Errno::INVAL)?;
     let flags = half(message, 6).ok_or(Errno::INVAL)?;
+    if is_probe(kind, flags, message.get(HEADER..).unwrap_or_default()) {
+        return Ok(());
+    }
     let (_, fixed, attributes) = QUESTIONS.iter().find(|(k, ..)| *k == kind).ok_or(Errno::PERM)?;
     if flags & !FLAGS != 0 {
         return Err(Errno::PERM);
@@ -202,13 +215,27 @@ mod tests {
         for kind in 0..200u16 {
             // No attributes: exactly the fixed part, or the family alone.
             let listed = QUESTIONS.iter().find(|(k, ..)| *k == kind);
-            let fixed = listed.map_or(16, |(_, fixed, _)| *fixed);
+            let fixed = listed.map_or(20, |(_, fixed, _)| *fixed);
             for body in [vec![0; fixed], vec![0]] {
                 let outcome = check_messages(&message(kind, libc::NLM_F_REQUEST, &body));
                 assert_eq!(outcome.map(|_| ()), if listed.is_some() { Ok(()) } else { Err(Errno::PERM) }, "{kind}");
             }
         }
         assert_eq!(check_messages(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_probe_changes_nothing() {
+        let probe = |flags, body: &[u8]| check_messages(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ());
+        let ask = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+        assert_eq!(probe(ask, &[0; LINK]), Ok(()));
+        for at in 0..LINK {
+            let mut body = [0; LINK];
+            body[at] = 1;
+            assert_eq!(probe(ask, &body), Err(Errno::PERM), "byte {at}");
+        }
+        assert_eq!(probe(ask | libc::NLM_F_CREATE, &[0; LINK]), Err(Errno::PERM));
+        assert_eq!(probe(ask, &[&[0; LINK][..], &attribute(3, b"name")].concat()), Err(Errno::PERM));
     }
 
     #[test]
