@@ -263,7 +263,7 @@ mod tests {
     fn locks_are_limited_and_nobody_takes_all() {
         let key = |ino| Key { dev: 77, ino, whole_file: false };
         let [greedy, modest] = [Owner::Process(1), Owner::Process(2)];
-        let byte = |owner, at| Lock { owner, start: 2 * at, end: 2 * at + 1, exclusive: true };
+        let byte = |owner, at: u64| Lock { owner, start: 2 * at, end: 2 * at + 1, exclusive: true };
         let mut got = 0;
         while try_lock(key(1), byte(greedy, got)).is_ok() {
             got += 1;
