@@ -56,16 +56,6 @@ fn no_thread_keeps_control_of_stub_code() {
     assert!(there_are_none || passed(&lines) >= 3 * rounds as usize, "{} passed", passed(&lines));
 }
 
-#[test]
-fn no_call_keeps_the_others_waiting() {
-    if skipped() {
-        return;
-    }
-    let most = support::slowed(Duration::from_millis(200)).as_millis().to_string();
-    let lines = attack(&mut support::quark(), "long", &["128".into(), most], Duration::from_secs(120));
-    assert!(passed(&lines) >= 20, "{} passed", passed(&lines));
-}
-
 fn race(quark: &mut Command, rounds: u32) {
     let lines = attack(quark, "races", &[rounds.to_string()], Duration::from_secs(120) * rounds);
     // The last line counts them.

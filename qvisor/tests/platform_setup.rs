@@ -135,19 +135,25 @@ fn a_shortage_of_processes_ends_nobody() {
     let (zygote, _) = mock.platform.zygote_pids().expect("zygote");
     let first = mock.start(call());
     mock.syscall(0x300);
-    let limit_to = |most: u64| {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: a valid limit, and none is asked for.
-        let done =
-            unsafe { libc::prlimit(zygote as i32, libc::RLIMIT_NPROC, &raw const limit, std::ptr::null_mut()) == 0 };
+    // The soft limit only: to get the hard one back takes a capability that not every root has.
+    let limit_to = |most: Option<u64>| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let (pid, kind) = (zygote as i32, libc::RLIMIT_NPROC);
+        // SAFETY: valid limits.
+        let done = unsafe {
+            libc::prlimit(pid, kind, std::ptr::null(), &raw mut limit) == 0 && {
+                limit.rlim_cur = most.unwrap_or(limit.rlim_max);
+                libc::prlimit(pid, kind, &raw const limit, std::ptr::null_mut()) == 0
+            }
+        };
         assert!(done, "{}", std::io::Error::last_os_error());
     };
-    limit_to(1);
+    limit_to(Some(1));
     let second = mock.start(call());
     mock.no_event(std::time::Duration::from_millis(500));
     // It can be told now that there is no further one.
     assert_eq!(mock.platform.space_new(), Err(libc::EAGAIN));
-    limit_to(libc::RLIM_INFINITY);
+    limit_to(None);
     assert_eq!(mock.syscall(0x300).token, second.token);
     let third = mock.start(call());
     assert_eq!(mock.syscall(0x300).token, third.token);
