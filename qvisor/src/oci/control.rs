@@ -18,6 +18,7 @@ use nix::sys::socket::{
 };
 use qlib::control::{Reply, Request};
 
+use super::error::SandboxEnded;
 use super::state::{CONTROL_SOCKET, Entry};
 use crate::console;
 
@@ -111,6 +112,7 @@ impl Connection {
                 // Its queue is full.
                 Err(Errno::EAGAIN) => connection.pause(CONNECT_PAUSE)?,
                 Err(Errno::EINTR) => {}
+                Err(Errno::ECONNREFUSED) => bail!(SandboxEnded),
                 Err(e) => {
                     return Err(e).with_context(|| format!("connecting to the sandbox of container {}", entry.id));
                 }
@@ -224,7 +226,7 @@ impl Connection {
                 Ok(sent) => at += sent,
                 Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLOUT), None)?),
                 Err(Errno::EINTR) => {}
-                Err(Errno::EPIPE | Errno::ECONNRESET) => bail!("the sandbox ended"),
+                Err(Errno::EPIPE | Errno::ECONNRESET) => bail!(SandboxEnded),
                 Err(e) => return Err(e).context("writing to the sandbox"),
             }
         }
@@ -254,7 +256,7 @@ impl Connection {
         let mut at = 0;
         while at < buffer.len() {
             match recv(self.stream.as_raw_fd(), &mut buffer[at..], MsgFlags::MSG_DONTWAIT) {
-                Ok(0) | Err(Errno::ECONNRESET) => bail!("the sandbox ended"),
+                Ok(0) | Err(Errno::ECONNRESET) => bail!(SandboxEnded),
                 Ok(got) => at += got,
                 Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLIN), None)?),
                 Err(Errno::EINTR) => {}

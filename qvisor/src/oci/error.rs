@@ -22,6 +22,11 @@ pub enum ContainerError {
     NotStopped(String, String),
 }
 
+/// The sandbox closed its control connection instead of answering: it has ended, or does so within moments.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the sandbox ended")]
+pub struct SandboxEnded;
+
 /// An error that ends the program with an exit code other than 1.
 #[derive(Debug)]
 pub struct WithCode {
