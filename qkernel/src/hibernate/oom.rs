@@ -101,6 +101,16 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     if want.is_met() {
         return Err(Errno::ENOMEM);
     }
+    let begin_ns = time::monotonic_ns();
+    let result = wait_for(thread, want).await;
+    if thread.process.is_visitor() {
+        let waited_us = (time::monotonic_ns() - begin_ns) / 1000;
+        klog!(Debug, "process {}, from outside, waited {waited_us} us for memory ({want:?})", thread.process.pid);
+    }
+    result
+}
+
+async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     reclaim();
     kept::give_up_all();
     rights::collect();
@@ -168,7 +178,7 @@ fn kill_one(now_ns: u64) {
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
         // Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
-        let is_visitor = p.parent().is_none() && held < arch::boot().ram_bytes / VISITOR_SHARE;
+        let is_visitor = p.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE;
         (p.pid != 1, !is_visitor, held, p.pid)
     };
     let victim = living.iter().max_by_key(|p| rank(p)).cloned();

@@ -584,7 +584,9 @@ impl Shared {
                 sys::kill(pid);
             }
         };
+        let begin = Instant::now();
         let listener = Arc::new(Listener::new(self.zygote.make_stub(space.area.file(), born)?));
+        tracing::debug!("space {}: a stub after {} us", space.id, begin.elapsed().as_micros());
         let pid = space.lock().pid.context("a stub without a process id")?;
         if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
