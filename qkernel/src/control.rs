@@ -28,7 +28,7 @@ use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
 use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, run, table};
 use crate::wait::Signal;
-use crate::{arch, executor, time};
+use crate::{arch, executor, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -277,6 +277,9 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
                 container.roots.push(process);
             }
             crate::task::rlimit::watch_cpu(&thread.process);
+            if !first {
+                urgent::begin(thread.user.token);
+            }
             run::start(thread, regs);
             Ok(pid)
         }

@@ -184,6 +184,7 @@ class Container:
             if pid and text.startswith("process %s, from outside, ended" % pid):
                 ended = at
             shown.append("%8.3f %s" % (at, text[:160]))
+        sys.stdout.flush()
         if arrived is not None and ended is not None:
             self.inside.append(ended - arrived)
         if views is None:
@@ -195,7 +196,10 @@ class Container:
         slow = [s for s in shown if ": a stub after" in s and int(s.split()[-2]) > 50000]
         print("      %d kills, %d of %d stubs took more than 50 ms%s" % (
             kills, len(slow), sum(": a stub after" in s for s in shown), ", the last one: " + slow[-1] if slow else ""))
-        for line in many[:40]:
+        busy = [s for s in shown if " busy for " in s]
+        print("      %d long times in the kernel%s" % (len(busy), ":" if busy else ""))
+        many = sorted(many[:40] + busy[:20], key=lambda s: float(s.split()[0]))
+        for line in many:
             print("      " + line)
         sys.stdout.flush()
 

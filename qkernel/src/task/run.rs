@@ -11,7 +11,7 @@ use crate::arch::heap;
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::hibernate::oom;
-use crate::{executor, hibernate, klog, log, mm, syscall, time};
+use crate::{executor, hibernate, klog, log, mm, syscall, time, urgent};
 
 /// A trap of some thread arrived.
 pub fn on_trap(trap: &Trap) {
@@ -82,7 +82,8 @@ fn may_go_now(thread: &Arc<Thread>) -> bool {
 
 /// Starts the task of a new thread, which is stopped; `first` are its registers.
 pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
-    executor::spawn(current::with(thread.clone(), async move {
+    let token = thread.user.token;
+    executor::spawn_for(token, current::with(thread.clone(), async move {
         thread.user.set_registers(&first);
         main(&thread, first).await;
         start_newborn(&thread);
@@ -90,6 +91,7 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
         thread.user.settled().await;
         // Nobody waits for its orders any more when it has ended.
         thread.user.proven().await;
+        urgent::end(thread.user.token);
         exit::thread_ended(&thread);
     }));
 }
