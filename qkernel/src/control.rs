@@ -250,7 +250,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             *slot = (soft, hard);
         }
     }
-    let mm = about(AddressSpace::new(), "making an address space")?;
+    let mm = about(AddressSpace::new(true), "making an address space")?;
     let user = about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
     let pid = about(table::allocate_pid(), "making a process")?;
     let process = Arc::new(Process::new(pid, mm.clone(), rlimits));

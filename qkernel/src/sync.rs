@@ -143,7 +143,11 @@ mod tests {
                 let (lock, inside, count) = (&lock, &inside, &count);
                 s.spawn(move || {
                     for _ in 0..2000 {
-                        if i < 3 { lock.lock(wait) } else { lock.lock_urgently(wait) }
+                        if i < 3 {
+                            lock.lock(wait)
+                        } else {
+                            lock.lock_urgently(wait)
+                        }
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         // Not atomic on purpose.
                         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
