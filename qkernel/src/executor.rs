@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, mutex};
-use crate::urgent;
+use crate::{arch, urgent};
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -80,6 +80,13 @@ pub fn run_until(leave: impl Fn(bool) -> bool) -> bool {
 /// Whether no task is ready but the one that asks.
 pub fn is_drained() -> bool {
     READY.lock().is_empty()
+}
+
+/// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long, between two pieces of it.
+pub async fn give_way() {
+    if arch::entry::is_wanted_urgently() {
+        yield_now().await;
+    }
 }
 
 /// Lets other ready tasks run first.

@@ -81,6 +81,11 @@ pub fn unlock() {
     KERNEL_LOCK.unlock(lock_wake);
 }
 
+/// Whether an urgent event waits for the kernel lock. Under it.
+pub fn is_wanted_urgently() -> bool {
+    KERNEL_LOCK.is_wanted_urgently()
+}
+
 /// Takes one event and runs all tasks that are ready then. Under the kernel lock.
 pub fn serve(event: &Event) {
     handle(event);

@@ -43,8 +43,8 @@ use crate::wait::{PollMask, Signal, WaitQueue, block_until_killed_or};
 
 /// How long a victim has before another one is killed. Every step of its end starts this anew. As long as nothing comes of that it doubles, up to eight times.
 const PATIENCE_NS: u64 = 100_000_000;
-/// The same before pid 1 is killed, with which the container ends.
-const PATIENCE_BEFORE_FIRST_NS: u64 = 2_000_000_000;
+/// The same before pid 1 is killed, with which the container ends, or a small process that has just come by `quark exec`.
+const PATIENCE_BEFORE_LAST_NS: u64 = 2_000_000_000;
 /// How long pid 1 has to end, when nobody else is left, before the sandbox ends without it.
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
@@ -218,9 +218,11 @@ fn kill_one(now_ns: u64) {
     };
     let last_step_ns = LAST_STEP_NS.load(Relaxed);
     let victim = living.iter().max_by_key(|p| rank(p)).cloned();
-    if victim.as_ref().is_some_and(|p| p.pid == 1)
+    // All others are ending: whoever is left now has not used memory up.
+    let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p, held_bytes(p));
+    if victim.as_ref().is_some_and(is_last)
         && KILLS.load(Relaxed) > 0
-        && now_ns < last_step_ns + PATIENCE_BEFORE_FIRST_NS
+        && now_ns < last_step_ns + PATIENCE_BEFORE_LAST_NS
     {
         return;
     }
