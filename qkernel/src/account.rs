@@ -22,6 +22,9 @@ const THREAD_KERNEL_BYTES: u64 = 8 << 10;
 /// However small memory is, so many processes and threads may be.
 const FEWEST: u64 = 16;
 
+/// So many processes and threads that the platform could make are not for clone(2).
+const KEPT: u64 = 8;
+
 static SPACES: AtomicU64 = AtomicU64::new(0);
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
@@ -85,10 +88,18 @@ pub fn check_clone(new_space: bool) -> Result {
     let inside = if new_space { PROCESS_KERNEL_BYTES } else { 0 } + THREAD_KERNEL_BYTES;
     let total = outside_bytes(spaces, threads) + more + spaces * PROCESS_KERNEL_BYTES + threads * THREAD_KERNEL_BYTES;
     let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks() || total > arch::ram_bytes() / 2;
-    if threads >= FEWEST && is_full || !heap::has_room_for(more + inside) {
+    let boot = arch::boot();
+    let is_left =
+        leaves_some(spaces + u64::from(new_space), boot.max_processes) && leaves_some(threads + 1, boot.max_threads);
+    if threads >= FEWEST && (is_full || !is_left) || !heap::has_room_for(more + inside) {
         return Err(Errno::EAGAIN);
     }
     Ok(())
+}
+
+/// Whether a platform that makes at most `most` can make some more than `count`: those are for who comes by `quark exec`.
+fn leaves_some(count: u64, most: u32) -> bool {
+    count + KEPT <= u64::from(most)
 }
 
 /// ENOMEM when so many bytes of kernel memory, which a program asks for at once, would bring memory low. What scales with a program's
@@ -145,6 +156,12 @@ mod tests {
         assert!(Lasting::take(most).is_err());
         drop(taken);
         assert!(LASTING_BYTES.load(Relaxed) <= before + 1000);
+    }
+
+    #[test]
+    fn programs_leave_room_for_who_comes_from_outside() {
+        assert!(leaves_some(376, 384) && !leaves_some(377, 384));
+        assert!(leaves_some(1 << 20, u32::MAX));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
 use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, run, table};
 use crate::wait::Signal;
-use crate::{arch, executor, time};
+use crate::{arch, executor, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -152,6 +152,7 @@ fn create(spec: &ContainerSpec) -> Reply {
 }
 
 fn start(id: u64, spec: ProcessSpec, first: bool) {
+    crate::klog!(Debug, "request {id}: start {:?}", spec.args);
     hibernate::wake(Cause::Exec);
     let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
     let answer = match made {
@@ -159,7 +160,13 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
         Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => return start_with_less(id, spec, streams),
         Ok((Err((errno, message)), _)) | Err((errno, message)) => failure(errno, message),
     };
+    note_started(id, &answer);
     reply(id, &answer);
+}
+
+/// For who looks where the time of an exec goes.
+fn note_started(id: u64, answer: &Reply) {
+    crate::klog!(Debug, "request {id}: {answer:?}");
 }
 
 /// Starts a process when even the reserve is used up: others are killed until it can be.
@@ -174,6 +181,7 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
                 Err((errno, message)) => break failure(errno, message),
             }
         };
+        note_started(id, &answer);
         reply(id, &answer);
     });
 }
@@ -242,7 +250,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             *slot = (soft, hard);
         }
     }
-    let mm = about(AddressSpace::new(), "making an address space")?;
+    let mm = about(AddressSpace::new(true), "making an address space")?;
     let user = about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
     let pid = about(table::allocate_pid(), "making a process")?;
     let process = Arc::new(Process::new(pid, mm.clone(), rlimits));
@@ -269,6 +277,9 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
                 container.roots.push(process);
             }
             crate::task::rlimit::watch_cpu(&thread.process);
+            if !first {
+                urgent::begin(thread.user.token);
+            }
             run::start(thread, regs);
             Ok(pid)
         }
@@ -429,6 +440,19 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
         });
         answered
     };
+    if process.is_visitor() {
+        let us = |ns: u64| ns / 1000;
+        let times = process.times();
+        crate::klog!(
+            Debug,
+            "process {}, from outside, ended with {} after {} us, {} of them in user mode, {} in system calls",
+            process.pid,
+            exit_code(status),
+            us(time::monotonic_ns() - process.start_ns),
+            us(times.user_ns),
+            us(times.system_ns)
+        );
+    }
     for id in &waits {
         reply(*id, &Reply::Exited(exit_code(status)));
     }

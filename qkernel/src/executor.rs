@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, mutex};
+use crate::{arch, urgent};
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -17,12 +18,16 @@ struct Job {
     /// Empty while it is being polled and after it ended.
     future: Mutex<Option<BoxedFuture>>,
     queued: AtomicBool,
+    /// The platform thread that it is the task of, or 0: for [`urgent`].
+    token: u64,
 }
 
 impl Wake for Job {
     fn wake(self: Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            READY.lock().push_back(self);
+            let first = urgent::is_urgent(self.token);
+            let mut ready = READY.lock();
+            if first { ready.push_front(self) } else { ready.push_back(self) }
         }
     }
 }
@@ -31,7 +36,12 @@ static READY: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
 
 /// Adds a task; it runs at the next [`run`].
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    let job = Arc::new(Job { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false) });
+    spawn_for(0, future);
+}
+
+/// As [`spawn`], for the task of the platform thread with this token.
+pub fn spawn_for(token: u64, future: impl Future<Output = ()> + Send + 'static) {
+    let job = Arc::new(Job { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false), token });
     Wake::wake(job);
 }
 
@@ -44,9 +54,19 @@ static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Polls ready tasks until none is left, or until tasks have yielded again and again. The rest is for the next time, which is soon
 /// (`time::rearm`).
 pub fn run() {
+    run_until(|_| false);
+}
+
+/// As [`run`], or until `leave` says that others do the rest; it is asked before each task, with whether that one is urgent. Whether it
+/// said so.
+pub fn run_until(leave: impl Fn(bool) -> bool) -> bool {
     YIELDED.store(0, Ordering::Relaxed);
     while YIELDED.load(Ordering::Relaxed) < YIELDS {
-        let Some(job) = READY.lock().pop_front() else { return };
+        let Some(is_urgent) = READY.lock().front().map(|job| urgent::is_urgent(job.token)) else { return false };
+        if leave(is_urgent) {
+            return true;
+        }
+        let Some(job) = READY.lock().pop_front() else { return false };
         job.queued.store(false, Ordering::Release);
         let Some(mut future) = job.future.lock().take() else { continue };
         let waker = Waker::from(job.clone());
@@ -54,11 +74,19 @@ pub fn run() {
             *job.future.lock() = Some(future);
         }
     }
+    false
 }
 
 /// Whether no task is ready but the one that asks.
 pub fn is_drained() -> bool {
     READY.lock().is_empty()
+}
+
+/// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long, between two pieces of it.
+pub async fn give_way() {
+    if arch::entry::is_wanted_urgently() {
+        yield_now().await;
+    }
 }
 
 /// Lets other ready tasks run first.

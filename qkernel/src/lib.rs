@@ -29,6 +29,7 @@ pub mod sync;
 pub mod syscall;
 pub mod task;
 pub mod time;
+pub mod urgent;
 pub mod wait;
 
 pub use errno::{Errno, Result};

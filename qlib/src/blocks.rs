@@ -37,6 +37,8 @@ pub struct BlockHeap {
     inner: SpinMutex<Inner>,
     /// Blocks that are free, for those who look without the lock.
     free: AtomicUsize,
+    /// How many of them may hold host memory, for the same.
+    dirty: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,7 @@ impl BlockHeap {
                 grow: None,
             }),
             free: AtomicUsize::new(0),
+            dirty: AtomicUsize::new(0),
         }
     }
 
@@ -123,6 +126,30 @@ impl BlockHeap {
         self.free.load(Relaxed)
     }
 
+    /// Blocks that are free and may hold host memory. Takes no lock.
+    pub fn dirty_blocks(&self) -> usize {
+        self.dirty.load(Relaxed)
+    }
+
+    /// As [`Self::free_ranges`], a block at a time, the highest first, until no more than `most` free blocks may hold host memory, or `release`
+    /// returns false.
+    pub fn release_down_to(&self, most: usize, release: &mut dyn FnMut(&[Frames]) -> bool) {
+        let mut inner = self.inner.lock();
+        for at in (inner.first..inner.end).rev() {
+            if self.dirty.load(Relaxed) <= most {
+                return;
+            }
+            if bit(&inner.used, at) || !bit(&inner.dirty, at) {
+                continue;
+            }
+            if !release(&[Frames { start: Gpa((at as u64) << BLOCK_SHIFT), count: BLOCK_FRAMES }]) {
+                return;
+            }
+            set(&mut inner.dirty, at, false);
+            self.dirty.fetch_sub(1, Relaxed);
+        }
+    }
+
     /// Takes the lowest free block.
     pub fn alloc(&self) -> Option<Block> {
         self.alloc_contiguous(1)
@@ -141,7 +168,10 @@ impl BlockHeap {
         }
         let mut clean = true;
         for i in start..start + count {
-            clean &= !bit(&inner.dirty, i);
+            if bit(&inner.dirty, i) {
+                clean = false;
+                self.dirty.fetch_sub(1, Relaxed);
+            }
             set(&mut inner.used, i, true);
         }
         if start == inner.hint {
@@ -162,6 +192,7 @@ impl BlockHeap {
             assert!(bit(&inner.used, i), "block at {gpa:?} + {} freed twice", i - start);
             set(&mut inner.used, i, false);
             set(&mut inner.dirty, i, !clean);
+            self.dirty.fetch_add(usize::from(!clean), Relaxed);
         }
         inner.hint = inner.hint.min(start);
         inner.held -= count;
@@ -185,6 +216,7 @@ impl BlockHeap {
             let range = Frames { start: Gpa((start as u64) << BLOCK_SHIFT), count: (at - start) as u64 * BLOCK_FRAMES };
             if release(&[range]) {
                 (start..at).for_each(|i| set(&mut inner.dirty, i, false));
+                self.dirty.fetch_sub(at - start, Relaxed);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -96,8 +96,8 @@ pub struct PlatformOps {
     pub set_timer: unsafe extern "C" fn(deadline_ns: u64),
     /// The door to the outside: fills in `ret` (and out-arguments). Never blocks except for disk I/O.
     pub host_call: unsafe extern "C" fn(call: *mut HostCall),
-    /// Makes an empty user address space; its handle, or a negative errno.
-    pub space_new: unsafe extern "C" fn() -> i64,
+    /// Makes an empty user address space; its handle, or a negative errno. Not 0, it is `urgent`: it comes before others that are on their way.
+    pub space_new: unsafe extern "C" fn(urgent: u32) -> i64,
     /// Ends an address space with every thread in it. When no user code can run in it any more and none of its
     /// mappings exists, an [`EVENT_SPACE_GONE`] comes: only then may its frames be used again.
     pub space_drop: unsafe extern "C" fn(space: u64),

@@ -96,6 +96,28 @@ static void bomb_threads(void) {
     _exit(0);
 }
 
+// No memory at all: as many as there may be who all want a processor, in user code, in the kernel, or by waking each other.
+static void crowd(void (*each)(void)) {
+    for (int n = 0; n < 500 && !over(); n++) {
+        int pid = fork();
+        if (pid == 0) { while (!over()) each(); _exit(0); }
+        if (pid < 0) usleep(10000);
+    }
+    while (!over()) each();
+}
+
+static void spin(void) { for (volatile int i = 0; i < 1000000; i++) {} }
+static void call(void) { for (int i = 0; i < 1000; i++) getppid(); }
+static void fault(void) {
+    char *p = mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return;
+    for (int i = 0; i < 1 << 16; i += 4096) p[i] = 1;
+    munmap(p, 1 << 16);
+}
+static void bomb_spin(void) { crowd(spin); }
+static void bomb_calls(void) { crowd(call); }
+static void bomb_faults(void) { crowd(fault); }
+
 static void bomb_chain(void) {
     // A process tree as deep as it gets: each child makes the next, and all wait.
     while (!over()) {
@@ -650,7 +672,7 @@ static void bomb_proc(void) {
 
 static const struct { const char *name; void (*run)(void); } modes[] = {
     {"fork", bomb_fork}, {"fork-flat", bomb_fork_flat}, {"exec", bomb_vfork_exec}, {"threads", bomb_threads},
-    {"chain", bomb_chain}, {"touch", bomb_touch}, {"touch-threads", bomb_touch_threads}, {"two", bomb_two},
+    {"spin", bomb_spin}, {"calls", bomb_calls}, {"faults", bomb_faults}, {"chain", bomb_chain}, {"touch", bomb_touch}, {"touch-threads", bomb_touch_threads}, {"two", bomb_two},
     {"memfd", bomb_memfd}, {"memfd-small", bomb_memfd_small}, {"shm", bomb_shm}, {"tables", bomb_tables},
     {"tables-shared", bomb_tables_shared}, {"mappings", bomb_mappings}, {"mlockall", bomb_mlockall},
     {"mincore", bomb_mincore}, {"madvise", bomb_madvise}, {"holes", bomb_holes}, {"pipes", bomb_pipes},

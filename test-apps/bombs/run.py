@@ -7,6 +7,8 @@ What is random comes from --seed, which is printed. Exit code 0: every round was
 """
 
 import argparse
+import collections
+import datetime
 import json
 import os
 import random
@@ -75,33 +77,131 @@ class Container:
         with open(os.path.join(self.dir, "pid"), encoding="utf-8") as f:
             self.pid = int(f.read())
         self.base = None
+        # How long each fresh exec took, in seconds, and of that from the request's arrival in the guest kernel to the end of the process.
+        self.answers, self.inside = [], []
+        self.read_to = 0
+
+    def log_since(self):
+        """Lines that the log has got since the last call."""
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as f:
+                f.seek(self.read_to)
+                lines = f.readlines()
+                self.read_to = f.tell()
+                return lines
+        except OSError:
+            return []
 
     def command(self, *args):
         command = [self.options.quark, "--root", os.path.join(self.dir, "root"), "--log", self.log]
+        if self.options.explain:
+            command.append("--debug")
         if self.options.platform:
             command += ["--platform", self.options.platform]
         return command + list(args)
 
     def quark(self, what, *args, within, fail=True, quiet=False):
         """Runs a command; how long it took, and what it printed. `quiet`: it leaves somebody behind who would keep a pipe open."""
-        begin = time.monotonic()
+        begin, begun = time.monotonic(), time.time()
         stdout = subprocess.DEVNULL if quiet else subprocess.PIPE
         # A group of its own, so that a command that hangs can be ended with whatever it started.
         child = subprocess.Popen(self.command(*args), stdin=subprocess.DEVNULL, stdout=stdout,
                                  stderr=subprocess.STDOUT, start_new_session=True)
+        views = []
+        if self.options.explain:
+            self.log_since()
+            for _ in range(3):
+                try:
+                    child.wait(timeout=self.options.explain)
+                    break
+                except subprocess.TimeoutExpired:
+                    views.append("%.2f s: %s" % (time.monotonic() - begin, self.look()))
         try:
             out, _ = child.communicate(timeout=max(within * 3, 15))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
+            if self.options.explain:
+                self.explain(child.pid, begun, views)
             raise Failed("%s: no answer in %.0f s" % (what, time.monotonic() - begin)) from None
         took = time.monotonic() - begin
+        if self.options.explain and args[0] == "exec":
+            self.explain(child.pid, begun, views if took > self.options.explain or child.returncode else None)
         text = (out or b"").decode(errors="replace").strip()
         if fail and child.returncode:
             raise Failed("%s: exit code %d: %s" % (what, child.returncode, text[-500:]))
         if took > within:
             raise Failed("%s took %.2f s" % (what, took))
         return took, text
+
+    def look(self):
+        """The sandbox from outside: states of its processes' threads, memory of its cgroup, load."""
+        states = collections.Counter()
+        own = collections.Counter()
+        cgroup = {}
+        try:
+            with open("/proc/%d/cgroup" % self.pid, encoding="utf-8") as f:
+                for line in f:
+                    _, controllers, path = line.strip().split(":", 2)
+                    cgroup[controllers] = path
+            root = "/sys/fs/cgroup/memory" if "memory" in cgroup else "/sys/fs/cgroup"
+            path = root + cgroup.get("memory", cgroup.get("", ""))
+            pids = open(path + "/cgroup.procs", encoding="utf-8").read().split()
+            for pid in pids:
+                for tid in os.listdir("/proc/%s/task" % pid):
+                    try:
+                        with open("/proc/%s/task/%s/stat" % (pid, tid), encoding="utf-8") as f:
+                            state = f.read().rsplit(") ", 1)[1][0]
+                        (own if int(pid) == self.pid else states)[state] += 1
+                    except OSError:
+                        pass
+            words = []
+            for name in ("memory.usage_in_bytes", "memory.current", "memory.failcnt"):
+                if os.path.exists(path + "/" + name):
+                    words.append("%s %s" % (name, open(path + "/" + name, encoding="utf-8").read().strip()))
+        except (OSError, ValueError, StopIteration) as e:
+            words = [str(e)]
+        with open("/proc/loadavg", encoding="utf-8") as f:
+            load = f.read().strip()
+        return "sandbox %s, stubs %s, %s, load %s" % (dict(own), dict(states), ", ".join(words), load)
+
+    def explain(self, client, begun, views):
+        """Where the time of an exec went, by the log of client and sandbox. `views`: None, and only the times are kept."""
+        lines = self.log_since()
+        request = pid = arrived = ended = None
+        shown, kills = [], 0
+        for line in lines:
+            stamp, _, text = line.partition(" level=")
+            at = datetime.datetime.fromisoformat(stamp[6:-5]).replace(tzinfo=datetime.timezone.utc).timestamp() - begun \
+                if stamp.startswith('time="') else 0
+            text = text.partition("msg=")[2].strip().strip('"')
+            if "client %d" % client in text and "started guest process" in text:
+                pid = text.rsplit(" ", 1)[1]
+            kills += "out of memory: killed" in text
+            if text.startswith("request ") and ": start" in text:
+                request = text.split()[1]
+                arrived = at
+            if pid and text.startswith("process %s, from outside, ended" % pid):
+                ended = at
+            shown.append("%8.3f %s" % (at, text[:160]))
+        sys.stdout.flush()
+        if arrived is not None and ended is not None:
+            self.inside.append(ended - arrived)
+        if views is None:
+            return
+        for view in views:
+            print("      " + view)
+        many = [s for s in shown if "killed" not in s and ("client %d" % client in s or "from outside" in s or "request" in s
+                or "control connection" in s)]
+        slow = [s for s in shown if ": a stub after" in s and int(s.split()[-2]) > 50000]
+        print("      %d kills, %d of %d stubs took more than 50 ms%s" % (
+            kills, len(slow), sum(": a stub after" in s for s in shown), ", the last one: " + slow[-1] if slow else ""))
+        busy = [s for s in shown if " busy for " in s]
+        print("      %d long times in the kernel%s" % (len(busy), ":" if busy else ""))
+        many = sorted(many[:40] + busy[:20], key=lambda s: float(s.split()[0]))
+        for line in many:
+            print("      " + line)
+        sys.stdout.flush()
 
     def exec(self, *args, user=None, within=None, fail=True, what="exec"):
         more = ["--user", user] if user else []
@@ -115,7 +215,8 @@ class Container:
             left = self.options.answer - (time.monotonic() - begin)
             try:
                 self.exec("/bin/true", what=what, within=max(left, 0.1))
-                return time.monotonic() - begin
+                self.answers.append(time.monotonic() - begin)
+                return self.answers[-1]
             except Failed as e:
                 if time.monotonic() - begin > self.options.answer or not self.options.again or "exit code" not in str(e):
                     raise
@@ -214,6 +315,8 @@ def main():
     parser.add_argument("--slowness", type=float, default=float(os.environ.get("QUARK_TEST_SLOWNESS", "1")))
     parser.add_argument("--scratch", default=os.path.join(WORKSPACE, "target"))
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--explain", type=float, default=0, metavar="SECONDS",
+                        help="have everything log much, and show where the time of an exec went that took longer or failed")
     options = parser.parse_args()
     options.answer *= options.slowness
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -223,6 +326,7 @@ def main():
     wanted = options.only.split(",") if options.only else None
     begin = time.monotonic()
     container, bad, done, lived = None, 0, 0, 0
+    answers, inside = [], []
     try:
         while True:
             if wanted is not None:
@@ -259,9 +363,20 @@ def main():
                     print("    " + container.output()[-1500:].replace("\n", "\n    "), flush=True)
                     container.close()
                 container = None
+            finally:
+                if container is not None:
+                    answers += container.answers
+                    inside += container.inside
+                    container.answers, container.inside = [], []
     finally:
         if container is not None:
             container.close()
+    for name, times in (("fresh execs", answers), ("of that inside of the sandbox", inside)):
+        if times:
+            times.sort()
+            print("%s: %d answered, median %.3f s, p99 %.3f s, max %.3f s, %d over %g s" % (
+                name, len(times), times[len(times) // 2], times[len(times) * 99 // 100], times[-1],
+                sum(t > options.answer for t in times), options.answer))
     print("%d rounds, %d failed, seed %d" % (done, bad, seed))
     return 1 if bad else 0
 

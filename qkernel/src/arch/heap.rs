@@ -24,6 +24,8 @@ static RESERVE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static LOW_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Bytes outside of guest RAM that count as used ([`crate::account`]), in whole pages.
 static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
+/// User frames that only what is made on the reserve may have.
+static KEPT_FRAMES: AtomicU64 = AtomicU64::new(0);
 /// What is made now is made on the reserve.
 static ON_RESERVE: AtomicBool = AtomicBool::new(false);
 
@@ -34,6 +36,9 @@ const USABLE_FRAMES: u64 = BLOCK_FRAMES - 1;
 const RESERVE_SHARE: usize = 64;
 /// What one object of the kernel may take in one piece while memory is low, in pages (128 KiB).
 const PIECE_PAGES: usize = 32;
+/// One user frame in this many is kept, and at most so many (1 MiB): a shell is loaded with half of that.
+const KEPT_SHARE: u64 = 128;
+const MOST_KEPT_FRAMES: u64 = 256;
 /// So few blocks, and a whole one is too much of them.
 const FEW_BLOCKS: usize = 8;
 /// What is kept then, in pages (512 KiB).
@@ -51,6 +56,7 @@ pub fn init(info: &BootInfo) {
     let (blocks, pages) = reserve_of(BLOCKS.stats().total);
     RESERVE_BLOCKS.store(blocks, Relaxed);
     LOW_PAGES.store(pages, Relaxed);
+    KEPT_FRAMES.store((info.ram_bytes / PAGE_SIZE / KEPT_SHARE).min(MOST_KEPT_FRAMES), Relaxed);
     HEAP.init(phys, &BLOCKS);
 }
 
@@ -75,6 +81,7 @@ fn shadow_pages() -> u64 {
 
 /// Whether user frames may have one more block.
 pub fn user_may_grow() -> bool {
+    leave_host_room(1);
     let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
     if ON_RESERVE.load(Relaxed) {
         return true;
@@ -82,6 +89,16 @@ pub fn user_may_grow() -> bool {
     let reserve = RESERVE_BLOCKS.load(Relaxed);
     let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
     left >= reserve + charged && kernel_room(left) >= 2 * LOW_PAGES.load(Relaxed).min(FEW_PAGES)
+}
+
+/// Frees of host memory what is free for the guest, as far as what is charged needs it: blocks that were given back to the heap may be committed still, and
+/// then what stubs cost comes on top. `more` blocks are about to be used.
+fn leave_host_room(more: usize) {
+    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
+    let most = BLOCKS.free_blocks().saturating_sub(charged + more);
+    if charged > 0 && BLOCKS.dirty_blocks() > most {
+        BLOCKS.release_down_to(most, &mut |ranges| super::release(ranges).is_ok());
+    }
 }
 
 /// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
@@ -99,7 +116,13 @@ fn is_in_pieces() -> bool {
 
 /// Whether even what is left for things that cannot be refused has to be spared.
 pub fn is_very_low() -> bool {
-    kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / 2
+    let share = if ON_RESERVE.load(Relaxed) { 4 } else { 2 };
+    kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / share
+}
+
+/// User frames that are left for what must work when memory is used up.
+pub fn kept_frames() -> u64 {
+    if ON_RESERVE.load(Relaxed) { 0 } else { KEPT_FRAMES.load(Relaxed) }
 }
 
 /// The size of what is left when memory is low, in bytes: no single thing may take more than a part of it.
@@ -117,7 +140,10 @@ pub fn has_room_for(bytes: u64) -> bool {
 
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
 pub fn charge(bytes: u64) {
-    CHARGED_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
+    let before = CHARGED_PAGES.swap(bytes.div_ceil(PAGE_SIZE), Relaxed);
+    if before < bytes.div_ceil(PAGE_SIZE) {
+        leave_host_room(0);
+    }
 }
 
 /// What is charged, with the host's page tables, in bytes.

@@ -14,10 +14,10 @@ use crate::errno::{Errno, Result};
 pub struct SpaceHandle(u64);
 
 impl SpaceHandle {
-    /// A new empty one.
-    pub fn new() -> Result<Self> {
-        // SAFETY: no arguments.
-        let handle = unsafe { (boot().ops.space_new)() };
+    /// A new empty one; an urgent one comes before others that are on their way.
+    pub fn new(urgent: bool) -> Result<Self> {
+        // SAFETY: a plain number.
+        let handle = unsafe { (boot().ops.space_new)(urgent.into()) };
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }

@@ -17,7 +17,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::SIGKILL;
 use qlib::PAGE_SIZE;
@@ -38,16 +38,23 @@ use crate::net::unix::rights;
 use crate::sync::{Mutex, mutex};
 use crate::task::{Process, Thread, exit, run, table};
 use crate::time;
+use crate::urgent;
 use crate::wait::{PollMask, Signal, WaitQueue, block_until_killed_or};
 
-/// How long a victim has before another one is killed. Every step of its end starts this anew.
-const PATIENCE_NS: u64 = 500_000_000;
+/// How long a victim has before another one is killed. Every step of its end starts this anew. As long as nothing comes of that it doubles, up to eight times.
+const PATIENCE_NS: u64 = 100_000_000;
+/// The same before pid 1 is killed, with which the container ends, or a small process that has just come by `quark exec`.
+const PATIENCE_BEFORE_LAST_NS: u64 = 2_000_000_000;
 /// How long pid 1 has to end, when nobody else is left, before the sandbox ends without it.
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
 const WORTHWHILE_PAGES: u64 = 64;
 /// A process from outside that holds less than this part of memory is spared while there are others.
 const VISITOR_SHARE: u64 = 16;
+/// From so many in one process group on, small ones are killed together: they are a fork bomb, which makes two for each that is killed alone.
+const MANY: usize = 16;
+/// Together they give back at least this part of memory, if they have it.
+const TOGETHER_SHARE: u64 = 32;
 /// The status of a container that was ended for want of memory, as of a program killed by SIGKILL.
 const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
 
@@ -55,6 +62,10 @@ const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
 static FREED: WaitQueue = WaitQueue::new();
 /// When something was freed last, or somebody killed, CLOCK_MONOTONIC.
 static LAST_STEP_NS: AtomicU64 = AtomicU64::new(0);
+/// Kills since something was freed last.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+/// Threads in [`relieve`].
+static AWAITED: AtomicU32 = AtomicU32::new(0);
 /// Processes killed for want of memory.
 static KILLS: AtomicU64 = AtomicU64::new(0);
 /// The one killed last.
@@ -82,6 +93,27 @@ pub fn reclaim() -> bool {
     frames::are_left()
 }
 
+/// Somebody waits for memory as long as this lives.
+struct Awaiting;
+
+impl Awaiting {
+    fn begin() -> Awaiting {
+        AWAITED.fetch_add(1, Relaxed);
+        Awaiting
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        AWAITED.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether somebody waits for memory.
+pub fn is_awaited() -> bool {
+    AWAITED.load(Relaxed) > 0
+}
+
 /// How many processes were killed for want of memory.
 pub fn kills() -> u64 {
     KILLS.load(Relaxed)
@@ -91,6 +123,7 @@ pub fn kills() -> u64 {
 pub fn note_freed() {
     if !FREED.is_empty() {
         LAST_STEP_NS.store(time::monotonic_ns(), Relaxed);
+        IN_VAIN.store(0, Relaxed);
         FREED.wake(PollMask::IN);
     }
 }
@@ -101,11 +134,23 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     if want.is_met() {
         return Err(Errno::ENOMEM);
     }
+    let begin_ns = time::monotonic_ns();
+    let awaiting = Awaiting::begin();
+    let result = wait_for(thread, want).await;
+    drop(awaiting);
+    if thread.process.is_visitor() {
+        let waited_us = (time::monotonic_ns() - begin_ns) / 1000;
+        klog!(Debug, "process {}, from outside, waited {waited_us} us for memory ({want:?})", thread.process.pid);
+    }
+    result
+}
+
+async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     reclaim();
     kept::give_up_all();
     rights::collect();
     dentry::shrink(None);
-    let mut may_take_back = true;
+    let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
         if thread.is_dying() {
             return Err(Errno::EINTR);
@@ -120,7 +165,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         if may_kill {
             kill_one(now_ns);
         }
-        let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 4;
+        let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 2;
         let _ = block_until_killed_or(thread, &[&FREED], PollMask::IN, deadline_ns, || match want.is_met() {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
@@ -135,14 +180,16 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 /// of it, or a moment.
 pub async fn relieve_request(deadline_ns: u64) {
     let now_ns = time::monotonic_ns();
+    let _awaiting = Awaiting::begin();
     rights::collect();
     dentry::shrink(None);
-    if !reclaim() && !pause::is_paused() && !somebody_is_ending(now_ns) {
+    reclaim();
+    if !Want::Frame.is_met() && !pause::is_paused() && !somebody_is_ending(now_ns) {
         kill_one(now_ns);
     }
     let freed = Arc::new(Signal::default());
     let id = FREED.register(PollMask::IN, freed.clone());
-    let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 10), freed.clone());
+    let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 4), freed.clone());
     freed.wait().await;
     time::cancel(timer);
     FREED.unregister(id);
@@ -150,7 +197,7 @@ pub async fn relieve_request(deadline_ns: u64) {
 
 /// Whether some process is on its way to its end, or its memory on its way back, and has not taken too long for it.
 fn somebody_is_ending(now_ns: u64) -> bool {
-    if now_ns > LAST_STEP_NS.load(Relaxed) + PATIENCE_NS {
+    if now_ns > LAST_STEP_NS.load(Relaxed) + (PATIENCE_NS << IN_VAIN.load(Relaxed).min(3)) {
         return false;
     }
     let victim = VICTIM.lock().as_ref().and_then(Weak::upgrade);
@@ -167,13 +214,20 @@ fn kill_one(now_ns: u64) {
     // What several hold each would give back counts for each: how much comes back when only one of them ends cannot be known.
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
-        // Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
-        let is_visitor = p.parent().is_none() && held < arch::boot().ram_bytes / VISITOR_SHARE;
-        (p.pid != 1, !is_visitor, held, p.pid)
+        (p.pid != 1, !is_small_visitor(p, held), held, p.pid)
     };
+    let last_step_ns = LAST_STEP_NS.load(Relaxed);
     let victim = living.iter().max_by_key(|p| rank(p)).cloned();
+    // All others are ending: whoever is left now has not used memory up.
+    let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p, held_bytes(p));
+    if victim.as_ref().is_some_and(is_last)
+        && KILLS.load(Relaxed) > 0
+        && now_ns < last_step_ns + PATIENCE_BEFORE_LAST_NS
+    {
+        return;
+    }
     let Some(victim) = victim else {
-        if now_ns > LAST_STEP_NS.load(Relaxed) + LAST_PATIENCE_NS {
+        if now_ns > last_step_ns + LAST_PATIENCE_NS {
             klog!(
                 Error,
                 "out of memory: nothing is left to kill, and what was killed does not end; the container ends"
@@ -183,16 +237,53 @@ fn kill_one(now_ns: u64) {
         return;
     };
     LAST_STEP_NS.store(now_ns, Relaxed);
-    KILLS.fetch_add(1, Relaxed);
-    let held_kib = held_bytes(&victim) >> 10;
-    klog!(Warn, "out of memory: killed process {} ({held_kib} KiB) of {} processes", victim.pid, living.len());
+    IN_VAIN.fetch_add(1, Relaxed);
+    *VICTIM.lock() = Some(Arc::downgrade(&victim));
+    kill(&victim, &living);
     if victim.pid == 1 {
         klog!(Error, "out of memory: the container ends, for its first process is the only one left");
+        return;
     }
-    *VICTIM.lock() = Some(Arc::downgrade(&victim));
+    let mut together = held_bytes(&victim);
+    let enough = arch::boot().ram_bytes / TOGETHER_SHARE;
+    if together >= enough {
+        return;
+    }
+    let pgid = victim.links.lock().pgid;
+    let mut group: Vec<(u64, &Arc<Process>)> = living
+        .iter()
+        .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.links.lock().pgid == pgid)
+        .map(|p| (held_bytes(p), p))
+        .filter(|(held, p)| !is_small_visitor(p, *held))
+        .collect();
+    if group.len() < MANY {
+        return;
+    }
+    group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
+    for (held, process) in group {
+        if together >= enough {
+            return;
+        }
+        together += held;
+        kill(process, &living);
+    }
+}
+
+/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
+fn is_small_visitor(process: &Process, held: u64) -> bool {
+    process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
+}
+
+/// Has a process end, with those who share its memory.
+fn kill(victim: &Arc<Process>, living: &[Arc<Process>]) {
+    KILLS.fetch_add(1, Relaxed);
+    let held_kib = held_bytes(victim) >> 10;
+    klog!(Warn, "out of memory: killed process {} ({held_kib} KiB) of {} processes", victim.pid, living.len());
     let mm = victim.mm();
-    for process in living.iter().filter(|p| Arc::ptr_eq(p, &victim) || Arc::ptr_eq(&p.mm(), &mm)) {
+    for process in living.iter().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
         if process.pid != 1 || victim.pid == 1 {
+            // Its threads pass others on their way out.
+            process.threads().iter().take(2).for_each(|thread| urgent::hasten_end(thread.user.token));
             exit::group_exit(process, SIGKILL as i32);
         }
     }

@@ -219,6 +219,7 @@ impl Inner {
         let mut pages = if self.follows_a_row(vma, page) { MAX_RUN_PAGES } else { RESERVE_PAGES };
         while pages > 1 {
             if let Some((start, count)) = self.empty_run(vma, page, pages)
+                && frames::may_take(count)
                 && let Some(first) = frames::user().alloc_run_zeroed(count as usize)
             {
                 if self.table().map_run(start, Pte::new(first, flags), count).is_ok() {

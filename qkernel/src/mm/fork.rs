@@ -23,7 +23,7 @@ impl AddressSpace {
     /// A copy. This space is left with orders that take write access away; they must be carried out
     /// ([`crate::task::UserThread::flush`]) before the copy runs.
     pub fn fork(&self) -> Result<Arc<AddressSpace>> {
-        let child = AddressSpace::new()?;
+        let child = AddressSpace::new(false)?;
         let mut inner = self.lock();
         let mut copy = child.lock();
         copy.brk = inner.brk;

@@ -63,7 +63,12 @@ pub fn init() {
 
 /// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may still have.
 pub fn are_left() -> bool {
-    user().free_frames() > 0 || heap::user_may_grow()
+    may_take(1)
+}
+
+/// Whether the caller may take `count` frames: the last ones are for what must work when memory is used up.
+pub fn may_take(count: u64) -> bool {
+    user().free_frames() >= count + heap::kept_frames() || heap::user_may_grow()
 }
 
 /// The allocator of user frames.
@@ -78,12 +83,14 @@ pub fn stats() -> FrameStats {
 
 /// A frame of zeros with one reference.
 pub fn alloc_zeroed() -> Result<Gpa> {
-    user().alloc_zeroed().or_else(|| hibernate::reclaim().then(|| user().alloc_zeroed()).flatten()).ok_or(Errno::ENOMEM)
+    let take = || may_take(1).then(|| user().alloc_zeroed()).flatten();
+    take().or_else(|| hibernate::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 
 /// A frame with one reference whose bytes the caller overwrites.
 pub fn alloc() -> Result<Gpa> {
-    user().alloc().or_else(|| hibernate::reclaim().then(|| user().alloc()).flatten()).ok_or(Errno::ENOMEM)
+    let take = || may_take(1).then(|| user().alloc()).flatten();
+    take().or_else(|| hibernate::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 
 /// Drops one reference to each frame.

@@ -101,9 +101,9 @@ pub fn on_gone(handle: u64) {
 }
 
 impl AddressSpace {
-    /// An empty one.
-    pub fn new() -> Result<Arc<Self>> {
-        let handle = SpaceHandle::new()?;
+    /// An empty one; `urgent`: the platform makes it before others that are on their way.
+    pub fn new(urgent: bool) -> Result<Arc<Self>> {
+        let handle = SpaceHandle::new(urgent)?;
         Ok(Arc::new(AddressSpace {
             inner: Mutex::new(Inner::new()?),
             handle: Some(handle),
@@ -141,7 +141,7 @@ impl AddressSpace {
 
     /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
     pub fn attach(detached: &Self) -> Result<Arc<Self>> {
-        let handle = SpaceHandle::new()?;
+        let handle = SpaceHandle::new(false)?;
         let fresh = AddressSpace {
             inner: Mutex::new(Inner::new()?),
             handle: Some(handle),

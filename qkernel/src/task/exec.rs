@@ -25,7 +25,7 @@ use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::sync::Mutex;
 use crate::time::vdso;
 use crate::wait::{PollMask, block_until_killed};
-use crate::{arch, random};
+use crate::{arch, executor, random};
 
 /// Linux's limits: one string, and all of them together (a quarter of an 8 MiB stack).
 const MAX_STRING_BYTES: usize = 128 << 10;
@@ -253,7 +253,7 @@ fn build_stack(
 }
 
 /// Reads a NULL-terminated array of strings. A null array is empty, as on Linux.
-fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
+async fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
     let mut strings = Vec::new();
     let mut total = 0;
     if array.0 == 0 {
@@ -274,6 +274,7 @@ fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
             return Err(Errno::E2BIG);
         }
         if strings.len().is_multiple_of(ASK_STRINGS) {
+            executor::give_way().await;
             account::ask(total as u64 + (strings.len() + ASK_STRINGS) as u64 * STRING_BYTES)?;
         }
         strings.push(string);
@@ -285,8 +286,8 @@ fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
 pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: Va, flags: u32) -> Result<usize> {
     let mm = thread.mm();
     let path = mm.read_cstr(path, linux_raw_sys::general::PATH_MAX as usize)?;
-    let mut args = read_strings(&mm, argv)?;
-    let env = read_strings(&mm, envp)?;
+    let mut args = read_strings(&mm, argv).await?;
+    let env = read_strings(&mm, envp).await?;
     drop(mm);
     if args.is_empty() {
         args.push(Vec::new());

@@ -219,6 +219,11 @@ impl Process {
         self.parent().map_or(0, |p| p.pid)
     }
 
+    /// Whether it came by `quark exec`: nobody in the container made it, and it is not the first.
+    pub fn is_visitor(&self) -> bool {
+        self.pid != 1 && self.parent().is_none()
+    }
+
     /// Its process group's id.
     pub fn pgid(&self) -> u32 {
         self.links.lock().pgid

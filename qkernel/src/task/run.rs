@@ -11,7 +11,7 @@ use crate::arch::heap;
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::hibernate::oom;
-use crate::{executor, hibernate, klog, log, mm, syscall, time};
+use crate::{executor, hibernate, klog, log, mm, syscall, time, urgent};
 
 /// A trap of some thread arrived.
 pub fn on_trap(trap: &Trap) {
@@ -82,16 +82,21 @@ fn may_go_now(thread: &Arc<Thread>) -> bool {
 
 /// Starts the task of a new thread, which is stopped; `first` are its registers.
 pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
-    executor::spawn(current::with(thread.clone(), async move {
-        thread.user.set_registers(&first);
-        main(&thread, first).await;
-        start_newborn(&thread);
-        // Somebody else's orders are carried out to their end first.
-        thread.user.settled().await;
-        // Nobody waits for its orders any more when it has ended.
-        thread.user.proven().await;
-        exit::thread_ended(&thread);
-    }));
+    let token = thread.user.token;
+    executor::spawn_for(
+        token,
+        current::with(thread.clone(), async move {
+            thread.user.set_registers(&first);
+            main(&thread, first).await;
+            start_newborn(&thread);
+            // Somebody else's orders are carried out to their end first.
+            thread.user.settled().await;
+            // Nobody waits for its orders any more when it has ended.
+            thread.user.proven().await;
+            urgent::end(thread.user.token);
+            exit::thread_ended(&thread);
+        }),
+    );
 }
 
 /// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on the platform too.
@@ -185,6 +190,11 @@ fn gives_memory_back(nr: u64) -> bool {
     calls.iter().any(|call| u64::from(*call) == nr)
 }
 
+/// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a part of the reserve.
+fn is_low_for(thread: &Thread) -> bool {
+    heap::is_low() && (heap::is_very_low() || !urgent::is_urgent(thread.user.token))
+}
+
 /// Waits until kernel memory is no longer low.
 #[cold]
 async fn memory_for(thread: &Arc<Thread>) {
@@ -194,7 +204,7 @@ async fn memory_for(thread: &Arc<Thread>) {
 
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
     thread.count_syscall();
-    if heap::is_low() && !gives_memory_back(trap.nr) {
+    if is_low_for(thread) && !gives_memory_back(trap.nr) {
         memory_for(thread).await;
         if thread.is_dying() {
             return Err(Errno::EINTR);
@@ -234,7 +244,7 @@ fn access_of(code: u64) -> mm::Access {
 
 async fn fault(thread: &Arc<Thread>, trap: &Trap) {
     let access = access_of(trap.code);
-    if heap::is_low() {
+    if is_low_for(thread) {
         memory_for(thread).await;
         if thread.is_dying() {
             return;
@@ -246,7 +256,10 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         // waited for between the answer and what follows from it.
         let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
         let frozen = if takes_away { mm.freeze(thread).await } else { None };
-        let outcome = mm::fault::handle(thread, Va(trap.addr), access);
+        let mut outcome = mm::fault::handle(thread, Va(trap.addr), access);
+        if outcome == Err(mm::fault::Failure::NO_MEMORY) && urgent::is_urgent(thread.user.token) {
+            outcome = heap::on_reserve(|| mm::fault::handle(thread, Va(trap.addr), access));
+        }
         drop(frozen);
         match outcome {
             Ok(()) => {

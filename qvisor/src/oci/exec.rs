@@ -65,7 +65,9 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     } else {
         Connection::open(&entry, timeout)?
     };
+    tracing::debug!("client {}: connected", std::process::id());
     let pid = begin(&mut connection, spec, pty.as_ref())?;
+    tracing::debug!("client {}: started guest process {pid}", std::process::id());
     if let (Some(pty), Some(socket)) = (&pty, &options.console_socket)
         && let Err(e) = pty.send_master(socket)
     {

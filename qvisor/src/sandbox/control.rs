@@ -355,6 +355,7 @@ impl ControlServer {
             return;
         }
         let key = self.next_key;
+        tracing::debug!("control connection {key:#x}");
         if self.host.poller.add_source(socket.as_fd(), key).is_ok() {
             self.next_key += 1;
             let connection = Connection { socket: Arc::new(socket), bytes: Vec::new(), fds: Vec::new(), holds: None };

@@ -16,7 +16,7 @@ const MAX_SINGLE: u64 = 16;
 static NEXT_SPACE: AtomicU64 = AtomicU64::new(1);
 
 /// A handle. An address space is its page table: nothing else is to be made.
-pub(super) unsafe extern "C" fn space_new() -> i64 {
+pub(super) unsafe extern "C" fn space_new(_: u32) -> i64 {
     NEXT_SPACE.fetch_add(1, Ordering::Relaxed) as i64
 }
 

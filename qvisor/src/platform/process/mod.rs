@@ -295,7 +295,7 @@ impl ProcessPlatform {
 
     /// See [`PlatformOps::space_new`].
     pub fn space_new(&self) -> Result<u64, i32> {
-        self.0.space_new()
+        self.0.space_new(false)
     }
 
     /// See [`PlatformOps::space_drop`].
@@ -409,9 +409,9 @@ impl Shared {
         Some(f(&space, handle as u32))
     }
 
-    fn space_new(self: &Arc<Self>) -> Result<u64, i32> {
-        // What others wait for is not to be had.
-        if self.waiting.load(Ordering::Relaxed) > 0 || !self.processes.take() {
+    fn space_new(self: &Arc<Self>, urgent: bool) -> Result<u64, i32> {
+        // What others wait for is not to be had; but who comes from outside may wait for it too.
+        if self.waiting.load(Ordering::Relaxed) > 0 && !urgent || !self.processes.take() {
             return Err(libc::EAGAIN);
         }
         let errno = |e: std::io::Error| {
@@ -428,7 +428,7 @@ impl Shared {
         let started = std::thread::Builder::new()
             .name(format!("space-{id}"))
             .stack_size(self.stack_bytes)
-            .spawn(move || shared.serve(&space));
+            .spawn(move || shared.serve(&space, urgent));
         if let Err(e) = started {
             self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
             return Err(errno(e));
@@ -475,9 +475,10 @@ impl Shared {
     }
 
     /// The receiver of a space: from the making of its stub to its end.
-    fn serve(&self, space: &Space) {
-        match self.start_stub_in_time(space) {
-            Ok(listener) => self.receive(space, &listener),
+    fn serve(&self, space: &Space, urgent: bool) {
+        match self.start_stub_in_time(space, urgent) {
+            Ok(Some(listener)) => self.receive(space, &listener),
+            Ok(None) => {}
             Err(e) => {
                 let state = space.lock();
                 if !state.dropped {
@@ -545,14 +546,14 @@ impl Shared {
 
     /// Makes the stub; again and again for a while where the host is short of processes, memory or descriptors: the guest has been told that
     /// it has a new process. Until it has, it gets no further ones.
-    fn start_stub_in_time(&self, space: &Space) -> Result<Arc<Listener>> {
+    fn start_stub_in_time(&self, space: &Space, urgent: bool) -> Result<Option<Arc<Listener>>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let goes_on = |made: &Result<_>| {
             let patience = made.as_ref().err().and_then(zygote::patience_with);
             patience.is_some_and(|patience| begin.elapsed() < patience) && !space.lock().dropped
         };
-        let mut made = self.start_stub(space);
+        let mut made = self.start_stub(space, urgent);
         if !goes_on(&made) {
             return made;
         }
@@ -560,7 +561,7 @@ impl Shared {
         while goes_on(&made) {
             self.clear_away(space);
             std::thread::sleep(PAUSE);
-            made = self.start_stub(space);
+            made = self.start_stub(space, urgent);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         made
@@ -576,7 +577,8 @@ impl Shared {
         sys::reap(pid);
     }
 
-    fn start_stub(&self, space: &Space) -> Result<Arc<Listener>> {
+    /// `None`: the kernel has dropped the space before it was its turn.
+    fn start_stub(&self, space: &Space, urgent: bool) -> Result<Option<Arc<Listener>>> {
         let born = |pid| {
             let mut state = space.lock();
             state.pid = Some(pid);
@@ -584,7 +586,12 @@ impl Shared {
                 sys::kill(pid);
             }
         };
-        let listener = Arc::new(Listener::new(self.zygote.make_stub(space.area.file(), born)?));
+        let begin = Instant::now();
+        let wanted = || !space.lock().dropped;
+        let made = self.zygote.make_stub(space.area.file(), urgent, wanted, born);
+        tracing::debug!("space {}: a stub after {} us", space.id, begin.elapsed().as_micros());
+        let Some(listener) = made? else { return Ok(None) };
+        let listener = Arc::new(Listener::new(listener));
         let pid = space.lock().pid.context("a stub without a process id")?;
         if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
@@ -593,6 +600,6 @@ impl Shared {
             sys::share_core(pid, space.id);
         }
         space.lock().listener = Some(listener.clone());
-        Ok(listener)
+        Ok(Some(listener))
     }
 }

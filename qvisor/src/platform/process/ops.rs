@@ -36,8 +36,8 @@ fn number(result: Result<u64, i32>) -> i64 {
     result.map_or_else(|errno| -i64::from(errno), |n| n as i64)
 }
 
-unsafe extern "C" fn space_new() -> i64 {
-    with(-i64::from(libc::ENODEV), |p| number(p.space_new()))
+unsafe extern "C" fn space_new(urgent: u32) -> i64 {
+    with(-i64::from(libc::ENODEV), |p| number(p.space_new(urgent != 0)))
 }
 
 unsafe extern "C" fn space_drop(space: u64) {

@@ -234,6 +234,8 @@ quark_serve:
 21: mov ${FD_LISTENER}, %edi
     mov ${SYS_CLOSE}, %eax
     syscall
+    # in a register, for by the time that the stub runs the next message may lie there
+    mov {CTL_IN} + 8(%r12), %r13d
     mov ${SYS_CLONE}, %eax
     mov ${STUB_FLAGS}, %edi
     xor %esi, %esi
@@ -295,7 +297,6 @@ quark_exit:
 
     # ---- a new stub. r12 = control page, r13 = sequence number, r15 = room for a message. Whatever fails, it says so and ends.
 quark_stub:
-    mov {CTL_IN} + 8(%r12), %r13d
     lea {CTL_STUB_OUT}(%r12), %r15
     STEP {STUB_PDEATHSIG}, quark_stub_failed
     mov ${SYS_PRCTL}, %eax

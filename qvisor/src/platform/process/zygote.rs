@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -54,14 +54,60 @@ pub struct Zygote {
     /// The process that prepares its surroundings, until that is done.
     copy: Mutex<Option<u32>>,
     up: OnceLock<Up>,
-    /// The sequence number of the last request.
-    busy: Mutex<u32>,
+    turns: Turns,
     /// How many descriptors it was told to close.
     closes: Mutex<u64>,
     /// Where its code and that of its stubs lies.
     pub addresses: StubAddresses,
     /// Where the vDSO is in every stub.
     pub vdso: u64,
+}
+
+/// One stub is made at a time.
+#[derive(Debug, Default)]
+struct Turns {
+    state: Mutex<TurnState>,
+    next: Condvar,
+    next_urgent: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    taken: bool,
+    /// How many urgent ones wait.
+    urgent: usize,
+    /// How many turns there were: the sequence number of the last request.
+    number: u32,
+}
+
+/// Somebody's turn, as long as this lives.
+struct Turn<'a> {
+    turns: &'a Turns,
+    number: u32,
+}
+
+impl Turns {
+    fn take(&self, urgent: bool) -> Turn<'_> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        if urgent {
+            state.urgent += 1;
+            state = self.next_urgent.wait_while(state, |s| s.taken).unwrap_or_else(|e| e.into_inner());
+            state.urgent -= 1;
+        } else {
+            state = self.next.wait_while(state, |s| s.taken || s.urgent > 0).unwrap_or_else(|e| e.into_inner());
+        }
+        state.taken = true;
+        state.number = state.number.wrapping_add(1);
+        Turn { turns: self, number: state.number }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.taken = false;
+        if state.urgent > 0 { self.turns.next_urgent.notify_one() } else { self.turns.next.notify_one() }
+    }
 }
 
 /// What is known when it serves.
@@ -241,9 +287,9 @@ impl Zygote {
         unsafe { libc::munmap(code_at.cast(), (CODE_BYTES + 4096) as usize) };
         let copy = copy?;
         drop(theirs);
-        let (busy, closes) = (Mutex::new(0), Mutex::new(0));
+        let (turns, closes) = (Turns::default(), Mutex::new(0));
         let copy = Mutex::new(Some(copy));
-        Ok(Self { control, socket, copy, up: OnceLock::new(), busy, closes, addresses, vdso })
+        Ok(Self { control, socket, copy, up: OnceLock::new(), turns, closes, addresses, vdso })
     }
 
     /// Waits until it serves, and does what it needs for that.
@@ -283,14 +329,24 @@ impl Zygote {
         (pid(CTL_ZYGOTE), pid(CTL_INIT))
     }
 
-    /// Makes a stub that uses the slots in `area`: its listener. `born` is called with its process id as soon as that is known.
-    pub fn make_stub(&self, area: &OwnedFd, mut born: impl FnMut(u32)) -> Result<OwnedFd> {
+    /// Makes a stub that uses the slots in `area`: its listener; `None` if it is not `wanted` any more when its turn comes. An `urgent` one's
+    /// turn is before all others that wait. `born` is called with its process id as soon as that is known.
+    pub fn make_stub(
+        &self,
+        area: &OwnedFd,
+        urgent: bool,
+        wanted: impl Fn() -> bool,
+        mut born: impl FnMut(u32),
+    ) -> Result<Option<OwnedFd>> {
         let zygote = self.finish()?.pid;
-        let mut sequence = self.busy.lock().unwrap_or_else(|e| e.into_inner());
-        *sequence = sequence.wrapping_add(1);
-        let give = [MSG_GIVE, FD_LISTENER as u32, *sequence, 0];
+        let turn = self.turns.take(urgent);
+        if !wanted() {
+            return Ok(None);
+        }
+        let sequence = turn.number;
+        let give = [MSG_GIVE, FD_LISTENER as u32, sequence, 0];
         let gone = "the zygote is gone";
-        sys::send_message(&self.socket, [MSG_MAKE, 0, *sequence, 0], Some(area)).context(gone)?;
+        sys::send_message(&self.socket, [MSG_MAKE, 0, sequence, 0], Some(area)).context(gone)?;
         let start = Instant::now();
         let mut pid = None;
         loop {
@@ -304,7 +360,7 @@ impl Zygote {
                 continue;
             };
             let [kind, value, number, _] = message.words;
-            if number != *sequence {
+            if number != sequence {
                 continue;
             }
             let of_zygote = message.sender == zygote;
@@ -330,6 +386,7 @@ impl Zygote {
                 MSG_GIVEN if of_zygote && pid.is_some() => {
                     return message
                         .file
+                        .map(Some)
                         .ok_or_else(|| Failure::of(-i64::from(libc::EMFILE)))
                         .context("take its listener");
                 }
@@ -459,5 +516,75 @@ impl Drop for Zygote {
             (None, up) => (up.map(|up| up.pid), up.and_then(|up| up.init)),
         };
         end_all(zygote, init);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// What is told to the zygote while a stub is on its way must not become what that stub goes by.
+    #[test]
+    fn stubs_are_made_while_descriptors_are_closed() {
+        let ram = sys::memfd(c"quark-test-ram", 1 << 20, false).unwrap();
+        let fp = super::super::fpstate::detect().unwrap();
+        let zygote = Zygote::start(sys::FILTER_NEW_LISTENER, fp.frame_bytes() as u64, &ram, Test::default()).unwrap();
+        zygote.finish().unwrap();
+        let done = AtomicBool::new(false);
+        let slowest = std::thread::scope(|s| {
+            s.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    // A number that is not in use there.
+                    zygote.close(60_000);
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            });
+            let mut slowest = Duration::ZERO;
+            for _ in 0..300 {
+                let begin = Instant::now();
+                let area = sys::memfd(c"quark-test-area", AREA_BYTES, false).unwrap();
+                let mut born = 0;
+                let made = zygote.make_stub(&area, false, || true, |pid| born = pid);
+                slowest = slowest.max(begin.elapsed());
+                if born != 0 {
+                    sys::kill(born);
+                    sys::reap(born);
+                }
+                if made.is_err() {
+                    break;
+                }
+            }
+            done.store(true, Ordering::SeqCst);
+            slowest
+        });
+        assert!(slowest < PATIENCE, "a stub was not made in {slowest:?}");
+    }
+
+    #[test]
+    fn an_urgent_stub_is_next() {
+        let turns = Turns::default();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|s| {
+            let first = turns.take(false);
+            let (turns, order) = (&turns, &order);
+            let waits = move |urgent: bool| {
+                let turn = turns.take(urgent);
+                order.lock().unwrap().push(urgent);
+                std::thread::sleep(Duration::from_millis(5));
+                drop(turn);
+            };
+            for _ in 0..5 {
+                s.spawn(move || waits(false));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            s.spawn(move || waits(true));
+            while turns.state.lock().unwrap().urgent == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(first);
+        });
+        assert_eq!(*order.lock().unwrap(), [true, false, false, false, false, false]);
     }
 }

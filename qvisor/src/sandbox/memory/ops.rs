@@ -44,7 +44,7 @@ pub fn set_host(host: Arc<HostSide>) -> Result<(), Errno> {
 /// The operations of this module. Those on address spaces and threads fail with ENODEV until a platform has put its own
 /// in their place.
 pub fn operations() -> PlatformOps {
-    unsafe extern "C" fn none() -> i64 {
+    unsafe extern "C" fn none(_: u32) -> i64 {
         -i64::from(libc::ENODEV)
     }
     unsafe extern "C" fn one(_: u64) {}
