@@ -81,17 +81,17 @@ impl KernelLock {
 
     /// Gives it up; `wake(word)` wakes one sleeper.
     pub fn unlock(&self, wake: impl Fn(&AtomicU32)) {
-        if self.urgent.load(Ordering::SeqCst) == 0 {
+        while self.urgent.load(Ordering::SeqCst) == 0 {
             let was = self.word.swap(0, Ordering::SeqCst);
-            if self.urgent.load(Ordering::SeqCst) == 0
-                || self.word.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_err()
-            {
-                // Who has taken it meanwhile will see the urgent one.
+            let overlooked = self.urgent.load(Ordering::SeqCst) != 0;
+            if !overlooked || self.word.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                // Whoever has taken it meanwhile will see the urgent one.
                 if was == 2 {
                     wake(&self.word);
                 }
                 return;
             }
+            // Held again. The urgent one may have had it in between, and be gone: so look anew.
         }
         // It stays held, so that nobody comes in between. Nobody but an urgent one can take it, and as long as it is held each of them waits.
         self.handed.store(1, Ordering::Release);
