@@ -44,7 +44,7 @@ adversary: build test-apps ## Attack sandboxes for ROUNDS rounds (200), with eve
 	@scripts/adversary $(or $(ROUNDS),200)
 
 .PHONY: test-loom
-test-loom: setup ## The reference counts of frames, in every order that threads can have (loom); part of test
+test-loom: setup ## The reference counts of frames and the kernel lock, in every order that threads can have (loom); part of test
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p qlib --lib loom
 
 .PHONY: bombs

@@ -17,6 +17,7 @@ pub mod door;
 pub mod fpstate;
 pub mod heap;
 pub mod host;
+pub mod kernel_lock;
 pub mod kvm;
 pub mod pagetable;
 pub mod phys;

@@ -1,12 +1,12 @@
 //! The kernel's entry points: boot, and the dispatch of events.
 
+use qlib::kernel_lock::KernelLock;
 use qlib::platform::{
     ABI_VERSION, BOOT_MAGIC, BootInfo, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
     KernelEntry,
 };
 
 use super::{BOOT, lock_wait, lock_wake};
-use crate::sync::KernelLock;
 use crate::{control, executor, log, mm, net, task, time, urgent};
 
 static KERNEL_LOCK: KernelLock = KernelLock::new();
