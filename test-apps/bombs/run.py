@@ -291,7 +291,8 @@ def play(container, bombs, users, seconds, verbose):
         if held < container.base + max(8 * MIB, container.limit // 8):
             break
         if time.monotonic() > end:
-            raise Failed("%d MiB are still held, %d MiB at first" % (held // MIB, container.base // MIB))
+            memory = container.stats()["memory"]
+            raise Failed("%d MiB are still held, %d MiB at first: %s" % (held // MIB, container.base // MIB, memory))
         # Files of the bombs stay until somebody removes them.
         container.exec("/bin/bombs", "clean", within=30, what="cleaning")
         time.sleep(0.2)

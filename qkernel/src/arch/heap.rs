@@ -120,6 +120,12 @@ pub fn is_very_low() -> bool {
     kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / share
 }
 
+/// Whether memory is low, but not so low that a small process could not be loaded.
+pub fn has_some_left() -> bool {
+    let free = BLOCKS.free_blocks();
+    kernel_room(free) >= LOW_PAGES.load(Relaxed) / 4 * 3 && (free > 0 || !is_in_pieces())
+}
+
 /// User frames that are left for what must work when memory is used up.
 pub fn kept_frames() -> u64 {
     if ON_RESERVE.load(Relaxed) { 0 } else { KEPT_FRAMES.load(Relaxed) }

@@ -274,6 +274,11 @@ fn is_small_visitor(process: &Process, held: u64) -> bool {
     process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
 }
 
+/// Whether a process holds so little that it may have some of the reserve.
+pub fn is_small(process: &Process) -> bool {
+    held_bytes(process) < arch::boot().ram_bytes / (4 * VISITOR_SHARE)
+}
+
 /// Has a process end, with those who share its memory.
 fn kill(victim: &Arc<Process>, living: &[Arc<Process>]) {
     KILLS.fetch_add(1, Relaxed);

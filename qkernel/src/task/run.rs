@@ -192,7 +192,7 @@ fn gives_memory_back(nr: u64) -> bool {
 
 /// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a part of the reserve.
 fn is_low_for(thread: &Thread) -> bool {
-    heap::is_low() && (heap::is_very_low() || !urgent::is_urgent(thread.user.token))
+    heap::is_low() && !(urgent::is_urgent(thread.user.token) && heap::has_some_left() && oom::is_small(&thread.process))
 }
 
 /// Waits until kernel memory is no longer low.
