@@ -308,6 +308,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=0, help="how many (0: until --time is over)")
     parser.add_argument("--time", type=float, default=20, help="seconds, if --rounds is not given")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--without", default="", help="bombs that are left out, separated by commas")
     parser.add_argument("--only", help="these bombs alone, separated by commas, each in a round of its own")
     parser.add_argument("--limit", type=int, help="the memory limit in MiB (random otherwise)")
     parser.add_argument("--bomb-seconds", type=float, default=1.5)
@@ -324,6 +325,7 @@ def main():
     print("seed %d" % seed, flush=True)
     rng = random.Random(seed)
     names = subprocess.check_output([options.bombs, "list"], text=True).split()
+    names = [name for name in names if name not in options.without.split(",")]
     wanted = options.only.split(",") if options.only else None
     begin = time.monotonic()
     container, bad, done, lived = None, 0, 0, 0
