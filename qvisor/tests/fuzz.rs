@@ -24,5 +24,5 @@ fn a_minute_of_random_system_calls() {
     let patience = support::slowed(Duration::from_secs(30)).as_secs();
     command.args(["--patience", &patience.to_string()]);
     let outcome = support::run(&mut command, support::slowed(Duration::from_secs(seconds + 240)));
-    assert!(outcome.success(), "{}", outcome.describe());
+    assert!(outcome.success(), "{}\n{}", outcome.describe(), outcome.stdout);
 }

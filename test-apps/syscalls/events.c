@@ -58,6 +58,21 @@ CASE(pipe_capacity) {
     ERR(fcntl(p[1], F_SETPIPE_SZ, 4096), EBUSY);
 }
 
+// However short, each takes the place of a page.
+CASE(pipe_of_packets) {
+    int p[2];
+    OK(pipe2(p, O_DIRECT | O_NONBLOCK));
+    struct pollfd f = { .fd = p[1], .events = POLLOUT };
+    char b[8];
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 16; i++) EQ(write(p[1], "x", 1), 1);
+        ERR(write(p[1], "x", 1), EAGAIN);
+        EQ(poll(&f, 1, 0), 0);
+        for (int i = 0; i < 16; i++) EQ(read(p[0], b, sizeof b), 1);
+        EQ(poll(&f, 1, 0), 1);
+    }
+}
+
 CASE(pipe_fionread) {
     int p[2], n = -1;
     OK(pipe(p));

@@ -51,6 +51,14 @@ struct State {
     writer_opens: u64,
 }
 
+impl State {
+    /// How many bytes more it takes. A packet, however short, uses up a page's worth, as on Linux.
+    fn free(&self) -> usize {
+        let packets = self.chunks.len() >= self.capacity / PIPE_BUF && self.chunks.back().is_some_and(|c| c.is_packet);
+        if packets { 0 } else { self.capacity.saturating_sub(self.len) }
+    }
+}
+
 /// A pipe.
 pub struct Pipe {
     state: Mutex<State>,
@@ -104,11 +112,13 @@ impl Pipe {
 
     /// How many of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no room.
     fn room(&self, want: usize) -> Result<usize> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         if state.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        let free = state.capacity.saturating_sub(state.len);
+        let free = state.free();
+        // What is appended next finds its place.
+        state.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         if free == 0 || (want <= PIPE_BUF && free < want) {
             return Err(Errno::EAGAIN);
         }
@@ -353,7 +363,7 @@ impl FileOps for PipeEnd {
             mask.set(PollMask::HUP, state.writers == 0 && state.writer_opens != self.peer_opens);
         }
         if self.writes {
-            mask.set(PollMask::WRITE, state.capacity.saturating_sub(state.len) >= PIPE_BUF);
+            mask.set(PollMask::WRITE, state.free() >= PIPE_BUF);
             mask.set(PollMask::ERR, state.readers == 0);
         }
         mask

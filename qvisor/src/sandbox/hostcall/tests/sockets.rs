@@ -149,7 +149,11 @@ fn sockets_have_bounds() {
     let dump = message(libc::RTM_GETLINK, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16);
     assert_eq!(g.ok(Op::Send, route, &[0], &[In(b""), In(b""), In(&dump)]).ret, 32);
     assert!(g.ok(Op::Recv, route, &[0], &[Out(128), Out(0), Out(8192)]).ret > 16);
-    let new = message(libc::RTM_NEWLINK, libc::NLM_F_REQUEST as u16);
+    let mut new = message(libc::RTM_NEWLINK, libc::NLM_F_REQUEST as u16);
+    // With nothing in it, it is how programs ask what the host knows.
+    assert_eq!(g.ok(Op::Send, route, &[0], &[In(b""), In(b""), In(&new)]).ret, 32);
+    // Interface 1.
+    new[20] = 1;
     assert_eq!(g.err(Op::Send, route, &[0], &[In(b""), In(b""), In(&new)]), libc::EPERM);
     assert_eq!(g.err(Op::Write, route, &[qlib::host::STREAM, 0], &[In(&new)]), libc::EPERM);
 }
