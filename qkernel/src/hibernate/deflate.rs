@@ -22,6 +22,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
+use crate::net::unix::rights;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 use crate::wait::Signal;
@@ -73,6 +74,8 @@ fn reason(error: Errno) -> String {
 }
 
 async fn attempt(begin_ns: &mut u64) -> Result {
+    // Sockets in flight that nobody can receive any more are memory too. What that wakes is served before the sleep.
+    rights::collect();
     settle::settle(&Held::intend(Reason::Sleep)).await?;
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();

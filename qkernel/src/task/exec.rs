@@ -277,6 +277,7 @@ async fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
             executor::give_way().await;
             account::ask(total as u64 + (strings.len() + ASK_STRINGS) as u64 * STRING_BYTES)?;
         }
+        strings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         strings.push(string);
         at = at.checked_add(8).ok_or(Errno::EFAULT)?;
     }

@@ -29,14 +29,15 @@ impl PendingQueue {
     }
 
     /// Adds a signal; false when it was a standard one that is pending already. Beyond `limit` entries a real-time signal
-    /// is pending without its information, at most once.
+    /// is pending without its information, at most once; and so is any for whose information there is no memory.
     pub fn push(&mut self, info: SigInfo, limit: u64) -> bool {
         let signo = info.signal();
         if signo < FIRST_REALTIME && self.set.contains(signo) {
             return false;
         }
         self.set.add(signo);
-        if signo < FIRST_REALTIME || (self.infos.len() as u64) < limit {
+        let fits = signo < FIRST_REALTIME || (self.infos.len() as u64) < limit;
+        if fits && self.infos.try_reserve(1).is_ok() {
             self.infos.push(info);
         }
         true
