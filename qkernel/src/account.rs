@@ -8,6 +8,7 @@
 //!
 //! No more than half of memory may go to that: the limits on processes and threads follow from it (EAGAIN, as for `pids.max`).
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::PAGE_SIZE;
@@ -103,9 +104,16 @@ fn leaves_some(count: u64, most: u32) -> bool {
 }
 
 /// ENOMEM when so many bytes of kernel memory, which a program asks for at once, would bring memory low. What scales with a program's
-/// number asks before it allocates; smaller things are allocated on the way down to the reserve, and the next call waits.
+/// number asks before it allocates; smaller things are allocated on the way down to the reserve, and the next call waits. So many bytes in one
+/// piece can be had afterwards: there may be room, but all in pieces.
 pub fn ask(bytes: u64) -> Result {
-    if bytes < PAGE_SIZE || heap::has_room_for(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
+    /// What is there in one piece if it is there at all.
+    const SMALL_BYTES: u64 = 64 << 10;
+    if bytes < PAGE_SIZE {
+        return Ok(());
+    }
+    let in_one_piece = || Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok();
+    if heap::has_room_for(bytes) && (bytes <= SMALL_BYTES || in_one_piece()) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// As [`ask`], for `count` objects of type `T`.

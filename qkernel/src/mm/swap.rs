@@ -73,8 +73,13 @@ impl AddressSpace {
 
     fn rewrite(&self, shared: bool, rewrite: &mut dyn FnMut(&Vma, Pte) -> Pte) {
         let mut inner = self.lock();
-        let ranges: Vec<Vma> = inner.vmas.iter().filter(|v| v.is_shared() == shared).cloned().collect();
-        for vma in ranges {
+        // One by one: there may be very many, and this is done when memory is used up, too.
+        let mut next = inner.vmas.iter().next().cloned();
+        while let Some(vma) = next {
+            next = inner.vmas.next_after(vma.end).cloned();
+            if vma.is_shared() != shared {
+                continue;
+            }
             inner.table().for_each(vma.start..vma.end, &mut |_, pte| {
                 if counted_frame(pte).is_none() {
                     return Action::Keep;
