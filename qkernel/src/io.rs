@@ -120,7 +120,7 @@ impl<'a> IoBuffer<'a> {
     /// Has `transfer` see no more than the next `bytes`.
     pub fn piece<T>(&mut self, bytes: usize, transfer: impl FnOnce(&mut Self) -> T) -> T {
         let total = self.total;
-        self.total = total.min(self.done.saturating_add(bytes));
+        self.limit(bytes);
         let result = transfer(self);
         self.total = total;
         result

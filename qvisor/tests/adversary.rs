@@ -6,34 +6,12 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use support::attack::{attack, passed, skipped};
+use support::slowed;
+
 /// How often every race runs.
 fn rounds() -> u32 {
     std::env::var("QUARK_ADVERSARY_ROUNDS").map_or(1, |text| text.parse().expect("QUARK_ADVERSARY_ROUNDS"))
-}
-
-/// Whether there are sandboxes to attack in this build.
-fn skipped() -> bool {
-    let without = option_env!("QUARK_KERNEL_IMAGE") == Some("none") && std::env::var_os("QUARK_BIN").is_none();
-    if without {
-        println!("skipped: built without the kernel image");
-    }
-    without
-}
-
-/// Runs a program of `make test-apps` in a sandbox: its lines, which must all say PASS or SKIP.
-fn attack(quark: &mut Command, program: &str, arguments: &[String], limit: Duration) -> Vec<String> {
-    let path = support::test_apps("adversary").join(program);
-    assert!(path.exists(), "{}: not there; run: make test-apps", path.display());
-    let outcome = support::run(quark.args(["do", "--"]).arg(path).args(arguments), support::slowed(limit));
-    let lines: Vec<String> = outcome.stdout.lines().map(str::to_owned).collect();
-    lines.iter().for_each(|line| println!("{line}"));
-    let failed: Vec<_> = lines.iter().filter(|line| line.starts_with("FAIL")).collect();
-    assert!(outcome.success() && failed.is_empty(), "{program}: {failed:#?} {}", outcome.describe());
-    lines
-}
-
-fn passed(lines: &[String]) -> usize {
-    lines.iter().filter(|line| line.starts_with("PASS")).count()
 }
 
 #[test]
@@ -41,7 +19,7 @@ fn no_single_attack_gets_through() {
     if skipped() {
         return;
     }
-    let lines = attack(&mut support::quark(), "adversary", &[], Duration::from_secs(300));
+    let lines = attack(&mut support::quark(), "adversary", &[], slowed(Duration::from_secs(300)));
     assert!(passed(&lines) >= 10, "{} passed", passed(&lines));
 }
 
@@ -51,13 +29,13 @@ fn no_thread_keeps_control_of_stub_code() {
         return;
     }
     let rounds = 10 * rounds();
-    let lines = attack(&mut support::quark(), "stubs", &[rounds.to_string()], Duration::from_secs(20) * rounds);
+    let lines = attack(&mut support::quark(), "stubs", &[rounds.to_string()], slowed(Duration::from_secs(20) * rounds));
     let there_are_none = lines.iter().any(|line| line.starts_with("SKIP"));
     assert!(there_are_none || passed(&lines) >= 3 * rounds as usize, "{} passed", passed(&lines));
 }
 
 fn race(quark: &mut Command, rounds: u32) {
-    let lines = attack(quark, "races", &[rounds.to_string()], Duration::from_secs(120) * rounds);
+    let lines = attack(quark, "races", &[rounds.to_string()], slowed(Duration::from_secs(120) * rounds));
     // The last line counts them.
     assert!(passed(&lines) >= 30 * rounds as usize, "{} passed", passed(&lines));
 }

@@ -146,8 +146,8 @@ pub fn has_room_for(bytes: u64) -> bool {
 
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
 pub fn charge(bytes: u64) {
-    let before = CHARGED_PAGES.swap(bytes.div_ceil(PAGE_SIZE), Relaxed);
-    if before < bytes.div_ceil(PAGE_SIZE) {
+    let pages = bytes.div_ceil(PAGE_SIZE);
+    if CHARGED_PAGES.swap(pages, Relaxed) < pages {
         leave_host_room(0);
     }
 }

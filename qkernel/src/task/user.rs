@@ -68,6 +68,15 @@ fn void_map(order: &mut Order) {
 }
 
 impl State {
+    /// Gives `mm` back what this thread was to do to it, and has not, and the frames that wait for that: others do it in its place.
+    fn leave_to_others(&mut self, mm: &AddressSpace) {
+        let (mut orders, claimed) = core::mem::take(&mut self.claimed);
+        // What it was to map may have been taken away since, by somebody who did not know of it.
+        orders.iter_mut().for_each(void_map);
+        mm.put_back(orders, claimed);
+        mm.keep_in_limbo(core::mem::take(&mut self.limbo));
+    }
+
     /// Asks the platform for a stop, unless one is on its way.
     fn ask_to_stop(&mut self) {
         if !self.stop_asked {
@@ -123,10 +132,7 @@ impl UserThread {
     pub fn adopt(&self, other: UserThread, mm: &AddressSpace) {
         let fresh = other.state.into_inner();
         let mut state = self.state.lock();
-        let (mut orders, claimed) = core::mem::take(&mut state.claimed);
-        orders.iter_mut().for_each(void_map);
-        mm.put_back(orders, claimed);
-        mm.keep_in_limbo(core::mem::take(&mut state.limbo));
+        state.leave_to_others(mm);
         if let Some(old) = state.handle.take() {
             old.resume(Gpa(0), Go::Exit, &[]);
         }
@@ -441,11 +447,7 @@ impl UserThread {
             handle.resume(Gpa(0), Go::Exit, &[]);
         }
         state.place = Place::Dead;
-        let (mut orders, claimed) = core::mem::take(&mut state.claimed);
-        // What it was to map may have been taken away since, by somebody who did not know of it.
-        orders.iter_mut().for_each(void_map);
-        mm.put_back(orders, claimed);
-        mm.keep_in_limbo(core::mem::take(&mut state.limbo));
+        state.leave_to_others(mm);
     }
 
     /// Waits while somebody else has the thread carry out orders. Its own task calls this before it resumes it.

@@ -4,6 +4,7 @@
 //! machine is, a whole number (1): limits of time are as many times longer, and what is repeated often is repeated less.
 #![allow(dead_code)]
 
+pub mod attack;
 pub mod container;
 
 use std::io::Read;
