@@ -1,7 +1,7 @@
 //! Commands that tell: state, list, ps, events, features.
 
 use std::io::Write;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::cli::{self, Format};
 use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, SandboxEnded};
-use super::log;
 use super::state::{Entry, State, Status, Store};
+use super::{life, log};
 use crate::platform::PlatformKind;
 
 /// `quark state`. What is known without the sandbox is printed in any case.
@@ -24,9 +24,9 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Status::Running | Status::Paused => stats(&entry, timeout).map(Some),
         _ => Ok(None),
     };
-    // It may have ended instead of answering. A process closes what it has open before others see that it is gone.
+    // It may have ended instead of answering.
     let status = match &stats {
-        Err(error) if error.is::<SandboxEnded>() => stopped_soon(&state),
+        Err(error) if error.is::<SandboxEnded>() => life::status_at_end(&state),
         _ => state.status(),
     };
     let mut value = state.oci(status);
@@ -48,19 +48,6 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     }
     print_json(&value)?;
     if status == Status::Stopped { Ok(()) } else { stats.map(drop) }
-}
-
-/// Waits a moment for the end of a sandbox that no longer answers: its status then.
-fn stopped_soon(state: &State) -> Status {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let begin = Instant::now();
-    loop {
-        let status = state.status();
-        if status == Status::Stopped || begin.elapsed() > PATIENCE {
-            return status;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// How a sandbox ended, as it says itself.

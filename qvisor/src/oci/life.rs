@@ -88,11 +88,27 @@ fn end(state: &State) -> Result<()> {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(e) => return Err(e).context("killing the sandbox process"),
     }
-    let limit = PollTimeout::try_from(KILL_TIMEOUT).unwrap_or(PollTimeout::MAX);
-    if poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
+    if !ends_within(&pidfd, KILL_TIMEOUT)? {
         bail!("the sandbox process {} does not end", state.pid);
     }
     Ok(())
+}
+
+/// Waits for the end of a process: whether it came in time.
+fn ends_within(pidfd: &OwnedFd, limit: Duration) -> Result<bool> {
+    let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+    Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], limit)? > 0)
+}
+
+/// The status of a sandbox that no longer answers, for which it may have to end first: a process closes what it has open before others
+/// see that it is gone.
+pub(super) fn status_at_end(state: &State) -> Status {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    if let Ok(Some(pidfd)) = sandbox(state) {
+        // Whatever comes of it, the status tells.
+        let _ = ends_within(&pidfd, PATIENCE);
+    }
+    state.status()
 }
 
 /// A signal by name (with or without SIG) or number.
