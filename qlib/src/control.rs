@@ -147,6 +147,8 @@ pub struct ProcessSpec {
     pub no_new_privs: bool,
     /// Host handles of standard input, output and error (with a terminal all three are the same).
     pub stdio: [u32; 3],
+    /// Of the descriptors that come with a request, in their order: the open file description is shared with nobody, and does not block.
+    pub own_stdio: [bool; 3],
     /// The standard handles are a terminal: it becomes the controlling one.
     pub terminal: bool,
     /// Initial window size (rows, columns) of the terminal.

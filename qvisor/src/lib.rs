@@ -9,4 +9,5 @@ pub mod platform;
 pub mod procfs;
 pub mod sandbox;
 pub mod store;
+pub mod streams;
 pub mod sys;

@@ -24,6 +24,7 @@ use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
+use crate::streams::Stream;
 
 /// All that a sandbox process is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -182,18 +183,17 @@ fn open_all(setup: &Setup) -> Result<Opened> {
 }
 
 /// Takes the standard streams for the guest. Standard error stays ours too, for a last word.
-fn take_stdio() -> Result<[OwnedFd; 3]> {
-    use rustix::io::fcntl_dupfd_cloexec;
-    let take = || -> rustix::io::Result<[OwnedFd; 3]> {
-        let fds = [
-            fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?,
-            fcntl_dupfd_cloexec(std::io::stdout().as_fd(), 3)?,
-            fcntl_dupfd_cloexec(std::io::stderr().as_fd(), 3)?,
+fn take_stdio() -> Result<[Stream; 3]> {
+    let take = || -> rustix::io::Result<[Stream; 3]> {
+        let streams = [
+            Stream::take(std::io::stdin().as_fd())?,
+            Stream::take(std::io::stdout().as_fd())?,
+            Stream::take(std::io::stderr().as_fd())?,
         ];
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
-        Ok(fds)
+        Ok(streams)
     };
     take().context("taking the standard streams")
 }
@@ -215,7 +215,7 @@ pub struct Boot {
     /// Root and volumes.
     pub opened: Opened,
     /// Standard input, output and error of the container's program.
-    pub stdio: [OwnedFd; 3],
+    pub stdio: [Stream; 3],
     /// Where commands connect.
     pub listener: UnixListener,
 }

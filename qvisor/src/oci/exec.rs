@@ -19,6 +19,7 @@ use super::error::{ContainerError, WithCode};
 use super::state::{Entry, State, Status, Store};
 use super::{create, life, process, run};
 use crate::console::{self, Pty};
+use crate::streams::Stream;
 use crate::sys::{self, Spawn};
 
 /// The first argument by which a process that stands for a guest process knows itself.
@@ -153,7 +154,10 @@ fn begin(connection: &mut Connection, spec: ProcessSpec, pty: Option<&Pty>) -> R
         Some(pty) => [pty.slave.as_fd(); 3],
         None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     };
-    match connection.call(&Request::Exec(spec), &stdio) {
+    let [a, b, c] = stdio.map(|fd| Stream::take(fd).context("taking the standard streams"));
+    let streams = [a?, b?, c?];
+    let spec = ProcessSpec { own_stdio: streams.each_ref().map(|s| s.own), ..spec };
+    match connection.call(&Request::Exec(spec), &streams.each_ref().map(|s| s.fd.as_fd())) {
         Ok(Reply::Pid(pid)) => Ok(pid),
         Ok(other) => Err(unexpected(&other)),
         Err(e) => Err(life::exec_error(e, &program)),

@@ -28,6 +28,7 @@ use super::events::{Dispatch, KEY_FIRST, Sources};
 use super::hostcall::HostSide;
 use crate::platform::PlatformKind;
 use crate::platform::kvm::stats::Exits;
+use crate::streams::Stream;
 
 /// The longest request, in bytes, without the head of its frame.
 pub const MAX_FRAME: usize = 160 << 10;
@@ -447,12 +448,12 @@ impl ControlServer {
 
     fn admit_process(&self, spec: ProcessSpec, fds: Vec<OwnedFd>) -> Result<(ProcessSpec, Vec<u32>), Errno> {
         let mut handles = Vec::new();
-        for fd in fds {
+        for (fd, own) in fds.into_iter().zip(spec.own_stdio.into_iter().chain(std::iter::repeat(false))) {
             // With a terminal all three are the same.
             if spec.terminal && !handles.is_empty() {
                 break;
             }
-            match self.host.add_stdio(fd) {
+            match self.host.add_stdio(Stream { fd, own }) {
                 Ok(handle) => handles.push(handle),
                 Err(e) => {
                     self.close_handles(&handles);

@@ -52,11 +52,8 @@ pub fn embedded_image() -> &'static [u8] {
 
 /// Maps what is never written of the embedded image from this binary's own file: one copy for all sandboxes of the host
 /// (section 3.5 of the paper). Best effort: without it, each has a copy.
-fn share_embedded(memory: &GuestMemory, image: &[u8], segments: &[Segment], endian: Endianness) {
-    if !std::ptr::eq(image.as_ptr(), IMAGE.0.as_ptr()) {
-        return;
-    }
-    let Some((file, image_offset)) = own_file(image.as_ptr() as u64) else { return };
+fn share_embedded(memory: &GuestMemory, own: Option<&OwnFile>, segments: &[Segment], endian: Endianness) {
+    let Some(OwnFile { file, image_offset }) = own else { return };
     for segment in loads(segments, endian).filter(|s| !s.p_flags(endian).contains(elf::PF_W)) {
         let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
         let start = segment.p_vaddr(endian) - skew;
@@ -72,18 +69,36 @@ fn share_embedded(memory: &GuestMemory, image: &[u8], segments: &[Segment], endi
     }
 }
 
-/// The file that this process maps at `address`, and the offset of that byte in it.
-fn own_file(address: u64) -> Option<(std::fs::File, u64)> {
+/// This binary's own file, and where the embedded image lies in it.
+#[derive(Debug)]
+pub struct OwnFile {
+    file: std::fs::File,
+    image_offset: u64,
+}
+
+impl OwnFile {
+    /// Opens it, if [`embedded_image`] comes from it and the host tells.
+    pub fn open() -> Option<Self> {
+        let image = embedded_image().as_ptr();
+        if !std::ptr::eq(image, IMAGE.0.as_ptr()) {
+            return None;
+        }
+        let image_offset = file_offset(image as u64)?;
+        Some(Self { file: std::fs::File::open("/proc/self/exe").ok()?, image_offset })
+    }
+}
+
+/// The offset of the byte at `address` in the file that this process maps there.
+fn file_offset(address: u64) -> Option<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let offset = maps.lines().find_map(|line| {
+    maps.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
         let (start, end) = (hex(start)?, hex(end)?);
         let offset = hex(fields.nth(1)?)?;
         (start <= address && address < end).then_some(offset + (address - start))
-    })?;
-    Some((std::fs::File::open("/proc/self/exe").ok()?, offset))
+    })
 }
 
 /// Where everything lies after loading.
@@ -136,15 +151,17 @@ type Segment = elf::ProgramHeader64<Endianness>;
 
 /// Where an image is to run, and with what beside it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Place<'a> {
     /// The address that guest physical address 0 has for the kernel.
     pub base: u64,
     /// Bytes to be left free behind the mailbox; whole pages.
     pub extra_bytes: u64,
+    /// Where the image is the embedded one: to map what is never written of it from there.
+    pub own_file: Option<&'a OwnFile>,
 }
 
 /// Loads `image`.
-pub fn load(memory: &GuestMemory, image: &[u8], place: Place) -> Result<LoadedKernel, LoaderError> {
+pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<LoadedKernel, LoaderError> {
     if image.is_empty() {
         return Err(LoaderError::NoImage);
     }
@@ -190,7 +207,7 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place) -> Result<LoadedKe
         let end = (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1);
         protect(start, end.saturating_sub(start), Protection::Read)?;
     }
-    share_embedded(memory, image, segments, endian);
+    share_embedded(memory, place.own_file, segments, endian);
     let entry = IMAGE_START + header.e_entry(endian);
     Ok(LoadedKernel { entry, image_end, boot_info, mailbox, extra, protections, free_start })
 }

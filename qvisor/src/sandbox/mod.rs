@@ -12,7 +12,7 @@ pub mod hostcall;
 pub mod loader;
 pub mod memory;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -28,14 +28,15 @@ use rustix::time::Timespec;
 
 use crate::platform::PlatformKind;
 use crate::platform::kvm::{self, KvmPlatform, Shape};
-use crate::platform::process::{ProcessConfig, ProcessPlatform, cost};
+use crate::platform::process::{Leave, ProcessConfig, ProcessPlatform, cost};
 use crate::store::Store;
+use crate::streams::Stream;
 use confine::profiles::Profile;
 use confine::{ConfineError, Confinement};
 use control::{ControlServer, Mailbox, Replies};
 use events::Poller;
 use hostcall::HostSide;
-use loader::{IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES};
+use loader::{IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES, OwnFile};
 use memory::ops::{self, Kernel};
 use memory::{GuestMemory, MemoryError, RAM_UNIT, WINDOW_POOL_BYTES};
 
@@ -54,7 +55,7 @@ pub struct SandboxConfig {
     /// Directories and files for the mounts of kind "host".
     pub mounts: Vec<OwnedFd>,
     /// Standard input, output and error of the container's first process.
-    pub stdio: [Option<OwnedFd>; 3],
+    pub stdio: [Option<Stream>; 3],
     /// The listening control socket, if the sandbox can be controlled.
     pub control: Option<OwnedFd>,
     /// The directory in which the swap store keeps its nameless files, and how many bytes they may take. By default
@@ -177,13 +178,15 @@ impl Sandbox {
         host.replies.make_bell().map_err(refused("make the control socket's bell"))?;
         ops::set_host(host.clone()).map_err(refused("boot a second sandbox in one process"))?;
 
+        let mounts: Vec<_> = std::iter::once(&config.root).chain(&config.mounts).map(AsFd::as_fd).collect();
+        let confine = config.confine.map(|confinement| (confinement, &mounts[..]));
         let (guest, mailbox) = match config.platform {
             PlatformKind::Process => {
                 let memory_limit_bytes = config.container.memory_limit_bytes;
                 let process = ProcessConfig { memory_limit_bytes, ..config.process };
-                boot_process(&host, process, config.cpus, config.confine)?
+                boot_process(&host, process, config.cpus, confine)?
             }
-            PlatformKind::Kvm => boot_kvm(&host, config.cpus, config.confine)?,
+            PlatformKind::Kvm => boot_kvm(&host, config.cpus, confine)?,
         };
 
         let root = host.add_mount(config.root).map_err(refused("use the root directory"))?;
@@ -197,9 +200,9 @@ impl Sandbox {
             mount.host = *handle.ok_or_else(|| BootError::NoMount(mount.destination.clone()))?;
         }
         let mut stdio = [NO_HANDLE; 3];
-        for (to, fd) in stdio.iter_mut().zip(config.stdio) {
-            if let Some(fd) = fd {
-                *to = host.add_stdio(fd).map_err(refused("use a standard stream"))?;
+        for (to, stream) in stdio.iter_mut().zip(config.stdio) {
+            if let Some(stream) = stream {
+                *to = host.add_stdio(stream).map_err(refused("use a standard stream"))?;
             }
         }
         let mailbox = Mailbox { gpa: mailbox, bytes: MAILBOX_BYTES };
@@ -294,16 +297,21 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
     })
 }
 
+/// What a process gives up, and the root and volumes that it keeps.
+type Confine<'a> = Option<(Confinement, &'a [BorrowedFd<'a>])>;
+
 /// Enters the kernel in this process.
 fn boot_process(
     host: &Arc<HostSide>,
     config: ProcessConfig,
     cpus: u32,
-    confine: Option<Confinement>,
+    confine: Confine<'_>,
 ) -> Result<(Guest, Gpa), BootError> {
-    // It forks, so it comes before any thread.
-    let platform = ProcessPlatform::begin(host.memory.clone(), config).map_err(BootError::Platform)?;
-    let place = loader::Place { base: host.memory.base(), extra_bytes: 0 };
+    let own_file = OwnFile::open();
+    let (confinement, mounts) = confine.unzip();
+    let leave = mounts.map(|mounts| -> Leave<'_> { Box::new(|| Ok(Confinement::leave_files(mounts)?)) });
+    let platform = ProcessPlatform::begin(host.memory.clone(), config, leave).map_err(BootError::Platform)?;
+    let place = loader::Place { base: host.memory.base(), extra_bytes: 0, own_file: own_file.as_ref() };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
     platform.finish().map_err(BootError::Platform)?;
     let mut info = BootInfo {
@@ -321,7 +329,7 @@ fn boot_process(
         ..boot_info(host, &loaded, cpus)?
     };
     platform.fill_ops(&mut info.ops);
-    if let Some(confinement) = confine {
+    if let Some(confinement) = confinement {
         confinement.enter(&[Profile::Process])?;
     }
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
@@ -332,13 +340,16 @@ fn boot_process(
 }
 
 /// Starts the kernel in a virtual machine.
-fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Option<Confinement>) -> Result<(Guest, Gpa), BootError> {
+fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Confine<'_>) -> Result<(Guest, Gpa), BootError> {
     let shape = Shape::new(cpus).map_err(BootError::Platform)?;
     let platform = KvmPlatform::new(host.clone(), shape).map_err(BootError::Platform)?;
-    let place = loader::Place { base: shape.base, extra_bytes: kvm::extra_bytes(shape.cpus) };
+    let own_file = OwnFile::open();
+    let extra_bytes = kvm::extra_bytes(shape.cpus);
+    let place = loader::Place { base: shape.base, extra_bytes, own_file: own_file.as_ref() };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
     let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
-    if let Some(confinement) = confine {
+    if let Some((confinement, mounts)) = confine {
+        Confinement::leave_files(mounts)?;
         confinement.enter(&[Profile::Loop, Profile::Vcpu])?;
     }
     platform.start(&loaded, info).map_err(BootError::Platform)?;
@@ -401,13 +412,12 @@ pub fn run_simple(
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(root_path, flags, Mode::empty()).map_err(refused("open the root directory"))?;
-    let dup = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).ok();
     let config = SandboxConfig {
         ram_bytes: 4 << 30,
         cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         root,
         mounts: Vec::new(),
-        stdio: [dup(rustix::stdio::stdin()), dup(rustix::stdio::stdout()), dup(rustix::stdio::stderr())],
+        stdio: [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].map(|s| Stream::take(s).ok()),
         control: None,
         store: None,
         platform: PlatformKind::Process,

@@ -2,7 +2,7 @@
 //! sandbox, and is refused or ended.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::json;
@@ -35,6 +35,11 @@ fn image() -> &'static PathBuf {
 
 /// Boots the poisoned kernel with an order: what the command said, and the log.
 fn boot(p: &Place, order: &str) -> (Output, String) {
+    boot_with(p, order, Stdio::inherit())
+}
+
+/// The same with a standard input.
+fn boot_with(p: &Place, order: &str, stdin: Stdio) -> (Output, String) {
     p.configure(&["true"], |c| c["hostname"] = json!(format!("poison-{order}")));
     let log = p.dir.join("log");
     std::fs::remove_file(&log).ok();
@@ -44,7 +49,7 @@ fn boot(p: &Place, order: &str) -> (Output, String) {
         command.arg("--platform").arg(platform);
     }
     command.arg("--root").arg(&p.root).arg("--log").arg(&log).args(["run", &p.id]).current_dir(&p.bundle);
-    let output = command.env("QUARK_TEST_KERNEL", image()).output().unwrap();
+    let output = command.env("QUARK_TEST_KERNEL", image()).stdin(stdin).output().unwrap();
     assert_eq!(p.leftovers(&p.id), [""; 0], "{order}");
     (output, std::fs::read_to_string(&log).unwrap_or_default())
 }
@@ -198,6 +203,22 @@ fn host_calls_inside_of_the_filter_gain_nothing() {
         assert!((-4095..0).contains(&result), "{call}: {result}");
     }
     let (_, log) = boot(&p, "files");
+    assert!(log.contains("poison: files = 0 found"), "{log}");
+}
+
+/// A name like `..` would lead out of a directory that came as a standard stream, were there no Landlock domain.
+#[test]
+fn a_directory_that_came_as_a_stream_leads_nowhere() {
+    let Some(p) = place() else { return };
+    if is_kvm() {
+        return;
+    }
+    if !qvisor::sandbox::confine::landlock::is_there() {
+        eprintln!("skipped: this host has no Landlock");
+        return;
+    }
+    let directory = std::fs::File::open("/usr").unwrap();
+    let (_, log) = boot_with(&p, "files", directory.into());
     assert!(log.contains("poison: files = 0 found"), "{log}");
 }
 

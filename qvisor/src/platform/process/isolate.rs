@@ -1,6 +1,5 @@
 //! What a zygote's surroundings are made of: namespaces, an empty root, no capability, a descriptor table of its own. This code runs in a copy
-//! of the sandbox process that was made with one thread, or of any process in a test: it makes system calls and nothing else, allocates
-//! nothing and takes no lock.
+//! of a process that may have had other threads: it makes system calls and nothing else, allocates nothing and takes no lock.
 //!
 //! What the host refuses of it is left out and told ([`Missing`]); what no host refuses must succeed.
 
@@ -25,6 +24,8 @@ pub struct Surroundings {
     pub ram: i32,
     /// Where it goes on: `quark_zygote`.
     pub entry: u64,
+    /// The root directory that it starts with is an empty one.
+    pub root_is_empty: bool,
     /// For tests: the step that fails, or 0.
     pub fail_step: u32,
 }
@@ -117,7 +118,12 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
         }
     }
     let own_mounts = !m.has(Step::MountNamespace);
-    s.optional(m, Step::Root, || if own_mounts { empty_root() } else { Err(libc::EPERM) });
+    s.optional(m, Step::Root, || match (s.root_is_empty, own_mounts) {
+        // In a Landlock domain no mount can be made.
+        (true, _) => go_to_root(),
+        (false, true) => empty_root(),
+        (false, false) => Err(libc::EPERM),
+    });
     if own_ids {
         s.optional(m, Step::IdMap, || mapped(s));
     }
@@ -216,8 +222,13 @@ fn empty_root() -> Tried {
         tried(libc::fchdir(mount as i32).into())?;
         tried(libc::syscall(libc::SYS_pivot_root, dot, dot))?;
         tried(libc::umount2(dot, libc::MNT_DETACH).into())?;
-        tried(libc::chdir(root).into())
     }
+    go_to_root()
+}
+
+fn go_to_root() -> Tried {
+    // SAFETY: a string.
+    tried(unsafe { libc::chdir(c"/".as_ptr()) }.into())
 }
 
 fn drop_capabilities() -> Tried {

@@ -45,6 +45,7 @@ pub use steps::{Missing, Step};
 use sys::{Listener, Received};
 use thread::{Backing, Plan};
 use watch::Watch;
+pub use zygote::Leave;
 use zygote::Zygote;
 
 /// The host objects that the guest watches. A receiver that looks at its threads' slots looks at these too, so that an answer from outside
@@ -152,7 +153,7 @@ pub(crate) struct Shared {
 impl ProcessPlatform {
     /// As [`Self::begin`] and [`Self::finish`].
     pub fn new(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
-        let platform = Self::begin(phys, config)?;
+        let platform = Self::begin(phys, config, None)?;
         platform.finish()?;
         Ok(platform)
     }
@@ -167,8 +168,8 @@ impl ProcessPlatform {
     }
 
     /// Makes the platform and begins to make its zygote, which takes a while without this thread. The calling thread must live as long as the process (see [`Zygote::start`]). The
-    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them.
-    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig) -> Result<Self> {
+    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them, and what `leave` leaves (see [`Zygote::start`]).
+    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig, leave: Option<Leave<'_>>) -> Result<Self> {
         let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
         // SAFETY: a plain query.
         let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
@@ -181,7 +182,9 @@ impl ProcessPlatform {
         let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
         let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
         let (ram, _) = phys.host_backing(Gpa(0), PAGE_SIZE).context("no guest RAM at address 0")?;
-        let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test)?);
+        // Read while the host's /proc is there.
+        let most_mappings = config.max_map_count.unwrap_or_else(sys::max_map_count) / 8 * 7;
+        let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test, leave)?);
         let shared = Arc::new(Shared {
             files: Files::new(ram, zygote.clone()),
             zygote,
@@ -191,7 +194,7 @@ impl ProcessPlatform {
             receive_ends: config.receive_ends && sys::host_release() >= (6, 11),
             sync_wake_up: config.sync_wake_up,
             stack_bytes: config.stack_bytes,
-            most_mappings: config.max_map_count.unwrap_or_else(sys::max_map_count) / 8 * 7,
+            most_mappings,
             fast_calls: config.fast_calls,
             lookers: Lookers::new(if why_not_fast(config.sync_wake_up).is_none() {
                 config.fast_calls

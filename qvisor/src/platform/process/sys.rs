@@ -187,8 +187,9 @@ pub fn filter_flag_known(flag: u64) -> bool {
 
 /// The host's release, as (major, minor).
 pub fn host_release() -> (u32, u32) {
-    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut parts = text.split(['.', '-']).map(|p| p.trim().parse().unwrap_or(0));
+    let name = rustix::system::uname();
+    let mut parts =
+        name.release().to_str().unwrap_or_default().split(['.', '-']).map(|p| p.trim().parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
@@ -297,6 +298,11 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 /// Stores `value` and wakes all waiters.
 pub fn futex_store_wake(word: &AtomicU32, value: u32) {
     word.store(value, Ordering::SeqCst);
+    futex_wake(word);
+}
+
+/// Wakes all waiters.
+pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
 }

@@ -5,10 +5,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
 
 use super::Test;
 use super::isolate::{STUB_ID, Surroundings, isolate};
@@ -19,6 +21,9 @@ use super::sys;
 
 /// How long the host may take to make a process.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the thread that makes a zygote does right before, and so does for the zygote.
+pub type Leave<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
 
 /// The control page, in the sandbox process.
 struct Control(*mut u8);
@@ -49,8 +54,9 @@ impl Drop for Control {
 
 /// The running zygote.
 pub struct Zygote {
-    control: Control,
+    control: Arc<Control>,
     socket: OwnedFd,
+    id_mapper: Mutex<Option<IdMapper>>,
     /// The process that prepares its surroundings, until that is done.
     copy: Mutex<Option<u32>>,
     up: OnceLock<Up>,
@@ -232,9 +238,63 @@ fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
     }
 }
 
+/// A thread that maps the ids of the zygote's user namespace when the copy asks for it. Another than the one that makes the copy: that may
+/// be in a Landlock domain by then, in which no file of proc(5) can be written, and has other things to do.
+struct IdMapper {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IdMapper {
+    const STACK_BYTES: usize = 64 << 10;
+
+    fn start(control: &Arc<Control>) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open("/proc", flags, Mode::empty())?;
+        let theirs = control.clone();
+        let builder = std::thread::Builder::new().name("quark-ids".into()).stack_size(Self::STACK_BYTES);
+        let thread = builder.spawn(move || Self::run(&theirs, &proc))?;
+        Ok(Self { control: control.clone(), thread: Some(thread) })
+    }
+
+    fn run(control: &Control, proc: &OwnedFd) {
+        let (ready, mapped) = (control.futex(CTL_READY), control.futex(CTL_MAPPED));
+        while mapped.load(Ordering::SeqCst) == 0 {
+            match ready.load(Ordering::SeqCst) {
+                0 => sys::futex_wait(ready, 0, Duration::from_millis(50)),
+                WANTS_MAP => match control.word(CTL_FIRST).load(Ordering::SeqCst) {
+                    // It is faster than the one that tells its id.
+                    0 => std::thread::sleep(Duration::from_micros(20)),
+                    copy => {
+                        let done = map_ids(proc, copy);
+                        if let Err(e) = &done {
+                            tracing::debug!("map the ids of stubs: {e}");
+                        }
+                        sys::futex_store_wake(mapped, if done.is_ok() { 1 } else { 2 });
+                    }
+                },
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Drop for IdMapper {
+    fn drop(&mut self) {
+        let _ = self.control.futex(CTL_MAPPED).compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst);
+        sys::futex_wake(self.control.futex(CTL_READY));
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
 /// Maps the ids of the user namespace of child `pid` to [`STUB_ID`], or where that is not allowed, to this process' own.
-fn map_ids(pid: u32) -> io::Result<()> {
-    let write = |file: &str, text: String| std::fs::write(format!("/proc/{pid}/{file}"), text);
+fn map_ids(proc: &OwnedFd, pid: u64) -> io::Result<()> {
+    let write = |file: &str, text: String| -> io::Result<()> {
+        let file = rustix::fs::openat(proc, format!("{pid}/{file}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        io::Write::write_all(&mut std::fs::File::from(file), text.as_bytes())
+    };
     for (file, own) in
         [("gid_map", rustix::process::getegid().as_raw()), ("uid_map", rustix::process::geteuid().as_raw())]
     {
@@ -249,8 +309,15 @@ fn map_ids(pid: u32) -> io::Result<()> {
 
 impl Zygote {
     /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time in between. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
-    /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind.
-    pub fn start(filter_flags: u64, fp_bytes: u64, ram: &OwnedFd, test: Test) -> Result<Self> {
+    /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind. What `leave` does to this
+    /// thread holds for them too: it leaves the host's file system for an empty root directory.
+    pub fn start(
+        filter_flags: u64,
+        fp_bytes: u64,
+        ram: &OwnedFd,
+        test: Test,
+        leave: Option<Leave<'_>>,
+    ) -> Result<Self> {
         // For a moment the region exists in this process.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
@@ -269,18 +336,21 @@ impl Zygote {
         }
         let ctl = sys::memfd(c"quark-zygote", 4096, false).context("memfd for the zygote")?;
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        let control = Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?);
+        let control = Arc::new(Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?));
         let vdso = plan_moves(&control, base)?;
         control.word(CTL_PARENT).store(u64::from(std::process::id()), Ordering::SeqCst);
         prepare_messages(&control, base + CTL_OFFSET);
         let (socket, theirs) = sys::message_sockets().context("make the zygote's socket")?;
 
+        let id_mapper = IdMapper::start(&control).context("start the thread that maps ids")?;
+        let root_is_empty = leave.is_some();
+        leave.map_or(Ok(()), |leave| leave())?;
         // For the moment of the clone, the region's first pages exist here too.
         let code_at = map_page(&code, base, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC).context("map stub code")?;
         let copy = map_page(&ctl, base + CTL_OFFSET, 4096, both).context("map the zygote's page").and_then(|control| {
             let (socket, ram) = (theirs.as_raw_fd(), ram.as_raw_fd());
             let fail_step = test.fail_step.map_or(0, |step| step as u32);
-            let surroundings = Surroundings { control, socket, ram, entry: addresses.zygote, fail_step };
+            let surroundings = Surroundings { control, socket, ram, entry: addresses.zygote, root_is_empty, fail_step };
             clone_copy(&surroundings).context("clone the zygote")
         });
         // SAFETY: the pages mapped above; the last may be missing.
@@ -288,8 +358,8 @@ impl Zygote {
         let copy = copy?;
         drop(theirs);
         let (turns, closes) = (Turns::default(), Mutex::new(0));
-        let copy = Mutex::new(Some(copy));
-        Ok(Self { control, socket, copy, up: OnceLock::new(), turns, closes, addresses, vdso })
+        let (copy, id_mapper) = (Mutex::new(Some(copy)), Mutex::new(Some(id_mapper)));
+        Ok(Self { control, socket, id_mapper, copy, up: OnceLock::new(), turns, closes, addresses, vdso })
     }
 
     /// Waits until it serves, and does what it needs for that.
@@ -300,6 +370,7 @@ impl Zygote {
         let mut copy = self.copy.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(pid) = *copy {
             let ready = wait_until_ready(&self.control, pid);
+            drop(self.id_mapper.lock().unwrap_or_else(|e| e.into_inner()).take());
             let (zygote, init) = self.end_copy(pid, ready.is_err());
             *copy = None;
             match (ready, zygote) {
@@ -466,7 +537,7 @@ fn prepare_messages(control: &Control, at: u64) {
     put(CTL_POLL, FD_SOCKET as u64);
 }
 
-/// Waits until the zygote serves, and maps its ids when it asks for that. `copy`: the process that prepares it.
+/// Waits until the zygote serves. `copy`: the process that prepares it.
 fn wait_until_ready(control: &Control, copy: u32) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -477,13 +548,6 @@ fn wait_until_ready(control: &Control, copy: u32) -> Result<()> {
         let word = control.futex(CTL_READY);
         match ready as u32 {
             READY => return Ok(()),
-            WANTS_MAP if control.futex(CTL_MAPPED).load(Ordering::SeqCst) == 0 => {
-                let mapped = map_ids(copy);
-                if let Err(e) = &mapped {
-                    tracing::debug!("map the ids of stubs: {e}");
-                }
-                sys::futex_store_wake(control.futex(CTL_MAPPED), if mapped.is_ok() { 1 } else { 2 });
-            }
             _ if Instant::now() > end => bail!("set up the zygote: the host does not get it done"),
             now => {
                 if sys::has_ended(copy)
@@ -530,7 +594,8 @@ mod tests {
     fn stubs_are_made_while_descriptors_are_closed() {
         let ram = sys::memfd(c"quark-test-ram", 1 << 20, false).unwrap();
         let fp = super::super::fpstate::detect().unwrap();
-        let zygote = Zygote::start(sys::FILTER_NEW_LISTENER, fp.frame_bytes() as u64, &ram, Test::default()).unwrap();
+        let zygote =
+            Zygote::start(sys::FILTER_NEW_LISTENER, fp.frame_bytes() as u64, &ram, Test::default(), None).unwrap();
         zygote.finish().unwrap();
         let done = AtomicBool::new(false);
         let slowest = std::thread::scope(|s| {

@@ -1,17 +1,18 @@
 //! What the sandbox process gives up before the first instruction of its guest kernel: the host's file system, capabilities, the
 //! ways to get privileges back, the system calls that it does not need. `doc/security.md` tells what remains and why.
 //!
-//! In this order: the zygote has been started and every descriptor opened; then [`root`], [`privileges`], [`filter`]. The process
-//! has one thread then, and every other inherits all of it.
+//! In this order: every descriptor has been opened; then [`root`] and [`landlock`], which hold for the zygote too, that is made next;
+//! then [`privileges`] and [`filter`]. The process has one thread then, and every other inherits all of it.
 
 pub mod end;
 mod filter;
+pub mod landlock;
 mod names;
 mod privileges;
 pub mod profiles;
 mod root;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
@@ -48,13 +49,27 @@ fn step(step: &'static str) -> impl FnOnce(Errno) -> ConfineError {
 }
 
 impl Confinement {
-    /// Gives everything else up, for good. `who` are the threads that this one is and makes.
+    /// Leaves the host's file system, for good, but for `mounts` and the own /proc. It takes [`crate::procfs::make_own`] before.
+    ///
+    /// # Errors
+    /// With the first step that failed.
+    pub fn leave_files(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
+        root::leave().map_err(step("leaving the host's file system"))?;
+        crate::procfs::be_there().map_err(step("entering its own /proc"))?;
+        let Some(proc) = crate::procfs::own() else { return Ok(()) };
+        if !landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
+            tracing::info!(
+                "this host has no Landlock (Linux 5.19 or later), which would guard descriptors of directories"
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives everything else up, for good, after [`Self::leave_files`]. `who` are the threads that this one is and makes.
     ///
     /// # Errors
     /// With the first step that failed.
     pub fn enter(self, who: &[Profile]) -> Result<(), ConfineError> {
-        root::leave().map_err(step("leaving the host's file system"))?;
-        crate::procfs::be_there().map_err(step("entering its own /proc"))?;
         privileges::keep(FILE_CAPABILITIES | self.network.intersection(NETWORK_CAPABILITIES))?;
         if let Some((file, is_json)) = self.log {
             end::set_log(file, is_json);

@@ -35,6 +35,7 @@ use sockopt::NetLimits;
 use table::{Object, Table};
 
 use crate::store::Store;
+use crate::streams::Stream;
 
 /// Everything a host call may touch.
 #[derive(Debug)]
@@ -141,9 +142,9 @@ impl HostSide {
         self.handles.insert(Object::mount(fd)?)
     }
 
-    /// Registers a descriptor that serves as standard input, output or error.
-    pub fn add_stdio(&self, fd: OwnedFd) -> Result<u32, Errno> {
-        self.handles.insert(Object::stdio(fd, &self.proc_fd)?)
+    /// Registers one that serves as standard input, output or error.
+    pub fn add_stdio(&self, stream: Stream) -> Result<u32, Errno> {
+        self.handles.insert(Object::stdio(stream)?)
     }
 
     /// Gives up a handle.

@@ -7,6 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::streams::Stream;
+
 /// The most handles a sandbox may hold.
 const MAX_HANDLES: usize = 1 << 20;
 
@@ -77,19 +79,14 @@ impl Object {
         Ok(Object::new(fd, kind))
     }
 
-    /// A standard stream. Its open file description may be shared with the user's shell, whose O_NONBLOCK must stay as it
-    /// is: where possible the object behind it is opened anew, for ourselves.
-    pub fn stdio(fd: OwnedFd, proc_fd: &OwnedFd) -> Result<Object, Errno> {
+    /// A standard stream.
+    pub fn stdio(Stream { fd, own }: Stream) -> Result<Object, Errno> {
         let kind = match file_type(fd.as_fd())? {
             FileType::RegularFile => Kind::StdioFile,
             FileType::Directory => Kind::StdioDir,
             FileType::Socket => Kind::StdioSocket,
             FileType::Fifo | FileType::CharacterDevice => {
-                let tty = rustix::termios::isatty(&fd);
-                return Ok(match reopen_stream(&fd, proc_fd) {
-                    Some(own) => Object::new(own, Kind::Stream { nonblocking: true, tty }),
-                    None => Object::new(fd, Kind::Stream { nonblocking: false, tty }),
-                });
+                Kind::Stream { nonblocking: own, tty: rustix::termios::isatty(&fd) }
             }
             _ => return Err(Errno::INVAL),
         };
@@ -161,19 +158,6 @@ pub fn file_type(fd: BorrowedFd<'_>) -> Result<FileType, Errno> {
 /// Whether the mount a descriptor lies on refuses to open device nodes.
 pub fn is_nodev(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::NODEV))
-}
-
-fn reopen_stream(fd: &OwnedFd, proc_fd: &OwnedFd) -> Option<OwnedFd> {
-    let stat = rustix::fs::fstat(fd).ok()?;
-    // To open /dev/ptmx (5, 2) is to make a new pseudoterminal.
-    if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-        && rustix::fs::major(stat.st_rdev) == 5
-        && rustix::fs::minor(stat.st_rdev) == 2
-    {
-        return None;
-    }
-    let mode = rustix::fs::fcntl_getfl(fd).ok()? & OFlags::RWMODE;
-    reopen(fd.as_fd(), proc_fd, mode | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).ok()
 }
 
 /// Opens what `fd` refers to anew.

@@ -122,6 +122,11 @@ fn statx(bytes: &[u8]) -> (u16, u64) {
 
 const STATX: Seg<'static> = Out(256);
 
+/// As a command hands it over.
+fn stream(fd: OwnedFd) -> Stream {
+    Stream::take(fd.as_fd()).unwrap()
+}
+
 #[test]
 fn handles_and_segments_are_checked() {
     let g = Guest::new();
@@ -184,8 +189,8 @@ fn windows_by_host_call() {
 fn streams_do_not_block_and_leave_the_callers_flags_alone() {
     let g = Guest::new();
     let (r, w) = rustix::pipe::pipe().unwrap();
-    let stdin = g.host.add_stdio(r.try_clone().unwrap()).unwrap();
-    let stdout = g.host.add_stdio(w.try_clone().unwrap()).unwrap();
+    let stdin = g.host.add_stdio(stream(r.try_clone().unwrap())).unwrap();
+    let stdout = g.host.add_stdio(stream(w.try_clone().unwrap())).unwrap();
     assert_eq!(g.err(Op::Read, stdin, &[qlib::host::STREAM], &[Out(10)]), libc::EAGAIN);
     assert_eq!(g.err(Op::Read, stdin, &[0], &[Out(10)]), libc::ESPIPE);
     let big = vec![1; 300_000];
@@ -199,7 +204,7 @@ fn streams_do_not_block_and_leave_the_callers_flags_alone() {
     }
     // Sockets of any family may be standard streams.
     let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
-    let socket = g.host.add_stdio(a.into()).unwrap();
+    let socket = g.host.add_stdio(stream(a.into())).unwrap();
     assert_eq!(g.err(Op::Read, socket, &[qlib::host::STREAM], &[Out(10)]), libc::EAGAIN);
     g.ok(Op::Write, socket, &[qlib::host::STREAM, 0], &[In(b"out")]);
     let mut got = [0; 3];
@@ -215,7 +220,7 @@ fn terminals_answer_their_ioctls() {
     let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
     rustix::pty::unlockpt(&master).unwrap();
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, rustix::pty::OpenptFlags::RDWR).unwrap();
-    let tty = g.host.add_stdio(slave).unwrap();
+    let tty = g.host.add_stdio(stream(slave)).unwrap();
     let size = [24u16, 80, 0, 0].map(u16::to_le_bytes).concat();
     g.ok(Op::TtyIoctl, tty, &[libc::TIOCSWINSZ], &[In(&size)]);
     assert_eq!(g.ok(Op::TtyIoctl, tty, &[libc::TIOCGWINSZ], &[Out(8)]).out[0], size);

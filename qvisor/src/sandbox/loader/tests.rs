@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use super::super::memory::Layout;
 use super::*;
 
-fn place(m: &GuestMemory) -> Place {
-    Place { base: m.base(), extra_bytes: 0 }
+fn place(m: &GuestMemory) -> Place<'static> {
+    Place { base: m.base(), extra_bytes: 0, own_file: None }
 }
 
 fn memory() -> GuestMemory {

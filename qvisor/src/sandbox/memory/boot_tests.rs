@@ -21,8 +21,12 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
     copy::set_crash_hook(ops::crash);
     let host = HostSide::new(memory.clone(), Arc::new(Poller::new().unwrap()), Arc::new(Replies::new()), None);
     ops::set_host(Arc::new(host.unwrap())).unwrap();
-    let loaded =
-        loader::load(&memory, loader::embedded_image(), loader::Place { base: memory.base(), extra_bytes: 0 }).unwrap();
+    let loaded = loader::load(
+        &memory,
+        loader::embedded_image(),
+        loader::Place { base: memory.base(), extra_bytes: 0, own_file: None },
+    )
+    .unwrap();
     let mut info = BootInfo {
         magic: BOOT_MAGIC,
         version: ABI_VERSION,

@@ -140,12 +140,12 @@ fn what_was_handed_over_open_stays_as_it_is() {
     let path = g.dir.join("stdin");
     fs::write(&path, "text").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let file = g.host.add_stdio(fs::File::open(&path).unwrap().into()).unwrap();
+    let file = g.host.add_stdio(stream(fs::File::open(&path).unwrap().into())).unwrap();
     assert_eq!(g.ok(Op::Read, file, &[qlib::host::STREAM], &[Out(4)]).out[0], b"text");
     g.ok(Op::Stat, file, &[], &[Out(256)]);
-    let directory = g.host.add_stdio(fs::File::open(&g.dir).unwrap().into()).unwrap();
+    let directory = g.host.add_stdio(stream(fs::File::open(&g.dir).unwrap().into())).unwrap();
     let (_master, tty) = terminal();
-    let tty = g.host.add_stdio(tty).unwrap();
+    let tty = g.host.add_stdio(stream(tty)).unwrap();
     for handle in [file, directory, tty] {
         for flags in [libc::O_RDONLY, libc::O_RDWR, libc::O_RDWR | libc::O_TRUNC, libc::O_PATH] {
             assert_eq!(g.err(Op::Open, handle, &[flags as u64, 0], &[In(b"")]), libc::EPERM);
@@ -241,5 +241,5 @@ fn the_host_keeps_descriptors_for_itself() {
     assert_eq!(udp.ret, -i64::from(libc::EMFILE));
     assert_eq!(g.err(Op::WindowMap, handles[0] as u32, &[0, 4096, 0], &[]), libc::EMFILE);
     // What is not the guest's asking still goes.
-    g.host.add_stdio(fs::File::open("/dev/null").unwrap().into()).unwrap();
+    g.host.add_stdio(stream(fs::File::open("/dev/null").unwrap().into())).unwrap();
 }
