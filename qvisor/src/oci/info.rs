@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::cli::{self, Format};
 use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
-use super::error::{ContainerError, SandboxEnded};
+use super::error::ContainerError;
 use super::state::{Entry, State, Status, Store};
 use super::{life, log};
 use crate::platform::PlatformKind;
@@ -26,8 +26,8 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     };
     // It may have ended instead of answering.
     let status = match &stats {
-        Err(error) if error.is::<SandboxEnded>() => life::status_at_end(&state),
-        _ => state.status(),
+        Err(error) => life::status_after(&state, error),
+        Ok(_) => state.status(),
     };
     let mut value = state.oci(status);
     if let Some(fields) = value.as_object_mut() {

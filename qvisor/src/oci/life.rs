@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::control::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
-use super::error::ContainerError;
+use super::error::{ContainerError, SandboxEnded};
 use super::hooks;
 use super::state::{Entry, State, Status, Store, start_time};
 use crate::console;
@@ -100,11 +100,13 @@ fn ends_within(pidfd: &OwnedFd, limit: Duration) -> Result<bool> {
     Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], limit)? > 0)
 }
 
-/// The status of a sandbox that no longer answers, for which it may have to end first: a process closes what it has open before others
-/// see that it is gone.
-pub(super) fn status_at_end(state: &State) -> Status {
+/// The status after a request that failed with `error`. A sandbox that no longer answers may have to end first: a process closes what it has open
+/// before others see that it is gone.
+pub(super) fn status_after(state: &State, error: &anyhow::Error) -> Status {
     const PATIENCE: Duration = Duration::from_secs(2);
-    if let Ok(Some(pidfd)) = sandbox(state) {
+    if error.is::<SandboxEnded>()
+        && let Ok(Some(pidfd)) = sandbox(state)
+    {
         // Whatever comes of it, the status tells.
         let _ = ends_within(&pidfd, PATIENCE);
     }
@@ -164,7 +166,7 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Dura
     };
     let usual = if matches!(request, Request::Hibernate | Request::Wake) { SWAP_TIMEOUT } else { ANSWER_TIMEOUT };
     match send(&entry, &request, timeout.unwrap_or(usual)) {
-        Err(_) if state.status() == Status::Stopped => Err(ContainerError::NotRunning.into()),
+        Err(e) if status_after(&state, &e) == Status::Stopped => Err(ContainerError::NotRunning.into()),
         other => other,
     }
 }

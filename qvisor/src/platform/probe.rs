@@ -49,6 +49,13 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
         };
         add("stub isolation", whole, effect);
     }
+    let landlock = crate::sandbox::confine::landlock::is_there();
+    let effect = if landlock {
+        "a sandbox opens no file but those of its root and volumes, by whatever descriptor"
+    } else {
+        "not in this kernel (Linux 5.19 or later, with landlock among its security modules): an empty root has to do"
+    };
+    add("landlock", landlock, effect.into());
     let notify = sys::filter_flag_known(0);
     add("seccomp notify", notify, "user notification: how stubs reach the guest kernel".into());
     let killable = sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
