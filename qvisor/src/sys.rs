@@ -309,6 +309,72 @@ pub fn take_setup_fd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(SETUP_FD) })
 }
 
+/// A new user namespace with the lines of `uid_map` and `gid_map`. Needs CAP_SETUID and CAP_SETGID in this one; this process must have no other thread.
+///
+/// # Errors
+/// Those of user_namespaces(7).
+pub fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
+    let mut pidfd: RawFd = -1;
+    let mut args = CloneArgs {
+        flags: (libc::CLONE_PIDFD | libc::CLONE_NEWUSER) as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    // SAFETY: as in `spawn`; the child only waits for its end, and ends with this process.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) };
+    if pid == 0 {
+        // SAFETY: system calls only.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: clone3 succeeded, so it stored a new descriptor there.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let mut child = Child { pid: i32::try_from(pid).unwrap_or(i32::MAX), pidfd };
+    let made = std::fs::write(format!("/proc/{pid}/gid_map"), gid_map)
+        .and_then(|()| std::fs::write(format!("/proc/{pid}/uid_map"), uid_map))
+        .and_then(|()| std::fs::File::open(format!("/proc/{pid}/ns/user")));
+    child.kill().ok();
+    child.wait().ok();
+    made.map(OwnedFd::from)
+}
+
+/// Has the files of a detached mount tree belong to the users that a user namespace maps their owners' ids to (MOUNT_ATTR_IDMAP).
+///
+/// # Errors
+/// EINVAL where one of its file systems cannot be mapped; others of mount_setattr(2).
+pub fn map_mount(mount: &OwnedFd, namespace: &OwnedFd) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: namespace.as_raw_fd() as u64,
+    };
+    set_mount(mount, libc::AT_RECURSIVE as u32, &attr)
+}
+
+fn set_mount(mount: &OwnedFd, flags: u32, attr: &libc::mount_attr) -> io::Result<()> {
+    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `attr` has the size that is given.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH as u32 | flags,
+            &raw const *attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// A detached copy of the mount tree at `path`, without device files and optionally without write access. Needs CAP_SYS_ADMIN.
 ///
 /// # Errors
@@ -328,20 +394,6 @@ pub fn clone_mount(path: &Path, recursive: bool, readonly: bool) -> io::Result<O
     // The guest has devices of its own: those of the host behind device files are out of its reach, and files can be opened
     // without first looking what they are.
     let attr_set = libc::MOUNT_ATTR_NODEV | if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
-    let attr = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `attr` has the size that is given.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            fd.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH as u32 | all,
-            &raw const attr,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    set_mount(&fd, all, &libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 })?;
     Ok(fd)
 }

@@ -76,7 +76,8 @@ pub struct Setup {
 /// From the command to the sandbox process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
-    /// First. With it come the control listener and the file for [`crate::sandbox::ended`].
+    /// First. With it come the control listener, the file for [`crate::sandbox::ended`], and a user namespace for the sandbox process, if it
+    /// is to have one.
     Setup(Box<Setup>),
     /// The hooks have been called.
     Go,
@@ -116,7 +117,10 @@ pub fn main() -> i32 {
 
 fn sandbox(parent: &UnixStream) -> Result<i32> {
     let Some((ToChild::Setup(mut setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
-    let [listener, record]: [OwnedFd; 2] = fds.try_into().ok().context("the set-up came without its descriptors")?;
+    let mut fds = fds.into_iter();
+    let (Some(listener), Some(record)) = (fds.next(), fds.next()) else {
+        bail!("the set-up came without its descriptors");
+    };
     ended::record_in(record);
     if let (Some(path), format, debug) = &setup.log {
         log::init(Some(path), *format, *debug)?;
@@ -138,14 +142,14 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         bail!("the command that makes the container ended");
     }
     hooks::run("createContainer", Some(&setup.create_container), &setup.hook_state)?;
-    let opened = open_all(&setup)?;
+    let (opened, user_namespace) = open_mapped(&setup, fds.next())?;
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
     crate::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
-    let boot = Boot { setup: *setup, opened, stdio, listener: listener.into() };
+    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener: listener.into() };
     boot.run(|| wire::send(parent, &FromChild::Ready, &[]))
 }
 
@@ -155,6 +159,21 @@ pub struct Opened {
     pub root: OwnedFd,
     /// For each mount of the set-up with a host path: the descriptor, and whether it is a single file.
     pub mounts: Vec<Option<(OwnedFd, bool)>>,
+}
+
+/// As [`open_all`], for users of `namespace` if all file systems can be mapped for them: with the namespace then.
+fn open_mapped(setup: &Setup, namespace: Option<OwnedFd>) -> Result<(Opened, Option<OwnedFd>)> {
+    let opened = open_all(setup)?;
+    let Some(namespace) = namespace else { return Ok((opened, None)) };
+    let volumes = opened.mounts.iter().flatten().map(|(fd, _)| fd);
+    for (i, mount) in std::iter::once(&opened.root).chain(volumes).enumerate() {
+        if let Err(e) = crate::sys::map_mount(mount, &namespace) {
+            tracing::info!("the sandbox process stays the host's root: its files cannot be mapped for others: {e}");
+            // What has been mapped stays so.
+            return Ok((if i == 0 { opened } else { open_all(setup)? }, None));
+        }
+    }
+    Ok((opened, Some(namespace)))
 }
 
 /// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's kernel does.
@@ -214,6 +233,8 @@ pub struct Boot {
     pub setup: Setup,
     /// Root and volumes.
     pub opened: Opened,
+    /// The user namespace that it is opened for.
+    pub user_namespace: Option<OwnedFd>,
     /// Standard input, output and error of the container's program.
     pub stdio: [Stream; 3],
     /// Where commands connect.
@@ -223,7 +244,7 @@ pub struct Boot {
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, stdio, listener } = self;
+        let Boot { setup, opened, user_namespace, stdio, listener } = self;
         let mut fds = Vec::new();
         let mut mounts = Vec::new();
         for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
@@ -265,6 +286,7 @@ impl Boot {
             process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
             confine: Some(Confinement {
                 network: CapabilitySet::from_bits_retain(setup.capabilities),
+                user_namespace,
                 log: log::file(),
             }),
             container,

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use nix::fcntl::Flock;
 use nix::sched::CloneFlags;
 use nix::sys::signalfd::SignalFd;
 use oci_spec::runtime::{Hooks, LinuxResources};
+use rustix::thread::CapabilitySet;
 
 use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
@@ -24,6 +25,7 @@ use super::{control, hooks, log, rootless, wire};
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::console::{self, Pty};
 use crate::platform;
+use crate::sandbox::confine::user_namespace;
 use crate::sys::{self, Child, Spawn};
 
 /// The first argument by which a sandbox process knows itself.
@@ -170,7 +172,9 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
 
     let setup = setup(request, &state);
     let wait = setup.wait;
-    let fds = [listener.as_fd(), record.as_fd()];
+    let namespace = user_namespace(&setup);
+    let fds: Vec<_> =
+        [listener.as_fd(), record.as_fd()].into_iter().chain(namespace.as_ref().map(AsFd::as_fd)).collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
     if wait && let Some(hooks) = &state.hooks {
         let json = state.oci(Status::Creating);
@@ -242,6 +246,19 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
         }
         other => other.context("starting the sandbox process"),
     }
+}
+
+/// A user namespace for the sandbox process of root, if its sockets can do there what they may. The network namespace is not of that user
+/// namespace: raw sockets cannot be, and ports below 1024 are opened where the network is nobody else's.
+fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
+    let capabilities = CapabilitySet::from_bits_retain(setup.capabilities);
+    let ports = setup.new_network || !capabilities.contains(CapabilitySet::NET_BIND_SERVICE);
+    if rootless::is_needed() || capabilities.contains(CapabilitySet::NET_RAW) || !ports {
+        return None;
+    }
+    let made = sys::user_namespace(&user_namespace::uid_map(), &user_namespace::gid_map());
+    made.inspect_err(|e| tracing::info!("the sandbox process stays the host's root: no user namespace for it: {e}"))
+        .ok()
 }
 
 fn setup(request: &Request<'_>, state: &State) -> Setup {

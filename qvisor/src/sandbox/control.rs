@@ -24,6 +24,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
 };
 
+use super::confine::user_namespace;
 use super::events::{Dispatch, KEY_FIRST, Sources};
 use super::hostcall::HostSide;
 use crate::platform::PlatformKind;
@@ -351,7 +352,8 @@ impl ControlServer {
     fn add(&mut self, socket: OwnedFd) {
         // The peer's process id is 0 when it is outside of our PID namespace, which rustix takes for an error.
         let peer = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials);
-        let same_user = peer.is_ok_and(|c| c.uid() == self.host.replies.owner());
+        let user = user_namespace::maker().unwrap_or_else(|| self.host.replies.owner());
+        let same_user = peer.is_ok_and(|c| c.uid() == user);
         if !same_user || self.connections.len() >= MAX_CONNECTIONS {
             return;
         }

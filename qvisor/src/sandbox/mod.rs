@@ -300,6 +300,16 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
 /// What a process gives up, and the root and volumes that it keeps.
 type Confine<'a> = Option<(Confinement, &'a [BorrowedFd<'a>])>;
 
+impl Leave for (Confinement, &[BorrowedFd<'_>]) {
+    fn leave_host(&self) -> anyhow::Result<()> {
+        Ok(self.0.leave_host()?)
+    }
+
+    fn enter_domain(&self) -> anyhow::Result<()> {
+        Ok(Confinement::enter_domain(self.1)?)
+    }
+}
+
 /// Enters the kernel in this process.
 fn boot_process(
     host: &Arc<HostSide>,
@@ -308,8 +318,7 @@ fn boot_process(
     confine: Confine<'_>,
 ) -> Result<(Guest, Gpa), BootError> {
     let own_file = OwnFile::open();
-    let (confinement, mounts) = confine.unzip();
-    let leave = mounts.map(|mounts| -> Leave<'_> { Box::new(|| Ok(Confinement::leave_files(mounts)?)) });
+    let leave = confine.as_ref().map(|confine| confine as &dyn Leave);
     let platform = ProcessPlatform::begin(host.memory.clone(), config, leave).map_err(BootError::Platform)?;
     let place = loader::Place { base: host.memory.base(), extra_bytes: 0, own_file: own_file.as_ref() };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
@@ -329,7 +338,7 @@ fn boot_process(
         ..boot_info(host, &loaded, cpus)?
     };
     platform.fill_ops(&mut info.ops);
-    if let Some(confinement) = confinement {
+    if let Some((confinement, _)) = confine {
         confinement.enter(&[Profile::Process])?;
     }
     let kernel = ops::enter(host.memory.clone(), &loaded, &info)?;
@@ -349,7 +358,8 @@ fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Confine<'_>) -> Result<(Gu
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
     let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
     if let Some((confinement, mounts)) = confine {
-        Confinement::leave_files(mounts)?;
+        confinement.leave_host()?;
+        Confinement::enter_domain(mounts)?;
         confinement.enter(&[Profile::Loop, Profile::Vcpu])?;
     }
     platform.start(&loaded, info).map_err(BootError::Platform)?;

@@ -95,3 +95,97 @@ fn nothing_of_the_host_is_reached_by_a_path() {
         }
     }
 }
+
+/// Whether the files of this test's place can be id-mapped.
+fn can_be_mapped(p: &Place) -> bool {
+    const OVERLAYFS: u32 = 0x794c_7630;
+    let mapped = rustix::fs::statfs(&p.dir).unwrap().f_type as u32 != OVERLAYFS;
+    if !mapped {
+        eprintln!("SKIPPED: {} is on overlayfs, which cannot be id-mapped", p.dir.display());
+    }
+    mapped
+}
+
+const IN_FILES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "NET_BIND_SERVICE"];
+
+/// A container with a volume in which it does what only root may.
+fn with_volume(p: &Place, source: &Path) {
+    let script = "stat -c 'theirs %u:%g %a' /data/theirs; touch /data/mine; busybox chown 77:78 /data/theirs; \
+                  busybox chown 5:6 /data/mine; busybox chmod 4750 /data/theirs; stat -c 'now %u:%g %a' /data/theirs; sleep 1000";
+    p.configure(&["sh", "-c", script], |c| {
+        let names: Vec<String> = IN_FILES.iter().map(|n| format!("CAP_{n}")).collect();
+        c["process"]["capabilities"] = json!({"bounding": names, "effective": names, "permitted": names});
+        let mounts = c["mounts"].as_array_mut().unwrap();
+        mounts.push(json!({"destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rw"]}));
+    });
+}
+
+fn owner_and_mode(path: PathBuf) -> (u32, u32, u32) {
+    use std::os::unix::fs::MetadataExt;
+    let m = fs::symlink_metadata(path).unwrap();
+    (m.uid(), m.gid(), m.mode() & 0o7777)
+}
+
+#[test]
+fn outside_of_its_user_namespace_it_is_nobody() {
+    let Some(p) = place() else { return };
+    if !can_be_mapped(&p) {
+        return;
+    }
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    fs::write(volume.join("theirs"), "").unwrap();
+    std::os::unix::fs::chown(volume.join("theirs"), Some(1234), Some(2_000_000)).unwrap();
+    with_volume(&p, &volume);
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    p.wait_for("what it says", || p.log().contains("now"));
+    assert_eq!(p.log(), "theirs 1234:2000000 644\nnow 77:78 4750\n");
+    assert_eq!(owner_and_mode(volume.join("theirs")), (77, 78, 0o4750));
+    assert_eq!(owner_and_mode(volume.join("mine")), (5, 6, 0o644));
+    for (name, status) in threads(&proc_of(&p)) {
+        for ids in ["Uid", "Gid"] {
+            let all: Vec<u32> = field(&status, ids).split_whitespace().map(|id| id.parse().unwrap()).collect();
+            assert_eq!(all, [1 << 30; 4], "{ids} of {name}");
+        }
+        assert_eq!(field(&status, "Groups"), "", "{name}");
+        assert_eq!(mask(&status, "CapEff"), FILES, "{name}");
+    }
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    assert_ne!(fs::read_link(proc_of(&p).join("ns/user")).unwrap(), own);
+    // A port below 1024 is for who has the capability, as ever.
+    let port = |more: &[&str]| {
+        let args = [&["exec"], more, &[&p.id, "timeout", "1", "nc", "-l", "-p", "80"]].concat();
+        p.output(&args).status.code()
+    };
+    assert_eq!(port(&[]), Some(143), "it listens until its time is over");
+    assert_eq!(port(&["--user", "1000"]), Some(1), "Permission denied");
+    p.good(&["kill", &p.id, "STOP"]);
+    assert_eq!(p.good(&["exec", &p.id, "cat", "/data/mine"]), "");
+}
+
+/// Files that cannot be mapped are reached by the host's root, or nobody could.
+#[test]
+fn files_that_cannot_be_mapped_are_roots() {
+    let Some(p) = place() else { return };
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    with_volume(&p, &volume);
+    let (id, dir, quark) = (&p.id, volume.display(), p.quark(&["--debug", "--log", "log", "run", "--detach", &p.id]));
+    let words: Vec<_> = std::iter::once(quark.get_program()).chain(quark.get_args()).collect();
+    let quark = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "mount -t tmpfs t {dir} && mkdir {dir}/u {dir}/w {dir}/m && \
+         mount -t overlay o -o lowerdir=/usr/share,upperdir={dir}/u,workdir={dir}/w {dir}/m && \
+         mount --move {dir}/m {dir} && touch {dir}/theirs && {quark} >output 2>&1 && sleep 2; \
+         stat -c '%n %u:%g %a' {dir}/mine {dir}/theirs"
+    );
+    let mut unshare = std::process::Command::new("unshare");
+    let output = unshare.args(["--mount", "sh", "-c", &script]).current_dir(&p.bundle).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("/mine 5:6 644") && text.contains("/theirs 77:78 4750"), "{text}");
+    let log = fs::read_to_string(p.bundle.join("log")).unwrap();
+    assert!(log.contains("stays the host's root"), "{log}");
+    let status = fs::read_to_string(proc_of(&p).join("status")).unwrap();
+    assert_eq!(field(&status, "Uid").split_whitespace().next(), Some("0"), "{id}");
+}

@@ -169,7 +169,7 @@ impl ProcessPlatform {
 
     /// Makes the platform and begins to make its zygote, which takes a while without this thread. The calling thread must live as long as the process (see [`Zygote::start`]). The
     /// sandbox process should be in its cgroup and namespaces already: stubs inherit them, and what `leave` leaves (see [`Zygote::start`]).
-    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig, leave: Option<Leave<'_>>) -> Result<Self> {
+    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig, leave: Option<&dyn Leave>) -> Result<Self> {
         let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
         // SAFETY: a plain query.
         let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };

@@ -22,8 +22,19 @@ use super::sys;
 /// How long the host may take to make a process.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the thread that makes a zygote does right before, and so does for the zygote.
-pub type Leave<'a> = Box<dyn FnOnce() -> Result<()> + 'a>;
+/// What the thread that makes a zygote leaves right before, for itself and for the zygote.
+pub trait Leave {
+    /// The host's file system, for an empty root directory, and its users.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn leave_host(&self) -> Result<()>;
+    /// What a Landlock domain forbids, in which no file of proc(5) can be written.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn enter_domain(&self) -> Result<()>;
+}
 
 /// The control page, in the sandbox process.
 struct Control(*mut u8);
@@ -239,7 +250,7 @@ fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
 }
 
 /// A thread that maps the ids of the zygote's user namespace when the copy asks for it. Another than the one that makes the copy: that may
-/// be in a Landlock domain by then, in which no file of proc(5) can be written, and has other things to do.
+/// be in a Landlock domain by then ([`Leave::enter_domain`]), and has other things to do.
 struct IdMapper {
     control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
@@ -248,9 +259,8 @@ struct IdMapper {
 impl IdMapper {
     const STACK_BYTES: usize = 64 << 10;
 
-    fn start(control: &Arc<Control>) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let proc = rustix::fs::open("/proc", flags, Mode::empty())?;
+    /// `proc`: /proc.
+    fn start(control: &Arc<Control>, proc: OwnedFd) -> io::Result<Self> {
         let theirs = control.clone();
         let builder = std::thread::Builder::new().name("quark-ids".into()).stack_size(Self::STACK_BYTES);
         let thread = builder.spawn(move || Self::run(&theirs, &proc))?;
@@ -309,14 +319,14 @@ fn map_ids(proc: &OwnedFd, pid: u64) -> io::Result<()> {
 
 impl Zygote {
     /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time in between. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
-    /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind. What `leave` does to this
-    /// thread holds for them too: it leaves the host's file system for an empty root directory.
+    /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind. What this thread
+    /// leaves they leave too.
     pub fn start(
         filter_flags: u64,
         fp_bytes: u64,
         ram: &OwnedFd,
         test: Test,
-        leave: Option<Leave<'_>>,
+        leave: Option<&dyn Leave>,
     ) -> Result<Self> {
         // For a moment the region exists in this process.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -342,9 +352,12 @@ impl Zygote {
         prepare_messages(&control, base + CTL_OFFSET);
         let (socket, theirs) = sys::message_sockets().context("make the zygote's socket")?;
 
-        let id_mapper = IdMapper::start(&control).context("start the thread that maps ids")?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open("/proc", flags, Mode::empty()).context("open /proc")?;
         let root_is_empty = leave.is_some();
-        leave.map_or(Ok(()), |leave| leave())?;
+        leave.map_or(Ok(()), Leave::leave_host)?;
+        let id_mapper = IdMapper::start(&control, proc).context("start the thread that maps ids")?;
+        leave.map_or(Ok(()), Leave::enter_domain)?;
         // For the moment of the clone, the region's first pages exist here too.
         let code_at = map_page(&code, base, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC).context("map stub code")?;
         let copy = map_page(&ctl, base + CTL_OFFSET, 4096, both).context("map the zygote's page").and_then(|control| {

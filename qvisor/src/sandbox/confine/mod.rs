@@ -1,8 +1,8 @@
 //! What the sandbox process gives up before the first instruction of its guest kernel: the host's file system, capabilities, the
 //! ways to get privileges back, the system calls that it does not need. `doc/security.md` tells what remains and why.
 //!
-//! In this order: every descriptor has been opened; then [`root`] and [`landlock`], which hold for the zygote too, that is made next;
-//! then [`privileges`] and [`filter`]. The process has one thread then, and every other inherits all of it.
+//! In this order: every descriptor has been opened; then [`root`], [`user_namespace`] and [`landlock`], which hold for the zygote too, that is
+//! made next; then [`privileges`] and [`filter`]. The process has one thread then, and every other inherits all of it.
 
 pub mod end;
 mod filter;
@@ -11,6 +11,7 @@ mod names;
 mod privileges;
 pub mod profiles;
 mod root;
+pub mod user_namespace;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,8 @@ pub use privileges::{FILE_CAPABILITIES, NETWORK_CAPABILITIES};
 pub struct Confinement {
     /// Of [`NETWORK_CAPABILITIES`], those that the container's programs may have.
     pub network: CapabilitySet,
+    /// A user namespace to enter, for which root and volumes are id-mapped.
+    pub user_namespace: Option<OwnedFd>,
     /// The log's file, for a last line, and whether its lines are JSON.
     pub log: Option<(OwnedFd, bool)>,
 }
@@ -49,13 +52,28 @@ fn step(step: &'static str) -> impl FnOnce(Errno) -> ConfineError {
 }
 
 impl Confinement {
-    /// Leaves the host's file system, for good, but for `mounts` and the own /proc. It takes [`crate::procfs::make_own`] before.
+    /// Leaves the host's file system and users, for good. It takes [`crate::procfs::make_own`] before.
     ///
     /// # Errors
     /// With the first step that failed.
-    pub fn leave_files(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
+    pub fn leave_host(&self) -> Result<(), ConfineError> {
+        if self.user_namespace.is_some() && self.network.contains(CapabilitySet::NET_BIND_SERVICE) {
+            // The network namespace is the host's user namespace', and its capability counts for nothing any more. Who may bind which port
+            // the sandbox decides itself.
+            std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
+                .map_err(|e| step("opening ports below 1024")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        }
         root::leave().map_err(step("leaving the host's file system"))?;
         crate::procfs::be_there().map_err(step("entering its own /proc"))?;
+        let Some(namespace) = &self.user_namespace else { return Ok(()) };
+        user_namespace::enter(namespace).map_err(step("entering its user namespace"))
+    }
+
+    /// Can open no file from here on but those of `mounts` and the own /proc.
+    ///
+    /// # Errors
+    /// With the first step that failed.
+    pub fn enter_domain(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
         let Some(proc) = crate::procfs::own() else { return Ok(()) };
         if !landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
             tracing::info!(
@@ -65,12 +83,14 @@ impl Confinement {
         Ok(())
     }
 
-    /// Gives everything else up, for good, after [`Self::leave_files`]. `who` are the threads that this one is and makes.
+    /// Gives everything else up, for good, after [`Self::leave_host`] and [`Self::enter_domain`]. `who` are the threads that this one is and makes.
     ///
     /// # Errors
     /// With the first step that failed.
     pub fn enter(self, who: &[Profile]) -> Result<(), ConfineError> {
-        privileges::keep(FILE_CAPABILITIES | self.network.intersection(NETWORK_CAPABILITIES))?;
+        // In a user namespace that the network namespace is not of they would be good for nothing.
+        let network = if self.user_namespace.is_some() { CapabilitySet::empty() } else { self.network };
+        privileges::keep(FILE_CAPABILITIES | network.intersection(NETWORK_CAPABILITIES))?;
         if let Some((file, is_json)) = self.log {
             end::set_log(file, is_json);
         }

@@ -1,0 +1,52 @@
+//! A user namespace around a sandbox process that root started: outside of it the process is a user whom no file belongs to. Root and
+//! volumes are id-mapped mounts (mount_setattr(2)), so the same users own the same files as without. user_namespaces(7).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::thread::LinkNameSpaceType;
+
+/// The host's user and group id of the sandbox' root. Ids from 2^30 on belong to nobody, and are below what ping_group_range can hold.
+pub const FIRST_ID: u32 = 1 << 30;
+/// How many users and groups files can have: [`FIRST_ID`] and those that follow.
+pub const IDS: u32 = 1 << 30;
+/// What the host's root is called inside, so that the control socket knows it. It has no group there, so that no file belongs to it.
+pub const HOST_ROOT: u32 = u32::MAX - 1;
+
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// The lines of uid_map.
+pub fn uid_map() -> String {
+    format!("0 {FIRST_ID} {IDS}\n{HOST_ROOT} 0 1\n")
+}
+
+/// The line of gid_map.
+pub fn gid_map() -> String {
+    format!("0 {FIRST_ID} {IDS}\n")
+}
+
+/// The user id by which this process sees the one who made it.
+pub fn maker() -> Option<u32> {
+    ENTERED.load(Ordering::Acquire).then_some(HOST_ROOT)
+}
+
+/// Enters `namespace` as its root, for good. The process has one thread.
+///
+/// # Errors
+/// Those of setns(2).
+pub fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
+    // No limit held for root. Without CAP_SYS_RESOURCE the hard limit does now.
+    if rustix::process::setrlimit(Resource::Nproc, Rlimit { current: None, maximum: None }).is_err() {
+        let maximum = rustix::process::getrlimit(Resource::Nproc).maximum;
+        rustix::process::setrlimit(Resource::Nproc, Rlimit { current: maximum, maximum })?;
+    }
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))?;
+    rustix::thread::set_thread_groups(&[])?;
+    let (user, group) = (Uid::ROOT, Gid::ROOT);
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    rustix::thread::set_thread_res_uid(user, user, user)?;
+    ENTERED.store(true, Ordering::Release);
+    Ok(())
+}
