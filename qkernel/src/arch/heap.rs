@@ -144,6 +144,13 @@ pub fn has_room_for(bytes: u64) -> bool {
     low == 0 || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE)) && (free > 0 || !is_in_pieces())
 }
 
+/// Whether `bytes` more of kernel memory leave half of the reserve. For what must work when memory is low, and will give them back.
+pub fn has_room_on_reserve(bytes: u64) -> bool {
+    let room = kernel_room(BLOCKS.free_blocks());
+    let low = LOW_PAGES.load(Relaxed);
+    low == 0 || room >= (low / 2).saturating_add(bytes.div_ceil(PAGE_SIZE))
+}
+
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
 pub fn charge(bytes: u64) {
     let pages = bytes.div_ceil(PAGE_SIZE);
