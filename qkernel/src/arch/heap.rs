@@ -93,18 +93,34 @@ pub fn user_may_grow() -> bool {
 
 /// Frees of host memory what is free for the guest, as far as what is charged needs it: blocks that were given back to the heap may be committed still, and
 /// then what stubs cost comes on top. `more` blocks are about to be used.
+#[cold]
 fn leave_host_room(more: usize) {
-    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
-    let most = BLOCKS.free_blocks().saturating_sub(charged + more);
-    if charged > 0 && BLOCKS.dirty_blocks() > most {
-        BLOCKS.release_down_to(most, &mut |ranges| super::release(ranges).is_ok());
+    let dirty = BLOCKS.dirty_blocks();
+    let charged_pages = CHARGED_PAGES.load(Relaxed) + shadow_pages();
+    let too_many = too_many_dirty(dirty, BLOCKS.free_blocks(), charged_pages, more);
+    if too_many > 0 {
+        BLOCKS.release_down_to(dirty - too_many, &mut |ranges| super::release(ranges).is_ok());
     }
 }
 
-/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
+/// Blocks that are free for the guest and may be committed by the host all the same, beyond those that leave it room for what is charged.
+fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) -> usize {
+    if charged_pages == 0 {
+        return 0;
+    }
+    let kept = (charged_pages.div_ceil(USABLE_FRAMES) as usize).saturating_add(more);
+    dirty.saturating_sub(free.saturating_sub(kept))
+}
+
+/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault. So it is also where the host is left room
+/// for its page tables, and for what the heap has grown by, since the last.
 #[inline]
 pub fn is_low() -> bool {
     let free = BLOCKS.free_blocks();
+    let dirty = BLOCKS.dirty_blocks();
+    if dirty > 0 && too_many_dirty(dirty, free, CHARGED_PAGES.load(Relaxed) + shadow_pages(), 0) > 0 {
+        leave_host_room(0);
+    }
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
 }
 
@@ -175,6 +191,21 @@ pub fn on_reserve<R>(work: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_free_but_committed_leaves_the_host_room_for_what_is_charged() {
+        // Nothing is charged: all may stay committed.
+        assert_eq!(too_many_dirty(10, 10, 0, 1), 0);
+        // A part of a block is a block.
+        assert_eq!(too_many_dirty(10, 10, 1, 0), 1);
+        assert_eq!(too_many_dirty(10, 10, USABLE_FRAMES + 1, 1), 3);
+        // Those that are clean leave room too.
+        assert_eq!(too_many_dirty(7, 10, 3 * USABLE_FRAMES, 0), 0);
+        assert_eq!(too_many_dirty(8, 10, 3 * USABLE_FRAMES, 0), 1);
+        // More is charged than there is.
+        assert_eq!(too_many_dirty(4, 5, 100 * USABLE_FRAMES, 0), 4);
+        assert_eq!(too_many_dirty(0, 5, 100 * USABLE_FRAMES, usize::MAX), 0);
+    }
 
     #[test]
     fn the_reserve_grows_with_memory_and_has_bounds() {
