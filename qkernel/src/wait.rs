@@ -8,6 +8,7 @@ use core::task::{Poll, Waker};
 
 use bitflags::bitflags;
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
@@ -71,45 +72,72 @@ pub struct WaitQueue {
 
 static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
 
+/// So many queues a thread may wait at without asking whether there is memory for that.
+const FEW_QUEUES: usize = 4;
+
+/// Observers that are told between two looks at the queue.
+const WAKE_BATCH: usize = 8;
+
 impl WaitQueue {
     /// Without observers.
     pub const fn new() -> Self {
         WaitQueue { entries: mutex(Vec::new()) }
     }
 
-    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it.
+    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose number no program chooses:
+    /// [`WaitQueue::try_register`].
     pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
         let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
         self.entries.lock().push(Entry { id, mask: mask | PollMask::ALWAYS, observer });
         id
     }
 
+    /// As [`WaitQueue::register`]. ENOMEM.
+    pub fn try_register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> Result<u64> {
+        account::room_in(&mut *self.entries.lock())?;
+        Ok(self.register(mask, observer))
+    }
+
     /// Removes the observer with this id.
     pub fn unregister(&self, id: u64) {
-        self.entries.lock().retain(|e| e.id != id);
+        let removed = {
+            let mut entries = self.entries.lock();
+            entries.binary_search_by_key(&id, |e| e.id).ok().map(|index| entries.remove(index))
+        };
+        drop(removed);
     }
 
     /// Tells all observers of any of `events`.
     pub fn wake(&self, events: PollMask) {
-        let hit: Vec<Arc<dyn Observer>> =
-            self.entries.lock().iter().filter(|e| e.mask.intersects(events)).map(|e| e.observer.clone()).collect();
-        for observer in hit {
-            observer.notify(events);
-        }
+        self.wake_some(events, usize::MAX);
     }
 
-    /// Tells the first `count` observers of any of `events`, oldest first.
+    /// Tells the first `count` observers of any of `events`, oldest first. Those that register meanwhile are not told.
     pub fn wake_some(&self, events: PollMask, count: usize) {
-        let hit: Vec<Arc<dyn Observer>> = self
-            .entries
-            .lock()
-            .iter()
-            .filter(|e| e.mask.intersects(events))
-            .take(count)
-            .map(|e| e.observer.clone())
-            .collect();
-        for observer in hit {
-            observer.notify(events);
+        let end = NEXT_ENTRY.load(Ordering::Relaxed);
+        let (mut left, mut next) = (count, 0);
+        while left > 0 {
+            // A few at a time: there may be more than a list in one piece can be had for.
+            let mut hit: [Option<Arc<dyn Observer>>; WAKE_BATCH] = [const { None }; WAKE_BATCH];
+            let mut found = 0;
+            {
+                let entries = self.entries.lock();
+                // They are in the order of their ids.
+                let from = entries.partition_point(|e| e.id < next);
+                let told = entries.iter().skip(from).filter(|e| e.id < end && e.mask.intersects(events));
+                for (place, entry) in hit.iter_mut().zip(told).take(left) {
+                    *place = Some(entry.observer.clone());
+                    next = entry.id + 1;
+                    found += 1;
+                }
+            }
+            for observer in hit.into_iter().flatten() {
+                observer.notify(events);
+            }
+            if found < WAKE_BATCH {
+                return;
+            }
+            left -= found;
         }
     }
 
@@ -241,11 +269,15 @@ async fn block<T>(
         result => return result,
     }
     let wakeup = thread.wakeup();
-    let _registered = Registered {
-        queues,
-        ids: queues.iter().map(|q| q.register(mask, wakeup.clone())).collect(),
-        timer: deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone())),
-    };
+    let mut registered = Registered { queues, ids: account::vec_for(queues.len())?, timer: None };
+    for queue in queues {
+        // No more than there are threads wait for few.
+        registered.ids.push(match queues.len() {
+            ..=FEW_QUEUES => queue.register(mask, wakeup.clone()),
+            _ => queue.try_register(mask, wakeup.clone())?,
+        });
+    }
+    registered.timer = deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone()));
     loop {
         wakeup.clear();
         match attempt() {

@@ -24,6 +24,9 @@ static RESERVE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static LOW_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Bytes outside of guest RAM that count as used ([`crate::account`]), in whole pages.
 static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
+/// What the host has not got back yet though it is charged no more, in whole pages. No reason to refuse anything, but what is free must leave
+/// room for it.
+static LINGERING_PAGES: AtomicU64 = AtomicU64::new(0);
 /// User frames that only what is made on the reserve may have.
 static KEPT_FRAMES: AtomicU64 = AtomicU64::new(0);
 /// What is made now is made on the reserve.
@@ -74,6 +77,11 @@ fn kernel_room(free: usize) -> u64 {
     (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
 }
 
+/// Pages that the host has beside guest memory.
+fn outside_pages() -> u64 {
+    CHARGED_PAGES.load(Relaxed) + LINGERING_PAGES.load(Relaxed) + shadow_pages()
+}
+
 /// Pages that the host has for page tables of its own beside the guest's.
 fn shadow_pages() -> u64 {
     if super::walks_tables() { 0 } else { HEAP.table_pages() }
@@ -96,8 +104,7 @@ pub fn user_may_grow() -> bool {
 #[cold]
 fn leave_host_room(more: usize) {
     let dirty = BLOCKS.dirty_blocks();
-    let charged_pages = CHARGED_PAGES.load(Relaxed) + shadow_pages();
-    let too_many = too_many_dirty(dirty, BLOCKS.free_blocks(), charged_pages, more);
+    let too_many = too_many_dirty(dirty, BLOCKS.free_blocks(), outside_pages(), more);
     if too_many > 0 {
         BLOCKS.release_down_to(dirty - too_many, &mut |ranges| super::release(ranges).is_ok());
     }
@@ -118,7 +125,7 @@ fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) ->
 pub fn is_low() -> bool {
     let free = BLOCKS.free_blocks();
     let dirty = BLOCKS.dirty_blocks();
-    if dirty > 0 && too_many_dirty(dirty, free, CHARGED_PAGES.load(Relaxed) + shadow_pages(), 0) > 0 {
+    if dirty > 0 && too_many_dirty(dirty, free, outside_pages(), 0) > 0 {
         leave_host_room(0);
     }
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
@@ -173,6 +180,16 @@ pub fn charge(bytes: u64) {
     if CHARGED_PAGES.swap(pages, Relaxed) < pages {
         leave_host_room(0);
     }
+}
+
+/// So many bytes are charged no more, but the host has not got them back yet.
+pub fn linger(bytes: u64) {
+    LINGERING_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
+}
+
+/// Whether something [lingers](linger).
+pub fn lingers() -> bool {
+    LINGERING_PAGES.load(Relaxed) > 0
 }
 
 /// What is charged, with the host's page tables, in bytes.

@@ -90,7 +90,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     // System calls that were about to end do so now: from here on nobody but this task changes memory.
     breathe(&held).await?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
-    let objects = crate::fs::memory_objects();
+    let objects = crate::fs::memory_objects()?;
     let pages = Pages::collect(&spaces, &objects)?;
     let plan = match first {
         true => pages.swap_out(&held).await?,

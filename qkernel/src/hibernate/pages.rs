@@ -94,7 +94,7 @@ pub(super) struct Plan {
 impl Pages {
     /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file lies behind, are forgotten right away:
     /// reading them again gives the same. ENOMEM.
-    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) -> Result<Pages> {
+    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) -> Result<Pages> {
         if !heap::has_room_on_reserve(frames::stats().frames_used * BOOK_BYTES) {
             return Err(Errno::ENOMEM);
         }
@@ -107,7 +107,7 @@ impl Pages {
             }
         };
         let mut is_zero = |frame| !committed.contains(frame) || arch::phys().frame_is_zero(frame);
-        for object in objects {
+        for object in objects.iter() {
             object.visit_frames(&mut |frame, usage| {
                 let keep = !is_zero(frame);
                 if keep {
@@ -231,7 +231,7 @@ impl Pages {
     }
 
     /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here fails.
-    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) {
+    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) {
         let Plan { mut places, set } = plan;
         // The place of the page in a frame, with a reference to it in exchange for one to the frame.
         let mut exchange = |frame: Gpa| -> Option<Place> {
@@ -251,7 +251,7 @@ impl Pages {
             frames::user().ref_dec(frame);
             Some(place)
         };
-        for object in objects {
+        for object in objects.iter() {
             object.move_frames(&mut |frame| {
                 Some(match exchange(frame)? {
                     Place::Slot(slot, usage) => Page::Swapped(slot, usage),

@@ -7,6 +7,7 @@ use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
 use super::limbo::Limbo;
+use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate;
@@ -55,7 +56,7 @@ static USER: Once<FrameAllocator> = Once::new();
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
     let frames = FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user"));
-    USER.set(frames.asking(heap::user_may_grow));
+    USER.set(frames.asking(account::user_may_grow));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
@@ -68,7 +69,7 @@ pub fn are_left() -> bool {
 
 /// Whether the caller may take `count` frames: the last ones are for what must work when memory is used up.
 pub fn may_take(count: u64) -> bool {
-    user().free_frames() >= count + heap::kept_frames() || heap::user_may_grow()
+    user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()
 }
 
 /// The allocator of user frames.
