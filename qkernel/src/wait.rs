@@ -61,13 +61,45 @@ pub trait Observer: Send + Sync {
 struct Entry {
     id: u64,
     mask: PollMask,
-    observer: Arc<dyn Observer>,
+    /// `None`: it has gone, and its place not yet.
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl Entry {
+    /// Its observer, if that is to be told of any of `events`.
+    fn told(&self, events: PollMask) -> Option<&Arc<dyn Observer>> {
+        self.observer.as_ref().filter(|_| self.mask.intersects(events))
+    }
+}
+
+/// Entries by id. Places of those that have gone are given up many at a time, so that a program with very many of them does not have all of
+/// the list moved for each; the last one is never such a place.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    gone: usize,
+}
+
+impl Entries {
+    fn remove(&mut self, id: u64) -> Option<Arc<dyn Observer>> {
+        let index = self.list.binary_search_by_key(&id, |e| e.id).ok()?;
+        let observer = self.list.get_mut(index)?.observer.take();
+        self.gone += usize::from(observer.is_some());
+        while self.list.pop_if(|last| last.observer.is_none()).is_some() {
+            self.gone -= 1;
+        }
+        if self.gone > self.list.len() / 2 {
+            self.list.retain(|e| e.observer.is_some());
+            self.gone = 0;
+        }
+        observer
+    }
 }
 
 /// Those who wait for something of one object.
 #[derive(Default)]
 pub struct WaitQueue {
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Entries>,
 }
 
 static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
@@ -81,29 +113,27 @@ const WAKE_BATCH: usize = 8;
 impl WaitQueue {
     /// Without observers.
     pub const fn new() -> Self {
-        WaitQueue { entries: mutex(Vec::new()) }
+        WaitQueue { entries: mutex(Entries { list: Vec::new(), gone: 0 }) }
     }
 
     /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose number no program chooses:
     /// [`WaitQueue::try_register`].
     pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
         let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
-        self.entries.lock().push(Entry { id, mask: mask | PollMask::ALWAYS, observer });
+        let entry = Entry { id, mask: mask | PollMask::ALWAYS, observer: Some(observer) };
+        self.entries.lock().list.push(entry);
         id
     }
 
     /// As [`WaitQueue::register`]. ENOMEM.
     pub fn try_register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> Result<u64> {
-        account::room_in(&mut *self.entries.lock())?;
+        account::room_in(&mut self.entries.lock().list)?;
         Ok(self.register(mask, observer))
     }
 
     /// Removes the observer with this id.
     pub fn unregister(&self, id: u64) {
-        let removed = {
-            let mut entries = self.entries.lock();
-            entries.binary_search_by_key(&id, |e| e.id).ok().map(|index| entries.remove(index))
-        };
+        let removed = self.entries.lock().remove(id);
         drop(removed);
     }
 
@@ -123,11 +153,12 @@ impl WaitQueue {
             {
                 let entries = self.entries.lock();
                 // They are in the order of their ids.
-                let from = entries.partition_point(|e| e.id < next);
-                let told = entries.iter().skip(from).filter(|e| e.id < end && e.mask.intersects(events));
-                for (place, entry) in hit.iter_mut().zip(told).take(left) {
-                    *place = Some(entry.observer.clone());
-                    next = entry.id + 1;
+                let from = entries.list.partition_point(|e| e.id < next);
+                let rest = entries.list.iter().skip(from).take_while(|e| e.id < end);
+                let told = rest.filter_map(|e| Some((e.id, e.told(events)?)));
+                for (place, (id, observer)) in hit.iter_mut().zip(told).take(left) {
+                    *place = Some(observer.clone());
+                    next = id + 1;
                     found += 1;
                 }
             }
@@ -143,12 +174,12 @@ impl WaitQueue {
 
     /// Whether somebody asked for any of `events`.
     pub fn has_observer(&self, events: PollMask) -> bool {
-        self.entries.lock().iter().any(|e| e.mask.intersects(events))
+        self.entries.lock().list.iter().any(|e| e.told(events).is_some())
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.entries.lock().is_empty()
+        self.entries.lock().list.is_empty()
     }
 }
 
@@ -291,5 +322,45 @@ async fn block<T>(
             return Err(Errno::ETIMEDOUT);
         }
         wakeup.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Observer for Counter {
+        fn notify(&self, _events: PollMask) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_observer_is_told_once_however_many_have_gone() {
+        let queue = WaitQueue::new();
+        let counters: Vec<Arc<Counter>> = (0..100).map(|_| Arc::default()).collect();
+        let ids: Vec<u64> =
+            counters.iter().map(|c| queue.try_register(PollMask::IN, c.clone()).expect("memory")).collect();
+        let told = || counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed)).collect::<Vec<_>>();
+        queue.wake(PollMask::OUT);
+        assert!(told().iter().all(|n| *n == 0));
+        queue.wake(PollMask::IN);
+        assert!(told().iter().all(|n| *n == 1));
+        queue.wake_some(PollMask::HUP, 20);
+        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(i < 20)));
+        // Oldest first, as a process that ends closes its files, and every third of the rest.
+        let is_gone = |i: usize| i < 40 || i % 3 == 0;
+        (0..100).filter(|i| is_gone(*i)).for_each(|i| queue.unregister(ids[i]));
+        queue.unregister(ids[0]);
+        queue.wake(PollMask::IN);
+        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(!is_gone(i))));
+        (0..100).rev().for_each(|i| queue.unregister(ids[i]));
+        assert!(queue.is_empty() && !queue.has_observer(PollMask::IN));
+        assert!(queue.entries.lock().gone == 0);
     }
 }

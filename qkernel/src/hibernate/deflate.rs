@@ -69,7 +69,9 @@ fn reason(error: Errno) -> String {
         Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
         Errno::EBUSY => "requests keep coming, or it was paused in the middle of one: it stays awake".to_string(),
         Errno::ENOSPC => "the disk of the swap store is full: free some space; it stays awake".to_string(),
-        Errno::ENOMEM => "there is no memory left for the books of a sleep: end some processes; it stays awake".to_string(),
+        Errno::ENOMEM => {
+            "there is no memory left for the books of a sleep: end some processes; it stays awake".to_string()
+        }
         Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
         other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
     }

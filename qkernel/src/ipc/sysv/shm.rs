@@ -264,8 +264,7 @@ pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usi
             Ok(TABLE.lock().highest())
         }
         SHM_INFO => {
-            let resident =
-                each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
+            let resident = each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
             let used_ids = TABLE.lock().len() as i32;
             mm.write(buffer, &ShmInfo { used_ids, total: pages_in_use(), resident, ..ShmInfo::default() })?;
             Ok(TABLE.lock().highest())
