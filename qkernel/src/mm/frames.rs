@@ -112,11 +112,25 @@ pub fn new_table() -> Result<Table> {
 
 /// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages mapped any more.
 pub fn free_all(table: &mut Table) {
-    table.for_each(Va(0)..arch::boot().user_max, &mut |_, pte| {
+    free_some(table, Va(0), usize::MAX);
+}
+
+/// Does so for at most `most` entries from `from` on: where to go on, or `None` if nothing is left.
+pub fn free_some(table: &mut Table, from: Va, most: usize) -> Option<Va> {
+    let (mut left, mut rest) = (most, None);
+    table.for_each(from..arch::boot().user_max, &mut |va, pte| {
+        if left == 0 {
+            rest = Some(va);
+            return Action::Stop;
+        }
+        left -= 1;
         free_entry(pte);
         Action::Replace(Pte::EMPTY)
     });
-    table.drop_all();
+    if rest.is_none() {
+        table.drop_all();
+    }
+    rest
 }
 
 /// Drops what one entry holds: a reference to a frame, or to a swap slot.
