@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -61,13 +62,16 @@ impl Index {
     /// ENOMEM.
     fn set(&mut self, frame: Gpa, index: usize) -> Result {
         let (block, page) = Self::place_of(frame);
-        if !self.blocks.contains_key(&block) {
-            let mut pages: Vec<u32> = Vec::new();
-            pages.try_reserve_exact(BLOCK_PAGES as usize).map_err(|_| Errno::ENOMEM)?;
-            pages.resize(BLOCK_PAGES as usize, Self::NONE);
-            self.blocks.insert(block, pages.into_boxed_slice());
-        }
-        if let Some(known) = self.blocks.get_mut(&block).and_then(|pages| pages.get_mut(page)) {
+        let pages = match self.blocks.entry(block) {
+            Entry::Occupied(pages) => pages.into_mut(),
+            Entry::Vacant(place) => {
+                let mut pages: Vec<u32> = Vec::new();
+                pages.try_reserve_exact(BLOCK_PAGES as usize).map_err(|_| Errno::ENOMEM)?;
+                pages.resize(BLOCK_PAGES as usize, Self::NONE);
+                place.insert(pages.into_boxed_slice())
+            }
+        };
+        if let Some(known) = pages.get_mut(page) {
             *known = u32::try_from(index).map_err(|_| Errno::ENOMEM)?;
         }
         Ok(())
