@@ -8,6 +8,7 @@
 //!
 //! No more than half of memory may go to that: the limits on processes and threads follow from it (EAGAIN, as for `pids.max`).
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +16,9 @@ use qlib::PAGE_SIZE;
 
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
+use crate::sync::{Mutex, mutex};
 use crate::task::table::PID_MAX;
+use crate::time;
 
 /// Kernel memory of a process and of a thread in the guest, in bytes, page tables included.
 const PROCESS_KERNEL_BYTES: u64 = 48 << 10;
@@ -35,8 +38,48 @@ fn outside_bytes(spaces: u64, threads: u64) -> u64 {
     spaces * boot.host_bytes_per_process + threads.saturating_sub(spaces) * boot.host_bytes_per_thread
 }
 
+/// How long the host may take to have back what a thread that has ended took: its stack and the like are freed by RCU. Counted in two
+/// halves, so between that and half of it.
+const LINGER_NS: u64 = 500_000_000;
+
+/// Threads that ended lately: in the half of [`LINGER_NS`] with this number, and in the one before it.
+struct Gone {
+    half: u64,
+    threads: [u64; 2],
+}
+
+static GONE: Mutex<Gone> = mutex(Gone { half: 0, threads: [0, 0] });
+
+impl Gone {
+    /// Notes that `more` have ended: how many may still cost something.
+    fn note(&mut self, now_ns: u64, more: u64) -> u64 {
+        let half = now_ns / (LINGER_NS / 2);
+        match half.saturating_sub(self.half) {
+            0 => {}
+            1 => self.threads = [0, self.threads[0]],
+            _ => self.threads = [0, 0],
+        }
+        self.half = half.max(self.half);
+        self.threads[0] += more;
+        self.threads[0] + self.threads[1]
+    }
+}
+
+fn note_gone(threads: u64) {
+    let lingering = GONE.lock().note(time::monotonic_ns(), threads);
+    heap::linger(lingering * arch::boot().host_bytes_per_thread);
+}
+
 fn update() {
     heap::charge(outside_bytes(SPACES.load(Relaxed), THREADS.load(Relaxed)));
+}
+
+/// Whether user frames may have one more block.
+pub fn user_may_grow() -> bool {
+    if heap::lingers() {
+        note_gone(0);
+    }
+    heap::user_may_grow()
 }
 
 /// An address space has been made on the platform.
@@ -60,6 +103,7 @@ pub fn thread_made() {
 /// The platform has forgotten a thread.
 pub fn thread_gone() {
     THREADS.fetch_sub(1, Relaxed);
+    note_gone(1);
     update();
 }
 
@@ -104,21 +148,61 @@ fn leaves_some(count: u64, most: u32) -> bool {
 }
 
 /// ENOMEM when so many bytes of kernel memory, which a program asks for at once, would bring memory low. What scales with a program's
-/// number asks before it allocates; smaller things are allocated on the way down to the reserve, and the next call waits. So many bytes in one
-/// piece can be had afterwards: there may be room, but all in pieces.
+/// number asks before it allocates; smaller things are allocated on the way down to the reserve, and the next call waits. It is a sum: there may be
+/// room, but all in pieces ([`vec_for`]).
 pub fn ask(bytes: u64) -> Result {
-    /// What is there in one piece if it is there at all.
-    const SMALL_BYTES: u64 = 64 << 10;
-    if bytes < PAGE_SIZE {
-        return Ok(());
-    }
-    let in_one_piece = || Vec::<u8>::new().try_reserve_exact(bytes as usize).is_ok();
-    if heap::has_room_for(bytes) && (bytes <= SMALL_BYTES || in_one_piece()) { Ok(()) } else { Err(Errno::ENOMEM) }
+    if bytes < PAGE_SIZE || heap::has_room_for(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
-/// As [`ask`], for `count` objects of type `T`.
+/// As [`ask`], for `count` objects of type `T` in one piece.
 pub fn ask_for<T>(count: usize) -> Result {
-    ask((count as u64).saturating_mul(size_of::<T>() as u64))
+    let bytes = count.saturating_mul(size_of::<T>());
+    ask(bytes as u64)?;
+    let in_one_piece = || Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    if bytes <= SMALL_BYTES || in_one_piece() { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// What can be had in one piece if there is memory at all, in bytes.
+const SMALL_BYTES: usize = 64 << 10;
+
+/// An empty list with room for `count` elements, in one piece. ENOMEM.
+pub fn vec_for<T>(count: usize) -> Result<Vec<T>> {
+    ask((count as u64).saturating_mul(size_of::<T>() as u64))?;
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    Ok(list)
+}
+
+/// Lists that grow as somebody likes, for [`room_in`].
+pub trait Growing {
+    /// Room for one more. ENOMEM.
+    fn make_room(&mut self) -> Result;
+}
+
+macro_rules! growing {
+    ($($list:ident),*) => {$(
+        impl<T> Growing for $list<T> {
+            fn make_room(&mut self) -> Result {
+                if self.len() < self.capacity() {
+                    return Ok(());
+                }
+                // As it grows, both places are taken for a moment.
+                let bytes = self.len().saturating_mul(2 * size_of::<T>());
+                if bytes > SMALL_BYTES {
+                    ask(bytes as u64)?;
+                }
+                self.try_reserve(1).map_err(|_| Errno::ENOMEM)
+            }
+        }
+    )*};
+}
+
+growing!(Vec, VecDeque);
+
+/// Makes room for one more in a list that is in one piece and may become long: afterwards it can be added. ENOMEM.
+#[inline]
+pub fn room_in(list: &mut impl Growing) -> Result {
+    list.make_room()
 }
 
 /// One part in this many of memory may be kernel memory for things that outlive processes.
@@ -164,6 +248,21 @@ mod tests {
         assert!(Lasting::take(most).is_err());
         drop(taken);
         assert!(LASTING_BYTES.load(Relaxed) <= before + 1000);
+    }
+
+    #[test]
+    fn threads_cost_something_for_a_moment_after_their_end() {
+        const HALF: u64 = LINGER_NS / 2;
+        let mut gone = Gone { half: 0, threads: [0, 0] };
+        assert_eq!(gone.note(10 * HALF, 5), 5);
+        assert_eq!(gone.note(10 * HALF + 1, 2), 7);
+        assert_eq!(gone.note(11 * HALF, 1), 8);
+        // A clock that went back changes nothing.
+        assert_eq!(gone.note(10 * HALF, 0), 8);
+        assert_eq!(gone.note(12 * HALF, 0), 1);
+        assert_eq!(gone.note(13 * HALF, 0), 0);
+        gone.note(14 * HALF, 9);
+        assert_eq!(gone.note(16 * HALF, 0), 0);
     }
 
     #[test]

@@ -197,9 +197,7 @@ impl<'a> IoBuffer<'a> {
     /// Takes up to `max` bytes into a new vector.
     pub fn take_vec(&mut self, max: usize) -> Result<Vec<u8>> {
         let length = max.min(self.remaining());
-        account::ask(length as u64)?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+        let mut bytes = account::vec_for(length)?;
         bytes.resize(length, 0);
         let taken = self.take(&mut bytes)?;
         bytes.truncate(taken);

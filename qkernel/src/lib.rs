@@ -24,6 +24,7 @@ pub mod ipc;
 pub mod log;
 pub mod mm;
 pub mod net;
+pub mod pieces;
 pub mod random;
 pub mod sync;
 pub mod syscall;

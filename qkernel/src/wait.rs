@@ -8,6 +8,7 @@ use core::task::{Poll, Waker};
 
 use bitflags::bitflags;
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
@@ -60,67 +61,125 @@ pub trait Observer: Send + Sync {
 struct Entry {
     id: u64,
     mask: PollMask,
-    observer: Arc<dyn Observer>,
+    /// `None`: it has gone, and its place not yet.
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl Entry {
+    /// Its observer, if that is to be told of any of `events`.
+    fn told(&self, events: PollMask) -> Option<&Arc<dyn Observer>> {
+        self.observer.as_ref().filter(|_| self.mask.intersects(events))
+    }
+}
+
+/// Entries by id. Places of those that have gone are given up many at a time, so that a program with very many of them does not have all of
+/// the list moved for each; the last one is never such a place.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    gone: usize,
+}
+
+impl Entries {
+    fn remove(&mut self, id: u64) -> Option<Arc<dyn Observer>> {
+        let index = self.list.binary_search_by_key(&id, |e| e.id).ok()?;
+        let observer = self.list.get_mut(index)?.observer.take();
+        self.gone += usize::from(observer.is_some());
+        while self.list.pop_if(|last| last.observer.is_none()).is_some() {
+            self.gone -= 1;
+        }
+        if self.gone > self.list.len() / 2 {
+            self.list.retain(|e| e.observer.is_some());
+            self.gone = 0;
+        }
+        observer
+    }
 }
 
 /// Those who wait for something of one object.
 #[derive(Default)]
 pub struct WaitQueue {
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Entries>,
 }
 
 static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
 
+/// So many queues a thread may wait at without asking whether there is memory for that.
+const FEW_QUEUES: usize = 4;
+
+/// Observers that are told between two looks at the queue.
+const WAKE_BATCH: usize = 8;
+
 impl WaitQueue {
     /// Without observers.
     pub const fn new() -> Self {
-        WaitQueue { entries: mutex(Vec::new()) }
+        WaitQueue { entries: mutex(Entries { list: Vec::new(), gone: 0 }) }
     }
 
-    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it.
+    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose number no program chooses:
+    /// [`WaitQueue::try_register`].
     pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
         let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
-        self.entries.lock().push(Entry { id, mask: mask | PollMask::ALWAYS, observer });
+        let entry = Entry { id, mask: mask | PollMask::ALWAYS, observer: Some(observer) };
+        self.entries.lock().list.push(entry);
         id
+    }
+
+    /// As [`WaitQueue::register`]. ENOMEM.
+    pub fn try_register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> Result<u64> {
+        account::room_in(&mut self.entries.lock().list)?;
+        Ok(self.register(mask, observer))
     }
 
     /// Removes the observer with this id.
     pub fn unregister(&self, id: u64) {
-        self.entries.lock().retain(|e| e.id != id);
+        let removed = self.entries.lock().remove(id);
+        drop(removed);
     }
 
     /// Tells all observers of any of `events`.
     pub fn wake(&self, events: PollMask) {
-        let hit: Vec<Arc<dyn Observer>> =
-            self.entries.lock().iter().filter(|e| e.mask.intersects(events)).map(|e| e.observer.clone()).collect();
-        for observer in hit {
-            observer.notify(events);
-        }
+        self.wake_some(events, usize::MAX);
     }
 
-    /// Tells the first `count` observers of any of `events`, oldest first.
+    /// Tells the first `count` observers of any of `events`, oldest first. Those that register meanwhile are not told.
     pub fn wake_some(&self, events: PollMask, count: usize) {
-        let hit: Vec<Arc<dyn Observer>> = self
-            .entries
-            .lock()
-            .iter()
-            .filter(|e| e.mask.intersects(events))
-            .take(count)
-            .map(|e| e.observer.clone())
-            .collect();
-        for observer in hit {
-            observer.notify(events);
+        let end = NEXT_ENTRY.load(Ordering::Relaxed);
+        let (mut left, mut next) = (count, 0);
+        while left > 0 {
+            // A few at a time: there may be more than a list in one piece can be had for.
+            let mut hit: [Option<Arc<dyn Observer>>; WAKE_BATCH] = [const { None }; WAKE_BATCH];
+            let mut found = 0;
+            {
+                let entries = self.entries.lock();
+                // They are in the order of their ids.
+                let from = entries.list.partition_point(|e| e.id < next);
+                let rest = entries.list.iter().skip(from).take_while(|e| e.id < end);
+                let told = rest.filter_map(|e| Some((e.id, e.told(events)?)));
+                for (place, (id, observer)) in hit.iter_mut().zip(told).take(left) {
+                    *place = Some(observer.clone());
+                    next = id + 1;
+                    found += 1;
+                }
+            }
+            for observer in hit.into_iter().flatten() {
+                observer.notify(events);
+            }
+            if found < WAKE_BATCH {
+                return;
+            }
+            left -= found;
         }
     }
 
     /// Whether somebody asked for any of `events`.
     pub fn has_observer(&self, events: PollMask) -> bool {
-        self.entries.lock().iter().any(|e| e.mask.intersects(events))
+        self.entries.lock().list.iter().any(|e| e.told(events).is_some())
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.entries.lock().is_empty()
+        self.entries.lock().list.is_empty()
     }
 }
 
@@ -241,11 +300,15 @@ async fn block<T>(
         result => return result,
     }
     let wakeup = thread.wakeup();
-    let _registered = Registered {
-        queues,
-        ids: queues.iter().map(|q| q.register(mask, wakeup.clone())).collect(),
-        timer: deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone())),
-    };
+    let mut registered = Registered { queues, ids: account::vec_for(queues.len())?, timer: None };
+    for queue in queues {
+        // No more than there are threads wait for few.
+        registered.ids.push(match queues.len() {
+            ..=FEW_QUEUES => queue.register(mask, wakeup.clone()),
+            _ => queue.try_register(mask, wakeup.clone())?,
+        });
+    }
+    registered.timer = deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone()));
     loop {
         wakeup.clear();
         match attempt() {
@@ -259,5 +322,45 @@ async fn block<T>(
             return Err(Errno::ETIMEDOUT);
         }
         wakeup.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Observer for Counter {
+        fn notify(&self, _events: PollMask) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_observer_is_told_once_however_many_have_gone() {
+        let queue = WaitQueue::new();
+        let counters: Vec<Arc<Counter>> = (0..100).map(|_| Arc::default()).collect();
+        let ids: Vec<u64> =
+            counters.iter().map(|c| queue.try_register(PollMask::IN, c.clone()).expect("memory")).collect();
+        let told = || counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed)).collect::<Vec<_>>();
+        queue.wake(PollMask::OUT);
+        assert!(told().iter().all(|n| *n == 0));
+        queue.wake(PollMask::IN);
+        assert!(told().iter().all(|n| *n == 1));
+        queue.wake_some(PollMask::HUP, 20);
+        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(i < 20)));
+        // Oldest first, as a process that ends closes its files, and every third of the rest.
+        let is_gone = |i: usize| i < 40 || i % 3 == 0;
+        (0..100).filter(|i| is_gone(*i)).for_each(|i| queue.unregister(ids[i]));
+        queue.unregister(ids[0]);
+        queue.wake(PollMask::IN);
+        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(!is_gone(i))));
+        (0..100).rev().for_each(|i| queue.unregister(ids[i]));
+        assert!(queue.is_empty() && !queue.has_observer(PollMask::IN));
+        assert!(queue.entries.lock().gone == 0);
     }
 }

@@ -505,6 +505,168 @@ static void bomb_futex(void) {
     _exit(0);
 }
 
+// ---- long lists in one piece: what a table of the kernel takes when it grows, or a single call that lists much
+static void many_descriptors(void) {
+    // As many as there may be of one file: hardly anything but the table.
+    int fd = open("/dev/null", O_RDONLY);
+    for (int to = fd + 1; !over() && dup2(fd, to) >= 0; to++) {}
+}
+
+static void bomb_proc_fd(void) {
+    static char big[1 << 16];
+    double whole = seconds;
+    seconds = whole / 2;
+    many_descriptors();
+    seconds = whole;
+    const char *names[] = {"/proc/self/fd", "/proc/self/fdinfo"};
+    for (int i = 0; !over(); i++) {
+        int d = openat(AT_FDCWD, names[i % 2], O_RDONLY | O_DIRECTORY);
+        if (d < 0) { close(100 + i); continue; }
+        for (int n = 0; n < 3 && syscall(SYS_getdents64, d, big, sizeof big) > 0; n++) {}
+        close(d);
+    }
+}
+
+static void bomb_close_range(void) {
+    while (!over()) {
+        many_descriptors();
+        int pid = fork();
+        if (pid == 0) _exit(0);
+        syscall(SYS_close_range, 3, ~0u, 0);
+        if (pid > 0) waitpid(pid, 0, 0);
+    }
+}
+
+static void bomb_dirs(void) {
+    // A directory of many names, opened and listed again and again.
+    static char big[1 << 16];
+    const char *where[] = {"/tmp/listed", "/listed"};
+    char path[64];
+    for (int w = 0; w < 2; w++) {
+        mkdir(where[w], 0777);
+        for (int i = 0; i < 20000 && !over(); i++) {
+            sprintf(path, "%s/%d-%d", where[w], getpid(), i);
+            if (mkdir(path, 0700)) break;
+        }
+    }
+    for (int i = 0; !over(); i++) {
+        int d = open(where[i % 2], O_RDONLY | O_DIRECTORY);
+        if (d < 0) { usleep(1000); continue; }
+        syscall(SYS_getdents64, d, big, sizeof big);
+    }
+    for (int w = 0; w < 2; w++) {
+        for (int i = 0; i < 20000; i++) {
+            sprintf(path, "%s/%d-%d", where[w], getpid(), i);
+            if (rmdir(path)) break;
+        }
+    }
+}
+
+struct wait_word { uint64_t val, uaddr; uint32_t flags, reserved; };
+
+static void *waitv_thread(void *words) {
+    // As many words of each thread's own as one call takes.
+    struct wait_word list[128];
+    for (int i = 0; i < 128; i++) list[i] = (struct wait_word){0, (uint64_t)((int *)words + i), 2 | 128, 0};
+    syscall(449 /* futex_waitv */, list, 128, 0, 0, 0);
+    return words;
+}
+
+static void bomb_futex_waitv(void) {
+    pthread_attr_t a;
+    pthread_attr_init(&a);
+    pthread_attr_setstacksize(&a, 16384);
+    int *words = mmap(0, 1ul << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (int i = 0; !over(); i++) {
+        pthread_t t;
+        if (pthread_create(&t, &a, waitv_thread, words + i * 128)) usleep(1000);
+    }
+    _exit(0);
+}
+
+static void bomb_poll_one(void) {
+    // The same file in all places: one queue with as many who wait.
+    static struct pollfd fds[1 << 20];
+    int p[2];
+    pipe(p);
+    for (unsigned n = 1 << 12; !over(); n = n < 1 << 20 ? n * 2 : 1 << 12) {
+        for (unsigned i = 0; i < n; i++) fds[i] = (struct pollfd){p[0], POLLIN, 0};
+        poll(fds, n, 1);
+        if (fork() == 0) { write(p[1], "x", 1); _exit(0); }
+        poll(fds, n, 10);
+        read(p[0], block, 1);
+        while (waitpid(-1, 0, WNOHANG) > 0) {}
+    }
+}
+
+static void bomb_epoll_one(void) {
+    // As many instances as there may be which watch one file, told of it again and again.
+    int p[2];
+    pipe2(p, O_NONBLOCK);
+    while (!over()) {
+        int e = epoll_create1(0);
+        struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+        if (e < 0 || epoll_ctl(e, EPOLL_CTL_ADD, p[0], &ev)) break;
+    }
+    while (!over()) {
+        write(p[1], "x", 1);
+        read(p[0], block, 1);
+    }
+}
+
+static void bomb_inotify_queues(void) {
+    // Full queues of the longest names, of as many instances as there may be.
+    char path[320], name[256];
+    memset(name, 'n', sizeof name);
+    name[240] = 0;
+    mkdir("/tmp/noted", 0777);
+    for (int i = 0; i < 200; i++) {
+        int fd = inotify_init1(IN_NONBLOCK);
+        if (fd < 0 || inotify_add_watch(fd, "/tmp/noted", IN_CREATE | IN_DELETE | IN_OPEN) < 0) break;
+    }
+    for (long i = 0; !over(); i++) {
+        sprintf(path, "/tmp/noted/%s%ld", name, i);
+        int fd = open(path, O_CREAT | O_RDWR, 0600);
+        if (fd >= 0) close(fd);
+        unlink(path);
+    }
+}
+
+static void bomb_memfd_empty(void) {
+    // Nothing but the objects.
+    while (!over())
+        if (memfd_create("bomb", 0) < 0) break;
+    hold();
+}
+
+static void bomb_msg_empty(void) {
+    // Messages without a byte, in one queue.
+    long type = 1;
+    int id = msgget(IPC_PRIVATE, 0600 | IPC_CREAT);
+    struct msqid_ds ds;
+    if (!msgctl(id, IPC_STAT, &ds)) { ds.msg_qbytes = 1 << 30; msgctl(id, IPC_SET, &ds); }
+    while (!over() && msgsnd(id, &type, 0, IPC_NOWAIT) == 0) {}
+    hold();
+    msgctl(id, IPC_RMID, 0);
+}
+
+static void bomb_users(void) {
+    // What is limited for a user, of many users.
+    union sigval v = {0};
+    for (int n = 0; !over(); n++) {
+        int pid = fork();
+        if (pid < 0) { usleep(10000); continue; }
+        if (pid > 0) continue;
+        setuid(100000 + n);
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_BLOCK, &all, 0);
+        while (!over() && sigqueue(getpid(), SIGRTMIN + 1, v) == 0) {}
+        hold();
+        _exit(0);
+    }
+}
+
 // ---- files
 static void bomb_tmpfs(void) {
     char path[64];
@@ -684,7 +846,9 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
     {"futex", bomb_futex}, {"tmpfs", bomb_tmpfs}, {"tmpfs-data", bomb_tmpfs_data}, {"names", bomb_names},
     {"deep", bomb_deep}, {"xattr", bomb_xattr}, {"symlinks", bomb_symlinks}, {"argv", bomb_argv},
     {"stack", bomb_stack}, {"sigframes", bomb_sigframes}, {"splice", bomb_splice}, {"mremap", bomb_mremap},
-    {"proc", bomb_proc},
+    {"proc", bomb_proc}, {"proc-fd", bomb_proc_fd}, {"close-range", bomb_close_range}, {"dirs", bomb_dirs},
+    {"futex-waitv", bomb_futex_waitv}, {"poll-one", bomb_poll_one}, {"epoll-one", bomb_epoll_one},
+    {"inotify-queues", bomb_inotify_queues}, {"memfd-empty", bomb_memfd_empty}, {"msg-empty", bomb_msg_empty}, {"users", bomb_users},
 };
 
 // A first process that needs nothing: it waits for children that were left to it.
@@ -698,18 +862,19 @@ static int clean(void) {
     struct msqid_ds m;
     struct seminfo s;
     struct shm_info i;
+    // *_STAT_ANY: an administrator need not be allowed to read what another user made.
     for (int at = shmctl(0, SHM_INFO, (void *)&i); at >= 0; at--) {
         struct shmid_ds ds;
-        int id = shmctl(at, SHM_STAT, &ds);
+        int id = shmctl(at, 15 /* SHM_STAT_ANY */, &ds);
         if (id >= 0) shmctl(id, IPC_RMID, 0);
     }
     for (int at = msgctl(0, MSG_INFO, (void *)&m); at >= 0; at--) {
-        int id = msgctl(at, MSG_STAT, &m);
+        int id = msgctl(at, 13 /* MSG_STAT_ANY */, &m);
         if (id >= 0) msgctl(id, IPC_RMID, 0);
     }
     for (int at = semctl(0, 0, SEM_INFO, &s); at >= 0; at--) {
         struct semid_ds ds;
-        int id = semctl(at, 0, SEM_STAT, &ds);
+        int id = semctl(at, 0, 20 /* SEM_STAT_ANY */, &ds);
         if (id >= 0) semctl(id, 0, IPC_RMID);
     }
     // One level at a time, for a path may be far longer than a path can be.

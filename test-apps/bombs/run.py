@@ -2,7 +2,8 @@
 """Throws memory bombs (bombs.c) at sandboxes with a memory limit and checks after each that the sandbox lives.
 
 A round: one to three bombs at once, as root or as an unprivileged user. While they run and after they have ended, a fresh `exec` must
-answer in time; then everything of the round is killed, `state` and a STOP must answer, and the memory must be back near its base.
+answer in time; in every other round `state`, `kill`, a STOP and a CONT come in between. Then everything of the round is killed, `state` and a
+STOP must answer, and the memory must be back near its base.
 What is random comes from --seed, which is printed. Exit code 0: every round was good. Needs root.
 """
 
@@ -257,8 +258,24 @@ class Container:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-def play(container, bombs, users, seconds, verbose):
-    """One round."""
+def control(container):
+    """What somebody who manages containers may ask for at any moment, here in the middle of the bombs: it is done, or refused with one line."""
+    answer = container.options.answer
+    container.quark("state during the bombs", "state", container.id, within=answer)
+    container.quark("kill during the bombs", "kill", container.id, "WINCH", within=answer)
+    child_took, text = container.quark("STOP during the bombs", "kill", container.id, "STOP", within=20, fail=False)
+    if len(text.splitlines()) > 1:
+        raise Failed("STOP during the bombs: " + text)
+    _, state = container.quark("state after STOP", "state", container.id, within=answer)
+    if not text and json.loads(state).get("hibernation") not in ("Hibernated", None):
+        raise Failed("STOP during the bombs was not refused, but the state is " + state)
+    container.quark("CONT during the bombs", "kill", container.id, "CONT", within=20)
+    return child_took
+
+
+def play(container, bombs, users, disturb, verbose):
+    """One round. `disturb`: at which part of the bombs' time control requests come."""
+    seconds = container.options.bomb_seconds
     if container.base is None:
         container.exec("/bin/true", within=20)
         container.base = container.held()
@@ -266,11 +283,15 @@ def play(container, bombs, users, seconds, verbose):
         more = ["--user", user] if user else []
         container.quark("exec of " + bomb, "exec", "--detach", *more, container.id, "/bin/bombs", bomb, str(seconds),
                         within=container.options.answer, fail=False, quiet=True)
-    end = time.monotonic() + seconds
+    begin = time.monotonic()
+    end = begin + seconds
     slowest = 0
     while True:
         took = container.exec_until("exec during the bombs")
         slowest = max(slowest, took)
+        if disturb is not None and time.monotonic() > begin + disturb * seconds:
+            disturb = None
+            control(container)
         if time.monotonic() > end:
             break
         time.sleep(0.1)
@@ -345,6 +366,7 @@ def main():
                     break
                 bombs = rng.sample(names, rng.choice((1, 1, 2, 3)))
             users = [rng.choice((None, "65534:65534")) for _ in bombs]
+            disturb = rng.choice((None, rng.random()))
             limit = (options.limit or rng.choice((64, 96, 128, 192, 256))) * MIB
             print("round %d: %s under %d MiB" % (
                 done, ", ".join("%s as %s" % (b, u or "root") for b, u in zip(bombs, users)),
@@ -353,7 +375,7 @@ def main():
             try:
                 if container is None:
                     container, lived = Container(options, limit), 0
-                play(container, bombs, users, options.bomb_seconds, options.verbose)
+                play(container, bombs, users, disturb, options.verbose)
                 lived += 1
                 if lived == 8:
                     container.close()

@@ -24,6 +24,9 @@ static RESERVE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static LOW_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Bytes outside of guest RAM that count as used ([`crate::account`]), in whole pages.
 static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
+/// What the host has not got back yet though it is charged no more, in whole pages. No reason to refuse anything, but what is free must leave
+/// room for it.
+static LINGERING_PAGES: AtomicU64 = AtomicU64::new(0);
 /// User frames that only what is made on the reserve may have.
 static KEPT_FRAMES: AtomicU64 = AtomicU64::new(0);
 /// What is made now is made on the reserve.
@@ -74,6 +77,11 @@ fn kernel_room(free: usize) -> u64 {
     (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
 }
 
+/// Pages that the host has beside guest memory.
+fn outside_pages() -> u64 {
+    CHARGED_PAGES.load(Relaxed) + LINGERING_PAGES.load(Relaxed) + shadow_pages()
+}
+
 /// Pages that the host has for page tables of its own beside the guest's.
 fn shadow_pages() -> u64 {
     if super::walks_tables() { 0 } else { HEAP.table_pages() }
@@ -93,18 +101,33 @@ pub fn user_may_grow() -> bool {
 
 /// Frees of host memory what is free for the guest, as far as what is charged needs it: blocks that were given back to the heap may be committed still, and
 /// then what stubs cost comes on top. `more` blocks are about to be used.
+#[cold]
 fn leave_host_room(more: usize) {
-    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
-    let most = BLOCKS.free_blocks().saturating_sub(charged + more);
-    if charged > 0 && BLOCKS.dirty_blocks() > most {
-        BLOCKS.release_down_to(most, &mut |ranges| super::release(ranges).is_ok());
+    let dirty = BLOCKS.dirty_blocks();
+    let too_many = too_many_dirty(dirty, BLOCKS.free_blocks(), outside_pages(), more);
+    if too_many > 0 {
+        BLOCKS.release_down_to(dirty - too_many, &mut |ranges| super::release(ranges).is_ok());
     }
 }
 
-/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
+/// Blocks that are free for the guest and may be committed by the host all the same, beyond those that leave it room for what is charged.
+fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) -> usize {
+    if charged_pages == 0 {
+        return 0;
+    }
+    let kept = (charged_pages.div_ceil(USABLE_FRAMES) as usize).saturating_add(more);
+    dirty.saturating_sub(free.saturating_sub(kept))
+}
+
+/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault. So it is also where the host is left room
+/// for its page tables, and for what the heap has grown by, since the last.
 #[inline]
 pub fn is_low() -> bool {
     let free = BLOCKS.free_blocks();
+    let dirty = BLOCKS.dirty_blocks();
+    if dirty > 0 && too_many_dirty(dirty, free, outside_pages(), 0) > 0 {
+        leave_host_room(0);
+    }
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
 }
 
@@ -144,12 +167,29 @@ pub fn has_room_for(bytes: u64) -> bool {
     low == 0 || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE)) && (free > 0 || !is_in_pieces())
 }
 
+/// Whether `bytes` more of kernel memory leave half of the reserve. For what must work when memory is low, and will give them back.
+pub fn has_room_on_reserve(bytes: u64) -> bool {
+    let room = kernel_room(BLOCKS.free_blocks());
+    let low = LOW_PAGES.load(Relaxed);
+    low == 0 || room >= (low / 2).saturating_add(bytes.div_ceil(PAGE_SIZE))
+}
+
 /// Changes what is charged for memory outside of guest RAM to `bytes`.
 pub fn charge(bytes: u64) {
     let pages = bytes.div_ceil(PAGE_SIZE);
     if CHARGED_PAGES.swap(pages, Relaxed) < pages {
         leave_host_room(0);
     }
+}
+
+/// So many bytes are charged no more, but the host has not got them back yet.
+pub fn linger(bytes: u64) {
+    LINGERING_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
+}
+
+/// Whether something [lingers](linger).
+pub fn lingers() -> bool {
+    LINGERING_PAGES.load(Relaxed) > 0
 }
 
 /// What is charged, with the host's page tables, in bytes.
@@ -168,6 +208,21 @@ pub fn on_reserve<R>(work: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_free_but_committed_leaves_the_host_room_for_what_is_charged() {
+        // Nothing is charged: all may stay committed.
+        assert_eq!(too_many_dirty(10, 10, 0, 1), 0);
+        // A part of a block is a block.
+        assert_eq!(too_many_dirty(10, 10, 1, 0), 1);
+        assert_eq!(too_many_dirty(10, 10, USABLE_FRAMES + 1, 1), 3);
+        // Those that are clean leave room too.
+        assert_eq!(too_many_dirty(7, 10, 3 * USABLE_FRAMES, 0), 0);
+        assert_eq!(too_many_dirty(8, 10, 3 * USABLE_FRAMES, 0), 1);
+        // More is charged than there is.
+        assert_eq!(too_many_dirty(4, 5, 100 * USABLE_FRAMES, 0), 4);
+        assert_eq!(too_many_dirty(0, 5, 100 * USABLE_FRAMES, usize::MAX), 0);
+    }
 
     #[test]
     fn the_reserve_grows_with_memory_and_has_bounds() {

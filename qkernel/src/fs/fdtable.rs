@@ -34,7 +34,7 @@ fn grow(slots: &mut Vec<Option<Slot>>, len: usize) -> Result {
     if len > slots.capacity() {
         // As vectors grow; a table of many is moved, and both places are taken for a moment.
         let capacity = len.max(slots.capacity() * 2).clamp(8, MAX_FDS.max(len));
-        account::ask_for::<Option<Slot>>(capacity)?;
+        account::ask((capacity * size_of::<Option<Slot>>()) as u64)?;
         slots.try_reserve_exact(capacity - slots.len()).map_err(|_| Errno::ENOMEM)?;
     }
     slots.resize(len, None);
@@ -50,9 +50,7 @@ impl FdTable {
     /// A copy, as fork(2) makes it. ENOMEM.
     pub fn duplicate(&self) -> Result<Arc<Self>> {
         let slots = self.slots.lock();
-        let mut copy: Vec<Option<Slot>> = Vec::new();
-        account::ask_for::<Option<Slot>>(slots.len())?;
-        copy.try_reserve_exact(slots.len()).map_err(|_| Errno::ENOMEM)?;
+        let mut copy: Vec<Option<Slot>> = account::vec_for(slots.len())?;
         copy.extend(slots.iter().cloned());
         Ok(Arc::new(FdTable { slots: Mutex::new(copy) }))
     }
@@ -128,17 +126,47 @@ impl FdTable {
         Ok(())
     }
 
-    /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for; the caller drops them.
-    pub fn drain(&self, first: Fd, last: Fd, which: impl Fn(bool) -> bool) -> Vec<Arc<OpenFile>> {
+    /// Sets FD_CLOEXEC of all in `first..=last`.
+    pub fn set_close_on_exec_range(&self, first: Fd, last: Fd) {
         let mut slots = self.slots.lock();
-        let mut out = Vec::new();
-        for (index, slot) in slots.iter_mut().enumerate() {
-            let fd = index as Fd;
-            if fd >= first && fd <= last && slot.as_ref().is_some_and(|s| which(s.close_on_exec)) {
-                out.extend(slot.take().map(|s| s.file));
+        let first = usize::try_from(first).unwrap_or(0);
+        let count = usize::try_from(last).map_or(0, |last| (last + 1).saturating_sub(first));
+        slots.iter_mut().skip(first).take(count).flatten().for_each(|slot| slot.close_on_exec = true);
+    }
+
+    /// The highest open descriptor and one more.
+    pub fn end(&self) -> usize {
+        self.slots.lock().iter().rposition(Option::is_some).map_or(0, |last| last + 1)
+    }
+
+    /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for, and gives its file to `gone`. A few at a time: a list
+    /// of all might need more memory than there is, and this is done to give memory back.
+    pub fn drain(&self, first: Fd, last: Fd, which: impl Fn(bool) -> bool, mut gone: impl FnMut(Arc<OpenFile>)) {
+        const BATCH: usize = 64;
+        let mut next = usize::try_from(first).unwrap_or(0);
+        let end = usize::try_from(last).map_or(0, |last| last + 1);
+        loop {
+            let mut out: [Option<Arc<OpenFile>>; BATCH] = [const { None }; BATCH];
+            let mut places = out.iter_mut();
+            {
+                let mut slots = self.slots.lock();
+                let end = end.min(slots.len());
+                while next < end && places.len() > 0 {
+                    let taken = slots[next].take_if(|slot| which(slot.close_on_exec));
+                    if let Some(slot) = taken
+                        && let Some(place) = places.next()
+                    {
+                        *place = Some(slot.file);
+                    }
+                    next += 1;
+                }
+            }
+            let is_last = places.len() > 0;
+            out.into_iter().flatten().for_each(&mut gone);
+            if is_last {
+                return;
             }
         }
-        out
     }
 
     /// Memory that its files hold and that their last close gives back, about, in bytes, with the table itself.
@@ -148,8 +176,10 @@ impl FdTable {
         files + (slots.len() * size_of::<Option<Slot>>()) as u64
     }
 
-    /// The open descriptors, ascending.
-    pub fn list(&self) -> Vec<Fd> {
-        self.slots.lock().iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as Fd).collect()
+    /// At most `most` open descriptors, ascending, without the first `skip`.
+    pub fn list(&self, skip: usize, most: usize) -> Vec<Fd> {
+        let slots = self.slots.lock();
+        let open = slots.iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as Fd);
+        open.skip(skip).take(most).collect()
     }
 }

@@ -15,6 +15,7 @@ use qlib::Va;
 
 use super::dentry::Dentry;
 use super::{FileOps, Location, OpenFile};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
@@ -146,13 +147,16 @@ impl Inotify {
             if state.events.back().is_some_and(same) {
                 return;
             }
-            match state.events.len() {
-                n if n > MAX_EVENTS => return,
-                n if n == MAX_EVENTS => {
-                    let overflow = Event { wd: -1, mask: IN_Q_OVERFLOW, cookie: 0, name: Vec::new() };
-                    state.events.push_back(overflow);
-                }
-                _ => state.events.push_back(event),
+            let overflow = Event { wd: -1, mask: IN_Q_OVERFLOW, cookie: 0, name: Vec::new() };
+            match account::room_in(&mut state.events) {
+                Ok(()) if state.events.len() < MAX_EVENTS => state.events.push_back(event),
+                Ok(()) if state.events.back().is_some_and(|last| last.mask == IN_Q_OVERFLOW) => return,
+                Ok(()) => state.events.push_back(overflow),
+                // No memory for one more: the last one is lost too.
+                Err(_) => match state.events.back_mut() {
+                    Some(last) => *last = overflow,
+                    None => return,
+                },
             }
         }
         self.queue.wake(PollMask::READ);
@@ -176,10 +180,11 @@ impl Inotify {
 
 impl FileOps for Inotify {
     fn held_bytes(&self) -> u64 {
-        const EVENT_BYTES: usize = 64;
         const WATCH_BYTES: usize = 256;
         let state = self.state.lock();
-        (state.events.len() * EVENT_BYTES + state.watches.len() * WATCH_BYTES) as u64
+        // As if all names were as long as the last one: the queue may be long, and this is asked often when memory is short.
+        let event_bytes = state.events.back().map_or(0, |event| size_of::<Event>() + event.name.capacity());
+        (state.events.len() * event_bytes + state.watches.len() * WATCH_BYTES) as u64
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {

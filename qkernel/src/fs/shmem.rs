@@ -16,6 +16,7 @@ use crate::errno::{Errno, Result};
 use crate::hibernate::{self, Usage, slots};
 use crate::io::IoBuffer;
 use crate::mm::{frames, rmap};
+use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 
 /// Pages that are looked at, or given up, at a time.
@@ -102,29 +103,29 @@ struct Inner {
 
 /// A memory object.
 pub struct Shmem {
+    /// Its place among [`OBJECTS`].
+    number: u64,
     inner: Mutex<Inner>,
     quota: Arc<Quota>,
     /// F_SEAL_* of memfd_create(2)'s files; F_SEAL_SEAL for all others.
     seals: AtomicU32,
 }
 
-/// All objects.
-static OBJECTS: Mutex<Vec<Weak<Shmem>>> = mutex(Vec::new());
+/// All objects, by number. Not a list in one piece: a program may make very many, of no page each.
+static OBJECTS: Mutex<BTreeMap<u64, Weak<Shmem>>> = mutex(BTreeMap::new());
+static NEXT_OBJECT: AtomicU64 = AtomicU64::new(0);
 
 impl Shmem {
     /// An object of `size` bytes that read as zeros.
     pub fn new(size: u64, quota: Arc<Quota>) -> Arc<Self> {
+        let number = NEXT_OBJECT.fetch_add(1, Ordering::Relaxed);
         let object = Arc::new(Shmem {
+            number,
             inner: Mutex::new(Inner { size, pages: BTreeMap::new() }),
             quota,
             seals: AtomicU32::new(memfd::SEAL_SEAL),
         });
-        let mut objects = OBJECTS.lock();
-        if objects.len() == objects.capacity() {
-            objects.retain(|o| o.strong_count() > 0);
-        }
-        objects.push(Arc::downgrade(&object));
-        drop(objects);
+        OBJECTS.lock().insert(number, Arc::downgrade(&object));
         object
     }
 
@@ -429,6 +430,8 @@ fn free(page: Page) {
 
 impl Drop for Shmem {
     fn drop(&mut self) {
+        let place = OBJECTS.lock().remove(&self.number);
+        drop(place);
         let pages = core::mem::take(&mut self.inner.get_mut().pages);
         self.quota.give(pages.len() as u64);
         pages.into_values().for_each(free);
@@ -454,13 +457,29 @@ pub fn shared_memory(size: u64) -> Result<Arc<dyn Mapping>> {
     Ok(Shmem::new(size, Quota::new(u64::MAX)))
 }
 
-/// All memory objects, for hibernation.
-pub fn memory_objects() -> Vec<Arc<Shmem>> {
-    OBJECTS.lock().iter().filter_map(Weak::upgrade).collect()
+/// All memory objects, for hibernation. ENOMEM.
+pub fn memory_objects() -> Result<Pieces<Arc<Shmem>>> {
+    let mut all = Pieces::new();
+    let mut next = 0;
+    while let Some((number, object)) = object_from(next) {
+        all.push(object)?;
+        next = number + 1;
+    }
+    Ok(all)
+}
+
+/// The first object that lives, from this number on. One at a time: letting one go may be its end, which must not come while the list is held.
+fn object_from(number: u64) -> Option<(u64, Arc<Shmem>)> {
+    OBJECTS.lock().range(number..).find_map(|(number, object)| Some((*number, object.upgrade()?)))
 }
 
 /// Pages of all memory objects that are in memory (the "Shmem" of /proc/meminfo).
 pub fn resident_pages() -> u64 {
     let count = |o: &Arc<Shmem>| o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(..))).count() as u64;
-    memory_objects().iter().map(count).sum()
+    let (mut next, mut pages) = (0, 0);
+    while let Some((number, object)) = object_from(next) {
+        pages += count(&object);
+        next = number + 1;
+    }
+    pages
 }

@@ -38,12 +38,19 @@ pub enum Node {
     Own(u32, Open),
 }
 
+/// Names that are listed at a time.
+pub const LISTED: usize = 256;
+
 /// A made-up directory.
 pub trait Dir: Send + Sync {
     /// The object of this name.
     fn find(&self, name: &[u8]) -> Option<Node>;
     /// All names with the S_IF* type of each, in a lasting order.
     fn list(&self) -> Vec<(Vec<u8>, u32)>;
+    /// At most [`LISTED`] of them, without the first `skip`; none at the end. For directories that may be very long.
+    fn list_from(&self, skip: usize) -> Vec<(Vec<u8>, u32)> {
+        self.list().into_iter().skip(skip).take(LISTED).collect()
+    }
     /// Owner and group of it and what is in it.
     fn owner(&self) -> (u32, u32) {
         (0, 0)
@@ -288,15 +295,20 @@ impl FileOps for SynthFile {
             Ok(position) => position,
             Err(full) => return Ok(full),
         };
-        let skip = usize::try_from(position - 2).unwrap_or(usize::MAX);
-        for (name, kind) in dir.list().into_iter().skip(skip) {
-            let ino = self.inode.child_ino(&name);
-            if !sink(DirEntry { ino, next: position + 1, kind: entry_kind(kind), name: &name }) {
-                break;
+        loop {
+            let names = dir.list_from(usize::try_from(position - 2).unwrap_or(usize::MAX));
+            let is_last = names.len() < LISTED;
+            for (name, kind) in names {
+                let ino = self.inode.child_ino(&name);
+                if !sink(DirEntry { ino, next: position + 1, kind: entry_kind(kind), name: &name }) {
+                    return Ok(position);
+                }
+                position += 1;
             }
-            position += 1;
+            if is_last {
+                return Ok(position);
+            }
         }
-        Ok(position)
     }
 
     fn as_any(&self) -> &dyn Any {

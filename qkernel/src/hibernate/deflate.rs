@@ -23,16 +23,17 @@ use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
 use crate::net::unix::rights;
+use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 use crate::wait::Signal;
 use crate::{arch, time};
 
 /// Pages of a block of the page allocator.
-const BLOCK_PAGES: u64 = 1024;
+pub(super) const BLOCK_PAGES: u64 = 1024;
 
 /// The frames that the REAP file fills at the next inflate, in its order.
-pub(super) static WORKING_SET: Mutex<Vec<Frames>> = mutex(Vec::new());
+pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 
 /// Why a deflate did not happen: errno and a line for the user.
 pub type Failure = (Errno, String);
@@ -68,6 +69,9 @@ fn reason(error: Errno) -> String {
         Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
         Errno::EBUSY => "requests keep coming, or it was paused in the middle of one: it stays awake".to_string(),
         Errno::ENOSPC => "the disk of the swap store is full: free some space; it stays awake".to_string(),
+        Errno::ENOMEM => {
+            "there is no memory left for the books of a sleep: end some processes; it stays awake".to_string()
+        }
         Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
         other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
     }
@@ -88,8 +92,8 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     // System calls that were about to end do so now: from here on nobody but this task changes memory.
     breathe(&held).await?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
-    let objects = crate::fs::memory_objects();
-    let pages = Pages::collect(&spaces, &objects);
+    let objects = crate::fs::memory_objects()?;
+    let pages = Pages::collect(&spaces, &objects)?;
     let plan = match first {
         true => pages.swap_out(&held).await?,
         false => pages.reap_out(super::life_counts(), &held).await?,

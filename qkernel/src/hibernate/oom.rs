@@ -244,7 +244,7 @@ fn kill_one(now_ns: u64) {
         klog!(Error, "out of memory: the container ends, for its first process is the only one left");
         return;
     }
-    let mut together = held_bytes(&victim);
+    let together = held_bytes(&victim);
     let enough = arch::boot().ram_bytes / TOGETHER_SHARE;
     if together >= enough {
         return;
@@ -256,17 +256,24 @@ fn kill_one(now_ns: u64) {
         .map(|p| (held_bytes(p), p))
         .filter(|(held, p)| !is_small_visitor(p, *held))
         .collect();
-    if group.len() < MANY {
-        return;
-    }
     group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
-    for (held, process) in group {
-        if together >= enough {
-            return;
-        }
-        together += held;
-        kill(process, &living);
+    let count = killed_together(enough - together, group.iter().map(|(held, _)| *held));
+    group.iter().take(count).for_each(|(_, process)| kill(process, &living));
+}
+
+/// How many of a process group that hold so much each, the most first, are killed together with the one that was chosen: until they give back
+/// `wanted` bytes, and none of a group of few.
+fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usize {
+    if held.len() < MANY {
+        return 0;
     }
+    let mut together = 0u64;
+    held.take_while(|held| {
+        let more = together < wanted;
+        together = together.saturating_add(*held);
+        more
+    })
+    .count()
 }
 
 /// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
@@ -329,4 +336,25 @@ async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     });
     drop(frozen);
     Ok(freed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn a_fork_bomb_is_killed_together_and_a_small_group_is_not() {
+        let group = |count: usize, held: u64| alloc::vec![held; count].into_iter();
+        assert_eq!(killed_together(1 << 20, group(MANY - 1, 64 * KIB)), 0);
+        assert_eq!(killed_together(1 << 20, group(MANY, 64 * KIB)), 16);
+        assert_eq!(killed_together(1 << 20, group(1000, 64 * KIB)), 16);
+        // The last one may be more than is wanted, and all of them may be less.
+        assert_eq!(killed_together((1 << 20) + 1, group(1000, 64 * KIB)), 17);
+        assert_eq!(killed_together(1 << 30, group(1000, 64 * KIB)), 1000);
+        assert_eq!(killed_together(0, group(1000, 64 * KIB)), 0);
+        assert_eq!(killed_together(1, [u64::MAX; MANY].into_iter()), 1);
+        assert_eq!(killed_together(u64::MAX, [u64::MAX / 2; MANY].into_iter()), 3);
+    }
 }

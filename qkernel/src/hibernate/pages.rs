@@ -1,36 +1,81 @@
 //! The pages that a deflate writes out: finding them, choosing between swap file and REAP file, writing, and only then changing
 //! the entries.
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use hashbrown::HashMap;
 use qlib::host::{Op, Segment};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
-use super::deflate::{Committed, WORKING_SET, breathe};
+use super::deflate::{BLOCK_PAGES, Committed, WORKING_SET, breathe};
 use super::pause::Held;
 use super::usage::Usage;
 use super::{slots, stats};
-use crate::arch;
-use crate::errno::Result;
+use crate::arch::{self, heap};
+use crate::errno::{Errno, Result};
 use crate::fs::{Page, Shmem};
 use crate::host::Call;
 use crate::mm::{AddressSpace, frames};
+use crate::pieces::Pieces;
 
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;
 
-/// The pages of all address spaces and memory objects, each frame once.
+/// What the books take for a page while it is written out, in bytes: a frame, an index, a slot, two places in the worst case.
+const BOOK_BYTES: u64 = 64;
+
+/// The pages of all address spaces and memory objects, each frame once. Everything is in pieces, as memory may be by the time that a sleep
+/// is asked for, and may be refused.
 pub(super) struct Pages {
-    /// Frames with content: the objects', then the private ones in the order of their addresses in the spaces.
-    frames: Vec<Gpa>,
-    /// What is known of the use of each.
-    usage: Vec<Usage>,
-    /// Index in `frames` by frame.
-    index: HashMap<u64, u32>,
+    /// Frames with content: the objects', then the private ones in the order of their addresses in the spaces. And what is known of the use
+    /// of each.
+    frames: Pieces<(Gpa, Usage)>,
+    index: Index,
+}
+
+/// Index in the list of frames by frame.
+#[derive(Default)]
+struct Index {
+    blocks: BTreeMap<u64, Box<[u32]>>,
+}
+
+impl Index {
+    /// What is not there.
+    const NONE: u32 = u32::MAX;
+
+    fn place_of(frame: Gpa) -> (u64, usize) {
+        let block = frame.align_down(BLOCK_PAGES * PAGE_SIZE);
+        (block.0, ((frame - block) / PAGE_SIZE) as usize)
+    }
+
+    fn get(&self, frame: Gpa) -> Option<usize> {
+        let (block, page) = Self::place_of(frame);
+        let index = *self.blocks.get(&block)?.get(page)?;
+        (index != Self::NONE).then_some(index as usize)
+    }
+
+    /// ENOMEM.
+    fn set(&mut self, frame: Gpa, index: usize) -> Result {
+        let (block, page) = Self::place_of(frame);
+        let pages = match self.blocks.entry(block) {
+            Entry::Occupied(pages) => pages.into_mut(),
+            Entry::Vacant(place) => {
+                let mut pages: Vec<u32> = Vec::new();
+                pages.try_reserve_exact(BLOCK_PAGES as usize).map_err(|_| Errno::ENOMEM)?;
+                pages.resize(BLOCK_PAGES as usize, Self::NONE);
+                place.insert(pages.into_boxed_slice())
+            }
+        };
+        if let Some(known) = pages.get_mut(page) {
+            *known = u32::try_from(index).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
+    }
 }
 
 /// Where a page is while the container sleeps, and how it is found afterwards.
@@ -44,24 +89,33 @@ enum Place {
 
 /// What is written, and where to.
 pub(super) struct Plan {
-    /// By index of the frame.
-    places: Vec<Place>,
+    /// By index of the frame, and whether something names it already.
+    places: Pieces<(Place, bool)>,
     /// The frames that the REAP file fills, in its order.
-    set: Vec<Frames>,
+    set: Pieces<Frames>,
 }
 
 impl Pages {
     /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file lies behind, are forgotten right away:
-    /// reading them again gives the same.
-    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) -> Pages {
+    /// reading them again gives the same. ENOMEM.
+    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) -> Result<Pages> {
+        if !heap::has_room_on_reserve(frames::stats().frames_used * BOOK_BYTES) {
+            return Err(Errno::ENOMEM);
+        }
         let mut committed = Committed::default();
-        let mut pages = Pages { frames: Vec::new(), usage: Vec::new(), index: HashMap::new() };
+        let mut pages = Pages { frames: Pieces::new(), index: Index::default() };
+        let mut outcome = Ok(());
+        let mut add = |pages: &mut Pages, frame, usage| {
+            if outcome.is_ok() {
+                outcome = pages.add(frame, usage);
+            }
+        };
         let mut is_zero = |frame| !committed.contains(frame) || arch::phys().frame_is_zero(frame);
-        for object in objects {
+        for object in objects.iter() {
             object.visit_frames(&mut |frame, usage| {
                 let keep = !is_zero(frame);
                 if keep {
-                    pages.add(frame, usage);
+                    add(&mut pages, frame, usage);
                 }
                 keep
             });
@@ -70,11 +124,12 @@ impl Pages {
         for mm in spaces {
             mm.rewrite_shared(&mut |pte| {
                 let frame = pte.gpa();
-                if !pages.index.contains_key(&frame.0) {
+                if pages.index.get(frame).is_none() {
+                    // Reading it again gives the same, from the object.
                     frames::user().ref_dec(frame);
                     return Pte::EMPTY;
                 }
-                pages.add(frame, Usage::of(pte));
+                add(&mut pages, frame, Usage::of(pte));
                 pte
             });
         }
@@ -85,72 +140,112 @@ impl Pages {
                     frames::user().ref_dec(frame);
                     return Pte::EMPTY;
                 }
-                pages.add(frame, Usage::of(pte));
+                add(&mut pages, frame, Usage::of(pte));
                 pte
             });
         }
-        pages
+        outcome.map(|()| pages)
     }
 
-    fn add(&mut self, frame: Gpa, usage: Usage) {
-        let next = self.frames.len() as u32;
-        let index = *self.index.entry(frame.0).or_insert(next);
-        if index == next {
-            self.frames.push(frame);
-            self.usage.push(usage);
-        } else if let Some(known) = self.usage.get_mut(index as usize) {
+    fn add(&mut self, frame: Gpa, usage: Usage) -> Result {
+        let known = self.index.get(frame).and_then(|index| self.frames.get_mut(index));
+        if let Some((_, known)) = known {
             *known = known.join(usage);
+            return Ok(());
         }
+        self.index.set(frame, self.frames.len())?;
+        self.frames.push((frame, usage))
+    }
+
+    /// The frames of those that `which` chooses. ENOMEM.
+    fn select(&self, which: impl Fn(Usage) -> bool) -> Result<Pieces<Gpa>> {
+        let mut chosen = Pieces::new();
+        for (frame, _) in self.frames.iter().filter(|(_, usage)| which(*usage)) {
+            chosen.push(*frame)?;
+        }
+        Ok(chosen)
     }
 
     /// Writes all pages to the swap file.
     pub(super) async fn swap_out(&self, held: &Held) -> Result<Plan> {
-        let slots = write_swap(&self.frames, held).await?;
-        let places = slots.into_iter().map(|slot| Place::Slot(slot, Usage::USED)).collect();
-        Ok(Plan { places, set: Vec::new() })
+        let frames = self.select(|_| true)?;
+        let slots = write_swap(&frames, held).await?;
+        drop(frames);
+        let set = Pieces::new();
+        match self.places(&set, &slots, |_| None, Usage::USED) {
+            Ok(places) => Ok(Plan { places, set }),
+            Err(error) => {
+                free_slots(slots);
+                Err(error)
+            }
+        }
     }
 
     /// Writes the working set to the REAP file, and what has left it to the swap file. `life_counts`: see [`Usage::after_sleep`].
     pub(super) async fn reap_out(&self, life_counts: bool, held: &Held) -> Result<Plan> {
-        let next: Vec<Option<Usage>> = self.usage.iter().map(|usage| usage.after_sleep(life_counts)).collect();
-        let select = |stays: bool| -> Vec<Gpa> {
-            let chosen = self.frames.iter().zip(&next).filter(|(_, next)| next.is_some() == stays);
-            chosen.map(|(frame, _)| *frame).collect()
-        };
-        let (stay, leave) = (select(true), select(false));
+        let next = |usage: Usage| usage.after_sleep(life_counts);
+        let stay = self.select(|usage| next(usage).is_some())?;
+        let leave = self.select(|usage| next(usage).is_none())?;
         let slots = write_swap(&leave, held).await?;
-        if let Err(error) = write_reap(&stay, held).await {
-            free_slots(slots);
-            return Err(error);
-        }
-        let set = dense_runs(stay.len() as u64).unwrap_or_else(|| {
-            let segments = segments_of(&stay);
-            segments.iter().map(|s| Frames { start: s.gpa, count: s.len / PAGE_SIZE }).collect()
+        let result = write_reap(&stay, held).await.and_then(|()| match dense_runs(stay.len() as u64) {
+            Some(set) => Ok((set, true)),
+            None => runs_of(&stay).map(|set| (set, false)),
         });
-        let mut targets = set.iter().flat_map(|r| (0..r.count).map(|i| r.start + i * PAGE_SIZE));
-        let mut slots = slots.into_iter();
-        let place = |next: Option<Usage>| match next {
-            Some(usage) => targets.next().map(|frame| Place::Frame(frame, usage)),
-            None => slots.next().map(|slot| Place::Slot(slot, Usage::LEFT)),
+        let (set, is_new) = match result {
+            Ok(set) => set,
+            Err(error) => {
+                free_slots(slots);
+                return Err(error);
+            }
         };
-        let places = next.into_iter().map_while(place).collect();
-        stats::REAP_LEFT.fetch_add(leave.len() as u64, Relaxed);
-        Ok(Plan { places, set })
+        match self.places(&set, &slots, next, Usage::LEFT) {
+            Ok(places) => {
+                stats::REAP_LEFT.fetch_add(leave.len() as u64, Relaxed);
+                Ok(Plan { places, set })
+            }
+            Err(error) => {
+                free_slots(slots);
+                if is_new {
+                    free_runs(set);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The place of each page: the next of `set`, or of `slots`, with usage `left`, if it leaves the working set. ENOMEM.
+    fn places(
+        &self,
+        set: &Pieces<Frames>,
+        slots: &Pieces<u64>,
+        next: impl Fn(Usage) -> Option<Usage>,
+        left: Usage,
+    ) -> Result<Pieces<(Place, bool)>> {
+        let mut targets = set.iter().flat_map(|r| (0..r.count).map(|i| r.start + i * PAGE_SIZE));
+        let mut slots = slots.iter();
+        let mut places = Pieces::new();
+        for (_, usage) in self.frames.iter() {
+            let place = match next(*usage) {
+                Some(usage) => targets.next().map(|frame| Place::Frame(frame, usage)),
+                None => slots.next().map(|slot| Place::Slot(*slot, left)),
+            };
+            places.push((place.ok_or(Errno::EIO)?, false))?;
+        }
+        Ok(places)
     }
 
     /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here fails.
-    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &[Arc<Shmem>]) {
-        let Plan { places, set } = plan;
-        // A new frame comes with one reference, and a slot too: for the first that names it.
-        let mut named = alloc::vec![false; places.len()];
+    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) {
+        let Plan { mut places, set } = plan;
         // The place of the page in a frame, with a reference to it in exchange for one to the frame.
         let mut exchange = |frame: Gpa| -> Option<Place> {
-            let index = *self.index.get(&frame.0)? as usize;
-            let place = *places.get(index)?;
+            let (place, is_named) = places.get_mut(self.index.get(frame)?)?;
+            let place = *place;
             if matches!(place, Place::Frame(same, _) if same == frame) {
                 return Some(place);
             }
-            let again = core::mem::replace(named.get_mut(index)?, true);
+            // A new frame comes with one reference, and a slot too: for the first that names it.
+            let again = core::mem::replace(is_named, true);
             match place {
                 Place::Slot(slot, _) if again => slots::add_ref(slot),
                 // The old frame had as many references, so this cannot fail; staying there would lose the content.
@@ -160,7 +255,7 @@ impl Pages {
             frames::user().ref_dec(frame);
             Some(place)
         };
-        for object in objects {
+        for object in objects.iter() {
             object.move_frames(&mut |frame| {
                 Some(match exchange(frame)? {
                     Place::Slot(slot, usage) => Page::Swapped(slot, usage),
@@ -184,7 +279,9 @@ impl Pages {
                 None => pte,
             });
         }
-        let _ = arch::release(&set);
+        for ranges in set.chunks(BATCH_PAGES) {
+            let _ = arch::release(ranges);
+        }
         stats::WORKING_SET_PAGES.store(set.iter().map(|r| r.count).sum(), Relaxed);
         *WORKING_SET.lock() = set;
     }
@@ -203,17 +300,24 @@ fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
 }
 
 /// Writes pages to the swap file: their slots, each with one reference.
-async fn write_swap(pages: &[Gpa], held: &Held) -> Result<Vec<u64>> {
-    let mut slots: Vec<u64> = Vec::with_capacity(pages.len());
+async fn write_swap(pages: &Pieces<Gpa>, held: &Held) -> Result<Pieces<u64>> {
+    let mut slots: Pieces<u64> = Pieces::new();
     for batch in pages.chunks(BATCH_PAGES) {
         let mut numbers = alloc::vec![0u64; batch.len()];
         let call = Call::new(Op::SwapOut).arg(0, arch::gpa_of(numbers.as_mut_ptr().cast()).0);
-        let result = match call.segments(&segments_of(batch)).run() {
-            Ok(_) => {
-                slots::count_used(numbers.len());
-                slots.extend(numbers.iter().map(|slot| slot + 1));
-                breathe(held).await
+        let mut result = call.segments(&segments_of(batch)).run().map(|_| ());
+        if result.is_ok() {
+            slots::count_used(numbers.len());
+            for number in numbers {
+                match result {
+                    Ok(()) => result = slots.push(number + 1),
+                    // Too many for the books: nobody will name it.
+                    Err(_) => slots::drop_ref(number + 1),
+                }
             }
+        }
+        let result = match result {
+            Ok(()) => breathe(held).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -225,13 +329,13 @@ async fn write_swap(pages: &[Gpa], held: &Held) -> Result<Vec<u64>> {
 }
 
 /// Frees slots that no entry names.
-fn free_slots(slots: Vec<u64>) {
+fn free_slots(slots: Pieces<u64>) {
     slots.into_iter().for_each(slots::drop_ref);
     slots::give_back();
 }
 
 /// Writes pages to a new REAP file.
-async fn write_reap(pages: &[Gpa], held: &Held) -> Result {
+async fn write_reap(pages: &Pieces<Gpa>, held: &Held) -> Result {
     let out = |phase: u64, segments: &[Segment]| Call::new(Op::ReapOut).arg(0, phase).segments(segments).run();
     out(0, &[])?;
     for batch in pages.chunks(BATCH_PAGES) {
@@ -242,9 +346,23 @@ async fn write_reap(pages: &[Gpa], held: &Held) -> Result {
     Ok(())
 }
 
+/// The pages themselves, neighbours joined. ENOMEM.
+fn runs_of(pages: &Pieces<Gpa>) -> Result<Pieces<Frames>> {
+    let mut runs = Pieces::new();
+    for segment in pages.chunks(BATCH_PAGES).flat_map(segments_of) {
+        runs.push(Frames { start: segment.gpa, count: segment.len / PAGE_SIZE })?;
+    }
+    Ok(runs)
+}
+
+/// Frees what [`dense_runs`] made.
+fn free_runs(runs: Pieces<Frames>) {
+    runs.into_iter().for_each(|run| frames::user().free_run(run));
+}
+
 /// Frames for `pages` pages in runs as long as possible; `None` when RAM has no room for a second set.
-fn dense_runs(pages: u64) -> Option<Vec<Frames>> {
-    let mut runs: Vec<Frames> = Vec::new();
+fn dense_runs(pages: u64) -> Option<Pieces<Frames>> {
+    let mut runs: Pieces<Frames> = Pieces::new();
     let mut left = pages;
     while left > 0 {
         let mut want = 1u64 << left.ilog2().min(9);
@@ -257,17 +375,18 @@ fn dense_runs(pages: u64) -> Option<Vec<Frames>> {
             }
             want /= 2;
         };
-        match run {
-            Some(run) => {
+        let kept = run.is_some_and(|run| {
+            let kept = runs.push(run).is_ok();
+            if kept {
                 left -= run.count;
-                runs.push(run);
+            } else {
+                frames::user().free_run(run);
             }
-            None => {
-                for run in runs {
-                    frames::user().free_run(run);
-                }
-                return None;
-            }
+            kept
+        });
+        if !kept {
+            free_runs(runs);
+            return None;
         }
     }
     Some(runs)

@@ -11,6 +11,7 @@ use core::any::Any;
 
 use linux_raw_sys::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP};
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::{CloseHook, Fd, FileOps, OpenFile};
 use crate::sync::Mutex;
@@ -50,6 +51,9 @@ struct State {
     items: BTreeMap<ItemKey, Arc<Item>>,
     ready: VecDeque<Arc<Item>>,
 }
+
+/// Events that one call takes. Those that are left come with the next.
+const MOST_AT_ONCE: usize = 1024;
 
 /// An epoll instance.
 pub struct Epoll {
@@ -152,7 +156,7 @@ impl Epoll {
         Some(item)
     }
 
-    /// EPOLL_CTL_ADD. EEXIST, EPERM (a kind of file that is always ready), EINVAL, ELOOP.
+    /// EPOLL_CTL_ADD. EEXIST, EPERM (a kind of file that is always ready), EINVAL, ELOOP, ENOMEM.
     pub fn add(&self, fd: Fd, file: &Arc<OpenFile>, events: u32, data: u64) -> Result {
         let queue = file.ops.queue().ok_or(Errno::EPERM)?;
         let nested = file.downcast::<Epoll>();
@@ -182,14 +186,28 @@ impl Epoll {
                 registration: 0,
             }),
         });
+        let observer = Arc::new(ItemObserver(Arc::downgrade(&item)));
+        // All that can fail comes first: nobody can be refused a place in the ready queue later.
+        {
+            let mut state = self.state.lock();
+            let all = state.items.len() + 1;
+            if state.ready.capacity() < all {
+                account::ask_for::<(Arc<Item>, Arc<Item>)>(all)?;
+                let more = all.max(2 * state.ready.capacity()) - state.ready.len();
+                state.ready.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
+            }
+        }
+        if let Some(other) = nested {
+            account::room_in(&mut *other.parents.lock())?;
+        }
+        account::room_in(&mut *file.close_hooks.lock())?;
+        // Every event is let through: EPOLL_CTL_MOD may ask for others later.
+        let registration = queue.try_register(PollMask::all(), observer.clone())?;
+        item.state.lock().registration = registration;
         self.state.lock().items.insert(key, item.clone());
         if let Some(other) = nested {
             other.parents.lock().push(self.me.clone());
         }
-        let observer = Arc::new(ItemObserver(Arc::downgrade(&item)));
-        // Every event is let through: EPOLL_CTL_MOD may ask for others later.
-        let registration = queue.register(PollMask::all(), observer.clone());
-        item.state.lock().registration = registration;
         file.close_hooks.lock().push(observer);
         if !item.poll().is_empty() {
             item.enqueue();
@@ -277,8 +295,9 @@ impl Epoll {
         parents.iter().map(|p| p.depth(level + 1) + 1).max().unwrap_or(0)
     }
 
-    /// Takes up to `max` events. Empty when nothing is ready.
+    /// Takes up to `max` events, and no more than [`MOST_AT_ONCE`]. Empty when nothing is ready.
     pub fn collect(&self, max: usize) -> Vec<Fired> {
+        let max = max.min(MOST_AT_ONCE);
         let mut fired = Vec::new();
         let mut again = Vec::new();
         let mut candidates = self.state.lock().ready.len();

@@ -3,15 +3,15 @@
 //! Kernel code is serialized, user code is not: a waiter is queued before its word is compared, so a program that
 //! changes the word and then wakes cannot miss it.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::HashMap;
 use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
 use qlib::Va;
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
 use crate::sync::{Mutex, mutex};
@@ -19,7 +19,7 @@ use crate::task::Thread;
 use crate::wait::{PollMask, Signal, block_on};
 
 /// Which word a futex is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// In memory that only one address space sees: its identity, and the address.
     Private(usize, u64),
@@ -40,12 +40,16 @@ pub struct Waiter {
 }
 
 /// Futex word to the waiters on it, oldest first.
-type Queues = HashMap<Key, VecDeque<Arc<Waiter>>>;
+type Queues = BTreeMap<Key, VecDeque<Arc<Waiter>>>;
 
-static QUEUES: Mutex<Option<Queues>> = mutex(None);
+/// Not in one piece: each thread may wait for 128 words of its own (futex_waitv(2)).
+static QUEUES: Mutex<Queues> = mutex(Queues::new());
+
+/// Waiters that are taken at a time.
+const BATCH: usize = 64;
 
 fn with_queues<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
-    f(QUEUES.lock().get_or_insert_with(Queues::new))
+    f(&mut QUEUES.lock())
 }
 
 impl Waiter {
@@ -62,11 +66,24 @@ impl Waiter {
 struct Queued(Arc<Waiter>);
 
 impl Queued {
-    fn new(waiter: Arc<Waiter>) -> Self {
+    /// ENOMEM.
+    fn new(waiter: Arc<Waiter>) -> Result<Self> {
         let key = *waiter.key.lock();
-        with_queues(|queues| queues.entry(key).or_default().push_back(waiter.clone()));
-        Queued(waiter)
+        with_queues(|queues| enqueue(queues, key, &waiter))?;
+        Ok(Queued(waiter))
     }
+}
+
+/// Puts a waiter at the end of a queue. ENOMEM.
+fn enqueue(queues: &mut Queues, key: Key, waiter: &Arc<Waiter>) -> Result {
+    let queue = queues.entry(key).or_default();
+    let room = account::room_in(queue);
+    if room.is_ok() {
+        queue.push_back(waiter.clone());
+    } else if queue.is_empty() {
+        queues.remove(&key);
+    }
+    room
 }
 
 impl Drop for Queued {
@@ -128,9 +145,16 @@ fn finish(woken: &[Arc<Waiter>]) {
 
 /// Wakes up to `count` waiters of `key` whose bitset meets `bitset`: how many.
 pub fn wake(key: Key, count: usize, bitset: u32) -> usize {
-    let woken = with_queues(|queues| take(queues, key, count, bitset));
-    finish(&woken);
-    woken.len()
+    let mut total = 0;
+    loop {
+        let want = (count - total).min(BATCH);
+        let woken = with_queues(|queues| take(queues, key, want, bitset));
+        finish(&woken);
+        total += woken.len();
+        if woken.len() < BATCH {
+            return total;
+        }
+    }
 }
 
 /// Wakes waiters of the word at `va`, private or shared (clear_child_tid, set_tid_address(2)).
@@ -146,25 +170,28 @@ pub fn wake_at(mm: &Arc<AddressSpace>, va: Va, count: usize) {
 
 /// Wakes up to `wake_count` waiters of `from` and moves up to `move_count` more to `to`: (woken, moved).
 pub fn requeue(from: Key, to: Key, wake_count: usize, move_count: usize) -> (usize, usize) {
-    let (woken, moved) = with_queues(|queues| {
-        let woken = take(queues, from, wake_count, u32::MAX);
-        if from == to {
-            // They are there already; Linux counts them.
-            let there = queues.get(&to).map_or(0, VecDeque::len);
-            return (woken, there.min(move_count));
+    let woken = wake(from, wake_count, u32::MAX);
+    if from == to {
+        // They are there already; Linux counts them.
+        return (woken, waiters_of(to).min(move_count));
+    }
+    let mut moved = 0;
+    loop {
+        let want = (move_count - moved).min(BATCH);
+        let batch = with_queues(|queues| take(queues, from, want, u32::MAX));
+        for waiter in &batch {
+            let kept = with_queues(|queues| enqueue(queues, to, waiter));
+            match kept {
+                Ok(()) => *waiter.key.lock() = to,
+                // No memory for it to wait there: it wakes for nothing, which each waiter must expect.
+                Err(_) => finish(core::slice::from_ref(waiter)),
+            }
         }
-        let moved = take(queues, from, move_count, u32::MAX);
-        let count = moved.len();
-        for waiter in &moved {
-            *waiter.key.lock() = to;
+        moved += batch.len();
+        if batch.len() < BATCH {
+            return (woken, moved);
         }
-        if count > 0 {
-            queues.entry(to).or_default().extend(moved);
-        }
-        (woken, count)
-    });
-    finish(&woken);
-    (woken.len(), moved)
+    }
 }
 
 /// Waits on the word at `va` while it holds `expected`, until a deadline of CLOCK_MONOTONIC.
@@ -180,7 +207,7 @@ pub async fn wait(
 ) -> Result {
     let mm = thread.mm();
     let waiter = Waiter::new(key(&mm, va, private)?, bitset, 0, 0, thread.wakeup());
-    let queued = Queued::new(waiter);
+    let queued = Queued::new(waiter)?;
     if mm.read::<u32>(va)? != expected {
         return Err(Errno::EAGAIN);
     }
@@ -205,7 +232,7 @@ pub async fn wait_any(thread: &Arc<Thread>, words: &[WaitWord], deadline_ns: Opt
     let mut queued = Vec::with_capacity(words.len());
     for (index, word) in words.iter().enumerate() {
         let key = key(&mm, word.va, word.private)?;
-        queued.push(Queued::new(Waiter::new(key, u32::MAX, 0, index as u32, thread.wakeup())));
+        queued.push(Queued::new(Waiter::new(key, u32::MAX, 0, index as u32, thread.wakeup()))?);
     }
     let woken = || queued.iter().find(|q| q.0.is_woken()).map(|q| q.0.index as usize).ok_or(Errno::EAGAIN);
     for word in words {
@@ -251,7 +278,10 @@ pub async fn lock_pi(thread: &Arc<Thread>, va: Va, private: bool, deadline_ns: O
             owner if crate::task::table::thread(owner).is_none() => return Err(Errno::ESRCH),
             _ => {}
         }
-        let waiter = queued.get_or_insert_with(|| Queued::new(Waiter::new(key, u32::MAX, tid, 0, thread.wakeup())));
+        if queued.is_none() {
+            queued = Some(Queued::new(Waiter::new(key, u32::MAX, tid, 0, thread.wakeup()))?);
+        }
+        let waiter = queued.as_ref().ok_or(Errno::ENOMEM)?;
         let waiter = waiter.0.clone();
         let woken = || if waiter.is_woken() { Ok(()) } else { Err(Errno::EAGAIN) };
         block_on(thread, &[], PollMask::empty(), deadline_ns, woken).await.map_err(|error| match error {
@@ -346,6 +376,10 @@ fn abandon(thread: &Thread, mm: &Arc<AddressSpace>, va: Va, is_pi: bool, is_pend
 mod tests {
     use super::*;
 
+    fn queued(waiter: Arc<Waiter>) -> Queued {
+        Queued::new(waiter).expect("memory")
+    }
+
     fn waiter(key: Key, bitset: u32) -> Arc<Waiter> {
         Waiter::new(key, bitset, 0, 0, Arc::new(Signal::default()))
     }
@@ -353,7 +387,7 @@ mod tests {
     #[test]
     fn wakes_in_order_and_by_bitset() {
         let key = Key::Private(1, 0x1000);
-        let all: Vec<Queued> = [1, 2, 1, u32::MAX].iter().map(|b| Queued::new(waiter(key, *b))).collect();
+        let all: Vec<Queued> = [1, 2, 1, u32::MAX].iter().map(|b| queued(waiter(key, *b))).collect();
         let woken = |all: &[Queued]| all.iter().map(|q| q.0.is_woken()).collect::<Vec<_>>();
         assert_eq!(wake(key, 1, 2), 1);
         assert_eq!(woken(&all), [false, true, false, false]);
@@ -367,7 +401,7 @@ mod tests {
     #[test]
     fn requeued_waiters_are_woken_where_they_went() {
         let (from, to) = (Key::Private(3, 0), Key::Shared(3, 8));
-        let all: Vec<Queued> = (0..4).map(|_| Queued::new(waiter(from, u32::MAX))).collect();
+        let all: Vec<Queued> = (0..4).map(|_| queued(waiter(from, u32::MAX))).collect();
         assert_eq!(requeue(from, to, 1, 2), (1, 2));
         assert!(all[0].0.is_woken());
         assert_eq!(wake(to, 1, u32::MAX), 1);
@@ -379,7 +413,7 @@ mod tests {
     #[test]
     fn requeue_to_itself_moves_nobody() {
         let key = Key::Private(4, 0);
-        let _all: Vec<Queued> = (0..3).map(|_| Queued::new(waiter(key, u32::MAX))).collect();
+        let _all: Vec<Queued> = (0..3).map(|_| queued(waiter(key, u32::MAX))).collect();
         assert_eq!(requeue(key, key, 1, 9), (1, 2));
         assert_eq!(waiters_of(key), 2);
     }
@@ -387,7 +421,7 @@ mod tests {
     #[test]
     fn a_waiter_that_gives_up_leaves_no_queue() {
         let key = Key::Private(5, 0);
-        drop(Queued::new(waiter(key, 1)));
+        drop(queued(waiter(key, 1)));
         assert!(with_queues(|queues| !queues.contains_key(&key)));
     }
 }

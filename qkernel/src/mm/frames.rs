@@ -7,6 +7,7 @@ use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
 use super::limbo::Limbo;
+use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::hibernate;
@@ -55,7 +56,7 @@ static USER: Once<FrameAllocator> = Once::new();
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
     let frames = FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user"));
-    USER.set(frames.asking(heap::user_may_grow));
+    USER.set(frames.asking(account::user_may_grow));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
@@ -68,7 +69,7 @@ pub fn are_left() -> bool {
 
 /// Whether the caller may take `count` frames: the last ones are for what must work when memory is used up.
 pub fn may_take(count: u64) -> bool {
-    user().free_frames() >= count + heap::kept_frames() || heap::user_may_grow()
+    user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()
 }
 
 /// The allocator of user frames.
@@ -111,11 +112,25 @@ pub fn new_table() -> Result<Table> {
 
 /// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages mapped any more.
 pub fn free_all(table: &mut Table) {
-    table.for_each(Va(0)..arch::boot().user_max, &mut |_, pte| {
+    free_some(table, Va(0), usize::MAX);
+}
+
+/// Does so for at most `most` entries from `from` on: where to go on, or `None` if nothing is left.
+pub fn free_some(table: &mut Table, from: Va, most: usize) -> Option<Va> {
+    let (mut left, mut rest) = (most, None);
+    table.for_each(from..arch::boot().user_max, &mut |va, pte| {
+        if left == 0 {
+            rest = Some(va);
+            return Action::Stop;
+        }
+        left -= 1;
         free_entry(pte);
         Action::Replace(Pte::EMPTY)
     });
-    table.drop_all();
+    if rest.is_none() {
+        table.drop_all();
+    }
+    rest
 }
 
 /// Drops what one entry holds: a reference to a frame, or to a swap slot.

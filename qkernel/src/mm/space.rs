@@ -15,9 +15,11 @@ use super::vma::VmaSet;
 use crate::account;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
+use crate::executor;
 use crate::hibernate::oom;
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::task::table;
+use crate::time::breath::Breath;
 use crate::wait::WaitQueue;
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
@@ -85,8 +87,14 @@ static DYING: Mutex<BTreeMap<u64, (Table, Limbo)>> = mutex(BTreeMap::new());
 
 /// Whether the frames of some ended address space are on their way to be free.
 pub fn some_are_dying() -> bool {
-    !DYING.lock().is_empty()
+    !DYING.lock().is_empty() || LEAVING.load(Ordering::Relaxed) > 0
 }
+
+/// Spaces whose frames are being freed by a task, piece by piece.
+static LEAVING: AtomicU32 = AtomicU32::new(0);
+
+/// Pages that are freed at a stretch, a few ms of work: others wait for the kernel meanwhile.
+const PIECE_PAGES: usize = 2048;
 
 /// See [`AddressSpace::placeholder`].
 static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
@@ -94,9 +102,28 @@ static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
 /// The platform says that nothing of this space is mapped any more.
 pub fn on_gone(handle: u64) {
     let Some((mut table, limbo)) = DYING.lock().remove(&handle) else { return };
-    frames::free_all(&mut table);
-    frames::free_frames(limbo);
     account::space_gone();
+    frames::free_frames(limbo);
+    let next = frames::free_some(&mut table, Va(0), PIECE_PAGES);
+    oom::note_freed();
+    if let Some(next) = next {
+        LEAVING.fetch_add(1, Ordering::Relaxed);
+        executor::spawn(leave(table, next));
+    }
+}
+
+/// Frees the rest of a large space that is gone.
+async fn leave(mut table: Table, mut next: Va) {
+    let mut breath = Breath::new();
+    loop {
+        breath.take().await;
+        match frames::free_some(&mut table, next, PIECE_PAGES) {
+            Some(at) => next = at,
+            None => break,
+        }
+        oom::note_freed();
+    }
+    LEAVING.fetch_sub(1, Ordering::Relaxed);
     oom::note_freed();
 }
 

@@ -130,15 +130,9 @@ pub fn close_range(thread: &Arc<Thread>, first: u32, last: u32, flags: u32) -> R
     let files = thread.files();
     let (first, last) = (first.min(Fd::MAX as u32) as Fd, last.min(Fd::MAX as u32) as Fd);
     if flags & CLOSE_RANGE_CLOEXEC != 0 {
-        for fd in files.list() {
-            if fd >= first && fd <= last {
-                files.set_close_on_exec(fd, true)?;
-            }
-        }
+        files.set_close_on_exec_range(first, last);
         return Ok(0);
     }
-    for file in files.drain(first, last, |_| true) {
-        closed(thread, &file);
-    }
+    files.drain(first, last, |_| true, |file| closed(thread, &file));
     Ok(0)
 }

@@ -108,7 +108,8 @@ async fn wait(
         return Ok(count);
     }
     let mask = files.iter().flatten().fold(PollMask::empty(), |all, w| all | w.mask);
-    let queues: Vec<&WaitQueue> = files.iter().flatten().filter_map(|w| w.file.ops.queue()).collect();
+    let mut queues: Vec<&WaitQueue> = account::vec_for(files.len())?;
+    queues.extend(files.iter().flatten().filter_map(|w| w.file.ops.queue()));
     match block_on(thread, &queues, mask, deadline, attempt).await {
         Err(Errno::ETIMEDOUT) => Ok(0),
         result => result,
@@ -127,13 +128,11 @@ async fn poll_fds(thread: &Arc<Thread>, fds: Va, count: u32, timeout: Timeout) -
     account::ask(u64::from(count) * WATCHED_BYTES)?;
     let mut list: Vec<PollFd> = thread.mm().read_array(fds, count as usize)?;
     let wanted = |entry: &PollFd| PollMask::from_bits_truncate(u32::from(entry.events as u16));
-    let files: Vec<Option<Watched>> = list
-        .iter()
-        .map(|entry| {
-            let file = open_file(thread, entry.fd)?;
-            Some(Watched { file, mask: wanted(entry) | PollMask::ALWAYS })
-        })
-        .collect();
+    let mut files: Vec<Option<Watched>> = account::vec_for(list.len())?;
+    files.extend(list.iter().map(|entry| {
+        let file = open_file(thread, entry.fd)?;
+        Some(Watched { file, mask: wanted(entry) | PollMask::ALWAYS })
+    }));
     let scan = || {
         let mut ready = 0;
         for (entry, watched) in list.iter_mut().zip(&files) {

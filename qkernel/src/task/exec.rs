@@ -389,7 +389,7 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
             fs::FdTable::new()
         });
     }
-    drop(files.drain(0, Fd::MAX, |close_on_exec| close_on_exec));
+    files.drain(0, Fd::MAX, |close_on_exec| close_on_exec, drop);
     thread.set_files(files);
     if loaded.is_secure {
         secure(thread);

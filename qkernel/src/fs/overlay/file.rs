@@ -8,12 +8,14 @@ use core::any::Any;
 use linux_raw_sys::general::O_RDONLY;
 
 use super::OverlayNode;
+use crate::account;
 use crate::errno::Result;
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::file::{DirEntry, DirSink, dots};
 use crate::fs::inode::Inode;
 use crate::fs::{FileOps, Mapping, OpenFile};
 use crate::io::IoBuffer;
+use crate::pieces::Pieces;
 use crate::sync::Mutex;
 
 /// An open regular file: that of the layer it was found in, with the overlay's attributes.
@@ -94,33 +96,50 @@ pub(super) struct Entry {
 }
 
 /// Names of one layer's directory.
-fn names(inode: &Arc<dyn Inode>) -> Result<Vec<Entry>> {
+fn names(inode: &Arc<dyn Inode>) -> Result<Pieces<Entry>> {
     let file = OpenFile::new(inode.clone().open_data()?, O_RDONLY);
-    let mut entries = Vec::new();
+    let mut entries = Pieces::new();
+    let mut outcome = Ok(());
     // From position 2 on for those file systems that make up "." and ".."; the host has them among its own.
     let start = if inode.downcast::<crate::fs::tmpfs::TmpNode>().is_some() { 2 } else { 0 };
     file.ops.read_dir(&file, start, &mut |entry| {
         if entry.name != b"." && entry.name != b".." {
-            entries.push(Entry { name: entry.name.to_vec(), ino: entry.ino, kind: entry.kind });
+            if entries.len().is_multiple_of(ASK_NAMES) {
+                outcome = account::ask((ASK_NAMES * NAME_BYTES) as u64);
+            }
+            let entry = Entry { name: entry.name.to_vec(), ino: entry.ino, kind: entry.kind };
+            outcome = outcome.and_then(|()| entries.push(entry));
         }
-        true
+        outcome.is_ok()
     })?;
-    Ok(entries)
+    outcome.map(|()| entries)
 }
 
+/// So many names are listed between two looks at whether there is memory for as many more.
+const ASK_NAMES: usize = 128;
+/// What a name may take, in bytes.
+const NAME_BYTES: usize = 320;
+
 /// What a directory holds: the upper layer's names, and those of the lower that they do not hide.
-pub(super) fn list(node: &OverlayNode) -> Result<Vec<Entry>> {
+pub(super) fn list(node: &OverlayNode) -> Result<Pieces<Entry>> {
     let layers = node.layers();
     let mut entries = match &layers.upper {
         Some(upper) => names(upper)?,
-        None => Vec::new(),
+        None => Pieces::new(),
     };
     if let Some(lower) = &layers.lower {
-        let known: BTreeSet<Vec<u8>> = entries.iter().map(|e| e.name.clone()).collect();
-        for entry in names(lower)? {
-            if !known.contains(&entry.name) && node.shows_lower(&entry.name)? {
-                entries.push(entry);
+        let mut shown = Pieces::new();
+        {
+            account::ask((entries.len() * size_of::<&[u8]>() * 2) as u64)?;
+            let known: BTreeSet<&[u8]> = entries.iter().map(|e| e.name.as_slice()).collect();
+            for entry in names(lower)? {
+                if !known.contains(entry.name.as_slice()) && node.shows_lower(&entry.name)? {
+                    shown.push(entry)?;
+                }
             }
+        }
+        for entry in shown {
+            entries.push(entry)?;
         }
     }
     Ok(entries)
@@ -130,7 +149,7 @@ pub(super) fn list(node: &OverlayNode) -> Result<Vec<Entry>> {
 pub struct OverlayDir {
     node: Arc<OverlayNode>,
     /// What it held when it was last read from its start.
-    entries: Mutex<Arc<Vec<Entry>>>,
+    entries: Mutex<Arc<Pieces<Entry>>>,
 }
 
 impl OverlayDir {
@@ -140,6 +159,11 @@ impl OverlayDir {
 }
 
 impl FileOps for OverlayDir {
+    fn held_bytes(&self) -> u64 {
+        const SHORT_NAME_BYTES: usize = 32;
+        (self.entries.lock().len() * (size_of::<Entry>() + SHORT_NAME_BYTES)) as u64
+    }
+
     fn is_seekable(&self) -> bool {
         true
     }

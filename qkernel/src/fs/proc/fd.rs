@@ -16,7 +16,7 @@ use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::{FileSystem, Inode, Link, simple_statfs};
 use crate::fs::mount::{Mount, MountFlags};
-use crate::fs::synth::Dir;
+use crate::fs::synth::{Dir, LISTED};
 use crate::fs::{Fd, FileOps, Location, Mapping, OpenFile};
 use crate::io::IoBuffer;
 use crate::sync::Once;
@@ -41,6 +41,14 @@ impl FdDir {
     }
 }
 
+impl FdDir {
+    fn names(&self, skip: usize, most: usize) -> Vec<(Vec<u8>, u32)> {
+        let Ok(thread) = self.subject.thread() else { return Vec::new() };
+        let kind = if self.infos { S_IFREG } else { S_IFLNK };
+        thread.files().list(skip, most).iter().map(|fd| (fd.to_string().into_bytes(), kind)).collect()
+    }
+}
+
 impl Dir for FdDir {
     fn find(&self, name: &[u8]) -> Option<Node> {
         let fd = Fd::try_from(number(name)?).ok()?;
@@ -57,9 +65,11 @@ impl Dir for FdDir {
     }
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
-        let Ok(thread) = self.subject.thread() else { return Vec::new() };
-        let kind = if self.infos { S_IFREG } else { S_IFLNK };
-        thread.files().list().iter().map(|fd| (fd.to_string().into_bytes(), kind)).collect()
+        self.names(0, usize::MAX)
+    }
+
+    fn list_from(&self, skip: usize) -> Vec<(Vec<u8>, u32)> {
+        self.names(skip, LISTED)
     }
 
     fn owner(&self) -> (u32, u32) {

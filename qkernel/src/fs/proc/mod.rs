@@ -61,9 +61,9 @@ static FIXED: Table = Table(&[
 
 /// /proc/sysvipc.
 const SYSVIPC: Table = Table(&[
-    ("msg", || file(|_| Ok(sysv::msg::list().into_bytes()))),
-    ("sem", || file(|_| Ok(sysv::sem::list().into_bytes()))),
-    ("shm", || file(|_| Ok(sysv::shm::list().into_bytes()))),
+    ("msg", || file(|_| Ok(sysv::msg::list()?.into_bytes()))),
+    ("sem", || file(|_| Ok(sysv::sem::list()?.into_bytes()))),
+    ("shm", || file(|_| Ok(sysv::shm::list()?.into_bytes()))),
 ]);
 
 impl Dir for Root {

@@ -139,7 +139,7 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let creds = thread.as_ref().map(|t| t.creds()).unwrap_or_default();
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", creds.uid, creds.euid, creds.suid, creds.fsuid);
     let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", creds.gid, creds.egid, creds.sgid, creds.fsgid);
-    let slots = thread.as_ref().map_or(0, |t| t.files().list().last().map_or(0, |fd| *fd as usize + 1));
+    let slots = thread.as_ref().map_or(0, |t| t.files().end());
     let _ = write!(out, "FDSize:\t{}\nGroups:\t", slots.next_multiple_of(64));
     for group in &creds.groups {
         let _ = write!(out, "{group} ");

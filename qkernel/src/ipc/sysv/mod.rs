@@ -6,7 +6,6 @@ pub mod shm;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
@@ -132,9 +131,8 @@ impl<T: Object> Table<T> {
         Table { places: BTreeMap::new(), sequence: 0, last: 0 }
     }
 
-    /// All objects, by place.
-    pub fn all(&self) -> Vec<Arc<T>> {
-        self.places.values().cloned().collect()
+    fn first_from(&self, place: u32) -> Option<(u32, Arc<T>)> {
+        self.places.range(place..).next().map(|(place, object)| (*place, object.clone()))
     }
 
     /// How many there are.
@@ -209,6 +207,16 @@ impl<T: Object> Table<T> {
     pub fn remove(&mut self, id: i32) -> Option<Arc<T>> {
         self.places.remove(&(id as u32 % PLACES))
     }
+}
+
+/// All objects, by place, one after the other: a list of them might need more memory than there is when a process ends.
+pub fn each<T: Object>(table: &Mutex<Table<T>>) -> impl Iterator<Item = Arc<T>> {
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let (place, object) = table.lock().first_from(next)?;
+        next = place + 1;
+        Some(object)
+    })
 }
 
 /// The time that objects keep, in seconds.

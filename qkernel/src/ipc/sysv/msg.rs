@@ -9,9 +9,11 @@ use core::fmt::Write;
 
 use qlib::Va;
 
-use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use super::{
+    EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now,
+};
 use crate::abi::abi_struct;
-use crate::account::Lasting;
+use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
@@ -123,6 +125,7 @@ pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flag
         if inner.bytes + length > inner.max_bytes || inner.messages.len() as u64 + 1 > inner.max_bytes {
             return Err(Errno::EAGAIN);
         }
+        account::room_in(&mut inner.messages)?;
         inner.bytes += length;
         inner.messages.extend(message.take());
         (inner.stime, inner.last_sender) = (now(), thread.process.pid);
@@ -208,10 +211,11 @@ fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
     let (max, mnb, mni) = (limit("kernel/msgmax"), limit("kernel/msgmnb"), limit("kernel/msgmni"));
     let mut info = MsgInfo { max, mnb, mni, ssz: 16, seg: 0xffff, ..MsgInfo::default() };
     if in_use {
-        let all: Vec<MsgIdDs> = TABLE.lock().all().iter().map(|q| describe(q)).collect();
-        info.pool = all.len() as i32;
-        info.map = all.iter().map(|q| q.count as i32).sum();
-        info.tql = all.iter().map(|q| q.bytes as i32).sum();
+        for queue in each(&TABLE).map(|q| describe(&q)) {
+            info.pool += 1;
+            info.map += queue.count as i32;
+            info.tql += queue.bytes as i32;
+        }
     } else {
         info.pool = mni.saturating_mul(mnb) / 1024;
         (info.map, info.tql) = (mnb, mnb);
@@ -261,13 +265,16 @@ pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usi
     }
 }
 
+/// What a line of [`list`] takes at most, about, in bytes.
+const LINE_BYTES: usize = 150;
+
 /// /proc/sysvipc/msg.
-pub fn list() -> String {
+pub fn list() -> Result<String> {
     let mut out = String::from(
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
     );
-    let all = TABLE.lock().all();
-    for queue in all {
+    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    for queue in each(&TABLE) {
         let id = queue.perm.lock().id;
         let it = describe(&queue);
         let perm = it.perm;
@@ -278,7 +285,7 @@ pub fn list() -> String {
             perm.key, perm.mode, it.bytes, it.count, it.lspid, it.lrpid, it.stime, it.rtime, it.ctime
         );
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use core::fmt::Write;
 
 use qlib::Va;
 
-use super::{EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use super::{
+    EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now,
+};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
@@ -111,7 +113,7 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
     let [per_set, in_all, _, sets] = limits();
     let count = usize::try_from(count).ok().filter(|n| *n as u64 <= per_set).ok_or(Errno::EINVAL)?;
     let fits = |set: &Set| if set.inner.lock().semaphores.len() < count { Err(Errno::EINVAL) } else { Ok(()) };
-    let used: usize = TABLE.lock().all().iter().map(|set| set.inner.lock().semaphores.len()).sum();
+    let used: usize = each(&TABLE).map(|set| set.inner.lock().semaphores.len()).sum();
     let make = |perm| {
         if count == 0 {
             return Err(Errno::EINVAL);
@@ -270,8 +272,7 @@ pub fn max_operations() -> u64 {
 
 /// A process has ended: what it did with SEM_UNDO is undone.
 pub fn process_ended(pid: u32) {
-    let all = TABLE.lock().all();
-    for set in all {
+    for set in each(&TABLE) {
         let had_undo = {
             let mut inner = set.inner.lock();
             let undo = inner.undo.remove(&pid);
@@ -294,9 +295,8 @@ fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
     let mut info =
         SemInfo { map: mns, mni, mns, mnu: mns, msl, opm, ume: opm, usz: 20, vmx: MAX_VALUE, aem: MAX_VALUE };
     if in_use {
-        let all = TABLE.lock().all();
-        info.usz = all.len() as i32;
-        info.aem = all.iter().map(|set| set.inner.lock().semaphores.len() as i32).sum();
+        info.usz = TABLE.lock().len() as i32;
+        info.aem = each(&TABLE).map(|set| set.inner.lock().semaphores.len() as i32).sum();
     }
     thread.mm().write(buffer, &info)?;
     Ok(TABLE.lock().highest())
@@ -399,12 +399,15 @@ fn set_values(set: &Set, values: impl Iterator<Item = (usize, i32)>, pid: u32) {
     set.changed();
 }
 
+/// What a line of [`list`] takes at most, about, in bytes.
+const LINE_BYTES: usize = 120;
+
 /// /proc/sysvipc/sem.
-pub fn list() -> String {
+pub fn list() -> Result<String> {
     let mut out =
         String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
-    let all = TABLE.lock().all();
-    for set in all {
+    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    for set in each(&TABLE) {
         let id = set.perm.lock().id;
         let it = describe(&set);
         let perm = it.perm;
@@ -415,7 +418,7 @@ pub fn list() -> String {
             perm.key, perm.mode, it.count, it.otime, it.ctime
         );
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use core::fmt::Write;
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_MEMLOCK};
 use qlib::{PAGE_SIZE, Va};
 
-use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, now};
+use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now};
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::Mapping;
@@ -99,8 +99,7 @@ static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
 
 /// Takes those out of the table that nobody has attached any more since their removal.
 fn prune() {
-    let all = TABLE.lock().all();
-    for entry in all.iter().filter(|e| e.segment.strong_count() == 0) {
+    for entry in each(&TABLE).filter(|e| e.segment.strong_count() == 0) {
         let id = entry.perm.lock().id;
         drop(TABLE.lock().remove(id));
     }
@@ -117,7 +116,7 @@ fn find(id: i32) -> Result<(Arc<Entry>, Arc<Segment>)> {
 }
 
 fn pages_in_use() -> u64 {
-    TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
+    each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
 }
 
 /// shmget(2).
@@ -197,10 +196,12 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
         return Err(Errno::EINVAL);
     }
     let mm = thread.mm();
-    let known: Vec<Arc<Segment>> = TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).collect();
+    let known: Vec<Arc<Segment>> = each(&TABLE).filter_map(|e| e.segment.upgrade()).collect();
     let mut found: Option<Arc<Segment>> = None;
     // Parts of it may have been unmapped or protected differently since.
-    for vma in mm.ranges() {
+    let mut next = Va(0);
+    while let Some(vma) = mm.range_after(next) {
+        next = vma.end;
         let Some(backing) = &vma.backing else { continue };
         let begins = vma.start.0.checked_sub(backing.first_page * PAGE_SIZE) == Some(addr.0);
         let Some(segment) = known.iter().find(|s| begins && s.identity() == backing.mapping.identity()) else {
@@ -229,7 +230,7 @@ fn attached(segment: &Segment) -> u64 {
         let mm: Arc<AddressSpace> = process.mm();
         if seen.insert(Arc::as_ptr(&mm) as usize) {
             let is_it = |vma: &Vma| vma.backing.as_ref().is_some_and(|b| b.mapping.identity() == segment.identity());
-            count += mm.ranges().iter().filter(|vma| is_it(vma)).count() as u64;
+            mm.for_each_range(|vma| count += u64::from(is_it(vma)));
         }
     }
     count
@@ -263,8 +264,7 @@ pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usi
             Ok(TABLE.lock().highest())
         }
         SHM_INFO => {
-            let resident =
-                TABLE.lock().all().iter().filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
+            let resident = each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
             let used_ids = TABLE.lock().len() as i32;
             mm.write(buffer, &ShmInfo { used_ids, total: pages_in_use(), resident, ..ShmInfo::default() })?;
             Ok(TABLE.lock().highest())
@@ -322,14 +322,17 @@ pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usi
     }
 }
 
+/// What a line of [`list`] takes at most, about, in bytes.
+const LINE_BYTES: usize = 220;
+
 /// /proc/sysvipc/shm.
-pub fn list() -> String {
+pub fn list() -> Result<String> {
     prune();
     let mut out = String::from(
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n",
     );
-    let all = TABLE.lock().all();
-    for entry in all {
+    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    for entry in each(&TABLE) {
         let Ok(segment) = segment(&entry) else { continue };
         let id = entry.perm.lock().id;
         let it = describe(&entry, &segment);
@@ -343,5 +346,5 @@ pub fn list() -> String {
             perm.key, perm.mode, it.size, it.cpid, it.lpid, it.attached, 0
         );
     }
-    out
+    Ok(out)
 }

@@ -13,6 +13,7 @@ use crate::net::{Family, Socket};
 
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
+use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 
 /// The most descriptors in flight in the container.
@@ -132,8 +133,8 @@ impl InFlight {
     }
 }
 
-/// Files to be let go, and whether somebody is at it.
-static GRAVEYARD: Mutex<(bool, Vec<Arc<OpenFile>>)> = mutex((false, Vec::new()));
+/// Files to be let go, and whether somebody is at it. In pieces: a long chain may come to its end when memory is short.
+static GRAVEYARD: Mutex<(bool, Pieces<Arc<OpenFile>>)> = mutex((false, Pieces::new()));
 
 impl Drop for InFlight {
     /// They never arrive. A file let go here may be a socket with more files in flight to it, and so on: they are let go one after
@@ -145,7 +146,10 @@ impl Drop for InFlight {
         }
         {
             let mut graveyard = GRAVEYARD.lock();
-            graveyard.1.extend(files);
+            for file in files {
+                // A piece is small: what there is always memory for.
+                graveyard.1.push(file).expect("memory for a small piece");
+            }
             if graveyard.0 {
                 return;
             }
