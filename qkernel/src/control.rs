@@ -139,7 +139,6 @@ fn create(spec: &ContainerSpec) -> Reply {
         return failure(Errno::ECANCELED, "poisoned".to_string());
     }
     sysinfo::set_hostname(spec.hostname.clone());
-    tty::init();
     // Made while there is memory for certain.
     AddressSpace::placeholder();
     match fs::mount_container(spec) {

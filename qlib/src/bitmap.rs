@@ -12,6 +12,7 @@ mod control;
 pub mod refs;
 
 use core::fmt;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spin::mutex::SpinMutex;
@@ -26,7 +27,7 @@ use crate::{Frames, Gpa, PAGE_SIZE};
 pub const MAX_RUN: usize = 512;
 
 /// The allocator. Several can share one [`BlockHeap`]; each block belongs to one of them.
-pub struct FrameAllocator {
+pub struct FrameAllocator<P = Plain> {
     phys: PhysMap,
     blocks: &'static BlockHeap,
     tag: u32,
@@ -34,15 +35,37 @@ pub struct FrameAllocator {
     state: SpinMutex<State>,
     /// Frames of its blocks that are free, for those who look without the lock.
     free: AtomicU64,
-    /// Whether it may take one more block.
-    may_grow: Option<MayGrow>,
+    policy: PhantomData<P>,
 }
 
 /// What freed frames are filled with where [`FrameAllocator::poison`] asked for it.
 const POISON: u8 = 0xdb;
 
-/// Asked before an allocator takes a block: what others need must be left. Called with the allocator locked, so it must not use that one.
-pub type MayGrow = fn() -> bool;
+/// What an allocator asks and tells as it takes blocks and gives them back. Functions of a type and not pointers to functions, so that no stray
+/// write changes them. Called with the allocator locked, so they must not use that one.
+pub trait Policy {
+    /// Whether it may take one more block: what others need must be left.
+    fn may_grow() -> bool {
+        true
+    }
+
+    /// It has taken `block`; if false, it cannot use it and gives it back.
+    fn taken(block: Gpa) -> bool {
+        let _ = block;
+        true
+    }
+
+    /// It gives `block` back.
+    fn given_back(block: Gpa) {
+        let _ = block;
+    }
+}
+
+/// Takes what is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl Policy for Plain {}
 
 struct State {
     /// First block with free frames, in order of address.
@@ -67,6 +90,13 @@ pub struct FrameStats {
 impl FrameAllocator {
     /// An allocator without any block. `tag` tells allocators that share `blocks` apart.
     pub const fn new(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
+        Self::with_policy(phys, blocks, tag)
+    }
+}
+
+impl<P: Policy> FrameAllocator<P> {
+    /// As [`FrameAllocator::new`], one that asks and tells.
+    pub const fn with_policy(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
         let state = State { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
         Self {
             phys,
@@ -75,7 +105,7 @@ impl FrameAllocator {
             poison: AtomicBool::new(false),
             state: SpinMutex::new(state),
             free: AtomicU64::new(0),
-            may_grow: None,
+            policy: PhantomData,
         }
     }
 
@@ -83,12 +113,6 @@ impl FrameAllocator {
     /// is used or shown after it was freed. It commits memory: for tests only.
     pub fn poison(&self) {
         self.poison.store(true, Ordering::Relaxed);
-    }
-
-    /// One that asks before it takes a block.
-    #[must_use]
-    pub fn asking(self, may_grow: MayGrow) -> Self {
-        Self { may_grow: Some(may_grow), ..self }
     }
 
     /// Frames that are free in the blocks that it holds, an empty one that it keeps included. Takes no lock.
@@ -390,10 +414,14 @@ impl FrameAllocator {
     }
 
     fn grow(&self, state: &mut State) -> Option<Gpa> {
-        if self.may_grow.is_some_and(|may_grow| !may_grow()) {
+        if !P::may_grow() {
             return None;
         }
         let block = self.blocks.alloc()?;
+        if !P::taken(block.gpa) {
+            self.blocks.free(block.gpa, 1, block.clean);
+            return None;
+        }
         self.control(block.gpa).init(block.gpa, self.tag, block.clean);
         state.blocks += 1;
         self.note_free(state);
@@ -409,6 +437,7 @@ impl FrameAllocator {
         if state.spare == block.0 {
             state.spare = NONE;
         }
+        P::given_back(block);
         self.blocks.free(block, 1, false);
     }
 
@@ -453,7 +482,7 @@ impl FrameAllocator {
     }
 }
 
-impl fmt::Debug for FrameAllocator {
+impl<P: Policy> fmt::Debug for FrameAllocator<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FrameAllocator").field("tag", &self.tag).field("stats", &self.stats()).finish()
     }

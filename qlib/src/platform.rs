@@ -4,6 +4,9 @@
 //! On `process` the operations are functions of qvisor, called on the host thread that entered the kernel; on `kvm`
 //! they are the image's own ring-0 code. The kernel is entered through [`KernelEntry::dispatch`] with one [`Event`] at
 //! a time; it runs every task that became ready and returns. Nothing in here blocks.
+//!
+//! Who can write to the table can have the sandbox process run what they like. So it lies in the kernel image, in a page of its own
+//! ([`KernelEntry`]) that is read-only before the kernel's first instruction, and is no part of guest RAM.
 
 use crate::host::HostCall;
 use crate::kvm::KvmInfo;
@@ -12,7 +15,7 @@ use crate::{Frames, Gpa, Va};
 /// First word of [`BootInfo`]: "QUARKBT1".
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so unequal is an error.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -74,8 +77,6 @@ pub struct BootInfo {
     pub max_threads: u32,
     /// Seed of the kernel's random generator, from the host's getrandom(2).
     pub seed: [u8; 32],
-    /// The operations. On `kvm` the image puts its own in their place.
-    pub ops: PlatformOps,
     /// What ring 0 needs to know; zeros on `process`.
     pub kvm: KvmInfo,
 }
@@ -134,6 +135,10 @@ pub struct PlatformOps {
     pub copy: unsafe extern "C" fn(dst: *mut u8, src: *const u8, len: u64) -> u64,
     /// Gives the memory of frames of RAM back to the host; they read as zeros afterwards. 0, or a negative errno.
     pub release: unsafe extern "C" fn(frames: *const Frames, count: u64) -> i64,
+    /// Tells that the 4 MiB block of RAM that begins at `block` holds frames of user memory from now on (`is_user` not 0), or does so
+    /// no more. Where the platform follows page tables by orders, it maps no other RAM for user code, and never a block's first page, which is
+    /// the allocator's. 0, or a negative errno when the block is none, or is that already.
+    pub user_block: unsafe extern "C" fn(block: Gpa, is_user: u32) -> i64,
     /// Waits until `*word` may differ from `expected` (a futex wait; may wake for no reason).
     pub lock_wait: unsafe extern "C" fn(word: *const u32, expected: u32),
     /// Wakes one waiter of `word`.
@@ -145,8 +150,10 @@ pub struct PlatformOps {
 /// The most that [`PlatformOps::space_touched`] is asked for at once: what one leaf table maps.
 pub const MAX_TOUCHED_PAGES: u64 = 512;
 
-/// What the kernel image gives back from its ELF entry point, `extern "C" fn(*const BootInfo) -> *const KernelEntry`.
-#[repr(C)]
+/// The way into the kernel image, and out of it: a page of the image, which an ELF note names ([`NOTE_NAME`]). qvisor reads from it, and
+/// fills in the operations, before any code of the image runs; then nobody can write to it. The ELF entry point is `extern "C"
+/// fn(*const BootInfo, cpu: u32)`.
+#[repr(C, align(4096))]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelEntry {
     /// [`ABI_VERSION`].
@@ -154,7 +161,14 @@ pub struct KernelEntry {
     /// Takes one event, runs all tasks that are ready, arms the timer, returns. Callable from several host threads at
     /// once; the kernel serializes itself.
     pub dispatch: unsafe extern "C" fn(event: *const Event),
+    /// The operations: in the image those of ring 0, for [`PLATFORM_KVM`]. On [`PLATFORM_PROCESS`] qvisor puts its own in their place.
+    pub ops: PlatformOps,
 }
+
+/// Name of the ELF note whose descriptor is the distance from itself to the image's [`KernelEntry`]: 32 bits, signed.
+pub const NOTE_NAME: &[u8] = b"quark";
+/// Type of that note.
+pub const NOTE_TYPE: u32 = 1;
 
 /// A user thread trapped: see [`Event::trap`].
 pub const EVENT_TRAP: u32 = 1;

@@ -171,6 +171,10 @@ impl GuestPhys for Shared {
         let window = (gpa.0 - RAM_BYTES) / 0x1000;
         (len == 0x1000).then(|| self.0.1.lock().unwrap().get(window as usize)?.clone().map(|f| (f, 0)))?
     }
+
+    fn is_for_users(&self, _gpa: Gpa, _len: u64) -> bool {
+        true
+    }
 }
 
 guest_code!(touch, "1: mov $0x700000, %eax", "mov (%rax), %edi", "mov $0x300, %eax", "syscall", "jmp 1b");

@@ -4,11 +4,14 @@
 mod platform_common;
 
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use platform_common::*;
+use qlib::Gpa;
 use qlib::platform::*;
 use qvisor::platform::process::ProcessConfig;
+use qvisor::sandbox::memory::{GuestMemory, Layout, RAM_UNIT};
 
 /// Where the page lies that comes and goes.
 const PAGE: u64 = 0x70_0000;
@@ -368,4 +371,63 @@ fn a_space_is_not_gone_with_its_first_thread() {
     mock.platform.thread_stop(second);
     assert_eq!(mock.trap(TRAP_STOPPED).token, 4242);
     mock.end(p.space);
+}
+
+guest_code!(
+    // Touches 0x700000 and says that it has.
+    toucher,
+    "1: mov $0x700000, %ebx",
+    "mov (%rbx), %edi",
+    "mov $0x300, %eax",
+    "syscall",
+    "jmp 1b",
+);
+
+/// What becomes of a program that faults and is shown `[gpa, gpa+len)`: whether it lives to say so.
+fn is_shown(mock: &Mock, gpa: u64, len: u64) -> bool {
+    let p = mock.start(toucher());
+    mock.fault(PAGE);
+    mock.go(p.thread, RESUME_GO, &[map(PAGE, len, gpa, RW)]);
+    let event = mock.event();
+    assert_eq!(event.trap.token, p.token);
+    let lives = match event.trap.kind {
+        TRAP_SYSCALL => true,
+        TRAP_DEAD => false,
+        other => panic!("trap {other} after {gpa:#x} + {len:#x}"),
+    };
+    mock.end(p.space);
+    lives
+}
+
+#[test]
+fn orders_that_name_memory_of_the_kernel_end_the_process() {
+    const USER: u64 = 3 * RAM_UNIT;
+    let layout = Layout { base: None, ram_bytes: RAM_BYTES, window_bytes: RAM_UNIT };
+    let memory = Arc::new(GuestMemory::new(layout).expect("guest memory"));
+    let ram = memory.memfd().try_clone_to_owned().expect("clone RAM").into();
+    memory.keep_apart(Gpa(2 * RAM_UNIT));
+    memory.set_user_block(Gpa(USER), true).expect("a block of user memory");
+    let mock = Mock::on(memory.clone(), ram, USER + 0x1000, ProcessConfig::default());
+    let frame = mock.frames(0x1000);
+    assert!(is_shown(&mock, frame, 0x1000));
+    assert!(is_shown(&mock, USER + 0x1000, RAM_UNIT - 0x1000), "a block but for its first page");
+    for (what, gpa, len) in [
+        ("null", 0, 0x1000),
+        ("the kernel's image", 0x20_0000, 0x1000),
+        ("a block of its heap", 2 * RAM_UNIT + 0x1000, 0x1000),
+        ("a block that is free", 5 * RAM_UNIT + 0x1000, 0x1000),
+        ("the books of a block of user memory", USER, 0x1000),
+        ("the books and what follows", USER, 0x2000),
+        ("a run into the next block", USER + RAM_UNIT - 0x1000, 0x2000),
+        ("a run out of the block before", USER - 0x1000, 0x2000),
+        ("the last page and what follows RAM", RAM_BYTES - 0x1000, 0x2000),
+        ("all of it", 0, RAM_BYTES),
+    ] {
+        assert!(!is_shown(&mock, gpa, len), "{what} was shown");
+    }
+    // Only while the kernel says that it is.
+    memory.set_user_block(Gpa(5 * RAM_UNIT), true).expect("another");
+    assert!(is_shown(&mock, 5 * RAM_UNIT + 0x1000, 0x1000));
+    memory.set_user_block(Gpa(5 * RAM_UNIT), false).expect("it goes back");
+    assert!(!is_shown(&mock, 5 * RAM_UNIT + 0x1000, 0x1000));
 }

@@ -3,7 +3,6 @@
 use qlib::kernel_lock::KernelLock;
 use qlib::platform::{
     ABI_VERSION, BOOT_MAGIC, BootInfo, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
-    KernelEntry,
 };
 
 use super::{BOOT, lock_wait, lock_wake};
@@ -11,18 +10,15 @@ use crate::{control, executor, log, mm, net, task, time, urgent};
 
 static KERNEL_LOCK: KernelLock = KernelLock::new();
 
-static ENTRY: KernelEntry = KernelEntry { version: ABI_VERSION, dispatch };
-
 /// Boots: called once, before any event. The heap is already there.
-pub fn boot(info: &BootInfo) -> *const KernelEntry {
+pub fn boot(info: &BootInfo) {
     assert!(info.magic == BOOT_MAGIC && info.version == ABI_VERSION, "VMM and kernel image do not belong together");
     BOOT.set(*info);
     mm::init();
-    &ENTRY
 }
 
-/// Takes one event; see [`KernelEntry::dispatch`].
-unsafe extern "C" fn dispatch(event: *const Event) {
+/// Takes one event; see [`qlib::platform::KernelEntry::dispatch`].
+pub(super) unsafe extern "C" fn dispatch(event: *const Event) {
     // SAFETY: the platform gives a valid event for the length of the call.
     let event = unsafe { &*event };
     let is_urgent = urgent::goes_first(event, KERNEL_LOCK.waiting());

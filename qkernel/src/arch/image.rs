@@ -3,22 +3,35 @@
 #![no_main]
 #![allow(unsafe_code)]
 
+use core::arch::global_asm;
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
 use qkernel::arch;
-use qlib::platform::{BootInfo, KernelEntry, PLATFORM_KVM};
+use qlib::platform::{BootInfo, PLATFORM_KVM};
 
 /// The ELF entry point: called once by qvisor on its boot thread; on `kvm` where each vCPU begins.
 #[unsafe(no_mangle)]
-extern "C" fn _start(info: &'static BootInfo, cpu: u32) -> *const KernelEntry {
+extern "C" fn _start(info: &'static BootInfo, cpu: u32) {
     if info.platform == PLATFORM_KVM {
         // SAFETY: qvisor says that this is ring 0, and enters once on each vCPU.
         unsafe { arch::kvm::start::enter(info, cpu) }
     }
     arch::heap::init(info);
-    arch::entry::boot(info)
+    arch::entry::boot(info);
 }
+
+// Where the table of entry points lies: see qlib::platform::NOTE_NAME.
+global_asm!(
+    ".pushsection .note.quark,\"a\",@note",
+    ".balign 4",
+    ".long 6, 4, 1",
+    ".asciz \"quark\"",
+    ".balign 4",
+    ".long {table} - .",
+    ".popsection",
+    table = sym arch::table::TABLE,
+);
 
 /// A message put together without allocating.
 struct Message {

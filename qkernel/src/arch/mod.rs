@@ -8,6 +8,7 @@ pub mod heap;
 pub mod kvm;
 #[cfg(feature = "poison")]
 pub mod poison;
+pub mod table;
 pub mod user;
 
 use core::sync::atomic::AtomicU32;
@@ -17,6 +18,7 @@ use qlib::phys::PhysMap;
 use qlib::platform::{BootInfo, PLATFORM_KVM};
 use qlib::{Frames, Gpa};
 
+use self::table::operation;
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
 
@@ -66,20 +68,27 @@ pub fn now_ns(clockid: u32) -> u64 {
     #[cfg(not(test))]
     // SAFETY: an operation of the platform's table takes any clock id.
     unsafe {
-        (boot().ops.now)(clockid)
+        operation!(now)(clockid)
     }
+}
+
+/// Where the operation of [`now_ns`] is kept.
+#[cfg(feature = "poison")]
+fn operation_now() -> *mut u64 {
+    // SAFETY: the address of a field of a static.
+    unsafe { (&raw const (*table::TABLE.operations()).now).cast::<u64>().cast_mut() }
 }
 
 /// Arms the platform's timer.
 pub fn set_timer(deadline_ns: u64) {
     // SAFETY: takes any value.
-    unsafe { (boot().ops.set_timer)(deadline_ns) }
+    unsafe { operation!(set_timer)(deadline_ns) }
 }
 
 /// Makes a host call.
 pub fn host_call(call: &mut HostCall) {
     // SAFETY: `call` is valid for the length of the call; qvisor checks what it says.
-    unsafe { (boot().ops.host_call)(call) }
+    unsafe { operation!(host_call)(call) }
 }
 
 /// Makes a host call without segments, whose result nobody asks for; perhaps a little later, but before any that follows it.
@@ -93,8 +102,14 @@ pub fn host_post(call: &mut HostCall) {
 /// Gives frames back to the host.
 pub fn release(frames: &[Frames]) -> Result {
     // SAFETY: pointer and count describe `frames`.
-    let ret = unsafe { (boot().ops.release)(frames.as_ptr(), frames.len() as u64) };
+    let ret = unsafe { operation!(release)(frames.as_ptr(), frames.len() as u64) };
     if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+}
+
+/// Tells the platform that a block of RAM holds frames of user memory from now on, or does so no more; whether it agrees.
+pub fn user_block(block: Gpa, is_user: bool) -> bool {
+    // SAFETY: plain numbers.
+    unsafe { operation!(user_block)(block, is_user.into()) == 0 }
 }
 
 /// Copies from guest physical memory, which may be a file window whose file was cut short: EFAULT then.
@@ -102,7 +117,7 @@ pub fn copy_from_gpa(dst: &mut [u8], src: Gpa) -> Result {
     let Some(va) = window_or_ram(src, dst.len()) else { return Err(Errno::EFAULT) };
     // SAFETY: the source lies in guest memory, which is always mapped; the copy survives an unbacked page. User programs
     // may change the source meanwhile: it is copied bytewise by the platform's routine, never referenced.
-    let missed = unsafe { (boot().ops.copy)(dst.as_mut_ptr(), va as *const u8, dst.len() as u64) };
+    let missed = unsafe { operation!(copy)(dst.as_mut_ptr(), va as *const u8, dst.len() as u64) };
     if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
@@ -110,7 +125,7 @@ pub fn copy_from_gpa(dst: &mut [u8], src: Gpa) -> Result {
 pub fn copy_to_gpa(dst: Gpa, src: &[u8]) -> Result {
     let Some(va) = window_or_ram(dst, src.len()) else { return Err(Errno::EFAULT) };
     // SAFETY: as in `copy_from_gpa`; the destination is a user frame that no Rust reference points to.
-    let missed = unsafe { (boot().ops.copy)(va as *mut u8, src.as_ptr(), src.len() as u64) };
+    let missed = unsafe { operation!(copy)(va as *mut u8, src.as_ptr(), src.len() as u64) };
     if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
@@ -120,7 +135,7 @@ pub fn copy_page(dst: Gpa, src: Gpa) -> Result {
         return Err(Errno::EFAULT);
     };
     // SAFETY: as in `copy_from_gpa` and `copy_to_gpa`.
-    let missed = unsafe { (boot().ops.copy)(to as *mut u8, from as *const u8, 4096) };
+    let missed = unsafe { operation!(copy)(to as *mut u8, from as *const u8, 4096) };
     if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
@@ -136,8 +151,8 @@ fn window_or_ram(gpa: Gpa, len: usize) -> Option<u64> {
 pub fn panic(message: &[u8]) -> ! {
     match BOOT.try_get() {
         // SAFETY: pointer and length describe `message`.
-        Some(boot) => unsafe { (boot.ops.panic)(message.as_ptr(), message.len() as u64) },
-        // Before the table of operations is known nobody can be told.
+        Some(_) => unsafe { operation!(panic)(message.as_ptr(), message.len() as u64) },
+        // Before the kernel knows where it runs nobody can be told.
         None => loop {
             core::hint::spin_loop();
         },
@@ -147,11 +162,11 @@ pub fn panic(message: &[u8]) -> ! {
 /// Sleeps while `word` equals `expected` (the kernel lock's slow path).
 pub fn lock_wait(word: &AtomicU32, expected: u32) {
     // SAFETY: the word lives in the image.
-    unsafe { (boot().ops.lock_wait)(word.as_ptr(), expected) }
+    unsafe { operation!(lock_wait)(word.as_ptr(), expected) }
 }
 
 /// Wakes one sleeper of `word`.
 pub fn lock_wake(word: &AtomicU32) {
     // SAFETY: as above.
-    unsafe { (boot().ops.lock_wake)(word.as_ptr()) }
+    unsafe { operation!(lock_wake)(word.as_ptr()) }
 }

@@ -2,12 +2,14 @@
 //! host name says, and tells the log how that went. `qvisor/tests/oci/poison.rs` runs it.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use qlib::Gpa;
 use qlib::host::{HostCall, NO_HANDLE, Op};
+use qlib::pagetable::{Pte, PteFlags};
 use qlib::platform::PLATFORM_PROCESS;
+use qlib::{Gpa, PAGE_SIZE, Va};
 
-use super::{boot, host_call};
+use super::{boot, gpa_of, host_call, now_ns};
 use crate::klog;
 
 /// A system call of the host, with the registers of this thread. On the kvm platform there is no host to call.
@@ -34,7 +36,12 @@ pub fn attempt(name: &str) -> bool {
         Some(_) => klog!(Error, "poison: {what} = no host here"),
         None if what == "operations" => operations(),
         None if what == "files" && boot().platform == PLATFORM_PROCESS => files(),
-        None if what == "table" && boot().platform == PLATFORM_PROCESS => table(),
+        None if boot().platform == PLATFORM_PROCESS && what.starts_with("table-") => table(what),
+        None if WHICH_FRAME.iter().any(|(name, _)| *name == what) => {
+            let chosen = WHICH_FRAME.iter().find(|(name, _)| *name == what);
+            FRAME.store(chosen.map_or(0, |(_, number)| *number), Relaxed);
+            return false;
+        }
         None => klog!(Error, "poison: {what} = unknown"),
     }
     true
@@ -102,13 +109,90 @@ fn files() {
     klog!(Error, "poison: files = {found} found");
 }
 
-/// Writes to the operations table.
-fn table() {
-    let at = (&raw const boot().ops).cast::<u64>().cast_mut();
-    klog!(Error, "poison: writing to the operations table");
+/// Puts a function of its choice into the operations table and has it called: by a plain write, by the file behind guest RAM, after
+/// having made the table's page writable or replaced it.
+fn table(what: &str) {
+    const MMAP: u64 = 9;
+    const MPROTECT: u64 = 10;
+    const MUNMAP: u64 = 11;
+    const MREMAP: u64 = 25;
+    const READ_WRITE: u64 = 3;
+    let entry = super::operation_now();
+    let page = entry as u64 & !(PAGE_SIZE - 1);
     // SAFETY: none; see above.
-    unsafe { at.write_volatile(at.read_volatile()) };
-    klog!(Error, "poison: table = 0");
+    let put = |at: *mut u64, value: u64| unsafe { at.write_volatile(value) };
+    // SAFETY: as above.
+    let get = |at: *const u64| unsafe { at.read_volatile() };
+    let before = get(entry);
+    match what {
+        "table-write" => {
+            klog!(Error, "poison: writing to the operations table");
+            put(entry, chosen as *const () as u64);
+        }
+        "table-file" => {
+            let mut same = 0;
+            for file in 0..256 {
+                let offset = gpa_of(page as *const u8).0;
+                let map = host(MMAP, [0, PAGE_SIZE, READ_WRITE, 1, file, offset]);
+                // Not of a shorter file: what is past its end is SIGBUS.
+                if map > 0 && is_ram(file) {
+                    same += 1;
+                    put((map as u64 + (entry as u64 - page)) as *mut u64, chosen as *const () as u64);
+                }
+            }
+            klog!(Error, "poison: {same} descriptors of guest RAM");
+        }
+        "table-unprotect" => {
+            let results = [
+                host(MPROTECT, [page, PAGE_SIZE, READ_WRITE, 0, 0, 0]),
+                host(MREMAP, [page, PAGE_SIZE, PAGE_SIZE, 3, page - (1 << 40), 0]),
+                host(MUNMAP, [page, PAGE_SIZE, 0, 0, 0, 0]),
+                host(MMAP, [page, PAGE_SIZE, READ_WRITE, 0x32, u64::MAX, 0]),
+            ];
+            klog!(Error, "poison: {what} = {results:?}");
+            return;
+        }
+        _ => {}
+    }
+    let ran = now_ns(1) == RAN;
+    if get(entry) != before {
+        put(entry, before);
+    }
+    klog!(Error, "poison: {what} = {}", if ran { "the sandbox process ran it" } else { "nothing" });
+}
+
+/// Whether a descriptor is that of guest RAM, by its size.
+fn is_ram(file: u64) -> bool {
+    const LSEEK: u64 = 8;
+    host(LSEEK, [file, 0, 2, 0, 0, 0]) == boot().ram_bytes as i64
+}
+
+/// What [`chosen`] gives.
+const RAN: u64 = 0x6e61_7220_7361_7720;
+
+unsafe extern "C" fn chosen(_: u32) -> u64 {
+    RAN
+}
+
+/// Where the program of `test-apps/adversary/frames.c` has a page.
+const PAGE_OF_PROGRAM: Va = Va(0x5150_0000_0000);
+const WHICH_FRAME: [(&str, u32); 5] =
+    [("map-none", 0), ("map-heap", 1), ("map-table", 2), ("map-static", 3), ("map-control", 4)];
+static FRAME: AtomicU32 = AtomicU32::new(0);
+
+/// What a stray write puts into the page table instead of an entry: one that names memory of the kernel's.
+pub fn instead(va: Va, entry: Pte, root: Gpa) -> Option<Pte> {
+    let frame = match FRAME.load(Relaxed) {
+        _ if va != PAGE_OF_PROGRAM => return None,
+        1 => gpa_of((&raw const *boot()).cast()),
+        2 => root,
+        3 => gpa_of((&raw const super::BOOT).cast()),
+        // The books of the block that the right frame is in.
+        4 => Gpa(entry.gpa().0 & !((4 << 20) - 1)),
+        _ => return None,
+    };
+    // Not counted, so that the end of the address space does not stumble over it.
+    Some(Pte::new(Gpa(frame.0 & !(PAGE_SIZE - 1)), entry.flags() | PteFlags::WINDOW))
 }
 
 /// Every host call with arguments that no kernel has, but those that end the sandbox, answer a command or hold up the thread.

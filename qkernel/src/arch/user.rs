@@ -5,7 +5,7 @@ use qlib::platform::{
 };
 use qlib::{Gpa, Va};
 
-use super::boot;
+use super::table::operation;
 use crate::account;
 use crate::errno::{Errno, Result};
 
@@ -17,7 +17,7 @@ impl SpaceHandle {
     /// A new empty one; an urgent one comes before others that are on their way.
     pub fn new(urgent: bool) -> Result<Self> {
         // SAFETY: a plain number.
-        let handle = unsafe { (boot().ops.space_new)(urgent.into()) };
+        let handle = unsafe { operation!(space_new)(urgent.into()) };
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
@@ -29,7 +29,7 @@ impl SpaceHandle {
     /// [`qlib::platform::PlatformOps::space_touched`].
     pub fn touched(&self, va: Va, bitmap: &mut [u64; MAX_TOUCHED_PAGES as usize / 64]) -> Result {
         // SAFETY: a live handle; the bitmap has a bit for each page.
-        let ret = unsafe { (boot().ops.space_touched)(self.0, va, MAX_TOUCHED_PAGES, bitmap.as_mut_ptr()) };
+        let ret = unsafe { operation!(space_touched)(self.0, va, MAX_TOUCHED_PAGES, bitmap.as_mut_ptr()) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
@@ -42,7 +42,7 @@ impl SpaceHandle {
 impl Drop for SpaceHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
-        unsafe { (boot().ops.space_drop)(self.0) }
+        unsafe { operation!(space_drop)(self.0) }
     }
 }
 
@@ -69,7 +69,7 @@ impl ThreadHandle {
     /// A new thread, stopped. `creator`: see [`qlib::platform::PlatformOps::thread_new`].
     pub fn new(space: &SpaceHandle, creator: Option<&ThreadHandle>, token: u64) -> Result<Self> {
         // SAFETY: live handles.
-        let handle = unsafe { (boot().ops.thread_new)(space.0, creator.map_or(0, |c| c.0), token) };
+        let handle = unsafe { operation!(thread_new)(space.0, creator.map_or(0, |c| c.0), token) };
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
@@ -88,33 +88,33 @@ impl ThreadHandle {
         };
         let resume = Resume { kind, order_count: orders.len() as u32, value, orders: orders.as_ptr(), root, regs };
         // SAFETY: a live handle; `resume` and its orders are valid for the call, and copied by it.
-        unsafe { (boot().ops.thread_resume)(self.0, &resume) }
+        unsafe { operation!(thread_resume)(self.0, &resume) }
     }
 
     /// Asks for it to be stopped.
     pub fn stop(&self) {
         // SAFETY: a live handle.
-        unsafe { (boot().ops.thread_stop)(self.0) }
+        unsafe { operation!(thread_stop)(self.0) }
     }
 
     /// Whether its preemptions are to be traps; see [`qlib::platform::PlatformOps::thread_watch`].
     pub fn watch(&self, on: bool) -> Result {
         // SAFETY: a live handle.
-        let ret = unsafe { (boot().ops.thread_watch)(self.0, u32::from(on)) };
+        let ret = unsafe { operation!(thread_watch)(self.0, u32::from(on)) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
     /// Its floating-point state; the thread is stopped.
     pub fn fpstate(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: pointer and capacity describe `buffer`.
-        let ret = unsafe { (boot().ops.fpstate_read)(self.0, buffer.as_mut_ptr(), buffer.len() as u64) };
+        let ret = unsafe { operation!(fpstate_read)(self.0, buffer.as_mut_ptr(), buffer.len() as u64) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(ret as usize) }
     }
 
     /// Sets its floating-point state (empty: initial); the thread is stopped.
     pub fn set_fpstate(&self, state: &[u8]) -> Result {
         // SAFETY: pointer and length describe `state`.
-        let ret = unsafe { (boot().ops.fpstate_write)(self.0, state.as_ptr(), state.len() as u64) };
+        let ret = unsafe { operation!(fpstate_write)(self.0, state.as_ptr(), state.len() as u64) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 }
@@ -122,7 +122,7 @@ impl ThreadHandle {
 impl Drop for ThreadHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
-        unsafe { (boot().ops.thread_drop)(self.0) }
+        unsafe { operation!(thread_drop)(self.0) }
         account::thread_gone();
     }
 }

@@ -9,7 +9,7 @@ use super::attr::{Attributes, device};
 use super::inode::{FileSystem, NewNode};
 use super::shmem::MAX_BYTES;
 use super::tmpfs::TmpFs;
-use super::{FileOps, Mapping, OpenFile, shared_memory, special};
+use super::{FileOps, Mapping, OpenFile, shared_memory};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::random;
@@ -27,7 +27,8 @@ enum Memory {
     Random,
 }
 
-fn open_memory(_thread: &Arc<Thread>, node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
+/// Opens one of them.
+pub fn open_memory(_thread: &Arc<Thread>, node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
     Ok(Arc::new(match node.rdev & 0xffff_ffff {
         3 => Memory::Null,
         5 => Memory::Zero,
@@ -80,13 +81,6 @@ impl FileOps for Memory {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-/// Registers the memory devices.
-pub fn register() {
-    for minor in [3, 5, 7, 8, 9] {
-        special::register_char(1, Some(minor), open_memory);
     }
 }
 

@@ -1,6 +1,5 @@
 //! Puts the container's tree together from its specification, and makes file systems by their type's name.
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,23 +18,27 @@ use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::errno::{Errno, Result};
-use crate::sync::{Mutex, mutex};
 use crate::task::Creds;
 use crate::{arch, klog};
 
 /// Makes a file system of one type from its mount options.
 pub type Maker = fn(options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
 
-static TYPES: Mutex<BTreeMap<&'static str, Maker>> = mutex(BTreeMap::new());
+/// The types by name. Constant, as every table of functions that can be: what is read-only no stray write changes.
+static TYPES: [(&str, Maker); 8] = [
+    ("cgroup", sysfs::make_cgroup),
+    ("cgroup2", sysfs::make_cgroup),
+    ("devpts", devpts::make),
+    ("devtmpfs", make_devtmpfs),
+    ("mqueue", make_mqueue),
+    ("proc", proc::make),
+    ("sysfs", sysfs::make),
+    ("tmpfs", make_tmpfs),
+];
 
-/// Registers a file system type for mounts of that name.
-pub fn register(type_name: &'static str, maker: Maker) {
-    TYPES.lock().insert(type_name, maker);
-}
-
-/// The registered types, for /proc/filesystems.
-pub fn type_names() -> Vec<&'static str> {
-    TYPES.lock().keys().copied().collect()
+/// The types, for /proc/filesystems.
+pub fn type_names() -> impl Iterator<Item = &'static str> {
+    TYPES.iter().map(|(name, _)| *name)
 }
 
 /// Mount options as mount(8) writes them, split into flags of the mount and options of the file system.
@@ -132,28 +135,14 @@ fn make_mqueue(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     Ok(TmpFs::new("mqueue", 0, 0o1777, 0, 0))
 }
 
-/// Registers the types of this room.
-fn register_types() {
-    dev::register();
-    register("tmpfs", make_tmpfs);
-    register("devtmpfs", make_devtmpfs);
-    register("mqueue", make_mqueue);
-    register("devpts", devpts::make);
-    register("proc", proc::make);
-    register("sysfs", sysfs::make);
-    register("cgroup", sysfs::make_cgroup);
-    register("cgroup2", sysfs::make_cgroup);
-}
-
 /// Makes a file system of type `type_name`: ENODEV if there is no such type.
 pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let maker = TYPES.lock().get(type_name).copied();
-    maker.ok_or(Errno::ENODEV)?(options)
+    let (_, maker) = TYPES.iter().find(|(name, _)| *name == type_name).ok_or(Errno::ENODEV)?;
+    maker(options)
 }
 
 /// Mounts the container's root and everything on it.
 pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
-    register_types();
     let host = HostFs::owned(spec.root)?;
     let root: Arc<dyn FileSystem> =
         if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };

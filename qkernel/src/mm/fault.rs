@@ -414,6 +414,13 @@ impl Inner {
 
     fn show_run(&mut self, va: Va) {
         let page = va.page_floor();
+        #[cfg(feature = "poison")]
+        {
+            let (entry, root) = (self.table().get(page), self.table().root());
+            if let Some(entry) = arch::poison::instead(page, entry, root) {
+                let _ = self.table().set(page, entry);
+            }
+        }
         let pte = self.table().get(page);
         let shape = PteFlags::WRITE | PteFlags::NX | PteFlags::WINDOW | PteFlags::USER | PteFlags::PRESENT;
         let continues = |other: Pte, distance: u64, forward: bool| {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use qlib::bitmap::{FrameAllocator, FrameStats};
+use qlib::bitmap::{FrameAllocator, FrameStats, Policy};
 use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
@@ -51,12 +51,32 @@ pub fn release_tables(at_least: usize) {
     tables.into_iter().for_each(|table| heap::HEAP.free_table(table));
 }
 
-static USER: Once<FrameAllocator> = Once::new();
+/// The allocator of user frames.
+pub type UserFrames = FrameAllocator<UserBlocks>;
+
+static USER: Once<UserFrames> = Once::new();
+
+/// How user frames take blocks. The platform shows user code nothing that is not in one of them.
+#[derive(Clone, Copy, Debug)]
+pub struct UserBlocks;
+
+impl Policy for UserBlocks {
+    fn may_grow() -> bool {
+        account::user_may_grow()
+    }
+
+    fn taken(block: Gpa) -> bool {
+        arch::user_block(block, true)
+    }
+
+    fn given_back(block: Gpa) {
+        arch::user_block(block, false);
+    }
+}
 
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
-    let frames = FrameAllocator::new(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user"));
-    USER.set(frames.asking(account::user_may_grow));
+    USER.set(FrameAllocator::with_policy(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
@@ -73,7 +93,7 @@ pub fn may_take(count: u64) -> bool {
 }
 
 /// The allocator of user frames.
-pub fn user() -> &'static FrameAllocator {
+pub fn user() -> &'static UserFrames {
     USER.get()
 }
 

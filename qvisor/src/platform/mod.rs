@@ -25,6 +25,10 @@ pub trait GuestPhys: Send + Sync {
     /// `None` when the range is not guest memory or is not contiguous in one file. The platform keeps the descriptor
     /// alive until the mapping has been made, so a window may be dropped at any time.
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)>;
+
+    /// Whether user code may be shown `[gpa, gpa+len)`: none of it is memory of the guest kernel's own, by what is known outside of guest
+    /// memory.
+    fn is_for_users(&self, gpa: Gpa, len: u64) -> bool;
 }
 
 /// The platforms by name, as in `--platform=`.

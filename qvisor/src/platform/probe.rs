@@ -132,6 +132,10 @@ impl GuestPhys for OnePage {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
         (gpa.0 == 0 && len == 0x1000).then(|| (self.0.clone(), 0))
     }
+
+    fn is_for_users(&self, _gpa: Gpa, _len: u64) -> bool {
+        true
+    }
 }
 
 /// Runs `1: mov $0x123, %eax; syscall; jmp 1b` for a moment.

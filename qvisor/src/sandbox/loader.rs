@@ -1,7 +1,11 @@
-//! Puts the kernel image into guest memory: copies its segments, relocates it, sets the protection of its pages, and
-//! lays out what follows it (boot information, mailbox, free memory).
+//! Puts the kernel image into guest memory: copies its segments, relocates it, fills in the table of operations, sets the protection of its
+//! pages, and lays out what follows it (boot information, mailbox, free memory).
+//!
+//! What the image never writes (text, constants, tables of functions) is read-only before its first instruction, and no part of the file
+//! behind guest RAM: neither a stray write of the kernel nor a program that is shown the wrong frame can change it.
 
 use std::io::Cursor;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 
 use linux_loader::loader::KernelLoader;
@@ -9,10 +13,11 @@ use linux_loader::loader::elf::Elf;
 use object::Endianness;
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela};
+use qlib::platform::{ABI_VERSION, KernelEntry, NOTE_NAME, NOTE_TYPE, PlatformOps};
 use qlib::{Gpa, PAGE_SIZE};
 use vm_memory::GuestAddress;
 
-use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT};
+use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT, ops};
 
 /// Guest physical address at which the image's ELF address 0 lies. Not 0, so that a null physical address is a bug
 /// that shows.
@@ -51,22 +56,30 @@ pub fn embedded_image() -> &'static [u8] {
 }
 
 /// Maps what is never written of the embedded image from this binary's own file: one copy for all sandboxes of the host
-/// (section 3.5 of the paper). Best effort: without it, each has a copy.
-fn share_embedded(memory: &GuestMemory, own: Option<&OwnFile>, segments: &[Segment], endian: Endianness) {
-    let Some(OwnFile { file, image_offset }) = own else { return };
+/// (section 3.5 of the paper). Where that does not work, each has a copy.
+fn share_embedded(
+    memory: &GuestMemory,
+    own: Option<&OwnFile>,
+    segments: &[Segment],
+    endian: Endianness,
+) -> Result<(), LoaderError> {
     for segment in loads(segments, endian).filter(|s| !s.p_flags(endian).contains(elf::PF_W)) {
         let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
         let start = segment.p_vaddr(endian) - skew;
         let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
-        let Some(offset) = (image_offset + segment.p_offset(endian)).checked_sub(skew) else { continue };
-        if offset % PAGE_SIZE != 0 {
-            continue;
-        }
         let executable = segment.p_flags(endian).contains(elf::PF_X);
-        if let Err(error) = memory.share(IMAGE_START + start, len, executable, file.as_fd(), offset) {
-            tracing::warn!("the kernel image is not shared with other sandboxes: {error}");
+        let offset = own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
+        if let (Some(own), Some(offset)) = (own, offset.filter(|o| o.is_multiple_of(PAGE_SIZE))) {
+            match memory.share(IMAGE_START + start, len, executable, own.file.as_fd(), offset) {
+                Ok(()) => continue,
+                Err(error) => tracing::warn!("the kernel image is not shared with other sandboxes: {error}"),
+            }
         }
+        let protection = if executable { Protection::ReadExec } else { Protection::Read };
+        let len = (skew + segment.p_memsz(endian)).next_multiple_of(PAGE_SIZE);
+        memory.detach(IMAGE_START + start, len, protection)?;
     }
+    Ok(())
 }
 
 /// This binary's own file, and where the embedded image lies in it.
@@ -106,6 +119,10 @@ fn file_offset(address: u64) -> Option<u64> {
 pub struct LoadedKernel {
     /// The entry point.
     pub entry: Gpa,
+    /// [`KernelEntry::dispatch`].
+    pub dispatch: Gpa,
+    /// Where the image's [`KernelEntry`] lies.
+    pub table: Gpa,
     /// End (exclusive) of the image.
     pub image_end: Gpa,
     /// Where the boot information goes; one page.
@@ -118,6 +135,21 @@ pub struct LoadedKernel {
     pub protections: Vec<(Gpa, u64, Protection)>,
     /// First 4 MiB-aligned address after all of it.
     pub free_start: Gpa,
+}
+
+impl LoadedKernel {
+    /// Has what is not writable stay so for the process' life. Guest memory cannot be unmapped whole afterwards.
+    ///
+    /// # Errors
+    /// When the host refuses, but not where it does not know how.
+    pub fn seal(&self, memory: &GuestMemory) -> Result<(), LoaderError> {
+        for (gpa, len, protection) in &self.protections {
+            if *protection != Protection::ReadWrite {
+                memory.seal(*gpa, *len)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Why an image was refused.
@@ -158,6 +190,8 @@ pub struct Place<'a> {
     pub extra_bytes: u64,
     /// Where the image is the embedded one: to map what is never written of it from there.
     pub own_file: Option<&'a OwnFile>,
+    /// The operations, where they are not the image's own.
+    pub ops: Option<PlatformOps>,
 }
 
 /// Loads `image`.
@@ -184,6 +218,10 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<Load
     Elf::load(&ram, Some(GuestAddress(IMAGE_START.0)), &mut Cursor::new(image), None)?;
     drop(ram);
     relocate(memory, image, segments, endian, image_bytes, place.base)?;
+    let (table, dispatch) = fill_table(memory, image, segments, endian, place)?;
+    if !is_code(segments, endian, header.e_entry(endian)) {
+        return Err(LoaderError::Bad("its entry point is no code of its own"));
+    }
     let mut protections = Vec::new();
     let mut protect = |vaddr: u64, bytes: u64, protection: Protection| -> Result<(), LoaderError> {
         let start = vaddr & !(PAGE_SIZE - 1);
@@ -203,13 +241,81 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<Load
     }
     for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO) {
         // The linker pads it to whole pages; a page that it does not fill stays writable.
-        let start = segment.p_vaddr(endian) & !(PAGE_SIZE - 1);
-        let end = (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1);
+        let (start, end) = constant_after_relocation(segment, endian);
         protect(start, end.saturating_sub(start), Protection::Read)?;
+        memory.detach(IMAGE_START + start, end.saturating_sub(start), Protection::Read)?;
     }
-    share_embedded(memory, place.own_file, segments, endian);
+    share_embedded(memory, place.own_file, segments, endian)?;
     let entry = IMAGE_START + header.e_entry(endian);
-    Ok(LoadedKernel { entry, image_end, boot_info, mailbox, extra, protections, free_start })
+    Ok(LoadedKernel { entry, dispatch, table, image_end, boot_info, mailbox, extra, protections, free_start })
+}
+
+/// The whole pages of a PT_GNU_RELRO segment.
+fn constant_after_relocation(segment: &Segment, endian: Endianness) -> (u64, u64) {
+    let start = segment.p_vaddr(endian) & !(PAGE_SIZE - 1);
+    (start, (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1))
+}
+
+/// Whether the address, relative to the image, lies in its code.
+fn is_code(segments: &[Segment], endian: Endianness, address: u64) -> bool {
+    loads(segments, endian).any(|s| {
+        s.p_flags(endian).contains(elf::PF_X)
+            && address.checked_sub(s.p_vaddr(endian)).is_some_and(|offset| offset < s.p_filesz(endian))
+    })
+}
+
+/// Finds the image's [`KernelEntry`], which is to be read-only, and puts the operations there: where it lies, and the kernel's function for
+/// events.
+fn fill_table(
+    memory: &GuestMemory,
+    image: &[u8],
+    segments: &[Segment],
+    endian: Endianness,
+    place: Place<'_>,
+) -> Result<(Gpa, Gpa), LoaderError> {
+    let at = find_table(image, segments, endian)?.ok_or(LoaderError::Bad("it does not say where its entries are"))?;
+    let bytes = size_of::<KernelEntry>() as u64;
+    let is_constant = segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO).any(|s| {
+        let (start, end) = constant_after_relocation(s, endian);
+        start <= at && at.checked_add(bytes).is_some_and(|stop| stop <= end)
+    });
+    if !is_constant || !at.is_multiple_of(PAGE_SIZE) {
+        return Err(LoaderError::Bad("its table of entries could be written"));
+    }
+    let table = IMAGE_START + at;
+    let mut version = [0; 4];
+    memory.read(table + offset_of!(KernelEntry, version) as u64, &mut version)?;
+    if u32::from_le_bytes(version) != ABI_VERSION {
+        return Err(LoaderError::Bad("it is of another version"));
+    }
+    let mut dispatch = [0; 8];
+    memory.read(table + offset_of!(KernelEntry, dispatch) as u64, &mut dispatch)?;
+    let dispatch = u64::from_le_bytes(dispatch).wrapping_sub(place.base).wrapping_sub(IMAGE_START.0);
+    if !is_code(segments, endian, dispatch) {
+        return Err(LoaderError::Bad("its function for events is no code of its own"));
+    }
+    if let Some(ops) = &place.ops {
+        memory.write(table + offset_of!(KernelEntry, ops) as u64, &ops::bytes(ops))?;
+    }
+    Ok((table, IMAGE_START + dispatch))
+}
+
+/// Where the image's note says that the table lies.
+fn find_table(image: &[u8], segments: &[Segment], endian: Endianness) -> Result<Option<u64>, LoaderError> {
+    for segment in segments {
+        let data = segment.data(endian, image).map_err(|()| LoaderError::Bad("a segment lies outside the file"))?;
+        let Some(mut notes) = segment.notes(endian, image)? else { continue };
+        while let Some(note) = notes.next()? {
+            let Ok(distance) = <[u8; 4]>::try_from(note.desc()) else { continue };
+            if note.name() != NOTE_NAME || note.n_type(endian) != elf::NoteType(NOTE_TYPE) {
+                continue;
+            }
+            let offset = (note.desc().as_ptr() as usize).wrapping_sub(data.as_ptr() as usize) as u64;
+            let from = segment.p_vaddr(endian).wrapping_add(offset);
+            return Ok(Some(from.wrapping_add_signed(i32::from_le_bytes(distance).into())));
+        }
+    }
+    Ok(None)
 }
 
 fn check_header(header: &Header, endian: Endianness) -> Result<(), LoaderError> {

@@ -292,7 +292,6 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
         max_processes: u32::MAX,
         max_threads: u32::MAX,
         seed: seed().map_err(refused("get random bytes"))?,
-        ops: ops::operations(),
         kvm: KvmInfo::default(),
     })
 }
@@ -320,10 +319,14 @@ fn boot_process(
     let own_file = OwnFile::open();
     let leave = confine.as_ref().map(|confine| confine as &dyn Leave);
     let platform = ProcessPlatform::begin(host.memory.clone(), config, leave).map_err(BootError::Platform)?;
-    let place = loader::Place { base: host.memory.base(), extra_bytes: 0, own_file: own_file.as_ref() };
+    let mut operations = ops::operations();
+    platform.fill_ops(&mut operations);
+    let place =
+        loader::Place { base: host.memory.base(), extra_bytes: 0, own_file: own_file.as_ref(), ops: Some(operations) };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    loaded.seal(&host.memory)?;
     platform.finish().map_err(BootError::Platform)?;
-    let mut info = BootInfo {
+    let info = BootInfo {
         user_min: platform.user_min(),
         user_max: platform.user_max(),
         vdso: platform.vdso(),
@@ -337,7 +340,6 @@ fn boot_process(
         max_threads: platform.max_threads(),
         ..boot_info(host, &loaded, cpus)?
     };
-    platform.fill_ops(&mut info.ops);
     if let Some((confinement, _)) = confine {
         confinement.enter(&[Profile::Process])?;
     }
@@ -354,8 +356,9 @@ fn boot_kvm(host: &Arc<HostSide>, cpus: u32, confine: Confine<'_>) -> Result<(Gu
     let platform = KvmPlatform::new(host.clone(), shape).map_err(BootError::Platform)?;
     let own_file = OwnFile::open();
     let extra_bytes = kvm::extra_bytes(shape.cpus);
-    let place = loader::Place { base: shape.base, extra_bytes, own_file: own_file.as_ref() };
+    let place = loader::Place { base: shape.base, extra_bytes, own_file: own_file.as_ref(), ops: None };
     let loaded = loader::load(&host.memory, loader::embedded_image(), place)?;
+    loaded.seal(&host.memory)?;
     let info = BootInfo { platform: PLATFORM_KVM, ..boot_info(host, &loaded, shape.cpus)? };
     if let Some((confinement, mounts)) = confine {
         confinement.leave_host()?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::support::{Place, place};
 
 /// Builds the programs, once, and puts one into the container.
-fn add_program(p: &Place, name: &str) {
+pub fn add_program(p: &Place, name: &str) {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let out = BUILT.get_or_init(|| {
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("escape");

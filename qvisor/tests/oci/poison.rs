@@ -35,12 +35,12 @@ fn image() -> &'static PathBuf {
 
 /// Boots the poisoned kernel with an order: what the command said, and the log.
 fn boot(p: &Place, order: &str) -> (Output, String) {
-    boot_with(p, order, Stdio::inherit())
+    boot_with(p, order, "true", Stdio::inherit())
 }
 
-/// The same with a standard input.
-fn boot_with(p: &Place, order: &str, stdin: Stdio) -> (Output, String) {
-    p.configure(&["true"], |c| c["hostname"] = json!(format!("poison-{order}")));
+/// The same with a program, for orders about what the kernel does for one, and a standard input.
+fn boot_with(p: &Place, order: &str, program: &str, stdin: Stdio) -> (Output, String) {
+    p.configure(&[program], |c| c["hostname"] = json!(format!("poison-{order}")));
     let log = p.dir.join("log");
     std::fs::remove_file(&log).ok();
     // The binary that cargo built with the tests: one for release boots no other kernel than its own.
@@ -218,7 +218,7 @@ fn a_directory_that_came_as_a_stream_leads_nowhere() {
         return;
     }
     let directory = std::fs::File::open("/usr").unwrap();
-    let (_, log) = boot_with(&p, "files", directory.into());
+    let (_, log) = boot_with(&p, "files", "true", directory.into());
     assert!(log.contains("poison: files = 0 found"), "{log}");
 }
 
@@ -233,4 +233,61 @@ fn operations_of_the_door_with_hostile_arguments_have_answers() {
         assert!(!log.contains(word) && !error.contains(word), "{log} {error}");
     }
     assert_ne!(output.status.code(), Some(REFUSED));
+}
+
+/// The functions of qvisor that the kernel calls stand in a table. To write there is code in the sandbox process.
+#[test]
+fn the_table_of_operations_cannot_be_changed() {
+    let Some(p) = place() else { return };
+    if is_kvm() {
+        // There it is the kernel's own.
+        return;
+    }
+    let (output, log) = boot(&p, "table-write");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("poison: writing to the operations table"), "{log} {error}");
+    assert!(!log.contains("poison: table-write = "), "the write went through: {log}");
+    assert!(log.contains("kernel fault: signal 11 at address"), "{log}");
+    assert!(error.contains("kernel fault: signal 11 at address"), "{error}");
+
+    let (output, log) = boot(&p, "table-file");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("poison: 1 descriptors of guest RAM"), "{log} {error}");
+    assert!(log.contains("poison: table-file = nothing"), "{log} {error}");
+
+    if host_release() < (6, 10) {
+        eprintln!("SKIPPED: this host has no mseal(2)");
+        return;
+    }
+    let (output, log) = boot(&p, "table-unprotect");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("poison: table-unprotect = [-1, -1, -1, -1]"), "{log} {error}");
+}
+
+/// Of Linux, as uname(2) tells it.
+fn host_release() -> (u32, u32) {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// What a program is shown is decided by page tables in guest memory. Whatever stands there, none sees the kernel's own frames.
+#[test]
+fn no_program_is_shown_memory_of_the_kernel() {
+    let Some(p) = place() else { return };
+    if is_kvm() {
+        // There page tables are followed by hardware, and what they can name is the virtual machine's.
+        return;
+    }
+    super::escape::add_program(&p, "frames");
+    let (output, _) = boot_with(&p, "map-none", "frames", Stdio::null());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("refused: 0 bytes") && output.status.success(), "an honest kernel: {text}");
+    for order in ["map-heap", "map-table", "map-static", "map-control"] {
+        let (output, log) = boot_with(&p, order, "frames", Stdio::null());
+        let all = format!("{order}: {output:?} {log}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("GOT"), "{all}");
+        assert!(log.contains("guest process killed: an order would map memory of the guest kernel"), "{all}");
+        assert_eq!(output.status.code(), Some(REFUSED), "{all}");
+    }
 }

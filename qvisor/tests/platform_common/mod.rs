@@ -38,6 +38,10 @@ impl GuestPhys for Ram {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
         (gpa.0.checked_add(len)? <= RAM_BYTES).then(|| (self.0.clone(), gpa.0))
     }
+
+    fn is_for_users(&self, _gpa: Gpa, _len: u64) -> bool {
+        true
+    }
 }
 
 pub fn ram() -> File {
@@ -95,13 +99,18 @@ impl Mock {
     }
 
     pub fn with(config: ProcessConfig) -> Self {
-        let _ = tracing_subscriber::fmt().with_test_writer().try_init();
         let ram = ram();
         let fd: OwnedFd = ram.try_clone().expect("clone RAM").into();
-        let platform = ProcessPlatform::new(Arc::new(Ram(Arc::new(fd))), config).expect("platform");
+        Self::on(Arc::new(Ram(Arc::new(fd))), ram, 0x10_0000, config)
+    }
+
+    /// On RAM of the test's own, with frames from `first_frame` on.
+    pub fn on(phys: Arc<dyn GuestPhys>, ram: File, first_frame: u64, config: ProcessConfig) -> Self {
+        let _ = tracing_subscriber::fmt().with_test_writer().try_init();
+        let platform = ProcessPlatform::new(phys, config).expect("platform");
         let (sender, events) = channel();
         platform.set_dispatch(Box::new(move |event| sender.send(*event).unwrap_or(())));
-        Self { platform, ram, events, next_frame: AtomicU64::new(0x10_0000), next_token: AtomicU64::new(1) }
+        Self { platform, ram, events, next_frame: AtomicU64::new(first_frame), next_token: AtomicU64::new(1) }
     }
 
     /// Fresh frames.

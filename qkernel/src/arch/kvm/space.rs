@@ -33,6 +33,11 @@ pub(super) unsafe extern "C" fn space_touched(_: u64, _: qlib::Va, pages: u64, b
     0
 }
 
+/// Nobody but the guest itself follows its page tables.
+pub(super) unsafe extern "C" fn user_block(_: qlib::Gpa, _: u32) -> i64 {
+    0
+}
+
 /// Puts the kernel's half into a new root table.
 pub fn enter_kernel_half(root: Gpa) {
     let phys = arch::phys();

@@ -9,28 +9,27 @@ use crate::arch::{entry, heap};
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
 /// The operations of ring 0.
-fn operations() -> PlatformOps {
-    PlatformOps {
-        now: host::now,
-        set_timer: sched::set_timer,
-        host_call: host::host_call,
-        space_new: space::space_new,
-        space_drop: space::space_drop,
-        space_touched: space::space_touched,
-        thread_new: thread::thread_new,
-        thread_drop: thread::thread_drop,
-        thread_resume: thread::thread_resume,
-        thread_stop: thread::thread_stop,
-        thread_watch: thread::thread_watch,
-        fpstate_read: thread::fpstate_read,
-        fpstate_write: thread::fpstate_write,
-        copy: host::quark_ring0_copy,
-        release: host::release,
-        lock_wait: host::lock_wait,
-        lock_wake: host::lock_wake,
-        panic: host::panic,
-    }
-}
+pub(in crate::arch) const OPERATIONS: PlatformOps = PlatformOps {
+    now: host::now,
+    set_timer: sched::set_timer,
+    host_call: host::host_call,
+    space_new: space::space_new,
+    space_drop: space::space_drop,
+    space_touched: space::space_touched,
+    thread_new: thread::thread_new,
+    thread_drop: thread::thread_drop,
+    thread_resume: thread::thread_resume,
+    thread_stop: thread::thread_stop,
+    thread_watch: thread::thread_watch,
+    fpstate_read: thread::fpstate_read,
+    fpstate_write: thread::fpstate_write,
+    copy: host::quark_ring0_copy,
+    release: host::release,
+    user_block: space::user_block,
+    lock_wait: host::lock_wait,
+    lock_wake: host::lock_wake,
+    panic: host::panic,
+};
 
 /// Runs vCPU `index` for the sandbox's life.
 ///
@@ -45,7 +44,7 @@ pub unsafe fn enter(info: &BootInfo, index: u32) -> ! {
         cpu::init_fpu();
         // AT_HWCAP2: user code may use RDFSBASE and the like.
         let hwcap2 = if cpu::this().features().fsgsbase { HWCAP2_FSGSBASE } else { 0 };
-        entry::boot(&BootInfo { ops: operations(), fpstate_bytes: fpu::frame_bytes() as u64, hwcap2, ..*info });
+        entry::boot(&BootInfo { fpstate_bytes: fpu::frame_bytes() as u64, hwcap2, ..*info });
     } else {
         cpu::init_fpu();
     }

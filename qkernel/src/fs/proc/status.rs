@@ -12,7 +12,7 @@ use super::pid::Subject;
 use super::system::TICK_NS;
 use crate::arch;
 use crate::errno::Result;
-use crate::fs::special;
+use crate::ipc::tty::device as tty;
 use crate::mm::{Prot, VmaFlags};
 use crate::task::{Process, Thread, signal};
 
@@ -79,7 +79,7 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         Err(_) => ((1, 1), 0),
     };
     let tick = |ns: u64| ns / TICK_NS;
-    let terminal = special::terminal(&process);
+    let terminal = tty::terminal(&process).unwrap_or((0, -1));
     let mut out = format!(
         "{id} ({name}) {} {} {} {} {} {} 0 0 0 0 0 ",
         state(subject, &process, reader),

@@ -9,27 +9,19 @@ use linux_raw_sys::general::O_NOCTTY;
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device_parts};
-use crate::fs::{FileOps, OpenFile, special};
+use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::task::{self, Process, Thread};
 use crate::wait::{PollMask, WaitQueue};
 
 /// Major number of /dev/tty, /dev/console and /dev/ptmx.
-const TTY_MAJOR: u32 = 5;
+pub const TTY_MAJOR: u32 = 5;
 /// Major number of /dev/pts/N.
 pub const SLAVE_MAJOR: u32 = 136;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Registers the devices.
-pub fn init() {
-    special::register_char(TTY_MAJOR, Some(0), open_current);
-    special::register_char(TTY_MAJOR, Some(1), open_console);
-    special::register_char(TTY_MAJOR, Some(2), open_ptmx);
-    special::register_char(SLAVE_MAJOR, None, open_slave);
-    special::register_terminal(terminal);
-}
-
-fn terminal(process: &Arc<Process>) -> Option<(u64, i32)> {
+/// A process's terminal as /proc/PID/stat tells it: its device number as user programs see it, and its foreground process group.
+pub fn terminal(process: &Arc<Process>) -> Option<(u64, i32)> {
     let tty = jobs::controlling(process).ok()?;
     let (_, foreground) = tty.owners();
     // As the kernel's own numbers are encoded: the minor's lower 8 bits, the major, the minor's rest.
@@ -37,22 +29,26 @@ fn terminal(process: &Arc<Process>) -> Option<(u64, i32)> {
     Some((minor & 0xff | major << 8 | (minor & !0xff) << 12, if foreground == 0 { -1 } else { foreground as i32 }))
 }
 
-fn open_current(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+/// Opens /dev/tty.
+pub fn open_current(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     let tty = jobs::controlling(&thread.process)?;
     TtyFile::open(thread, &tty, flags | O_NOCTTY)
 }
 
-fn open_console(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+/// Opens /dev/console.
+pub fn open_console(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     // The terminal of the container's first process.
     let console = pty::tty(0).ok_or(Errno::ENXIO)?;
     TtyFile::open(thread, &console, flags)
 }
 
-fn open_ptmx(_thread: &Arc<Thread>, _node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
+/// Opens /dev/ptmx.
+pub fn open_ptmx(_thread: &Arc<Thread>, _node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
     pty::open_master()
 }
 
-fn open_slave(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+/// Opens /dev/pts/N.
+pub fn open_slave(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     let (_, number) = device_parts(node.rdev);
     let tty = pty::tty(number).ok_or(Errno::ENXIO)?;
     if pty::is_locked(number) {

@@ -15,7 +15,6 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-pub use device::init;
 pub use jobs::{hang_up_session, session_leader_ended};
 
 use self::ldisc::{Effects, LineDiscipline};

@@ -140,6 +140,10 @@ impl Plan {
             ORDER_PROTECT => {
                 self.orders.push(HostOrder::plain(libc::SYS_mprotect, [va, len, order.prot.into(), 0, 0, 0]));
             }
+            // Page tables lie in guest memory. Whatever stands there, the kernel's own frames are shown to nobody.
+            _ if !host.phys.is_for_users(order.gpa, len) => {
+                return Err(format!("an order would map memory of the guest kernel: {order:?}"));
+            }
             _ => return self.push_map(va, len, order.gpa, order.prot.into(), host),
         }
         Ok(())

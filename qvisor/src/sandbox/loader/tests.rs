@@ -6,7 +6,7 @@ use super::super::memory::Layout;
 use super::*;
 
 fn place(m: &GuestMemory) -> Place<'static> {
-    Place { base: m.base(), extra_bytes: 0, own_file: None }
+    Place { base: m.base(), extra_bytes: 0, own_file: None, ops: None }
 }
 
 fn memory() -> GuestMemory {
@@ -54,6 +54,59 @@ fn the_embedded_image_loads_relocated_and_protected() {
         count += 1;
     }
     assert!(count > 0, "an image with tables of functions has relocations");
+}
+
+#[test]
+fn what_the_image_never_writes_is_no_part_of_guest_ram() {
+    let m = memory();
+    let ops = ops::operations();
+    let loaded = load(&m, embedded_image(), Place { ops: Some(ops), ..place(&m) }).unwrap();
+    let constant = |gpa: Gpa| {
+        let last = loaded.protections.iter().rfind(|(start, len, _)| (start.0..start.0 + len).contains(&gpa.0));
+        last.is_some_and(|(_, _, protection)| *protection != Protection::ReadWrite)
+    };
+    assert!(constant(loaded.table) && constant(loaded.entry) && constant(loaded.dispatch));
+    let mut known = vec![0; size_of::<PlatformOps>()];
+    let at = loaded.table + offset_of!(KernelEntry, ops) as u64;
+    m.read(at, &mut known).unwrap();
+    assert!(known == ops::bytes(&ops), "the operations are those that it was given");
+    assert_eq!(m.write(at, &known), Err(Errno::FAULT));
+    // By the file, as a stub sees it, each page is empty, and what is written there is seen by nobody.
+    for (start, len, _) in loaded.protections.iter().filter(|(_, _, p)| *p != Protection::ReadWrite) {
+        for gpa in (start.0..start.0 + len).step_by(PAGE_SIZE as usize) {
+            let (mut before, mut behind, mut after) = ([0; 64], [0; 64], [0; 64]);
+            m.read(Gpa(gpa), &mut before).unwrap();
+            assert_eq!(rustix::io::pread(m.memfd(), &mut behind, gpa), Ok(64));
+            assert_eq!(behind, [0; 64], "{gpa:#x}");
+            assert_eq!(rustix::io::pwrite(m.memfd(), &[0xcc; 64], gpa), Ok(64));
+            m.read(Gpa(gpa), &mut after).unwrap();
+            assert_eq!(before, after, "{gpa:#x}");
+        }
+    }
+}
+
+#[test]
+fn an_image_with_its_table_elsewhere_is_refused() {
+    let image = embedded_image();
+    let header = Header::parse(image).unwrap();
+    let endian = header.endian().unwrap();
+    let segments = header.program_headers(endian, image).unwrap();
+    let note = segments.iter().find(|s| s.p_type(endian) == elf::PT_NOTE).expect("a note");
+    let end = (note.p_offset(endian) + note.p_filesz(endian)) as usize;
+    let distance = i32::from_le_bytes(image[end - 4..end].try_into().unwrap());
+    // A page off; in the text; outside of the image; without a note.
+    for (at, value) in [
+        (end - 4, distance + 8),
+        (end - 4, distance + (64 << 20)),
+        (end - 4, i32::MIN),
+        (end - 4, 4096 - (note.p_vaddr(endian) as i32 + 20)),
+        (end - 12, 0),
+    ] {
+        let mut damaged = image.to_vec();
+        damaged[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        let m = memory();
+        assert!(matches!(load(&m, &damaged, place(&m)), Err(LoaderError::Bad(_))), "{at} {value:#x}");
+    }
 }
 
 #[test]

@@ -21,12 +21,10 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
     copy::set_crash_hook(ops::crash);
     let host = HostSide::new(memory.clone(), Arc::new(Poller::new().unwrap()), Arc::new(Replies::new()), None);
     ops::set_host(Arc::new(host.unwrap())).unwrap();
-    let loaded = loader::load(
-        &memory,
-        loader::embedded_image(),
-        loader::Place { base: memory.base(), extra_bytes: 0, own_file: None },
-    )
-    .unwrap();
+    let operations = Some(ops::operations());
+    let place = loader::Place { base: memory.base(), extra_bytes: 0, own_file: None, ops: operations };
+    let loaded = loader::load(&memory, loader::embedded_image(), place).unwrap();
+    loaded.seal(&memory).unwrap();
     let mut info = BootInfo {
         magic: BOOT_MAGIC,
         version: ABI_VERSION,
@@ -53,7 +51,6 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         max_processes: u32::MAX,
         max_threads: u32::MAX,
         seed: [7; 32],
-        ops: ops::operations(),
         kvm: Default::default(),
     };
     let enter = |magic: &u64| {

@@ -9,6 +9,7 @@
 pub mod copy;
 pub mod ops;
 pub mod sys;
+mod user_blocks;
 mod windows;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
+use user_blocks::UserBlocks;
 pub use windows::WindowError;
 use windows::WindowTable;
 
@@ -82,6 +84,7 @@ pub struct GuestMemory {
     window_bytes: u64,
     memfd: Arc<OwnedFd>,
     windows: Mutex<WindowTable>,
+    user_blocks: UserBlocks,
     reach: OnceLock<Reach>,
     dropped: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -134,6 +137,7 @@ impl GuestMemory {
             window_bytes,
             memfd: Arc::new(memfd),
             windows: Mutex::new(WindowTable::new(Gpa(ram_bytes), window_bytes)),
+            user_blocks: UserBlocks::new(ram_bytes),
             reach: OnceLock::new(),
             dropped: OnceLock::new(),
         };
@@ -304,6 +308,41 @@ impl GuestMemory {
         Ok(sys::punch_hole(self.memfd.as_fd(), gpa.0, len)?)
     }
 
+    /// Has the sandbox process see a page-aligned range of RAM as it is now and for ever, in memory that is not the file behind RAM; what the
+    /// file had there goes back to the host. `protection` must not be one to write.
+    pub fn detach(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
+        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        if protection == Protection::ReadWrite || !len.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
+        unsafe { sys::map_copy(range.addr, range.len, protection)? };
+        sys::punch_hole(self.memfd.as_fd(), gpa.0, len)
+    }
+
+    /// Has the host refuse every later change of the sandbox process' mapping of a range of RAM, this process' own requests
+    /// included. Hosts before Linux 6.10 cannot.
+    pub fn seal(&self, gpa: Gpa, len: u64) -> Result<(), Errno> {
+        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        match sys::seal(range.addr, range.len) {
+            Err(Errno::NOSYS) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Says where RAM begins that the guest kernel divides among itself and user memory. Once; until then no block is one of user memory.
+    pub fn keep_apart(&self, free_start: Gpa) {
+        self.user_blocks.begin(free_start);
+    }
+
+    /// See [`qlib::platform::PlatformOps::user_block`].
+    pub fn set_user_block(&self, block: Gpa, is_user: bool) -> Result<(), Errno> {
+        self.user_blocks.set(block, is_user)
+    }
+
     /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See [`WindowError`].
     pub fn window_map(&self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
         let mut windows = self.windows();
@@ -411,6 +450,11 @@ impl GuestMemory {
 impl GuestPhys for GuestMemory {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
         self.backing(gpa, len)
+    }
+
+    fn is_for_users(&self, gpa: Gpa, len: u64) -> bool {
+        // Windows are files, and none of the kernel's.
+        gpa.0 >= self.ram_bytes || self.user_blocks.contain(gpa, len)
     }
 }
 

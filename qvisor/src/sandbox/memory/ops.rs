@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 use qlib::host::HostCall;
-use qlib::platform::{ABI_VERSION, BootInfo, Event, KernelEntry, PlatformOps, Resume};
+use qlib::platform::{BootInfo, Event, PlatformOps, Resume};
 use qlib::{Frames, Gpa, Va};
 use rustix::io::Errno;
 
@@ -81,6 +81,7 @@ pub fn operations() -> PlatformOps {
         fpstate_write: fp_write,
         copy: op_copy,
         release,
+        user_block,
         lock_wait,
         lock_wake,
         panic: quark_panic,
@@ -121,6 +122,13 @@ unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
     // SAFETY: the kernel passes an array of `count` ranges that stays as it is until this returns.
     let frames = unsafe { std::slice::from_raw_parts(frames, count as usize) };
     match host().memory.release(frames.iter().copied()) {
+        Ok(()) => 0,
+        Err(e) => -i64::from(e.raw_os_error()),
+    }
+}
+
+unsafe extern "C" fn user_block(block: Gpa, is_user: u32) -> i64 {
+    match host().memory.set_user_block(block, is_user != 0) {
         Ok(()) => 0,
         Err(e) => -i64::from(e.raw_os_error()),
     }
@@ -239,6 +247,12 @@ impl Kernel {
     }
 }
 
+/// The table of operations as it stands in the kernel image.
+pub fn bytes(ops: &PlatformOps) -> [u8; size_of::<PlatformOps>()] {
+    // SAFETY: the structure is nothing but pointers to functions, so it has no padding; both sides are of one size.
+    unsafe { std::mem::transmute_copy(ops) }
+}
+
 /// Writes the boot information to its place.
 pub fn write_boot_info(memory: &GuestMemory, loaded: &LoadedKernel, info: &BootInfo) -> Result<(), Errno> {
     // SAFETY: BootInfo is plain data without padding that matters; it is only read.
@@ -252,22 +266,14 @@ pub fn enter(memory: Arc<GuestMemory>, loaded: &LoadedKernel, info: &BootInfo) -
     // The kernel will run in it from any thread at any time.
     let memory: &'static GuestMemory = Box::leak(Box::new(memory));
     write_boot_info(memory, loaded, info)?;
+    memory.keep_apart(loaded.free_start);
     let address = |gpa: Gpa| (memory.base() + gpa.0) as usize;
-    // SAFETY: the image's entry point has this signature, the loader made its text executable, and the image was built
-    // with this binary.
-    let entry: extern "C" fn(*const BootInfo) -> *const KernelEntry =
-        unsafe { std::mem::transmute(address(loaded.entry)) };
-    let table = entry(address(loaded.boot_info) as *const BootInfo);
-    if memory.gpa_of(table as usize, size_of::<KernelEntry>() as u64).is_none() || !table.is_aligned() {
-        return Err(LoaderError::Bad("it gave no entry table"));
-    }
-    // SAFETY: the table lies in guest RAM; its version is looked at before the rest.
-    let version = unsafe { (&raw const (*table).version).read() };
-    if version != ABI_VERSION {
-        return Err(LoaderError::Bad("it is of another version"));
-    }
-    // SAFETY: a table of our version has a function there.
-    let dispatch = unsafe { (&raw const (*table).dispatch).read() };
+    // SAFETY: the image's entry point has this signature, the loader found it in the image's text and made that executable, and the
+    // image was built with this binary.
+    let entry: extern "C" fn(*const BootInfo, u32) = unsafe { std::mem::transmute(address(loaded.entry)) };
+    // SAFETY: likewise, of the function for events.
+    let dispatch: unsafe extern "C" fn(*const Event) = unsafe { std::mem::transmute(address(loaded.dispatch)) };
+    entry(address(loaded.boot_info) as *const BootInfo, 0);
     Ok(Kernel { dispatch })
 }
 

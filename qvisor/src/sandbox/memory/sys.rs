@@ -50,6 +50,40 @@ pub unsafe fn map_file(addr: usize, len: usize, executable: bool, fd: BorrowedFd
     if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Puts a copy of `len` bytes of the process' memory at `addr` in their place, in memory of the process' own.
+///
+/// # Safety
+/// As [`map_file`]; the range must be readable whole pages, and not change meanwhile.
+pub unsafe fn map_copy(addr: usize, len: usize, protection: Protection) -> Result<(), Errno> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place the host chooses.
+    let fresh = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
+    if fresh == libc::MAP_FAILED {
+        return check(-1).map(drop);
+    }
+    // SAFETY: the caller says that the source is readable; the target is new and ours alone.
+    unsafe { ptr::copy_nonoverlapping(addr as *const u8, fresh.cast(), len) };
+    // SAFETY: as above; then the caller lets us replace the range.
+    let result = unsafe { protect(fresh as usize, len, protection) }.and_then(|()| {
+        let to = addr as *mut c_void;
+        // SAFETY: as above.
+        let moved = unsafe { libc::mremap(fresh, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to) };
+        if moved == libc::MAP_FAILED { check(-1).map(drop) } else { Ok(()) }
+    });
+    if result.is_err() {
+        // SAFETY: the mapping made above, which nobody knows of.
+        unsafe { unmap(fresh as usize, len) };
+    }
+    result
+}
+
+/// mseal(2): the host refuses from now on to unmap, move, replace or unprotect the range. ENOSYS before Linux 6.10.
+pub fn seal(addr: usize, len: usize) -> Result<(), Errno> {
+    const SYS_MSEAL: libc::c_long = 462;
+    // SAFETY: it changes no memory.
+    check(unsafe { libc::syscall(SYS_MSEAL, addr, len, 0usize) } as isize).map(drop)
+}
+
 /// Reserves `len` bytes of address space, inaccessible, at `base` or, without one, anywhere at a multiple of `align`.
 pub fn reserve(base: Option<u64>, len: usize, align: usize) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
