@@ -117,6 +117,7 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
     spec.args.clone_from(&options.command);
     spec.terminal = options.tty;
     spec.window = (0, 0);
+    spec.default_actions = false;
     for variable in &options.env {
         let Some((name, _)) = variable.split_once('=') else { bail!("--env {variable:?}: use NAME=value") };
         let prefix = format!("{name}=");

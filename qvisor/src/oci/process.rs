@@ -110,6 +110,7 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
         no_new_privs: process.no_new_privileges().unwrap_or(false),
         stdio: [qlib::host::NO_HANDLE; 3],
         own_stdio: [false; 3],
+        default_actions: false,
         terminal,
         window: process.console_size().map_or((0, 0), |s| (size(s.height()), size(s.width()))),
     })
