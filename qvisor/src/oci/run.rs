@@ -75,6 +75,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     let has_host_network = options.network == cli::Network::Host;
     let view = View::new(&cwd, has_host_network)?;
     let shown: Vec<PathBuf> = volumes.iter().filter_map(|v| v["destination"].as_str().map(PathBuf::from)).collect();
+    View::warn_of_empty(&cwd, &shown);
     view.check_program(options.command.first().map_or("", String::as_str), &shown)?;
     let spec = super::spec::host(&options.command, terminal, &cwd, &volumes)?;
     let mut bundle = Bundle::check(PathBuf::from("/"), spec)?;
