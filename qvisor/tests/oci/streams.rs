@@ -93,7 +93,7 @@ fn run_and_exec_take_files_too() {
     let Some(p) = place() else { return };
     p.configure(&["sh", "-c", "read first; wc -c; echo done"], |_| {});
     let seen = see(&p, p.quark(&["run", &p.id]), false);
-    assert_eq!((seen.code, seen.output.as_str(), seen.errors.as_str()), (Some(0), "what 11\ndone\nre\n", ""));
+    assert_eq!((seen.code, seen.output.as_str(), seen.errors.as_str()), (Some(0), "what 11\ndone\ne\n", ""));
     assert_eq!(seen.positions.0, INPUT.len() as u64);
 
     p.configure(&["sleep", "1000"], |_| {});

@@ -297,7 +297,7 @@ fn a_signal_that_comes_twice_is_no_news() {
     p.good(&["start", &p.id]);
     // timeout(1) sends it to its child and to its process group.
     for _ in 0..2 {
-        let exec = p.quark(&["exec", &p.id, "sh", "-c", "sleep 60; echo x"]);
+        let exec = p.quark(&["exec", &p.id, "sh", "-c", "exec sleep 60"]);
         let mut command = Command::new("timeout");
         command.arg("2").arg(exec.get_program()).args(exec.get_args()).process_group(0);
         let output = command.output().unwrap();
