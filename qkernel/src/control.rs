@@ -194,6 +194,8 @@ fn about<T>(result: Result<T>, what: &str) -> Explained<T> {
 
 fn creds_of(spec: &ProcessSpec) -> Creds {
     let [bounding, effective, inheritable, permitted, ambient] = spec.capabilities;
+    // What a process could not have set itself (capset(2), PR_CAP_AMBIENT_RAISE) is no way to have more than the sets say.
+    let inheritable = inheritable & bounding;
     Creds {
         uid: spec.uid,
         euid: spec.uid,
@@ -205,10 +207,10 @@ fn creds_of(spec: &ProcessSpec) -> Creds {
         fsgid: spec.gid,
         groups: spec.groups.clone(),
         cap_bounding: bounding,
-        cap_effective: effective,
+        cap_effective: effective & permitted,
         cap_inheritable: inheritable,
         cap_permitted: permitted,
-        cap_ambient: ambient,
+        cap_ambient: ambient & permitted & inheritable,
         no_new_privs: spec.no_new_privs,
         ..Creds::default()
     }
@@ -228,7 +230,7 @@ fn open_streams(spec: &ProcessSpec) -> Explained<Streams> {
         let console = tty::console::open(spec.stdio[0], spec.window, (spec.uid, spec.gid));
         return Ok(Streams::Terminal(about(console, "setting up the terminal")?));
     }
-    Ok(Streams::Files(spec.stdio.map(|handle| fs::host_stream(handle, O_RDWR))))
+    Ok(Streams::Files(spec.stdio.map(fs::host_stream)))
 }
 
 fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained<u32> {
@@ -259,6 +261,9 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         links.sid = pid;
         links.exit_signal = SIGCHLD;
     }
+    if spec.default_actions {
+        process.signals.lock().be_ordinary();
+    }
     table::add_process(&process);
     let thread = Thread::enter(NewThread {
         tid: pid,
@@ -270,7 +275,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         signals: signal::ThreadSignals::default(),
         rare: Rare::default(),
     });
-    match set_up(&thread, &mm, spec, streams) {
+    match set_up(&thread, &mm, spec, streams, first) {
         Ok(regs) => {
             if let Some(container) = CONTAINER.lock().as_mut() {
                 container.roots.push(process);
@@ -303,6 +308,7 @@ fn set_up(
     mm: &AddressSpace,
     spec: &ProcessSpec,
     streams: &Streams,
+    first: bool,
 ) -> Explained<qlib::platform::UserRegs> {
     let Some(name) = spec.args.first() else {
         return Err((Errno::EINVAL, "the process has no arguments".to_string()));
@@ -310,7 +316,13 @@ fn set_up(
     set_up_stdio(thread, streams)?;
     let cwd = if spec.cwd.is_empty() { "/" } else { &spec.cwd };
     let how = OpenHow { flags: O_PATH | O_DIRECTORY, ..OpenHow::default() };
-    let directory = about(fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how), &format!("chdir to cwd ({cwd:?}) failed"))?;
+    let mut opened = fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how);
+    if first && opened.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
+        // As runc does for a container's own program.
+        about(fs::setup::make_directory(&thread.fs().root, cwd.as_bytes()), &format!("making cwd ({cwd:?})"))?;
+        opened = fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how);
+    }
+    let directory = about(opened, &format!("chdir to cwd ({cwd:?}) failed"))?;
     if let Some(place) = &directory.path {
         thread.update_fs(|f| f.cwd = place.clone());
     }

@@ -149,6 +149,9 @@ pub struct ProcessSpec {
     pub stdio: [u32; 3],
     /// Of the descriptors that come with a request, in their order: the open file description is shared with nobody, and does not block.
     pub own_stdio: [bool; 3],
+    /// Signals have their default actions even if it is the container's first process, which else gets only what it has handlers for.
+    #[serde(default)]
+    pub default_actions: bool,
     /// The standard handles are a terminal: it becomes the controlling one.
     pub terminal: bool,
     /// Initial window size (rows, columns) of the terminal.

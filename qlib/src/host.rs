@@ -123,6 +123,10 @@ ops! {
     /// syncfs: the host file system that a mounted directory or file, or an open one, lies on. Waits for the disk. A device or socket that
     /// is mounted has nothing to write.
     SyncFs = 26,
+    /// lseek of a regular file given as a standard stream, whose position those outside share: args\[0\] offset, args\[1\] SEEK_* → position.
+    Seek = 27,
+    /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags.
+    StreamFlags = 28,
     /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned), args\[2\] 1 = writable → guest
     /// physical address. The same file and range may be given twice; each must be dropped.
     WindowMap = 30,

@@ -7,9 +7,10 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
     IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO,
-    S_IFSOCK,
+    S_IFSOCK, SEEK_CUR,
 };
 use qlib::Gpa;
+use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use crate::errno::{Errno, Result};
@@ -66,6 +67,15 @@ pub trait FileOps: Send + Sync + Any {
     /// Whether reads and writes have a position (else lseek gives ESPIPE).
     fn is_seekable(&self) -> bool {
         false
+    }
+    /// Whether the position is not ours: others outside read and write at it too (a file of the host given as a standard stream). Reads and
+    /// writes at the file's own position have [`STREAM`] for an offset then, and lseek(2) is [`FileOps::seek`].
+    fn shares_position(&self) -> bool {
+        false
+    }
+    /// lseek(2) where the position is shared: SEEK_* and the new position in bytes.
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        Err(Errno::ESPIPE)
     }
     /// Whether a blocking write goes on until everything is written (pipes, stream sockets).
     fn is_stream(&self) -> bool {
@@ -271,6 +281,24 @@ impl OpenFile {
     /// The operations as a concrete kind.
     pub fn downcast<T: FileOps>(&self) -> Option<&T> {
         self.ops.as_any().downcast_ref()
+    }
+
+    /// The offset of a transfer at the file's own position, as [`FileOps::read`] and [`FileOps::write`] take it.
+    pub fn own_offset(&self) -> u64 {
+        if self.ops.shares_position() { STREAM } else { *self.position.lock() }
+    }
+
+    /// Moves the file's own position on after a transfer of `bytes` bytes at it. What has no position, or shares the host's, needs nothing.
+    pub fn advance(&self, bytes: usize) {
+        if self.ops.is_seekable() && !self.ops.shares_position() {
+            let mut position = self.position.lock();
+            *position = position.saturating_add(bytes as u64);
+        }
+    }
+
+    /// The file's own position in bytes, as lseek(2) tells it.
+    pub fn tell(&self) -> Result<u64> {
+        if self.ops.shares_position() { self.ops.seek(0, SEEK_CUR) } else { Ok(*self.position.lock()) }
     }
 
     /// stat(2).

@@ -327,7 +327,8 @@ fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes>
 
 /// Takes the set-user-id and set-group-id bits away after a file was written by somebody without CAP_FSETID.
 pub fn drop_suid(creds: &Creds, file: &OpenFile) -> Result {
-    if creds.has_cap(perm::CAP_FSETID) {
+    // What was given open by others keeps its attributes.
+    if creds.has_cap(perm::CAP_FSETID) || file.ops.shares_position() {
         return Ok(());
     }
     match without_suid(creds, &file.attributes()?) {

@@ -242,6 +242,11 @@ pub(super) fn root_creds() -> Creds {
     Creds { cap_effective: u64::MAX, cap_permitted: u64::MAX, ..Creds::default() }
 }
 
+/// Makes a directory of the container's root, and those above it, as the container's own set-up would: it belongs to root.
+pub fn make_directory(root: &Location, path: &[u8]) -> Result {
+    mount_point(root, path, true).map(|_| ())
+}
+
 /// Finds a mount point, making it (and the directories above it) if it is missing.
 fn mount_point(root: &Location, path: &[u8], is_dir: bool) -> Result<Location> {
     let creds = root_creds();

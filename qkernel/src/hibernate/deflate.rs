@@ -73,6 +73,7 @@ fn reason(error: Errno) -> String {
             "there is no memory left for the books of a sleep: end some processes; it stays awake".to_string()
         }
         Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
+        Errno::EROFS => "the file system of the swap store is read-only: it stays awake".to_string(),
         other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
     }
 }

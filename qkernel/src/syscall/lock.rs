@@ -28,7 +28,7 @@ pub fn is_lock_command(command: u32) -> bool {
 fn range(file: &OpenFile, user: &UserLock) -> Result<(u64, u64)> {
     let base = match user.whence as u32 {
         SEEK_SET => 0,
-        SEEK_CUR => *file.position.lock() as i64,
+        SEEK_CUR => file.tell()? as i64,
         SEEK_END => file.attributes()?.size as i64,
         _ => return Err(Errno::EINVAL),
     };

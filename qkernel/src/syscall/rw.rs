@@ -175,16 +175,15 @@ fn read_file_now(file: &OpenFile, mut buffer: IoBuffer<'_>, position: Position) 
 
 fn attempt_read(file: &OpenFile, buffer: &mut IoBuffer<'_>, position: Position) -> Result<usize> {
     let offset = match position {
-        Position::Current => *file.position.lock(),
+        Position::Current => file.own_offset(),
         Position::At(offset) => offset,
     };
     file.ops.read(file, buffer, offset)
 }
 
 fn finish_read(file: &OpenFile, position: Position, read: usize) {
-    if position == Position::Current && file.ops.is_seekable() {
-        let mut place = file.position.lock();
-        *place = place.saturating_add(read as u64);
+    if position == Position::Current {
+        file.advance(read);
     }
     if read > 0 {
         notify::file_event(file, IN_ACCESS);
@@ -216,13 +215,19 @@ impl Writing {
         let mut offset = 0;
         if file.ops.is_seekable() {
             offset = match position {
-                Position::Current => *file.position.lock(),
+                Position::Current => file.own_offset(),
                 Position::At(offset) => offset,
             };
-            if file.is_append() {
+            let is_elsewhere = position == Position::Current && file.ops.shares_position();
+            if file.is_append() && !is_elsewhere {
                 offset = file.attributes()?.size;
             }
-            limit_size(thread, file, offset, buffer)?;
+            if !is_elsewhere {
+                limit_size(thread, file, offset, buffer)?;
+            } else if thread.process.rlimit(RLIMIT_FSIZE) != RLIM64_INFINITY as u64 {
+                let place = if file.is_append() { file.attributes()?.size } else { file.tell()? };
+                limit_size(thread, file, place, buffer)?;
+            }
         }
         let is_whole = file.ops.is_stream() && !no_wait && !file.is_nonblocking();
         Ok(Writing { position, offset, is_whole })
@@ -252,7 +257,7 @@ impl Writing {
             result => result?,
         };
         if file.ops.is_seekable() {
-            if self.position == Position::Current {
+            if self.position == Position::Current && !file.ops.shares_position() {
                 *file.position.lock() = self.offset.saturating_add(written as u64);
             }
             if written > 0 {
@@ -477,6 +482,9 @@ pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<u
     }
     if !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);
+    }
+    if file.ops.shares_position() {
+        return file.ops.seek(offset, whence).map(|position| position as usize);
     }
     let from = |base: u64| i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW);
     let target = match whence {

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{O_APPEND, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+use linux_raw_sys::general::{O_APPEND, SEEK_CUR, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
 use qlib::Va;
 
 use super::rw::vectored;
@@ -59,17 +59,13 @@ impl Position {
     }
 
     fn get(&self, file: &OpenFile) -> u64 {
-        self.own.unwrap_or_else(|| *file.position.lock())
+        self.own.unwrap_or_else(|| file.own_offset())
     }
 
     fn advance(&mut self, file: &OpenFile, bytes: usize) {
         match &mut self.own {
             Some(offset) => *offset = offset.saturating_add(bytes as u64),
-            None if file.ops.is_seekable() => {
-                let mut position = file.position.lock();
-                *position = position.saturating_add(bytes as u64);
-            }
-            None => {}
+            None => file.advance(bytes),
         }
     }
 
@@ -145,7 +141,6 @@ async fn transfer(
             break;
         }
         breath.take().await;
-        let before = source_position.get(source);
         let bytes = match take(thread, source, source_position, count - moved, moved > 0).await {
             Ok(bytes) if bytes.is_empty() => break,
             Ok(bytes) => bytes,
@@ -156,7 +151,7 @@ async fn transfer(
         let written = *given.as_ref().unwrap_or(&0);
         if written < bytes.len() {
             // What was not written has not been read.
-            rewind(source, source_position, before.saturating_add(written as u64));
+            rewind(source, source_position, bytes.len() - written)?;
         }
         moved += written;
         match given {
@@ -168,11 +163,19 @@ async fn transfer(
     Ok(moved)
 }
 
-fn rewind(file: &OpenFile, position: &mut Position, to: u64) {
+/// Moves a position back by `bytes` bytes.
+fn rewind(file: &OpenFile, position: &mut Position, bytes: usize) -> Result {
     match &mut position.own {
-        Some(offset) => *offset = to,
-        None => *file.position.lock() = to,
+        Some(offset) => *offset = offset.saturating_sub(bytes as u64),
+        None if file.ops.shares_position() => {
+            file.ops.seek(-(bytes as i64), SEEK_CUR)?;
+        }
+        None => {
+            let mut position = file.position.lock();
+            *position = position.saturating_sub(bytes as u64);
+        }
     }
+    Ok(())
 }
 
 /// sendfile(2).

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Version, write_file};
+use super::{Unavailable, Version, write_file};
 
 /// The controllers used on version 1, when mounted. `name=systemd` is joined so that tools which find a container by
 /// it see the right path.
@@ -80,9 +80,7 @@ impl Hierarchies {
         }
         match v2 {
             Some(mount) => Ok(Hierarchies { version: Version::V2, mounts: BTreeMap::from([(String::new(), mount)]) }),
-            None => {
-                bail!("no cgroup hierarchy is mounted; mount one, for instance: mount -t cgroup2 none /sys/fs/cgroup")
-            }
+            None => bail!(Unavailable("no cgroup hierarchy is mounted".to_owned())),
         }
     }
 

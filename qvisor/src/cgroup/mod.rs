@@ -21,6 +21,20 @@ use anyhow::{Context, Result, bail};
 use oci_spec::runtime::LinuxResources;
 use serde::{Deserialize, Serialize};
 
+/// This host offers no cgroup that a container could have.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; mount the cgroup file systems writable, for instance: mount -t cgroup2 none /sys/fs/cgroup")]
+pub struct Unavailable(String);
+
+/// What is wrong when a cgroup cannot be made.
+fn unavailable(dir: &Path, error: io::Error) -> anyhow::Error {
+    let what = format!("creating cgroup {}", dir.display());
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => Unavailable(format!("{what}: {error}")).into(),
+        _ => anyhow::Error::new(error).context(what),
+    }
+}
+
 /// Which interface a cgroup has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
@@ -86,7 +100,7 @@ impl Cgroup {
 
     fn build(&mut self, hierarchies: &Hierarchies, path: &str, resources: Option<&LinuxResources>) -> Result<()> {
         for (controller, base, dir) in hierarchies.directories(path)? {
-            self.make_dir(&base, &dir).with_context(|| format!("creating cgroup {}", dir.display()))?;
+            self.make_dir(&base, &dir).map_err(|e| unavailable(&dir, e))?;
             if controller == "cpuset" {
                 inherit_cpuset(&base, &dir).with_context(|| format!("setting up cgroup {}", dir.display()))?;
             }

@@ -39,6 +39,7 @@ impl Bundle {
         let dir = dir.canonicalize().with_context(|| format!("bundle {}", dir.display()))?;
         let path = dir.join("config.json");
         let spec = read_config(&path)?;
+        tell_ignored(&spec);
         Self::check(dir, spec).with_context(|| path.display().to_string())
     }
 
@@ -56,7 +57,13 @@ impl Bundle {
         let process = spec.process().as_ref().context("\"process\" is missing")?;
         let process = process::convert(process, &rootfs)?;
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
+        check_limits(&spec)?;
+        let mut seen = Vec::new();
         for namespace in spec.linux().iter().filter_map(|l| l.namespaces().as_ref()).flatten() {
+            if seen.contains(&namespace.typ()) {
+                bail!("linux.namespaces has the {:?} namespace twice", namespace.typ());
+            }
+            seen.push(namespace.typ());
             match namespace.typ() {
                 LinuxNamespaceType::User => {
                     bail!("user namespaces are not supported; remove the one in linux.namespaces")
@@ -117,8 +124,59 @@ impl Bundle {
 
 /// Reads a JSON file of at most [`MAX_CONFIG`] bytes.
 fn read_config(path: &Path) -> Result<Spec> {
-    let text = read_bounded(path)?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is not a valid OCI configuration", path.display()))
+    let parse = |text: &[u8]| -> serde_json::Result<Spec> {
+        let mut value: serde_json::Value = serde_json::from_slice(text)?;
+        if let Some(process) = value.get_mut("process") {
+            process::complete(process);
+        }
+        serde_json::from_value(value)
+    };
+    parse(&read_bounded(path)?).with_context(|| format!("{} is not a valid OCI configuration", path.display()))
+}
+
+/// The least memory limit in bytes with which a sandbox starts and runs a small program.
+const LEAST_MEMORY: i64 = 24 << 20;
+/// The fewest tasks of the host that a sandbox with one program is.
+const LEAST_PIDS: i64 = 5;
+
+/// Refuses limits with which the sandbox itself could not be.
+fn check_limits(spec: &Spec) -> Result<()> {
+    let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) else { return Ok(()) };
+    let memory = resources.memory().as_ref().and_then(oci_spec::runtime::LinuxMemory::limit);
+    if let Some(limit) = memory.filter(|l| (1..LEAST_MEMORY).contains(l)) {
+        bail!(
+            "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs {LEAST_MEMORY} (24 MiB)"
+        );
+    }
+    let pids = resources.pids().as_ref().map(oci_spec::runtime::LinuxPids::limit);
+    if let Some(limit) = pids.filter(|l| (1..LEAST_PIDS).contains(l)) {
+        bail!(
+            "pids.limit of {limit} is too small: it counts the sandbox's own processes, which are {LEAST_PIDS} with one program"
+        );
+    }
+    Ok(())
+}
+
+/// Says what a configuration asks for that has no meaning for a guest.
+fn tell_ignored(spec: &Spec) {
+    /// What every guest has.
+    const OWN_DEVICES: [&str; 8] =
+        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"];
+    let Some(linux) = spec.linux() else { return };
+    let devices = linux.devices().iter().flatten().map(|d| d.path().display().to_string());
+    let devices: Vec<String> = devices.filter(|d| !OWN_DEVICES.contains(&d.as_str())).collect();
+    if !devices.is_empty() {
+        tracing::warn!("linux.devices is ignored, as a guest reaches no host device: {}", devices.join(", "));
+    }
+    if linux.seccomp().is_some() {
+        tracing::warn!(
+            "linux.seccomp is ignored: programs make their system calls to the guest's kernel, not to the host's"
+        );
+    }
+    let profile = spec.process().as_ref().and_then(|p| p.apparmor_profile().as_deref());
+    if let Some(profile) = profile.filter(|p| !p.is_empty() && *p != "unconfined") {
+        tracing::warn!("process.apparmorProfile {profile:?} is ignored: the host does not see a guest's programs");
+    }
 }
 
 /// Reads a file that has no reason to be huge.

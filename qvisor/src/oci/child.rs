@@ -141,7 +141,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
         bail!("the command that makes the container ended");
     }
-    hooks::run("createContainer", Some(&setup.create_container), &setup.hook_state)?;
+    hooks::run_in(Some(&setup.root), "createContainer", Some(&setup.create_container), &setup.hook_state)?;
     let (opened, user_namespace) = open_mapped(&setup, fds.next())?;
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

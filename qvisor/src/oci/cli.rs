@@ -308,6 +308,16 @@ pub struct Events {
     pub interval: String,
 }
 
+/// A number of bytes as Docker writes it: with a suffix b, k, m, g, t or p, in powers of 1024.
+fn bytes(text: &str) -> Result<i64, String> {
+    let lower = text.to_ascii_lowercase();
+    let short = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let shift = short.chars().last().and_then(|c| "kmgtp".find(c)).map(|at| 10 * (at + 1));
+    let digits = if shift.is_some() { short.get(..short.len() - 1).unwrap_or_default() } else { short };
+    let number = digits.parse::<i64>().ok().and_then(|n| n.checked_mul(1 << shift.unwrap_or(0)));
+    number.ok_or_else(|| "use bytes, or a number with k, m, g, t or p".to_owned())
+}
+
 /// `quark update`.
 #[derive(Debug, Args)]
 pub struct Update {
@@ -316,14 +326,14 @@ pub struct Update {
     /// File with an OCI resources object ("-" for standard input); the other options are then ignored.
     #[arg(short, long)]
     pub resources: Option<PathBuf>,
-    /// Memory limit in bytes.
-    #[arg(long, allow_hyphen_values = true)]
+    /// Memory limit in bytes, or with a suffix: 64M, 1g. -1 for none.
+    #[arg(long, allow_hyphen_values = true, value_parser = bytes)]
     pub memory: Option<i64>,
-    /// Memory reservation in bytes.
-    #[arg(long, allow_hyphen_values = true)]
+    /// Memory reservation in bytes, or with a suffix.
+    #[arg(long, allow_hyphen_values = true, value_parser = bytes)]
     pub memory_reservation: Option<i64>,
-    /// Memory and swap together in bytes.
-    #[arg(long, allow_hyphen_values = true)]
+    /// Memory and swap together in bytes, or with a suffix.
+    #[arg(long, allow_hyphen_values = true, value_parser = bytes)]
     pub memory_swap: Option<i64>,
     /// CPU period in microseconds.
     #[arg(long)]

@@ -22,7 +22,7 @@ use super::cli::Global;
 use super::state::{Entry, State, Status, Store, start_time};
 use super::view::View;
 use super::{control, hooks, log, rootless, wire};
-use crate::cgroup::{Cgroup, Hierarchies};
+use crate::cgroup::{self, Cgroup, Hierarchies};
 use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
@@ -137,6 +137,11 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
             }
             None
         }
+        // What asks for no limit can do without.
+        Err(e) if resources.is_none_or(|r| *r == LinuxResources::default()) && e.is::<cgroup::Unavailable>() => {
+            tracing::warn!("the sandbox is in no cgroup of its own: {e:#}");
+            None
+        }
         Err(e) => return Err(e),
     };
     undo.cgroup.clone_from(&cgroup);
@@ -244,7 +249,10 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
             let why = rootless::obstacle().unwrap_or_else(|| "quark doctor tells more".to_owned());
             Err(e).with_context(|| format!("starting the sandbox process of an ordinary user ({why})"))
         }
-        other => other.context("starting the sandbox process"),
+        other => other.with_context(|| match request.network.as_deref().filter(|_| network.is_some()) {
+            Some(path) => format!("starting the sandbox process in the network namespace {}", path.display()),
+            None => "starting the sandbox process".to_owned(),
+        }),
     }
 }
 

@@ -2,12 +2,21 @@
 
 use std::fmt;
 
+/// The most bytes of a container's ID.
+pub const MAX_ID_BYTES: usize = 200;
+
 /// What can be wrong with a container as the command line names it. The words are runc's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ContainerError {
     /// An ID with characters that are not allowed.
     #[error("invalid container ID format {0:?}: use letters, digits and _ + - . only")]
     InvalidId(String),
+    /// An ID of so many bytes.
+    #[error("invalid container ID format: it has {0} characters, and {MAX_ID_BYTES} are the most")]
+    LongId(usize),
+    /// An ID that is "", "." or "..".
+    #[error("invalid container ID format {0:?}: it is to name a directory of its own; use letters, digits and _ + - .")]
+    NoId(String),
     /// `create` or `run` with an ID in use.
     #[error("container with given ID already exists: {0}")]
     Exists(String),

@@ -104,8 +104,12 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
     }
     if let Some(path) = &options.process {
         let text = read_bounded(path)?;
-        let process: oci_spec::runtime::Process =
-            serde_json::from_slice(&text).with_context(|| format!("{} is not an OCI process", path.display()))?;
+        let parse = || -> serde_json::Result<oci_spec::runtime::Process> {
+            let mut value = serde_json::from_slice(&text)?;
+            process::complete(&mut value);
+            serde_json::from_value(value)
+        };
+        let process = parse().with_context(|| format!("{} is not an OCI process", path.display()))?;
         let mut spec = process::convert(&process, &state.rootfs).with_context(|| path.display().to_string())?;
         spec.terminal |= options.tty;
         return Ok(spec);
@@ -117,6 +121,7 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
     spec.args.clone_from(&options.command);
     spec.terminal = options.tty;
     spec.window = (0, 0);
+    spec.default_actions = false;
     for variable in &options.env {
         let Some((name, _)) = variable.split_once('=') else { bail!("--env {variable:?}: use NAME=value") };
         let prefix = format!("{name}=");

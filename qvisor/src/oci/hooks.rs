@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -29,13 +30,26 @@ pub fn check(hooks: &Hooks) -> Result<()> {
     Ok(())
 }
 
-/// Calls `hooks` one after another with `state` on their standard input. `step` is their name in messages.
+/// The directory in which hooks run: the bundle's.
+fn bundle(state: &serde_json::Value) -> Option<&Path> {
+    state["bundle"].as_str().map(Path::new)
+}
+
+/// Calls `hooks` one after another with `state` on their standard input, in the bundle's directory. `step` is their name in messages.
 ///
 /// # Errors
 /// With the first that fails, and what it wrote to standard error.
 pub fn run(step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) -> Result<()> {
+    run_in(bundle(state), step, hooks, state)
+}
+
+/// As [`run`], in the directory `dir`.
+///
+/// # Errors
+/// As there.
+pub fn run_in(dir: Option<&Path>, step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) -> Result<()> {
     for hook in hooks.into_iter().flatten() {
-        one(hook, state).with_context(|| format!("{step} hook {}", hook.path().display()))?;
+        one(hook, dir, state).with_context(|| format!("{step} hook {}", hook.path().display()))?;
     }
     Ok(())
 }
@@ -43,20 +57,25 @@ pub fn run(step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) -> 
 /// As [`run`], for steps whose failure must not stop anything: it is logged, and the next one is called.
 pub fn run_and_log(step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) {
     for hook in hooks.into_iter().flatten() {
-        if let Err(e) = one(hook, state) {
+        if let Err(e) = one(hook, bundle(state), state) {
             tracing::warn!("{step} hook {}: {e:#}", hook.path().display());
         }
     }
 }
 
-fn one(hook: &Hook, state: &serde_json::Value) -> Result<()> {
+fn one(hook: &Hook, dir: Option<&Path>, state: &serde_json::Value) -> Result<()> {
     let mut command = Command::new(hook.path());
     if let Some((name, args)) = hook.args().as_deref().and_then(<[String]>::split_first) {
         command.arg0(name).args(args);
     }
-    command.env_clear();
-    for (name, value) in hook.env().iter().flatten().filter_map(|e| e.split_once('=')) {
-        command.env(name, value);
+    // As runc: it inherits the caller's when there is none.
+    if let Some(env) = hook.env() {
+        command.env_clear();
+        command.envs(env.iter().filter_map(|e| e.split_once('=')));
+    }
+    // A bundle may be gone when the container is.
+    if let Some(dir) = dir.filter(|d| d.is_dir()) {
+        command.current_dir(dir);
     }
     // Its standard error goes to a file without a name: a pipe would have to be read while it runs.
     let mut errors = tempfile()?;

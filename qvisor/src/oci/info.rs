@@ -125,7 +125,7 @@ pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result
         other => return Err(unexpected(&other)),
     };
     let now_ns = boot_time_ns();
-    let mut rows = vec![["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "STIME", "TIME", "CMD"].map(str::to_owned)];
+    let mut rows = vec![["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "ELAPSED", "TIME", "CMD"].map(str::to_owned)];
     rows.extend(processes.iter().map(|p| row(p, now_ns)));
     print(&table(&rows))
 }
@@ -140,7 +140,7 @@ fn row(p: &ProcessInfo, now_ns: u64) -> [String; 9] {
         p.state.to_string(),
         p.threads.to_string(),
         format!("{}K", p.rss_bytes / 1024),
-        format!("-{}", clock(age_s)),
+        clock(age_s),
         clock(p.utime_us / 1_000_000),
         // A guest chooses its command line: no control characters to the terminal.
         p.cmdline.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),

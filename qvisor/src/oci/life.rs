@@ -14,6 +14,7 @@ use super::error::{ContainerError, SandboxEnded};
 use super::hooks;
 use super::state::{Entry, State, Status, Store, start_time};
 use crate::console;
+use crate::sandbox::STORE_DIR;
 
 /// How long loading a program may take, from a slow disk and after a wake.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -119,7 +120,7 @@ pub(super) fn status_after(state: &State, error: &anyhow::Error) -> Status {
 /// When there is none.
 pub fn parse_signal(text: &str) -> Result<i32> {
     if let Ok(number) = text.parse::<i32>() {
-        if (1..=64).contains(&number) {
+        if (0..=64).contains(&number) {
             return Ok(number);
         }
         bail!("unknown signal {text:?}");
@@ -140,7 +141,17 @@ pub fn parse_signal(text: &str) -> Result<i32> {
     realtime.filter(|n| (34..=64).contains(n)).with_context(|| format!("unknown signal {text:?}"))
 }
 
-/// Sends a signal. STOP hibernates, CONT wakes, and KILL ends the sandbox whatever its guest does.
+/// Whether a signal ends the init process with which runc waits for `start`, a program in Go: what it has no use for it ignores.
+fn ends_created(signo: i32) -> bool {
+    #[rustfmt::skip]
+    let ending = [
+        libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGKILL,
+        libc::SIGSEGV, libc::SIGTERM, libc::SIGSTKFLT, libc::SIGSYS,
+    ];
+    ending.contains(&signo)
+}
+
+/// Sends a signal. STOP hibernates, CONT wakes, KILL ends the sandbox whatever its guest does, and 0 only asks whether there is one.
 ///
 /// # Errors
 /// When the container does not run, or the sandbox refuses or does not answer within `timeout`.
@@ -153,11 +164,14 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Dura
             return if all { Ok(()) } else { Err(ContainerError::NotRunning.into()) };
         }
         // There is no program yet that could get it.
-        Status::Creating | Status::Created => return end(&state),
-        Status::Running | Status::Paused => {}
+        Status::Creating | Status::Created if ends_created(signo) => return end(&state),
+        Status::Creating | Status::Created if !matches!(signo, libc::SIGSTOP | libc::SIGCONT) => return Ok(()),
+        Status::Creating | Status::Created | Status::Running | Status::Paused => {}
     }
-    if signo == libc::SIGKILL {
-        return end(&state);
+    match signo {
+        libc::SIGKILL => return end(&state),
+        0 => return Ok(()),
+        _ => {}
     }
     let request = match signo {
         libc::SIGSTOP => Request::Hibernate,
@@ -167,8 +181,14 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Dura
     let usual = if matches!(request, Request::Hibernate | Request::Wake) { SWAP_TIMEOUT } else { ANSWER_TIMEOUT };
     match send(&entry, &request, timeout.unwrap_or(usual)) {
         Err(e) if status_after(&state, &e) == Status::Stopped => Err(ContainerError::NotRunning.into()),
+        Err(e) if failed_to_store(&e) => Err(e.context(format!("hibernating, with the swap store in {STORE_DIR}"))),
         other => other,
     }
+}
+
+/// Whether a container is not asleep as the host would not take its pages.
+fn failed_to_store(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|r| matches!(r.errno, libc::ENOSPC | libc::EROFS | libc::EIO))
 }
 
 /// Makes a request that is answered with Done.
@@ -257,7 +277,8 @@ mod tests {
         {
             assert_eq!(parse_signal(text).unwrap(), number, "{text}");
         }
-        for text in ["", "0", "65", "NOPE", "RTMIN+99", "RTMIN+x", "-9"] {
+        assert_eq!(parse_signal("0").unwrap(), 0);
+        for text in ["", "65", "NOPE", "RTMIN+99", "RTMIN+x", "-9"] {
             assert!(parse_signal(text).is_err(), "{text}");
         }
     }

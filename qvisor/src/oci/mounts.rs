@@ -36,6 +36,15 @@ impl Mount {
 const PROPAGATION: &[&str] =
     &["bind", "rbind", "private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable"];
 
+/// Flags that every mount may have, and options of tmpfs(5) by their names.
+#[rustfmt::skip]
+const TMPFS: &[&str] = &[
+    "", "defaults", "ro", "rw", "rro", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "sync", "async", "dirsync", "mand", "nomand",
+    "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
+    "iversion", "noiversion", "silent", "loud", "symfollow", "nosymfollow", "remount", "tmpcopyup", "notmpcopyup",
+    "size", "nr_blocks", "nr_inodes", "mode", "uid", "gid", "huge", "mpol", "inode32", "inode64", "swap", "noswap",
+];
+
 /// Checks and converts the mounts of the bundle in `dir`.
 ///
 /// # Errors
@@ -69,6 +78,12 @@ fn one(mount: &oci_spec::runtime::Mount, dir: &Path) -> Result<Mount> {
         result.fstype = "host".to_owned();
         result.host = Some(source);
         return Ok(result);
+    }
+    if fstype == "tmpfs" {
+        let is_known = |o: &&String| TMPFS.contains(&o.split('=').next().unwrap_or_default());
+        if let Some(bad) = result.options.iter().find(|o| !is_known(o)) {
+            bail!("{bad:?} is no option of a tmpfs");
+        }
     }
     match fstype {
         "cgroup2" => result.fstype = "cgroup".to_owned(),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{Capabilities, PosixRlimitType, Process};
 use qlib::control::ProcessSpec;
+use serde_json::{Value, json};
 
 /// The capabilities by number (capability(7)).
 const CAPABILITIES: &[&str] = &[
@@ -60,6 +61,30 @@ pub fn capability_names() -> impl Iterator<Item = String> {
 /// The most bytes of a guest's /etc/passwd that are looked at.
 const MAX_PASSWD: u64 = 1 << 20;
 
+/// Makes of a process what the library that reads it takes, as runc does: without a user it is root's, and capabilities that
+/// nobody knows are left out with a warning.
+pub fn complete(process: &mut Value) {
+    let Some(process) = process.as_object_mut() else { return };
+    let user = process.entry("user").or_insert_with(|| json!({}));
+    if let Some(user) = user.as_object_mut() {
+        for id in ["uid", "gid"] {
+            user.entry(id).or_insert(json!(0));
+        }
+    }
+    let sets = process.get_mut("capabilities").and_then(Value::as_object_mut);
+    for (name, set) in sets.into_iter().flatten() {
+        if let Some(set) = set.as_array_mut() {
+            set.retain(|c| {
+                let is_known = c.as_str().is_none_or(|c| capability_bit(c).is_ok());
+                if !is_known {
+                    tracing::warn!("process.capabilities.{name}: {c} is not known, and left out");
+                }
+                is_known
+            });
+        }
+    }
+}
+
 /// Checks and converts. `rootfs` is where the user's home directory is looked up. The handles of the standard streams
 /// are left for the sandbox to fill in.
 ///
@@ -79,6 +104,9 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
         if text.contains('\0') {
             bail!("process.args and process.env must not contain NUL");
         }
+    }
+    if let Some(bad) = env.iter().find(|e| !e.contains('=')) {
+        bail!("process.env: {bad:?} has no \"=\"");
     }
     if !env.iter().any(|e| e.starts_with("HOME=")) {
         env.push(format!("HOME={}", home_of(user.uid(), rootfs)));
@@ -110,6 +138,7 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
         no_new_privs: process.no_new_privileges().unwrap_or(false),
         stdio: [qlib::host::NO_HANDLE; 3],
         own_stdio: [false; 3],
+        default_actions: false,
         terminal,
         window: process.console_size().map_or((0, 0), |s| (size(s.height()), size(s.width()))),
     })

@@ -75,9 +75,12 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     let has_host_network = options.network == cli::Network::Host;
     let view = View::new(&cwd, has_host_network)?;
     let shown: Vec<PathBuf> = volumes.iter().filter_map(|v| v["destination"].as_str().map(PathBuf::from)).collect();
+    View::warn_of_empty(&cwd, &shown);
     view.check_program(options.command.first().map_or("", String::as_str), &shown)?;
     let spec = super::spec::host(&options.command, terminal, &cwd, &volumes)?;
-    let bundle = Bundle::check(PathBuf::from("/"), spec)?;
+    let mut bundle = Bundle::check(PathBuf::from("/"), spec)?;
+    // Who runs a command wants Ctrl-C, a hang-up and SIGTERM to end it, and has no init that would.
+    bundle.process.default_actions = true;
     let pty = terminal.then(|| Pty::open(console::window(std::io::stdin()))).transpose()?;
     let signals = console::catch_signals()?;
     sweep(&Store::new(&global.root)?);
@@ -235,7 +238,12 @@ pub fn forward(
     if !entry.load().is_ok_and(|s| s.status() != Status::Stopped) {
         return Ok(());
     }
-    let is_answer = e.downcast_ref::<Refused>().is_some();
+    let refused = e.downcast_ref::<Refused>();
+    // The same signal once more, as timeout(1) sends it, finds that the process has ended.
+    if refused.is_some_and(|r| r.errno == libc::ESRCH) {
+        return Ok(());
+    }
+    let is_answer = refused.is_some();
     if console::asks_to_end(signal) && !is_answer {
         return Err(e.context(format!("signal {signal} not passed on")));
     }

@@ -15,6 +15,9 @@ const OCI_VERSION: &str = "1.2.0";
 /// What `docker` gives a container by default.
 const DEFAULT_CAPABILITIES: &[&str] = &["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"];
 
+/// Where programs are looked for when the caller does not say.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 fn guest_mounts() -> Value {
     json!([
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -60,6 +63,10 @@ pub fn host(command: &[String], terminal: bool, cwd: &Path, volumes: &[Value]) -
             env.push(format!("{name}={value}"));
         }
     }
+    // The C library looks for a program there too when nothing is said.
+    if !env.iter().any(|e| e.starts_with("PATH=")) {
+        env.push(format!("PATH={DEFAULT_PATH}"));
+    }
     // An ordinary user is root inside, as in a user namespace: their files are root's there.
     let (gid, groups) = if super::rootless::is_needed() {
         (0, Vec::new())
@@ -102,7 +109,7 @@ pub fn write(bundle: &Path) -> Result<()> {
             "terminal": true,
             "user": {"uid": 0, "gid": 0},
             "args": ["sh"],
-            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=xterm"],
+            "env": [format!("PATH={DEFAULT_PATH}"), "TERM=xterm".to_owned()],
             "cwd": "/",
             "capabilities": {"bounding": DEFAULT_CAPABILITIES, "effective": DEFAULT_CAPABILITIES,
                              "permitted": DEFAULT_CAPABILITIES},

@@ -11,14 +11,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::runtime::Hooks;
 use qlib::control::ProcessSpec;
 use serde::{Deserialize, Serialize};
 
-use super::error::ContainerError;
+use super::error::{ContainerError, MAX_ID_BYTES};
 use crate::cgroup::Cgroup;
 use crate::platform::PlatformKind;
 use crate::sandbox::ended::{self, Ended, Incidents, RECORD_BYTES};
@@ -225,7 +225,8 @@ impl Store {
         builder
             .recursive(true)
             .create(&self.root)
-            .with_context(|| format!("creating state directory {}", self.root.display()))?;
+            .with_context(|| format!("creating state directory {}", self.root.display()))
+            .map_err(|e| anyhow!("{e:#}; choose another with --root, or by XDG_RUNTIME_DIR"))?;
         // Somebody else may have been faster.
         self.check()?;
         match builder.recursive(false).create(&entry.dir) {
@@ -241,7 +242,13 @@ impl Store {
     /// When the ID is invalid.
     pub fn entry(&self, id: &str) -> Result<Entry> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c);
-        if id.is_empty() || id.len() > 200 || id == "." || id == ".." || !id.chars().all(allowed) {
+        if id.len() > MAX_ID_BYTES {
+            return Err(ContainerError::LongId(id.chars().count()).into());
+        }
+        if matches!(id, "" | "." | "..") {
+            return Err(ContainerError::NoId(id.to_owned()).into());
+        }
+        if !id.chars().all(allowed) {
             return Err(ContainerError::InvalidId(id.to_owned()).into());
         }
         Ok(Entry { id: id.to_owned(), dir: self.root.join(id) })

@@ -53,6 +53,17 @@ impl View {
         Ok(View { keep })
     }
 
+    /// Tells when the current directory `cwd` is one of those that are empty inside, and `volumes` (paths inside) do not show it.
+    pub fn warn_of_empty(cwd: &Path, volumes: &[PathBuf]) {
+        let Ok(cwd) = cwd.canonicalize() else { return };
+        if EMPTY.iter().any(|(dir, _)| cwd == Path::new(dir)) && !volumes.contains(&cwd) {
+            let dir = cwd.display();
+            tracing::warn!(
+                "{dir}, the current directory, is empty inside: change to a directory below it, or add --volume {dir}:{dir}"
+            );
+        }
+    }
+
     /// Why the program `name` is not there inside, if it is there outside and `volumes` (paths inside) do not show it.
     ///
     /// # Errors
@@ -65,7 +76,13 @@ impl View {
         let hidden = EMPTY.iter().find(|(dir, _)| program.starts_with(dir));
         let shown = self.keep.iter().chain(volumes).any(|k| program.starts_with(k));
         if let Some((dir, _)) = hidden.filter(|_| !shown) {
+            let is_in_it = program.parent() == Some(Path::new(dir));
             let (program, parent) = (program.display(), program.parent().unwrap_or(&program).display());
+            if is_in_it {
+                bail!(
+                    "{program} is not there inside, where {dir} is empty: put it into a directory below, or add --volume {parent}:{parent}:ro"
+                );
+            }
             bail!(
                 "{program} is not there inside, where {dir} is empty: change to its directory, or add --volume {parent}:{parent}:ro"
             );

@@ -390,9 +390,12 @@ impl crate::platform::process::Outside for OutsideOf {
     }
 }
 
+/// The directory in which the swap store keeps its files.
+pub const STORE_DIR: &str = "/var/tmp";
+
 fn default_store_dir() -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags};
-    rustix::fs::open("/var/tmp", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(STORE_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn seed() -> Result<[u8; 32], Errno> {

@@ -88,6 +88,7 @@ impl StoreError {
             Self::Damaged { .. } => libc::EBADMSG,
             Self::BadRequest(_) => libc::EINVAL,
             Self::Io(e) if e.raw_os_error() == Some(libc::EFAULT) => libc::EFAULT,
+            Self::Io(e) if e.raw_os_error() == Some(libc::EROFS) => libc::EROFS,
             Self::Io(_) => libc::EIO,
         }
     }

@@ -102,7 +102,38 @@ const CASES: &[Case] = &[
     Case {
         name: "not a network namespace",
         spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network", "path": "/dev/null"}])),
-        says: "starting the sandbox process",
+        says: "in the network namespace /dev/null",
+    },
+    Case {
+        name: "a namespace twice",
+        spoil: |p| {
+            config(p, |c| c["linux"]["namespaces"] = json!([{"type": "pid"}, {"type": "mount"}, {"type": "pid"}]))
+        },
+        says: "namespace twice",
+    },
+    Case {
+        name: "a variable without a value",
+        spoil: |p| config(p, |c| c["process"]["env"] = json!(["PATH=/bin", "NAME"])),
+        says: "\"NAME\" has no \"=\"",
+    },
+    Case {
+        name: "an unknown option of a tmpfs",
+        spoil: |p| {
+            config(p, |c| {
+                c["mounts"] = json!([{"destination": "/t", "type": "tmpfs", "options": ["nosuid", "foo=bar"]}])
+            });
+        },
+        says: "mount /t: \"foo=bar\" is no option",
+    },
+    Case {
+        name: "less memory than the sandbox itself needs",
+        spoil: |p| config(p, |c| c["linux"]["resources"] = json!({"memory": {"limit": 16 << 20}})),
+        says: "memory.limit of 16777216 bytes is too small: a sandbox, its kernel included, needs 25165824",
+    },
+    Case {
+        name: "fewer processes than the sandbox itself",
+        spoil: |p| config(p, |c| c["linux"]["resources"] = json!({"pids": {"limit": 3}})),
+        says: "pids.limit of 3 is too small",
     },
     Case {
         name: "cgroupsPath for systemd",
@@ -191,6 +222,7 @@ fn refused(p: &Place, args: &[&str], says: &str, code: i32, name: &str) {
 #[test]
 fn bad_arguments_are_refused() {
     let Some(p) = place() else { return };
+    let long = "x".repeat(300);
     let cases: &[(&[&str], &str, i32)] = &[
         (&["state", "nobody"], "container \"nobody\" does not exist", 1),
         (&["start", "nobody"], "does not exist", 1),
@@ -202,7 +234,9 @@ fn bad_arguments_are_refused() {
         (&["update", "--memory", "1", "nobody"], "does not exist", 1),
         (&["exec", "nobody", "true"], "does not exist", 255),
         (&["create", "a/b"], "invalid container ID format", 1),
-        (&["create", ".."], "invalid container ID format", 1),
+        (&["create", ".."], "invalid container ID format \"..\": it is to name a directory of its own", 1),
+        (&["create", &long], "invalid container ID format: it has 300 characters, and 200 are the most", 1),
+        (&["update", "--memory", "64X", "nobody"], "use bytes", 1),
         (&["create", ""], "invalid container ID format", 1),
         (&["state", "ä"], "invalid container ID format", 1),
         (&["kill", "nobody", "FROB"], "unknown signal", 1),
@@ -275,6 +309,7 @@ fn without_root_there_is_no_permission() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.to_lowercase().contains("permission denied"), "{stderr}");
+    assert!(stderr.contains("--root") && stderr.contains("XDG_RUNTIME_DIR"), "{stderr}");
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 

@@ -14,5 +14,7 @@ mod reopen;
 mod rootless;
 #[path = "../support/mod.rs"]
 mod shared;
+mod streams;
 mod support;
 mod unanswered;
+mod user;

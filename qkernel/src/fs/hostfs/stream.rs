@@ -4,12 +4,12 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::S_IFREG;
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_RDWR, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK};
 use qlib::host::{MAX_SEGMENTS, Op, STREAM};
 
 use super::stat_handle;
 use crate::errno::{Errno, Result};
-use crate::fs::attr::Attributes;
+use crate::fs::attr::{Attributes, device};
 use crate::fs::{FileOps, OpenFile};
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
@@ -17,25 +17,28 @@ use crate::mm::Access;
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
 use crate::wait::{PollMask, WaitQueue};
 
-/// A host handle read and written at its own position.
+/// A host handle read and written at its own position, which outside others may share.
 pub struct HostStream {
     handle: Handle,
+    /// It is a regular file: it has a position.
+    is_file: bool,
     queue: WaitQueue,
     token: u64,
     /// Whether the host can tell of its readiness; files are always ready.
     watched: bool,
 }
 
-/// The open file of a handle; `flags`: O_*.
-pub fn host_stream(number: u32, flags: u32) -> Arc<OpenFile> {
+/// The open file of a handle. Access mode and O_APPEND are those that the host's descriptor has.
+pub fn host_stream(number: u32) -> Arc<OpenFile> {
+    let given = Call::on(Op::StreamFlags, number).run().map_or(O_RDWR, |flags| flags as u32);
     let handle = Handle::new(number);
     let is_file = stat_handle(number).is_ok_and(|a| a.kind() == S_IFREG);
     let stream = Arc::new_cyclic(|this: &Weak<HostStream>| {
         let token = add_watcher(this.clone());
         let watched = !is_file && Call::on(Op::Watch, number).arg(0, token).run().is_ok();
-        HostStream { handle, queue: WaitQueue::new(), token, watched }
+        HostStream { handle, is_file, queue: WaitQueue::new(), token, watched }
     });
-    OpenFile::new(stream, flags)
+    OpenFile::new(stream, given & (O_ACCMODE | O_APPEND))
 }
 
 impl HostStream {
@@ -44,9 +47,17 @@ impl HostStream {
         self.handle.number()
     }
 
-    fn transfer(&self, op: Op, access: Access, buffer: &mut IoBuffer<'_>) -> Result<usize> {
+    fn transfer(
+        &self,
+        op: Op,
+        access: Access,
+        buffer: &mut IoBuffer<'_>,
+        (offset, flags): (u64, u32),
+    ) -> Result<usize> {
+        let offset = if self.is_file { offset } else { STREAM };
         let segments = buffer.segments(access, 1 << 20, MAX_SEGMENTS as usize)?;
-        let moved = Call::on(op, self.handle()).arg(0, STREAM).segments(&segments).run()? as usize;
+        let call = Call::on(op, self.handle()).arg(0, offset).arg(1, u64::from(flags));
+        let moved = call.segments(&segments).run()? as usize;
         buffer.advance(moved);
         Ok(moved)
     }
@@ -64,12 +75,30 @@ impl HostWatcher for HostStream {
 }
 
 impl FileOps for HostStream {
-    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        self.transfer(Op::Read, Access::Write, buffer)
+    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        self.transfer(Op::Read, Access::Write, buffer, (offset, 0))
     }
 
-    fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        self.transfer(Op::Write, Access::Read, buffer)
+    fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
+        let append = if self.is_file && file.is_append() { RWF_APPEND } else { 0 };
+        self.transfer(Op::Write, Access::Read, buffer, (offset, append))
+    }
+
+    fn is_seekable(&self) -> bool {
+        self.is_file
+    }
+
+    fn shares_position(&self) -> bool {
+        self.is_file
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        Call::on(Op::Seek, self.handle()).arg(0, offset as u64).arg(1, u64::from(whence)).run()
+    }
+
+    fn truncate(&self, _file: &OpenFile, size: u64) -> Result {
+        Call::on(Op::Truncate, self.handle()).arg(0, size).run()?;
+        Ok(())
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
@@ -99,9 +128,18 @@ impl FileOps for HostStream {
         Err(Errno::ENOSYS)
     }
 
-    fn label(&self, _file: &OpenFile) -> Vec<u8> {
-        let number = self.attributes(_file).map_or(0, |a| a.ino);
-        alloc::format!("pipe:[{number}]").into_bytes()
+    fn label(&self, file: &OpenFile) -> Vec<u8> {
+        let a = self.attributes(file).unwrap_or_default();
+        // Its name outside means nothing here; but the guest has a null device of its own, which is as good.
+        let kind = match a.kind() {
+            S_IFCHR if a.rdev == device(1, 3) => return b"/dev/null".to_vec(),
+            S_IFIFO => "pipe",
+            S_IFSOCK => "socket",
+            S_IFREG => "file",
+            S_IFCHR => "device",
+            _ => "stream",
+        };
+        alloc::format!("{kind}:[{}]", a.ino).into_bytes()
     }
 
     fn as_any(&self) -> &dyn Any {

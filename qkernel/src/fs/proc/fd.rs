@@ -98,7 +98,7 @@ fn info(thread: &Arc<Thread>, fd: Fd) -> Result<Vec<u8>> {
     let cloexec = if files.close_on_exec(fd)? { O_CLOEXEC } else { 0 };
     let mount = file.path.as_ref().map_or(0, |p| p.mount.id);
     let ino = file.attributes().map_or(0, |a| a.ino);
-    let position = *file.position.lock();
+    let position = file.tell()?;
     let flags = file.flags() | cloexec | 0o100000;
     let mut out = format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t{mount}\nino:\t{ino}\n").into_bytes();
     out.extend(file.ops.details(&file));
@@ -207,6 +207,14 @@ impl FileOps for Again {
 
     fn is_seekable(&self) -> bool {
         self.0.ops.is_seekable()
+    }
+
+    fn shares_position(&self) -> bool {
+        self.0.ops.shares_position()
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
+        self.0.ops.seek(offset, whence)
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {

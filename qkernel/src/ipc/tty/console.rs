@@ -27,6 +27,8 @@ pub struct Console {
     tty: Mutex<Weak<Tty>>,
     /// There was no room for input: the host is asked again when there is.
     is_throttled: AtomicBool,
+    /// The host's window when it was last looked at.
+    window: Mutex<Window>,
 }
 
 /// Waits until the host has taken the output of all consoles, or `deadline_ns` (CLOCK_MONOTONIC) has passed.
@@ -49,6 +51,7 @@ pub fn open(number: u32, window: (u16, u16), owner: (u32, u32)) -> Result<Arc<Tt
         token: add_watcher(this.clone()),
         tty: Mutex::new(Weak::new()),
         is_throttled: AtomicBool::new(false),
+        window: Mutex::new(host_window(number).unwrap_or_default()),
     });
     let far = console.clone();
     let tty = pty::enter(|n| Tty::new(n, far), false, owner)?;
@@ -127,6 +130,14 @@ impl Far for Console {
         true
     }
 
+    fn changed_window(&self) -> Option<Window> {
+        let now = host_window(self.handle.number()).ok()?;
+        let mut last = self.window.lock();
+        let has_changed = *last != now;
+        *last = now;
+        has_changed.then_some(now)
+    }
+
     fn on_room(&self, tty: &Tty) {
         if self.is_throttled.swap(false, Ordering::Relaxed) {
             self.pump_input(tty);
@@ -141,6 +152,8 @@ impl HostWatcher for Console {
             self.pump_output(&tty);
         }
         if events.intersects(PollMask::READ | PollMask::HUP | PollMask::ERR) {
+            // A moment at which it can be seen: the host signals a new size to nobody here.
+            tty.follow_window();
             self.pump_input(&tty);
         }
     }

@@ -31,7 +31,10 @@ pub fn serve(thread: &Arc<Thread>, tty: &Arc<Tty>, is_master: bool, command: u32
             let new = read_termios(thread, tty, command, at)?;
             tty.set_termios(new, matches!(command, TCSETSF | TCSETSF2 | TCSETAF));
         }
-        TIOCGWINSZ => mm.write(at, &tty.window().words)?,
+        TIOCGWINSZ => {
+            tty.follow_window();
+            mm.write(at, &tty.window().words)?;
+        }
         TIOCSWINSZ => {
             let words = mm.read(at)?;
             tty.set_window(Window { words });

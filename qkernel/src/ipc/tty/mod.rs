@@ -48,6 +48,10 @@ pub trait Far: Send + Sync {
     fn drains(&self) -> bool {
         false
     }
+    /// The size of the window out there, if it has changed since this was last asked.
+    fn changed_window(&self) -> Option<Window> {
+        None
+    }
 }
 
 /// A terminal as programs see it.
@@ -144,6 +148,13 @@ impl Tty {
             state.foreground
         };
         self.signal_group(foreground, linux_raw_sys::general::SIGWINCH);
+    }
+
+    /// Takes over a window size that was set on the far side, of which nobody tells.
+    pub fn follow_window(&self) {
+        if let Some(window) = self.far.changed_window() {
+            self.set_window(window);
+        }
     }
 
     fn signal_group(&self, pgid: u32, signo: u32) {

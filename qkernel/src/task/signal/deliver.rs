@@ -154,7 +154,7 @@ pub async fn deliver(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)
 
 /// Whether pid 1 does not take `signo`, having no handler for it.
 fn is_protected(process: &Process, signo: Signo) -> bool {
-    process.pid == 1 && !UNBLOCKABLE.contains(signo) && !process.signals.lock().is_killable
+    super::send::is_init(process) && !UNBLOCKABLE.contains(signo) && !process.signals.lock().is_killable
 }
 
 fn dequeue(thread: &Thread) -> Option<SigInfo> {

@@ -128,6 +128,15 @@ pub struct ProcessSignals {
     stop_told: bool,
     /// An exception of its own may end it although it is pid 1.
     is_killable: bool,
+    /// It has the default actions of others although it is pid 1.
+    is_ordinary: bool,
+}
+
+impl ProcessSignals {
+    /// Gives the process, although it may be pid 1, the default actions of others.
+    pub fn be_ordinary(&mut self) {
+        self.is_ordinary = true;
+    }
 }
 
 impl ThreadSignals {

@@ -109,14 +109,20 @@ fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
 fn is_ignored(process: &Process, blocker: &Thread, threads: &[Arc<Thread>], signo: Signo, origin: Origin) -> bool {
     let action = process.signals.lock().action(signo);
     let is_default = action.handler == super::action::DEFAULT;
-    if process.pid == 1 && is_default && UNBLOCKABLE.contains(signo) {
+    let is_init = is_init(process);
+    if is_init && is_default && UNBLOCKABLE.contains(signo) {
         return origin == Origin::Inside;
     }
     let waited_for = || threads.iter().any(|t| t.signals.lock().waited_for.contains(signo));
     if blocker.signals.lock().is_blocked(signo) || waited_for() {
         return false;
     }
-    (process.pid == 1 && is_default) || action.disposition(signo) == Disposition::Ignore
+    (is_init && is_default) || action.disposition(signo) == Disposition::Ignore
+}
+
+/// Whether it is the container's init, which signals without a handler do not reach (pid_namespaces(7)).
+pub(super) fn is_init(process: &Process) -> bool {
+    process.pid == 1 && !process.signals.lock().is_ordinary
 }
 
 /// Has a thread that does not block the signal look at it, and tells those who wait for signals.

@@ -248,7 +248,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_preadv2, KERNEL, "files, streams, the store"),
         call!(SYS_pwritev2, KERNEL, "files, streams, the store"),
         call!(SYS_pread64, ALL, "the store; which pages a stub has mapped; statistics of KVM"),
-        call!(SYS_lseek, KERNEL, "directories; which memory is committed"),
+        call!(SYS_lseek, KERNEL, "directories; which memory is committed; files given as standard streams"),
         call!(SYS_getdents64, KERNEL, "directories"),
         call!(SYS_fstat, ALL, "files, streams"),
         call!(SYS_newfstatat, ALL, "files"),

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use qlib::host::STREAM;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::super::memory::{GuestRange, Ranges, sys};
@@ -221,8 +221,41 @@ impl Call<'_> {
         if object.kind() == Kind::File { Ok(object) } else { Err(Errno::INVAL) }
     }
 
+    /// Of what the guest has opened itself it keeps the position.
+    pub(super) fn seek(&mut self) -> Outcome {
+        let object = self.object()?;
+        if object.kind() != Kind::StdioFile {
+            return Err(Errno::SPIPE);
+        }
+        let offset = self.args[0].cast_signed();
+        let from_start = || u64::try_from(offset).map_err(|_| Errno::INVAL);
+        let to = match self.arg_int(1) {
+            libc::SEEK_SET => SeekFrom::Start(from_start()?),
+            libc::SEEK_CUR => SeekFrom::Current(offset),
+            libc::SEEK_END => SeekFrom::End(offset),
+            libc::SEEK_DATA => SeekFrom::Data(from_start().or(Err(Errno::NXIO))?),
+            libc::SEEK_HOLE => SeekFrom::Hole(from_start().or(Err(Errno::NXIO))?),
+            _ => return Err(Errno::INVAL),
+        };
+        rustix::fs::seek(object.as_fd(), to)
+    }
+
+    pub(super) fn stream_flags(&mut self) -> Outcome {
+        let object = self.object()?;
+        match object.kind() {
+            Kind::Stream { .. } | Kind::StdioFile | Kind::StdioDir | Kind::StdioSocket => {
+                let flags = rustix::fs::fcntl_getfl(object.as_fd())?;
+                Ok((flags & (OFlags::RWMODE | OFlags::APPEND)).bits().into())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
     pub(super) fn truncate(&mut self) -> Outcome {
-        let object = self.regular_file()?;
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::File | Kind::StdioFile) {
+            return Err(Errno::INVAL);
+        }
         if self.args[0] > i64::MAX as u64 {
             return Err(Errno::INVAL);
         }

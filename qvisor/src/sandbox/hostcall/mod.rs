@@ -166,6 +166,8 @@ impl<'h> Call<'h> {
             Op::Read => self.read(),
             Op::Write => self.write(),
             Op::Truncate => self.truncate(),
+            Op::Seek => self.seek(),
+            Op::StreamFlags => self.stream_flags(),
             Op::Allocate => self.allocate(),
             Op::Sync => self.sync(),
             Op::SyncFs => self.sync_fs(),

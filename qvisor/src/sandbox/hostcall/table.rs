@@ -39,8 +39,8 @@ pub enum Kind {
         /// It is a terminal.
         tty: bool,
     },
-    /// A regular file given as standard input, output or error: read and written at its own position, nothing else. To open it anew would
-    /// give more than what was given.
+    /// A regular file given as standard input, output or error: read, written, its position moved and its length set through the descriptor that was
+    /// given, nothing else. To open it anew would give more than that.
     StdioFile,
     /// A directory given as standard input, output or error. It is good for nothing but stat(2).
     StdioDir,

@@ -157,6 +157,7 @@ fn what_was_handed_over_open_stays_as_it_is() {
         }
         assert_eq!(g.err(Op::SetXattr, handle, &[0], &[In(b""), In(b"user.a"), In(b"v")]), libc::EPERM);
         assert_eq!(g.err(Op::ListXattr, handle, &[], &[In(b""), Out(100)]), libc::EPERM);
+        // Not opened for writing.
         assert_eq!(g.err(Op::Truncate, handle, &[0], &[]), libc::EINVAL);
         assert_eq!(g.err(Op::Allocate, handle, &[0, 0, 4096], &[]), libc::EINVAL);
         assert_eq!(g.err(Op::WindowMap, handle, &[0, 4096, 0], &[]), libc::EINVAL);
@@ -164,6 +165,47 @@ fn what_was_handed_over_open_stays_as_it_is() {
         assert_eq!(g.err(Op::Lock, handle, &[libc::LOCK_EX as u64], &[]), libc::EINVAL);
     }
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(fs::read(&path).unwrap(), b"text");
+}
+
+#[test]
+fn only_files_handed_over_have_a_position_here() {
+    let g = Guest::new();
+    let path = g.dir.join("file");
+    fs::write(&path, "0123456789").unwrap();
+    let read = |handle, offset| g.ok(Op::Read, handle, &[offset], &[Out(3)]).out.remove(0);
+    let file = fs::OpenOptions::new().read(true).write(true).append(true).open(&path).unwrap();
+    let file = g.host.add_stdio(stream(file.into())).unwrap();
+    let seek = |handle, to: i64, whence: i32| g.call(Op::Seek, handle, &[to as u64, whence as u64], &[]).ret;
+    assert_eq!(seek(file, 4, libc::SEEK_SET), 4);
+    assert_eq!(read(file, qlib::host::STREAM), b"456");
+    assert_eq!(read(file, 1), b"123");
+    assert_eq!(seek(file, 0, libc::SEEK_CUR), 7, "of a read at another place it knows nothing");
+    assert_eq!((seek(file, -1, libc::SEEK_END), seek(file, 0, libc::SEEK_HOLE)), (9, 10));
+    for (to, whence, error) in [
+        (-1, libc::SEEK_SET, libc::EINVAL),
+        (i64::MIN, libc::SEEK_CUR, libc::EINVAL),
+        (i64::MIN, libc::SEEK_END, libc::EINVAL),
+        (-1, libc::SEEK_DATA, libc::ENXIO),
+        (10, libc::SEEK_DATA, libc::ENXIO),
+        (0, 5, libc::EINVAL),
+        (0, -1, libc::EINVAL),
+    ] {
+        assert_eq!(seek(file, to, whence), -i64::from(error), "{to} {whence}");
+    }
+    g.ok(Op::Truncate, file, &[2], &[]);
+    assert_eq!(fs::read(&path).unwrap(), b"01");
+    assert_eq!(g.err(Op::Truncate, file, &[u64::MAX], &[]), libc::EINVAL);
+    let flags = |handle| g.call(Op::StreamFlags, handle, &[], &[]).ret;
+    assert_eq!(flags(file), i64::from(libc::O_RDWR | libc::O_APPEND));
+    let (r, _w) = rustix::pipe::pipe().unwrap();
+    let pipe = g.host.add_stdio(stream(r)).unwrap();
+    assert_eq!((flags(pipe), seek(pipe, 0, libc::SEEK_CUR)), (0, -i64::from(libc::ESPIPE)));
+    // What the guest opened itself shares a descriptor with others of its opens.
+    let opened = g.open("file", libc::O_RDONLY);
+    assert_eq!((flags(opened), seek(opened, 0, libc::SEEK_SET)), (-i64::from(libc::EINVAL), -i64::from(libc::ESPIPE)));
+    assert_eq!(seek(g.root, 0, libc::SEEK_SET), -i64::from(libc::ESPIPE));
+    assert_eq!((flags(4711), seek(4711, 0, libc::SEEK_SET)), (-i64::from(libc::EBADF), -i64::from(libc::EBADF)));
 }
 
 fn terminal() -> (OwnedFd, OwnedFd) {

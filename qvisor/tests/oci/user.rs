@@ -1,0 +1,370 @@
+//! What somebody who comes from runc and Docker tries first, and what they are told where a guest is different.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::json;
+
+use super::support::{Place, finish, place};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn sh(p: &Place, script: &str) {
+    p.configure(&["sh", "-c", script], |_| {});
+}
+
+/// Runs the container and gives what it printed; its exit code must be 0.
+fn run(p: &Place) -> String {
+    p.good(&["run", &p.id])
+}
+
+#[test]
+fn ambient_capabilities_need_permitted_and_inheritable_ones() {
+    let Some(p) = place() else { return };
+    std::os::unix::fs::symlink("busybox", p.rootfs().join("bin/grep")).unwrap();
+    // What `runc spec` writes, and KILL (5) where inheritable.
+    let all = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"];
+    let sets = |inheritable: &[&str], permitted: &[&str]| {
+        p.configure(&["sh", "-c", "grep -E 'Cap(Prm|Eff|Amb)' /proc/self/status"], |c| {
+            c["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+            c["process"]["capabilities"] = json!({
+                "bounding": all, "effective": all, "permitted": permitted, "ambient": all, "inheritable": inheritable});
+        });
+        let output = run(&p);
+        output.lines().map(|l| u64::from_str_radix(l.rsplit('\t').next().unwrap(), 16).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(sets(&[], &all), [0, 0, 0]);
+    assert_eq!(sets(&["CAP_KILL"], &all), [1 << 5; 3]);
+    assert_eq!(sets(&["CAP_KILL"], &["CAP_AUDIT_WRITE"]), [0, 0, 0]);
+    // Beyond the bounding set nothing is inherited.
+    assert_eq!(sets(&["CAP_KILL", "CAP_SYS_ADMIN"], &["CAP_KILL", "CAP_SYS_ADMIN"]), [1 << 5; 3]);
+
+    p.configure(&["sleep", "1000"], |c| {
+        c["process"]["capabilities"] = json!({"bounding": all, "effective": all, "permitted": all, "ambient": all});
+    });
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let status = ["grep", "CapEff", "/proc/self/status"];
+    let exec = |options: &[&str]| p.good(&[&["exec"][..], options, &[p.id.as_str()], &status].concat());
+    assert_eq!(exec(&["--user", "1000:1000", "--cap", "CAP_NET_RAW"]), "CapEff:\t0000000000000000\n");
+    assert_eq!(exec(&["--cap", "CAP_NET_RAW"]), "CapEff:\t0000000020002420\n");
+}
+
+#[test]
+fn signals_to_a_created_container_are_runcs() {
+    let Some(p) = place() else { return };
+    p.configure(&["echo", "ran"], |_| {});
+    for signal in ["0", "STOP", "CONT", "USR1", "USR2", "WINCH", "CHLD", "PIPE", "ALRM", "RTMIN+3"] {
+        p.create(&[]);
+        p.good(&["kill", &p.id, signal]);
+        assert_eq!(p.status(), "created", "{signal}");
+        p.good(&["start", &p.id]);
+        p.wait_for("the end", || p.status() == "stopped");
+        assert_eq!(p.log(), "ran\n", "{signal}");
+        p.good(&["delete", &p.id]);
+    }
+    for signal in ["TERM", "INT", "HUP", "QUIT", "SEGV", "KILL"] {
+        p.create(&[]);
+        p.good(&["kill", &p.id, signal]);
+        assert_eq!(p.status(), "stopped", "{signal}");
+        assert_eq!(p.output(&["start", &p.id]).status.code(), Some(1));
+        let probe = p.output(&["kill", &p.id, "0"]);
+        assert!(text(&probe.stderr).contains("container not running"), "{signal}: {probe:?}");
+        p.good(&["delete", &p.id]);
+    }
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+    p.configure(&["sleep", "1000"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    p.good(&["kill", &p.id, "0"]);
+    assert_eq!(p.status(), "running");
+}
+
+#[test]
+fn what_runc_makes_up_for_is_made_up_for() {
+    let Some(p) = place() else { return };
+    // A directory that is not there.
+    p.configure(&["sh", "-c", "pwd; stat -c '%a %u' . .."], |c| {
+        c["process"]["cwd"] = json!("/srv/not/there");
+        c["process"]["user"] = json!({"uid": 1000, "gid": 1000});
+    });
+    assert_eq!(run(&p), "/srv/not/there\n755 0\n755 0\n");
+    p.configure(&["true"], |c| c["process"]["cwd"] = json!("/etc/passwd"));
+    let refused = p.output(&["run", &p.id]);
+    assert!(text(&refused.stderr).contains("chdir to cwd (\"/etc/passwd\") failed"), "{refused:?}");
+
+    // A process without a user, and a capability from the future.
+    let output = p.dir.join("log");
+    p.configure(&["id", "-u"], |c| {
+        c["process"].as_object_mut().unwrap().remove("user");
+        c["process"]["capabilities"] = json!({"bounding": ["CAP_KILL", "CAP_TELEPORT"]});
+    });
+    assert_eq!(p.good(&["--log", output.to_str().unwrap(), "run", &p.id]), "0\n");
+    let log = fs::read_to_string(&output).unwrap();
+    assert!(log.contains("CAP_TELEPORT") && log.contains("not known"), "{log}");
+
+    p.configure(&["sleep", "1000"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let process = p.dir.join("process.json");
+    fs::write(&process, r#"{"cwd":"/","args":["id","-u"],"env":["PATH=/bin"]}"#).unwrap();
+    assert_eq!(p.good(&["exec", "--process", process.to_str().unwrap(), &p.id]), "0\n");
+    // But for a further process no directory is made.
+    let refused = p.output(&["exec", "--cwd", "/not/there", &p.id, "true"]);
+    assert!(text(&refused.stderr).contains("chdir to cwd"), "{refused:?}");
+    p.good(&["update", "--memory", "64M", &p.id]);
+    let event: serde_json::Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    assert_eq!(event["data"]["memory"]["usage"]["limit"], 64 << 20);
+    let ps = p.good(&["ps", &p.id]);
+    assert!(ps.contains("ELAPSED") && ps.contains("00:00:") && !ps.contains("-00:"), "{ps}");
+}
+
+#[test]
+fn what_a_guest_has_no_use_for_is_told() {
+    let Some(p) = place() else { return };
+    let log = p.dir.join("log");
+    p.configure(&["true"], |c| {
+        c["linux"]["devices"] = json!([
+            {"path": "/dev/null", "type": "c", "major": 1, "minor": 3}, {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]);
+        c["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64"]});
+        c["process"]["apparmorProfile"] = json!("docker-default");
+    });
+    p.good(&["--log", log.to_str().unwrap(), "run", &p.id]);
+    let log = fs::read_to_string(&log).unwrap();
+    for says in ["linux.devices is ignored", "host device: /dev/kvm", "linux.seccomp is ignored", "docker-default"] {
+        assert!(log.contains(says), "{says}: {log}");
+    }
+    assert!(log.lines().all(|l| l.contains("level=warning")), "{log}");
+}
+
+#[test]
+fn hooks_run_in_the_bundle_with_the_callers_environment() {
+    let Some(p) = place() else { return };
+    let record = p.dir.join("record");
+    let hook = |env: Option<&str>| {
+        let script = format!("echo $PWD $MARK >> {}", record.display());
+        let mut hook = json!({"path": "/bin/sh", "args": ["sh", "-c", script]});
+        if let Some(env) = env {
+            hook["env"] = json!([env]);
+        }
+        json!([hook])
+    };
+    p.configure(&["true"], |c| {
+        c["hooks"] =
+            json!({"createRuntime": hook(None), "createContainer": hook(None), "poststop": hook(Some("MARK=own"))});
+    });
+    let mut command = p.quark(&["run", "--bundle", p.bundle.to_str().unwrap(), &p.id]);
+    assert!(command.current_dir("/").env("MARK", "callers").status().unwrap().success());
+    let text = fs::read_to_string(&record).unwrap();
+    let (bundle, rootfs) = (p.bundle.display(), p.rootfs());
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], format!("{bundle} callers"));
+    // The sandbox process has no environment of its own.
+    assert_eq!(lines[1], rootfs.display().to_string());
+    assert_eq!(lines[2], format!("{bundle} own"));
+}
+
+/// Takes the terminal that comes to a console socket.
+fn master_of(listener: &UnixListener) -> OwnedFd {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let (stream, _) = listener.accept().unwrap();
+    let mut name = [0; 256];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut name)];
+    recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let fds = control.drain().find_map(|c| match c {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fds.unwrap()
+}
+
+/// Reads what is shown on a terminal until it contains `what`, or for a bounded time.
+fn shows(master: &mut fs::File, screen: &mut String, what: &str) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let end = Instant::now() + crate::shared::limit();
+    while !screen.contains(what) && Instant::now() < end {
+        let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if poll(&mut [PollFd::new(&*master, PollFlags::IN)], Some(&wait)).unwrap() > 0 {
+            let mut bytes = [0; 1024];
+            let Ok(count @ 1..) = master.read(&mut bytes) else { break };
+            screen.push_str(&text(&bytes[..count]));
+        }
+    }
+    screen.contains(what)
+}
+
+fn set_window(master: impl AsFd, rows: u16, columns: u16) {
+    tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+}
+
+#[test]
+fn a_detached_terminal_has_the_size_that_its_owner_sets() {
+    let Some(p) = place() else { return };
+    let script = "trap 'echo changed' WINCH; while :; do read line || sleep 0.05; stty size; done";
+    p.configure(&["sh", "-c", script], |c| c["process"]["terminal"] = json!(true));
+    let path = p.dir.join("console");
+    let listener = UnixListener::bind(&path).unwrap();
+    let receiver = std::thread::spawn(move || fs::File::from(master_of(&listener)));
+    p.create(&["--console-socket", path.to_str().unwrap()]);
+    let mut master = receiver.join().unwrap();
+    p.good(&["start", &p.id]);
+    let mut screen = String::new();
+    set_window(&master, 41, 132);
+    master.write_all(b"\n").unwrap();
+    assert!(shows(&mut master, &mut screen, "41 132\r\n"), "{screen:?}");
+    set_window(&master, 24, 80);
+    master.write_all(b"\n").unwrap();
+    assert!(shows(&mut master, &mut screen, "24 80\r\n"), "{screen:?}");
+    assert!(shows(&mut master, &mut screen, "changed\r\n"), "{screen:?}");
+    // What the guest sets itself stays until the owner sets another.
+    let set = "stty rows 7 cols 9 < /dev/pts/0; stty size < /dev/pts/0; stty size < /dev/pts/0";
+    assert_eq!(p.good(&["exec", &p.id, "sh", "-c", set]), "7 9\n7 9\n");
+}
+
+/// Starts `quark do` of a program that says when it is there, and gives it a signal: exit code, and how long its end took.
+fn end_by(p: &Place, args: &[&str], signal: nix::sys::signal::Signal) -> (Option<i32>, Duration) {
+    let mut command = p.quark(args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let begin = Instant::now();
+    nix::sys::signal::kill(pid, signal).unwrap();
+    (finish(child, args).status.code(), begin.elapsed())
+}
+
+#[test]
+fn a_signal_ends_what_do_runs() {
+    use nix::sys::signal::Signal;
+    let Some(p) = place() else { return };
+    let long = crate::shared::slowed(Duration::from_secs(8));
+    let program = "echo up; exec sleep 10";
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1] {
+        let (code, took) = end_by(&p, &["do", "--", "/bin/sh", "-c", program], signal);
+        assert_eq!(code, Some(128 + signal as i32));
+        assert!(took < long, "{signal}: {took:?}");
+    }
+    // Handlers and ignored signals count as ever.
+    let handled = "trap 'exit 5' TERM; echo up; while :; do sleep 0.1; done";
+    assert_eq!(end_by(&p, &["do", "--", "/bin/sh", "-c", handled], Signal::SIGTERM).0, Some(5));
+    let ignored = "trap '' TERM; echo up; sleep 1; exit 6";
+    assert_eq!(end_by(&p, &["do", "--", "/bin/sh", "-c", ignored], Signal::SIGTERM).0, Some(6));
+    // In a container the first process is an init.
+    sh(&p, "echo up; exec sleep 1");
+    assert_eq!(end_by(&p, &["run", &p.id], Signal::SIGTERM).0, Some(0));
+}
+
+#[test]
+fn ctrl_c_and_a_hang_up_end_what_do_runs() {
+    let Some(p) = place() else { return };
+    let quark = p.quark(&["do", "--", "/bin/sh", "-c", "echo up; exec sleep 10"]);
+    // Whether the terminal gets a Ctrl-C or is closed; both by a session of its own.
+    let session = r#"
+import os, pty, sys, time
+pid, master = pty.fork()
+if pid == 0: os.execv(sys.argv[2], sys.argv[2:])
+seen = b""
+while b"up" not in seen: seen += os.read(master, 100)
+os.write(master, b"\x03") if sys.argv[1] == "key" else os.close(master)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+    let long = crate::shared::slowed(Duration::from_secs(8));
+    for (how, code) in [("key", "130\n"), ("close", "129\n")] {
+        let mut command = Command::new("python3");
+        command.args(["-c", session, how]).arg(quark.get_program()).args(quark.get_args());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begin = Instant::now();
+        let output = finish(child, &["do"]);
+        assert_eq!(text(&output.stdout), code, "{how}: {output:?}");
+        assert!(begin.elapsed() < long, "{how}");
+    }
+}
+
+#[test]
+fn a_signal_that_comes_twice_is_no_news() {
+    let Some(p) = place() else { return };
+    p.configure(&["sleep", "1000"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    // timeout(1) sends it to its child and to its process group.
+    for _ in 0..2 {
+        let exec = p.quark(&["exec", &p.id, "sh", "-c", "exec sleep 60"]);
+        let mut command = Command::new("timeout");
+        command.arg("2").arg(exec.get_program()).args(exec.get_args()).process_group(0);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(124), String::new()));
+    }
+}
+
+#[test]
+fn do_finds_programs_without_an_environment() {
+    let Some(p) = place() else { return };
+    let output = p.quark(&["do", "--", "sh", "-c", "echo found"]).env_clear().output().unwrap();
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("found\n".to_owned(), String::new()));
+}
+
+#[test]
+fn an_empty_current_directory_is_told() {
+    let Some(p) = place() else { return };
+    let output = p.quark(&["do", "--", "ls"]).current_dir("/tmp").output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), ""));
+    let errors = text(&output.stderr);
+    assert!(errors.lines().count() == 1 && errors.contains("--volume /tmp:/tmp"), "{errors}");
+    let output = p.quark(&["do", "-v", "/tmp:/tmp:ro", "--", "ls"]).current_dir("/tmp").output().unwrap();
+    assert!(text(&output.stdout).contains(&p.id) && output.stderr.is_empty(), "{output:?}");
+    let program = std::path::Path::new("/tmp").join(format!("{}-program", p.id));
+    fs::copy("/bin/true", &program).unwrap();
+    let name = format!("./{}-program", p.id);
+    let output = p.quark(&["do", "--", &name]).current_dir("/tmp").output().unwrap();
+    fs::remove_file(&program).unwrap();
+    let errors = text(&output.stderr);
+    assert!(errors.contains("put it into a directory below") && !errors.contains("change to its"), "{errors}");
+}
+
+/// Runs a shell script in a mount namespace of its own, with the words of a quark command as its arguments.
+fn unshared(p: &Place, script: &str, args: &[&str]) -> Output {
+    let quark = p.quark(args);
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    command.arg(quark.get_program()).args(quark.get_args()).current_dir(&p.bundle);
+    finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), args)
+}
+
+#[test]
+fn without_cgroups_only_limits_are_refused() {
+    let Some(p) = place() else { return };
+    for hide in ["mount -t tmpfs none /sys/fs/cgroup", "mount -o ro -t tmpfs none /sys/fs/cgroup"] {
+        let script = format!("{hide} && exec \"$@\"");
+        let output = unshared(&p, &script, &["do", "--", "echo", "ran"]);
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ran\n"), "{errors}");
+        assert!(errors.lines().count() == 1 && errors.contains("no cgroup of its own"), "{errors}");
+        p.configure(&["true"], |c| c["linux"]["resources"] = json!({"pids": {"limit": 100}}));
+        let output = unshared(&p, &script, &["run", &p.id]);
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
+        assert!(errors.contains("/sys/fs/cgroup") && errors.contains("mount"), "{errors}");
+        assert_eq!(p.leftovers(&p.id), [""; 0]);
+    }
+}
+
+#[test]
+fn where_the_swap_store_lies_is_told_when_it_fails() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    let script = "mount -o ro -t tmpfs none /var/tmp && \"$@\" run -d test-store > /dev/null 2>&1 && \"$@\" kill test-store STOP; \
+        code=$?; \"$@\" delete -f test-store; exit $code";
+    let output = unshared(&p, script, &[]);
+    let errors = text(&output.stderr);
+    assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.contains("/var/tmp") && errors.contains("read-only") && errors.contains("stays awake"), "{errors}");
+}
