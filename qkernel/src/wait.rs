@@ -354,7 +354,7 @@ mod tests {
         queue.wake_some(PollMask::HUP, 20);
         assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(i < 20)));
         // Oldest first, as a process that ends closes its files, and every third of the rest.
-        let is_gone = |i: usize| i < 40 || i % 3 == 0;
+        let is_gone = |i: usize| i < 40 || i.is_multiple_of(3);
         (0..100).filter(|i| is_gone(*i)).for_each(|i| queue.unregister(ids[i]));
         queue.unregister(ids[0]);
         queue.wake(PollMask::IN);

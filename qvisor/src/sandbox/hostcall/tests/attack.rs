@@ -174,7 +174,7 @@ fn only_files_handed_over_have_a_position_here() {
     let path = g.dir.join("file");
     fs::write(&path, "0123456789").unwrap();
     let read = |handle, offset| g.ok(Op::Read, handle, &[offset], &[Out(3)]).out.remove(0);
-    let file = fs::OpenOptions::new().read(true).write(true).append(true).open(&path).unwrap();
+    let file = fs::OpenOptions::new().read(true).append(true).open(&path).unwrap();
     let file = g.host.add_stdio(stream(file.into())).unwrap();
     let seek = |handle, to: i64, whence: i32| g.call(Op::Seek, handle, &[to as u64, whence as u64], &[]).ret;
     assert_eq!(seek(file, 4, libc::SEEK_SET), 4);
