@@ -39,7 +39,12 @@ fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
         FileType::CharacterDevice if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != (5, 2) => {}
         _ => return None,
     }
-    let mode = rustix::fs::fcntl_getfl(fd).ok()? & OFlags::RWMODE;
+    let mode = rustix::fs::fcntl_getfl(fd).ok()?;
+    if mode.contains(OFlags::PATH) {
+        // Nobody gave the right to read it.
+        return None;
+    }
+    let mode = mode & OFlags::RWMODE;
     let flags = mode | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::open(procfs::path(&format!("self/fd/{}", fd.as_raw_fd())), flags, rustix::fs::Mode::empty()).ok()
 }

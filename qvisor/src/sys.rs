@@ -309,11 +309,12 @@ pub fn take_setup_fd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(SETUP_FD) })
 }
 
-/// A new user namespace with the lines of `uid_map` and `gid_map`. Needs CAP_SETUID and CAP_SETGID in this one; this process must have no other thread.
+/// A new user namespace with the line `id_map` for users and groups. Needs CAP_SETUID and CAP_SETGID in this one; this process must have no other thread.
 ///
 /// # Errors
 /// Those of user_namespaces(7).
-pub fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
+pub fn user_namespace(id_map: &str) -> io::Result<OwnedFd> {
+    let parent = std::process::id().cast_signed();
     let mut pidfd: RawFd = -1;
     let mut args = CloneArgs {
         flags: (libc::CLONE_PIDFD | libc::CLONE_NEWUSER) as u64,
@@ -326,10 +327,13 @@ pub fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
     if pid == 0 {
         // SAFETY: system calls only.
         unsafe {
+            libc::syscall(libc::SYS_close_range, 0 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
-            loop {
+            // The parent may have ended before it asked for that.
+            while libc::getppid() == parent {
                 libc::pause();
             }
+            libc::_exit(0)
         }
     }
     if pid < 0 {
@@ -338,8 +342,8 @@ pub fn user_namespace(uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
     // SAFETY: clone3 succeeded, so it stored a new descriptor there.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let mut child = Child { pid: i32::try_from(pid).unwrap_or(i32::MAX), pidfd };
-    let made = std::fs::write(format!("/proc/{pid}/gid_map"), gid_map)
-        .and_then(|()| std::fs::write(format!("/proc/{pid}/uid_map"), uid_map))
+    let made = std::fs::write(format!("/proc/{pid}/gid_map"), id_map)
+        .and_then(|()| std::fs::write(format!("/proc/{pid}/uid_map"), id_map))
         .and_then(|()| std::fs::File::open(format!("/proc/{pid}/ns/user")));
     child.kill().ok();
     child.wait().ok();

@@ -264,7 +264,7 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     if rootless::is_needed() || capabilities.contains(CapabilitySet::NET_RAW) || !ports {
         return None;
     }
-    let made = sys::user_namespace(&user_namespace::uid_map(), &user_namespace::gid_map());
+    let made = sys::user_namespace(&user_namespace::id_map());
     made.inspect_err(|e| tracing::info!("the sandbox process stays the host's root: no user namespace for it: {e}"))
         .ok()
 }

@@ -135,12 +135,12 @@ fn outside_of_its_user_namespace_it_is_nobody() {
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     fs::write(volume.join("theirs"), "").unwrap();
-    std::os::unix::fs::chown(volume.join("theirs"), Some(1234), Some(2_000_000)).unwrap();
+    std::os::unix::fs::chown(volume.join("theirs"), Some(1234), Some(2_000_000_000)).unwrap();
     with_volume(&p, &volume);
     p.create(&[]);
     p.good(&["start", &p.id]);
     p.wait_for("what it says", || p.log().contains("now"));
-    assert_eq!(p.log(), "theirs 1234:2000000 644\nnow 77:78 4750\n");
+    assert_eq!(p.log(), "theirs 1234:2000000000 644\nnow 77:78 4750\n");
     assert_eq!(owner_and_mode(volume.join("theirs")), (77, 78, 0o4750));
     assert_eq!(owner_and_mode(volume.join("mine")), (5, 6, 0o644));
     for (name, status) in threads(&proc_of(&p)) {
@@ -151,6 +151,10 @@ fn outside_of_its_user_namespace_it_is_nobody() {
         assert_eq!(field(&status, "Groups"), "", "{name}");
         assert_eq!(mask(&status, "CapEff"), FILES, "{name}");
     }
+    // None of the host's users is there, for what CAP_FOWNER may do to a file asks for its user's id only.
+    let map = fs::read_to_string(proc_of(&p).join("uid_map")).unwrap();
+    let outside: Vec<u64> = map.lines().map(|l| l.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
+    assert_eq!(outside, [1 << 30], "{map}");
     let own = fs::read_link("/proc/self/ns/user").unwrap();
     assert_ne!(fs::read_link(proc_of(&p).join("ns/user")).unwrap(), own);
     // A port below 1024 is for who has the capability, as ever.

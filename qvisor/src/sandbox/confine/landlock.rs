@@ -28,12 +28,16 @@ pub fn is_there() -> bool {
 }
 
 /// Enters a domain in which files can be opened in `mounts`, and read in `proc`, and nowhere else, for good: this thread and all that it
-/// makes. False if the host does not have it, or has used it up.
+/// makes. Else the errno, where the host refuses: ENOSYS or EOPNOTSUPP if it has no Landlock, or one that is too old, E2BIG if this process is in
+/// as many domains as can be.
 ///
 /// # Errors
 /// When a descriptor cannot be made a rule of.
-pub fn enter(mounts: &[BorrowedFd<'_>], proc: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let Ok(mut rules) = ruleset() else { return Ok(false) };
+pub fn enter(mounts: &[BorrowedFd<'_>], proc: BorrowedFd<'_>) -> Result<Result<(), Errno>, Errno> {
+    let mut rules = match ruleset() {
+        Ok(rules) => rules,
+        Err(e) => return Ok(Err(errno(&e))),
+    };
     let own = AccessFs::ReadFile | AccessFs::ReadDir;
     // Rights that only directories have are left out for a single file.
     for (at, access) in mounts.iter().map(|m| (m, in_mounts())).chain([(&proc, own)]) {
@@ -43,8 +47,7 @@ pub fn enter(mounts: &[BorrowedFd<'_>], proc: BorrowedFd<'_>) -> Result<bool, Er
             Err(e) => return Err(e),
         }
     }
-    // E2BIG: in as many domains as can be.
-    Ok(rules.restrict_self().is_ok())
+    Ok(rules.restrict_self().map(drop).map_err(|e| errno(&e)))
 }
 
 fn ruleset() -> Result<RulesetCreated, RulesetError> {
@@ -65,5 +68,6 @@ fn errno(error: &RulesetError) -> Errno {
         }
         source = e.source();
     }
-    Errno::INVAL
+    // Not the host's: it is too old for what is needed.
+    Errno::OPNOTSUPP
 }

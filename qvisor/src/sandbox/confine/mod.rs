@@ -75,10 +75,12 @@ impl Confinement {
     /// With the first step that failed.
     pub fn enter_domain(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
         let Some(proc) = crate::procfs::own() else { return Ok(()) };
-        if !landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
-            tracing::info!(
-                "this host has no Landlock (Linux 5.19 or later), which would guard descriptors of directories"
-            );
+        match landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
+            Ok(()) => {}
+            Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+                tracing::info!("this host has no Landlock (Linux 5.19 or later), which would guard directories");
+            }
+            Err(e) => tracing::warn!("the host refuses Landlock, which would guard directories: {e}"),
         }
         Ok(())
     }

@@ -10,26 +10,22 @@ use rustix::thread::LinkNameSpaceType;
 
 /// The host's user and group id of the sandbox' root. Ids from 2^30 on belong to nobody, and are below what ping_group_range can hold.
 pub const FIRST_ID: u32 = 1 << 30;
-/// How many users and groups files can have: [`FIRST_ID`] and those that follow.
-pub const IDS: u32 = 1 << 30;
-/// What the host's root is called inside, so that the control socket knows it. It has no group there, so that no file belongs to it.
-pub const HOST_ROOT: u32 = u32::MAX - 1;
+/// How many users and groups files can have: [`FIRST_ID`] and all that follow.
+pub const IDS: u32 = u32::MAX - FIRST_ID;
+/// What users are called inside who are not there, the host's root among them: the kernel's default for its `overflowuid`. The host's root must
+/// not have an id of its own: a process with CAP_FOWNER could change the mode of each of its files that it has open.
+pub const OUTSIDER: u32 = 65534;
 
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// The lines of uid_map.
-pub fn uid_map() -> String {
-    format!("0 {FIRST_ID} {IDS}\n{HOST_ROOT} 0 1\n")
-}
-
-/// The line of gid_map.
-pub fn gid_map() -> String {
+/// The line of uid_map and gid_map.
+pub fn id_map() -> String {
     format!("0 {FIRST_ID} {IDS}\n")
 }
 
-/// The user id by which this process sees the one who made it.
+/// The user id by which this process sees the one who made it, as all who are outside.
 pub fn maker() -> Option<u32> {
-    ENTERED.load(Ordering::Acquire).then_some(HOST_ROOT)
+    ENTERED.load(Ordering::Acquire).then_some(OUTSIDER)
 }
 
 /// Enters `namespace` as its root, for good. The process has one thread.
