@@ -153,7 +153,18 @@ fn judge_quark(native: &Verdict, quark: Verdict, expected: Option<&str>) -> Resu
     }
 }
 
+/// The programs find signals as a login shell's do: who starts tests in the background has some ignored (nohup(1), `&` in a script).
+#[allow(unsafe_code)]
+fn reset_signals() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    for signo in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: the default action runs no code of this process.
+        unsafe { signal(signo, SigHandler::SigDfl) }.expect("signal");
+    }
+}
+
 fn main() {
+    reset_signals();
     let arguments = Arguments::from_args();
     let sandbox = std::env::var("QUARK_SANDBOX_TESTS").map_or(SANDBOX_BY_DEFAULT, |v| v != "0");
     let directory = support::test_apps("syscalls");

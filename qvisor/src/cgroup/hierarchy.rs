@@ -22,6 +22,13 @@ pub struct Hierarchies {
     mounts: BTreeMap<String, (PathBuf, String)>,
 }
 
+/// Whether the file system that a path leads to is one of cgroups: another may be mounted over it.
+fn shows_cgroups(point: &Path) -> bool {
+    /// CGROUP_SUPER_MAGIC and CGROUP2_SUPER_MAGIC of linux/magic.h.
+    const MAGIC: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
+    rustix::fs::statfs(point).is_ok_and(|s| MAGIC.contains(&s.f_type))
+}
+
 impl Hierarchies {
     /// Reads /proc/self/mountinfo and /proc/self/cgroup.
     ///
@@ -30,7 +37,11 @@ impl Hierarchies {
     pub fn detect() -> Result<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").context("reading /proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
-        Self::parse(&mountinfo, &own)
+        let found = Self::parse(&mountinfo, &own)?;
+        if let Some((point, _)) = found.mounts.values().find(|(point, _)| !shows_cgroups(point)) {
+            bail!(Unavailable(format!("{} is covered by another file system", point.display())));
+        }
+        Ok(found)
     }
 
     /// The same from the texts of the two files. Version 1 is taken when any controller is mounted there (a "hybrid"

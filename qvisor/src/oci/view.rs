@@ -49,7 +49,9 @@ impl View {
         let mut keep = vec![cwd];
         // A host may keep this one in /run, and with its network goes its resolver.
         keep.extend(host_network.then(|| Path::new("/etc/resolv.conf").canonicalize().ok()).flatten());
-        keep.retain(|k| EMPTY.iter().any(|(dir, _)| k.starts_with(dir) && k != Path::new(dir)) || is_on_other_mount(k));
+        // Those that are empty stay so, also where they are mounts.
+        keep.retain(|k| !EMPTY.iter().any(|(dir, _)| k == Path::new(dir)));
+        keep.retain(|k| EMPTY.iter().any(|(dir, _)| k.starts_with(dir)) || is_on_other_mount(k));
         Ok(View { keep })
     }
 
