@@ -411,11 +411,17 @@ fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).ok();
-    if setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None }).is_err() {
-        // Without CAP_SYS_RESOURCE the hard limit stays; what it keeps from being made is told when it is.
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        setrlimit(Resource::Fsize, Rlimit { current: maximum, maximum }).ok();
-    }
+    // What a hard limit that stays keeps from being made is told when it is.
+    lift_limit(Resource::Fsize).ok();
+}
+
+/// Takes a limit of this process away; without CAP_SYS_RESOURCE its hard limit stays.
+fn lift_limit(resource: rustix::process::Resource) -> Result<(), Errno> {
+    use rustix::process::{Rlimit, getrlimit, setrlimit};
+    setrlimit(resource, Rlimit { current: None, maximum: None }).or_else(|_| {
+        let maximum = getrlimit(resource).maximum;
+        setrlimit(resource, Rlimit { current: maximum, maximum })
+    })
 }
 
 /// Runs one process in a sandbox over `root_path`, with the standard streams of this process; its exit status.

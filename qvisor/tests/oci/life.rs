@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::support::{Place, finish, place};
+use super::support::{Place, finish, master_of, place};
 
 /// Runs the container in the foreground: exit code, output, errors.
 fn run(p: &Place) -> (Option<i32>, String, String) {
@@ -306,7 +306,6 @@ fn delete_waits_for_processes_that_are_on_their_way_out_of_the_cgroup() {
 
 #[test]
 fn a_terminal_goes_to_the_console_socket() {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     use std::io::Read;
     let Some(p) = place() else { return };
     p.configure(&["sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo a terminal; stty size"], |c| {
@@ -316,17 +315,7 @@ fn a_terminal_goes_to_the_console_socket() {
     let path = p.dir.join("console");
     let listener = UnixListener::bind(&path).unwrap();
     let receiver = std::thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        let mut name = [0; 256];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [std::io::IoSliceMut::new(&mut name)];
-        recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-        let fd = control.drain().find_map(|c| match c {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
-        let mut master = fs::File::from(fd.unwrap());
+        let mut master = fs::File::from(master_of(&listener));
         let mut screen = Vec::new();
         let mut buffer = [0; 1024];
         // EIO: the other end is closed.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::json;
 
-use super::support::{Place, finish, place};
+use super::support::{Place, finish, master_of, place};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -170,22 +170,6 @@ fn hooks_run_in_the_bundle_with_the_callers_environment() {
     // The sandbox process has no environment of its own.
     assert_eq!(lines[1], rootfs.display().to_string());
     assert_eq!(lines[2], format!("{bundle} own"));
-}
-
-/// Takes the terminal that comes to a console socket.
-fn master_of(listener: &UnixListener) -> OwnedFd {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let (stream, _) = listener.accept().unwrap();
-    let mut name = [0; 256];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [std::io::IoSliceMut::new(&mut name)];
-    recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-    let fds = control.drain().find_map(|c| match c {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    fds.unwrap()
 }
 
 /// Reads what is shown on a terminal until it contains `what`, or for a bounded time.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::process::{Gid, Resource, Uid};
 use rustix::thread::LinkNameSpaceType;
 
 /// The host's user and group id of the sandbox' root. Ids from 2^30 on belong to nobody, and are below what ping_group_range can hold.
@@ -33,11 +33,8 @@ pub fn maker() -> Option<u32> {
 /// # Errors
 /// Those of setns(2).
 pub fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
-    // No limit held for root. Without CAP_SYS_RESOURCE the hard limit does now.
-    if rustix::process::setrlimit(Resource::Nproc, Rlimit { current: None, maximum: None }).is_err() {
-        let maximum = rustix::process::getrlimit(Resource::Nproc).maximum;
-        rustix::process::setrlimit(Resource::Nproc, Rlimit { current: maximum, maximum })?;
-    }
+    // It did not hold for root.
+    crate::sandbox::lift_limit(Resource::Nproc)?;
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))?;
     rustix::thread::set_thread_groups(&[])?;
     let (user, group) = (Uid::ROOT, Gid::ROOT);
