@@ -22,6 +22,11 @@ pub const MAX_SEGMENTS: u32 = 1026;
 /// A handle that refers to nothing.
 pub const NO_HANDLE: u32 = u32::MAX;
 
+/// Why the kernel ends the sandbox ([`Op::Exit`]): the platform took its first process away.
+pub const EXIT_TAKEN_AWAY: u64 = 1;
+/// Memory could not be read back from the store, and nothing may run without it.
+pub const EXIT_MEMORY_LOST: u64 = 2;
+
 /// One request. Lies in guest memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -195,7 +200,7 @@ ops! {
     /// Answers a control request: args\[0\] its id, seg0 postcard of [`crate::control::Reply`].
     ControlReply = 82,
     /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal); args\[1\] why: 0 that process has
-    /// ended, 1 the platform took it away, 2 memory could not be read back from the store.
+    /// ended, [`EXIT_TAKEN_AWAY`], or [`EXIT_MEMORY_LOST`], and then it does not come back.
     Exit = 83,
     /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more, read in this order, in nanoseconds.
     Clocks = 84,

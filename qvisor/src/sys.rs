@@ -94,8 +94,14 @@ pub fn spawn(spawn: &Spawn<'_>) -> io::Result<Child> {
     let mut argv: Vec<*const libc::c_char> = spawn.args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
     let go = spawn.prepare.map(|_| io::pipe()).transpose()?;
+    let mut environment = [std::ptr::null(); DEBUG_SWITCHES.len() + 1];
+    let on = DEBUG_SWITCHES.iter().filter(|(name, _)| std::env::var_os(name).is_some());
+    for (slot, (_, setting)) in environment.iter_mut().zip(on) {
+        *slot = setting.as_ptr();
+    }
     let plan = Plan {
         argv,
+        environment,
         stdio: spawn.stdio.map(|f| f.as_raw_fd()),
         socket: spawn.socket.as_raw_fd(),
         cgroup_files: spawn.cgroup_files.iter().map(AsRawFd::as_raw_fd).collect(),
@@ -173,6 +179,7 @@ fn above_setup(fd: OwnedFd) -> io::Result<OwnedFd> {
 /// What the child does, in plain numbers and pointers into memory that it has its own copy of.
 struct Plan {
     argv: Vec<*const libc::c_char>,
+    environment: [*const libc::c_char; DEBUG_SWITCHES.len() + 1],
     stdio: [RawFd; 3],
     socket: RawFd,
     cgroup_files: Vec<RawFd>,
@@ -242,12 +249,7 @@ impl Plan {
             if rest < 0 {
                 return (5, errno());
             }
-            let mut environment = [std::ptr::null::<libc::c_char>(); DEBUG_SWITCHES.len() + 1];
-            let on = DEBUG_SWITCHES.iter().filter(|(name, _)| std::env::var_os(name).is_some());
-            for (slot, (_, setting)) in environment.iter_mut().zip(on) {
-                *slot = setting.as_ptr();
-            }
-            libc::execve(EXE.as_ptr(), self.argv.as_ptr(), environment.as_ptr());
+            libc::execve(EXE.as_ptr(), self.argv.as_ptr(), self.environment.as_ptr());
             (6, errno())
         }
     }

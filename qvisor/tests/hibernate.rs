@@ -593,6 +593,94 @@ fn a_damaged_store_kills_rather_than_runs_on() {
     support::eventually("the container ends", limit(), || c.state()["status"] == "stopped");
 }
 
+/// How a page of the store is made useless.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    /// It cannot be read.
+    Gone,
+    /// It is not what was stored.
+    Damaged,
+}
+
+/// Starts the program that tells by its output whether it ran on, has it use its working set, and puts it to sleep after `requests`.
+fn sleeping_canary(requests: &[&str]) -> Container {
+    let script = "mount -t tmpfs -o size=1g tmpfs /var/tmp && exec \"$@\"";
+    let wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"];
+    let c = Container::start_under(&wrapper, "busybox", &["/mnt/apps/canary", "--tcp", "{port}"]);
+    c.listening();
+    // The first sleep learns what is used.
+    assert_eq!(c.ask("ping"), "pong");
+    c.hibernate();
+    assert_eq!(c.ask("ping"), "pong");
+    for request in requests {
+        assert_eq!(c.ask(request), "ok");
+    }
+    c.hibernate();
+    c
+}
+
+/// Does harm to every page of the store that begins with `begin`.
+fn harm(c: &Container, begin: &str, harm: Harm) {
+    let mut pages = 0;
+    for path in store_files(c.pid()) {
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("open the store");
+        let length = file.metadata().expect("size of the store").len();
+        let found = (0..length).step_by(4096).filter(|at| {
+            let mut bytes = vec![0; begin.len()];
+            file.read_exact_at(&mut bytes, *at).is_ok() && bytes == begin.as_bytes()
+        });
+        let found: Vec<u64> = found.collect();
+        pages += found.len();
+        match (harm, found.first()) {
+            (_, None) => {}
+            (Harm::Gone, Some(first)) => file.set_len(*first).expect("cut the store off"),
+            (Harm::Damaged, Some(_)) => {
+                for at in found {
+                    file.write_all_at(b"damage", at + 2048).expect("damage the store");
+                }
+            }
+        }
+    }
+    assert!(pages >= 32, "{begin}: {pages} pages in the store");
+}
+
+/// The container ends as one whose memory is lost does.
+fn ends_by_loss(c: &Container) {
+    support::eventually("the container ends", limit(), || c.state()["status"] == "stopped");
+    let ended = &c.state()["ended"];
+    assert!(ended["reason"].as_str().is_some_and(|r| r.contains("could not be read back")), "{}", c.state());
+}
+
+#[test]
+fn no_instruction_runs_after_the_working_set_is_lost() {
+    for how in [Harm::Gone, Harm::Damaged] {
+        let c = sleeping_canary(&["sing"]);
+        let before = c.output();
+        assert!(before.contains("alive"), "{before}");
+        harm(&c, "canary-used", how);
+        // Refused or not: what counts is what it did.
+        c.command(&["kill", &c.id, "CONT"]);
+        ends_by_loss(&c);
+        assert_eq!(c.output(), before, "{how:?}: it ran on");
+    }
+}
+
+#[test]
+fn no_instruction_runs_on_a_page_that_is_lost() {
+    for area in ["canary-lone", "canary-run", "canary-shared", "canary-passed"] {
+        for how in [Harm::Gone, Harm::Damaged] {
+            let c = sleeping_canary(&[]);
+            let before = c.output();
+            harm(&c, area, how);
+            let mut connection = c.connect().expect("connect");
+            connection.try_send(area);
+            assert_eq!(connection.try_answer().filter(|a| !a.is_empty()), None, "{area}, {how:?}");
+            ends_by_loss(&c);
+            assert_eq!(c.output(), before, "{area}, {how:?}: it ran on");
+        }
+    }
+}
+
 /// The nameless regular files that a sandbox process keeps open.
 fn store_files(pid: i32) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors of the sandbox");

@@ -1,6 +1,7 @@
 // Making processes and executing programs: fork, vfork, clone, clone3, execve in all its forms.
 #include "harness.h"
 
+#include <dirent.h>
 #include <elf.h>
 #include <linux/sched.h>
 #include <spawn.h>
@@ -271,6 +272,101 @@ CASE(clone_pidfd) {
     OK(waitid(P_PIDFD, pidfd, &info, WEXITED));
     EQ(info.si_status, SIGTERM);
     EQ(info.si_pid, pid);
+}
+
+static int count_entries(const char *path) {
+    DIR *d = opendir(path);
+    if (!d) FAIL("%s: %s", path, strerrorname_np(errno));
+    int n = 0;
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+// Processes in /proc that say that this one is their parent.
+static int count_children(void) {
+    DIR *d = opendir("/proc");
+    if (!d) FAIL("/proc: %s", strerrorname_np(errno));
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[300];
+        int parent = -1;
+        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f) continue;
+        if (fscanf(f, "%*d (%*[^)]) %*c %d", &parent) == 1 && parent == getpid()) n++;
+        fclose(f);
+    }
+    closedir(d);
+    return n;
+}
+
+CASE(a_limit_of_no_descriptors) {
+    struct rlimit old, none = {0};
+    OK(getrlimit(RLIMIT_NOFILE, &old));
+    none.rlim_max = old.rlim_max;
+    OK(setrlimit(RLIMIT_NOFILE, &none));
+    ERR(open("/", O_RDONLY), EMFILE);
+    ERR(dup(0), EMFILE);
+    ERR(fcntl(0, F_DUPFD, 0), EINVAL);
+    ERR(fcntl(0, F_DUPFD, 1000), EINVAL);
+    // What is open stays so.
+    OK(fcntl(0, F_GETFD));
+    OK(setrlimit(RLIMIT_NOFILE, &old));
+    OK(close(OK(dup(0))));
+}
+
+// A call that fails leaves neither a child nor a descriptor, whatever it failed at.
+static void expect_no_child(struct clone_args *a, int error) {
+    int before = count_entries("/proc/self/fd");
+    for (int i = 0; i < 100; i++) {
+        long pid = syscall(SYS_clone3, a, sizeof *a);
+        if (pid == 0) _exit(1);
+        if (pid != -1 || errno != error) FAIL("clone3: %ld, %s", pid, strerrorname_np(errno));
+    }
+    ERR(waitpid(-1, NULL, __WALL), ECHILD);
+    EQ(count_entries("/proc/self/fd"), before);
+    EQ(count_children(), 0);
+    // "." and ".." and this thread.
+    EQ(count_entries("/proc/self/task"), 3);
+}
+
+CASE(clone_that_fails_leaves_nothing) {
+    int pidfd = -1;
+    uint64_t kinds[] = {0, CLONE_VFORK | CLONE_VM, CLONE_FILES};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct clone_args a = {.flags = CLONE_PIDFD | kinds[i], .pidfd = 8, .exit_signal = SIGCHLD};
+        if (kinds[i] & CLONE_VM) {
+            a.stack = (uintptr_t)malloc(65536);
+            a.stack_size = 65536;
+        }
+        // Nowhere to store the descriptor.
+        expect_no_child(&a, EFAULT);
+        // None to be had.
+        a.pidfd = (uintptr_t)&pidfd;
+        struct rlimit old, few = {0};
+        OK(getrlimit(RLIMIT_NOFILE, &old));
+        few.rlim_max = old.rlim_max;
+        OK(setrlimit(RLIMIT_NOFILE, &few));
+        for (int n = 0; n < 100; n++) {
+            long pid = syscall(SYS_clone3, &a, sizeof a);
+            if (pid == 0) _exit(1);
+            EQ(pid, -1);
+            EQ(errno, EMFILE);
+        }
+        OK(setrlimit(RLIMIT_NOFILE, &old));
+        ERR(waitpid(-1, NULL, __WALL), ECHILD);
+        EQ(count_children(), 0);
+        EQ(pidfd, -1);
+    }
+    // And one that succeeds afterwards has the lowest number.
+    struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&pidfd, .exit_signal = SIGCHLD};
+    int lowest = OK(dup(0));
+    OK(close(lowest));
+    long pid = OK(syscall(SYS_clone3, &a, sizeof a));
+    if (pid == 0) _exit(3);
+    EQ(pidfd, lowest);
+    expect_exit((pid_t)pid, 3);
 }
 
 CASE(pidfd_open_and_poll) {

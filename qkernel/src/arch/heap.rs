@@ -27,6 +27,8 @@ static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
 /// What the host has not got back yet though it is charged no more, in whole pages. No reason to refuse anything, but what is free must leave
 /// room for it.
 static LINGERING_PAGES: AtomicU64 = AtomicU64::new(0);
+/// Free pages of the heap's own blocks that the host has back: at least so many.
+static RETURNED_PAGES: AtomicU64 = AtomicU64::new(0);
 /// User frames that only what is made on the reserve may have.
 static KEPT_FRAMES: AtomicU64 = AtomicU64::new(0);
 /// What is made now is made on the reserve.
@@ -119,6 +121,26 @@ fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) ->
     dirty.saturating_sub(free.saturating_sub(kept))
 }
 
+/// Whether what the host has beside guest memory takes more than `free` blocks. Then it has the place of free pages in the heap's own blocks.
+fn is_beyond_blocks(free: usize) -> bool {
+    outside_pages() > free as u64 * USABLE_FRAMES
+}
+
+/// Gives the host back the free pages of the heap's own blocks, when enough have come to be free since it was last done.
+#[cold]
+fn return_heap_pages() {
+    const WORTH_IT: u64 = 64;
+    let free = HEAP.free_frames();
+    let returned = RETURNED_PAGES.load(Relaxed).min(free);
+    let now = if free - returned < WORTH_IT {
+        returned
+    } else {
+        HEAP.free_ranges(&mut |ranges| super::release(ranges).is_ok());
+        HEAP.free_frames()
+    };
+    RETURNED_PAGES.store(now, Relaxed);
+}
+
 /// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault. So it is also where the host is left room
 /// for its page tables, and for what the heap has grown by, since the last.
 #[inline]
@@ -127,6 +149,12 @@ pub fn is_low() -> bool {
     let dirty = BLOCKS.dirty_blocks();
     if dirty > 0 && too_many_dirty(dirty, free, outside_pages(), 0) > 0 {
         leave_host_room(0);
+    }
+    if is_beyond_blocks(free) {
+        return_heap_pages();
+    } else if RETURNED_PAGES.load(Relaxed) > 0 {
+        // Nobody notes from now on which of them are used again.
+        RETURNED_PAGES.store(0, Relaxed);
     }
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
 }

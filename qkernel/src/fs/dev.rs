@@ -49,7 +49,7 @@ impl FileOps for Memory {
                 let mut stored = 0;
                 while buffer.remaining() > 0 {
                     let len = buffer.remaining().min(RANDOM_CHUNK);
-                    random::fill(&mut bytes[..len])?;
+                    random::fill(&mut bytes[..len]);
                     let fitted = buffer.put(&bytes[..len])?;
                     stored += fitted;
                     if fitted < len {
@@ -65,7 +65,7 @@ impl FileOps for Memory {
         if *self == Memory::Full {
             return Err(Errno::ENOSPC);
         }
-        // What is written to the random devices would stir a pool; the host's generator needs none.
+        // What is written to the random devices would stir a pool; the host seeds this one.
         let all = buffer.remaining();
         buffer.advance(all);
         Ok(all)

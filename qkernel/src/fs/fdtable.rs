@@ -66,9 +66,6 @@ impl FdTable {
         let mut slots = self.slots.lock();
         let limit = usize::try_from(limit).unwrap_or(MAX_FDS).min(MAX_FDS);
         let minimum = usize::try_from(minimum).map_err(|_| Errno::EINVAL)?;
-        if minimum >= limit {
-            return Err(Errno::EINVAL);
-        }
         let free = slots.iter().skip(minimum).position(Option::is_none).map(|i| i + minimum);
         let index = free.unwrap_or(slots.len().max(minimum));
         if index >= limit {

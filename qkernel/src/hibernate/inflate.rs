@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use qlib::host::{Op, Segment};
+use qlib::host::{EXIT_MEMORY_LOST, Op, Segment};
 use qlib::{Gpa, PAGE_SIZE};
 
 use super::deflate::WORKING_SET;
@@ -13,7 +13,7 @@ use super::{settle, slots, stats, step};
 use crate::errno::{Errno, Result};
 use crate::host::Call;
 use crate::mm::frames;
-use crate::{klog, time};
+use crate::{klog, random, time};
 
 /// Exit status of a container whose memory cannot be read back (as if killed by SIGBUS).
 const DAMAGED_STATUS: u64 = 128 + linux_raw_sys::general::SIGBUS as u64;
@@ -52,6 +52,7 @@ pub fn wake(cause: Cause) {
             if let Err(error) = read_working_set() {
                 give_up(error);
             }
+            random::reseed();
             step(Input::Inflated);
             pause::resume(Reason::Sleep);
             stats::count_wake(cause, time::monotonic_ns() - begin_ns);
@@ -100,9 +101,11 @@ fn read_slots(slot: u64, frames: &[Segment], count: u64) {
     stats::SWAP_INS.fetch_add(count, Relaxed);
 }
 
-/// The container's memory is lost: it ends, rather than run on bad data.
-fn give_up(error: Errno) {
+/// The container's memory is lost: it ends here and now, rather than run on bad data. The host call does not come back, and nobody goes on in
+/// the meantime, for this thread has the kernel.
+fn give_up(error: Errno) -> ! {
     let what = if error == Errno::EBADMSG { "is damaged (a checksum does not hold)" } else { "cannot be read" };
     klog!(Error, "the swap store {what} ({}): the container's memory is lost, so it was ended", error.name());
-    let _ = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).arg(1, 2).run();
+    let ended = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).arg(1, EXIT_MEMORY_LOST).run();
+    panic!("the sandbox goes on although its memory is lost ({ended:?})");
 }

@@ -58,6 +58,9 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         F_DUPFD | F_DUPFD_CLOEXEC => {
             let limit = thread.process.rlimit(RLIMIT_NOFILE);
             let minimum = Fd::try_from(argument as u32).map_err(|_| Errno::EINVAL)?;
+            if minimum as u64 >= limit {
+                return Err(Errno::EINVAL);
+            }
             files.insert(file, command == F_DUPFD_CLOEXEC, minimum, limit).map(|fd| fd as usize)
         }
         F_GETFD => Ok(if files.close_on_exec(fd)? { FD_CLOEXEC as usize } else { 0 }),

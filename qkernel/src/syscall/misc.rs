@@ -39,7 +39,7 @@ pub async fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32)
             break;
         }
         let length = (total - done).min(CHUNK_BYTES);
-        random::fill(&mut bytes[..length])?;
+        random::fill(&mut bytes[..length]);
         match mm.write_bytes(buf.checked_add(done as u64).ok_or(Errno::EFAULT)?, &bytes[..length]) {
             Ok(()) => done += length,
             Err(error) if done == 0 => return Err(error),

@@ -115,6 +115,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     }
     let creator = shares_memory.then_some(&thread.user);
     let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
+    user.set_fpstate(&thread.user.fpstate()?)?;
     let rare = inherit_rare(thread, &args);
     if rare.rseq.is_some() {
         user.watch(true)?;
@@ -125,11 +126,14 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         return Err(Errno::EAGAIN);
     }
     let tid = table::allocate_pid()?;
-    let pidfd = if args.has(CLONE_PIDFD) { Some(thread.files()) } else { None };
-
     let process =
         if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
     let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
+    if args.has(CLONE_PIDFD) {
+        give_pidfd(thread, &process, args.pidfd)?;
+    }
+
+    // Nothing fails from here on until the child has its task: whoever is in the tables has one that takes it out of them.
     let child = Thread::enter(NewThread {
         tid,
         process: process.clone(),
@@ -155,17 +159,6 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if args.has(CLONE_CHILD_SETTID) {
         let _ = process.mm().write(args.child_tid, &tid);
     }
-    if let Some(files) = pidfd {
-        let file = OpenFile::new(PidFd::make(process.clone()), O_RDWR);
-        let limit = thread.process.rlimit(RLIMIT_NOFILE);
-        match files.insert(file, true, 0, limit).and_then(|fd| mm.write(args.pidfd, &fd)) {
-            Ok(()) => {}
-            Err(error) => {
-                discard(&child);
-                return Err(error);
-            }
-        }
-    }
 
     let mut first = regs;
     first.rax = 0;
@@ -175,8 +168,6 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if args.has(CLONE_SETTLS) {
         first.fs_base = args.tls;
     }
-    let fpstate = thread.user.fpstate()?;
-    child.user.set_fpstate(&fpstate)?;
     if args.has(CLONE_VFORK) {
         child.rare.lock().vfork_parent = Some(thread.wakeup());
     }
@@ -195,19 +186,16 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     Ok(tid as usize)
 }
 
-/// Undoes what [`clone`] entered, before the child's task began.
-fn discard(child: &Arc<Thread>) {
-    let process = child.process.clone();
-    child.user.end(&process.mm());
-    table::remove_thread(child.tid(), child.user.token);
-    process.links.lock().threads.retain(|t| t.tid() != child.tid());
-    if child.tid() == process.pid {
-        table::remove_process(process.pid);
-        process.drop_mm();
-        if let Some(parent) = process.parent() {
-            parent.links.lock().children.retain(|c| c.pid != process.pid);
-        }
+/// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When that fails there is none.
+fn give_pidfd(thread: &Thread, process: &Arc<Process>, at: Va) -> Result {
+    let files = thread.files();
+    let file = OpenFile::new(PidFd::make(process.clone()), O_RDWR);
+    let fd = files.insert(file, true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
+    let stored = thread.mm().write(at, &fd);
+    if stored.is_err() {
+        files.remove(fd)?;
     }
+    stored
 }
 
 /// RLIMIT_NPROC, for users without privileges.

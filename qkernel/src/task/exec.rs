@@ -206,7 +206,7 @@ fn build_stack(
     // From the top: 8 zero bytes, the executable's path, environment, arguments, platform, random bytes; then the vectors.
     let mut strings: Vec<u8> = Vec::new();
     let mut seed = alloc::vec![0; 16];
-    random::fill(&mut seed)?;
+    random::fill(&mut seed);
     strings.extend_from_slice(&seed);
     let platform_at = strings.len();
     strings.extend_from_slice(b"x86_64\0");

@@ -59,8 +59,8 @@ pub struct Connection {
     timeout: Option<Duration>,
     /// When the request that is under way is over.
     deadline: Option<Instant>,
-    /// The caught signals, if one that asks this program to end is to end the waiting.
-    signals: Option<SignalFd>,
+    /// The caught signals, if one that asks this program to end is to end the waiting, and from when on.
+    signals: Option<(SignalFd, Instant)>,
 }
 
 /// Makes the socket of a container that is being created.
@@ -89,15 +89,16 @@ impl Connection {
         Self::connect(entry, timeout, None)
     }
 
-    /// As [`Connection::open`] for a program that has caught signals: one that asks it to end ends the waiting.
+    /// As [`Connection::open`] for a program that has caught signals: when `deaf` is over, one that asks it to end ends
+    /// the waiting, also one that came before. A waiting that is over sooner leaves them to be read.
     ///
     /// # Errors
     /// As there; with the signal's name.
-    pub fn open_interruptible(entry: &Entry, timeout: Duration) -> Result<Self> {
-        Self::connect(entry, timeout, Some(console::catch_signals()?))
+    pub fn open_interruptible(entry: &Entry, timeout: Duration, deaf: Duration) -> Result<Self> {
+        Self::connect(entry, timeout, Some((console::catch_signals()?, Instant::now() + deaf)))
     }
 
-    fn connect(entry: &Entry, timeout: Duration, signals: Option<SignalFd>) -> Result<Self> {
+    fn connect(entry: &Entry, timeout: Duration, signals: Option<(SignalFd, Instant)>) -> Result<Self> {
         let (_dir, path) = short_path(entry)?;
         let address = UnixAddr::new(path.as_str())?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -155,17 +156,19 @@ impl Connection {
             if self.deadline.is_some_and(|d| d <= now) {
                 return Err(Unanswered { id: self.id.clone(), waited: self.timeout.unwrap_or_default() }.into());
             }
-            let left =
-                [self.deadline, sooner].into_iter().flatten().min().map(|end| end.saturating_duration_since(now));
             if sooner.is_some_and(|s| s <= now) {
                 return Ok(false);
             }
+            let deaf = self.signals.as_ref().map(|(_, from)| *from).filter(|from| *from > now);
+            let signals = self.signals.as_ref().map(|(fd, _)| fd).filter(|_| deaf.is_none());
+            let end = [self.deadline, sooner, deaf].into_iter().flatten().min();
+            let left = end.map(|end| end.saturating_duration_since(now));
             // Rounded up, so that it is not waited for in vain once more.
             let limit = left.map_or(PollTimeout::NONE, |l| {
                 PollTimeout::try_from(l.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
             });
             let mut fds = Vec::with_capacity(2);
-            if let Some(signals) = &self.signals {
+            if let Some(signals) = signals {
                 fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
             }
             if let Some(events) = events {
@@ -179,7 +182,7 @@ impl Connection {
             if ready {
                 return Ok(true);
             }
-            if let Some(signals) = &self.signals {
+            if let Some(signals) = signals {
                 console::end_if_asked(signals)?;
             }
         }

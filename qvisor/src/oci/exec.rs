@@ -62,7 +62,7 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     let signals = if options.detach { None } else { Some(console::catch_signals()?) };
     let timeout = global.timeout.unwrap_or(LOAD_TIMEOUT);
     let mut connection = if signals.is_some() {
-        Connection::open_interruptible(&entry, timeout)?
+        Connection::open_interruptible(&entry, timeout, Duration::ZERO)?
     } else {
         Connection::open(&entry, timeout)?
     };

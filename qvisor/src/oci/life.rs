@@ -38,7 +38,7 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),
     }
-    let launched = Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT));
+    let launched = Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
     match launched.and_then(|mut connection| launch(&mut connection, &state)) {
         Ok(pid) => state.init = pid,
         Err(e) => {

@@ -212,6 +212,10 @@ fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, how: Stay, timeo
     Ok(status)
 }
 
+/// How long the next signal cannot interrupt one that is passed on. timeout(1) sends the same one twice, to its child and to its
+/// process group; who presses ^C again as nothing happens does so later.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Passes a signal on to a guest process; a changed window becomes a changed window.
 ///
 /// # Errors
@@ -232,7 +236,7 @@ pub fn forward(
         Request::Signal { pid, all: false, signo: signal as u32 }
     };
     let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
-    let sent = Connection::open_interruptible(entry, timeout).and_then(|mut c| c.order(&request));
+    let sent = Connection::open_interruptible(entry, timeout, PATIENCE).and_then(|mut c| c.order(&request));
     // It may just have ended.
     let Err(e) = sent else { return Ok(()) };
     if !entry.load().is_ok_and(|s| s.status() != Status::Stopped) {

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use qlib::host::{EXIT_MEMORY_LOST, EXIT_TAKEN_AWAY};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +20,6 @@ const REASON_BYTES: usize = 768;
 
 /// Exit status of a sandbox that was ended for an attack: as if by SIGSYS, which is how Linux ends a process for a forbidden call.
 pub const ATTACK_STATUS: i32 = 128 + libc::SIGSYS;
-
-/// Why the kernel ends the sandbox: the second argument of [`qlib::host::Op::Exit`].
-const TAKEN_AWAY: u64 = 1;
-const MEMORY_LOST: u64 = 2;
 
 static FILE: OnceLock<OwnedFd> = OnceLock::new();
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
@@ -76,11 +73,11 @@ pub fn incident(what: &str) {
 /// taken away, and this side knows whether that was for an attack.
 pub fn ended_by_kernel(status: i32, why: u64) -> i32 {
     let (status, reason) = match why {
-        TAKEN_AWAY if status == 128 + libc::SIGKILL && INCIDENTS.load(Ordering::Acquire) > 0 => {
+        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL && INCIDENTS.load(Ordering::Acquire) > 0 => {
             (ATTACK_STATUS, "its first process attacked the sandbox (see incidents)")
         }
-        TAKEN_AWAY if status == 128 + libc::SIGKILL => (status, "the host killed its first process"),
-        MEMORY_LOST => (status, "its memory could not be read back from the swap store"),
+        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL => (status, "the host killed its first process"),
+        EXIT_MEMORY_LOST => (status, "its memory could not be read back from the swap store"),
         _ => (status, "its program ended"),
     };
     ended(status, reason);
@@ -183,7 +180,7 @@ mod tests {
         assert_eq!(incidents.count, 2);
         assert!(incidents.last.starts_with("'two' /  [31m ää") && incidents.last.ends_with('ä'), "{incidents:?}");
         assert!(incidents.at_ns > 1_700_000_000_000_000_000);
-        assert_eq!(ended_by_kernel(137, TAKEN_AWAY), ATTACK_STATUS);
+        assert_eq!(ended_by_kernel(137, EXIT_TAKEN_AWAY), ATTACK_STATUS);
         ended(70, "what follows");
         let kept = read().0.unwrap();
         assert_eq!(kept.status, 159);

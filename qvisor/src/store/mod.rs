@@ -236,6 +236,9 @@ impl Store {
 
     /// Reads the pages in `slot` and those that follow it into `frames`, at most [`MAX_SWAP_IN_PAGES`]. No frame is touched when a
     /// page is damaged. The slots stay in use.
+    ///
+    /// Never inlined: its buffer would be part of the stack of every thread that makes host calls, touched at each.
+    #[inline(never)]
     pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frames: &[Segment]) -> Result<()> {
         let pages = page_count(frames)?;
         if pages > MAX_SWAP_IN_PAGES {

@@ -138,6 +138,39 @@ fn an_exec_whose_process_cannot_be_told_gives_up() {
 }
 
 #[test]
+fn a_second_signal_interrupts_the_first_that_waits_long_only() {
+    let Some(p) = place() else { return };
+    p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let sandbox = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
+    let args = ["exec", &p.id, "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"];
+    let twice = |stays: bool| {
+        let child = spawn(&p, &args);
+        p.wait_for("its first line", || fs::read_to_string(p.dir.join("out")).unwrap() == "up\n");
+        kill(sandbox, Signal::SIGSTOP).unwrap();
+        let exec = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let begin = Instant::now();
+        for _ in 0..2 {
+            kill(exec, Signal::SIGTERM).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        if !stays {
+            kill(sandbox, Signal::SIGCONT).unwrap();
+        }
+        let (status, _, stderr) = end(&p, child, &args);
+        kill(sandbox, Signal::SIGCONT).unwrap();
+        (status, stderr, begin.elapsed())
+    };
+    let (status, stderr, _) = twice(false);
+    assert_eq!((status, stderr.as_str()), (Some(7), ""));
+    let (status, stderr, took) = twice(true);
+    assert_eq!(status, Some(255), "{stderr}");
+    assert!(stderr.contains("interrupted by SIGTERM") && stderr.lines().count() == 1, "{stderr}");
+    assert!(took > Duration::from_millis(800) && took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
 fn a_do_whose_sandbox_does_not_answer_ends_with_it() {
     let Some(p) = place() else { return };
     let args = ["--timeout", "1", "do", "--", "/bin/sh", "-c", "echo up; sleep 1000"];

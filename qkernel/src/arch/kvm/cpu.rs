@@ -184,10 +184,15 @@ impl PerCpu {
         self.context.set(context);
     }
 
-    /// The thread whose state is in the registers. Only this vCPU asks.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) fn live(&self) -> &mut Option<Arc<KvmThread>> {
-        // SAFETY: only this vCPU's own code, which is not re-entered, touches it, for the length of one expression.
-        unsafe { &mut *self.live.get() }
+    /// Whether it is `thread`'s state that is in the registers. Only this vCPU asks.
+    pub(super) fn is_live(&self, thread: *const KvmThread) -> bool {
+        // SAFETY: only this vCPU's own code touches it, and nothing else of that runs during this expression.
+        unsafe { &*self.live.get() }.as_ref().is_some_and(|live| core::ptr::eq(Arc::as_ptr(live), thread))
+    }
+
+    /// Notes whose state is in the registers from now on; whose it was. Only this vCPU does.
+    pub(super) fn set_live(&self, thread: Option<Arc<KvmThread>>) -> Option<Arc<KvmThread>> {
+        // SAFETY: as above; what was there is dropped by the caller, afterwards.
+        core::mem::replace(unsafe { &mut *self.live.get() }, thread)
     }
 }

@@ -79,9 +79,9 @@ pub fn unready(thread: &Arc<KvmThread>) {
 /// Nothing of a thread that has ended is needed any more.
 pub fn forget(thread: &Arc<KvmThread>) {
     unready(thread);
-    let live = cpu::this().live();
-    if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, thread)) {
-        *live = None;
+    let cpu = cpu::this();
+    if cpu.is_live(Arc::as_ptr(thread)) {
+        cpu.set_live(None);
     }
 }
 
@@ -183,16 +183,15 @@ fn wake_another(this: &PerCpu) {
 
 /// Makes `thread`'s state the one in the registers, or nobody's.
 fn make_live(cpu: &PerCpu, thread: Option<&Arc<KvmThread>>) {
-    let live = cpu.live();
-    if live.as_ref().map(Arc::as_ptr) == thread.map(Arc::as_ptr) {
+    if thread.is_some_and(|thread| cpu.is_live(Arc::as_ptr(thread))) {
         return;
     }
-    if let Some(old) = live.take() {
+    if let Some(old) = cpu.set_live(None) {
         old.save();
     }
     if let Some(new) = thread {
         new.load();
-        *live = Some(new.clone());
+        cpu.set_live(Some(new.clone()));
     }
 }
 

@@ -143,7 +143,7 @@ impl KvmThread {
     }
 
     fn is_live(&self) -> bool {
-        cpu::this().live().as_ref().is_some_and(|live| core::ptr::eq(&**live, self))
+        cpu::this().is_live(self)
     }
 
     fn set_bases(&self, fs: Option<u64>, gs: Option<u64>) {

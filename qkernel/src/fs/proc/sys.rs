@@ -130,8 +130,7 @@ pub fn set(name: &str, value: &str) -> Result {
 
 fn uuid() -> String {
     let mut bytes = alloc::vec![0u8; 16];
-    // Without random bytes the identifier is all zeros, which nobody takes for unique.
-    let _ = random::fill(&mut bytes);
+    random::fill(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut out = String::new();

@@ -3,11 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use qlib::host::EXIT_MEMORY_LOST;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::ended;
-use super::super::memory::sys;
+use super::super::memory::{ops, sys};
 use super::{Call, Outcome};
 
 /// The longest line for the log, in bytes; the rest is cut off.
@@ -107,6 +108,10 @@ impl Call<'_> {
     pub(super) fn exit(&mut self) -> Outcome {
         // As a wait status knows it: the low eight bits.
         let status = ended::ended_by_kernel((self.args[0] & 0xff) as i32, self.args[1]);
+        if self.args[1] == EXIT_MEMORY_LOST {
+            // Not when the event loop comes to it: user code would run until then.
+            ops::end(status);
+        }
         self.host.poller.request_exit(status);
         Ok(0)
     }

@@ -213,6 +213,11 @@ fn tell(what: &str, message: &str, trace: &str) {
 /// Tells log and standard error what happened in the kernel, and ends the sandbox.
 pub fn end_with_report(what: &str, message: &str, trace: &str, status: i32) -> ! {
     tell(what, message, trace);
+    end(status)
+}
+
+/// Ends the sandbox at once.
+pub fn end(status: i32) -> ! {
     // SAFETY: _exit has no precondition. Not exit: other threads still run the guest.
     unsafe { libc::_exit(status) }
 }
