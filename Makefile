@@ -31,9 +31,11 @@ rootfs: setup ## Make the root file systems that tests, demo and benchmarks run 
 
 .PHONY: test
 test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
+	@rm -f target/skipped
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
+	@scripts/skips target/skipped
 
 .PHONY: test-kvm
 test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, if need be in an emulated machine (PLATFORM=process to compare)

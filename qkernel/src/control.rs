@@ -139,6 +139,16 @@ fn create(spec: &ContainerSpec) -> Reply {
         return failure(Errno::ECANCELED, "poisoned".to_string());
     }
     sysinfo::set_hostname(spec.hostname.clone());
+    for (name, value) in &spec.sysctl {
+        if let Err(errno) = fs::proc::set_sysctl(name, value) {
+            let why = match errno {
+                Errno::ENOENT => "there is no such setting in the guest kernel",
+                Errno::EPERM => "it would have no effect in the guest kernel",
+                _ => "it cannot have this value",
+            };
+            return failure(errno, format!("sysctl {name}={value}: {why}"));
+        }
+    }
     // Made while there is memory for certain.
     AddressSpace::placeholder();
     match fs::mount_container(spec) {

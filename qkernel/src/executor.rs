@@ -25,6 +25,9 @@ struct Job {
 impl Wake for Job {
     fn wake(self: Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
+            if self.token != 0 && HOLDS.load(Ordering::Relaxed) {
+                return HELD.lock().push_back(self);
+            }
             let first = urgent::is_urgent(self.token);
             let mut ready = READY.lock();
             if first { ready.push_front(self) } else { ready.push_back(self) }
@@ -33,6 +36,27 @@ impl Wake for Job {
 }
 
 static READY: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
+/// Whether tasks of threads are held, and those that would be ready.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+static HELD: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
+
+/// From now on no task of a thread runs, whatever it waited for: so no system call that is under way changes memory.
+pub fn hold_threads() {
+    HOLDS.store(true, Ordering::Relaxed);
+    let mut ready = READY.lock();
+    let mut held = HELD.lock();
+    for _ in 0..ready.len() {
+        let Some(job) = ready.pop_front() else { return };
+        if job.token == 0 { ready.push_back(job) } else { held.push_back(job) }
+    }
+}
+
+/// They run again.
+pub fn release_threads() {
+    HOLDS.store(false, Ordering::Relaxed);
+    let held = core::mem::take(&mut *HELD.lock());
+    READY.lock().extend(held);
+}
 
 /// Adds a task; it runs at the next [`run`].
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
@@ -101,4 +125,31 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_threads_rest_and_lose_nothing() {
+        static RAN: Mutex<alloc::vec::Vec<u64>> = mutex(alloc::vec::Vec::new());
+        let log = |token: u64| {
+            spawn_for(token, async move {
+                RAN.lock().push(token);
+                yield_now().await;
+                RAN.lock().push(token * 10);
+            });
+        };
+        log(7);
+        hold_threads();
+        log(8);
+        log(0);
+        run();
+        assert!(is_drained());
+        assert_eq!(*RAN.lock(), [0, 0], "only what is no thread's");
+        release_threads();
+        run();
+        assert_eq!(*RAN.lock(), [0, 0, 7, 8, 70, 80]);
+    }
 }

@@ -4,6 +4,8 @@
 //! elsewhere: after each wake.
 //! What was given out cannot be computed from what is in memory later: each call ends by replacing the key (fast key erasure).
 
+use alloc::boxed::Box;
+
 use qlib::host::Op;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -46,13 +48,14 @@ pub fn next_u64() -> u64 {
 /// Stirs in fresh bytes of the host's generator: whoever has a copy of this memory does not know what comes. The old key stays part of it, so
 /// nothing is lost where the host has none to give.
 pub fn reseed() {
-    let mut fresh = Key::default();
-    if let Err(error) = Call::new(Op::Random).bytes_out(&mut fresh).run() {
+    // In guest memory, which a stack is not.
+    let mut fresh = Box::new(Key::default());
+    if let Err(error) = Call::new(Op::Random).bytes_out(&mut *fresh).run() {
         klog!(Warn, "no fresh random bytes from the host: {}", error.name());
     }
     let mut key = KEY.lock();
     let mut stirred = generate(key.unwrap_or(arch::boot().seed), &mut []);
-    stirred.iter_mut().zip(fresh).for_each(|(old, new)| *old ^= new);
+    stirred.iter_mut().zip(*fresh).for_each(|(old, new)| *old ^= new);
     *key = Some(stirred);
 }
 

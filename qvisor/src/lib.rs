@@ -8,6 +8,9 @@ pub mod oci;
 pub mod platform;
 pub mod procfs;
 pub mod sandbox;
+#[cfg(test)]
+#[path = "../tests/support/skip.rs"]
+mod skip;
 pub mod store;
 pub mod streams;
 pub mod sys;

@@ -15,7 +15,7 @@ const SECONDS: u64 = 25;
 
 /// Rounds that ended a sandbox once, or kept others waiting. Memory is in pieces when a sleep needs books; page tables of the host grow while
 /// what is free is still committed; memory is used up when an exec comes, by one process or by a crowd; one call looks at very many files.
-const KNOWN: &str = "memfd-small+shm,memfd-small+shm,threads+tables-shared+splice,threads+tables-shared+splice,two,touch-threads+tables,fork,\
+const KNOWN: &str = "mincore+shm+rights-cycle,mincore+shm+rights-cycle,memfd-small+shm,memfd-small+shm,threads+tables-shared+splice,threads+tables-shared+splice,two,touch-threads+tables,fork,\
                      proc-fd+touch,futex-waitv,poll-one,epoll-one,dirs";
 
 #[test]
@@ -35,8 +35,7 @@ fn drive(arguments: &[&str], seconds: u64) {
     let bombs = test_apps("bombs").join("bombs");
     assert!(bombs.exists(), "{}: missing; run: make test-apps", bombs.display());
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("SKIPPED: memory limits are cgroups, and need root");
-        return;
+        return support::skip("memory limits are cgroups, and need root");
     }
     // One at a time: the machine's own memory is not what is to be used up.
     static TURN: Mutex<()> = Mutex::new(());

@@ -37,7 +37,7 @@ fn is_kvm() -> bool {
 macro_rules! needs_kvm {
     () => {
         if !is_kvm() {
-            return eprintln!("SKIPPED: the platform under test is not kvm");
+            return support::skip("the platform under test is not kvm");
         }
     };
 }

@@ -2,6 +2,8 @@
 //! `cargo test -p qvisor --test platform_cost -- --nocapture` prints it; as root, with a memory cgroup.
 
 mod platform_common;
+#[path = "support/skip.rs"]
+mod skip;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,8 +59,7 @@ fn cost() {
     const PROCESSES: i64 = 100;
     const THREADS: i64 = 200;
     let Some(group) = Group::new() else {
-        println!("SKIPPED: no memory cgroup to measure with");
-        return;
+        return skip::skip("no memory cgroup to measure with");
     };
     let before = group.bytes();
     let mut mock = Mock::new();

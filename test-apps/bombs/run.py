@@ -299,7 +299,8 @@ def play(container, bombs, users, disturb, verbose):
     took = container.exec_until("exec after the bombs")
     slowest = max(slowest, took)
     _, text = container.quark("state", "state", container.id, within=container.options.answer)
-    if json.loads(text)["status"] != "running":
+    # Bombs are honest programs: whoever was ended for an attack was shown something by mistake.
+    if json.loads(text)["status"] != "running" or json.loads(text).get("incidents"):
         raise Failed("state: " + text)
     container.quark("STOP", "kill", container.id, "STOP", within=20)
     _, text = container.quark("state", "state", container.id, within=container.options.answer)

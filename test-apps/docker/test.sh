@@ -11,10 +11,17 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 runtime=${RUNTIME:-quark}
 limit=${LIMIT:-240}
 
+# Ends the test, and notes it for scripts/skips.
+skip() {
+    echo "SKIPPED docker::all: $1" | tee -a "$here/target/skipped"
+    exit 0
+}
+
 if [ -z "${QUARK_DOCKER_TEST:-}" ]; then
-    [ "$(id -u)" = 0 ] || { echo "SKIPPED: needs root"; exit 0; }
+    [ "$(id -u)" = 0 ] || skip "needs root"
     for tool in dockerd docker containerd runc ip busybox; do
-        command -v $tool > /dev/null || { echo "SKIPPED: no $tool; apt-get install docker.io containerd runc iptables iproute2 busybox-static"; exit 0; }
+        command -v $tool > /dev/null ||
+            skip "no $tool; apt-get install docker.io containerd runc iptables iproute2 busybox-static"
     done
     # Bounded in time, whatever hangs; in its own network and mount namespaces, so that nothing is left there.
     exec env QUARK_DOCKER_TEST=1 timeout -k 20 "$limit" unshare --net --mount --propagation private "$0" "$@"

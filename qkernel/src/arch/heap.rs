@@ -225,6 +225,11 @@ pub fn charged() -> u64 {
     (CHARGED_PAGES.load(Relaxed) + shadow_pages()) * PAGE_SIZE
 }
 
+/// Whether what is made now is made on the reserve.
+pub fn is_on_reserve() -> bool {
+    ON_RESERVE.load(Relaxed)
+}
+
 /// Does something that must work when memory is used up: its user frames may come from the reserve. It must not wait for anything.
 pub fn on_reserve<R>(work: impl FnOnce() -> R) -> R {
     let before = ON_RESERVE.swap(true, Relaxed);

@@ -153,9 +153,6 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
     for mount in &spec.mounts {
         add_mount(&root, mount)?;
     }
-    for (name, value) in &spec.sysctl {
-        proc::set_sysctl(name, value)?;
-    }
     for path in &spec.masked_paths {
         mask(&root, path.as_bytes())?;
     }

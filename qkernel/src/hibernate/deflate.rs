@@ -27,7 +27,7 @@ use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 use crate::wait::Signal;
-use crate::{arch, time};
+use crate::{arch, executor, time};
 
 /// Pages of a block of the page allocator.
 pub(super) const BLOCK_PAGES: u64 = 1024;
@@ -53,6 +53,7 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::LAST_DEFLATE_NS.store(time::monotonic_ns() - begin_ns, Relaxed);
             step(Input::Deflated);
+            executor::release_threads();
             Ok(())
         }
         Err(error) => {
@@ -90,8 +91,10 @@ async fn attempt(begin_ns: &mut u64) -> Result {
         hide(mm).await?;
         held.still()?;
     }
-    // System calls that were about to end do so now: from here on nobody but this task changes memory.
+    // System calls that were about to end do so now: from here on nobody but this task changes memory, also when it lets other events in
+    // (memory comes back to somebody who waits for it, a child ends).
     breathe(&held).await?;
+    executor::hold_threads();
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
     let objects = crate::fs::memory_objects()?;
     let pages = Pages::collect(&spaces, &objects)?;

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::errno::{Errno, Result};
 use crate::task::{Thread, table};
-use crate::time;
 use crate::wait::{PollMask, Signal, WaitQueue};
+use crate::{executor, time};
 
 /// Why user code is stopped. The reasons hold independently: the end of one does not end the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +166,10 @@ pub async fn pause(reason: Reason) -> Result<Held> {
 pub fn resume(reason: Reason) {
     part(reason).holds.store(false, Relaxed);
     part(reason).ended.fetch_add(1, Relaxed);
+    if reason == Reason::Sleep {
+        // A deflate that is under way sees that it has been ended before it does anything else.
+        executor::release_threads();
+    }
     if !is_paused() {
         RESUMED.wake(PollMask::IN);
     }

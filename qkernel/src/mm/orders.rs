@@ -24,6 +24,13 @@ const MAX_PROTECT_RUNS: usize = 8;
 /// More ranges than this on their way out are joined.
 const MAX_UNMAPPING: usize = 32;
 
+/// Makes an order to map something one to unmap what is there: the page faults in again, if it may.
+pub fn void_map(order: &mut Order) {
+    if order.op == ORDER_MAP {
+        order.op = ORDER_UNMAP;
+    }
+}
+
 /// Whether a CPU may see the page as the entry says, so that it must be told when that changes. Where the hardware sets ACCESSED it may
 /// do so at any time.
 pub(super) fn may_be_shown(pte: Pte) -> bool {

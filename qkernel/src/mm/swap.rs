@@ -6,11 +6,11 @@ use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::platform::MAX_TOUCHED_PAGES;
 use qlib::{PAGE_SIZE, Va};
 
-use super::AddressSpace;
 use super::fault::{Failure, WARM_UP_FAULTS, entry_flags};
 use super::frames::counted_frame;
 use super::space::Inner;
 use super::vma::Vma;
+use super::{AddressSpace, orders};
 use crate::arch;
 use crate::hibernate::{self, Usage};
 
@@ -72,7 +72,11 @@ impl AddressSpace {
     }
 
     fn rewrite(&self, shared: bool, rewrite: &mut dyn FnMut(&Vma, Pte) -> Pte) {
+        // A system call that has ended since the space was hidden may have brought a page in, and the order to show it has not been carried
+        // out: it would show the frame that is given up here.
+        self.epoch.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         let mut inner = self.lock();
+        inner.orders.iter_mut().for_each(orders::void_map);
         // One by one: there may be very many, and this is done when memory is used up, too.
         let mut next = inner.vmas.iter().next().cloned();
         while let Some(vma) = next {

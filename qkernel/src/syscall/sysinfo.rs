@@ -1,6 +1,6 @@
 //! What the system is and how much it has used: uname(2), sysinfo(2), getrusage(2), times(2), getcpu(2).
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD};
@@ -32,6 +32,17 @@ pub fn set_hostname(name: String) {
     NAMES.lock().0 = name;
 }
 
+/// The container's NIS domain name.
+pub fn domainname() -> String {
+    let domain = NAMES.lock().1.clone();
+    if domain.is_empty() { "(none)".to_string() } else { domain }
+}
+
+/// Sets it.
+pub fn set_domainname(name: String) {
+    NAMES.lock().1 = name;
+}
+
 /// The most bytes of a host or domain name (__NEW_UTS_LEN).
 const NAME_BYTES: usize = 64;
 const CAP_SYS_ADMIN: u32 = 21;
@@ -40,10 +51,9 @@ const TICK_NS: u64 = 10_000_000;
 
 /// uname(2).
 pub fn uname(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
-    let (host, domain) = NAMES.lock().clone();
-    let domain = if domain.is_empty() { "(none)" } else { &domain };
+    let (host, domain) = (hostname(), domainname());
     let mut out = [0u8; 6 * (NAME_BYTES + 1)];
-    for (field, text) in out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", domain]) {
+    for (field, text) in out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain]) {
         let length = text.len().min(NAME_BYTES);
         field[..length].copy_from_slice(&text.as_bytes()[..length]);
     }

@@ -257,7 +257,9 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
         let frozen = if takes_away { mm.freeze(thread).await } else { None };
         let mut outcome = mm::fault::handle(thread, Va(trap.addr), access);
-        if outcome == Err(mm::fault::Failure::NO_MEMORY) && urgent::is_urgent(thread.user.token) {
+        // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
+        let may_use_reserve = || urgent::is_urgent(thread.user.token) && oom::is_small(&thread.process);
+        if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
             outcome = heap::on_reserve(|| mm::fault::handle(thread, Va(trap.addr), access));
         }
         drop(frozen);

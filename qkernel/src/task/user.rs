@@ -6,12 +6,11 @@ use core::task::{Poll, Waker};
 use alloc::vec::Vec;
 
 use qlib::Gpa;
-use qlib::platform::{
-    ORDER_MAP, ORDER_UNMAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs,
-};
+use qlib::platform::{ORDER_MAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
 
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
 use crate::errno::{Errno, Result};
+use crate::mm::orders::void_map;
 use crate::mm::{self, AddressSpace, Limbo};
 use crate::sync::Mutex;
 
@@ -58,13 +57,6 @@ struct State {
     claimed_epoch: u64,
     /// Frames that this thread's last orders unmapped: free once it traps, for then the orders are carried out.
     limbo: Limbo,
-}
-
-/// Makes an order to map something one to unmap what is there: the page faults in again, if it may.
-fn void_map(order: &mut Order) {
-    if order.op == ORDER_MAP {
-        order.op = ORDER_UNMAP;
-    }
 }
 
 impl State {

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::skip::skip;
 
 mod mapped;
 
@@ -343,8 +344,7 @@ fn written_pages_are_clean() {
     let inner = store.lock();
     let file = inner.swap.as_ref().unwrap();
     let Some(dirty) = mapped::dirty_pages(file.as_fd(), 2000 * PAGE_SIZE) else {
-        eprintln!("skipped: the host does not tell which pages are dirty");
-        return;
+        return skip("the host does not tell which pages are dirty");
     };
     assert_eq!(dirty, 0);
 }
@@ -389,8 +389,7 @@ fn a_full_disk() {
     let output = done.unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if output.status.code() == Some(77) || text.contains("unshare failed") {
-        eprintln!("skipped: no mount namespace here: {text}");
-        return;
+        return skip(format!("no mount namespace here: {text}"));
     }
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

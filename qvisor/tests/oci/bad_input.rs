@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use super::shared::skip;
 use super::support::{Place, place};
 
 /// A bundle made wrong.
@@ -299,15 +300,13 @@ fn without_root_there_is_no_permission() {
     use std::os::unix::process::CommandExt;
     let Some(p) = place() else { return };
     if std::env::var("QUARK_PLATFORM").is_ok_and(|p| p == "kvm") {
-        eprintln!("SKIPPED: /dev/kvm is not for other users, which is told first");
-        return;
+        return skip("/dev/kvm is not for other users, which is told first");
     }
     let mut command = crate::shared::quark();
     let output = command.args(["--root", "/run/quark-not-allowed", "create", &p.id]).current_dir(&p.bundle).uid(65534);
     // A build directory that others may not enter cannot show it.
     let Ok(output) = output.output() else {
-        eprintln!("SKIPPED: the binary cannot be run as another user");
-        return;
+        return skip("the binary cannot be run as another user");
     };
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");

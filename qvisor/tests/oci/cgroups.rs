@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
+use super::shared::skip;
 use super::support::{finish, place};
 
 /// A hook inside the sandbox's namespaces that tells its cgroup, and fails so that all is undone.
@@ -38,8 +39,7 @@ fn the_sandbox_starts_in_its_cgroup_on_a_version_2_host() {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = finish(child, &["unshare"]);
     if output.status.code() == Some(99) {
-        eprintln!("SKIPPED: the cgroup hierarchies cannot be replaced here");
-        return;
+        return skip("the cgroup hierarchies cannot be replaced here");
     }
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(stderr.lines().count(), 1, "no cgroup is left: {stderr}");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use super::shared::skip;
 use super::support::{Place, place};
 
 const CHOWN: u64 = 1;
@@ -101,7 +102,7 @@ fn can_be_mapped(p: &Place) -> bool {
     let mapped = qvisor::sys::clone_mount(&p.dir, false, false)
         .and_then(|mount| qvisor::sys::map_mount(&mount, &qvisor::sys::user_namespace("0 100000 1000\n")?));
     if let Err(e) = &mapped {
-        eprintln!("SKIPPED: files in {} cannot be id-mapped: {e}", p.dir.display());
+        skip(format!("files in {} cannot be id-mapped: {e}", p.dir.display()));
     }
     mapped.is_ok()
 }

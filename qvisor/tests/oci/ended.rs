@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::shared::skip;
 use super::support::{Place, place};
 
 /// A program that does to its stub what no honest program does, into the container's /bin.
@@ -18,7 +19,7 @@ fn add_adversary(p: &Place) {
 fn has_stubs(p: &Place) -> bool {
     let is = p.state()["platform"] == "process";
     if !is {
-        eprintln!("SKIPPED: guest programs have no stubs on this platform");
+        skip("guest programs have no stubs on this platform");
     }
     is
 }

@@ -433,6 +433,37 @@ fn network_settings_are_those_of_the_namespace() {
 }
 
 #[test]
+fn settings_have_an_effect_or_are_refused() {
+    let Some(p) = place() else { return };
+    let with = |settings: serde_json::Value, script: &str| {
+        p.configure(&["sh", "-c", script], |c| {
+            c["linux"] = serde_json::json!({"sysctl": settings, "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]});
+        });
+        run(&p)
+    };
+    let show = "cd /proc/sys; cat kernel/msgmax kernel/sem vm/swappiness";
+    let (code, out, errors) =
+        with(serde_json::json!({"kernel.msgmax": "4096", "kernel.sem": "100 200", "vm.swappiness": "60"}), show);
+    assert_eq!((code, out.as_str()), (Some(0), "4096\n100\t200\t500\t32000\n60\n"), "{errors}");
+    for (name, value, why) in [
+        ("vm.swappiness", "10", "no effect"),
+        ("kernel.no_such_thing", "1", "no such setting"),
+        ("kernel.msgmax", "many", "cannot have this value"),
+        ("kernel.msgmax", "-1", "cannot have this value"),
+        ("kernel.sem", "1 2 3 4 5", "cannot have this value"),
+    ] {
+        let (code, _, errors) = with(serde_json::json!({name: value}), "echo it ran");
+        assert_eq!((code, errors.lines().count()), (Some(1), 1), "{name}={value}: {errors}");
+        assert!(errors.contains(&format!("sysctl {name}={value}: ")) && errors.contains(why), "{errors}");
+    }
+    // From inside, as on Linux: what can be written is, and the rest is as files that nobody may write.
+    let script = "cd /proc/sys; echo 5000 > kernel/msgmax && cat kernel/msgmax; echo here > kernel/domainname && cat kernel/domainname;
+        (echo 1 > vm/swappiness) 2>/dev/null || echo refused; (echo x > kernel/msgmax) 2>/dev/null || echo invalid; cat kernel/msgmax";
+    let (code, out, errors) = with(serde_json::json!({}), script);
+    assert_eq!((code, out.as_str()), (Some(0), "5000\nhere\nrefused\ninvalid\n5000\n"), "{errors}");
+}
+
+#[test]
 fn sync_reaches_the_hosts_file_systems() {
     let Some(p) = place() else { return };
     let log = p.dir.join("log");

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use super::shared::workspace;
+use super::shared::{skip, workspace};
 use super::support::{Place, place};
 
 /// Exit status of a sandbox that was ended for an attack.
@@ -176,7 +176,7 @@ fn host_calls_outside_of_the_filter_end_the_sandbox() {
 fn host_calls_inside_of_the_filter_gain_nothing() {
     let Some(p) = place() else { return };
     if is_kvm() {
-        return;
+        return skip("a kernel there cannot make host calls");
     }
     for call in [
         // openat2 of an absolute path needs a structure: this one is refused for its size.
@@ -211,11 +211,10 @@ fn host_calls_inside_of_the_filter_gain_nothing() {
 fn a_directory_that_came_as_a_stream_leads_nowhere() {
     let Some(p) = place() else { return };
     if is_kvm() {
-        return;
+        return skip("a kernel there cannot make host calls");
     }
     if !qvisor::sandbox::confine::landlock::is_there() {
-        eprintln!("skipped: this host has no Landlock");
-        return;
+        return skip("this host has no Landlock");
     }
     let directory = std::fs::File::open("/usr").unwrap();
     let (_, log) = boot_with(&p, "files", "true", directory.into());
@@ -240,8 +239,7 @@ fn operations_of_the_door_with_hostile_arguments_have_answers() {
 fn the_table_of_operations_cannot_be_changed() {
     let Some(p) = place() else { return };
     if is_kvm() {
-        // There it is the kernel's own.
-        return;
+        return skip("there the operations table is the kernel's own");
     }
     let (output, log) = boot(&p, "table-write");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -256,8 +254,7 @@ fn the_table_of_operations_cannot_be_changed() {
     assert!(log.contains("poison: table-file = nothing"), "{log} {error}");
 
     if host_release() < (6, 10) {
-        eprintln!("SKIPPED: this host has no mseal(2)");
-        return;
+        return skip("this host has no mseal(2)");
     }
     let (output, log) = boot(&p, "table-unprotect");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -276,8 +273,7 @@ fn host_release() -> (u32, u32) {
 fn no_program_is_shown_memory_of_the_kernel() {
     let Some(p) = place() else { return };
     if is_kvm() {
-        // There page tables are followed by hardware, and what they can name is the virtual machine's.
-        return;
+        return skip("there page tables are followed by hardware, and what they can name is the virtual machine's");
     }
     super::escape::add_program(&p, "frames");
     let (output, _) = boot_with(&p, "map-none", "frames", Stdio::null());

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+use super::shared::skip;
 use super::support::{Place, finish, place};
 
 /// Who these tests are.
@@ -21,7 +22,7 @@ fn users_place() -> Option<(Place, PathBuf)> {
     let doctor = String::from_utf8(as_user(&p, &home, &home, &["doctor"]).stdout).unwrap();
     let works = doctor.lines().any(|l| l.starts_with("yes") && l.contains(" rootless "));
     if !works && qvisor::oci::rootless::obstacle().is_some() {
-        eprintln!("SKIPPED: {doctor}");
+        skip(&doctor);
         return None;
     }
     assert!(works, "{doctor}");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::shared::{self, limit};
+use crate::shared::{self, limit, skip};
 
 /// One test's place. Dropped, it removes all of its containers.
 pub struct Place {
@@ -26,11 +26,11 @@ pub struct Place {
 pub fn place() -> Option<Place> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("SKIPPED: these tests make cgroups and namespaces and need root");
+        skip("these tests make cgroups and namespaces and need root");
         return None;
     }
     let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists()) else {
-        eprintln!("SKIPPED: no busybox; install it with: apt-get install busybox-static");
+        skip("no busybox; install it with: apt-get install busybox-static");
         return None;
     };
     let id = format!("oci-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -9,7 +9,7 @@ use super::{run, test_apps};
 pub fn skipped() -> bool {
     let without = option_env!("QUARK_KERNEL_IMAGE") == Some("none") && std::env::var_os("QUARK_BIN").is_none();
     if without {
-        println!("skipped: built without the kernel image");
+        super::skip("built without the kernel image");
     }
     without
 }

@@ -1,5 +1,6 @@
-//! /proc/sys: settings. Those that a container may have been given by its specification, and what programs look at to learn about the
-//! kernel. A value that is written is kept and read back; only where said does it change anything.
+//! /proc/sys: settings (sysctl(8), proc_sys(5)). Those that can be written have an effect: whoever it concerns asks for the number here. What has
+//! none in this kernel is there for programs that look at it, and cannot be written. Settings of the network ("net/…") that a container was
+//! given have their effect on the host's side and are shown here as they were given.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -7,6 +8,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use linux_raw_sys::general::{S_IFDIR, S_IFREG};
 
@@ -19,40 +21,45 @@ use crate::syscall::sysinfo;
 
 /// What a setting reads as.
 enum Value {
-    /// This, until it is set to something else.
-    Default(&'static str),
+    /// Numbers that can be written, as many as there are, each between these: they are this, until they are set.
+    Numbers(&'static str, RangeInclusive<u64>),
     /// This, always.
     Fixed(&'static str),
     /// What the function gives.
     Made(fn() -> String),
+    /// What the first gives; the second sets it.
+    Name(fn() -> String, fn(String)),
 }
 
-use Value::{Default as D, Fixed as F, Made as M};
+use Value::{Fixed as F, Made as M, Name, Numbers as N};
+
+/// The largest value of a C int.
+const INT: u64 = i32::MAX as u64;
 
 const SETTINGS: &[(&str, Value)] = &[
-    ("fs/aio-max-nr", D("65536")),
-    ("fs/file-max", D("9223372036854775807")),
+    ("fs/aio-max-nr", F("65536")),
+    ("fs/file-max", F("9223372036854775807")),
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
-    ("fs/inotify/max_queued_events", D("16384")),
+    ("fs/inotify/max_queued_events", F("16384")),
     ("fs/inotify/max_user_instances", M(|| notify::MAX_INSTANCES.to_string())),
     ("fs/inotify/max_user_watches", M(|| notify::max_watches().to_string())),
     ("fs/mount-max", M(|| mount::most().to_string())),
-    ("fs/mqueue/msg_max", D("10")),
-    ("fs/nr_open", D("1048576")),
-    ("fs/pipe-max-size", D("1048576")),
+    ("fs/mqueue/msg_max", F("10")),
+    ("fs/nr_open", F("1048576")),
+    ("fs/pipe-max-size", F("1048576")),
     ("fs/protected_fifos", F("1")),
     ("fs/protected_hardlinks", F("1")),
     ("fs/protected_regular", F("2")),
     ("fs/protected_symlinks", F("1")),
     ("fs/suid_dumpable", F("0")),
     ("kernel/cap_last_cap", F("40")),
-    ("kernel/core_pattern", D("core")),
-    ("kernel/domainname", D("(none)")),
-    ("kernel/hostname", M(sysinfo::hostname)),
-    ("kernel/keys/root_maxkeys", D("1000000")),
-    ("kernel/msgmax", D("8192")),
-    ("kernel/msgmnb", D("16384")),
-    ("kernel/msgmni", D("32000")),
+    ("kernel/core_pattern", F("core")),
+    ("kernel/domainname", Name(sysinfo::domainname, sysinfo::set_domainname)),
+    ("kernel/hostname", Name(sysinfo::hostname, sysinfo::set_hostname)),
+    ("kernel/keys/root_maxkeys", F("1000000")),
+    ("kernel/msgmax", N("8192", 0..=INT)),
+    ("kernel/msgmnb", N("16384", 0..=INT)),
+    ("kernel/msgmni", N("32000", 0..=32768)),
     ("kernel/ngroups_max", F("65536")),
     ("kernel/osrelease", M(|| sysinfo::RELEASE.to_string())),
     ("kernel/ostype", F("Linux")),
@@ -67,65 +74,99 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/random/uuid", M(uuid)),
     ("kernel/randomize_va_space", F("2")),
     ("kernel/sched_child_runs_first", F("0")),
-    ("kernel/sem", D("32000\t1024000000\t500\t32000")),
-    ("kernel/shmall", D("18446744073692774399")),
-    ("kernel/shmmax", D("18446744073692774399")),
-    ("kernel/shmmni", D("4096")),
-    ("kernel/threads-max", D("30000")),
+    ("kernel/sem", N("32000\t1024000000\t500\t32000", 0..=INT)),
+    ("kernel/shmall", N("18446744073692774399", 0..=u64::MAX)),
+    ("kernel/shmmax", N("18446744073692774399", 0..=u64::MAX)),
+    ("kernel/shmmni", N("4096", 0..=32768)),
+    ("kernel/threads-max", F("30000")),
     ("kernel/version", M(|| sysinfo::VERSION.to_string())),
-    ("net/core/netdev_max_backlog", D("1000")),
-    ("net/core/optmem_max", D("131072")),
-    ("net/core/rmem_default", D("212992")),
-    ("net/core/rmem_max", D("212992")),
-    ("net/core/somaxconn", D("4096")),
-    ("net/core/wmem_default", D("212992")),
-    ("net/core/wmem_max", D("212992")),
-    ("net/ipv4/ip_forward", D("0")),
-    ("net/ipv4/ip_local_port_range", D("32768\t60999")),
-    ("net/ipv4/ip_unprivileged_port_start", D("1024")),
-    ("net/ipv4/ping_group_range", D("1\t0")),
-    ("net/ipv4/tcp_congestion_control", D("cubic")),
-    ("net/ipv4/tcp_fin_timeout", D("60")),
-    ("net/ipv4/tcp_keepalive_intvl", D("75")),
-    ("net/ipv4/tcp_keepalive_probes", D("9")),
-    ("net/ipv4/tcp_keepalive_time", D("7200")),
-    ("net/ipv4/tcp_max_syn_backlog", D("1024")),
-    ("net/ipv4/tcp_rmem", D("4096\t131072\t6291456")),
-    ("net/ipv4/tcp_sack", D("1")),
-    ("net/ipv4/tcp_syncookies", D("1")),
-    ("net/ipv4/tcp_timestamps", D("1")),
-    ("net/ipv4/tcp_tw_reuse", D("2")),
-    ("net/ipv4/tcp_window_scaling", D("1")),
-    ("net/ipv4/tcp_wmem", D("4096\t16384\t4194304")),
-    ("net/ipv6/bindv6only", D("0")),
-    ("net/ipv6/conf/all/disable_ipv6", D("0")),
-    ("net/ipv6/conf/default/disable_ipv6", D("0")),
-    ("net/unix/max_dgram_qlen", D("10")),
-    ("vm/dirty_background_ratio", D("10")),
-    ("vm/dirty_ratio", D("20")),
-    ("vm/drop_caches", D("0")),
-    ("vm/max_map_count", D("65530")),
-    ("vm/min_free_kbytes", D("67584")),
+    ("net/core/netdev_max_backlog", F("1000")),
+    ("net/core/optmem_max", F("131072")),
+    ("net/core/rmem_default", F("212992")),
+    ("net/core/rmem_max", N("212992", 2304..=INT)),
+    ("net/core/somaxconn", N("4096", 0..=INT)),
+    ("net/core/wmem_default", F("212992")),
+    ("net/core/wmem_max", N("212992", 4608..=INT)),
+    ("net/ipv4/ip_forward", F("0")),
+    ("net/ipv4/ip_local_port_range", F("32768\t60999")),
+    ("net/ipv4/ip_unprivileged_port_start", N("1024", 0..=65535)),
+    ("net/ipv4/ping_group_range", N("1\t0", 0..=u32::MAX as u64 - 1)),
+    ("net/ipv4/tcp_congestion_control", F("cubic")),
+    ("net/ipv4/tcp_fin_timeout", F("60")),
+    ("net/ipv4/tcp_keepalive_intvl", F("75")),
+    ("net/ipv4/tcp_keepalive_probes", F("9")),
+    ("net/ipv4/tcp_keepalive_time", F("7200")),
+    ("net/ipv4/tcp_max_syn_backlog", F("1024")),
+    ("net/ipv4/tcp_rmem", F("4096\t131072\t6291456")),
+    ("net/ipv4/tcp_sack", F("1")),
+    ("net/ipv4/tcp_syncookies", F("1")),
+    ("net/ipv4/tcp_timestamps", F("1")),
+    ("net/ipv4/tcp_tw_reuse", F("2")),
+    ("net/ipv4/tcp_window_scaling", F("1")),
+    ("net/ipv4/tcp_wmem", F("4096\t16384\t4194304")),
+    ("net/ipv6/bindv6only", F("0")),
+    ("net/ipv6/conf/all/disable_ipv6", F("0")),
+    ("net/ipv6/conf/default/disable_ipv6", F("0")),
+    ("net/unix/max_dgram_qlen", N("10", 0..=INT)),
+    ("vm/dirty_background_ratio", F("10")),
+    ("vm/dirty_ratio", F("20")),
+    ("vm/drop_caches", F("0")),
+    ("vm/max_map_count", F("65530")),
+    ("vm/min_free_kbytes", F("67584")),
     ("vm/mmap_min_addr", F("65536")),
     ("vm/nr_hugepages", F("0")),
-    ("vm/overcommit_memory", D("1")),
-    ("vm/overcommit_ratio", D("50")),
+    ("vm/overcommit_memory", F("1")),
+    ("vm/overcommit_ratio", F("50")),
     ("vm/panic_on_oom", F("0")),
-    ("vm/swappiness", D("60")),
-    ("vm/vfs_cache_pressure", D("100")),
+    ("vm/swappiness", F("60")),
+    ("vm/vfs_cache_pressure", F("100")),
 ];
 
 /// Values that were set.
 static SET: Mutex<BTreeMap<String, Vec<u8>>> = mutex(BTreeMap::new());
 
-/// Sets a setting by its sysctl(8) name ("net.core.somaxconn"): also one that is not in the list.
+/// Sets a setting by its sysctl(8) name ("net.core.somaxconn"), as the container's specification has it. ENOENT when there is none, EINVAL for a
+/// value that it cannot have, EPERM when it has no effect here and is not what it is anyway.
 pub fn set(name: &str, value: &str) -> Result {
     let path = name.replace('.', "/");
-    if path == "kernel/hostname" {
-        sysinfo::set_hostname(value.to_string());
+    match write(&path, value) {
+        // The host has set it in the network namespace, or refused.
+        Err(Errno::ENOENT | Errno::EPERM) if path.starts_with("net/") => {
+            SET.lock().insert(path, value.as_bytes().to_vec());
+            Ok(())
+        }
+        Err(Errno::EPERM) if read(&path)?.trim_ascii_end() == value.trim_ascii().as_bytes() => Ok(()),
+        result => result,
     }
-    SET.lock().insert(path, value.as_bytes().to_vec());
-    Ok(())
+}
+
+/// Sets a setting of the list by its path.
+fn write(path: &str, value: &str) -> Result {
+    match SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value) {
+        None => Err(Errno::ENOENT),
+        Some(Value::Fixed(_) | Value::Made(_)) => Err(Errno::EPERM),
+        Some(Value::Name(_, set)) => {
+            set(value.to_string());
+            Ok(())
+        }
+        Some(Value::Numbers(default, range)) => {
+            let text = with_new_numbers(value, &numbers(path), default, range)?;
+            SET.lock().insert(path.to_string(), text.into_bytes());
+            Ok(())
+        }
+    }
+}
+
+/// The numbers of a setting after `value` was written to it: as on Linux, the first ones only may be given.
+fn with_new_numbers(value: &str, old: &[u64], default: &str, range: &RangeInclusive<u64>) -> Result<String> {
+    let new = value.split_ascii_whitespace().map(|word| word.parse().map_err(|_| Errno::EINVAL));
+    let new = new.collect::<Result<Vec<u64>>>()?;
+    let count = default.split_ascii_whitespace().count();
+    if new.is_empty() || new.len() > count || new.iter().any(|n| !range.contains(n)) {
+        return Err(Errno::EINVAL);
+    }
+    let all = new.iter().chain(old.iter().skip(new.len())).map(u64::to_string);
+    Ok(all.collect::<Vec<_>>().join("\t"))
 }
 
 fn uuid() -> String {
@@ -175,9 +216,9 @@ fn read(path: &str) -> Result<Vec<u8>> {
     let default = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
     let set = SET.lock().get(path).cloned();
     let mut value = match (default, set) {
-        (Some(Value::Made(make)), _) => make().into_bytes(),
+        (Some(Value::Made(make) | Value::Name(make, _)), _) => make().into_bytes(),
         (_, Some(set)) => set,
-        (Some(Value::Default(text) | Value::Fixed(text)), None) => text.as_bytes().to_vec(),
+        (Some(Value::Numbers(text, _) | Value::Fixed(text)), None) => text.as_bytes().to_vec(),
         (None, None) => return Err(Errno::ENOENT),
     };
     value.push(b'\n');
@@ -197,10 +238,8 @@ pub fn number(path: &str, otherwise: u64) -> u64 {
 }
 
 fn setting(path: String) -> Node {
-    let entry = SETTINGS.iter().find(|(p, _)| *p == path);
-    if matches!(entry, Some((_, Value::Fixed(_))))
-        || matches!(entry, Some((p, Value::Made(_))) if *p != "kernel/hostname")
-    {
+    let value = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
+    if !matches!(value, Some(Value::Numbers(..) | Value::Name(..))) {
         return Node::File(0o444, Box::new(move |_| read(&path)), None);
     }
     let target = path.clone();
@@ -212,7 +251,7 @@ fn setting(path: String) -> Node {
                 return Err(Errno::EPERM);
             }
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
-            set(&target.replace('/', "."), text.trim_end_matches(['\n', '\0']))
+            write(&target, text.trim_end_matches(['\n', '\0']))
         })),
     )
 }

@@ -319,6 +319,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
 
     /// Whatever this host has: an answer comes in time, and it is a whole one.
     #[test]
@@ -338,10 +339,10 @@ mod tests {
 
     #[test]
     fn a_guest_that_does_not_end_is_taken_out() {
-        let Ok(kvm) = Kvm::new() else { return eprintln!("SKIPPED: no /dev/kvm") };
-        let Ok(cpuid) = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES) else { return eprintln!("SKIPPED: no CPUID") };
+        let Ok(kvm) = Kvm::new() else { return skip("no /dev/kvm") };
+        let Ok(cpuid) = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES) else { return skip("no CPUID") };
         if let Err(e) = Trial::new(&kvm, &cpuid) {
-            return eprintln!("SKIPPED: {e:#}");
+            return skip(format!("{e:#}"));
         }
         let mut report = Report::default();
         let begin = Instant::now();

@@ -191,6 +191,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
 
     #[test]
     fn causes_are_counted_apart_and_summed_over_vcpus() {
@@ -220,13 +221,13 @@ mod tests {
         });
         let mut trial = match trial {
             Ok(trial) => trial,
-            Err(e) => return eprintln!("SKIPPED: {e:#}"),
+            Err(e) => return skip(format!("{e:#}")),
         };
         let exits = Exits::new();
         exits.add(&trial.vcpu);
         let before = exits.read().kvm;
         if before.is_empty() {
-            return eprintln!("SKIPPED: KVM keeps no statistics here");
+            return skip("KVM keeps no statistics here");
         }
         trial.enter("start").unwrap();
         for _ in 0..20 {

@@ -129,6 +129,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::skip::skip;
 
     fn key() -> Key {
         Key {
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn a_foreign_file_in_our_directory_is_not_believed() {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("SKIPPED: needs root to give a file away");
+            return skip("needs root to give a file away");
         }
         let place = Place::new("given");
         let cache = place.cache();
