@@ -94,7 +94,9 @@ pub fn user_may_grow() -> bool {
     leave_host_room(1);
     let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
     if ON_RESERVE.load(Relaxed) {
-        return true;
+        // Frames that are left come from what is kept. A block is for good, or as long as one frame of it is used: the kernel must not be
+        // low for that.
+        return kernel_room(left) >= LOW_PAGES.load(Relaxed);
     }
     let reserve = RESERVE_BLOCKS.load(Relaxed);
     let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
@@ -223,11 +225,6 @@ pub fn lingers() -> bool {
 /// What is charged, with the host's page tables, in bytes.
 pub fn charged() -> u64 {
     (CHARGED_PAGES.load(Relaxed) + shadow_pages()) * PAGE_SIZE
-}
-
-/// Whether what is made now is made on the reserve.
-pub fn is_on_reserve() -> bool {
-    ON_RESERVE.load(Relaxed)
 }
 
 /// Does something that must work when memory is used up: its user frames may come from the reserve. It must not wait for anything.

@@ -225,7 +225,7 @@ fn release(which: impl Fn(&Key, Owner) -> bool, start: u64, end: u64) {
         }
         table.files.retain(|key, file| {
             let mut owners: Vec<Owner> = file.held.iter().map(|l| l.owner).filter(|o| which(key, *o)).collect();
-            owners.sort();
+            owners.sort_unstable();
             owners.dedup();
             if !owners.is_empty() {
                 wake.push(file.queue.clone());

@@ -261,7 +261,7 @@ impl Mount {
     /// Mounts placed on this one, in the order they were made.
     pub fn children(&self) -> Vec<Arc<Mount>> {
         let mut children: Vec<Arc<Mount>> = self.children.lock().values().flatten().cloned().collect();
-        children.sort_by_key(|m| m.id);
+        children.sort_unstable_by_key(|m| m.id);
         children
     }
 

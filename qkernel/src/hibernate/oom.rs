@@ -214,12 +214,12 @@ fn kill_one(now_ns: u64) {
     // What several hold each would give back counts for each: how much comes back when only one of them ends cannot be known.
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
-        (p.pid != 1, !is_small_visitor(p, held), held, p.pid)
+        (p.pid != 1, !is_spared(p, held), held, p.pid)
     };
     let last_step_ns = LAST_STEP_NS.load(Relaxed);
     let victim = living.iter().max_by_key(|p| rank(p)).cloned();
     // All others are ending: whoever is left now has not used memory up.
-    let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p, held_bytes(p));
+    let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p);
     if victim.as_ref().is_some_and(is_last)
         && KILLS.load(Relaxed) > 0
         && now_ns < last_step_ns + PATIENCE_BEFORE_LAST_NS
@@ -254,7 +254,7 @@ fn kill_one(now_ns: u64) {
         .iter()
         .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.links.lock().pgid == pgid)
         .map(|p| (held_bytes(p), p))
-        .filter(|(held, p)| !is_small_visitor(p, *held))
+        .filter(|(held, p)| !is_spared(p, *held))
         .collect();
     group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
     let count = killed_together(enough - together, group.iter().map(|(held, _)| *held));
@@ -277,8 +277,13 @@ fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usi
 }
 
 /// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
-fn is_small_visitor(process: &Process, held: u64) -> bool {
+fn is_spared(process: &Process, held: u64) -> bool {
     process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
+}
+
+/// Whether a process has come from outside and is so small that it is loaded on the reserve.
+pub fn is_small_visitor(process: &Process) -> bool {
+    is_spared(process, held_bytes(process))
 }
 
 /// Whether a process holds so little that it may have some of the reserve.

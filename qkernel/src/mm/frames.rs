@@ -62,9 +62,7 @@ pub struct UserBlocks;
 
 impl Policy for UserBlocks {
     fn may_grow() -> bool {
-        // The last block is the kernel's: on the reserve it is taken when no frame is left at all, not for a row of them.
-        let has_some = heap::is_on_reserve() && user().free_frames() > 0;
-        !has_some && account::user_may_grow()
+        account::user_may_grow()
     }
 
     fn taken(block: Gpa) -> bool {

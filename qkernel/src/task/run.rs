@@ -258,7 +258,7 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         let frozen = if takes_away { mm.freeze(thread).await } else { None };
         let mut outcome = mm::fault::handle(thread, Va(trap.addr), access);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
-        let may_use_reserve = || urgent::is_urgent(thread.user.token) && oom::is_small(&thread.process);
+        let may_use_reserve = || urgent::is_urgent(thread.user.token) && oom::is_small_visitor(&thread.process);
         if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
             outcome = heap::on_reserve(|| mm::fault::handle(thread, Va(trap.addr), access));
         }

@@ -51,13 +51,15 @@ fn unix_of(file: &OpenFile) -> Option<&Arc<UnixSocket>> {
 ///
 /// As Linux's garbage collector: a file whose references all come from queues is a candidate. What the queues of other sockets
 /// hold can be received, and so on from there; the candidates that are not found that way are garbage.
+///
+/// Done when memory is short: its books grow in small pieces, element by element (`collect` would sort a list of all), and when there
+/// is no room for them nothing is let go.
 pub fn collect() -> usize {
-    let holders: BTreeMap<usize, Arc<UnixSocket>> = {
-        let mut holders = HOLDERS.lock();
-        let live: BTreeMap<_, _> = holders.iter().filter_map(|(at, weak)| Some((*at, weak.upgrade()?))).collect();
-        holders.retain(|at, _| live.get(at).is_some_and(|socket| socket.holds_rights()));
-        live
-    };
+    let mut holders: BTreeMap<usize, Arc<UnixSocket>> = BTreeMap::new();
+    HOLDERS.lock().retain(|at, weak| match weak.upgrade() {
+        Some(socket) if socket.holds_rights() => holders.insert(*at, socket).is_none(),
+        _ => false,
+    });
     // For each file in flight: how often, and its references in all.
     let mut in_flight: BTreeMap<usize, (usize, usize, usize)> = BTreeMap::new();
     for holder in holders.values() {
@@ -69,21 +71,27 @@ pub fn collect() -> usize {
         });
     }
     let is_lost = |(count, references, _): &&(usize, usize, usize)| count == references;
-    let mut lost: BTreeSet<usize> = in_flight.values().filter(is_lost).map(|(_, _, socket)| *socket).collect();
-    let mut open: Vec<usize> = holders.keys().filter(|at| !lost.contains(at)).copied().collect();
+    let mut lost: BTreeSet<usize> = BTreeSet::new();
+    in_flight.values().filter(is_lost).for_each(|(_, _, socket)| {
+        lost.insert(*socket);
+    });
+    let mut open = Pieces::new();
+    let mut has_room = holders.keys().filter(|at| !lost.contains(at)).all(|at| open.push(*at).is_ok());
     while let Some(at) = open.pop() {
         let Some(holder) = holders.get(&at) else { continue };
         holder.visit_rights(&mut |file| {
             if let Some(socket) = unix_of(file)
                 && lost.remove(&(Arc::as_ptr(socket) as usize))
             {
-                open.push(Arc::as_ptr(socket) as usize);
+                has_room &= open.push(Arc::as_ptr(socket) as usize).is_ok();
             }
         });
     }
-    let garbage: Vec<InFlight> =
-        lost.iter().filter_map(|at| holders.get(at)).flat_map(|holder| holder.take_rights()).collect();
-    garbage.iter().map(|rights| rights.0.len()).sum()
+    if !has_room {
+        return 0;
+    }
+    // Dropped one after the other; the sockets themselves stay until the end.
+    lost.iter().filter_map(|at| holders.get(at)).flat_map(|holder| holder.take_rights()).map(|r| r.0.len()).sum()
 }
 
 /// ETOOMANYREFS.
