@@ -17,12 +17,13 @@ use qlib::PAGE_SIZE;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
-use crate::task::table::PID_MAX;
 use crate::time;
 
 /// Kernel memory of a process and of a thread in the guest, in bytes, page tables included.
 const PROCESS_KERNEL_BYTES: u64 = 48 << 10;
 const THREAD_KERNEL_BYTES: u64 = 8 << 10;
+/// The highest pid and one more (kernel.pid_max).
+pub const PID_MAX: u32 = 32768;
 /// However small memory is, so many processes and threads may be.
 const FEWEST: u64 = 16;
 

@@ -108,7 +108,7 @@ pub fn is_drained() -> bool {
 
 /// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long, between two pieces of it.
 pub async fn give_way() {
-    if arch::entry::is_wanted_urgently() {
+    if arch::lock::is_wanted_urgently() {
         yield_now().await;
     }
 }

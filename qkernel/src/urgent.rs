@@ -8,9 +8,6 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event};
-
-use crate::hibernate::oom;
 use crate::time;
 
 /// How long a process is urgent after it was started.
@@ -21,8 +18,6 @@ const WORK_NS: u64 = 200_000_000;
 const MOST: usize = 4;
 /// The same of those that are to end.
 const MOST_ENDING: usize = 12;
-/// So many who wait for the kernel are a crowd, which the outside world passes.
-const CROWD: u32 = 4;
 
 struct Slot {
     /// Of its thread; 0: free.
@@ -94,19 +89,6 @@ pub fn is_urgent(token: u64) -> bool {
     }
     free(slot, token);
     false
-}
-
-/// Whether an event goes first, if `waiting` others wait for the kernel.
-pub fn goes_first(event: &Event, waiting: u32) -> bool {
-    match event.kind {
-        EVENT_TRAP => is_urgent(event.trap.token),
-        EVENT_CONTROL | EVENT_TIMER => true,
-        // The event loop must get on to what comes over the control socket.
-        EVENT_READY => waiting >= CROWD,
-        // Memory comes back.
-        EVENT_SPACE_GONE => oom::is_awaited(),
-        _ => false,
-    }
 }
 
 /// The kernel has worked so long for the thread with this token.

@@ -11,7 +11,6 @@ use bitflags::bitflags;
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
 use crate::time;
 
 bitflags! {
@@ -251,48 +250,72 @@ impl Drop for Registered<'_> {
     }
 }
 
+/// Who blocks in a system call: a thread of a program.
+pub trait Sleeper: Send + Sync {
+    /// What wakes it.
+    fn wakeup(&self) -> Arc<Signal>;
+    /// Whether a blocking call has to return: a signal is to be handled, or the thread is to end.
+    fn is_interrupted(&self) -> bool;
+    /// Whether it is to end as soon as it can.
+    fn is_dying(&self) -> bool;
+}
+
+impl<T: Sleeper> Sleeper for Arc<T> {
+    fn wakeup(&self) -> Arc<Signal> {
+        T::wakeup(self)
+    }
+
+    fn is_interrupted(&self) -> bool {
+        T::is_interrupted(self)
+    }
+
+    fn is_dying(&self) -> bool {
+        T::is_dying(self)
+    }
+}
+
 /// The one form in which a system call blocks: `attempt`; on EAGAIN wait until one of `queues` tells of `mask`, and
 /// attempt again.
 ///
 /// Errors besides `attempt`'s own: ETIMEDOUT once `deadline_ns` (CLOCK_MONOTONIC) has passed, ERESTARTSYS when a signal
 /// is to be handled or the thread is to die.
 pub async fn block_on<T>(
-    thread: &Thread,
+    thread: &dyn Sleeper,
     queues: &[&WaitQueue],
     mask: PollMask,
     deadline_ns: Option<u64>,
     attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    block(thread, queues, mask, deadline_ns, Thread::is_interrupted, attempt).await
+    block(thread, queues, mask, deadline_ns, |s| s.is_interrupted(), attempt).await
 }
 
 /// As [`block_on`], but only the thread's own end cuts the wait short, not a signal to be handled.
 pub async fn block_until_killed<T>(
-    thread: &Thread,
+    thread: &dyn Sleeper,
     queues: &[&WaitQueue],
     mask: PollMask,
     attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    block(thread, queues, mask, None, Thread::is_dying, attempt).await
+    block(thread, queues, mask, None, |s| s.is_dying(), attempt).await
 }
 
 /// As [`block_until_killed`], with a deadline as of [`block_on`].
 pub async fn block_until_killed_or<T>(
-    thread: &Thread,
+    thread: &dyn Sleeper,
     queues: &[&WaitQueue],
     mask: PollMask,
     deadline_ns: u64,
     attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    block(thread, queues, mask, Some(deadline_ns), Thread::is_dying, attempt).await
+    block(thread, queues, mask, Some(deadline_ns), |s| s.is_dying(), attempt).await
 }
 
 async fn block<T>(
-    thread: &Thread,
+    thread: &dyn Sleeper,
     queues: &[&WaitQueue],
     mask: PollMask,
     deadline_ns: Option<u64>,
-    is_over: impl Fn(&Thread) -> bool,
+    is_over: impl Fn(&dyn Sleeper) -> bool,
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     match attempt() {

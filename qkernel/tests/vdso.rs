@@ -11,7 +11,7 @@ use object::elf::{
 };
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, Object, ObjectSymbol};
-use qkernel::time::vdso;
+use qkernel::task::vdso;
 use qlib::clock::{Calibrator, ClockPage, FRACTION_BITS, Line, Sample};
 
 const PAGE: usize = 4096;

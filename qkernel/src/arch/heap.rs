@@ -2,7 +2,7 @@
 //!
 //! A failed allocation of the kernel is a panic, so it must not come to that: the last free blocks are the kernel's alone (the
 //! *reserve*), user frames cannot have them. When the kernel itself gets down to them, memory is *low*: system calls and faults wait
-//! until the out-of-memory path has got some back ([`crate::hibernate::oom`]), and what must go on meanwhile lives on the reserve.
+//! until the out-of-memory path has got some back ([`crate::task::oom`]), and what must go on meanwhile lives on the reserve.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 

@@ -18,7 +18,7 @@ extern "C" fn _start(info: &'static BootInfo, cpu: u32) {
         unsafe { arch::kvm::start::enter(info, cpu) }
     }
     arch::heap::init(info);
-    arch::entry::boot(info);
+    arch::start(info);
 }
 
 // Where the table of entry points lies: see qlib::platform::NOTE_NAME.

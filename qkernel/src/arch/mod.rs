@@ -3,26 +3,41 @@
 #![allow(unsafe_code)]
 
 pub mod cell;
-pub mod entry;
 pub mod heap;
 pub mod kvm;
+pub mod lock;
 #[cfg(feature = "poison")]
 pub mod poison;
 pub mod table;
+pub mod upcalls;
 pub mod user;
 
 use core::sync::atomic::AtomicU32;
 
 use qlib::host::HostCall;
 use qlib::phys::PhysMap;
-use qlib::platform::{BootInfo, PLATFORM_KVM};
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event, PLATFORM_KVM};
 use qlib::{Frames, Gpa};
 
 use self::table::operation;
+use self::upcalls::UPCALLS;
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
 
 static BOOT: Once<BootInfo> = Once::new();
+
+/// Boots: called once, before any event. The heap is already there.
+pub fn start(info: &BootInfo) {
+    assert!(info.magic == BOOT_MAGIC && info.version == ABI_VERSION, "VMM and kernel image do not belong together");
+    BOOT.set(*info);
+    (UPCALLS.boot)();
+}
+
+/// Takes one event; see [`qlib::platform::KernelEntry::dispatch`].
+unsafe extern "C" fn dispatch(event: *const Event) {
+    // SAFETY: the platform gives a valid event for the length of the call.
+    (UPCALLS.dispatch)(unsafe { &*event });
+}
 
 /// What qvisor told us at boot.
 pub fn boot() -> &'static BootInfo {

@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 
 use qlib::platform::{ABI_VERSION, KernelEntry, PlatformOps};
 
-use super::{entry, kvm};
+use super::{dispatch, kvm};
 
 /// See [`KernelEntry`]. A cell, as qvisor may have filled in other operations than are compiled in.
 #[repr(transparent)]
@@ -19,11 +19,8 @@ unsafe impl Sync for Table {}
 
 /// The page. The linker puts it among what is read-only after relocation; the image has a note that says where.
 #[cfg_attr(target_os = "none", unsafe(link_section = ".data.rel.ro.quark_table"))]
-pub static TABLE: Table = Table(UnsafeCell::new(KernelEntry {
-    version: ABI_VERSION,
-    dispatch: entry::dispatch,
-    ops: kvm::start::OPERATIONS,
-}));
+pub static TABLE: Table =
+    Table(UnsafeCell::new(KernelEntry { version: ABI_VERSION, dispatch, ops: kvm::start::OPERATIONS }));
 
 impl Table {
     /// Where the operations are.

@@ -6,8 +6,8 @@ use core::any::Any;
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY,
-    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFDIR, S_IFIFO,
-    S_IFLNK, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH, S_IXGRP,
+    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFBLK, S_IFCHR,
+    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH, S_IXGRP,
 };
 
 use super::attr::{Attributes, SetAttributes, SetTime};
@@ -156,7 +156,7 @@ pub fn open_place(
     if writes && matches!(kind, S_IFREG | S_IFDIR) {
         place.mount.check_writable()?;
     }
-    let is_device = matches!(kind, linux_raw_sys::general::S_IFCHR | linux_raw_sys::general::S_IFBLK);
+    let is_device = matches!(kind, S_IFCHR | S_IFBLK);
     if is_device && place.mount.flags().contains(MountFlags::NODEV) {
         return Err(Errno::EACCES);
     }
@@ -213,8 +213,8 @@ pub fn check_may_change(creds: &Creds, directory: &Location) -> Result<Attribute
 
 /// What a new object in `directory` is to be: mode (with type) less the umask, owner and group.
 pub fn new_node(thread: &Arc<Thread>, creds: &Creds, directory: &Attributes, mode: u32, rdev: u64) -> NewNode {
-    let is_dir = mode & linux_raw_sys::general::S_IFMT == S_IFDIR;
-    let mode = if mode & linux_raw_sys::general::S_IFMT == S_IFLNK { mode } else { mode & !thread.fs().umask };
+    let is_dir = mode & S_IFMT == S_IFDIR;
+    let mode = if mode & S_IFMT == S_IFLNK { mode } else { mode & !thread.fs().umask };
     let (mode, gid) = perm::inherit(creds, directory, mode, is_dir);
     NewNode { mode, uid: creds.fsuid, gid, rdev }
 }
@@ -232,6 +232,28 @@ fn create(thread: &Arc<Thread>, creds: &Creds, parent: &Location, name: &[u8], h
     notify::created(parent, name, false);
     notify::event(&place, IN_OPEN);
     Ok(OpenFile::at(ops, status_flags(how.flags), Some(place)))
+}
+
+/// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something. For mknod(2) and bind(2).
+pub fn make_node(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
+    let creds = thread.creds();
+    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(perm::CAP_MKNOD) {
+        return Err(Errno::EPERM);
+    }
+    let NameTarget { parent, name, found, wants_dir } =
+        walk(thread, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+    if found.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    if wants_dir {
+        return Err(Errno::ENOENT);
+    }
+    let directory = check_may_change(&creds, &parent)?;
+    let new = new_node(thread, &creds, &directory, mode, rdev);
+    let inode = parent.inode().clone().make_node(&name, &new)?;
+    let dentry = parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, false);
+    Ok(Location { mount: parent.mount, dentry })
 }
 
 fn open_unnamed(thread: &Arc<Thread>, creds: &Creds, directory: Location, how: &OpenHow) -> Result<Arc<OpenFile>> {

@@ -13,8 +13,8 @@ use super::memfd;
 use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
-use crate::hibernate::{self, Usage, slots};
 use crate::io::IoBuffer;
+use crate::mm::swap::{self, Usage, slots};
 use crate::mm::{frames, rmap};
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
@@ -171,7 +171,7 @@ impl Shmem {
                 Ok(Some(gpa))
             }
             Some(Page::Swapped(slot, usage)) => {
-                let gpa = hibernate::swap_in(slot)?;
+                let gpa = swap::swap_in(slot)?;
                 self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
                 Ok(Some(gpa))
             }

@@ -3,34 +3,30 @@
 //! Nothing is changed before everything has been written, so a failure or a wake on the way loses nothing. The first
 //! time all pages go to the swap file and their entries are marked; from the second time on the pages that are present
 //! are the recorded working set: they go to the REAP file, are moved to dense runs of frames, and keep their entries, but for
-//! those that were prefetched and not used for some sleeps ([`super::usage`]), which go to the swap file.
+//! those that were prefetched and not used for some sleeps ([`crate::mm::swap::Usage`]), which go to the swap file.
 
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
+use qlib::Frames;
 use qlib::host::Op;
-use qlib::{Frames, Gpa, PAGE_SIZE};
 
 use super::pages::Pages;
-use super::pause::{self, Held, Reason};
 use super::state::{Input, State};
-use super::{settle, slots, stats, step};
+use super::{settle, stats, step};
 use crate::errno::{Errno, Result};
 use crate::fs::hostfs::kept;
 use crate::host::Call;
+use crate::mm::swap::slots;
 use crate::mm::{AddressSpace, frames};
 use crate::net::unix::rights;
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
+use crate::task::pause::{self, Held, Reason};
 use crate::wait::Signal;
 use crate::{arch, executor, time};
-
-/// Pages of a block of the page allocator.
-pub(super) const BLOCK_PAGES: u64 = 1024;
 
 /// The frames that the REAP file fills at the next inflate, in its order.
 pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
@@ -147,27 +143,4 @@ pub fn release_free() {
     frames::user().free_ranges(&mut release);
     arch::heap::HEAP.free_ranges(&mut release);
     arch::heap::BLOCKS.free_ranges(&mut release);
-}
-
-/// Which frames hold memory of the host, asked for by the block.
-#[derive(Default)]
-pub(super) struct Committed {
-    blocks: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Committed {
-    /// Whether the frame does. When the host does not say, yes.
-    pub(super) fn contains(&mut self, frame: Gpa) -> bool {
-        let block = frame.align_down(BLOCK_PAGES * PAGE_SIZE);
-        let bitmap = self.blocks.entry(block.0).or_insert_with(|| {
-            let mut bitmap = alloc::vec![0xff; (BLOCK_PAGES / 8) as usize];
-            let call = Call::new(Op::Committed).arg(0, block.0).arg(1, BLOCK_PAGES * PAGE_SIZE);
-            if call.bytes_out(&mut bitmap).run().is_err() {
-                bitmap.fill(0xff);
-            }
-            bitmap
-        });
-        let index = ((frame - block) / PAGE_SIZE) as usize;
-        bitmap[index / 8] >> (index % 8) & 1 != 0
-    }
 }

@@ -3,20 +3,16 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use qlib::host::{EXIT_MEMORY_LOST, Op, Segment};
-use qlib::{Gpa, PAGE_SIZE};
+use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
-use super::pause::{self, Reason};
 use super::state::{Input, State};
-use super::{settle, slots, stats, step};
-use crate::errno::{Errno, Result};
+use super::{stats, step};
+use crate::errno::Result;
 use crate::host::Call;
-use crate::mm::frames;
-use crate::{klog, random, time};
-
-/// Exit status of a container whose memory cannot be read back (as if killed by SIGBUS).
-const DAMAGED_STATUS: u64 = 128 + linux_raw_sys::general::SIGBUS as u64;
+use crate::mm::swap::memory_is_lost;
+use crate::task::pause::{self, Reason};
+use crate::{input, random, time};
 
 /// What woke the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +33,7 @@ pub enum Cause {
 pub fn wake(cause: Cause) {
     if cause != Cause::Continue {
         super::ASKED.store(true, Relaxed);
-        settle::note_input();
+        input::note();
     }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
@@ -50,7 +46,7 @@ pub fn wake(cause: Cause) {
             let begin_ns = time::monotonic_ns();
             step(Input::Wake);
             if let Err(error) = read_working_set() {
-                give_up(error);
+                memory_is_lost(error);
             }
             random::reseed();
             step(Input::Inflated);
@@ -71,41 +67,4 @@ fn read_working_set() -> Result {
     }
     stats::REAP_PAGES.fetch_add(page, Relaxed);
     Ok(())
-}
-
-/// Brings the page of `slot` back after a fault: its frame. The faulting entry's reference to the slot is dropped.
-pub fn swap_in(slot: u64) -> Result<Gpa> {
-    if slot == slots::ZERO {
-        return frames::alloc_zeroed();
-    }
-    let frame = frames::alloc()?;
-    read_slots(slot, &[Segment { gpa: frame, len: PAGE_SIZE }], 1);
-    Ok(frame)
-}
-
-/// The same for `count` slots in a row (a power of two, more than one): the first of as many contiguous frames; `None` if there are none.
-pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
-    if slot == slots::ZERO || count < 2 {
-        return None;
-    }
-    let frame = frames::user().alloc_run(count as usize)?;
-    read_slots(slot, &[Segment { gpa: frame, len: count * PAGE_SIZE }], count);
-    Some(frame)
-}
-
-fn read_slots(slot: u64, frames: &[Segment], count: u64) {
-    if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(frames).run() {
-        give_up(error);
-    }
-    (slot..slot + count).for_each(slots::drop_ref);
-    stats::SWAP_INS.fetch_add(count, Relaxed);
-}
-
-/// The container's memory is lost: it ends here and now, rather than run on bad data. The host call does not come back, and nobody goes on in
-/// the meantime, for this thread has the kernel.
-fn give_up(error: Errno) -> ! {
-    let what = if error == Errno::EBADMSG { "is damaged (a checksum does not hold)" } else { "cannot be read" };
-    klog!(Error, "the swap store {what} ({}): the container's memory is lost, so it was ended", error.name());
-    let ended = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).arg(1, EXIT_MEMORY_LOST).run();
-    panic!("the sandbox goes on although its memory is lost ({ended:?})");
 }

@@ -1,31 +1,22 @@
 //! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the paper).
 //!
-//! [`state`] is the state machine. [`settle`] lets what has just come be served, [`pause`] stops user code, [`deflate`] writes memory out,
-//! [`inflate`] reads it back; [`slots`] keeps count of what is in the swap file, [`stats`] of what happened.
+//! [`state`] is the state machine. [`settle`] lets what has just come be served, [`crate::task::pause`] stops user code, [`deflate`] writes memory out,
+//! [`inflate`] reads it back; [`stats`] keeps count of what happened. Slots, their pages and when those were last used are [`crate::mm::swap`]'s.
 
 pub mod deflate;
 pub mod inflate;
-pub mod oom;
 mod pages;
-pub mod pause;
 mod settle;
-pub mod slots;
 pub mod state;
 pub mod stats;
-mod usage;
 
-pub use inflate::{Cause, swap_in, swap_in_run, wake};
-pub use oom::reclaim;
-pub use pause::gate;
-pub use settle::note_input;
-pub use stats::count_fault;
-pub use usage::Usage;
+pub use inflate::{Cause, wake};
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use self::state::{Input, State};
-use crate::klog;
 use crate::sync::{Mutex, mutex};
+use crate::{klog, time};
 
 static STATE: Mutex<State> = mutex(State::START);
 
@@ -38,7 +29,10 @@ pub fn current() -> State {
 fn step(input: Input) {
     let mut state = STATE.lock();
     match state.after(input) {
-        Some(next) => *state = next,
+        Some(next) => {
+            *state = next;
+            time::rest(matches!(next, State::Deflating { .. } | State::Hibernated));
+        }
         None => {
             let before = *state;
             drop(state);
@@ -59,11 +53,6 @@ pub fn note_activity() {
 
 /// Something was asked of the container since it woke.
 static ASKED: AtomicBool = AtomicBool::new(false);
-
-/// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox. Before anything else is done about it.
-pub fn on_host_event() {
-    wake(Cause::Host);
-}
 
 /// Whether the life that ends now says something about which pages a request uses: not when the container was only
 /// woken ahead of use, and put to sleep again unused.

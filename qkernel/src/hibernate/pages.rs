@@ -12,16 +12,17 @@ use qlib::host::{Op, Segment};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
-use super::deflate::{BLOCK_PAGES, Committed, WORKING_SET, breathe};
-use super::pause::Held;
-use super::usage::Usage;
-use super::{slots, stats};
+use super::deflate::{WORKING_SET, breathe};
+use super::stats;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::{Page, Shmem};
 use crate::host::Call;
+use crate::mm::committed::{BLOCK_PAGES, Committed};
+use crate::mm::swap::{Usage, slots};
 use crate::mm::{AddressSpace, frames};
 use crate::pieces::Pieces;
+use crate::task::pause::Held;
 
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;

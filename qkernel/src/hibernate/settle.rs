@@ -8,26 +8,16 @@
 //! A container that computes for long has no such moment soon. It is put to sleep once nothing has come from outside for
 //! [`FRESH_NS`]: what it does then has been under way for longer than that, and sleeps along.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use super::pause::{self, Held, Traps};
 use crate::errno::{Errno, Result};
 use crate::net::host;
+use crate::task::pause::{self, Held, Traps};
 use crate::task::table;
-use crate::{executor, time};
+use crate::{executor, input, time};
 
 /// How long something from outside may keep a deflate from beginning.
 const FRESH_NS: u64 = 500_000_000;
 /// How long a deflate waits at most, if more and more comes.
 const LIMIT_NS: u64 = 2_000_000_000;
-
-/// When something came last, CLOCK_MONOTONIC; 0 for never.
-static LAST_INPUT_NS: AtomicU64 = AtomicU64::new(0);
-
-/// Something came from outside that threads are about to be told of: data, a connection, a signal, a further process.
-pub fn note_input() {
-    LAST_INPUT_NS.store(time::monotonic_ns(), Relaxed);
-}
 
 /// Whether nothing would happen any more unless something came: every thread waits, in a system call, and has been told what there is
 /// to tell. For a task that is the only one that may run.
@@ -58,9 +48,9 @@ pub(super) async fn settle(held: &Held) -> Result {
         }
         let now_ns = time::monotonic_ns();
         let stopped_ns = pause::ordered_since_ns();
-        match fresh_until(LAST_INPUT_NS.load(Relaxed), stopped_ns.unwrap_or(now_ns)) {
+        match fresh_until(input::last_ns(), stopped_ns.unwrap_or(now_ns)) {
             // Nobody has waited for what lies there, so the host has not told when it came: it may have been just now.
-            None if host::watch_all() => note_input(),
+            None if host::watch_all() => input::note(),
             None => return Ok(()),
             Some(_) if stopped_ns.is_some() || now_ns >= limit_ns => return Err(Errno::EBUSY),
             Some(end_ns) => traps.next_until(end_ns.min(limit_ns)).await,

@@ -7,7 +7,6 @@ use qlib::control::{CountStats, MemoryStats, Stats};
 use qlib::host::Op;
 
 use super::inflate::Cause;
-use super::slots;
 use crate::host::Call;
 use crate::task::table;
 use crate::{arch, mm};
@@ -19,13 +18,8 @@ macro_rules! counters {
 }
 
 counters! {
-    FAULTS SWAP_INS REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
     LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
-}
-
-/// Counts one page fault of a user thread.
-pub fn count_fault() {
-    FAULTS.fetch_add(1, Relaxed);
 }
 
 /// Counts a wake that took `ns`.
@@ -54,7 +48,7 @@ pub fn collect() -> Stats {
             kernel_heap_held: heap.pages_held * PAGE_SIZE,
             page_tables: heap.table_pages * PAGE_SIZE,
             file_windows: crate::fs::window_bytes(),
-            swapped_raw: (slots::used() + store[2]) * PAGE_SIZE,
+            swapped_raw: (mm::swap::slots::used() + store[2]) * PAGE_SIZE,
             swapped_stored: store[1] + store[3],
             working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
             patched_text: mm::patch::patched_pages() * PAGE_SIZE,
@@ -62,8 +56,8 @@ pub fn collect() -> Stats {
         },
         counts: CountStats {
             syscalls: table::threads().iter().map(|t| t.syscalls.load(Relaxed)).sum(),
-            faults: FAULTS.load(Relaxed),
-            swap_ins: SWAP_INS.load(Relaxed),
+            faults: mm::fault::count(),
+            swap_ins: mm::swap::swap_ins(),
             reap_pages: REAP_PAGES.load(Relaxed),
             reap_left: REAP_LEFT.load(Relaxed),
             deflates: DEFLATES.load(Relaxed),

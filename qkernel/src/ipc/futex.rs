@@ -16,7 +16,7 @@ use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
-use crate::wait::{PollMask, Signal, block_on};
+use crate::wait::{PollMask, Signal, Sleeper, block_on};
 
 /// Which word a futex is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

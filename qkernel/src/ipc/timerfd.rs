@@ -8,8 +8,8 @@ use crate::errno::{Errno, Result};
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
+use crate::task::timer::{Base, Expire, Setting, Timer};
 use crate::time::Clock;
-use crate::time::timer::{Base, Expire, Setting, Timer};
 use crate::wait::{PollMask, WaitQueue};
 
 /// A timerfd.

@@ -6,13 +6,12 @@ use alloc::vec::Vec;
 use qlib::Va;
 use qlib::pagetable::{Pte, PteFlags};
 
-use super::AddressSpace;
 use super::frames::{self, counted_frame};
 use super::space::Inner;
 use super::vma::{Vma, VmaFlags};
+use super::{AddressSpace, swap};
 use crate::account;
 use crate::errno::{Errno, Result};
-use crate::hibernate;
 
 /// Entries that are copied at a time.
 const BATCH: usize = 1024;
@@ -77,7 +76,7 @@ impl Inner {
     fn take_over(&mut self, entries: Vec<(Va, Pte)>) -> Result {
         for (va, pte) in entries {
             if let Some(slot) = pte.slot() {
-                hibernate::slots::add_ref(slot);
+                swap::slots::add_ref(slot);
             } else if let Some(frame) = counted_frame(pte)
                 && frames::user().ref_inc(frame).is_err()
             {

@@ -7,10 +7,10 @@ use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
 use super::limbo::Limbo;
+use super::{reclaim, swap};
 use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
-use crate::hibernate;
 use crate::sync::{Mutex, Once, mutex};
 
 /// The page table of an address space; its tables are pages of the kernel heap.
@@ -105,13 +105,13 @@ pub fn stats() -> FrameStats {
 /// A frame of zeros with one reference.
 pub fn alloc_zeroed() -> Result<Gpa> {
     let take = || may_take(1).then(|| user().alloc_zeroed()).flatten();
-    take().or_else(|| hibernate::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
+    take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 
 /// A frame with one reference whose bytes the caller overwrites.
 pub fn alloc() -> Result<Gpa> {
     let take = || may_take(1).then(|| user().alloc()).flatten();
-    take().or_else(|| hibernate::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
+    take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 
 /// Drops one reference to each frame.
@@ -156,7 +156,7 @@ pub fn free_some(table: &mut Table, from: Va, most: usize) -> Option<Va> {
 /// Drops what one entry holds: a reference to a frame, or to a swap slot.
 pub fn free_entry(pte: Pte) {
     if let Some(slot) = pte.slot() {
-        hibernate::slots::drop_ref(slot);
+        swap::slots::drop_ref(slot);
     } else if let Some(frame) = counted_frame(pte) {
         user().ref_dec(frame);
     }

@@ -9,10 +9,10 @@ use super::AddressSpace;
 use super::fault::entry_flags;
 use super::orders::may_be_shown;
 use super::space::Inner;
+use super::swap::Usage;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
-use crate::hibernate::Usage;
 
 /// The most ranges an address space may have (the default of vm.max_map_count).
 const MAX_RANGES: usize = 65530;

@@ -3,6 +3,7 @@
 //! The page table in guest memory is the truth; what the platform shows the CPU follows it by [`orders`]: it may lag (a
 //! missing mapping faults), never lead.
 
+pub mod committed;
 pub mod fault;
 pub mod fork;
 pub mod frames;
@@ -11,6 +12,7 @@ pub mod limbo;
 pub mod map;
 pub mod orders;
 pub mod patch;
+pub mod reclaim;
 pub mod rmap;
 pub mod space;
 pub mod swap;

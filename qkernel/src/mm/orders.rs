@@ -15,8 +15,8 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use super::fault::prot_of;
 use super::frames::{self, Table, counted_frame};
 use super::space::Inner;
+use super::swap::Usage;
 use crate::arch;
-use crate::hibernate::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
 const MAX_PROTECT_RUNS: usize = 8;

@@ -11,12 +11,12 @@ use qlib::{Gpa, Va};
 use super::frames::{self, Table};
 use super::limbo::Limbo;
 use super::patch::Patches;
+use super::reclaim;
 use super::vma::VmaSet;
 use crate::account;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
 use crate::executor;
-use crate::hibernate::oom;
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::task::table;
 use crate::time::breath::Breath;
@@ -105,7 +105,7 @@ pub fn on_gone(handle: u64) {
     account::space_gone();
     frames::free_frames(limbo);
     let next = frames::free_some(&mut table, Va(0), PIECE_PAGES);
-    oom::note_freed();
+    reclaim::note_freed();
     if let Some(next) = next {
         LEAVING.fetch_add(1, Ordering::Relaxed);
         executor::spawn(leave(table, next));
@@ -121,10 +121,10 @@ async fn leave(mut table: Table, mut next: Va) {
             Some(at) => next = at,
             None => break,
         }
-        oom::note_freed();
+        reclaim::note_freed();
     }
     LEAVING.fetch_sub(1, Ordering::Relaxed);
-    oom::note_freed();
+    reclaim::note_freed();
 }
 
 impl AddressSpace {

@@ -4,7 +4,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use crate::hibernate;
 use crate::sync::{Mutex, mutex};
 use crate::wait::PollMask;
 
@@ -52,13 +51,7 @@ pub fn watch_all() -> bool {
     all.iter().filter(|watcher| watcher.watch_asleep()).count() > 0
 }
 
-/// An event of the platform.
-pub fn on_ready(token: u64, mask: u32) {
-    let watcher: Option<Arc<dyn HostWatcher>> = WATCHERS.lock().by_token.get(&token).and_then(Weak::upgrade);
-    let Some(watcher) = watcher else { return };
-    let events = PollMask::from_bits_truncate(mask);
-    if watcher.is_news(events) {
-        hibernate::on_host_event();
-    }
-    watcher.on_ready(events);
+/// Who is to be told of an event of the platform.
+pub fn watcher(token: u64) -> Option<Arc<dyn HostWatcher>> {
+    WATCHERS.lock().by_token.get(&token).and_then(Weak::upgrade)
 }

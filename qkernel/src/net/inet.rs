@@ -16,8 +16,8 @@ use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, HostWatcher};
 use super::message::Received;
 use crate::errno::{Errno, Result};
-use crate::hibernate;
 use crate::host::{Call, Handle};
+use crate::input;
 use crate::io::IoBuffer;
 use crate::mm::Access;
 use crate::sync::Mutex;
@@ -236,7 +236,7 @@ impl HostSocket {
             Err(Errno::EAGAIN) => self.exhausted(direction)?,
             Err(_) => self.stale(),
             // Something came that no event told of.
-            Ok(_) if direction == PollMask::IN && !self.ready.lock().is_watched => hibernate::note_input(),
+            Ok(_) if direction == PollMask::IN && !self.ready.lock().is_watched => input::note(),
             Ok(_) => {}
         }
         result

@@ -7,8 +7,8 @@ use qlib::Va;
 
 use crate::abi::{TimeSpec, TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
-use crate::task::{Thread, signal};
-use crate::time::{self, Clock, cpu};
+use crate::task::{Thread, cpu_clock, signal};
+use crate::time::{self, Clock};
 use crate::wait::{PollMask, block_on};
 
 abi_struct! {
@@ -16,7 +16,7 @@ abi_struct! {
     pub struct TimeZone { pub minutes_west: i32, pub dst_time: i32, }
 }
 fn read_clock(thread: &Thread, clock: i32) -> Result<u64> {
-    match cpu::clock_ns(thread, clock) {
+    match cpu_clock::clock_ns(thread, clock) {
         Some(result) => result,
         None => Ok(Clock::from_id(clock)?.now_ns()),
     }
@@ -89,7 +89,7 @@ pub async fn clock_nanosleep(
     request: Va,
     remaining: Va,
 ) -> Result<usize> {
-    if cpu::is_cpu_clock(clock as i32) {
+    if cpu_clock::is_cpu_clock(clock as i32) {
         // Sleeping by CPU time: Linux refuses the caller's own thread with EINVAL, and so do we the rest.
         return Err(Errno::EINVAL);
     }

@@ -14,7 +14,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device_from_user};
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::Rename;
-use crate::fs::open::{check_may_change, new_node, walk};
+use crate::fs::open::{check_may_change, make_node, new_node, walk};
 use crate::fs::walk::{NameTarget, WalkFlags};
 use crate::fs::{Fd, Location, notify, perm};
 use crate::task::{Creds, Thread};
@@ -248,26 +248,4 @@ pub fn mknodat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, device: u64
         _ => return Err(Errno::EINVAL),
     };
     make_node(thread, dirfd, &path, kind | mode & 0o7777, device_from_user(device)).map(|_| 0)
-}
-
-/// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something. For mknod(2) and bind(2).
-pub fn make_node(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
-    let creds = thread.creds();
-    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(perm::CAP_MKNOD) {
-        return Err(Errno::EPERM);
-    }
-    let NameTarget { parent, name, found, wants_dir } =
-        walk(thread, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
-    if found.is_some() {
-        return Err(Errno::EEXIST);
-    }
-    if wants_dir {
-        return Err(Errno::ENOENT);
-    }
-    let directory = check_may_change(&creds, &parent)?;
-    let new = new_node(thread, &creds, &directory, mode, rdev);
-    let inode = parent.inode().clone().make_node(&name, &new)?;
-    let dentry = parent.dentry.insert(&name, inode);
-    notify::created(&parent, &name, false);
-    Ok(Location { mount: parent.mount, dentry })
 }

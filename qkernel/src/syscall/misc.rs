@@ -16,6 +16,7 @@ use crate::random;
 use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::time::breath::{Breath, PIECE_BYTES};
+use crate::wait::Sleeper;
 
 /// getrandom(2).
 pub async fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32) -> Result<usize> {

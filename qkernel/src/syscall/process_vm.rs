@@ -10,6 +10,7 @@ use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
 use crate::task::{Thread, creds, table};
 use crate::time::Breath;
+use crate::wait::Sleeper;
 
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {

@@ -20,7 +20,7 @@ use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
 use crate::time;
 use crate::time::breath::{Breath, PIECE_BYTES};
-use crate::wait::{PollMask, block_on};
+use crate::wait::{PollMask, Sleeper, block_on};
 
 /// Where a transfer happens.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
 use crate::time::Breath;
-use crate::wait::{PollMask, block_on};
+use crate::wait::{PollMask, Sleeper, block_on};
 
 /// Bytes moved at a time.
 const CHUNK: usize = 64 << 10;

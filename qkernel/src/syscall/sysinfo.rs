@@ -1,6 +1,6 @@
 //! What the system is and how much it has used: uname(2), sysinfo(2), getrusage(2), times(2), getcpu(2).
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD};
@@ -8,40 +8,11 @@ use qlib::{PAGE_SIZE, Va};
 
 use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
-use crate::sync::{Mutex, mutex};
 use crate::task::process::Times;
 use crate::task::{Thread, table};
+use crate::utsname::{self, RELEASE, VERSION};
 use crate::{arch, mm, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// The release that uname(2) tells: the Linux whose interface this is.
-pub const RELEASE: &str = "6.1.0-quark";
-/// The version that uname(2) tells.
-pub const VERSION: &str = concat!("#1 SMP quark ", env!("CARGO_PKG_VERSION"));
-
-/// Host and domain name of the container.
-static NAMES: Mutex<(String, String)> = mutex((String::new(), String::new()));
-
-/// The container's host name.
-pub fn hostname() -> String {
-    NAMES.lock().0.clone()
-}
-
-/// Sets it.
-pub fn set_hostname(name: String) {
-    NAMES.lock().0 = name;
-}
-
-/// The container's NIS domain name.
-pub fn domainname() -> String {
-    let domain = NAMES.lock().1.clone();
-    if domain.is_empty() { "(none)".to_string() } else { domain }
-}
-
-/// Sets it.
-pub fn set_domainname(name: String) {
-    NAMES.lock().1 = name;
-}
 
 /// The most bytes of a host or domain name (__NEW_UTS_LEN).
 const NAME_BYTES: usize = 64;
@@ -51,7 +22,7 @@ const TICK_NS: u64 = 10_000_000;
 
 /// uname(2).
 pub fn uname(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
-    let (host, domain) = (hostname(), domainname());
+    let (host, domain) = (utsname::hostname(), utsname::domainname());
     let mut out = [0u8; 6 * (NAME_BYTES + 1)];
     for (field, text) in out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain]) {
         let length = text.len().min(NAME_BYTES);
@@ -74,13 +45,13 @@ fn read_name(thread: &Thread, name: Va, len: i32) -> Result<String> {
 
 /// sethostname(2).
 pub fn sethostname(thread: &Arc<Thread>, name: Va, len: i32) -> Result<usize> {
-    NAMES.lock().0 = read_name(thread, name, len)?;
+    utsname::set_hostname(read_name(thread, name, len)?);
     Ok(0)
 }
 
 /// setdomainname(2).
 pub fn setdomainname(thread: &Arc<Thread>, name: Va, len: i32) -> Result<usize> {
-    NAMES.lock().1 = read_name(thread, name, len)?;
+    utsname::set_domainname(read_name(thread, name, len)?);
     Ok(0)
 }
 

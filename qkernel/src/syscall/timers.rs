@@ -14,10 +14,10 @@ use crate::abi::{TimeSpec, TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::ipc::timerfd::TimerFd;
+use crate::task::timer::{Base, Setting};
+use crate::task::timers::{Notify, Which};
 use crate::task::{Thread, table};
 use crate::time::Clock;
-use crate::time::process::{Notify, Which};
-use crate::time::timer::{Base, Setting};
 
 abi_struct! {
     /// struct itimerval.

@@ -18,6 +18,7 @@ use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::sync::Mutex;
+use crate::wait::Sleeper;
 
 /// What to make.
 #[derive(Clone, Copy, Debug, Default)]

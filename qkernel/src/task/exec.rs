@@ -14,7 +14,7 @@ use qlib::{PAGE_SIZE, Va};
 use super::elf::Elf;
 use super::process::Image;
 use super::user::UserThread;
-use super::{Creds, Thread, exit, rseq, signal, table};
+use super::{Creds, Thread, exit, rseq, signal, table, vdso};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::open::ExecCreds;
@@ -23,8 +23,7 @@ use crate::io::IoBuffer;
 use crate::mm::map::Place;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::sync::Mutex;
-use crate::time::vdso;
-use crate::wait::{PollMask, block_until_killed};
+use crate::wait::{PollMask, Sleeper, block_until_killed};
 use crate::{arch, executor, random};
 
 /// Linux's limits: one string, and all of them together (a quarter of an 8 MiB stack).

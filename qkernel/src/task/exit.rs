@@ -10,10 +10,10 @@ use linux_raw_sys::general::{
 use super::process::{Image, Times};
 use super::signal::{self, SigInfo, SigSet};
 use super::{Process, Thread, session, table, wait};
-use crate::control;
 use crate::fs::{self, FdTable};
-use crate::hibernate::oom;
 use crate::ipc::{futex, sysv, tty};
+use crate::kernel::control;
+use crate::mm::reclaim;
 use crate::wait::PollMask;
 
 /// The wait status of an exit with `code`.
@@ -126,7 +126,7 @@ fn process_ended(last: &Arc<Thread>) {
     tell_parent(process, status);
     process.exit_events.wake(PollMask::READ);
     control::process_ended(process, status);
-    oom::note_freed();
+    reclaim::note_freed();
 }
 
 /// Keeps only the path of what the process ran: its executable may close now.

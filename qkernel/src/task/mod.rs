@@ -4,11 +4,14 @@
 //! number in [`table`]. Locks of different objects are taken one at a time unless a comment says otherwise.
 
 pub mod clone;
+pub mod cpu_clock;
 pub mod creds;
 pub mod current;
 pub mod elf;
 pub mod exec;
 pub mod exit;
+pub mod oom;
+pub mod pause;
 pub mod pidfd;
 pub mod process;
 pub mod rlimit;
@@ -17,7 +20,10 @@ pub mod run;
 pub mod session;
 pub mod signal;
 pub mod table;
+pub mod timer;
+pub mod timers;
 pub mod user;
+pub mod vdso;
 pub mod wait;
 
 use alloc::string::String;
@@ -37,7 +43,7 @@ pub use user::UserThread;
 use crate::fs::{FdTable, FsContext};
 use crate::mm::{AddressSpace, rmap};
 use crate::sync::Mutex;
-use crate::wait::Signal;
+use crate::wait::{Signal, Sleeper};
 
 /// A guest thread.
 pub struct Thread {
@@ -120,6 +126,20 @@ pub struct NewThread {
     pub signals: signal::ThreadSignals,
     /// The rest.
     pub rare: Rare,
+}
+
+impl Sleeper for Thread {
+    fn wakeup(&self) -> Arc<Signal> {
+        self.wakeup.clone()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.is_dying() || signal::has_deliverable(self)
+    }
+
+    fn is_dying(&self) -> bool {
+        self.dying.load(Ordering::Relaxed)
+    }
 }
 
 impl Thread {
@@ -212,24 +232,9 @@ impl Thread {
         }
     }
 
-    /// What wakes it from [`crate::wait::block_on`].
-    pub fn wakeup(&self) -> Arc<Signal> {
-        self.wakeup.clone()
-    }
-
     /// Counts one system call.
     pub fn count_syscall(&self) {
         self.syscalls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether a blocking call has to return: a signal is to be handled, or the thread is to end.
-    pub fn is_interrupted(&self) -> bool {
-        self.is_dying() || signal::has_deliverable(self)
-    }
-
-    /// Whether it is to end as soon as it can.
-    pub fn is_dying(&self) -> bool {
-        self.dying.load(Ordering::Relaxed)
     }
 
     /// Makes it end as soon as it can: wakes it from any wait and interrupts it in user mode.

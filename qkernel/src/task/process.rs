@@ -36,7 +36,7 @@ pub struct Process {
     /// prctl(2), personality(2) and accounting.
     pub traits: Mutex<Traits>,
     /// Its timers.
-    pub timers: crate::time::process::ProcessTimers,
+    pub timers: super::timers::ProcessTimers,
     /// CLOCK_MONOTONIC at its start.
     pub start_ns: u64,
 }

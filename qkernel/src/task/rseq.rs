@@ -11,11 +11,11 @@ use linux_raw_sys::auxvec::{AT_RSEQ_ALIGN, AT_RSEQ_FEATURE_SIZE};
 use qlib::Va;
 use qlib::platform::{Trap, UserRegs};
 
-use super::{Thread, signal};
+use super::{Thread, oom, signal};
 use crate::abi::{Pod, abi_struct};
 use crate::errno::Errno;
-use crate::hibernate::oom;
 use crate::mm::{self, Access, AddressSpace};
+use crate::wait::Sleeper;
 use crate::{arch, klog};
 
 /// A thread's registration.

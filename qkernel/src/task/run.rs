@@ -6,19 +6,19 @@ use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
 use super::signal::{self, Delivery};
-use super::{Thread, current, exit, rseq, table};
+use super::{Thread, current, exit, oom, pause, rseq, table};
 use crate::arch::heap;
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
-use crate::hibernate::oom;
-use crate::{executor, hibernate, klog, log, mm, syscall, time, urgent};
+use crate::wait::Sleeper;
+use crate::{executor, klog, log, mm, syscall, time, urgent};
 
 /// A trap of some thread arrived.
 pub fn on_trap(trap: &Trap) {
     if let Some(thread) = table::thread_by_token(trap.token) {
         thread.user.on_trap(trap, None);
     }
-    hibernate::pause::look_again();
+    pause::look_again();
 }
 
 /// What becomes of a thread after a trap that was served at once, without its task.
@@ -62,7 +62,7 @@ pub fn fault_now(thread: &Arc<Thread>, va: Va, code: u64) -> Next {
 /// Tells the thread's task of a trap that was not, or not wholly, served at once.
 pub fn on_served(thread: &Arc<Thread>, trap: &Trap, served: Option<Result<usize>>) {
     thread.user.on_trap(trap, served);
-    hibernate::pause::look_again();
+    pause::look_again();
 }
 
 /// Does what a task does before its thread goes back to user mode; whether nothing keeps the thread from that.
@@ -76,7 +76,7 @@ fn may_go_now(thread: &Arc<Thread>) -> bool {
     if has_orders {
         thread.user.claim_orders(&thread.mm());
     }
-    let paused = hibernate::pause::is_paused() || hibernate::pause::is_watched() || is_frozen;
+    let paused = pause::is_paused() || pause::is_watched() || is_frozen;
     !paused && !thread.is_dying() && signal::is_quiet(thread) && thread.user.may_go_on()
 }
 
@@ -148,7 +148,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_PREEMPTED => rseq::on_preempted(thread, &trap).await.then_some((trap.nr, Err(REGISTERS_REPLACED))),
             TRAP_DEAD => {
                 // The host took the thread away (out of memory, or the program sabotaged its own stub).
-                crate::control::process_taken_away(&thread.process);
+                crate::kernel::control::process_taken_away(&thread.process);
                 exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
                 return;
             }
@@ -297,7 +297,7 @@ async fn may_go(thread: &Arc<Thread>) {
         may_sync(thread).await;
         let mm = thread.mm();
         mm.thawed().await;
-        let free = !hibernate::pause::is_paused() && !mm.is_frozen() && thread.user.is_settled();
+        let free = !pause::is_paused() && !mm.is_frozen() && thread.user.is_settled();
         if free || thread.is_dying() {
             return;
         }
@@ -308,9 +308,9 @@ async fn may_go(thread: &Arc<Thread>) {
 /// container, or that it does so for somebody else. A dying thread passes.
 pub async fn may_sync(thread: &Arc<Thread>) {
     loop {
-        hibernate::gate(thread).await;
+        pause::gate(thread).await;
         thread.user.settled().await;
-        if !hibernate::pause::is_paused() || thread.is_dying() {
+        if !pause::is_paused() || thread.is_dying() {
             return;
         }
     }

@@ -6,11 +6,9 @@ use alloc::vec::Vec;
 
 use super::process::Links;
 use super::{Process, Thread};
+use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
-
-/// The highest pid plus one (the default of kernel.pid_max).
-pub const PID_MAX: u32 = 32768;
 
 struct Table {
     threads: BTreeMap<u32, Weak<Thread>>,

@@ -2,10 +2,6 @@
 
 pub mod breath;
 pub mod clock;
-pub mod cpu;
-pub mod process;
-pub mod timer;
-pub mod vdso;
 mod wheel;
 
 use alloc::sync::Arc;
@@ -15,10 +11,9 @@ pub use breath::Breath;
 pub use clock::{Clock, deadline_after};
 pub use wheel::{TimerKey, Wheel};
 
-use crate::hibernate::state::State;
 use crate::sync::{Mutex, mutex};
 use crate::wait::{Observer, PollMask, Signal};
-use crate::{arch, executor, hibernate};
+use crate::{arch, executor};
 
 static WHEEL: Mutex<Wheel<Arc<dyn Observer>>> = mutex(Wheel::new());
 /// What the platform's timer is armed for.
@@ -61,10 +56,13 @@ pub fn on_timer() {
     *ARMED.lock() = u64::MAX;
 }
 
-/// No clock ticks while the sandbox sleeps, nor on the way there: a system call that ended then would write to memory that has been
-/// written out. What is due fires when it wakes.
-fn is_stopped() -> bool {
-    matches!(hibernate::current(), State::Deflating { .. } | State::Hibernated)
+/// No timer goes off now.
+static RESTING: AtomicBool = AtomicBool::new(false);
+
+/// Whether timers rest from now on: while the sandbox sleeps, and on the way there, for a system call that ended then would write to memory that
+/// has been written out. What is due goes off when they rest no more.
+pub fn rest(rests: bool) {
+    RESTING.store(rests, Relaxed);
 }
 
 /// Fires what is due. Called at every dispatch.
@@ -73,7 +71,7 @@ pub fn advance() {
     if let Some(signal) = next_event {
         signal.set();
     }
-    if is_stopped() {
+    if RESTING.load(Relaxed) {
         return;
     }
     loop {
@@ -99,7 +97,7 @@ pub fn rearm() {
         monotonic_ns() + breath::PAUSE_NS
     } else if NEXT_EVENT.lock().is_some() {
         0
-    } else if is_stopped() {
+    } else if RESTING.load(Relaxed) {
         u64::MAX
     } else {
         WHEEL.lock().next_deadline().unwrap_or(u64::MAX)

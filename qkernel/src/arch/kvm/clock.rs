@@ -1,5 +1,5 @@
 //! Clocks of ring 0, without leaving the guest: a page with a line from time stamps to times ([`qlib::clock`]), which user programs see
-//! too ([`crate::time::vdso`]). Who finds it expired asks the host and draws the next one. Nobody asks while nobody wants to
+//! too ([`crate::task::vdso`]). Who finds it expired asks the host and draws the next one. Nobody asks while nobody wants to
 //! know the time.
 //!
 //! Called on any vCPU, under the kernel lock or not.

@@ -18,9 +18,9 @@ use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
 use super::thread::{KvmThread, Place};
 use super::{apic, host, msr, space};
 use crate::arch;
-use crate::arch::entry as kernel;
+use crate::arch::lock::{lock, unlock};
+use crate::arch::upcalls::UPCALLS;
 use crate::errno::Result;
-use crate::mm::frames;
 use crate::sync::{Mutex, mutex};
 use crate::task::{self, Next};
 
@@ -125,7 +125,7 @@ fn arm(cpu: &PerCpu, deadline_ns: u64) {
 /// The loop. The kernel lock is free.
 pub fn run() -> ! {
     let cpu = cpu::this();
-    kernel::lock();
+    lock();
     loop {
         attend(cpu);
         match next() {
@@ -158,9 +158,9 @@ fn attend(cpu: &PerCpu) {
         cpu.kick.store(false, Ordering::SeqCst);
         host::take_events();
         let Some(event) = EVENTS.lock().pop_front() else { break };
-        kernel::serve(&event);
+        (UPCALLS.serve)(&event);
     }
-    frames::release_tables(1);
+    (UPCALLS.release_tables)(1);
     host::flush();
 }
 
@@ -210,11 +210,11 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
             cpu.slice_ns.set(slice);
             arm(cpu, slice);
         }
-        kernel::unlock();
+        unlock();
         let vector = enter_user(cpu, thread);
         // Read before another fault can happen.
         let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };
-        kernel::lock();
+        lock();
         // SAFETY: user mode has been left, and the kernel lock is held.
         let context = unsafe { &mut *thread.context() };
         let next = match (vector, &owner) {
@@ -227,7 +227,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
                 if vector == SYSCALL {
                     context.rax = answer as u64;
                 }
-                frames::release_tables(TABLES_KEPT);
+                (UPCALLS.release_tables)(TABLES_KEPT);
                 host::flush();
                 if !EVENTS.lock().is_empty() {
                     return ready(thread.clone());
@@ -296,7 +296,7 @@ fn leave(
     if let Some(owner) = owner {
         task::on_served(&owner, &trap, served);
     }
-    kernel::run_tasks();
+    (UPCALLS.run_tasks)();
 }
 
 /// Tells the kernel that the thread was preempted, or has moved to this vCPU. When it is ready again, as it is at once if nothing holds
@@ -305,7 +305,7 @@ fn preempted(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     thread.place.set(Place::Stopped);
     thread.keeps_turn.set(true);
     let trap = Trap { cpu: cpu.index, regs: thread.regs(), ..thread.trap(TRAP_PREEMPTED) };
-    kernel::serve(&Event { kind: EVENT_TRAP, trap, ..Event::default() });
+    (UPCALLS.serve)(&Event { kind: EVENT_TRAP, trap, ..Event::default() });
 }
 
 /// The thread has done nothing itself: it stops if somebody wants that, or waits for its next turn.
@@ -379,7 +379,7 @@ fn idle(cpu: &PerCpu) {
     space::leave();
     cpu.wake.store(0, Ordering::SeqCst);
     cpu.idle.store(true, Ordering::SeqCst);
-    kernel::unlock();
+    unlock();
     let begin = msr::tsc();
     loop {
         // Interrupts that came before `idle` was seen are taken here.
@@ -395,5 +395,5 @@ fn idle(cpu: &PerCpu) {
         }
     }
     cpu.idle.store(false, Ordering::SeqCst);
-    kernel::lock();
+    lock();
 }

@@ -3,7 +3,7 @@
 use qlib::platform::{BootInfo, PLATFORM_KVM, PlatformOps};
 
 use super::{cpu, fpu, host, sched, space, thread};
-use crate::arch::{entry, heap};
+use crate::arch::{self, heap};
 
 /// Bit of AT_HWCAP2 (asm/hwcap2.h).
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
@@ -44,7 +44,7 @@ pub unsafe fn enter(info: &BootInfo, index: u32) -> ! {
         cpu::init_fpu();
         // AT_HWCAP2: user code may use RDFSBASE and the like.
         let hwcap2 = if cpu::this().features().fsgsbase { HWCAP2_FSGSBASE } else { 0 };
-        entry::boot(&BootInfo { fpstate_bytes: fpu::frame_bytes() as u64, hwcap2, ..*info });
+        arch::start(&BootInfo { fpstate_bytes: fpu::frame_bytes() as u64, hwcap2, ..*info });
     } else {
         cpu::init_fpu();
     }

@@ -17,7 +17,7 @@ use crate::fs::synth::{Dir, Node};
 use crate::fs::{mount, notify};
 use crate::random;
 use crate::sync::{Mutex, Once, mutex};
-use crate::syscall::sysinfo;
+use crate::utsname;
 
 /// What a setting reads as.
 enum Value {
@@ -54,14 +54,14 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/suid_dumpable", F("0")),
     ("kernel/cap_last_cap", F("40")),
     ("kernel/core_pattern", F("core")),
-    ("kernel/domainname", Name(sysinfo::domainname, sysinfo::set_domainname)),
-    ("kernel/hostname", Name(sysinfo::hostname, sysinfo::set_hostname)),
+    ("kernel/domainname", Name(utsname::domainname, utsname::set_domainname)),
+    ("kernel/hostname", Name(utsname::hostname, utsname::set_hostname)),
     ("kernel/keys/root_maxkeys", F("1000000")),
     ("kernel/msgmax", N("8192", 0..=INT)),
     ("kernel/msgmnb", N("16384", 0..=INT)),
     ("kernel/msgmni", N("32000", 0..=32768)),
     ("kernel/ngroups_max", F("65536")),
-    ("kernel/osrelease", M(|| sysinfo::RELEASE.to_string())),
+    ("kernel/osrelease", M(|| utsname::RELEASE.to_string())),
     ("kernel/ostype", F("Linux")),
     ("kernel/overflowgid", F("65534")),
     ("kernel/overflowuid", F("65534")),
@@ -79,7 +79,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/shmmax", N("18446744073692774399", 0..=u64::MAX)),
     ("kernel/shmmni", N("4096", 0..=32768)),
     ("kernel/threads-max", F("30000")),
-    ("kernel/version", M(|| sysinfo::VERSION.to_string())),
+    ("kernel/version", M(|| utsname::VERSION.to_string())),
     ("net/core/netdev_max_backlog", F("1000")),
     ("net/core/optmem_max", F("131072")),
     ("net/core/rmem_default", F("212992")),

@@ -8,8 +8,8 @@ use qlib::PAGE_SIZE;
 
 use crate::fs::synth::{Node, file, text};
 use crate::fs::{setup, shmem};
-use crate::syscall::sysinfo::{RELEASE, VERSION};
 use crate::task::table;
+use crate::utsname::{RELEASE, VERSION};
 use crate::{arch, mm, time};
 
 /// USER_HZ: clock ticks a second, as user programs count them.

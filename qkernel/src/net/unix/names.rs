@@ -9,10 +9,10 @@ use linux_raw_sys::net::AF_UNIX;
 
 use super::UnixSocket;
 use crate::errno::{Errno, Result};
+use crate::fs::open::make_node;
 use crate::fs::{self, perm};
 use crate::net::address;
 use crate::sync::{Mutex, mutex};
-use crate::syscall::link::make_node;
 use crate::task::Thread;
 
 /// Bytes of sun_path.

@@ -15,6 +15,7 @@ use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::run::REGISTERS_REPLACED;
 use crate::task::{Process, Thread, exit, rseq, session};
+use crate::wait::Sleeper;
 
 /// What the thread does at its return to user mode.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::set::{STOP_SIGNALS, UNBLOCKABLE};
 use super::{Disposition, SigInfo, SigSet, Signo};
 use crate::errno::{Errno, Result};
 use crate::task::{Process, Thread, exit, table};
-use crate::wait::PollMask;
+use crate::wait::{PollMask, Sleeper};
 
 /// Where a signal comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use linux_raw_sys::general::{SIGALRM, SIGPROF, SIGVTALRM};
 
-use super::Clock;
+use super::signal::{self, SigInfo};
 use super::timer::{Base, Expire, Timer};
+use super::{Process, Signo, Thread};
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
-use crate::task::signal::{self, SigInfo};
-use crate::task::{Process, Signo, Thread};
+use crate::time::Clock;
 
 /// Which timer of setitimer(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,22 +24,20 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
-use super::deflate::Committed;
-use super::pause;
+use super::{Process, Thread, exit, pause, run, table};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::klog;
-use crate::mm::frames;
-use crate::mm::space;
+use crate::mm::committed::Committed;
+use crate::mm::{frames, reclaim, space};
 use crate::net::unix::rights;
 use crate::sync::{Mutex, mutex};
-use crate::task::{Process, Thread, exit, run, table};
 use crate::time;
 use crate::urgent;
-use crate::wait::{PollMask, Signal, WaitQueue, block_until_killed_or};
+use crate::wait::{PollMask, Signal, Sleeper, block_until_killed_or};
 
 /// How long a victim has before another one is killed. Every step of its end starts this anew. As long as nothing comes of that it doubles, up to eight times.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -58,14 +56,10 @@ const TOGETHER_SHARE: u64 = 32;
 /// The status of a container that was ended for want of memory, as of a program killed by SIGKILL.
 const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
 
-/// Told when memory has come back: an address space is gone, or a process has ended.
-static FREED: WaitQueue = WaitQueue::new();
-/// When something was freed last, or somebody killed, CLOCK_MONOTONIC.
-static LAST_STEP_NS: AtomicU64 = AtomicU64::new(0);
-/// Kills since something was freed last.
+/// When somebody was killed last, CLOCK_MONOTONIC.
+static LAST_KILL_NS: AtomicU64 = AtomicU64::new(0);
+/// Kills until then since something was freed.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
-/// Threads in [`relieve`].
-static AWAITED: AtomicU32 = AtomicU32::new(0);
 /// Processes killed for want of memory.
 static KILLS: AtomicU64 = AtomicU64::new(0);
 /// The one killed last.
@@ -86,46 +80,19 @@ impl Want {
     }
 }
 
-/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
-/// cannot be, so there is only what is kept to be fast.
-pub fn reclaim() -> bool {
-    frames::user().give_back_spare();
-    frames::are_left()
-}
-
-/// Somebody waits for memory as long as this lives.
-struct Awaiting;
-
-impl Awaiting {
-    fn begin() -> Awaiting {
-        AWAITED.fetch_add(1, Relaxed);
-        Awaiting
-    }
-}
-
-impl Drop for Awaiting {
-    fn drop(&mut self) {
-        AWAITED.fetch_sub(1, Relaxed);
-    }
-}
-
-/// Whether somebody waits for memory.
-pub fn is_awaited() -> bool {
-    AWAITED.load(Relaxed) > 0
-}
-
 /// How many processes were killed for want of memory.
 pub fn kills() -> u64 {
     KILLS.load(Relaxed)
 }
 
-/// Memory has come back: those who wait for it look again.
-pub fn note_freed() {
-    if !FREED.is_empty() {
-        LAST_STEP_NS.store(time::monotonic_ns(), Relaxed);
-        IN_VAIN.store(0, Relaxed);
-        FREED.wake(PollMask::IN);
-    }
+/// When something was freed last, or somebody killed, CLOCK_MONOTONIC.
+fn last_step_ns() -> u64 {
+    LAST_KILL_NS.load(Relaxed).max(reclaim::last_freed_ns())
+}
+
+/// Kills since something was freed last.
+fn in_vain() -> u32 {
+    if reclaim::last_freed_ns() > LAST_KILL_NS.load(Relaxed) { 0 } else { IN_VAIN.load(Relaxed) }
 }
 
 /// Waits until there is what `thread` wants, and sees to that. EINTR when the thread is to die. ENOMEM when there is, so that it was something
@@ -135,7 +102,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         return Err(Errno::ENOMEM);
     }
     let begin_ns = time::monotonic_ns();
-    let awaiting = Awaiting::begin();
+    let awaiting = reclaim::Waiting::begin();
     let result = wait_for(thread, want).await;
     drop(awaiting);
     if thread.process.is_visitor() {
@@ -146,7 +113,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 }
 
 async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
-    reclaim();
+    reclaim::reclaim();
     kept::give_up_all();
     rights::collect();
     dentry::shrink(None);
@@ -156,7 +123,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
             return Err(Errno::EINTR);
         }
         if core::mem::take(&mut may_take_back) && take_back_untouched(thread).await? >= WORTHWHILE_PAGES {
-            reclaim();
+            reclaim::reclaim();
             continue;
         }
         let now_ns = time::monotonic_ns();
@@ -166,12 +133,12 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
             kill_one(now_ns);
         }
         let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 2;
-        let _ = block_until_killed_or(thread, &[&FREED], PollMask::IN, deadline_ns, || match want.is_met() {
+        let _ = block_until_killed_or(thread, &[reclaim::freed()], PollMask::IN, deadline_ns, || match want.is_met() {
             true => Ok(()),
             false => Err(Errno::EAGAIN),
         })
         .await;
-        reclaim();
+        reclaim::reclaim();
     }
     Ok(())
 }
@@ -180,24 +147,24 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
 /// of it, or a moment.
 pub async fn relieve_request(deadline_ns: u64) {
     let now_ns = time::monotonic_ns();
-    let _awaiting = Awaiting::begin();
+    let _awaiting = reclaim::Waiting::begin();
     rights::collect();
     dentry::shrink(None);
-    reclaim();
+    reclaim::reclaim();
     if !Want::Frame.is_met() && !pause::is_paused() && !somebody_is_ending(now_ns) {
         kill_one(now_ns);
     }
     let freed = Arc::new(Signal::default());
-    let id = FREED.register(PollMask::IN, freed.clone());
+    let id = reclaim::freed().register(PollMask::IN, freed.clone());
     let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 4), freed.clone());
     freed.wait().await;
     time::cancel(timer);
-    FREED.unregister(id);
+    reclaim::freed().unregister(id);
 }
 
 /// Whether some process is on its way to its end, or its memory on its way back, and has not taken too long for it.
 fn somebody_is_ending(now_ns: u64) -> bool {
-    if now_ns > LAST_STEP_NS.load(Relaxed) + (PATIENCE_NS << IN_VAIN.load(Relaxed).min(3)) {
+    if now_ns > last_step_ns() + (PATIENCE_NS << in_vain().min(3)) {
         return false;
     }
     let victim = VICTIM.lock().as_ref().and_then(Weak::upgrade);
@@ -216,7 +183,7 @@ fn kill_one(now_ns: u64) {
         let held = held_bytes(p);
         (p.pid != 1, !is_spared(p, held), held, p.pid)
     };
-    let last_step_ns = LAST_STEP_NS.load(Relaxed);
+    let last_step_ns = last_step_ns();
     let victim = living.iter().max_by_key(|p| rank(p)).cloned();
     // All others are ending: whoever is left now has not used memory up.
     let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p);
@@ -236,8 +203,8 @@ fn kill_one(now_ns: u64) {
         }
         return;
     };
-    LAST_STEP_NS.store(now_ns, Relaxed);
-    IN_VAIN.fetch_add(1, Relaxed);
+    IN_VAIN.store(in_vain() + 1, Relaxed);
+    LAST_KILL_NS.store(now_ns, Relaxed);
     *VICTIM.lock() = Some(Arc::downgrade(&victim));
     kill(&victim, &living);
     if victim.pid == 1 {

@@ -1,29 +1,22 @@
-//! The kernel's entry points: boot, and the dispatch of events.
+//! The dispatch of events: what the platform enters the kernel for.
 
-use qlib::kernel_lock::KernelLock;
-use qlib::platform::{
-    ABI_VERSION, BOOT_MAGIC, BootInfo, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
-};
+use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event};
 
-use super::{BOOT, lock_wait, lock_wake};
-use crate::{control, executor, log, mm, net, task, time, urgent};
+use super::control;
+use crate::arch::lock::{self, lock, unlock};
+use crate::hibernate::Cause;
+use crate::mm::reclaim;
+use crate::wait::PollMask;
+use crate::{executor, hibernate, log, mm, net, task, time, urgent};
 
-static KERNEL_LOCK: KernelLock = KernelLock::new();
-
-/// Boots: called once, before any event. The heap is already there.
-pub fn boot(info: &BootInfo) {
-    assert!(info.magic == BOOT_MAGIC && info.version == ABI_VERSION, "VMM and kernel image do not belong together");
-    BOOT.set(*info);
-    mm::init();
-}
+/// So many who wait for the kernel are a crowd, which the outside world passes.
+const CROWD: u32 = 4;
 
 /// Takes one event; see [`qlib::platform::KernelEntry::dispatch`].
-pub(super) unsafe extern "C" fn dispatch(event: *const Event) {
-    // SAFETY: the platform gives a valid event for the length of the call.
-    let event = unsafe { &*event };
-    let is_urgent = urgent::goes_first(event, KERNEL_LOCK.waiting());
+pub(super) fn dispatch(event: &Event) {
+    let is_urgent = goes_first(event, lock::waiting());
     if is_urgent {
-        KERNEL_LOCK.lock_urgently(lock_wait);
+        lock::lock_urgently();
     } else {
         lock();
     }
@@ -36,16 +29,28 @@ pub(super) unsafe extern "C" fn dispatch(event: *const Event) {
     unlock();
 }
 
+/// Whether an event goes first, if `waiting` others wait for the kernel.
+fn goes_first(event: &Event, waiting: u32) -> bool {
+    match event.kind {
+        EVENT_TRAP => urgent::is_urgent(event.trap.token),
+        EVENT_CONTROL | EVENT_TIMER => true,
+        // The event loop must get on to what comes over the control socket.
+        EVENT_READY => waiting >= CROWD,
+        // Memory comes back.
+        EVENT_SPACE_GONE => reclaim::is_awaited(),
+        _ => false,
+    }
+}
+
 /// Runs tasks that are ready. Of those that are not urgent, an urgent caller leaves to others what others are there for; and everybody lets
 /// an urgent one in between.
 fn run_some_tasks(is_urgent: bool) {
     time::advance();
-    let leave = |next_is_urgent: bool| {
-        !next_is_urgent && (KERNEL_LOCK.is_wanted_urgently() || is_urgent && KERNEL_LOCK.waiting() > 0)
-    };
+    let leave =
+        |next_is_urgent: bool| !next_is_urgent && (lock::is_wanted_urgently() || is_urgent && lock::waiting() > 0);
     while executor::run_until(leave) {
         time::rearm();
-        if KERNEL_LOCK.waiting() > 0 {
+        if lock::waiting() > 0 {
             // Each of them runs what is ready, once it has the lock.
             return;
         }
@@ -67,23 +72,8 @@ fn note_work(event: &Event, ns: u64) {
     }
 }
 
-/// Takes the kernel lock.
-pub fn lock() {
-    KERNEL_LOCK.lock(lock_wait);
-}
-
-/// Gives it up.
-pub fn unlock() {
-    KERNEL_LOCK.unlock(lock_wake);
-}
-
-/// Whether an urgent event waits for the kernel lock. Under it.
-pub fn is_wanted_urgently() -> bool {
-    KERNEL_LOCK.is_wanted_urgently()
-}
-
 /// Takes one event and runs all tasks that are ready then. Under the kernel lock.
-pub fn serve(event: &Event) {
+pub(super) fn serve(event: &Event) {
     handle(event);
     run_tasks();
 }
@@ -91,7 +81,7 @@ pub fn serve(event: &Event) {
 fn handle(event: &Event) {
     match event.kind {
         EVENT_TRAP => task::on_trap(&event.trap),
-        EVENT_READY => net::host::on_ready(event.a, event.b as u32),
+        EVENT_READY => on_ready(event.a, event.b as u32),
         EVENT_TIMER => time::on_timer(),
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
@@ -99,8 +89,18 @@ fn handle(event: &Event) {
     }
 }
 
+/// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is done about it.
+fn on_ready(token: u64, mask: u32) {
+    let Some(watcher) = net::host::watcher(token) else { return };
+    let events = PollMask::from_bits_truncate(mask);
+    if watcher.is_news(events) {
+        hibernate::wake(Cause::Host);
+    }
+    watcher.on_ready(events);
+}
+
 /// Fires what is due and runs all tasks that are ready. Under the kernel lock.
-pub fn run_tasks() {
+pub(super) fn run_tasks() {
     time::advance();
     executor::run();
     time::rearm();

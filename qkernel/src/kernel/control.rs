@@ -15,18 +15,17 @@ use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
-use crate::hibernate::oom;
-use crate::hibernate::pause::{self, Reason};
 use crate::hibernate::{self, Cause};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::AddressSpace;
 use crate::sync::{Mutex, mutex};
-use crate::syscall::sysinfo;
 use crate::task::exec::{self, Program};
+use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, run, table};
+use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, oom, run, table};
+use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, time, urgent};
 
@@ -138,7 +137,7 @@ fn create(spec: &ContainerSpec) -> Reply {
     if crate::arch::poison::attempt(&spec.hostname) {
         return failure(Errno::ECANCELED, "poisoned".to_string());
     }
-    sysinfo::set_hostname(spec.hostname.clone());
+    utsname::set_hostname(spec.hostname.clone());
     for (name, value) in &spec.sysctl {
         if let Err(errno) = fs::proc::set_sysctl(name, value) {
             let why = match errno {

@@ -1,4 +1,12 @@
-//! What hibernation does to an address space: noting what was used, hiding it from the platform, and rewriting its entries.
+//! Pages that lie in the store: which slots ([`slots`]), when they were last used ([`usage`]), reading them back ([`read`]); and what hibernation does
+//! to an address space: noting what was used, hiding it from the platform, and rewriting its entries.
+
+mod read;
+pub mod slots;
+mod usage;
+
+pub use read::{memory_is_lost, swap_in, swap_in_run, swap_ins};
+pub use usage::Usage;
 
 use alloc::vec::Vec;
 
@@ -12,7 +20,6 @@ use super::space::Inner;
 use super::vma::Vma;
 use super::{AddressSpace, orders};
 use crate::arch;
-use crate::hibernate::{self, Usage};
 
 /// Pages that come back from the swap file together at most: an aligned group of them. What a request uses lies close together (a
 /// pool of Python's allocator has this size), and three neighbours cost less than a fault.
@@ -103,9 +110,9 @@ impl Inner {
         debug_assert!(!vma.is_shared(), "pages of shared objects are swapped by their object");
         let (start, count) = self.group(vma, page, slot);
         let first_slot = slot - (page - start) / PAGE_SIZE;
-        let (start, count, frame) = match hibernate::swap_in_run(first_slot, count) {
+        let (start, count, frame) = match swap_in_run(first_slot, count) {
             Some(frame) => (start, count, frame),
-            None => (page, 1, hibernate::swap_in(slot).map_err(|_| Failure::NO_MEMORY)?),
+            None => (page, 1, swap_in(slot).map_err(|_| Failure::NO_MEMORY)?),
         };
         self.table().for_each(start..start + count * PAGE_SIZE, &mut |va, pte| {
             let flags = entry_flags(vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);

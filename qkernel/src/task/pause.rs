@@ -3,9 +3,9 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use super::{Thread, table};
 use crate::errno::{Errno, Result};
-use crate::task::{Thread, table};
-use crate::wait::{PollMask, Signal, WaitQueue};
+use crate::wait::{PollMask, Signal, Sleeper, WaitQueue};
 use crate::{executor, time};
 
 /// Why user code is stopped. The reasons hold independently: the end of one does not end the other.

@@ -2,9 +2,9 @@
 
 use alloc::sync::{Arc, Weak};
 
-use super::{Clock, TimerKey, cancel, insert, monotonic_ns};
+use super::{Process, Thread};
 use crate::sync::Mutex;
-use crate::task::{Process, Thread};
+use crate::time::{Clock, TimerKey, cancel, insert, monotonic_ns};
 use crate::wait::{Observer, PollMask};
 
 /// What a timer runs on.

@@ -2,9 +2,9 @@
 
 use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 
+use super::process::Times;
+use super::{Thread, table};
 use crate::errno::{Errno, Result};
-use crate::task::process::Times;
-use crate::task::{Thread, table};
 
 /// Whether a clock id names CPU time.
 pub fn is_cpu_clock(id: i32) -> bool {

@@ -1,0 +1,22 @@
+//! What this room calls in those above it.
+//!
+//! The table is compiled in, not set at boot: so it is as read-only as all tables of functions of the image are (doc/security.md).
+
+use qlib::platform::Event;
+
+/// Functions of the kernel that the edge to the platform calls.
+#[derive(Debug)]
+pub struct Upcalls {
+    /// Sets up what all else stands on. Once, before any event; the heap is there.
+    pub boot: fn(),
+    /// Takes an event of the platform, and runs tasks. Takes the kernel lock itself.
+    pub dispatch: fn(&Event),
+    /// Takes one event and runs all tasks that are ready then. Under the kernel lock.
+    pub serve: fn(&Event),
+    /// Fires what is due and runs all tasks that are ready. Under the kernel lock.
+    pub run_tasks: fn(),
+    /// No CPU is on its way through page tables any more, but for so many that are kept for a while.
+    pub release_tables: fn(usize),
+}
+
+pub(in crate::arch) const UPCALLS: &Upcalls = &crate::kernel::UPCALLS;

@@ -1,0 +1,62 @@
+//! Memory that comes back, and those who wait for it.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::frames;
+use crate::time;
+use crate::wait::{PollMask, WaitQueue};
+
+/// Told when memory has come back: an address space is gone, or a process has ended.
+static FREED: WaitQueue = WaitQueue::new();
+/// When something was freed last while somebody waited, CLOCK_MONOTONIC.
+static LAST_FREED_NS: AtomicU64 = AtomicU64::new(0);
+/// How many wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
+/// cannot be, so there is only what is kept to be fast.
+pub fn reclaim() -> bool {
+    frames::user().give_back_spare();
+    frames::are_left()
+}
+
+/// Memory has come back: those who wait for it look again.
+pub fn note_freed() {
+    if !FREED.is_empty() {
+        LAST_FREED_NS.store(time::monotonic_ns(), Relaxed);
+        FREED.wake(PollMask::IN);
+    }
+}
+
+/// When that was last, while somebody waited, CLOCK_MONOTONIC; 0 for never.
+pub fn last_freed_ns() -> u64 {
+    LAST_FREED_NS.load(Relaxed)
+}
+
+/// Woken (IN) when memory has come back.
+pub fn freed() -> &'static WaitQueue {
+    &FREED
+}
+
+/// Somebody waits for memory as long as this lives.
+#[derive(Debug)]
+pub struct Waiting;
+
+impl Waiting {
+    /// From now on.
+    pub fn begin() -> Waiting {
+        WAITING.fetch_add(1, Relaxed);
+        Waiting
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether somebody waits for memory.
+pub fn is_awaited() -> bool {
+    WAITING.load(Relaxed) > 0
+}
