@@ -15,7 +15,7 @@ pub struct Upcalls {
     pub serve: fn(&Event),
     /// Fires what is due and runs all tasks that are ready. Under the kernel lock.
     pub run_tasks: fn(),
-    /// Frees the page tables that are out of use, if there are at least so many. No CPU may be on its way through them.
+    /// Frees the page tables that are out of use, if there are at least so many, when no CPU walks them any more.
     pub release_tables: fn(usize),
 }
 
