@@ -31,7 +31,7 @@ rootfs: setup ## Make the root file systems that tests, demo and benchmarks run 
 
 .PHONY: test
 test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
-	@rm -f target/skipped
+	@mkdir -p target && : >target/skipped
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)

@@ -57,6 +57,8 @@ pub fn reseed() {
     let mut stirred = generate(key.unwrap_or(arch::boot().seed), &mut []);
     stirred.iter_mut().zip(*fresh).for_each(|(old, new)| *old ^= new);
     *key = Some(stirred);
+    // Nor may it be found in memory that was freed.
+    core::hint::black_box(&mut fresh).fill(0);
 }
 
 #[cfg(test)]

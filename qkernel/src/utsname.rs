@@ -9,6 +9,9 @@ pub const RELEASE: &str = "6.1.0-quark";
 /// The version that uname(2) tells.
 pub const VERSION: &str = concat!("#1 SMP quark ", env!("CARGO_PKG_VERSION"));
 
+/// The most bytes of a host or domain name (__NEW_UTS_LEN).
+pub const NAME_BYTES: usize = 64;
+
 /// Host and domain name of the container.
 static NAMES: Mutex<(String, String)> = mutex((String::new(), String::new()));
 

@@ -92,13 +92,43 @@ class Container:
         try:
             output, _ = child.communicate(timeout=self.patience)
         except subprocess.TimeoutExpired:
+            threads = self.threads()
             child.kill()
             child.communicate()
             if self.process.poll() is not None:
                 return -1, b"the container has ended"
-            raise Failure(f"quark {' '.join(words)}: no answer in {self.patience:.0f} s") from None
+            raise Failure(f"quark {' '.join(words)}: no answer in {self.patience:.0f} s\n{threads}") from None
         self.slowest = max(getattr(self, "slowest", 0), time.monotonic() - began)
         return child.returncode, output
+
+    def threads(self):
+        """What the threads of the sandbox process do in a second: whether it hangs, works, or waits for a processor."""
+        def look():
+            found = {}
+            with open(os.path.join(self.directory, "pid")) as f:
+                tasks = f"/proc/{int(f.read())}/task"
+            for task in os.listdir(tasks):
+                def read(name, task=task):
+                    with open(f"{tasks}/{task}/{name}") as f:
+                        return f.read().strip()
+                try:
+                    ran, waited, _ = read("schedstat").split()
+                    found[task] = (read("comm"), read("stat").rsplit(")", 1)[1].split()[0], int(ran), int(waited), read("wchan"))
+                except OSError:
+                    pass
+            return found
+        try:
+            before = look()
+            time.sleep(1)
+            after = look()
+        except (OSError, ValueError) as e:
+            return f"threads: {e}"
+        lines = []
+        for task, (name, state, ran, waited, wchan) in after.items():
+            ran, waited = ((now - then) // 1_000_000 for now, then in zip((ran, waited), before.get(task, (0, 0, ran, waited))[2:4]))
+            if ran or waited or state != "S":
+                lines.append(f"  thread {task} {name}: {state} {wchan}, ran {ran} ms and waited {waited} ms for a processor of the last 1000 ms")
+        return f"{len(after)} threads, of which {len(lines)} do something:\n" + "\n".join(lines[:40])
 
     def has_ended(self):
         """Whether the guest has ended its container; Failure if it ended otherwise."""

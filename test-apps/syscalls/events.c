@@ -225,6 +225,30 @@ CASE(timerfd_expires) {
     EQ(now.it_value.tv_sec + now.it_value.tv_nsec, 0);
 }
 
+// Such a timer is due all the time. What it did is counted, and others have their turn.
+CASE(timers_of_a_nanosecond) {
+    struct itimerspec spec = {.it_value = {.tv_nsec = 1}, .it_interval = {.tv_nsec = 1}}, now;
+    int fds[20];
+    for (int i = 0; i < 20; i++) {
+        fds[i] = OK(timerfd_create(i % 2 ? CLOCK_MONOTONIC : CLOCK_REALTIME, TFD_NONBLOCK));
+        ZERO(timerfd_settime(fds[i], 0, &spec, NULL));
+    }
+    struct sigevent none = {.sigev_notify = SIGEV_NONE};
+    timer_t timer;
+    ZERO(timer_create(CLOCK_MONOTONIC, &none, &timer));
+    ZERO(timer_settime(timer, 0, &spec, NULL));
+    sleep_ms(50);
+    for (int i = 0; i < 20; i++) {
+        uint64_t count = 0;
+        EQ(read(fds[i], &count, sizeof count), sizeof count);
+        if (count < 1000000) FAIL("timer %d has gone off %llu times", i, (unsigned long long)count);
+        ZERO(timerfd_gettime(fds[i], &now));
+        EQ(now.it_interval.tv_nsec, 1);
+        OK(close(fds[i]));
+    }
+    ZERO(timer_delete(timer));
+}
+
 CASE(timerfd_interval_counts) {
     int fd = OK(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK));
     struct itimerspec t = {{0, 1000000}, {0, 1000000}}, old;

@@ -137,8 +137,13 @@ fn return_heap_pages() {
     let now = if free - returned < WORTH_IT {
         returned
     } else {
-        HEAP.free_ranges(&mut |ranges| super::release(ranges).is_ok());
-        HEAP.free_frames()
+        let mut all = true;
+        HEAP.free_ranges(&mut |ranges| {
+            let is_released = super::release(ranges).is_ok();
+            all &= is_released;
+            is_released
+        });
+        if all { HEAP.free_frames() } else { returned }
     };
     RETURNED_PAGES.store(now, Relaxed);
 }

@@ -48,8 +48,8 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
         Ok(()) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::LAST_DEFLATE_NS.store(time::monotonic_ns() - begin_ns, Relaxed);
+            // Threads stay held: entries name frames that the host has back now, and which the wake fills.
             step(Input::Deflated);
-            executor::release_threads();
             Ok(())
         }
         Err(error) => {
@@ -87,8 +87,8 @@ async fn attempt(begin_ns: &mut u64) -> Result {
         hide(mm).await?;
         held.still()?;
     }
-    // System calls that were about to end do so now: from here on nobody but this task changes memory, also when it lets other events in
-    // (memory comes back to somebody who waits for it, a child ends).
+    // System calls that were about to end do so now: from here on, until the wake, nobody but this task looks at memory or changes it, also
+    // when it lets other events in (memory comes back to somebody who waits for it).
     breathe(&held).await?;
     executor::hold_threads();
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;

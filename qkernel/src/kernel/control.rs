@@ -183,6 +183,8 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
             oom::relieve_request(deadline_ns).await;
+            // It may have been put to sleep meanwhile.
+            hibernate::wake(Cause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),
                 Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}

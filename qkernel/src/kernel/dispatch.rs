@@ -1,6 +1,6 @@
 //! The dispatch of events: what the platform enters the kernel for.
 
-use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event};
+use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD, Trap};
 
 use super::control;
 use crate::arch::lock::{self, lock, unlock};
@@ -80,13 +80,23 @@ pub(super) fn serve(event: &Event) {
 
 fn handle(event: &Event) {
     match event.kind {
-        EVENT_TRAP => task::on_trap(&event.trap),
+        EVENT_TRAP => on_trap(&event.trap),
         EVENT_READY => on_ready(event.a, event.b as u32),
         EVENT_TIMER => time::on_timer(),
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
         _ => {}
     }
+}
+
+/// A trap of a user thread. The host may take one away while the sandbox sleeps, or goes to sleep: its end frees memory and tells others, for which
+/// the sandbox must be awake.
+fn on_trap(trap: &Trap) {
+    let lives = |token| task::table::thread_by_token(token).is_some_and(|thread| !thread.user.is_dead());
+    if trap.kind == TRAP_DEAD && lives(trap.token) {
+        hibernate::wake(Cause::Continue);
+    }
+    task::on_trap(trap);
 }
 
 /// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is done about it.

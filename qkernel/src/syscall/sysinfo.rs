@@ -10,12 +10,10 @@ use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::task::process::Times;
 use crate::task::{Thread, table};
-use crate::utsname::{self, RELEASE, VERSION};
+use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
 use crate::{arch, mm, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The most bytes of a host or domain name (__NEW_UTS_LEN).
-const NAME_BYTES: usize = 64;
 const CAP_SYS_ADMIN: u32 = 21;
 /// Clock ticks a second (USER_HZ).
 const TICK_NS: u64 = 10_000_000;

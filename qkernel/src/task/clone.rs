@@ -77,7 +77,9 @@ impl CloneArgs {
             || (self.has(CLONE_NEWUSER) && self.has(CLONE_FS))
             || (self.has(CLONE_THREAD) && !self.has(CLONE_SIGHAND))
             || (self.has(CLONE_SIGHAND) && !self.has(CLONE_VM))
-            || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0);
+            || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0)
+            // There are descriptors of processes only (until Linux 6.9).
+            || (self.has(CLONE_THREAD) && self.has(CLONE_PIDFD));
         if contradictory || self.flags & !(KNOWN | NAMESPACES) != 0 || self.exit_signal > SIGNALS {
             return Err(Errno::EINVAL);
         }
@@ -300,6 +302,7 @@ mod tests {
         assert_eq!(check(u64::from(CLONE_NEWUSER)), Err(Errno::EPERM));
         assert_eq!(check(u64::from(CLONE_NEWNS | CLONE_FS)), Err(Errno::EINVAL));
         assert_eq!(check(1 << 40), Err(Errno::EINVAL));
+        assert_eq!(check(vm | sighand | u64::from(CLONE_THREAD | CLONE_PIDFD)), Err(Errno::EINVAL));
         let bad_signal = CloneArgs { exit_signal: 65, ..CloneArgs::default() };
         assert_eq!(bad_signal.check(), Err(Errno::EINVAL));
     }

@@ -21,6 +21,10 @@ pub enum Base {
 /// CPU time is looked at no more often than this: programs that run in many threads overshoot by so much.
 const MIN_SAMPLE_NS: u64 = 1_000_000;
 
+/// A timer that has gone off does so again no sooner than this: what was due in between is counted. Otherwise one with an interval of a
+/// nanosecond would be due for ever.
+const MIN_REPEAT_NS: u64 = 50_000;
+
 impl Base {
     /// Its time in nanoseconds; `None` when what it counts is gone.
     pub fn now_ns(&self) -> Option<u64> {
@@ -89,7 +93,7 @@ impl Timer {
             state.next_ns = next_ns;
             state.interval_ns = interval_ns;
         }
-        self.schedule();
+        self.schedule(0);
         before
     }
 
@@ -117,8 +121,8 @@ impl Timer {
         Setting { left_ns, interval_ns }
     }
 
-    /// Enters the wheel for what is set.
-    fn schedule(&self) {
+    /// Enters the wheel for what is set, to be looked at when CLOCK_MONOTONIC is `earliest_ns` at the earliest.
+    fn schedule(&self, earliest_ns: u64) {
         let (old, next_ns) = {
             let mut state = self.state.lock();
             (state.key.take(), state.next_ns)
@@ -128,7 +132,7 @@ impl Timer {
         }
         let Some(me) = self.me.upgrade().filter(|_| next_ns != 0) else { return };
         if let Some(at) = self.base.look_at_ns(next_ns) {
-            let key = insert(at, me);
+            let key = insert(at.max(earliest_ns), me);
             self.state.lock().key = Some(key);
         }
     }
@@ -167,7 +171,7 @@ impl Observer for Timer {
                 }
             }
         };
-        self.schedule();
+        self.schedule(monotonic_ns().saturating_add(MIN_REPEAT_NS));
         if let Some(target) = self.target.upgrade().filter(|_| times > 0) {
             target.expired(times);
         }

@@ -74,12 +74,14 @@ pub fn advance() {
     if RESTING.load(Relaxed) {
         return;
     }
+    // Nothing armed: nothing can be due, and the clock need not be read.
+    if WHEEL.lock().is_empty() {
+        return;
+    }
+    // What comes to be due meanwhile is for the next time, which is soon: others have the kernel in between.
+    let now_ns = monotonic_ns();
     loop {
-        // Nothing armed: nothing can be due, and the clock need not be read.
-        if WHEEL.lock().is_empty() {
-            return;
-        }
-        let Some(observer) = WHEEL.lock().pop_due(monotonic_ns()) else { return };
+        let Some(observer) = WHEEL.lock().pop_due(now_ns) else { return };
         observer.notify(PollMask::empty());
     }
 }

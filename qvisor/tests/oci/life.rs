@@ -437,6 +437,9 @@ fn settings_have_an_effect_or_are_refused() {
     let Some(p) = place() else { return };
     let with = |settings: serde_json::Value, script: &str| {
         p.configure(&["sh", "-c", script], |c| {
+            for set in ["bounding", "effective", "permitted"] {
+                c["process"]["capabilities"][set] = serde_json::json!(["CAP_SYS_ADMIN"]);
+            }
             c["linux"] = serde_json::json!({"sysctl": settings, "namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]});
         });
         run(&p)

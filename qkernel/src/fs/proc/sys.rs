@@ -135,9 +135,13 @@ pub fn set(name: &str, value: &str) -> Result {
             SET.lock().insert(path, value.as_bytes().to_vec());
             Ok(())
         }
-        Err(Errno::EPERM) if read(&path)?.trim_ascii_end() == value.trim_ascii().as_bytes() => Ok(()),
+        Err(Errno::EPERM) if words(&String::from_utf8_lossy(&read(&path)?)).eq(words(value)) => Ok(()),
         result => result,
     }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_ascii_whitespace()
 }
 
 /// Sets a setting of the list by its path.
@@ -146,7 +150,10 @@ fn write(path: &str, value: &str) -> Result {
         None => Err(Errno::ENOENT),
         Some(Value::Fixed(_) | Value::Made(_)) => Err(Errno::EPERM),
         Some(Value::Name(_, set)) => {
-            set(value.to_string());
+            // As proc_dostring does: one line, as long as uname(2) can tell.
+            let line = value.split('\n').next().unwrap_or_default();
+            let end = (0..=line.len().min(utsname::NAME_BYTES)).rev().find(|end| line.is_char_boundary(*end));
+            set(line[..end.unwrap_or(0)].to_string());
             Ok(())
         }
         Some(Value::Numbers(default, range)) => {
