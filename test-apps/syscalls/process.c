@@ -316,23 +316,25 @@ CASE(a_limit_of_no_descriptors) {
     OK(close(OK(dup(0))));
 }
 
-// A call that fails leaves neither a child nor a descriptor, whatever it failed at.
-static void expect_no_child(struct clone_args *a, int error) {
-    int before = count_entries("/proc/self/fd");
+static void expect_clones_fail(struct clone_args *a, int error) {
     for (int i = 0; i < 100; i++) {
         long pid = syscall(SYS_clone3, a, sizeof *a);
         if (pid == 0) _exit(1);
         if (pid != -1 || errno != error) FAIL("clone3: %ld, %s", pid, strerrorname_np(errno));
     }
+}
+
+static void expect_no_child(int descriptors) {
     ERR(waitpid(-1, NULL, __WALL), ECHILD);
-    EQ(count_entries("/proc/self/fd"), before);
+    EQ(count_entries("/proc/self/fd"), descriptors);
     EQ(count_children(), 0);
     // "." and ".." and this thread.
     EQ(count_entries("/proc/self/task"), 3);
 }
 
+// A call that fails leaves neither a child nor a descriptor, whatever it failed at.
 CASE(clone_that_fails_leaves_nothing) {
-    int pidfd = -1;
+    int pidfd = -1, before = count_entries("/proc/self/fd");
     uint64_t kinds[] = {0, CLONE_VFORK | CLONE_VM, CLONE_FILES};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct clone_args a = {.flags = CLONE_PIDFD | kinds[i], .pidfd = 8, .exit_signal = SIGCHLD};
@@ -341,22 +343,17 @@ CASE(clone_that_fails_leaves_nothing) {
             a.stack_size = 65536;
         }
         // Nowhere to store the descriptor.
-        expect_no_child(&a, EFAULT);
+        expect_clones_fail(&a, EFAULT);
+        expect_no_child(before);
         // None to be had.
         a.pidfd = (uintptr_t)&pidfd;
         struct rlimit old, few = {0};
         OK(getrlimit(RLIMIT_NOFILE, &old));
         few.rlim_max = old.rlim_max;
         OK(setrlimit(RLIMIT_NOFILE, &few));
-        for (int n = 0; n < 100; n++) {
-            long pid = syscall(SYS_clone3, &a, sizeof a);
-            if (pid == 0) _exit(1);
-            EQ(pid, -1);
-            EQ(errno, EMFILE);
-        }
+        expect_clones_fail(&a, EMFILE);
         OK(setrlimit(RLIMIT_NOFILE, &old));
-        ERR(waitpid(-1, NULL, __WALL), ECHILD);
-        EQ(count_children(), 0);
+        expect_no_child(before);
         EQ(pidfd, -1);
     }
     // And one that succeeds afterwards has the lowest number.

@@ -11,14 +11,20 @@ use qvisor::oci::state::CONTROL_SOCKET;
 
 use super::support::{Place, finish, place};
 
-/// A running container whose sandbox process is stopped by a signal of the host.
-fn stopped() -> Option<(Place, Pid)> {
+/// A running container, and its sandbox process.
+fn running() -> Option<(Place, Pid)> {
     let p = place()?;
     p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
     p.create(&[]);
     p.good(&["start", &p.id]);
     let pid = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
     assert!(pid.as_raw() > 1);
+    Some((p, pid))
+}
+
+/// The same, the sandbox process stopped by a signal of the host.
+fn stopped() -> Option<(Place, Pid)> {
+    let (p, pid) = running()?;
     kill(pid, Signal::SIGSTOP).unwrap();
     Some((p, pid))
 }
@@ -121,11 +127,7 @@ fn signals_end_a_waiting_exec() {
 
 #[test]
 fn an_exec_whose_process_cannot_be_told_gives_up() {
-    let Some(p) = place() else { return };
-    p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
-    p.create(&[]);
-    p.good(&["start", &p.id]);
-    let sandbox = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
+    let Some((p, sandbox)) = running() else { return };
     let args = ["exec", "--timeout", "1", &p.id, "sh", "-c", "echo up; sleep 1000"];
     let child = spawn(&p, &args);
     p.wait_for("its first line", || fs::read_to_string(p.dir.join("out")).unwrap() == "up\n");
@@ -139,11 +141,7 @@ fn an_exec_whose_process_cannot_be_told_gives_up() {
 
 #[test]
 fn a_second_signal_interrupts_the_first_that_waits_long_only() {
-    let Some(p) = place() else { return };
-    p.configure(&["sh", "-c", "while :; do sleep 0.2; done"], |_| {});
-    p.create(&[]);
-    p.good(&["start", &p.id]);
-    let sandbox = Pid::from_raw(i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap());
+    let Some((p, sandbox)) = running() else { return };
     let args = ["exec", &p.id, "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"];
     let twice = |stays: bool| {
         let child = spawn(&p, &args);
