@@ -109,16 +109,13 @@ def table(report):
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def measure(runtime, dictionary_mb, repeat, hibernates=True):
-    """`repeat` lives with progress on standard error."""
-    lives = []
-    for i in range(repeat):
-        print(f"  life {i + 1} of {repeat}:", end="", file=sys.stderr, flush=True)
-        try:
-            lives.append(one_life(runtime, dictionary_mb, hibernates, lambda text: print(" " + text, end="", file=sys.stderr, flush=True)))
-        finally:
-            print(file=sys.stderr, flush=True)
-    return lives
+def measure(runtime, dictionary_mb, title, hibernates=True):
+    """[`one_life`], with progress on standard error."""
+    print(f"  {title}:", end="", file=sys.stderr, flush=True)
+    try:
+        return one_life(runtime, dictionary_mb, hibernates, lambda text: print(" " + text, end="", file=sys.stderr, flush=True))
+    finally:
+        print(file=sys.stderr, flush=True)
 
 
 def main():
@@ -140,7 +137,7 @@ def main():
     workload = f"python-hello-{o.dictionary_mb}mb" if o.dictionary_mb else "python-hello"
     print(f"demo: {workload} on {runtime.name} (platform {platform})", file=sys.stderr)
     try:
-        lives = measure(runtime, o.dictionary_mb, o.repeat, hibernates=not o.runtime)
+        lives = [measure(runtime, o.dictionary_mb, f"life {i + 1} of {o.repeat}", not o.runtime) for i in range(o.repeat)]
     except (runtimes.Failed, OSError, TimeoutError) as e:
         sys.exit(f"demo: {e}")
     finally:

@@ -56,25 +56,34 @@ def interleave(present, rounds, one_round, label, results, failures):
                 say(f"  {runtime.name}: {e}")
 
 
-def hibernation(quark, repeat, results, failures):
+def lives(quarks, dictionary_mb, repeat, label, failures):
+    """{name: lives} of quark alone or of two builds of it, which take turns."""
+    found = {quark.name: [] for quark in quarks}
+    for i in range(repeat):
+        for quark in quarks:
+            if (quark.name, "hibernation") in failures:
+                continue
+            try:
+                found[quark.name].append(demo.measure(quark, dictionary_mb, f"{label}, {quark.name}, life {i + 1} of {repeat}"))
+            except (runtimes.Failed, OSError, TimeoutError) as e:
+                failures[(quark.name, "hibernation")] = str(e)
+                say(f"  {quark.name}: {e}")
+    return found
+
+
+def hibernation(quarks, repeat, results, failures):
     """quark alone, against itself."""
-    try:
-        say(f"hibernation: Python hello, {quark.name}")
-        r = demo.report_of(demo.measure(quark, 0, repeat), "", "")
-        m = r["memory"]
+    hello = lives(quarks, 0, repeat, "Python hello", failures)
+    dictionary = lives(quarks, 100, max(repeat // 3, 1), "Python with a 100 MB dictionary", failures)
+    for name in (q.name for q in quarks if (q.name, "hibernation") not in failures):
+        r = demo.report_of(hello[name], "", "")
+        m, d = r["memory"], demo.report_of(dictionary[name], "", "")["memory"]
         found = {"wake_reap": r["wake_reap_ms"], "hello_cold_start": r["cold_ms"], "woken": r["woken_ms"], "warm": r["warm_ms"],
-                 "hibernated_memory": m["hibernated"]["cgroup_bytes"] / (1 << 20), "warm_memory": m["warm"]["cgroup_bytes"] / (1 << 20)}
+                 "hibernated_memory": m["hibernated"]["cgroup_bytes"] / (1 << 20), "warm_memory": m["warm"]["cgroup_bytes"] / (1 << 20),
+                 "hibernated_dictionary": d["hibernated"]["cgroup_bytes"] / (1 << 20), "warm_dictionary": d["warm"]["cgroup_bytes"] / (1 << 20)}
         found["hibernated_memory_limit"] = found["hibernated_memory"]
-        say("hibernation: Python with a 100 MB dictionary")
-        m = demo.report_of(demo.measure(quark, 100, max(repeat // 3, 1)), "", "")["memory"]
-        found["hibernated_dictionary"] = m["hibernated"]["cgroup_bytes"] / (1 << 20)
-        found["warm_dictionary"] = m["warm"]["cgroup_bytes"] / (1 << 20)
-    except (runtimes.Failed, OSError, TimeoutError, TypeError) as e:
-        failures[(quark.name, "hibernation")] = str(e)
-        say(f"  {quark.name}: {e}")
-        return
-    for job, value in found.items():
-        results.setdefault(quark.name, {}).setdefault(job, []).append(value)
+        for job, value in found.items():
+            results.setdefault(name, {}).setdefault(job, []).append(value)
 
 
 def peer_value(job, medians):
@@ -141,8 +150,7 @@ def main():
         if "hello" in wanted:
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
         if "hibernation" in wanted:
-            for quark in (r for r in present if r.name in ("quark", "before")):
-                hibernation(quark, max(o.rounds // 3, 1), results, failures)
+            hibernation([r for r in present if r.name in ("quark", "before")], max(o.rounds // 3, 1), results, failures)
     finally:
         runtimes.remove_cgroups()
 
