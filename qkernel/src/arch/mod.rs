@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod cell;
+pub mod copy;
 pub mod heap;
 pub mod kvm;
 pub mod lock;
