@@ -6,12 +6,12 @@
 //! and carries out the changes of mappings that the kernel orders. The sandbox lets a stub's system call reach the host
 //! only if it equals the order outstanding for that thread, number and arguments.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use foldhash::HashMap;
 use qlib::platform::*;
 use qlib::{Gpa, PAGE_SIZE, Va};
 use tracing::{error, warn};

@@ -1,10 +1,10 @@
 //! One guest address space: its stub process, its threads, and the state machine that takes notifications in and lets
 //! threads go on. Nothing here calls the kernel: [`State::notified`] hands back the event to deliver, if any.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use foldhash::HashMap;
 use qlib::platform::*;
 use tracing::{debug, warn};
 
@@ -57,8 +57,8 @@ impl Space {
             state: Mutex::new(State {
                 pid: None,
                 listener: None,
-                threads: HashMap::new(),
-                tids: HashMap::new(),
+                threads: HashMap::default(),
+                tids: HashMap::default(),
                 last_thread: 0,
                 slots: Slots::default(),
                 dropped: false,
