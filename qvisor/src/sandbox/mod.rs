@@ -216,7 +216,7 @@ impl Sandbox {
             Reply::Done => {}
             other => return Err(BootError::Confused(format!("{other:?}"))),
         }
-        ops::trim_malloc();
+        ops::trim_process();
         Ok(sandbox)
     }
 

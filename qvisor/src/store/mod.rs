@@ -236,9 +236,6 @@ impl Store {
 
     /// Reads the pages in `slot` and those that follow it into `frames`, at most [`MAX_SWAP_IN_PAGES`]. No frame is touched when a
     /// page is damaged. The slots stay in use.
-    ///
-    /// Never inlined: its buffer would be part of the stack of every thread that makes host calls, touched at each.
-    #[inline(never)]
     pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frames: &[Segment]) -> Result<()> {
         let pages = page_count(frames)?;
         if pages > MAX_SWAP_IN_PAGES {
@@ -248,9 +245,9 @@ impl Store {
         let not_in_use = StoreError::BadRequest("the swap slot is not in use");
         let end = slot.checked_add(pages).filter(|&end| end <= inner.slots.end());
         let (Some(file), Some(end)) = (&inner.swap, end) else { return Err(not_in_use) };
-        let mut bytes = [0; PAGE * MAX_SWAP_IN_PAGES as usize];
-        let bytes = &mut bytes[..PAGE * pages as usize];
-        let whole = file.read_exactly(slot * PAGE_SIZE, bytes)?;
+        // Not on the stack: every thread that brings a page back would hold that much of it.
+        let mut bytes = vec![0; PAGE * pages as usize];
+        let whole = file.read_exactly(slot * PAGE_SIZE, &mut bytes)?;
         let (read, _) = bytes.as_chunks::<PAGE>();
         for (page, place) in read.iter().zip(slot..end) {
             let Some(sum) = inner.slots.sum(place) else { return Err(not_in_use) };

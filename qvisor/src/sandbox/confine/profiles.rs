@@ -127,7 +127,11 @@ pub fn calls() -> Vec<Call> {
         ),
         call!(SYS_munmap, ALL, "the allocator, stacks, areas of stubs"),
         call!(SYS_mremap, ALL, "realloc(3) of large blocks"),
-        call!(SYS_madvise, ALL, "stacks of threads that end; huge pages behind a working set that comes back"),
+        call!(
+            SYS_madvise,
+            ALL,
+            "stacks: of threads that end, of the first at each sleep; huge pages behind a working set that comes back"
+        ),
         call!(
             SYS_memfd_create,
             STUBS,

@@ -3,6 +3,7 @@
 use qlib::Gpa;
 use rustix::io::Errno;
 
+use super::super::memory::ops;
 use super::{Call, Outcome};
 
 impl Call<'_> {
@@ -25,7 +26,10 @@ impl Call<'_> {
     }
 
     pub(super) fn windows_release(&mut self) -> Outcome {
-        self.host.memory.windows_release().map(|()| 0)
+        self.host.memory.windows_release()?;
+        // It is going to sleep: this process too gives back what it does not use.
+        ops::trim_process();
+        Ok(0)
     }
 
     pub(super) fn committed(&mut self) -> Outcome {

@@ -300,8 +300,23 @@ pub fn limit_malloc() {
     }
 }
 
-/// Gives free memory of the allocator back to the host.
-pub fn trim_malloc() {
+/// Gives what this process holds for itself and does not use back to the host: free memory of the allocator and, on its first thread, the
+/// stack that deeper calls than this one have used.
+#[inline(never)]
+pub fn trim_process() {
+    /// More than set-up uses. The host keeps far more than this free below the first thread's stack.
+    const STACK_BYTES: usize = 256 << 10;
+    const PAGE: usize = qlib::PAGE_SIZE as usize;
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };
+    // SAFETY: no arguments.
+    let (thread, process) = unsafe { (libc::gettid(), libc::getpid()) };
+    if thread != process {
+        return;
+    }
+    let here = 0u8;
+    // Further down than anything that this function and what it calls can have there.
+    let top = ((&raw const here).addr() & !(PAGE - 1)) - 2 * PAGE;
+    // SAFETY: the range is unused stack, or not mapped at all: nobody has a reference into it.
+    unsafe { libc::madvise((top - STACK_BYTES) as *mut libc::c_void, STACK_BYTES, libc::MADV_DONTNEED) };
 }
