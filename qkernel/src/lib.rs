@@ -13,6 +13,7 @@ extern crate alloc;
 pub mod abi;
 pub mod account;
 pub mod arch;
+pub mod creds;
 pub mod errno;
 pub mod executor;
 pub mod fs;

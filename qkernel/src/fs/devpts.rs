@@ -12,8 +12,8 @@ use super::inode::{Caching, FileSystem, Inode, simple_statfs};
 use super::setup::Options;
 use super::{FileOps, OpenFile, special};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::ipc::tty::pty;
-use crate::task::Thread;
 
 /// DEVPTS_SUPER_MAGIC (statfs(2)).
 const DEVPTS_MAGIC: u32 = 0x1cd1;
@@ -101,10 +101,10 @@ impl Inode for PtsInode {
         Ok(Arc::new(PtsInode { fs: self.fs.clone(), what }))
     }
 
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
         match self.what {
             What::Root => Ok(Arc::new(PtsDir(self))),
-            _ => special::open(thread, &self.attributes()?, flags),
+            _ => special::open(caller, &self.attributes()?, flags),
         }
     }
 

@@ -14,9 +14,9 @@ use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
-use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
 
 /// Memory that a file supplies for mmap(2), page by page.
@@ -99,7 +99,7 @@ pub trait FileOps: Send + Sync + Any {
         None
     }
     /// ioctl(2).
-    fn ioctl(&self, thread: &Arc<Thread>, file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(&self, caller: &dyn Caller, file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
         Err(Errno::ENOTTY)
     }
     /// The memory for mmap(2); `writable`: shared and writable.

@@ -8,9 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
-use super::{FileOps, Location};
+use super::{Caller, FileOps, Location};
 use crate::errno::{Errno, Result};
-use crate::task::Thread;
 
 /// How long a name that was found stays good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +88,13 @@ pub trait Inode: Send + Sync + Any {
         Err(Errno::ENOTDIR)
     }
     /// Opens it. `flags`: O_*.
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>>;
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>>;
     /// Opens a regular file for reading, or a directory, for the kernel itself.
     fn open_data(self: Arc<Self>) -> Result<Arc<dyn FileOps>> {
         Err(Errno::EOPNOTSUPP)
     }
-    /// Where a symbolic link leads, for `thread` (`None` only in tests).
-    fn read_link(&self, thread: Option<&Arc<Thread>>) -> Result<Link> {
+    /// Where a symbolic link leads, for `caller` (`None`: the kernel itself).
+    fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
         Err(Errno::EINVAL)
     }
     /// Makes and opens a regular file; EEXIST if there is one. The operations are `None` when [`Inode::open`] is to be used.

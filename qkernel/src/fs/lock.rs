@@ -5,9 +5,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::OpenFile;
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
 /// Who holds a lock.
@@ -158,9 +158,9 @@ pub fn test(key: Key, wanted: &Lock) -> Option<Lock> {
 }
 
 /// Takes a lock, waiting for it. EDEADLK when record locks of processes wait for each other in a circle.
-pub async fn lock(thread: &Thread, key: Key, wanted: Lock) -> Result {
+pub async fn lock(caller: &dyn Caller, key: Key, wanted: Lock) -> Result {
     let queue = TABLE.lock().files.entry(key).or_default().queue.clone();
-    let result = block_on(thread, &[&queue], PollMask::READ, None, || {
+    let result = block_on(caller, &[&queue], PollMask::READ, None, || {
         let result = try_lock(key, wanted);
         if result == Err(Errno::EAGAIN) && matches!(wanted.owner, Owner::Process(_)) {
             let mut table = TABLE.lock();
@@ -196,13 +196,13 @@ pub fn try_unlock(key: Key, owner: Owner, start: u64, end: u64) -> Result {
     Ok(())
 }
 
-/// A descriptor of `file` was closed by `thread`'s process: its record locks on the file are gone.
-pub fn closed(thread: &Thread, file: &OpenFile) {
+/// A descriptor of `file` was closed by `caller`'s process: its record locks on the file are gone.
+pub fn closed(caller: &dyn Caller, file: &OpenFile) {
     if TABLE.lock().files.is_empty() {
         return;
     }
     if let Ok(key) = Key::of(file, false) {
-        unlock(key, Owner::Process(thread.process.pid), 0, u64::MAX);
+        unlock(key, Owner::Process(caller.pid()), 0, u64::MAX);
     }
 }
 

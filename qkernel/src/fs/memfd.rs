@@ -9,9 +9,9 @@ use super::inode::NewNode;
 use super::mount::{Mount, MountFlags};
 use super::tmpfs::{TmpFile, TmpFs};
 use super::{Location, OpenFile};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
-use crate::task::Creds;
 
 /// F_SEAL_SEAL and its kin (fcntl(2)).
 pub const SEAL_SEAL: u32 = 1;

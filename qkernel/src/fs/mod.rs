@@ -1,6 +1,7 @@
 //! Files: what an open file is, descriptors, the tree of names, and (in the modules) the file systems.
 
 pub mod attr;
+pub mod caller;
 pub mod context;
 pub mod cpu;
 pub mod dentry;
@@ -32,6 +33,7 @@ pub mod walk;
 mod tests;
 
 pub use attr::Attributes;
+pub use caller::Caller;
 pub use context::FsContext;
 pub use fdtable::{Fd, FdTable};
 pub use file::{CloseHook, FileOps, MappedPage, Mapping, OpenFile};

@@ -17,9 +17,9 @@ use super::dentry::Dentry;
 use super::{FileOps, Location, OpenFile};
 use crate::account;
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
 
 /// fs.inotify.max_queued_events.
@@ -210,12 +210,12 @@ impl FileOps for Inotify {
         Some(&self.queue)
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
         if command != FIONREAD {
             return Err(Errno::ENOTTY);
         }
         let bytes: usize = self.state.lock().events.iter().map(Event::len).sum();
-        thread.mm().write(Va(argument), &(bytes as i32))?;
+        caller.mm().write(Va(argument), &(bytes as i32))?;
         Ok(0)
     }
 

@@ -1,4 +1,4 @@
-//! Finding and opening files on behalf of a thread.
+//! Finding and opening files on behalf of a caller.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,8 +17,9 @@ use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
 use super::{Fd, FileOps, Location, OpenFile, notify};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::{Creds, Thread};
+use crate::fs::Caller;
 
 /// How to open (open(2), openat2(2)).
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,26 +33,26 @@ pub struct OpenHow {
 }
 
 /// The directory `dirfd` is open on.
-fn directory_of(thread: &Arc<Thread>, dirfd: Fd, path: &[u8]) -> Result<Location> {
-    thread.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() { Errno::EBADF } else { Errno::ENOTDIR })
+fn directory_of(caller: &dyn Caller, dirfd: Fd, path: &[u8]) -> Result<Location> {
+    caller.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() { Errno::EBADF } else { Errno::ENOTDIR })
 }
 
 /// Resolves `path` for `thread` with `creds`.
-pub fn walk_as(thread: &Arc<Thread>, creds: &Creds, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
+pub fn walk_as(caller: &dyn Caller, creds: &Creds, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
     // An absolute path begins at the root, whatever `dirfd` is, unless that is to be the root itself.
     let from_root = path.first() == Some(&b'/') && !flags.contains(WalkFlags::IN_ROOT);
-    let (root, cwd) = thread.with_fs(|fs| {
+    let (root, cwd) = caller.with_fs(|fs| {
         let from_cwd = !from_root && dirfd == AT_FDCWD;
         (fs.root.clone(), from_cwd.then(|| fs.cwd.clone()))
     });
-    let start = if from_root || cwd.is_some() { cwd } else { Some(directory_of(thread, dirfd, path)?) };
-    let walk = Walk { creds, thread: Some(thread), root, flags };
+    let start = if from_root || cwd.is_some() { cwd } else { Some(directory_of(caller, dirfd, path)?) };
+    let walk = Walk { creds, caller: Some(caller), root, flags };
     walk.resolve(start.as_ref().unwrap_or(&walk.root), path)
 }
 
 /// Resolves `path`; the last component may be missing.
-pub fn walk(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
-    walk_as(thread, &thread.creds(), dirfd, path, flags)
+pub fn walk(caller: &dyn Caller, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
+    walk_as(caller, &caller.creds(), dirfd, path, flags)
 }
 
 /// AT_* flags of a call as walk flags: follows links unless AT_SYMLINK_NOFOLLOW.
@@ -63,8 +64,8 @@ pub fn walk_flags(at_flags: u32) -> WalkFlags {
 }
 
 /// The place `path` leads to from `dirfd`; `at_flags`: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
-pub fn lookup(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Location> {
-    walk(thread, dirfd, path, walk_flags(at_flags) | WalkFlags::EXISTING)?.existing()
+pub fn lookup(caller: &dyn Caller, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Location> {
+    walk(caller, dirfd, path, walk_flags(at_flags) | WalkFlags::EXISTING)?.existing()
 }
 
 /// A file that is open only as a place (O_PATH).
@@ -77,8 +78,8 @@ impl FileOps for PathOnly {
 }
 
 /// Opens `path` (open(2)); the mode's umask is applied here.
-pub fn open(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
-    let creds = thread.creds();
+pub fn open(caller: &dyn Caller, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
+    let creds = caller.creds();
     let mut flags = how.flags;
     if flags & O_PATH != 0 {
         flags &= O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -96,16 +97,16 @@ pub fn open(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], how: &OpenHow) -> Resu
     walk_flags.set(WalkFlags::FOLLOW, flags & O_NOFOLLOW == 0 && !exclusive);
     walk_flags.set(WalkFlags::EXISTING, !creates);
     for _ in 0..3 {
-        let target = walk_as(thread, &creds, dirfd, path, walk_flags)?;
+        let target = walk_as(caller, &creds, dirfd, path, walk_flags)?;
         if unnamed {
-            return open_unnamed(thread, &creds, target.existing()?, how);
+            return open_unnamed(caller, &creds, target.existing()?, how);
         }
         let place = match target {
             Target::Name(NameTarget { found: None, wants_dir, parent, name }) if creates => {
                 if wants_dir {
                     return Err(Errno::EISDIR);
                 }
-                match create(thread, &creds, &parent, &name, how) {
+                match create(caller, &creds, &parent, &name, how) {
                     // Somebody on the host made it meanwhile.
                     Err(Errno::EEXIST) if !exclusive => {
                         begin_walk();
@@ -124,14 +125,14 @@ pub fn open(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], how: &OpenHow) -> Resu
             }
             target => target.existing()?,
         };
-        return open_place(thread, &creds, place, flags, creates);
+        return open_place(caller, &creds, place, flags, creates);
     }
     Err(Errno::EAGAIN)
 }
 
 /// Opens what is at `place`, with the permission checks of open(2).
 pub fn open_place(
-    thread: &Arc<Thread>,
+    caller: &dyn Caller,
     creds: &Creds,
     place: Location,
     flags: u32,
@@ -173,7 +174,7 @@ pub fn open_place(
     if flags & O_NOATIME != 0 {
         perm::check_owner(creds, &attributes)?;
     }
-    let ops = inode.open(thread, flags)?;
+    let ops = inode.open(caller, flags)?;
     if flags & O_TRUNC != 0 {
         drop_suid_at(creds, &place, &attributes)?;
         notify::event(&place, IN_MODIFY);
@@ -212,22 +213,22 @@ pub fn check_may_change(creds: &Creds, directory: &Location) -> Result<Attribute
 }
 
 /// What a new object in `directory` is to be: mode (with type) less the umask, owner and group.
-pub fn new_node(thread: &Arc<Thread>, creds: &Creds, directory: &Attributes, mode: u32, rdev: u64) -> NewNode {
+pub fn new_node(caller: &dyn Caller, creds: &Creds, directory: &Attributes, mode: u32, rdev: u64) -> NewNode {
     let is_dir = mode & S_IFMT == S_IFDIR;
-    let mode = if mode & S_IFMT == S_IFLNK { mode } else { mode & !thread.fs().umask };
+    let mode = if mode & S_IFMT == S_IFLNK { mode } else { mode & !caller.with_fs(|fs| fs.umask) };
     let (mode, gid) = perm::inherit(creds, directory, mode, is_dir);
     NewNode { mode, uid: creds.fsuid, gid, rdev }
 }
 
-fn create(thread: &Arc<Thread>, creds: &Creds, parent: &Location, name: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
+fn create(caller: &dyn Caller, creds: &Creds, parent: &Location, name: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
     let directory = check_may_change(creds, parent)?;
-    let new = new_node(thread, creds, &directory, S_IFREG | how.mode & 0o7777, 0);
+    let new = new_node(caller, creds, &directory, S_IFREG | how.mode & 0o7777, 0);
     let (inode, ops) = parent.inode().clone().create(name, &new, how.flags)?;
     let dentry = parent.dentry.insert(name, inode.clone());
     let place = Location { mount: parent.mount.clone(), dentry };
     let ops = match ops {
         Some(ops) => ops,
-        None => inode.open(thread, how.flags & !O_TRUNC)?,
+        None => inode.open(caller, how.flags & !O_TRUNC)?,
     };
     notify::created(parent, name, false);
     notify::event(&place, IN_OPEN);
@@ -235,13 +236,13 @@ fn create(thread: &Arc<Thread>, creds: &Creds, parent: &Location, name: &[u8], h
 }
 
 /// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something. For mknod(2) and bind(2).
-pub fn make_node(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
-    let creds = thread.creds();
+pub fn make_node(caller: &dyn Caller, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
+    let creds = caller.creds();
     if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(perm::CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
     let NameTarget { parent, name, found, wants_dir } =
-        walk(thread, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+        walk(caller, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }
@@ -249,34 +250,34 @@ pub fn make_node(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], mode: u32, rdev: 
         return Err(Errno::ENOENT);
     }
     let directory = check_may_change(&creds, &parent)?;
-    let new = new_node(thread, &creds, &directory, mode, rdev);
+    let new = new_node(caller, &creds, &directory, mode, rdev);
     let inode = parent.inode().clone().make_node(&name, &new)?;
     let dentry = parent.dentry.insert(&name, inode);
     notify::created(&parent, &name, false);
     Ok(Location { mount: parent.mount, dentry })
 }
 
-fn open_unnamed(thread: &Arc<Thread>, creds: &Creds, directory: Location, how: &OpenHow) -> Result<Arc<OpenFile>> {
+fn open_unnamed(caller: &dyn Caller, creds: &Creds, directory: Location, how: &OpenHow) -> Result<Arc<OpenFile>> {
     if !directory.inode().is_dir() {
         return Err(Errno::ENOTDIR);
     }
     let attributes = check_may_change(creds, &directory)?;
-    let new = new_node(thread, creds, &attributes, S_IFREG | how.mode & 0o7777, 0);
+    let new = new_node(caller, creds, &attributes, S_IFREG | how.mode & 0o7777, 0);
     let (inode, ops) = directory.inode().clone().create_unnamed(&new, how.flags)?;
     let label = alloc::format!("/#{} (deleted)", inode.attributes()?.ino);
     let dentry = Dentry::unnamed(directory.dentry.fs.clone(), inode.clone(), label.as_bytes());
     let ops = match ops {
         Some(ops) => ops,
-        None => inode.open(thread, how.flags & !(O_TRUNC | O_CREAT | O_EXCL | O_DIRECTORY))?,
+        None => inode.open(caller, how.flags & !(O_TRUNC | O_CREAT | O_EXCL | O_DIRECTORY))?,
     };
     let place = Location { mount: directory.mount, dentry };
     Ok(OpenFile::at(ops, status_flags(how.flags & !O_TMPFILE), Some(place)))
 }
 
 /// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for execveat(2).
-pub fn open_exec(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Arc<OpenFile>> {
-    let creds = thread.creds();
-    let place = lookup(thread, dirfd, path, at_flags)?;
+pub fn open_exec(caller: &dyn Caller, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Arc<OpenFile>> {
+    let creds = caller.creds();
+    let place = lookup(caller, dirfd, path, at_flags)?;
     let inode = place.inode().clone();
     if inode.is_symlink() {
         return Err(Errno::ELOOP);
@@ -285,7 +286,7 @@ pub fn open_exec(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) ->
         return Err(Errno::EACCES);
     }
     perm::check(&creds, &inode.attributes()?, perm::EXEC)?;
-    let ops = inode.open(thread, O_RDONLY)?;
+    let ops = inode.open(caller, O_RDONLY)?;
     let file = OpenFile::at(ops, O_RDONLY, Some(place));
     if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
 }
@@ -314,8 +315,8 @@ pub struct ExecCreds {
 /// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability rules of
 /// capabilities(7) for files without capabilities of their own. `unsafe_sharing`: other processes share the thread's root and working
 /// directory, so the program gets no more rights than the thread has (unless that may have any).
-pub fn exec_creds(thread: &Arc<Thread>, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
-    let old = thread.creds();
+pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
+    let old = caller.creds();
     let mut new = Creds::clone(&old);
     // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers for it.
     let may_suid = |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
@@ -373,6 +374,6 @@ pub fn touch() -> SetAttributes {
 }
 
 /// The canonical path of a place as `thread` sees it.
-pub fn path_of(thread: &Arc<Thread>, place: &Location) -> Vec<u8> {
-    place.path_from(&thread.fs().root)
+pub fn path_of(caller: &dyn Caller, place: &Location) -> Vec<u8> {
+    place.path_from(&caller.with_fs(|fs| fs.root.clone()))
 }

@@ -3,8 +3,8 @@
 use linux_raw_sys::general::{S_ISGID, S_ISVTX, S_IXGRP};
 
 use super::attr::Attributes;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::Creds;
 
 /// May read.
 pub const READ: u32 = 4;

@@ -17,8 +17,8 @@ use super::overlay::OverlayFs;
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::Creds;
 use crate::{arch, klog};
 
 /// Makes a file system of one type from its mount options.
@@ -180,7 +180,7 @@ pub fn memory_bytes() -> u64 {
 /// The place of a path of the specification, if it exists.
 fn existing(root: &Location, path: &[u8]) -> Result<Option<Location>> {
     let creds = root_creds();
-    let walk = Walk { creds: &creds, thread: None, root: root.clone(), flags: WalkFlags::FOLLOW };
+    let walk = Walk { creds: &creds, caller: None, root: root.clone(), flags: WalkFlags::FOLLOW };
     match walk.resolve(root, path).and_then(Target::existing) {
         Ok(place) => Ok(Some(place)),
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
@@ -247,7 +247,7 @@ pub fn make_directory(root: &Location, path: &[u8]) -> Result {
 /// Finds a mount point, making it (and the directories above it) if it is missing.
 fn mount_point(root: &Location, path: &[u8], is_dir: bool) -> Result<Location> {
     let creds = root_creds();
-    let walk = Walk { creds: &creds, thread: None, root: root.clone(), flags: WalkFlags::FOLLOW };
+    let walk = Walk { creds: &creds, caller: None, root: root.clone(), flags: WalkFlags::FOLLOW };
     let mut at = root.clone();
     let mut names = path.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".").peekable();
     while let Some(name) = names.next() {

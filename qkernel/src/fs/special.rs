@@ -6,11 +6,11 @@ use alloc::sync::Arc;
 use linux_raw_sys::general::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFSOCK};
 
 use super::attr::{Attributes, device_parts};
-use super::{FileOps, dev};
+use super::{Caller, FileOps, dev};
 use crate::errno::{Errno, Result};
 use crate::ipc::pipe;
 use crate::ipc::tty::device as tty;
-use crate::task::Thread;
+use crate::task::{self, Thread};
 
 /// Opens a device: its attributes (with the device number) and O_* flags.
 type Opener = fn(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>>;
@@ -29,7 +29,7 @@ static CHAR_DRIVERS: [(u32, Option<u32>, Opener); 9] = [
 ];
 
 /// Opens a special file.
-pub fn open(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+pub fn open(caller: &dyn Caller, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     let opener = match node.kind() {
         S_IFCHR => {
             let (major, minor) = device_parts(node.rdev);
@@ -40,5 +40,5 @@ pub fn open(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<d
         _ => return Err(Errno::EINVAL),
     };
     let (_, _, opener) = opener.ok_or(Errno::ENXIO)?;
-    opener(thread, node, flags)
+    opener(task::thread_of(caller)?, node, flags)
 }

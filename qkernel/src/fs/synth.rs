@@ -12,9 +12,10 @@ use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, Link, next_device, simple_statfs};
 use super::{FileOps, OpenFile};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
-use crate::task::{Thread, current};
+use crate::task::{self, Thread, current};
 
 /// What a file reads as, for the thread that reads it.
 pub type Read = Box<dyn Fn(&Arc<Thread>) -> Result<Vec<u8>> + Send + Sync>;
@@ -199,7 +200,8 @@ impl Inode for SynthInode {
         Ok(SynthInode::new(node, &**dir, self.device, ino, fleeting))
     }
 
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
+        let thread = task::thread_of(caller)?;
         match &self.node {
             Node::Own(_, open) => return open(thread),
             Node::Dir(dir) => dir.check_open(thread)?,
@@ -213,9 +215,9 @@ impl Inode for SynthInode {
         Ok(Arc::new(SynthFile { inode: self, opener: Arc::downgrade(thread), content: Mutex::default() }))
     }
 
-    fn read_link(&self, thread: Option<&Arc<Thread>>) -> Result<Link> {
+    fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
         match &self.node {
-            Node::Link(follow) => follow(thread.ok_or(Errno::EINVAL)?),
+            Node::Link(follow) => follow(task::thread_of(caller.ok_or(Errno::EINVAL)?)?),
             _ => Err(Errno::EINVAL),
         }
     }

@@ -10,8 +10,8 @@ use super::mount::{Mount, MountFlags};
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
 use super::{Location, perm};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::Creds;
 
 fn node(mode: u32) -> NewNode {
     NewNode { mode, uid: 0, gid: 0, rdev: 0 }
@@ -45,7 +45,7 @@ fn root_creds() -> Creds {
 
 fn resolve_from(root: &Location, at: &Location, path: &str, flags: WalkFlags) -> Result<Target> {
     let creds = root_creds();
-    Walk { creds: &creds, thread: None, root: root.clone(), flags }.resolve(at, path.as_bytes())
+    Walk { creds: &creds, caller: None, root: root.clone(), flags }.resolve(at, path.as_bytes())
 }
 
 fn find(root: &Location, path: &str) -> Result<Vec<u8>> {
@@ -176,7 +176,7 @@ fn a_directory_without_search_permission_stops_others() {
     closed.make_node(b"f", &node(S_IFREG | 0o644)).unwrap();
     let walk = |uid: u32, path: &str| {
         let creds = Creds { fsuid: uid, fsgid: uid, ..Creds::default() };
-        let walk = Walk { creds: &creds, thread: None, root: root.clone(), flags: WalkFlags::FOLLOW };
+        let walk = Walk { creds: &creds, caller: None, root: root.clone(), flags: WalkFlags::FOLLOW };
         walk.resolve(&root, path.as_bytes()).and_then(Target::existing).map(|_| ())
     };
     assert_eq!(walk(1, "open/f"), Ok(()));

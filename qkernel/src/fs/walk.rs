@@ -8,11 +8,11 @@ use core::sync::atomic::Ordering;
 use bitflags::bitflags;
 use linux_raw_sys::general::{S_ISVTX, S_IWOTH};
 
-use super::Location;
 use super::inode::{self, Link};
 use super::perm;
+use super::{Caller, Location};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::{Creds, Thread};
 
 /// Symbolic links followed in one walk before ELOOP.
 const MAX_LINKS: u32 = 40;
@@ -48,8 +48,8 @@ bitflags! {
 pub struct Walk<'a> {
     /// Whose permissions count.
     pub creds: &'a Creds,
-    /// For magic links; `None` in tests.
-    pub thread: Option<&'a Arc<Thread>>,
+    /// For magic links; `None`: the kernel itself.
+    pub caller: Option<&'a dyn Caller>,
     /// Where absolute paths begin and ".." ends.
     pub root: Location,
     /// How.
@@ -234,7 +234,7 @@ impl Walk<'_> {
                 if self.has(WalkFlags::NO_SYMLINKS) {
                     return Err(Errno::ELOOP);
                 }
-                let target = child.inode().read_link(self.thread)?;
+                let target = child.inode().read_link(self.caller)?;
                 return Ok(Step::Link { from: at, link: child, rest: after.to_vec(), is_last, target });
             }
             if is_last {

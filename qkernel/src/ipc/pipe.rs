@@ -11,6 +11,7 @@ use linux_raw_sys::ioctl::FIONREAD;
 use qlib::{PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::Attributes;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
@@ -373,12 +374,12 @@ impl FileOps for PipeEnd {
         Some(&self.pipe.queue)
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
         if command != FIONREAD {
             return Err(Errno::ENOTTY);
         }
         let len = i32::try_from(self.len()).unwrap_or(i32::MAX);
-        thread.mm().write(Va(argument), &len).map(|()| 0)
+        caller.mm().write(Va(argument), &len).map(|()| 0)
     }
 
     fn release(&self, _file: &OpenFile) {

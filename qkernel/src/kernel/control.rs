@@ -12,6 +12,7 @@ use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
 use crate::arch::heap;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
@@ -24,7 +25,7 @@ use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{Creds, NewThread, Process, Rare, Thread, UserThread, exit, oom, run, table};
+use crate::task::{NewThread, Process, Rare, Thread, UserThread, exit, oom, run, table};
 use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, time, urgent};

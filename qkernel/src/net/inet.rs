@@ -16,12 +16,12 @@ use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, HostWatcher};
 use super::message::Received;
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::host::{Call, Handle};
 use crate::input;
 use crate::io::IoBuffer;
 use crate::mm::Access;
 use crate::sync::Mutex;
-use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
 
 /// Not among the headers' constants: connect by the first send.
@@ -412,8 +412,8 @@ impl HostSocket {
     }
 
     /// ioctl(2).
-    pub fn ioctl(&self, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
-        super::message::ioctl(self, thread, command, argument)
+    pub fn ioctl(&self, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
+        super::message::ioctl(self, caller, command, argument)
     }
 }
 

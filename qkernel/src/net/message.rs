@@ -9,6 +9,7 @@ use qlib::{Va, sockopt};
 
 use super::HostSocket;
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::OpenFile;
 use crate::task::Thread;
 
@@ -123,11 +124,11 @@ pub fn is_interface_ioctl(command: u32) -> bool {
 }
 
 /// ioctl(2) of a host socket: the structure's size is the command's.
-pub fn ioctl(socket: &HostSocket, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
+pub fn ioctl(socket: &HostSocket, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
     const SIOCOUTQ: u32 = 0x5411;
     const SIOCATMARK: u32 = 0x8905;
     const IFREQ_BYTES: usize = 40;
-    let mm = thread.mm();
+    let mm = caller.mm();
     let place = Va(argument);
     let length = match command {
         FIONREAD | SIOCOUTQ | SIOCATMARK => 4,

@@ -14,11 +14,12 @@ use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
 use qlib::sockopt::Refused;
 
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::Attributes;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::ipc::Nameless;
-use crate::task::{Thread, current};
+use crate::task::current;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
 
@@ -171,10 +172,10 @@ impl FileOps for Socket {
         Some(self.events())
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
         match &self.family {
-            Family::Host(host) => host.ioctl(thread, command, argument),
-            Family::Unix(unix) => unix.ioctl(thread, command, argument),
+            Family::Host(host) => host.ioctl(caller, command, argument),
+            Family::Unix(unix) => unix.ioctl(caller, command, argument),
         }
     }
 

@@ -10,10 +10,11 @@ use qlib::Va;
 
 use super::open::{path_at, path_or_null};
 use crate::abi::{TimeSpec, TimeVal};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::{self, Fd, Location, OpenFile, notify, perm};
-use crate::task::{Creds, Thread};
+use crate::task::Thread;
 
 /// What attributes are changed of.
 enum Subject {

@@ -8,8 +8,9 @@ use qlib::Va;
 use super::ids::process_or_self;
 use super::prctl::LAST_CAP;
 use crate::abi::abi_struct;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::{Creds, Thread};
+use crate::task::Thread;
 
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;

@@ -13,9 +13,10 @@ use linux_raw_sys::general::{
 use qlib::Va;
 
 use crate::abi::{TimeSpec, abi_struct};
+use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::ipc::futex;
-use crate::task::{Thread, creds, signal, table};
+use crate::task::{Thread, access, signal, table};
 use crate::time::{self, Clock};
 
 abi_struct! {
@@ -202,7 +203,7 @@ pub fn set_robust_list(thread: &Arc<Thread>, head: Va, length: usize) -> Result<
 /// get_robust_list(2).
 pub fn get_robust_list(thread: &Arc<Thread>, tid: u32, head: Va, length: Va) -> Result<usize> {
     let other = if tid == 0 { thread.clone() } else { table::thread(tid).ok_or(Errno::ESRCH)? };
-    creds::check_access(thread, &other, creds::AccessMode::Real)?;
+    access::check(thread, &other, AccessMode::Real)?;
     let (list, _) = other.rare.lock().robust_list;
     thread.mm().write(length, &(futex::ROBUST_HEAD_BYTES as u64))?;
     thread.mm().write(head, &list.0)?;

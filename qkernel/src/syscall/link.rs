@@ -10,6 +10,7 @@ use qlib::Va;
 
 use super::dir::not_a_name;
 use super::open::path_at;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device_from_user};
 use crate::fs::dentry::Dentry;
@@ -17,7 +18,7 @@ use crate::fs::inode::Rename;
 use crate::fs::open::{check_may_change, make_node, new_node, walk};
 use crate::fs::walk::{NameTarget, WalkFlags};
 use crate::fs::{Fd, Location, notify, perm};
-use crate::task::{Creds, Thread};
+use crate::task::Thread;
 
 /// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it.
 fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Result<Attributes> {

@@ -16,9 +16,10 @@ use qlib::Va;
 use qlib::platform::{ORDER_SET_FS, ORDER_SET_GS, Order};
 
 use crate::arch;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::task::Thread;
 use crate::task::signal::SIGNALS;
-use crate::task::{Creds, Thread};
 
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_GET_FS: u32 = 0x1003;

@@ -5,17 +5,18 @@ use alloc::sync::Arc;
 use qlib::Va;
 
 use super::rw::vectored;
+use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
-use crate::task::{Thread, creds, table};
+use crate::task::{Thread, access, table};
 use crate::time::Breath;
 use crate::wait::Sleeper;
 
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
     let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
-    creds::check_access(thread, &found, creds::AccessMode::Real)?;
+    access::check(thread, &found, AccessMode::Real)?;
     Ok(found.mm())
 }
 

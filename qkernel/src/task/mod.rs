@@ -3,9 +3,9 @@
 //! A [`Thread`] is one executor task ([`run`]); a [`Process`] is what its threads share and what wait(2) sees. Both are found by
 //! number in [`table`]. Locks of different objects are taken one at a time unless a comment says otherwise.
 
+pub mod access;
 pub mod clone;
 pub mod cpu_clock;
-pub mod creds;
 pub mod current;
 pub mod elf;
 pub mod exec;
@@ -29,18 +29,20 @@ pub mod wait;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::Va;
 use qlib::platform::UserRegs;
 
-pub use creds::Creds;
 pub use process::Process;
 pub use run::{Next, fault_now, on_served, on_trap, serve_now};
 pub use signal::{SigSet, Signo};
 pub use user::UserThread;
 
-use crate::fs::{FdTable, FsContext};
+use crate::creds::Creds;
+use crate::errno::{Errno, Result};
+use crate::fs::{Caller, FdTable, FsContext};
 use crate::mm::{AddressSpace, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
@@ -140,6 +142,40 @@ impl Sleeper for Thread {
     fn is_dying(&self) -> bool {
         self.dying.load(Ordering::Relaxed)
     }
+}
+
+impl Caller for Arc<Thread> {
+    fn creds(&self) -> Arc<Creds> {
+        Thread::creds(self)
+    }
+
+    fn mm(&self) -> Arc<AddressSpace> {
+        Thread::mm(self)
+    }
+
+    fn files(&self) -> Arc<FdTable> {
+        Thread::files(self)
+    }
+
+    fn look_at_fs(&self, look: &mut dyn FnMut(&FsContext)) {
+        Thread::with_fs(self, look);
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The thread for which something is done with files.
+///
+/// # Errors
+/// ESRCH if it is none.
+pub fn thread_of(caller: &dyn Caller) -> Result<&Arc<Thread>> {
+    caller.as_any().downcast_ref().ok_or(Errno::ESRCH)
 }
 
 impl Thread {

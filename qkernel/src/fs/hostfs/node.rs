@@ -13,13 +13,13 @@ use qlib::host::Op;
 use super::kept::{self, FileHandle, Id};
 use super::{HostFile, HostFs, file, stat_path};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::FileOps;
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
 use crate::fs::special;
 use crate::host::{Call, Handle};
 use crate::sync::Mutex;
-use crate::task::Thread;
 use crate::time;
 
 /// A name in a host tree. Two names of one host file are two nodes; what they share is found by device and inode.
@@ -298,10 +298,10 @@ impl Inode for HostNode {
         self.child(name)
     }
 
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
         if self.kind != S_IFREG && self.kind != S_IFDIR {
             let attributes = self.attributes()?;
-            return special::open(thread, &attributes, flags);
+            return special::open(caller, &attributes, flags);
         }
         Ok(self.open_host(flags)?)
     }
@@ -310,7 +310,7 @@ impl Inode for HostNode {
         Ok(self.open_host(O_RDONLY)?)
     }
 
-    fn read_link(&self, _thread: Option<&Arc<Thread>>) -> Result<Link> {
+    fn read_link(&self, _caller: Option<&dyn Caller>) -> Result<Link> {
         // A link never changes; that its name means another one now shows in its times.
         let known = self.target.lock().clone();
         if let Some(target) = known {

@@ -9,11 +9,11 @@ use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, O_TRUNC, RENAME_EXCHANGE, S_IF
 use super::file::{OverlayDir, OverlayFile, list};
 use super::{OverlayFs, UPPER_INO};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename};
 use crate::fs::{FileOps, special};
 use crate::sync::Mutex;
-use crate::task::Thread;
 
 /// A name in an overlay.
 pub struct OverlayNode {
@@ -199,7 +199,7 @@ impl Inode for OverlayNode {
         Ok(OverlayNode::new(&self.fs()?, Some(self.clone()), name, upper, lower))
     }
 
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
         match self.kind {
             S_IFDIR => Ok(OverlayDir::new(self)),
             S_IFREG => {
@@ -207,16 +207,16 @@ impl Inode for OverlayNode {
                     self.copy_up(flags & O_TRUNC != 0)?;
                 }
                 let from_upper = self.layers.lock().upper.is_some();
-                let ops = self.top()?.open(thread, flags)?;
+                let ops = self.top()?.open(caller, flags)?;
                 Ok(OverlayFile::new(self, ops, from_upper))
             }
             S_IFLNK => Err(Errno::ELOOP),
-            _ => special::open(thread, &self.attributes()?, flags),
+            _ => special::open(caller, &self.attributes()?, flags),
         }
     }
 
-    fn read_link(&self, thread: Option<&Arc<Thread>>) -> Result<Link> {
-        self.top()?.read_link(thread)
+    fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
+        self.top()?.read_link(caller)
     }
 
     fn create(self: Arc<Self>, name: &[u8], new: &NewNode, flags: u32) -> Result<Created> {

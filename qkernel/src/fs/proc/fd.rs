@@ -12,6 +12,7 @@ use linux_raw_sys::general::{O_CLOEXEC, S_IFLNK, S_IFREG};
 use super::pid::Subject;
 use super::{Node, number};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::{FileSystem, Inode, Link, simple_statfs};
@@ -149,7 +150,7 @@ impl Inode for NoDir {
         Err(Errno::EIO)
     }
 
-    fn open(self: Arc<Self>, _thread: &Arc<Thread>, _flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, _caller: &dyn Caller, _flags: u32) -> Result<Arc<dyn FileOps>> {
         Err(Errno::ENXIO)
     }
 
@@ -177,7 +178,7 @@ impl Inode for FileInode {
         Ok(Attributes { mode: attributes.mode | 0o666, ..attributes })
     }
 
-    fn open(self: Arc<Self>, _thread: &Arc<Thread>, _flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, _caller: &dyn Caller, _flags: u32) -> Result<Arc<dyn FileOps>> {
         if self.kind() == linux_raw_sys::general::S_IFSOCK {
             return Err(Errno::ENXIO);
         }
@@ -225,8 +226,8 @@ impl FileOps for Again {
         self.0.ops.queue()
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
-        self.0.ops.ioctl(thread, &self.0, command, argument)
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        self.0.ops.ioctl(caller, &self.0, command, argument)
     }
 
     fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {

@@ -12,6 +12,7 @@ use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 use qlib::{PAGE_SIZE, Va};
 
 use super::{fd, maps, mounts, net, number, status};
+use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
 use crate::fs::records::RecordFile;
@@ -20,7 +21,7 @@ use crate::fs::{FileOps, OpenFile, perm};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
 use crate::sync::{Mutex, mutex};
-use crate::task::creds::{self, AccessMode};
+use crate::task::access;
 use crate::task::{Process, Thread, table};
 
 /// Which process, or thread, a file of /proc is about.
@@ -53,7 +54,7 @@ impl Subject {
     /// EACCES unless `reader` may look into the process (ptrace(2), "Ptrace access mode checking").
     pub fn check_access(&self, reader: &Arc<Thread>) -> Result<Arc<Thread>> {
         let thread = self.thread()?;
-        creds::check_access(reader, &thread, AccessMode::FileSystem).map_err(|_| Errno::EACCES)?;
+        access::check(reader, &thread, AccessMode::FileSystem).map_err(|_| Errno::EACCES)?;
         Ok(thread)
     }
 }

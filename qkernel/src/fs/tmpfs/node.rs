@@ -13,12 +13,12 @@ use qlib::PAGE_SIZE;
 use super::{TmpFile, TmpFs};
 use crate::account::Lasting;
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
 use crate::fs::shmem::Shmem;
 use crate::fs::{FileOps, special};
 use crate::sync::Mutex;
-use crate::task::Thread;
 
 /// An object of a tmpfs.
 pub struct TmpNode {
@@ -214,7 +214,7 @@ impl Inode for TmpNode {
         node.map(|node| node as Arc<dyn Inode>).ok_or(Errno::ENOENT)
     }
 
-    fn open(self: Arc<Self>, thread: &Arc<Thread>, flags: u32) -> Result<Arc<dyn FileOps>> {
+    fn open(self: Arc<Self>, caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
         match &self.content {
             Content::File(data) => {
                 if flags & O_TRUNC != 0 {
@@ -225,7 +225,7 @@ impl Inode for TmpNode {
             }
             Content::Dir(_) => Ok(TmpFile::new(self)),
             Content::Link(_) => Err(Errno::ELOOP),
-            Content::Special => special::open(thread, &self.attributes()?, flags),
+            Content::Special => special::open(caller, &self.attributes()?, flags),
         }
     }
 
@@ -233,7 +233,7 @@ impl Inode for TmpNode {
         Ok(TmpFile::new(self))
     }
 
-    fn read_link(&self, _thread: Option<&Arc<Thread>>) -> Result<Link> {
+    fn read_link(&self, _caller: Option<&dyn Caller>) -> Result<Link> {
         match &self.content {
             Content::Link(target) => Ok(Link::Path(target.clone())),
             _ => Err(Errno::EINVAL),

@@ -8,9 +8,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use crate::abi::abi_struct;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
-use crate::task::{Creds, Thread};
+use crate::task::Thread;
 use crate::time;
 
 /// The key that never names anything.

@@ -8,6 +8,7 @@ use linux_raw_sys::general::O_NOCTTY;
 
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::{Attributes, device_parts};
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
@@ -110,8 +111,8 @@ impl FileOps for TtyFile {
         Some(self.tty.queue())
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
-        ioctl::serve(thread, &self.tty, false, command, argument)
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        ioctl::serve(task::thread_of(caller)?, &self.tty, false, command, argument)
     }
 
     fn attributes(&self, file: &OpenFile) -> Result<Attributes> {

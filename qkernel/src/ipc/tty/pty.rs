@@ -13,11 +13,12 @@ use qlib::Va;
 use super::device::{SLAVE_MAJOR, TtyFile};
 use super::{Far, Tty, ioctl};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::attr::{Attributes, device};
 use crate::fs::{FileOps, OpenFile, devpts};
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
+use crate::task;
 use crate::task::signal::{SIGNALS, SigInfo, send_to_group};
 use crate::wait::{PollMask, WaitQueue};
 
@@ -202,8 +203,8 @@ impl FileOps for Master {
         Some(&self.side.queue)
     }
 
-    fn ioctl(&self, thread: &Arc<Thread>, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
-        let mm = thread.mm();
+    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+        let (thread, mm) = (task::thread_of(caller)?, caller.mm());
         let at = Va(argument);
         match command {
             TIOCGPTN => mm.write(at, &self.tty.number)?,

@@ -19,6 +19,7 @@ use qlib::Va;
 use super::HostSocket;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
+use crate::fs::Caller;
 use crate::fs::OpenFile;
 use crate::sync::Mutex;
 use crate::task::Thread;
@@ -371,7 +372,7 @@ impl UnixSocket {
     }
 
     /// ioctl(2).
-    pub fn ioctl(&self, thread: &Arc<Thread>, command: u32, argument: u64) -> Result<usize> {
+    pub fn ioctl(&self, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
         const SIOCOUTQ: u32 = 0x5411;
         let bytes = match command {
             FIONREAD => {
@@ -388,11 +389,11 @@ impl UnixSocket {
             SIOCOUTQ => self.state.lock().outgoing_bytes,
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
-                return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(thread, command, argument);
+                return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(caller, command, argument);
             }
             _ => return Err(Errno::ENOTTY),
         };
-        thread.mm().write(Va(argument), &(bytes as i32)).map(|()| 0)
+        caller.mm().write(Va(argument), &(bytes as i32)).map(|()| 0)
     }
 
     /// Readiness now.

@@ -1,13 +1,6 @@
 //! Credentials: user and group ids, capabilities (credentials(7), capabilities(7)).
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-use super::Thread;
-use crate::errno::{Errno, Result};
-
-/// CAP_SYS_PTRACE (capabilities(7)).
-const CAP_SYS_PTRACE: u32 = 19;
 
 /// The credentials of a thread. Immutable: a change makes a new value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +39,7 @@ impl Creds {
     }
 
     /// Whether all ids of `its` are those of `self`, and it has no capability that `self` lacks.
-    fn covers(&self, its: &Creds, mode: AccessMode) -> bool {
+    pub fn covers(&self, its: &Creds, mode: AccessMode) -> bool {
         let (uid, gid, caps) = match mode {
             AccessMode::Real => (self.uid, self.gid, self.cap_permitted),
             AccessMode::FileSystem => (self.fsuid, self.fsgid, self.cap_effective),
@@ -136,22 +129,6 @@ pub enum AccessMode {
     Real,
     /// PTRACE_MODE_FSCREDS: files of /proc.
     FileSystem,
-}
-
-/// EPERM unless `thread` may look into `other` (ptrace(2), "Ptrace access mode checking"): same ids, no more capabilities, dumpable.
-pub fn check_access(thread: &Thread, other: &Thread, mode: AccessMode) -> Result {
-    /// SUID_DUMP_USER of prctl(2)'s PR_SET_DUMPABLE.
-    const DUMPABLE: u32 = 1;
-    if Arc::ptr_eq(&thread.process, &other.process) {
-        return Ok(());
-    }
-    let (own, its) = (thread.creds(), other.creds());
-    let dumpable = other.process.traits.lock().dumpable;
-    if dumpable == DUMPABLE && own.covers(&its, mode) || own.has_cap(CAP_SYS_PTRACE) {
-        Ok(())
-    } else {
-        Err(Errno::EPERM)
-    }
 }
 
 #[cfg(test)]
