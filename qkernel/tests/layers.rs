@@ -8,7 +8,13 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top. A module belongs to the layer that has the longest prefix of its path.
 const LAYERS: &[(&str, &[&str])] = &[
     ("arch", &["errno", "abi", "sync", "arch"]),
-    ("base", &["account", "creds", "executor", "host", "input", "log", "pieces", "random", "time", "urgent", "utsname", "wait"]),
+    (
+        "base",
+        &[
+            "account", "creds", "executor", "host", "input", "log", "pieces", "random", "time", "urgent", "utsname",
+            "wait",
+        ],
+    ),
     ("mm", &["io", "mm"]),
     ("vfs", &["fs"]),
     ("task", &["task"]),

@@ -4,7 +4,7 @@
 
 use qlib::platform::Event;
 
-/// Functions of the kernel that the edge to the platform calls.
+/// Functions of the kernel that the edge to the platform, and the memory of programs, call.
 #[derive(Debug)]
 pub struct Upcalls {
     /// Sets up what all else stands on. Once, before any event; the heap is there.
@@ -17,6 +17,8 @@ pub struct Upcalls {
     pub run_tasks: fn(),
     /// Frees the page tables that are out of use, if there are at least so many, when no CPU walks them any more.
     pub release_tables: fn(usize),
+    /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
+    pub memory_limits: fn() -> (u64, u64),
 }
 
-pub(in crate::arch) const UPCALLS: &Upcalls = &crate::kernel::UPCALLS;
+pub(crate) const UPCALLS: &Upcalls = &crate::kernel::UPCALLS;

@@ -9,9 +9,10 @@ use super::attr::{Attributes, device};
 use super::inode::{FileSystem, NewNode};
 use super::shmem::MAX_BYTES;
 use super::tmpfs::TmpFs;
-use super::{FileOps, Mapping, OpenFile, shared_memory};
+use super::{FileOps, OpenFile, shared_memory};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
+use crate::mm::mapped::MappedFile;
 use crate::random;
 use crate::task::Thread;
 
@@ -75,7 +76,7 @@ impl FileOps for Memory {
         true
     }
 
-    fn mapping(&self, _file: &OpenFile, _writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, _file: &OpenFile, _writable: bool) -> Result<Arc<dyn MappedFile>> {
         if *self == Memory::Zero { shared_memory(MAX_BYTES) } else { Err(Errno::ENODEV) }
     }
 

@@ -9,44 +9,16 @@ use linux_raw_sys::general::{
     IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO,
     S_IFSOCK, SEEK_CUR,
 };
-use qlib::Gpa;
 use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::io::IoBuffer;
+use crate::mm::mapped::MappedFile;
+use crate::mm::vma::FileMapping;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
-
-/// Memory that a file supplies for mmap(2), page by page.
-pub trait Mapping: Send + Sync {
-    /// The page at `index` (in pages from the file's start) for a shared mapping or for a private read: its guest physical address.
-    /// `write`: the page is about to be written through a shared mapping. EFAULT (SIGBUS for the program) past the end.
-    fn page(&self, index: u64, write: bool) -> Result<MappedPage>;
-    /// The number of pages from `index` on that lie contiguously behind it (at least 1), so that a fault can map them in one go.
-    fn run_pages(&self, index: u64) -> u64 {
-        let _ = index;
-        1
-    }
-    /// What /proc/PID/maps shows in place of a path, if it has no file.
-    fn name(&self) -> Option<&'static [u8]> {
-        None
-    }
-    /// What tells this object from all others that are mapped, for futexes in it: the same for all mappings of one file.
-    fn identity(&self) -> usize {
-        core::ptr::from_ref(self).cast::<()>() as usize
-    }
-}
-
-/// What lies behind one page of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MappedPage {
-    /// A page of a file window: not counted, the host's page cache.
-    Window(Gpa),
-    /// A frame of guest RAM; the mapping has taken a reference to it for the caller.
-    Frame(Gpa),
-}
 
 /// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on [`FileOps::queue`] and try again".
 #[allow(unused_variables)]
@@ -103,7 +75,7 @@ pub trait FileOps: Send + Sync + Any {
         Err(Errno::ENOTTY)
     }
     /// The memory for mmap(2); `writable`: shared and writable.
-    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         Err(Errno::ENODEV)
     }
     /// File status flags (O_NONBLOCK, O_APPEND, O_ASYNC) are about to change by fcntl(2).
@@ -324,6 +296,11 @@ impl Drop for OpenFile {
         }
         ops.release(self);
     }
+}
+
+/// The open file that a range of an address space shows, if it shows one.
+pub fn file_of(backing: &FileMapping) -> Option<Arc<OpenFile>> {
+    backing.file.clone()?.downcast().ok()
 }
 
 /// DT_* of a mode's type.

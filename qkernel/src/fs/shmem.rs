@@ -8,16 +8,18 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
-use super::file::{MappedPage, Mapping};
 use super::memfd;
 use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
+use crate::mm::frames;
+use crate::mm::mapped::{MappedFile, MappedPage};
+use crate::mm::rmap::Lost;
 use crate::mm::swap::{self, Usage, slots};
-use crate::mm::{frames, rmap};
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
+use crate::task::lost;
 
 /// Pages that are looked at, or given up, at a time.
 const PIECE: usize = 512;
@@ -341,7 +343,7 @@ impl Shmem {
     /// Has the pages `first..end`, which the object has lost, taken out of the address spaces that map them: the next touch asks again.
     fn tell_mappers(self: &Arc<Self>, first: u64, end: u64, frames: Option<Vec<Gpa>>) {
         if self.is_mapped() && first < end {
-            rmap::note(rmap::Lost { object: self.clone(), pages: first..end, frames });
+            lost::note(Lost { object: self.clone(), pages: first..end, frames });
         }
     }
 
@@ -438,7 +440,7 @@ impl Drop for Shmem {
     }
 }
 
-impl Mapping for Shmem {
+impl MappedFile for Shmem {
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         if index >= self.size().div_ceil(PAGE_SIZE) {
             return Err(Errno::EFAULT);
@@ -450,7 +452,7 @@ impl Mapping for Shmem {
 }
 
 /// Memory that processes share: `size` bytes of zeros, for mmap(2) with MAP_SHARED | MAP_ANONYMOUS.
-pub fn shared_memory(size: u64) -> Result<Arc<dyn Mapping>> {
+pub fn shared_memory(size: u64) -> Result<Arc<dyn MappedFile>> {
     if size > MAX_BYTES {
         return Err(Errno::ENOMEM);
     }

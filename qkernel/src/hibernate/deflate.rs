@@ -19,11 +19,10 @@ use crate::errno::{Errno, Result};
 use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::mm::swap::slots;
-use crate::mm::{AddressSpace, frames};
+use crate::mm::{AddressSpace, UserThread, frames};
 use crate::net::unix::rights;
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
 use crate::task::pause::{self, Held, Reason};
 use crate::wait::Signal;
 use crate::{arch, executor, time};
@@ -114,7 +113,7 @@ async fn hide(mm: &Arc<AddressSpace>) -> Result {
     mm.hide_all();
     // A thread may end before its turn comes; when none is left, nobody sees the pages.
     while let Some(thread) = carrier(mm) {
-        match thread.user.flush(mm).await {
+        match thread.flush(mm).await {
             Err(Errno::ESRCH) => {}
             result => return result,
         }
@@ -124,9 +123,9 @@ async fn hide(mm: &Arc<AddressSpace>) -> Result {
 
 /// A thread that can carry orders for a space out. Not one that has not run yet, if there is another: the platform may make it only
 /// when its creator goes on.
-fn carrier(mm: &Arc<AddressSpace>) -> Option<Arc<Thread>> {
-    let threads = mm.threads().into_iter().filter(|thread| !thread.user.is_dead());
-    threads.max_by_key(|thread| thread.user.has_run())
+fn carrier(mm: &AddressSpace) -> Option<Arc<UserThread>> {
+    let threads = mm.threads().into_iter().filter(|thread| !thread.is_dead());
+    threads.max_by_key(|thread| thread.has_run())
 }
 
 /// Lets other events in for a moment: one that wakes the sandbox ends the deflate.

@@ -5,6 +5,7 @@ mod dispatch;
 
 use crate::arch::upcalls::Upcalls;
 use crate::mm;
+use crate::task::rlimit;
 
 /// What the edge to the platform calls.
 pub const UPCALLS: Upcalls = Upcalls {
@@ -13,4 +14,5 @@ pub const UPCALLS: Upcalls = Upcalls {
     serve: dispatch::serve,
     run_tasks: dispatch::run_tasks,
     release_tables: mm::frames::release_tables,
+    memory_limits: rlimit::of_current_memory,
 };

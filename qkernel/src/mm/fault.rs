@@ -1,23 +1,22 @@
 //! Page faults: what a touched page gets.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK, SIGBUS, SIGKILL, SIGSEGV};
+use linux_raw_sys::general::{SIGBUS, SIGKILL, SIGSEGV};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
+use super::mapped::MappedPage;
 use super::orders::MarkAccessed;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace};
 use crate::arch;
+use crate::arch::upcalls::UPCALLS;
 use crate::errno::Errno;
-use crate::fs::MappedPage;
-use crate::task::{Thread, current};
 
 /// si_code of SIGSEGV: nothing is mapped there.
 const SEGV_MAPERR: i32 = 1;
@@ -60,12 +59,10 @@ pub fn count() -> u64 {
     FAULTS.load(Relaxed)
 }
 
-/// Serves a page fault of a user thread: afterwards the page is there, and the platform has an order to show it (and
+/// Serves a page fault of a user thread, whose limits let the stack grow so far: afterwards the page is there, and the platform has an order to show it (and
 /// its neighbours).
-pub fn handle(thread: &Arc<Thread>, va: Va, access: Access) -> Result<(), Failure> {
+pub fn handle(mm: &AddressSpace, growth: Growth, va: Va, access: Access) -> Result<(), Failure> {
     FAULTS.fetch_add(1, Relaxed);
-    let mm = thread.mm();
-    let growth = Growth::of(thread);
     let mut inner = mm.lock();
     inner.resolve(va, access, growth)?;
     inner.show(va);
@@ -85,7 +82,7 @@ impl AddressSpace {
             return Ok(pte.gpa() + va.page_offset());
         }
         inner.kernel_access = true;
-        let pte = inner.resolve(va, access, current::get().map_or(Growth::NONE, |thread| Growth::of(&thread)));
+        let pte = inner.resolve(va, access, Growth::of_current());
         inner.kernel_access = false;
         let pte = pte.map_err(|failure| if failure == Failure::NO_MEMORY { Errno::ENOMEM } else { Errno::EFAULT })?;
         Ok(pte.gpa() + va.page_offset())
@@ -100,20 +97,21 @@ impl AddressSpace {
 
 /// How far a fault may extend the stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Growth {
+pub struct Growth {
     /// RLIMIT_STACK: its length.
-    stack_bytes: u64,
+    pub stack_bytes: u64,
     /// RLIMIT_AS: all that is mapped.
-    total_bytes: u64,
+    pub total_bytes: u64,
 }
 
 impl Growth {
     /// Not at all.
     pub(super) const NONE: Growth = Growth { stack_bytes: 0, total_bytes: 0 };
 
-    fn of(thread: &Thread) -> Self {
-        let limits = thread.process.rlimits.lock();
-        Growth { stack_bytes: limits.soft(RLIMIT_STACK), total_bytes: limits.soft(RLIMIT_AS) }
+    /// As far as for the thread that the kernel works for.
+    fn of_current() -> Self {
+        let (stack_bytes, total_bytes) = (UPCALLS.memory_limits)();
+        Growth { stack_bytes, total_bytes }
     }
 }
 

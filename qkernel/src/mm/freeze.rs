@@ -6,12 +6,10 @@
 //! hardware walks the page table there are no such orders.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::AddressSpace;
+use super::{AddressSpace, UserThread};
 use crate::arch;
-use crate::task::{Thread, table};
 use crate::wait::{PollMask, Signal};
 
 /// While it lives, no other thread of the space gets new pages mapped.
@@ -20,33 +18,33 @@ pub struct Frozen {
 }
 
 impl AddressSpace {
-    /// Freezes the space for `thread`, which is not in user mode. `None` when no other thread shares it.
-    pub async fn freeze(self: &Arc<Self>, thread: &Thread) -> Option<Frozen> {
+    /// Freezes the space for `thread` of it, which is not in user mode. `None` when no other thread shares it.
+    pub async fn freeze(self: &Arc<Self>, thread: &UserThread) -> Option<Frozen> {
         if !self.is_shared() || arch::walks_tables() {
             return None;
         }
         self.freezers.fetch_add(1, Ordering::Relaxed);
         let frozen = Frozen { mm: self.clone() };
         for other in self.threads() {
-            if other.tid() != thread.tid() {
-                other.user.mapped().await;
+            if other.token != thread.token {
+                other.mapped().await;
             }
         }
         Some(frozen)
     }
 
     /// Takes all threads of a space of another process out of user mode, and keeps them out while the result lives.
-    pub async fn halt(self: &Arc<Self>, thread: &Thread) -> Frozen {
+    pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
         self.freezers.fetch_add(1, Ordering::Relaxed);
         let frozen = Frozen { mm: self.clone() };
         for other in self.threads() {
-            if other.tid() == thread.tid() {
+            if other.token == thread.token {
                 continue;
             }
-            other.user.mapped().await;
-            while other.user.is_in_user_mode() {
-                other.user.interrupt();
-                other.user.leaves_user_mode().await;
+            other.mapped().await;
+            while other.is_in_user_mode() {
+                other.interrupt();
+                other.leaves_user_mode().await;
             }
         }
         frozen
@@ -56,17 +54,10 @@ impl AddressSpace {
     pub async fn carry_out_orders(self: &Arc<Self>) {
         for thread in self.threads() {
             // One that dies meanwhile leaves it to the next.
-            if !thread.user.is_dead() && thread.user.flush(self).await.is_ok() {
+            if !thread.is_dead() && thread.flush(self).await.is_ok() {
                 return;
             }
         }
-    }
-
-    /// The threads that live in it.
-    pub fn threads(self: &Arc<Self>) -> Vec<Arc<Thread>> {
-        let mut threads = table::threads();
-        threads.retain(|thread| Arc::ptr_eq(&thread.mm(), self));
-        threads
     }
 
     /// Whether somebody holds it frozen.

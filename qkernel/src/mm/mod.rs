@@ -10,18 +10,21 @@ pub mod frames;
 pub mod freeze;
 pub mod limbo;
 pub mod map;
+pub mod mapped;
 pub mod orders;
 pub mod patch;
 pub mod reclaim;
 pub mod rmap;
 pub mod space;
 pub mod swap;
+pub mod thread;
 pub mod user;
 pub mod vma;
 
 pub use frames::{free_frames, init};
 pub use limbo::Limbo;
 pub use space::{AddressSpace, ProgramMemory};
+pub use thread::UserThread;
 pub use vma::{Prot, Vma, VmaFlags};
 
 /// What an access to user memory does.

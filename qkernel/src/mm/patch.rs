@@ -19,9 +19,8 @@ use super::fault::{Growth, entry_flags};
 use super::frames;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
-use super::{Access, AddressSpace};
+use super::{Access, AddressSpace, UserThread};
 use crate::arch;
-use crate::task::Thread;
 use qlib::pagetable::{Pte, PteFlags};
 
 /// Patched pages of one address space.
@@ -111,12 +110,11 @@ impl Patches {
 }
 
 /// Patches the site of a system call that `thread` has just made by its `syscall` instruction before `ip`, if it is one that pays.
-pub async fn consider(thread: &Arc<Thread>, nr: u64, ip: Va) {
+pub async fn consider(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va) {
     let boot = arch::boot();
     if boot.fast_entry.0 == 0 || !may_be_fast(nr) {
         return;
     }
-    let mm = thread.mm();
     let now = arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC);
     if !mm.lock().patches.count(ip, now, boot.fast_after) {
         return;
@@ -124,8 +122,8 @@ pub async fn consider(thread: &Arc<Thread>, nr: u64, ip: Va) {
     let frozen = mm.freeze(thread).await;
     let patched = mm.lock().patch(ip, nr as u32).is_some();
     drop(frozen);
-    thread.user.claim_orders(&mm);
-    crate::klog!(Debug, "thread {}: call site before {ip:?} of call {nr}: patched: {patched}", thread.tid());
+    thread.claim_orders(mm);
+    crate::klog!(Debug, "call site before {ip:?} of call {nr}: patched: {patched}");
 }
 
 /// Patched pages of all address spaces.

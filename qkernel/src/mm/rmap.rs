@@ -2,7 +2,7 @@
 //! address space that maps them, as Linux's `unmap_mapping_range` does.
 //!
 //! The object itself loses its pages at once. What is still mapped keeps a reference of its own to each frame, so no frame is
-//! free before [`settle`] has been to each space: it waits until no thread there can have an order to map such a page on its way, clears the
+//! free before `task::lost` has been to each space: it waits until no thread there can have an order to map such a page on its way, clears the
 //! entries, and has the platform follow. The system call that caused it returns only then.
 
 use alloc::sync::Arc;
@@ -14,13 +14,12 @@ use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE, Va};
 use super::AddressSpace;
 use super::frames::{self, counted_frame};
 use super::vma::Vma;
-use crate::fs::Mapping;
-use crate::task::{Thread, current, run};
+use crate::mm::mapped::MappedFile;
 
 /// Pages that an object has lost and address spaces may still map.
 pub struct Lost {
     /// The object.
-    pub object: Arc<dyn Mapping>,
+    pub object: Arc<dyn MappedFile>,
     /// Which of its pages.
     pub pages: Range<u64>,
     /// The frames that they were, in ascending order, each with the reference that the object had: of private mappings only the pages
@@ -47,54 +46,14 @@ impl Lost {
     }
 }
 
-/// Notes what an object has lost, for the system call of the current thread to [settle] before it returns.
-pub fn note(lost: Lost) {
-    // Kernel tasks shorten no objects that programs map.
-    if let Some(thread) = current::get() {
-        thread.lost.lock().push(lost);
-    }
-}
-
-/// Takes what objects have lost by the system call of `thread` out of all address spaces.
-pub async fn settle(thread: &Arc<Thread>) {
-    loop {
-        let all = core::mem::take(&mut *thread.lost.lock());
-        if all.is_empty() {
-            return;
-        }
-        for lost in &all {
-            for mm in AddressSpace::all() {
-                if mm.maps(lost) {
-                    take_out(thread, &mm, lost).await;
-                }
-            }
-        }
-    }
-}
-
-async fn take_out(thread: &Arc<Thread>, mm: &Arc<AddressSpace>, lost: &Lost) {
-    if Arc::ptr_eq(mm, &thread.mm()) {
-        let frozen = mm.freeze(thread).await;
-        run::may_sync(thread).await;
-        mm.lose(lost);
-        drop(frozen);
-        thread.user.claim_orders(mm);
-    } else {
-        let halted = mm.halt(thread).await;
-        run::may_sync(thread).await;
-        mm.lose(lost);
-        mm.carry_out_orders().await;
-        drop(halted);
-    }
-}
-
 impl AddressSpace {
-    fn maps(&self, lost: &Lost) -> bool {
+    /// Whether it maps what was lost.
+    pub fn maps(&self, lost: &Lost) -> bool {
         self.lock().vmas.iter().any(|vma| lost.part_of(vma).is_some())
     }
 
     /// Clears the entries of lost pages. No thread of the space but the caller's may have an order to map something on its way.
-    fn lose(&self, lost: &Lost) {
+    pub fn lose(&self, lost: &Lost) {
         let mut inner = self.lock();
         let parts: Vec<(bool, Range<Va>)> =
             inner.vmas.iter().filter_map(|vma| Some((vma.is_shared(), lost.part_of(vma)?))).collect();

@@ -12,13 +12,13 @@ use super::frames::{self, Table};
 use super::limbo::Limbo;
 use super::patch::Patches;
 use super::reclaim;
+use super::thread::UserThread;
 use super::vma::VmaSet;
 use crate::account;
 use crate::arch::{self, user::SpaceHandle};
 use crate::errno::Result;
 use crate::executor;
 use crate::sync::{Mutex, MutexGuard, mutex};
-use crate::task::table;
 use crate::time::breath::Breath;
 use crate::wait::WaitQueue;
 
@@ -32,6 +32,8 @@ pub struct AddressSpace {
     pub(super) thaw: WaitQueue,
     /// Counts what makes orders stale that were given before: see [`AddressSpace::epoch`].
     pub(super) epoch: AtomicU64,
+    /// The threads that live in it.
+    threads: Mutex<Vec<Arc<UserThread>>>,
     /// Programs that it has held: counts the calls of [`AddressSpace::replace_content`].
     programs: AtomicU64,
 }
@@ -96,6 +98,9 @@ static LEAVING: AtomicU32 = AtomicU32::new(0);
 /// Pages that are freed at a stretch, a few ms of work: others wait for the kernel meanwhile.
 const PIECE_PAGES: usize = 2048;
 
+/// Those that threads live in.
+static LIVED_IN: Mutex<Vec<Weak<AddressSpace>>> = mutex(Vec::new());
+
 /// See [`AddressSpace::placeholder`].
 static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
 
@@ -137,20 +142,38 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            threads: Mutex::default(),
             programs: AtomicU64::new(0),
         }))
     }
 
     /// Every one that some thread lives in.
     pub fn all() -> Vec<Arc<Self>> {
-        let mut spaces: Vec<Arc<Self>> = Vec::new();
-        for thread in table::threads() {
-            let mm = thread.mm();
-            if !thread.user.is_dead() && !spaces.iter().any(|known| Arc::ptr_eq(known, &mm)) {
-                spaces.push(mm);
-            }
+        let known: Vec<Arc<Self>> = LIVED_IN.lock().iter().filter_map(Weak::upgrade).collect();
+        known.into_iter().filter(|mm| mm.threads().iter().any(|thread| !thread.is_dead())).collect()
+    }
+
+    /// A thread lives in it from now on.
+    pub fn join(self: &Arc<Self>, thread: &Arc<UserThread>) {
+        let mut threads = self.threads.lock();
+        threads.push(thread.clone());
+        if threads.len() == 1 {
+            LIVED_IN.lock().push(Arc::downgrade(self));
         }
-        spaces
+    }
+
+    /// A thread lives in it no longer.
+    pub fn leave(self: &Arc<Self>, thread: &UserThread) {
+        let mut threads = self.threads.lock();
+        threads.retain(|other| other.token != thread.token);
+        if threads.is_empty() {
+            LIVED_IN.lock().retain(|mm| mm.as_ptr() != Arc::as_ptr(self));
+        }
+    }
+
+    /// The threads that live in it.
+    pub fn threads(&self) -> Vec<Arc<UserThread>> {
+        self.threads.lock().clone()
     }
 
     /// One without a platform side, to be filled before it becomes visible ([`AddressSpace::attach`],
@@ -162,6 +185,7 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            threads: Mutex::default(),
             programs: AtomicU64::new(0),
         }))
     }
@@ -175,6 +199,7 @@ impl AddressSpace {
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
+            threads: Mutex::default(),
             programs: AtomicU64::new(0),
         };
         core::mem::swap(&mut *fresh.lock(), &mut *detached.lock());

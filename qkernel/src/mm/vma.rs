@@ -3,12 +3,13 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 
 use bitflags::bitflags;
 use qlib::Va;
 
 use super::Access;
-use crate::fs::{Mapping, OpenFile};
+use crate::mm::mapped::MappedFile;
 
 bitflags! {
     /// PROT_* bits.
@@ -61,9 +62,9 @@ impl Prot {
 #[derive(Clone)]
 pub struct FileMapping {
     /// Supplies the pages.
-    pub mapping: Arc<dyn Mapping>,
-    /// For /proc/PID/maps and to keep the file open.
-    pub file: Option<Arc<OpenFile>>,
+    pub mapping: Arc<dyn MappedFile>,
+    /// What was mapped, which stays open as long as it is: the VFS's (see [`crate::fs::file::file_of`]).
+    pub file: Option<Arc<dyn Any + Send + Sync>>,
     /// Offset in the file, in pages, of the range's first byte.
     pub first_page: u64,
 }

@@ -14,6 +14,7 @@ use linux_raw_sys::general::{
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
+use crate::fs::file::file_of;
 use crate::fs::{self, Fd};
 use crate::mm::map::{Limits, Place, user_range};
 use crate::mm::vma::FileMapping;
@@ -131,7 +132,7 @@ pub fn mprotect(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64) -> Resul
     if prot.contains(Prot::EXEC) {
         // Only here: mostly nobody asks, and it is a question to the host.
         let files = mm.parts(addr, length)?.0.into_iter().filter(|p| !p.prot.contains(Prot::EXEC));
-        let mut files = files.filter_map(|part| part.backing?.file);
+        let mut files = files.filter_map(|part| file_of(&part.backing?));
         if files.any(|file| fs::open::is_noexec(&file)) {
             return Err(Errno::EACCES);
         }
@@ -231,8 +232,8 @@ pub fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<
     }
     let (parts, covered) = thread.mm().parts(addr, length)?;
     if flags & MS_SYNC != 0 {
-        for file in parts.iter().filter(|p| p.is_shared()).filter_map(|p| p.backing.as_ref()?.file.as_ref()) {
-            file.ops.sync(file, true)?;
+        for file in parts.iter().filter(|p| p.is_shared()).filter_map(|p| file_of(p.backing.as_ref()?)) {
+            file.ops.sync(&file, true)?;
         }
     }
     if covered { Ok(0) } else { Err(Errno::ENOMEM) }

@@ -93,7 +93,7 @@ pub async fn process_vm_writev(
     if Arc::ptr_eq(&mm, &thread.mm()) {
         return copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
     }
-    let halted = mm.halt(thread).await;
+    let halted = mm.halt(&thread.user).await;
     // Meanwhile it may have ended, or execute a program that the caller has no right to.
     if !Arc::ptr_eq(&mm, &target(thread, pid)?) {
         return Err(Errno::ESRCH);

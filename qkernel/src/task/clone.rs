@@ -13,10 +13,11 @@ use qlib::Va;
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
-use super::{NewThread, Rare, Thread, UserThread, exit, rlimit, run, table};
+use super::{NewThread, Rare, Thread, exit, rlimit, run, table};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
+use crate::mm::UserThread;
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
 
@@ -100,7 +101,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     let mm = thread.mm();
     let shares_memory = args.has(CLONE_VM);
     // Held until the parent's pages are write-protected.
-    let frozen = if shares_memory { None } else { mm.freeze(thread).await };
+    let frozen = if shares_memory { None } else { mm.freeze(&thread.user).await };
     // A pause that begins now waits for the changes of mappings to be carried out.
     run::may_sync(thread).await;
     let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
@@ -116,7 +117,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         // Whoever ends this process's threads (exit_group, exec of another thread) does not see one that is made now.
         return Err(Errno::ERESTARTNOINTR);
     }
-    let creator = shares_memory.then_some(&thread.user);
+    let creator = shares_memory.then_some(&*thread.user);
     let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
     user.set_fpstate(&thread.user.fpstate()?)?;
     let rare = inherit_rare(thread, &args);

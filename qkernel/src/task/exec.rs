@@ -13,7 +13,6 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::elf::Elf;
 use super::process::Image;
-use super::user::UserThread;
 use super::{Thread, exit, rseq, signal, table, vdso};
 use crate::account;
 use crate::creds::Creds;
@@ -22,7 +21,7 @@ use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::map::Place;
-use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, Sleeper, block_until_killed};
 use crate::{arch, executor, random};
@@ -326,6 +325,8 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
     match own {
         Some((user, own)) => {
             thread.user.adopt(user, &mm);
+            mm.leave(&thread.user);
+            own.join(&thread.user);
             thread.process.set_mm(own);
         }
         None => {

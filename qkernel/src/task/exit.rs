@@ -53,6 +53,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     release_vfork_parent(thread);
     thread.left_user_mode();
     thread.user.end(&mm);
+    mm.leave(&thread.user);
     drop(mm);
     // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are closed now, not with the zombie.
     thread.set_files(FdTable::new());

@@ -10,6 +10,7 @@ pub mod current;
 pub mod elf;
 pub mod exec;
 pub mod exit;
+pub mod lost;
 pub mod oom;
 pub mod pause;
 pub mod pidfd;
@@ -22,7 +23,6 @@ pub mod signal;
 pub mod table;
 pub mod timer;
 pub mod timers;
-pub mod user;
 pub mod vdso;
 pub mod wait;
 
@@ -38,12 +38,12 @@ use qlib::platform::UserRegs;
 pub use process::Process;
 pub use run::{Next, fault_now, on_served, on_trap, serve_now};
 pub use signal::{SigSet, Signo};
-pub use user::UserThread;
 
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, FdTable, FsContext};
-use crate::mm::{AddressSpace, rmap};
+use crate::mm::fault::{self, Failure};
+use crate::mm::{Access, AddressSpace, UserThread, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
 
@@ -54,7 +54,7 @@ pub struct Thread {
     /// What it shares with the other threads of its process.
     pub process: Arc<Process>,
     /// The platform's side of it.
-    pub user: UserThread,
+    pub user: Arc<UserThread>,
     /// Set by whatever it may wait for.
     wakeup: Arc<Signal>,
     /// Descriptors (CLONE_FILES).
@@ -184,7 +184,7 @@ impl Thread {
         let thread = Arc::new(Thread {
             tid: AtomicU32::new(new.tid),
             process: new.process,
-            user: new.user,
+            user: Arc::new(new.user),
             wakeup: Arc::default(),
             files: Mutex::new(new.files),
             fs: Mutex::new(new.fs),
@@ -199,6 +199,7 @@ impl Thread {
             user_ns: AtomicU64::new(0),
             user_since_ns: AtomicU64::new(0),
         });
+        thread.mm().join(&thread.user);
         thread.process.links.lock().threads.push(thread.clone());
         table::add_thread(&thread);
         thread
@@ -222,6 +223,11 @@ impl Thread {
     /// Its address space, or that of its process's last moment.
     pub fn mm(&self) -> Arc<AddressSpace> {
         self.process.mm()
+    }
+
+    /// Serves a page fault of it.
+    pub fn fault(&self, va: Va, access: Access) -> core::result::Result<(), Failure> {
+        fault::handle(&self.mm(), rlimit::growth(&self.process), va, access)
     }
 
     /// Its descriptors.

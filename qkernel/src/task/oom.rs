@@ -286,7 +286,7 @@ pub fn held_bytes(process: &Process) -> u64 {
 /// Takes back what the thread's address space reserved and never touched: how many pages.
 async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     let mm = thread.mm();
-    let frozen = mm.freeze(thread).await;
+    let frozen = mm.freeze(&thread.user).await;
     run::may_sync(thread).await;
     if thread.is_dying() {
         return Err(Errno::EINTR);

@@ -3,12 +3,13 @@
 use alloc::sync::{Arc, Weak};
 
 use linux_raw_sys::general::{
-    RLIM_NLIMITS, RLIM64_INFINITY, RLIMIT_CORE, RLIMIT_CPU, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE, RLIMIT_NICE,
+    RLIM_NLIMITS, RLIM64_INFINITY, RLIMIT_AS, RLIMIT_CORE, RLIMIT_CPU, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE, RLIMIT_NICE,
     RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_RTPRIO, RLIMIT_SIGPENDING, RLIMIT_STACK, SIGKILL, SIGXCPU,
 };
 
 use super::signal::{self, SigInfo};
-use super::{Process, exit};
+use super::{Process, current, exit};
+use crate::mm::fault::Growth;
 use crate::time;
 use crate::wait::{Observer, PollMask};
 
@@ -72,6 +73,20 @@ pub fn watch_cpu(process: &Arc<Process>) {
     let threads = process.threads().len().max(1) as u64;
     let look_ns = time::monotonic_ns().saturating_add((left_ns / threads).max(MIN_LOOK_NS));
     time::insert(look_ns, Arc::new(CpuWatch(Arc::downgrade(process))));
+}
+
+/// How far a fault may extend the stack of a process.
+pub fn growth(process: &Process) -> Growth {
+    let limits = process.rlimits.lock();
+    Growth { stack_bytes: limits.soft(RLIMIT_STACK), total_bytes: limits.soft(RLIMIT_AS) }
+}
+
+/// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
+pub fn of_current_memory() -> (u64, u64) {
+    current::get().map_or((0, 0), |thread| {
+        let Growth { stack_bytes, total_bytes } = growth(&thread.process);
+        (stack_bytes, total_bytes)
+    })
 }
 
 impl Rlimits {

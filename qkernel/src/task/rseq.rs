@@ -145,9 +145,7 @@ pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
     while !thread.is_dying() {
         match update(thread, trap) {
             Ok(aborted) => return aborted,
-            Err(Failure::Memory(va, access))
-                if mm::fault::handle(thread, va, access) == Err(mm::fault::Failure::NO_MEMORY) =>
-            {
+            Err(Failure::Memory(va, access)) if thread.fault(va, access) == Err(mm::fault::Failure::NO_MEMORY) => {
                 if oom::relieve(thread, oom::Want::Frame).await.is_err() {
                     return false;
                 }

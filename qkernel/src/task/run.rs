@@ -6,7 +6,7 @@ use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 
 use super::signal::{self, Delivery};
-use super::{Thread, current, exit, oom, pause, rseq, table};
+use super::{Thread, current, exit, lost, oom, pause, rseq, table};
 use crate::arch::heap;
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
@@ -53,7 +53,7 @@ pub fn fault_now(thread: &Arc<Thread>, va: Va, code: u64) -> Next {
     if heap::is_low() {
         return Next::Task(None);
     }
-    match mm::fault::handle(thread, va, access_of(code)) {
+    match thread.fault(va, access_of(code)) {
         Ok(()) if may_go_now(thread) => Next::Go(0),
         _ => Next::Task(None),
     }
@@ -122,9 +122,9 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     Some(result) => result,
                     None => serve(thread, &trap).await,
                 };
-                mm::rmap::settle(thread).await;
+                lost::settle(thread).await;
                 if trap.unproven == 0 && !matches!(result, Err(REGISTERS_REPLACED)) {
-                    mm::patch::consider(thread, trap.nr, Va(trap.ip)).await;
+                    mm::patch::consider(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
                 Some((trap.nr, result))
             }
@@ -210,7 +210,7 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
             return Err(Errno::EINTR);
         }
     }
-    let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(thread).await } else { None };
+    let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(&thread.user).await } else { None };
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
     if frozen.is_some() && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap) && thread.mm().has_orders() {
         // Others may free what was moved by its new place, while this thread has yet to unmap the old one. An error: it died.
@@ -255,12 +255,12 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         // A write to a page that is shown read-only takes that page away from the other threads. Asked anew each time, with nothing
         // waited for between the answer and what follows from it.
         let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
-        let frozen = if takes_away { mm.freeze(thread).await } else { None };
-        let mut outcome = mm::fault::handle(thread, Va(trap.addr), access);
+        let frozen = if takes_away { mm.freeze(&thread.user).await } else { None };
+        let mut outcome = thread.fault(Va(trap.addr), access);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
         let may_use_reserve = || urgent::is_urgent(thread.user.token) && oom::is_small_visitor(&thread.process);
         if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
-            outcome = heap::on_reserve(|| mm::fault::handle(thread, Va(trap.addr), access));
+            outcome = heap::on_reserve(|| thread.fault(Va(trap.addr), access));
         }
         drop(frozen);
         match outcome {

@@ -11,8 +11,8 @@ use qlib::{Frames, Gpa, PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::arch::{self, kvm};
 use crate::errno::{Errno, Result};
-use crate::fs::{MappedPage, Mapping};
 use crate::mm::map::Place;
+use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags, frames};
 use crate::random;
@@ -59,7 +59,7 @@ struct KernelPages {
     name: &'static [u8],
 }
 
-impl Mapping for KernelPages {
+impl MappedFile for KernelPages {
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         // mremap(2) may have made the range longer than what lies behind it.
         (index < self.pages).then(|| MappedPage::Window(self.start + (index << PAGE_SHIFT))).ok_or(Errno::EFAULT)

@@ -12,10 +12,11 @@ use super::{HostNode, node, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::file::{DirEntry, DirSink};
-use crate::fs::{FileOps, Mapping, OpenFile};
+use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
 use crate::io::IoBuffer;
 use crate::mm::Access;
+use crate::mm::mapped::MappedFile;
 
 /// Of a noexec mount, in statfs(2)'s f_flags.
 const ST_NOEXEC: i64 = 8;
@@ -149,7 +150,7 @@ impl FileOps for HostFile {
         }
     }
 
-    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         let attributes = stat_handle(self.number())?;
         if !attributes.is_regular() {
             return Err(Errno::ENODEV);

@@ -11,10 +11,10 @@ use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 use super::kept::FileHandle;
 use super::{HostFs, stat_handle};
 use crate::errno::{Errno, Result};
-use crate::fs::Mapping;
 use crate::fs::attr::Attributes;
-use crate::fs::file::MappedPage;
 use crate::host::Call;
+use crate::mm::mapped::MappedFile;
+use crate::mm::mapped::MappedPage;
 use crate::sync::{Mutex, mutex};
 
 /// Windows begin at multiples of this, in pages.
@@ -125,7 +125,7 @@ impl HostMapping {
     }
 }
 
-impl Mapping for HostMapping {
+impl MappedFile for HostMapping {
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         let window = self.window(index)?;
         Ok(MappedPage::Window(window.gpa + ((index - window.first) << PAGE_SHIFT)))

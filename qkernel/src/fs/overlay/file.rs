@@ -13,8 +13,9 @@ use crate::errno::Result;
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::file::{DirEntry, DirSink, dots};
 use crate::fs::inode::Inode;
-use crate::fs::{FileOps, Mapping, OpenFile};
+use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
+use crate::mm::mapped::MappedFile;
 use crate::pieces::Pieces;
 use crate::sync::Mutex;
 
@@ -78,7 +79,7 @@ impl FileOps for OverlayFile {
         self.inner.is_noexec(file)
     }
 
-    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         self.inner.mapping(file, writable)
     }
 

@@ -18,8 +18,9 @@ use crate::fs::dentry::Dentry;
 use crate::fs::inode::{FileSystem, Inode, Link, simple_statfs};
 use crate::fs::mount::{Mount, MountFlags};
 use crate::fs::synth::{Dir, LISTED};
-use crate::fs::{Fd, FileOps, Location, Mapping, OpenFile};
+use crate::fs::{Fd, FileOps, Location, OpenFile};
 use crate::io::IoBuffer;
+use crate::mm::mapped::MappedFile;
 use crate::sync::Once;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
@@ -230,7 +231,7 @@ impl FileOps for Again {
         self.0.ops.ioctl(caller, &self.0, command, argument)
     }
 
-    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         self.0.ops.mapping(&self.0, writable)
     }
 

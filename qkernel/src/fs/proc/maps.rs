@@ -11,6 +11,7 @@ use qlib::{PAGE_SHIFT, Va};
 use crate::errno::Result;
 use crate::fs::Location;
 use crate::fs::attr::device_parts;
+use crate::fs::file::file_of;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
 /// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from a root.
@@ -23,7 +24,7 @@ fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
     match &vma.backing {
         Some(backing) => {
             offset = backing.first_page << PAGE_SHIFT;
-            match backing.file.as_ref().and_then(|f| f.path.as_ref()) {
+            match file_of(backing).as_ref().and_then(|f| f.path.as_ref()) {
                 Some(place) => {
                     if let Ok(attributes) = place.inode().permissions() {
                         (device, ino) = (attributes.dev, attributes.ino);

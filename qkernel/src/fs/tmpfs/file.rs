@@ -14,8 +14,9 @@ use crate::fs::file::{DirEntry, DirSink, dots, entry_kind};
 use crate::fs::inode::Inode;
 use crate::fs::memfd;
 use crate::fs::shmem::Shmem;
-use crate::fs::{FileOps, Mapping, OpenFile};
+use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
+use crate::mm::mapped::MappedFile;
 
 /// An open file or directory of a tmpfs.
 pub struct TmpFile {
@@ -111,7 +112,7 @@ impl FileOps for TmpFile {
         }
     }
 
-    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn Mapping>> {
+    fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         match &self.node.content {
             Content::File(data) if writable && data.seals() & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0 => {
                 Err(Errno::EPERM)

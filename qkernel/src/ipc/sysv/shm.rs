@@ -16,11 +16,11 @@ use qlib::{PAGE_SIZE, Va};
 use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now};
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
-use crate::fs::Mapping;
-use crate::fs::file::MappedPage;
 use crate::fs::proc::sys;
 use crate::fs::shmem::{Quota, Shmem};
 use crate::mm::map::Place;
+use crate::mm::mapped::MappedFile;
+use crate::mm::mapped::MappedPage;
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::sync::{Mutex, mutex};
@@ -76,7 +76,7 @@ pub struct Segment {
     times: Mutex<Times>,
 }
 
-impl Mapping for Segment {
+impl MappedFile for Segment {
     fn page(&self, index: u64, write: bool) -> Result<MappedPage> {
         self.memory.page(index, write)
     }

@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use qlib::Gpa;
 use qlib::platform::{ORDER_MAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
 
+use super::orders::void_map;
+use super::{AddressSpace, Limbo};
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
 use crate::errno::{Errno, Result};
-use crate::mm::orders::void_map;
-use crate::mm::{self, AddressSpace, Limbo};
 use crate::sync::Mutex;
 
 /// Where a thread is, as far as the kernel knows.
@@ -178,7 +178,7 @@ impl UserThread {
             }
             (wakers, limbo)
         };
-        mm::free_frames(limbo);
+        super::free_frames(limbo);
         for waker in wakers {
             waker.wake();
         }
@@ -340,7 +340,7 @@ impl UserThread {
         }
         let (orders, limbo) = self.take_claimed(mm);
         if orders.is_empty() {
-            mm::free_frames(limbo);
+            super::free_frames(limbo);
             return Ok(());
         }
         self.resume_with(mm.root(), Go::Hold, &orders, limbo);

@@ -1,0 +1,48 @@
+//! Has all address spaces follow what memory objects lose by a system call, before it returns; see [`crate::mm::rmap`].
+
+use alloc::sync::Arc;
+
+use super::{Thread, current, run};
+use crate::mm::AddressSpace;
+use crate::mm::rmap::Lost;
+
+/// Notes what an object has lost, for the system call of the current thread to [settle] before it returns.
+pub fn note(lost: Lost) {
+    // Kernel tasks shorten no objects that programs map.
+    if let Some(thread) = current::get() {
+        thread.lost.lock().push(lost);
+    }
+}
+
+/// Takes what objects have lost by the system call of `thread` out of all address spaces.
+pub async fn settle(thread: &Arc<Thread>) {
+    loop {
+        let all = core::mem::take(&mut *thread.lost.lock());
+        if all.is_empty() {
+            return;
+        }
+        for lost in &all {
+            for mm in AddressSpace::all() {
+                if mm.maps(lost) {
+                    take_out(thread, &mm, lost).await;
+                }
+            }
+        }
+    }
+}
+
+async fn take_out(thread: &Arc<Thread>, mm: &Arc<AddressSpace>, lost: &Lost) {
+    if Arc::ptr_eq(mm, &thread.mm()) {
+        let frozen = mm.freeze(&thread.user).await;
+        run::may_sync(thread).await;
+        mm.lose(lost);
+        drop(frozen);
+        thread.user.claim_orders(mm);
+    } else {
+        let halted = mm.halt(&thread.user).await;
+        run::may_sync(thread).await;
+        mm.lose(lost);
+        mm.carry_out_orders().await;
+        drop(halted);
+    }
+}
