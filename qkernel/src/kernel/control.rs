@@ -11,6 +11,7 @@ use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIG
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
+use super::thread;
 use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -25,7 +26,7 @@ use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{NewThread, Process, Rare, Thread, exit, oom, run, table};
+use crate::task::{NewThread, Process, Rare, Thread, exit, oom, table};
 use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, time, urgent};
@@ -296,7 +297,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             if !first {
                 urgent::begin(thread.user.token);
             }
-            run::start(thread, regs);
+            thread::start(thread, regs);
             Ok(pid)
         }
         Err(error) => {
@@ -542,7 +543,7 @@ fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
 
 fn resize(pid: u32, rows: u16, cols: u16) -> Result {
     let process = table::process(pid).ok_or(Errno::ESRCH)?;
-    let tty = process.links.lock().tty.clone().ok_or(Errno::ENOTTY)?;
+    let tty = tty::controlling(&process).map_err(|_| Errno::ENOTTY)?;
     tty.set_window(tty::Window { words: [rows, cols, 0, 0] });
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD, Trap};
 
-use super::control;
+use super::{control, thread};
 use crate::arch::lock::{self, lock, unlock};
 use crate::hibernate::Cause;
 use crate::mm::reclaim;
@@ -96,7 +96,7 @@ fn on_trap(trap: &Trap) {
     if trap.kind == TRAP_DEAD && lives(trap.token) {
         hibernate::wake(Cause::Continue);
     }
-    task::on_trap(trap);
+    thread::on_trap(trap);
 }
 
 /// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is done about it.

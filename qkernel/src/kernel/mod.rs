@@ -2,10 +2,17 @@
 
 pub mod control;
 mod dispatch;
+pub mod thread;
+
+use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
+use crate::fs::hostfs::kept;
+use crate::ipc::{futex, sysv, tty};
 use crate::mm;
+use crate::net::unix::rights;
 use crate::task::rlimit;
+use crate::task::{self, Process};
 
 /// What the edge to the platform calls.
 pub const UPCALLS: Upcalls = Upcalls {
@@ -16,3 +23,25 @@ pub const UPCALLS: Upcalls = Upcalls {
     release_tables: mm::frames::release_tables,
     memory_limits: rlimit::of_current_memory,
 };
+
+/// What the life of processes calls.
+pub const TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
+    start: thread::start,
+    leaves_memory: futex::exit_robust_list,
+    wake_futex: |mm, address, most| {
+        futex::wake_at(mm, address, most);
+    },
+    gives_up,
+    ended: control::process_ended,
+    shrink,
+};
+
+fn gives_up(process: &Arc<Process>) {
+    sysv::sem::process_ended(process.pid);
+    tty::process_ended(process);
+}
+
+fn shrink() {
+    kept::give_up_all();
+    rights::collect();
+}

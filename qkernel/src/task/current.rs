@@ -21,7 +21,7 @@ pub fn get() -> Option<Arc<Thread>> {
 }
 
 /// Calls `f` on behalf of `thread`, outside of any task.
-pub(super) fn call<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
+pub fn call<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
     replace(Some(thread.clone()));
     let result = f();
     replace(None);
@@ -29,7 +29,7 @@ pub(super) fn call<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `future` as the task of `thread`.
-pub(super) async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
+pub async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(move |context| {
         replace(Some(thread.clone()));

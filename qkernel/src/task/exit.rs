@@ -9,10 +9,9 @@ use linux_raw_sys::general::{
 
 use super::process::{Image, Times};
 use super::signal::{self, SigInfo, SigSet};
+use super::upcalls::UPCALLS;
 use super::{Process, Thread, session, table, wait};
 use crate::fs::{self, FdTable};
-use crate::ipc::{futex, sysv, tty};
-use crate::kernel::control;
 use crate::mm::reclaim;
 use crate::wait::PollMask;
 
@@ -80,7 +79,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
 /// The thread will not use its memory any more (exit, exec): gives up its robust locks, and tells those who share the memory.
 /// `is_alone`: nobody shares it.
 pub fn leave_memory(thread: &Arc<Thread>, is_alone: bool) {
-    futex::exit_robust_list(thread);
+    (UPCALLS.leaves_memory)(thread);
     clear_child_tid(thread, is_alone);
 }
 
@@ -93,28 +92,24 @@ fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
     // The program may have unmapped it: then there is nobody to tell.
     let mm = thread.mm();
     if mm.write(address, &0u32).is_ok() {
-        futex::wake_at(&mm, address, 1);
+        (UPCALLS.wake_futex)(&mm, address, 1);
     }
 }
 
 /// The last thread of a process is gone: it becomes a zombie.
 fn process_ended(last: &Arc<Thread>) {
     let process = &last.process;
-    let (status, sid, controls) = {
+    let status = {
         let links = process.links.lock();
         let own = *last.exit_status.lock();
-        let status = links.exiting.or(links.leader_status).unwrap_or(own);
-        (status, links.sid, links.sid == process.pid)
+        links.exiting.or(links.leader_status).unwrap_or(own)
     };
     process.timers.clear();
     fs::lock::process_ended(process.pid);
-    sysv::sem::process_ended(process.pid);
     process.note_resident();
     process.drop_mm();
     forget_image(process);
-    if controls {
-        tty::session_leader_ended(process, sid);
-    }
+    (UPCALLS.gives_up)(process);
     drop(process.links.lock().tty.take());
     let orphans = reparent_children(process);
     {
@@ -126,7 +121,7 @@ fn process_ended(last: &Arc<Thread>) {
     session::after_exit(process, &orphans);
     tell_parent(process, status);
     process.exit_events.wake(PollMask::READ);
-    control::process_ended(process, status);
+    (UPCALLS.ended)(process, status);
     reclaim::note_freed();
 }
 

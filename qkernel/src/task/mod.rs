@@ -23,6 +23,7 @@ pub mod signal;
 pub mod table;
 pub mod timer;
 pub mod timers;
+pub mod upcalls;
 pub mod vdso;
 pub mod wait;
 
@@ -36,7 +37,6 @@ use qlib::Va;
 use qlib::platform::UserRegs;
 
 pub use process::Process;
-pub use run::{Next, fault_now, on_served, on_trap, serve_now};
 pub use signal::{SigSet, Signo};
 
 use crate::creds::Creds;
@@ -179,7 +179,7 @@ pub fn thread_of(caller: &dyn Caller) -> Result<&Arc<Thread>> {
 }
 
 impl Thread {
-    /// Makes a thread and enters it where it can be found: in its process and in [`table`]. [`run::start`] sets it going.
+    /// Makes a thread and enters it where it can be found: in its process and in [`table`]. The room above sets it going.
     pub fn enter(new: NewThread) -> Arc<Self> {
         let thread = Arc::new(Thread {
             tid: AtomicU32::new(new.tid),

@@ -24,16 +24,15 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
+use super::upcalls::UPCALLS;
 use super::{Process, Thread, exit, pause, run, table};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
-use crate::fs::hostfs::kept;
 use crate::host::Call;
 use crate::klog;
 use crate::mm::committed::Committed;
 use crate::mm::{frames, reclaim, space};
-use crate::net::unix::rights;
 use crate::sync::{Mutex, mutex};
 use crate::time;
 use crate::urgent;
@@ -114,8 +113,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 
 async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     reclaim::reclaim();
-    kept::give_up_all();
-    rights::collect();
+    (UPCALLS.shrink)();
     dentry::shrink(None);
     let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
@@ -148,7 +146,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
 pub async fn relieve_request(deadline_ns: u64) {
     let now_ns = time::monotonic_ns();
     let _awaiting = reclaim::Waiting::begin();
-    rights::collect();
+    (UPCALLS.shrink)();
     dentry::shrink(None);
     reclaim::reclaim();
     if !Want::Frame.is_met() && !pause::is_paused() && !somebody_is_ending(now_ns) {

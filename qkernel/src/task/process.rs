@@ -2,11 +2,11 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::any::Any;
 
 use super::rlimit::Rlimits;
 use super::{Thread, current, signal};
 use crate::fs::OpenFile;
-use crate::ipc::tty::Tty;
 use crate::mm::AddressSpace;
 use crate::sync::Mutex;
 use crate::wait::WaitQueue;
@@ -70,8 +70,8 @@ pub struct Links {
     pub stop_report: Option<u32>,
     /// Continued, and not reported to wait(2) yet.
     pub continue_report: bool,
-    /// The controlling terminal.
-    pub tty: Option<Arc<Tty>>,
+    /// The controlling terminal, of the room above.
+    pub tty: Option<Arc<dyn Any + Send + Sync>>,
     /// Its real user id, kept for siginfo after its end.
     pub uid: u32,
 }

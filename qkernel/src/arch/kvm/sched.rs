@@ -21,8 +21,9 @@ use crate::arch;
 use crate::arch::lock::{lock, unlock};
 use crate::arch::upcalls::UPCALLS;
 use crate::errno::Result;
+use crate::kernel::thread::{self, Next};
 use crate::sync::{Mutex, mutex};
-use crate::task::{self, Next};
+use crate::task::Thread;
 
 /// How long a thread runs while others wait.
 const SLICE_NS: u64 = 1_000_000;
@@ -218,8 +219,8 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
         // SAFETY: user mode has been left, and the kernel lock is held.
         let context = unsafe { &mut *thread.context() };
         let next = match (vector, &owner) {
-            (SYSCALL, Some(owner)) => task::serve_now(owner, context.rax, context.syscall_args()),
-            (PAGE_FAULT, Some(owner)) => task::fault_now(owner, Va(address), context.error),
+            (SYSCALL, Some(owner)) => thread::serve_now(owner, context.rax, context.syscall_args()),
+            (PAGE_FAULT, Some(owner)) => thread::fault_now(owner, Va(address), context.error),
             _ => Next::Task(None),
         };
         match next {
@@ -270,7 +271,7 @@ fn enter_user(cpu: &PerCpu, thread: &KvmThread) -> u64 {
 /// served already.
 fn leave(
     thread: &Arc<KvmThread>,
-    owner: Option<Arc<task::Thread>>,
+    owner: Option<Arc<Thread>>,
     vector: u64,
     address: u64,
     served: Option<Result<usize>>,
@@ -294,7 +295,7 @@ fn leave(
     // This trap answers a request to stop, too.
     thread.stop_asked.set(false);
     if let Some(owner) = owner {
-        task::on_served(&owner, &trap, served);
+        thread::on_served(&owner, &trap, served);
     }
     (UPCALLS.run_tasks)();
 }

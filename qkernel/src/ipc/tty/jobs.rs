@@ -13,27 +13,28 @@ const CAP_SYS_ADMIN: u32 = 21;
 
 /// Whether `tty` is the process's controlling terminal.
 pub fn is_controlling(process: &Process, tty: &Arc<Tty>) -> bool {
-    process.links.lock().tty.as_ref().is_some_and(|t| Arc::ptr_eq(t, tty))
+    controlling(process).is_ok_and(|own| Arc::ptr_eq(&own, tty))
 }
 
 /// The process's controlling terminal: ENXIO when it has none.
 pub fn controlling(process: &Process) -> Result<Arc<Tty>> {
-    process.links.lock().tty.clone().ok_or(Errno::ENXIO)
+    let own = process.links.lock().tty.clone();
+    own.and_then(|tty| tty.downcast().ok()).ok_or(Errno::ENXIO)
 }
 
 /// Makes `tty` the controlling terminal of the session that the process leads. EPERM when it leads none, has one already, or the
 /// terminal belongs to another session (unless `steal`, for the privileged).
 pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
     let process = &thread.process;
-    let (sid, pgid, current) = {
+    let (sid, pgid, has_one) = {
         let links = process.links.lock();
-        (links.sid, links.pgid, links.tty.clone())
+        (links.sid, links.pgid, links.tty.is_some())
     };
     let (owner, _) = tty.owners();
-    if current.as_ref().is_some_and(|t| Arc::ptr_eq(t, tty)) && owner == sid {
+    if is_controlling(process, tty) && owner == sid {
         return Ok(());
     }
-    if sid != process.pid || current.is_some() {
+    if sid != process.pid || has_one {
         return Err(Errno::EPERM);
     }
     if owner != 0 && owner != sid {
@@ -86,11 +87,13 @@ fn disassociate(leader: &Arc<Process>, tty: &Arc<Tty>, sid: u32) {
     drop(old);
 }
 
-/// The leader of session `sid` ended: its foreground group is told, and the terminal is free for another session.
-pub fn session_leader_ended(leader: &Arc<Process>, sid: u32) {
-    let tty = leader.links.lock().tty.clone();
-    if let Some(tty) = tty {
-        disassociate(leader, &tty, sid);
+/// A process ended. If it led its session, the foreground group is told, and the terminal is free for another one.
+pub fn process_ended(process: &Arc<Process>) {
+    let sid = process.sid();
+    if sid == process.pid
+        && let Ok(tty) = controlling(process)
+    {
+        disassociate(process, &tty, sid);
     }
 }
 

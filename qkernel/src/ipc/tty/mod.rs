@@ -15,7 +15,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-pub use jobs::{hang_up_session, session_leader_ended};
+pub use jobs::{controlling, hang_up_session, process_ended};
 
 use self::ldisc::{Effects, LineDiscipline};
 use self::termios::Termios;

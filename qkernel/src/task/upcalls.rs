@@ -1,0 +1,30 @@
+//! What this room calls in those above it, which hold what threads and processes give up when they end.
+//!
+//! The table is compiled in, as that of [`crate::arch::upcalls`].
+
+use alloc::sync::Arc;
+
+use qlib::Va;
+use qlib::platform::UserRegs;
+
+use super::{Process, Thread};
+use crate::mm::AddressSpace;
+
+/// Functions of the kernel that the life of processes calls.
+#[derive(Debug)]
+pub struct Upcalls {
+    /// Starts the task of a new thread, which is stopped; with its first registers.
+    pub start: fn(Arc<Thread>, UserRegs),
+    /// A thread leaves its memory, which is still there (get_robust_list(2)).
+    pub leaves_memory: fn(&Arc<Thread>),
+    /// Wakes at most so many who wait for a futex.
+    pub wake_futex: fn(&Arc<AddressSpace>, Va, usize),
+    /// A process has no memory any more, and is about to become a zombie: it gives up what it holds in rooms above.
+    pub gives_up: fn(&Arc<Process>),
+    /// A process has become a zombie, with this wait status.
+    pub ended: fn(&Arc<Process>, i32),
+    /// Gives up what is kept only to be fast.
+    pub shrink: fn(),
+}
+
+pub(super) const UPCALLS: &Upcalls = &crate::kernel::TASK_UPCALLS;
