@@ -6,8 +6,8 @@ use qlib::Gpa;
 use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
 
 use crate::arch;
+use crate::arch::upcalls::UPCALLS;
 use crate::errno::{Errno, Result};
-use crate::fs::hostfs::kept;
 
 /// One host call being put together.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Call {
         arch::host_call(&mut self.raw);
         // Out of descriptors: those that are only kept are in the way.
         let exhausted = |ret: i64| ret < 0 && matches!(Errno::from_ret(ret), Errno::EMFILE | Errno::ENFILE);
-        if exhausted(self.raw.ret) && kept::give_up_all() {
+        if exhausted(self.raw.ret) && (UPCALLS.give_up_handles)() {
             self.raw = request;
             arch::host_call(&mut self.raw);
         }

@@ -1,5 +1,5 @@
-//! The layers of the kernel: each room uses those below it only. What is against that stands in [`EXCEPTIONS`] with its reason; the list
-//! may only become shorter, and one that is needed no more must go.
+//! The layers of the kernel: each room uses those below it only. There is no exception: what a room needs
+//! of those above it is given to it (a trait, a table of functions), or it returns a value on which they act.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,17 +41,6 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("syscall", &["syscall"]),
     ("hibernate", &["hibernate"]),
     ("kernel", &["kernel"]),
-];
-
-/// Uses of something above: the module, what it uses, and why it still does.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("arch::kvm::sched", "kernel::thread", "ring 0 serves a thread's call without its task"),
-    ("arch::kvm::sched", "task", "ring 0 serves a thread's call without its task"),
-    ("arch::kvm::thread", "task", "ring 0 serves a thread's call without its task"),
-    ("arch::upcalls", "kernel", "the table of upcalls is compiled in, so that it is read-only"),
-    ("arch::user", "account", "what threads cost is counted where they are made"),
-    ("host", "fs::hostfs", "kept handles are given up when descriptors are used up"),
-    ("task::upcalls", "kernel", "the table of upcalls is compiled in, so that it is read-only"),
 ];
 
 /// The path of a module from its file.
@@ -141,9 +130,6 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The list of [`EXCEPTIONS`] was as long as this when it was last made shorter.
-const MOST: usize = 7;
-
 #[test]
 fn each_layer_uses_only_those_below() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -169,12 +155,7 @@ fn each_layer_uses_only_those_below() {
             }
         }
     }
-    assert!(EXCEPTIONS.len() <= MOST, "the list of exceptions may only become shorter");
-    let allowed: BTreeSet<_> = EXCEPTIONS.iter().map(|(from, to, _)| ((*from).to_owned(), (*to).to_owned())).collect();
-    let new: Vec<_> = upward.difference(&allowed).collect();
-    let gone: Vec<_> = allowed.difference(&upward).collect();
-    assert!(new.is_empty(), "they use something above them: {new:#?}");
-    assert!(gone.is_empty(), "exceptions that are needed no more: {gone:#?}");
+    assert!(upward.is_empty(), "they use something above them: {upward:#?}");
 }
 
 #[test]

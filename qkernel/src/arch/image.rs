@@ -8,6 +8,7 @@ use core::fmt::Write;
 use core::panic::PanicInfo;
 
 use qkernel::arch;
+use qkernel::arch::upcalls::Upcalls;
 use qlib::platform::{BootInfo, PLATFORM_KVM};
 
 /// The ELF entry point: called once by qvisor on its boot thread; on `kvm` where each vCPU begins.
@@ -20,6 +21,10 @@ extern "C" fn _start(info: &'static BootInfo, cpu: u32) {
     arch::heap::init(info);
     arch::start(info);
 }
+
+/// What the rooms below the top call in those above them: see [`qkernel::arch::upcalls`].
+#[unsafe(no_mangle)]
+static QKERNEL_UPCALLS: Upcalls = qkernel::kernel::UPCALLS;
 
 // Where the table of entry points lies: see qlib::platform::NOTE_NAME.
 global_asm!(

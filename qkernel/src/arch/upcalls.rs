@@ -1,8 +1,14 @@
 //! What this room calls in those above it.
 //!
-//! The table is compiled in, not set at boot: so it is as read-only as all tables of functions of the image are (doc/security.md).
+//! The table is the image's ([`crate::kernel::UPCALLS`], entered in `image.rs`), bound by the linker, not set at boot: so it is as
+//! read-only as all tables of functions of the image are (doc/security.md).
 
-use qlib::platform::Event;
+use alloc::sync::Arc;
+
+use qlib::Va;
+use qlib::platform::{Event, Trap};
+
+use crate::errno::Result;
 
 /// Functions of the kernel that the edge to the platform, and the memory of programs, call.
 #[derive(Debug)]
@@ -19,6 +25,49 @@ pub struct Upcalls {
     pub release_tables: fn(usize),
     /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
     pub memory_limits: fn() -> (u64, u64),
+    /// Gives up what is only kept open at the host; whether anything was.
+    pub give_up_handles: fn() -> bool,
+    /// The kernel's side of the thread with this token.
+    pub owner_of: fn(u64) -> Option<Arc<dyn Owner>>,
 }
 
-pub(crate) const UPCALLS: &Upcalls = &crate::kernel::UPCALLS;
+/// What becomes of a thread after a trap that was served at once, without its task.
+#[derive(Debug)]
+pub enum Next {
+    /// It goes on; in a system call, with this answer.
+    Go(i64),
+    /// Its task is to be told of the trap ([`Owner::served`]), with the result if the system call was served.
+    Task(Option<Result<usize>>),
+}
+
+/// The kernel's side of a thread, for platforms on which that can go on in the same breath.
+pub trait Owner: Send + Sync {
+    /// Serves a system call, if it need not wait: it is as if the thread had never been away, unless it is to be told of something.
+    fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next;
+    /// The same of a page fault, with the error code of the CPU. One that is not served here is as if it had not happened yet.
+    fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next;
+    /// Tells the thread's task of a trap that was not, or not wholly, served at once.
+    fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>);
+}
+
+#[cfg(target_os = "none")]
+unsafe extern "Rust" {
+    // The image defines it with this type.
+    safe static QKERNEL_UPCALLS: Upcalls;
+}
+
+#[cfg(target_os = "none")]
+pub(crate) static UPCALLS: &Upcalls = &QKERNEL_UPCALLS;
+
+/// In tests on the host there is nothing above.
+#[cfg(not(target_os = "none"))]
+pub(crate) static UPCALLS: &Upcalls = &Upcalls {
+    boot: || {},
+    dispatch: |_| {},
+    serve: |_| {},
+    run_tasks: || {},
+    release_tables: |_| {},
+    memory_limits: || (0, 0),
+    give_up_handles: || false,
+    owner_of: |_| None,
+};

@@ -6,7 +6,6 @@ use qlib::platform::{
 use qlib::{Gpa, Va};
 
 use super::table::operation;
-use crate::account;
 use crate::errno::{Errno, Result};
 
 /// A platform address space; dropping it ends it ([`qlib::platform::EVENT_SPACE_GONE`] follows).
@@ -21,7 +20,6 @@ impl SpaceHandle {
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
-        account::space_made();
         Ok(SpaceHandle(handle as u64))
     }
 
@@ -73,7 +71,6 @@ impl ThreadHandle {
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
-        account::thread_made();
         Ok(ThreadHandle(handle as u64))
     }
 
@@ -123,6 +120,5 @@ impl Drop for ThreadHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
         unsafe { operation!(thread_drop)(self.0) }
-        account::thread_gone();
     }
 }

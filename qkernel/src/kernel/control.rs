@@ -11,7 +11,7 @@ use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIG
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
 use qlib::host::Op;
 
-use super::thread;
+use super::{TASK_UPCALLS, shrink, thread};
 use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -184,7 +184,7 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
     executor::spawn(async move {
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
-            oom::relieve_request(deadline_ns).await;
+            oom::relieve_request(deadline_ns, shrink).await;
             // It may have been put to sleep meanwhile.
             hibernate::wake(Cause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
@@ -267,7 +267,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
     let mm = about(AddressSpace::new(true), "making an address space")?;
     let user = about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
     let pid = about(table::allocate_pid(), "making a process")?;
-    let process = Arc::new(Process::new(pid, mm.clone(), rlimits));
+    let process = Arc::new(Process::new(pid, mm.clone(), rlimits, &TASK_UPCALLS));
     {
         let mut links = process.links.lock();
         links.pgid = pid;

@@ -22,10 +22,12 @@ pub const UPCALLS: Upcalls = Upcalls {
     run_tasks: dispatch::run_tasks,
     release_tables: mm::frames::release_tables,
     memory_limits: rlimit::of_current_memory,
+    give_up_handles: kept::give_up_all,
+    owner_of: thread::owner_of,
 };
 
 /// What the life of processes calls.
-pub const TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
+static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     start: thread::start,
     leaves_memory: futex::exit_robust_list,
     wake_futex: |mm, address, most| {

@@ -7,6 +7,7 @@ use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP
 
 use super::control;
 use crate::arch::heap;
+use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::task::run::{REGISTERS_REPLACED, go_on, may_go, start_newborn};
@@ -22,18 +23,33 @@ pub fn on_trap(trap: &Trap) {
     pause::look_again();
 }
 
-/// What becomes of a thread after a trap that was served at once, without its task.
-#[derive(Debug)]
-pub enum Next {
-    /// It goes on; in a system call, with this answer.
-    Go(i64),
-    /// Its task is to be told of the trap ([`on_served`]), with the result if the system call was served.
-    Task(Option<Result<usize>>),
+impl Owner for Thread {
+    fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next {
+        serve_now(&self, nr, args)
+    }
+
+    fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next {
+        if heap::is_low() {
+            return Next::Task(None);
+        }
+        match self.fault(va, access_of(code)) {
+            Ok(()) if may_go_now(&self) => Next::Go(0),
+            _ => Next::Task(None),
+        }
+    }
+
+    fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>) {
+        self.user.on_trap(trap, served);
+        pause::look_again();
+    }
 }
 
-/// Serves a system call of a thread that has just left user mode, if it need not wait. For platforms on which the thread can go on
-/// in the same breath: it is as if it had never been away, unless it is to be told of something.
-pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
+/// The kernel's side of the thread with this token.
+pub fn owner_of(token: u64) -> Option<Arc<dyn Owner>> {
+    table::thread_by_token(token).map(|thread| thread as Arc<dyn Owner>)
+}
+
+fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
     if heap::is_low() {
         return Next::Task(None);
     }
@@ -47,23 +63,6 @@ pub fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
         _ if thread.lost.lock().is_empty() && may_go_now(thread) => Next::Go(signal::to_return_value(result)),
         _ => Next::Task(Some(result)),
     }
-}
-
-/// The same of a page fault. One that is not served here is as if it had not happened yet.
-pub fn fault_now(thread: &Arc<Thread>, va: Va, code: u64) -> Next {
-    if heap::is_low() {
-        return Next::Task(None);
-    }
-    match thread.fault(va, access_of(code)) {
-        Ok(()) if may_go_now(thread) => Next::Go(0),
-        _ => Next::Task(None),
-    }
-}
-
-/// Tells the thread's task of a trap that was not, or not wholly, served at once.
-pub fn on_served(thread: &Arc<Thread>, trap: &Trap, served: Option<Result<usize>>) {
-    thread.user.on_trap(trap, served);
-    pause::look_again();
 }
 
 /// Does what a task does before its thread goes back to user mode; whether nothing keeps the thread from that.

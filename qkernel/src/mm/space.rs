@@ -98,6 +98,13 @@ static LEAVING: AtomicU32 = AtomicU32::new(0);
 /// Pages that are freed at a stretch, a few ms of work: others wait for the kernel meanwhile.
 const PIECE_PAGES: usize = 2048;
 
+/// A platform side, charged for until [`on_gone`].
+fn new_handle(urgent: bool) -> Result<SpaceHandle> {
+    let handle = SpaceHandle::new(urgent)?;
+    account::space_made();
+    Ok(handle)
+}
+
 /// Those that threads live in.
 static LIVED_IN: Mutex<Vec<Weak<AddressSpace>>> = mutex(Vec::new());
 
@@ -135,7 +142,7 @@ async fn leave(mut table: Table, mut next: Va) {
 impl AddressSpace {
     /// An empty one; `urgent`: the platform makes it before others that are on their way.
     pub fn new(urgent: bool) -> Result<Arc<Self>> {
-        let handle = SpaceHandle::new(urgent)?;
+        let handle = new_handle(urgent)?;
         Ok(Arc::new(AddressSpace {
             inner: Mutex::new(Inner::new()?),
             handle: Some(handle),
@@ -192,7 +199,7 @@ impl AddressSpace {
 
     /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
     pub fn attach(detached: &Self) -> Result<Arc<Self>> {
-        let handle = SpaceHandle::new(false)?;
+        let handle = new_handle(false)?;
         let fresh = AddressSpace {
             inner: Mutex::new(Inner::new()?),
             handle: Some(handle),

@@ -1,6 +1,7 @@
 //! The platform's side of a thread: where it is (user mode, in a system call, stopped), and waiting for its traps.
 
 use core::future::poll_fn;
+use core::ops::Deref;
 use core::task::{Poll, Waker};
 
 use alloc::vec::Vec;
@@ -10,6 +11,7 @@ use qlib::platform::{ORDER_MAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRA
 
 use super::orders::void_map;
 use super::{AddressSpace, Limbo};
+use crate::account;
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
@@ -29,8 +31,33 @@ enum Place {
     Dead,
 }
 
+/// A platform thread, charged for as long as it is there.
+struct Charged(ThreadHandle);
+
+impl Charged {
+    fn new(space: &SpaceHandle, creator: Option<&Charged>, token: u64) -> Result<Self> {
+        let handle = ThreadHandle::new(space, creator.map(|creator| &creator.0), token)?;
+        account::thread_made();
+        Ok(Charged(handle))
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        account::thread_gone();
+    }
+}
+
+impl Deref for Charged {
+    type Target = ThreadHandle;
+
+    fn deref(&self) -> &ThreadHandle {
+        &self.0
+    }
+}
+
 struct State {
-    handle: Option<ThreadHandle>,
+    handle: Option<Charged>,
     place: Place,
     /// How many traps came.
     traps: u64,
@@ -93,9 +120,9 @@ impl UserThread {
         let handle = match creator {
             Some(creator) => {
                 let state = creator.state.lock();
-                ThreadHandle::new(space, state.handle.as_ref(), token)?
+                Charged::new(space, state.handle.as_ref(), token)?
             }
-            None => ThreadHandle::new(space, None, token)?,
+            None => Charged::new(space, None, token)?,
         };
         Ok(UserThread {
             token,

@@ -216,7 +216,7 @@ fn check_limit(thread: &Thread) -> Result {
 
 fn new_process(thread: &Arc<Thread>, args: &CloneArgs, pid: u32, mm: Arc<crate::mm::AddressSpace>) -> Arc<Process> {
     let parent = &thread.process;
-    let process = Process::new(pid, mm, parent.rlimits.lock().clone());
+    let process = Process::new(pid, mm, parent.rlimits.lock().clone(), parent.upcalls);
     let clears = args.flags & CLONE_CLEAR_SIGHAND != 0;
     *process.signals.lock() = parent.signals.lock().inherit(args.has(CLONE_SIGHAND), clears);
     *process.image.lock() = parent.image.lock().clone();

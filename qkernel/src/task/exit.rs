@@ -9,7 +9,6 @@ use linux_raw_sys::general::{
 
 use super::process::{Image, Times};
 use super::signal::{self, SigInfo, SigSet};
-use super::upcalls::UPCALLS;
 use super::{Process, Thread, session, table, wait};
 use crate::fs::{self, FdTable};
 use crate::mm::reclaim;
@@ -79,7 +78,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
 /// The thread will not use its memory any more (exit, exec): gives up its robust locks, and tells those who share the memory.
 /// `is_alone`: nobody shares it.
 pub fn leave_memory(thread: &Arc<Thread>, is_alone: bool) {
-    (UPCALLS.leaves_memory)(thread);
+    (thread.process.upcalls.leaves_memory)(thread);
     clear_child_tid(thread, is_alone);
 }
 
@@ -92,7 +91,7 @@ fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
     // The program may have unmapped it: then there is nobody to tell.
     let mm = thread.mm();
     if mm.write(address, &0u32).is_ok() {
-        (UPCALLS.wake_futex)(&mm, address, 1);
+        (thread.process.upcalls.wake_futex)(&mm, address, 1);
     }
 }
 
@@ -109,7 +108,7 @@ fn process_ended(last: &Arc<Thread>) {
     process.note_resident();
     process.drop_mm();
     forget_image(process);
-    (UPCALLS.gives_up)(process);
+    (process.upcalls.gives_up)(process);
     drop(process.links.lock().tty.take());
     let orphans = reparent_children(process);
     {
@@ -121,7 +120,7 @@ fn process_ended(last: &Arc<Thread>) {
     session::after_exit(process, &orphans);
     tell_parent(process, status);
     process.exit_events.wake(PollMask::READ);
-    (UPCALLS.ended)(process, status);
+    (process.upcalls.ended)(process, status);
     reclaim::note_freed();
 }
 

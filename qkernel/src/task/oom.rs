@@ -24,7 +24,6 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
-use super::upcalls::UPCALLS;
 use super::{Process, Thread, exit, pause, run, table};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
@@ -113,7 +112,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 
 async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     reclaim::reclaim();
-    (UPCALLS.shrink)();
+    (thread.process.upcalls.shrink)();
     dentry::shrink(None);
     let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
@@ -142,11 +141,11 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
 }
 
 /// Has one process killed for a request from outside that found no memory, unless one is ending already, and waits until something has come
-/// of it, or a moment.
-pub async fn relieve_request(deadline_ns: u64) {
+/// of it, or a moment. `shrink` gives up what is only kept to be fast.
+pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let now_ns = time::monotonic_ns();
     let _awaiting = reclaim::Waiting::begin();
-    (UPCALLS.shrink)();
+    shrink();
     dentry::shrink(None);
     reclaim::reclaim();
     if !Want::Frame.is_met() && !pause::is_paused() && !somebody_is_ending(now_ns) {

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use super::rlimit::Rlimits;
+use super::upcalls::Upcalls;
 use super::{Thread, current, signal};
 use crate::fs::OpenFile;
 use crate::mm::AddressSpace;
@@ -15,6 +16,8 @@ use crate::wait::WaitQueue;
 pub struct Process {
     /// Process id.
     pub pid: u32,
+    /// What it needs of the rooms above.
+    pub upcalls: &'static Upcalls,
     /// Its address space; `None` once it ended.
     mm: Mutex<Option<Arc<AddressSpace>>>,
     /// Its place in the tree, and its threads.
@@ -155,9 +158,10 @@ pub struct Image {
 
 impl Process {
     /// A process without threads yet.
-    pub fn new(pid: u32, mm: Arc<AddressSpace>, rlimits: Rlimits) -> Self {
+    pub fn new(pid: u32, mm: Arc<AddressSpace>, rlimits: Rlimits, upcalls: &'static Upcalls) -> Self {
         Process {
             pid,
+            upcalls,
             mm: Mutex::new(Some(mm)),
             links: Mutex::default(),
             signals: Mutex::default(),

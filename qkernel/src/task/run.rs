@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 
 use super::signal::{self, Delivery};
-use super::upcalls::UPCALLS;
 use super::{Thread, pause};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
@@ -12,7 +11,7 @@ use crate::wait::Sleeper;
 /// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on the platform too.
 pub fn start_newborn(thread: &Thread) {
     for (child, first) in core::mem::take(&mut *thread.newborn.lock()) {
-        (UPCALLS.start)(child, first);
+        (thread.process.upcalls.start)(child, first);
     }
 }
 

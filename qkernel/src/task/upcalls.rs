@@ -1,6 +1,6 @@
 //! What this room calls in those above it, which hold what threads and processes give up when they end.
 //!
-//! The table is compiled in, as that of [`crate::arch::upcalls`].
+//! Every process leads to the table, which is a constant of the room that makes the first one ([`crate::kernel`]).
 
 use alloc::sync::Arc;
 
@@ -26,5 +26,3 @@ pub struct Upcalls {
     /// Gives up what is kept only to be fast.
     pub shrink: fn(),
 }
-
-pub(super) const UPCALLS: &Upcalls = &crate::kernel::TASK_UPCALLS;

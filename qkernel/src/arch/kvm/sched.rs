@@ -19,11 +19,9 @@ use super::thread::{KvmThread, Place};
 use super::{apic, host, msr, space};
 use crate::arch;
 use crate::arch::lock::{lock, unlock};
-use crate::arch::upcalls::UPCALLS;
+use crate::arch::upcalls::{Next, Owner, UPCALLS};
 use crate::errno::Result;
-use crate::kernel::thread::{self, Next};
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
 
 /// How long a thread runs while others wait.
 const SLICE_NS: u64 = 1_000_000;
@@ -219,8 +217,8 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
         // SAFETY: user mode has been left, and the kernel lock is held.
         let context = unsafe { &mut *thread.context() };
         let next = match (vector, &owner) {
-            (SYSCALL, Some(owner)) => thread::serve_now(owner, context.rax, context.syscall_args()),
-            (PAGE_FAULT, Some(owner)) => thread::fault_now(owner, Va(address), context.error),
+            (SYSCALL, Some(owner)) => owner.clone().serve_now(context.rax, context.syscall_args()),
+            (PAGE_FAULT, Some(owner)) => owner.clone().fault_now(Va(address), context.error),
             _ => Next::Task(None),
         };
         match next {
@@ -271,7 +269,7 @@ fn enter_user(cpu: &PerCpu, thread: &KvmThread) -> u64 {
 /// served already.
 fn leave(
     thread: &Arc<KvmThread>,
-    owner: Option<Arc<Thread>>,
+    owner: Option<Arc<dyn Owner>>,
     vector: u64,
     address: u64,
     served: Option<Result<usize>>,
@@ -295,7 +293,7 @@ fn leave(
     // This trap answers a request to stop, too.
     thread.stop_asked.set(false);
     if let Some(owner) = owner {
-        thread::on_served(&owner, &trap, served);
+        owner.served(&trap, served);
     }
     (UPCALLS.run_tasks)();
 }

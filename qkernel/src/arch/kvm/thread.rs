@@ -13,8 +13,8 @@ use super::entry::{SYSCALL, UserContext, canonical};
 use super::fpu::FpState;
 use super::{cpu, msr, sched};
 use crate::arch;
+use crate::arch::upcalls::{Owner, UPCALLS};
 use crate::errno::Errno;
-use crate::task;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ struct Saved {
 pub struct KvmThread {
     token: u64,
     /// The kernel's side of it, once it was looked for.
-    owner: UnsafeCell<Weak<task::Thread>>,
+    owner: UnsafeCell<Option<Weak<dyn Owner>>>,
     saved: UnsafeCell<Saved>,
     fp: FpState,
     fs_base: Cell<u64>,
@@ -81,12 +81,12 @@ impl KvmThread {
     }
 
     /// The kernel's side of it, if it has not ended.
-    pub fn owner(&self) -> Option<Arc<task::Thread>> {
+    pub fn owner(&self) -> Option<Arc<dyn Owner>> {
         // SAFETY: the kernel lock is held, and nothing in here comes back to this thread.
         let owner = unsafe { &mut *self.owner.get() };
-        owner.upgrade().or_else(|| {
-            let found = task::table::thread_by_token(self.token)?;
-            *owner = Arc::downgrade(&found);
+        owner.as_ref().and_then(Weak::upgrade).or_else(|| {
+            let found = (UPCALLS.owner_of)(self.token)?;
+            *owner = Some(Arc::downgrade(&found));
             Some(found)
         })
     }
