@@ -30,6 +30,23 @@ const FEWEST: u64 = 16;
 /// So many processes and threads that the platform could make are not for clone(2).
 const KEPT: u64 = 8;
 
+/// What [`memory_bytes`] is, if that is less than RAM; 0: it is not.
+static MEMORY_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// How much memory the container is told that it has, in bytes.
+pub fn memory_bytes() -> u64 {
+    let ram = arch::boot().ram_bytes;
+    match MEMORY_BYTES.load(Relaxed) {
+        0 => ram,
+        limit => limit.min(ram),
+    }
+}
+
+/// The container has a limit of so many bytes, or none (0).
+pub fn tell_memory_limit(bytes: u64) {
+    MEMORY_BYTES.store(bytes, Relaxed);
+}
+
 static SPACES: AtomicU64 = AtomicU64::new(0);
 static THREADS: AtomicU64 = AtomicU64::new(0);
 

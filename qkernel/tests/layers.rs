@@ -1,7 +1,7 @@
-//! The layers of the kernel: each room uses those below it only. There is no exception: what a room needs
+//! The layers of the kernel: each room uses those below it only, and inside of a room only few files use each other in a circle. There is no exception: what a room needs
 //! of those above it is given to it (a trait, a table of functions), or it returns a value on which they act.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +90,9 @@ fn absolute(module: &str, path: &str) -> Option<String> {
     if let Some(path) = path.strip_prefix("crate::") {
         return Some(path.to_owned());
     }
+    if let Some(path) = path.strip_prefix("self::") {
+        return Some(format!("{module}::{path}"));
+    }
     let (mut at, mut rest) = (module, path);
     while let Some(shorter) = rest.strip_prefix("super::") {
         at = at.rsplit_once("::").map_or("", |(parent, _)| parent);
@@ -130,32 +133,99 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-#[test]
-fn each_layer_uses_only_those_below() {
+/// The code of every module of the kernel.
+fn modules() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut all = Vec::new();
     files(&root, &mut all);
     assert!(all.len() > 100, "the sources are somewhere else: {}", root.display());
+    let named = all.into_iter().map(|file| (module_of(file.strip_prefix(&root).expect("below the root")), file));
+    let kept = named.filter(|(module, _)| module != "lib" && module != "arch::image" && !module.ends_with("tests"));
+    kept.map(|(module, file)| (module, code_of(&fs::read_to_string(&file).expect("a source")))).collect()
+}
+
+#[test]
+fn each_layer_uses_only_those_below() {
     let mut upward = BTreeSet::new();
-    for file in all {
-        let module = module_of(file.strip_prefix(&root).expect("below the root"));
-        if module == "lib" || module == "arch::image" || module.ends_with("tests") {
-            continue;
-        }
+    for (module, code) in modules() {
         let own = layer_of(&module).unwrap_or_else(|| panic!("{module} is in no layer"));
-        for used in uses_of(&module, &code_of(&fs::read_to_string(&file).expect("a source"))) {
-            if layer_of(&used).is_some_and(|layer| layer > own) {
-                // The module that is used, not what in it.
-                let short: Vec<&str> = used
-                    .split("::")
-                    .take_while(|p| p.starts_with(char::is_lowercase) && *p != "self")
-                    .take(2)
-                    .collect();
-                upward.insert((module.clone(), short.join("::")));
+        let uses = uses_of(&module, &code);
+        let above = uses.into_iter().filter(|used| layer_of(used).is_some_and(|layer| layer > own));
+        upward.extend(above.map(|used| (module.clone(), used)));
+    }
+    assert!(upward.is_empty(), "they use something above them: {upward:#?}");
+}
+
+/// The names that modules hand on (`pub use`), and what they stand for.
+fn handed_on(modules: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for (module, code) in modules {
+        for tree in code.split("pub use ").skip(1).filter_map(|rest| rest.split_once(';')).map(|(tree, _)| tree) {
+            for leaf in leaves(tree) {
+                let name = leaf.rsplit("::").next().unwrap_or(&leaf).to_owned();
+                let path = absolute(module, &leaf).unwrap_or_else(|| format!("{module}::{leaf}"));
+                names.insert(format!("{module}::{name}"), path);
             }
         }
     }
-    assert!(upward.is_empty(), "they use something above them: {upward:#?}");
+    names
+}
+
+/// The modules that a module uses, where names are defined, not where they are handed on.
+fn edges(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
+    let names = handed_on(modules);
+    let home = |path: &str| {
+        let mut path = names.get(path).map_or(path, String::as_str);
+        loop {
+            match modules.get_key_value(path) {
+                Some((module, _)) => return Some(module.as_str()),
+                None => path = path.rsplit_once("::")?.0,
+            }
+        }
+    };
+    let of = |module: &str, code: &str| {
+        let mut used: BTreeSet<&str> = uses_of(module, code).iter().filter_map(|path| home(path)).collect();
+        // A module names those inside of it without further ado.
+        let own: String = code.split(';').filter(|part| !part.contains("pub use ")).collect();
+        for inner in modules.keys() {
+            let name = inner.strip_prefix(module).and_then(|rest| rest.strip_prefix("::"));
+            if name.is_some_and(|name| own.contains(&format!(" {name}::")) || own.contains(&format!("({name}::"))) {
+                used.insert(inner);
+            }
+        }
+        used.remove(module);
+        used
+    };
+    modules.iter().map(|(module, code)| (module.as_str(), of(module, code))).collect()
+}
+
+/// What can be reached from a module.
+fn reached<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(module) = next.pop() {
+        for used in edges.get(module.as_str()).into_iter().flatten() {
+            if found.insert(*used) {
+                next.push((*used).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The most files that may use each other in a circle.
+const MOST_IN_A_CIRCLE: usize = 8;
+
+#[test]
+fn circles_are_small() {
+    let modules = modules();
+    let edges = edges(&modules);
+    let all: BTreeMap<&str, BTreeSet<&str>> = edges.keys().map(|m| (*m, reached(&edges, m))).collect();
+    for (module, reached) in &all {
+        let circle: Vec<_> = reached.iter().filter(|other| all[*other].contains(module)).collect();
+        assert!(circle.len() <= MOST_IN_A_CIRCLE, "{} files use each other: {circle:?}", circle.len());
+    }
+    // What is seen is not nothing.
+    assert!(all["kernel::control"].contains("mm::fault"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use core::fmt::Write;
 use core::panic::PanicInfo;
 
 use qkernel::arch;
+use qkernel::arch::table::Table;
 use qkernel::arch::upcalls::Upcalls;
 use qlib::platform::{BootInfo, PLATFORM_KVM};
 
@@ -22,6 +23,11 @@ extern "C" fn _start(info: &'static BootInfo, cpu: u32) {
     arch::start(info);
 }
 
+/// The page of entry points: see [`qkernel::arch::table`]. The linker puts it among what is read-only after relocation.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".data.rel.ro.quark_table")]
+static QKERNEL_TABLE: Table = Table::new(arch::dispatch, arch::kvm::start::OPERATIONS);
+
 /// What the rooms below the top call in those above them: see [`qkernel::arch::upcalls`].
 #[unsafe(no_mangle)]
 static QKERNEL_UPCALLS: Upcalls = qkernel::kernel::UPCALLS;
@@ -35,7 +41,7 @@ global_asm!(
     ".balign 4",
     ".long {table} - .",
     ".popsection",
-    table = sym arch::table::TABLE,
+    table = sym QKERNEL_TABLE,
 );
 
 /// A message put together without allocating.

@@ -117,7 +117,7 @@ fn table(what: &str) {
     const MUNMAP: u64 = 11;
     const MREMAP: u64 = 25;
     const READ_WRITE: u64 = 3;
-    let entry = super::operation_now();
+    let entry = super::ops::operation_now();
     let page = entry as u64 & !(PAGE_SIZE - 1);
     // SAFETY: none; see above.
     let put = |at: *mut u64, value: u64| unsafe { at.write_volatile(value) };
@@ -186,7 +186,7 @@ pub fn instead(va: Va, entry: Pte, root: Gpa) -> Option<Pte> {
         _ if va != PAGE_OF_PROGRAM => return None,
         1 => gpa_of((&raw const *boot()).cast()),
         2 => root,
-        3 => gpa_of((&raw const super::BOOT).cast()),
+        3 => gpa_of((&raw const super::boot::BOOT).cast()),
         // The books of the block that the right frame is in.
         4 => Gpa(entry.gpa().0 & !((4 << 20) - 1)),
         _ => return None,

@@ -6,9 +6,7 @@
 
 use core::cell::UnsafeCell;
 
-use qlib::platform::{ABI_VERSION, KernelEntry, PlatformOps};
-
-use super::{dispatch, kvm};
+use qlib::platform::{ABI_VERSION, Event, KernelEntry, PlatformOps};
 
 /// See [`KernelEntry`]. A cell, as qvisor may have filled in other operations than are compiled in.
 #[repr(transparent)]
@@ -17,12 +15,30 @@ pub struct Table(UnsafeCell<KernelEntry>);
 // SAFETY: nothing of the kernel writes to it, and qvisor does so only before the kernel runs.
 unsafe impl Sync for Table {}
 
-/// The page. The linker puts it among what is read-only after relocation; the image has a note that says where.
-#[cfg_attr(target_os = "none", unsafe(link_section = ".data.rel.ro.quark_table"))]
-pub static TABLE: Table =
-    Table(UnsafeCell::new(KernelEntry { version: ABI_VERSION, dispatch, ops: kvm::start::OPERATIONS }));
+#[cfg(target_os = "none")]
+unsafe extern "Rust" {
+    // The page: the image defines it with this type (`image.rs`), among what is read-only after relocation, and has a note that says where.
+    safe static QKERNEL_TABLE: Table;
+}
+
+/// The page.
+#[cfg(target_os = "none")]
+pub(super) fn table() -> &'static Table {
+    &QKERNEL_TABLE
+}
+
+/// Unit tests have no platform.
+#[cfg(not(target_os = "none"))]
+pub(super) fn table() -> &'static Table {
+    unreachable!("no platform was told of")
+}
 
 impl Table {
+    /// A table with these entry points and operations.
+    pub const fn new(dispatch: unsafe extern "C" fn(*const Event), ops: PlatformOps) -> Self {
+        Table(UnsafeCell::new(KernelEntry { version: ABI_VERSION, dispatch, ops }))
+    }
+
     /// Where the operations are.
     pub(super) fn operations(&self) -> *const PlatformOps {
         // SAFETY: the address of a field of a static.
@@ -37,7 +53,7 @@ macro_rules! operation {
         // Unit tests have no platform.
         #[cfg(test)]
         $crate::arch::boot();
-        (&raw const (*$crate::arch::table::TABLE.operations()).$name).read_volatile()
+        (&raw const (*$crate::arch::table::table().operations()).$name).read_volatile()
     }};
 }
 pub(super) use operation;

@@ -9,7 +9,7 @@ use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFMT};
 use super::attr::{Attributes, StatFs, device};
 use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, simple_statfs};
-use super::setup::Options;
+use super::options::Options;
 use super::{FileOps, OpenFile, special};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;

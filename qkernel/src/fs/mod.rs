@@ -17,6 +17,7 @@ pub mod memfd;
 pub mod mount;
 pub mod notify;
 pub mod open;
+pub mod options;
 pub mod overlay;
 pub mod perm;
 pub mod proc;

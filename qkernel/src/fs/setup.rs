@@ -2,8 +2,6 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFREG};
 use qlib::PAGE_SIZE;
@@ -13,105 +11,29 @@ use super::attr::device;
 use super::hostfs::HostFs;
 use super::inode::{FileSystem, NewNode};
 use super::mount::{Mount, MountFlags};
+use super::options::{Options, TYPE_NAMES};
 use super::overlay::OverlayFs;
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::{arch, klog};
+use crate::{account, arch, klog};
 
 /// Makes a file system of one type from its mount options.
 pub type Maker = fn(options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
 
-/// The types by name. Constant, as every table of functions that can be: what is read-only no stray write changes.
-static TYPES: [(&str, Maker); 8] = [
-    ("cgroup", sysfs::make_cgroup),
-    ("cgroup2", sysfs::make_cgroup),
-    ("devpts", devpts::make),
-    ("devtmpfs", make_devtmpfs),
-    ("mqueue", make_mqueue),
-    ("proc", proc::make),
-    ("sysfs", sysfs::make),
-    ("tmpfs", make_tmpfs),
+/// The types by name, in the order of [`TYPE_NAMES`]. Constant, as every table of functions that can be: what is read-only no stray write changes.
+static TYPES: [Maker; TYPE_NAMES.len()] = [
+    sysfs::make_cgroup,
+    sysfs::make_cgroup,
+    devpts::make,
+    make_devtmpfs,
+    make_mqueue,
+    proc::make,
+    sysfs::make,
+    make_tmpfs,
 ];
-
-/// The types, for /proc/filesystems.
-pub fn type_names() -> impl Iterator<Item = &'static str> {
-    TYPES.iter().map(|(name, _)| *name)
-}
-
-/// Mount options as mount(8) writes them, split into flags of the mount and options of the file system.
-#[derive(Clone, Debug, Default)]
-pub struct Options<'a> {
-    /// Flags of the mount.
-    pub flags: MountFlags,
-    /// "name=value" and other options, for the file system.
-    pub rest: Vec<&'a str>,
-}
-
-impl<'a> Options<'a> {
-    /// Takes options apart. Those about propagation and binding have been dealt with before.
-    pub fn parse(options: impl Iterator<Item = &'a str>) -> Self {
-        let mut parsed = Options::default();
-        for option in options {
-            let (flag, on) = match option {
-                "ro" => (MountFlags::RDONLY, true),
-                "rw" => (MountFlags::RDONLY, false),
-                "nosuid" => (MountFlags::NOSUID, true),
-                "suid" => (MountFlags::NOSUID, false),
-                "nodev" => (MountFlags::NODEV, true),
-                "dev" => (MountFlags::NODEV, false),
-                "noexec" => (MountFlags::NOEXEC, true),
-                "exec" => (MountFlags::NOEXEC, false),
-                "noatime" => (MountFlags::NOATIME, true),
-                "nodiratime" => (MountFlags::NODIRATIME, true),
-                "relatime" => (MountFlags::RELATIME, true),
-                "strictatime" => (MountFlags::STRICTATIME, true),
-                "" | "defaults" | "bind" | "rbind" | "atime" | "diratime" | "async" | "sync" => continue,
-                other => {
-                    parsed.rest.push(other);
-                    continue;
-                }
-            };
-            parsed.flags.set(flag, on);
-        }
-        parsed
-    }
-
-    /// The value of `name=value`.
-    pub fn value(&self, name: &str) -> Option<&'a str> {
-        self.rest.iter().rev().find_map(|o| o.strip_prefix(name)?.strip_prefix('='))
-    }
-
-    /// A value in octal.
-    pub fn octal(&self, name: &str, default: u32) -> Result<u32> {
-        self.value(name).map_or(Ok(default), |v| u32::from_str_radix(v, 8).map_err(|_| Errno::EINVAL))
-    }
-
-    /// A value in decimal.
-    pub fn number(&self, name: &str, default: u32) -> Result<u32> {
-        self.value(name).map_or(Ok(default), |v| v.parse().map_err(|_| Errno::EINVAL))
-    }
-
-    /// A size in bytes with a suffix k, m, g, or % of RAM.
-    pub fn size(&self, name: &str, default: u64) -> Result<u64> {
-        self.value(name).map_or(Ok(default), |v| parse_size(v, arch::boot().ram_bytes).ok_or(Errno::EINVAL))
-    }
-}
-
-fn parse_size(text: &str, whole: u64) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let number: u64 = digits.parse().ok()?;
-    match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => Some(number),
-        "k" => number.checked_mul(1 << 10),
-        "m" => number.checked_mul(1 << 20),
-        "g" => number.checked_mul(1 << 30),
-        "%" => Some((u128::from(whole) * u128::from(number) / 100).try_into().ok()?),
-        _ => None,
-    }
-}
 
 fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     // As on Linux: half of RAM unless said otherwise, and 0 means no limit.
@@ -137,7 +59,7 @@ fn make_mqueue(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 
 /// Makes a file system of type `type_name`: ENODEV if there is no such type.
 pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let (_, maker) = TYPES.iter().find(|(name, _)| *name == type_name).ok_or(Errno::ENODEV)?;
+    let (_, maker) = TYPE_NAMES.iter().zip(&TYPES).find(|(name, _)| **name == type_name).ok_or(Errno::ENODEV)?;
     maker(options)
 }
 
@@ -149,7 +71,7 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty()).location();
     root.mount.become_root();
-    MEMORY_BYTES.store(spec.memory_limit_bytes, Ordering::Relaxed);
+    account::tell_memory_limit(spec.memory_limit_bytes);
     for mount in &spec.mounts {
         add_mount(&root, mount)?;
     }
@@ -166,17 +88,6 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
 }
 
 /// The container's memory limit in bytes; 0: all of RAM.
-static MEMORY_BYTES: AtomicU64 = AtomicU64::new(0);
-
-/// How much memory the container is told that it has, in bytes.
-pub fn memory_bytes() -> u64 {
-    let ram = arch::boot().ram_bytes;
-    match MEMORY_BYTES.load(Ordering::Relaxed) {
-        0 => ram,
-        limit => limit.min(ram),
-    }
-}
-
 /// The place of a path of the specification, if it exists.
 fn existing(root: &Location, path: &[u8]) -> Result<Option<Location>> {
     let creds = root_creds();
@@ -271,29 +182,4 @@ fn mount_point(root: &Location, path: &[u8], is_dir: bool) -> Result<Location> {
         };
     }
     Ok(at)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_suffixes() {
-        assert_eq!(parse_size("64k", 0), Some(65536));
-        assert_eq!(parse_size("2M", 0), Some(2 << 20));
-        assert_eq!(parse_size("10%", 1000), Some(100));
-        assert_eq!(parse_size("123", 0), Some(123));
-        for bad in ["", "k", "1x", "99999999999999999999", "18446744073709551615g"] {
-            assert_eq!(parse_size(bad, 0), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn options_are_split_into_flags_and_values() {
-        let options = Options::parse("nosuid,ro,mode=755,rw,noexec,size=1k".split(','));
-        assert_eq!(options.flags, MountFlags::NOSUID | MountFlags::NOEXEC);
-        assert_eq!(options.octal("mode", 0), Ok(0o755));
-        assert_eq!(options.value("size"), Some("1k"));
-        assert_eq!(options.number("uid", 7), Ok(7));
-    }
 }

@@ -1,44 +1,14 @@
-//! Opening what is not a regular file or a directory: device nodes lead to the kernel's own drivers, whatever file system they lie
-//! in, and FIFOs and sockets to their families. A host device is never opened.
+//! Opening what is not a regular file or a directory: the room on top knows which driver serves which device.
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFSOCK};
+use super::attr::Attributes;
+use super::{Caller, FileOps};
+use crate::errno::Result;
+use crate::task;
 
-use super::attr::{Attributes, device_parts};
-use super::{Caller, FileOps, dev};
-use crate::errno::{Errno, Result};
-use crate::ipc::pipe;
-use crate::ipc::tty::device as tty;
-use crate::task::{self, Thread};
-
-/// Opens a device: its attributes (with the device number) and O_* flags.
-type Opener = fn(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>>;
-
-/// The drivers of character devices: of one minor number, or of all of a major number. Constant: see [`super::setup`].
-static CHAR_DRIVERS: [(u32, Option<u32>, Opener); 9] = [
-    (1, Some(3), dev::open_memory),
-    (1, Some(5), dev::open_memory),
-    (1, Some(7), dev::open_memory),
-    (1, Some(8), dev::open_memory),
-    (1, Some(9), dev::open_memory),
-    (tty::TTY_MAJOR, Some(0), tty::open_current),
-    (tty::TTY_MAJOR, Some(1), tty::open_console),
-    (tty::TTY_MAJOR, Some(2), tty::open_ptmx),
-    (tty::SLAVE_MAJOR, None, tty::open_slave),
-];
-
-/// Opens a special file.
+/// Opens a special file, for which a driver serves `caller`.
 pub fn open(caller: &dyn Caller, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
-    let opener = match node.kind() {
-        S_IFCHR => {
-            let (major, minor) = device_parts(node.rdev);
-            CHAR_DRIVERS.iter().find(|(of, which, _)| *of == major && which.is_none_or(|which| which == minor))
-        }
-        S_IFIFO => return pipe::open_fifo(node.dev, node.ino, flags),
-        S_IFBLK | S_IFSOCK => None,
-        _ => return Err(Errno::EINVAL),
-    };
-    let (_, _, opener) = opener.ok_or(Errno::ENXIO)?;
-    opener(task::thread_of(caller)?, node, flags)
+    let thread = task::thread_of(caller)?;
+    (thread.process.upcalls.open_special)(thread, node, flags)
 }

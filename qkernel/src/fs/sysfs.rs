@@ -9,8 +9,9 @@ use linux_raw_sys::general::S_IFDIR;
 use qlib::PAGE_SIZE;
 
 use super::inode::FileSystem;
-use super::setup::{self, Options};
+use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
+use crate::account;
 use crate::errno::Result;
 use crate::task::table;
 use crate::{arch, mm};
@@ -178,7 +179,7 @@ const CGROUP: Names = &[
     ("memory.current", || file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))),
     ("memory.events", || text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")),
     ("memory.high", || text("max\n")),
-    ("memory.max", || file(|_| Ok(line(setup::memory_bytes().to_string())))),
+    ("memory.max", || file(|_| Ok(line(account::memory_bytes().to_string())))),
     ("memory.stat", || {
         file(|_| Ok(format!("anon {}\nfile 0\n", mm::frames::stats().frames_used * PAGE_SIZE).into_bytes()))
     }),

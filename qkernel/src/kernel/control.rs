@@ -26,7 +26,7 @@ use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{NewThread, Process, Rare, Thread, exit, oom, table};
+use crate::task::{NewThread, Process, Rare, Thread, cpu_limit, exit, oom, table};
 use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, time, urgent};
@@ -293,7 +293,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             if let Some(container) = CONTAINER.lock().as_mut() {
                 container.roots.push(process);
             }
-            crate::task::rlimit::watch_cpu(&thread.process);
+            cpu_limit::watch(&thread.process);
             if !first {
                 urgent::begin(thread.user.token);
             }

@@ -1,6 +1,7 @@
 //! The top of the kernel, which knows all other rooms: boot, the dispatch of events, control requests.
 
 pub mod control;
+mod devices;
 mod dispatch;
 pub mod thread;
 
@@ -11,7 +12,7 @@ use crate::fs::hostfs::kept;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
 use crate::net::unix::rights;
-use crate::task::rlimit;
+use crate::task::current;
 use crate::task::{self, Process};
 
 /// What the edge to the platform calls.
@@ -21,7 +22,7 @@ pub const UPCALLS: Upcalls = Upcalls {
     serve: dispatch::serve,
     run_tasks: dispatch::run_tasks,
     release_tables: mm::frames::release_tables,
-    memory_limits: rlimit::of_current_memory,
+    memory_limits: current::memory_limits,
     give_up_handles: kept::give_up_all,
     owner_of: thread::owner_of,
 };
@@ -35,6 +36,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     },
     gives_up,
     ended: control::process_ended,
+    open_special: devices::open,
     shrink,
 };
 

@@ -12,7 +12,8 @@ use qlib::Va;
 use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::{Mount, MountFlags, check_room};
-use crate::fs::setup::{self, Options};
+use crate::fs::options::Options;
+use crate::fs::setup;
 use crate::fs::{self, Location, perm};
 use crate::task::Thread;
 

@@ -9,7 +9,7 @@ use super::ids::process_or_self;
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::fdtable::MAX_FDS;
-use crate::task::rlimit::watch_cpu;
+use crate::task::cpu_limit;
 use crate::task::{Process, Thread};
 
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -37,7 +37,7 @@ fn set(thread: &Thread, process: &Arc<Process>, resource: u32, new: RLimit) -> R
         *slot = (new.soft, new.hard);
     }
     if resource == RLIMIT_CPU {
-        watch_cpu(process);
+        cpu_limit::watch(process);
     }
     Ok(())
 }

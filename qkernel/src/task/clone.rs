@@ -13,7 +13,7 @@ use qlib::Va;
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
-use super::{NewThread, Rare, Thread, exit, rlimit, run, table};
+use super::{NewThread, Rare, Thread, cpu_limit, exit, run, table};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
@@ -154,7 +154,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         let parent = parent.unwrap_or_else(|| thread.process.clone());
         process.links.lock().parent = Arc::downgrade(&parent);
         parent.links.lock().children.push(process.clone());
-        rlimit::watch_cpu(&process);
+        cpu_limit::watch(&process);
     }
     if args.has(CLONE_PARENT_SETTID) {
         // As on Linux, a bad address does not undo what has been made.

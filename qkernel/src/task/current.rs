@@ -5,6 +5,7 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 
 use super::Thread;
+use crate::mm::fault::Growth;
 use crate::sync::{Mutex, mutex};
 
 static CURRENT: Mutex<Option<Arc<Thread>>> = mutex(None);
@@ -38,4 +39,12 @@ pub async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
         result
     })
     .await
+}
+
+/// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
+pub fn memory_limits() -> (u64, u64) {
+    get().map_or((0, 0), |thread| {
+        let Growth { stack_bytes, total_bytes } = thread.process.growth();
+        (stack_bytes, total_bytes)
+    })
 }

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod clone;
 pub mod cpu_clock;
+pub mod cpu_limit;
 pub mod current;
 pub mod elf;
 pub mod exec;
@@ -107,7 +108,16 @@ pub struct Rare {
     /// ioprio_set(2).
     pub io_priority: u32,
     /// rseq(2).
-    pub rseq: Option<rseq::Rseq>,
+    pub rseq: Option<Rseq>,
+}
+
+/// A thread's area for restartable sequences (rseq(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rseq {
+    area: Va,
+    len: u32,
+    /// What stands before the instructions to which sections are aborted.
+    sig: u32,
 }
 
 /// What a new thread begins with.
@@ -227,7 +237,7 @@ impl Thread {
 
     /// Serves a page fault of it.
     pub fn fault(&self, va: Va, access: Access) -> core::result::Result<(), Failure> {
-        fault::handle(&self.mm(), rlimit::growth(&self.process), va, access)
+        fault::handle(&self.mm(), self.process.growth(), va, access)
     }
 
     /// Its descriptors.

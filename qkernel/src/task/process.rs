@@ -4,11 +4,14 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
+use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
+
 use super::rlimit::Rlimits;
 use super::upcalls::Upcalls;
 use super::{Thread, current, signal};
 use crate::fs::OpenFile;
 use crate::mm::AddressSpace;
+use crate::mm::fault::Growth;
 use crate::sync::Mutex;
 use crate::wait::WaitQueue;
 
@@ -201,6 +204,12 @@ impl Process {
     pub fn drop_mm(&self) {
         let old = self.mm.lock().take();
         drop(old);
+    }
+
+    /// How far a fault may extend its stack.
+    pub fn growth(&self) -> Growth {
+        let limits = self.rlimits.lock();
+        Growth { stack_bytes: limits.soft(RLIMIT_STACK), total_bytes: limits.soft(RLIMIT_AS) }
     }
 
     /// Its threads now.

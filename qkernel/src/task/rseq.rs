@@ -11,21 +11,12 @@ use linux_raw_sys::auxvec::{AT_RSEQ_ALIGN, AT_RSEQ_FEATURE_SIZE};
 use qlib::Va;
 use qlib::platform::{Trap, UserRegs};
 
-use super::{Thread, oom, signal};
+use super::{Rseq, Thread, oom, signal};
 use crate::abi::{Pod, abi_struct};
 use crate::errno::Errno;
 use crate::mm::{self, Access, AddressSpace};
 use crate::wait::Sleeper;
 use crate::{arch, klog};
-
-/// A thread's registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rseq {
-    area: Va,
-    len: u32,
-    /// What stands before the instructions to which sections are aborted.
-    sig: u32,
-}
 
 abi_struct! {
     /// struct rseq, as far as the kernel knows it. `reserved` may be anything.

@@ -8,7 +8,12 @@ use qlib::Va;
 use qlib::platform::UserRegs;
 
 use super::{Process, Thread};
+use crate::errno::Result;
+use crate::fs::{Attributes, FileOps};
 use crate::mm::AddressSpace;
+
+/// Opens a special file of some kind: its attributes (with the device number) and O_* flags.
+pub type Opener = fn(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>>;
 
 /// Functions of the kernel that the life of processes calls.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub struct Upcalls {
     pub gives_up: fn(&Arc<Process>),
     /// A process has become a zombie, with this wait status.
     pub ended: fn(&Arc<Process>, i32),
+    /// Opens any special file.
+    pub open_special: Opener,
     /// Gives up what is kept only to be fast.
     pub shrink: fn(),
 }

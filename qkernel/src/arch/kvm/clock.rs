@@ -11,7 +11,7 @@ use qlib::clock::{Calibrator, ClockPage, Line, Sample, Source, source_of};
 use qlib::host::{HostCall, NO_HANDLE, Op};
 use qlib::{Gpa, PAGE_SIZE};
 
-use crate::arch;
+use crate::arch::{boot, gpa_of, host_call};
 use crate::sync::{Mutex, mutex};
 
 /// Host calls for one sample: the first that is not disturbed, or the best of so many.
@@ -30,7 +30,7 @@ static KEEPER: Keeper = Keeper::new();
 
 /// Where the page lies. It is the kernel's own memory: never freed, never swapped.
 pub fn page() -> Gpa {
-    arch::gpa_of((&raw const PAGE).cast())
+    gpa_of((&raw const PAGE).cast())
 }
 
 /// The time of clock `id` (CLOCK_MONOTONIC, CLOCK_REALTIME or CLOCK_BOOTTIME) in nanoseconds. CLOCK_MONOTONIC never goes back, whichever vCPU
@@ -63,12 +63,12 @@ impl Clocks for Ring0 {
     }
 
     fn khz(&self) -> u64 {
-        arch::boot().kvm.tsc_khz
+        boot().kvm.tsc_khz
     }
 
     fn host(&self) -> Option<[u64; 4]> {
         let mut call = HostCall { op: Op::Clocks as u32, handle: NO_HANDLE, ..HostCall::default() };
-        arch::host_call(&mut call);
+        host_call(&mut call);
         let [monotonic, realtime, boottime, again, ..] = call.args;
         (call.ret == 0).then_some([monotonic, realtime, boottime, again])
     }

@@ -99,7 +99,7 @@ fn address(info: &KvmInfo, phys_base: u64, index: u32) -> u64 {
 
 /// The data of any vCPU.
 pub fn of(index: u32) -> &'static PerCpu {
-    let boot = super::super::boot();
+    let boot = crate::arch::boot();
     assert!(index < boot.cpus, "vCPU {index} of {}", boot.cpus);
     // SAFETY: qvisor has laid the areas of all vCPUs out, zeroed; zeros are a valid PerCpu. What other vCPUs touch are atomics.
     unsafe { &*(address(&boot.kvm, boot.phys_base, index) as *const PerCpu) }

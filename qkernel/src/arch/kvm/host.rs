@@ -10,7 +10,7 @@ use qlib::{Frames, Gpa};
 
 use super::entry::UserContext;
 use super::{clock, cpu, sched};
-use crate::arch;
+use crate::arch::{boot, gpa_of, phys};
 use crate::sync::{Mutex, mutex};
 
 /// How often an unanswered call is rung for again.
@@ -31,7 +31,7 @@ fn ring(port: Port, first: u64, second: u64) {
 
 /// Rings with parameters; the result.
 fn ring_with<const N: usize>(port: Port, parameters: [u64; N]) -> u64 {
-    let params = Params::new(arch::phys(), arch::boot().kvm.door, cpu::this().index);
+    let params = Params::new(phys(), boot().kvm.door, cpu::this().index);
     for (index, value) in parameters.into_iter().enumerate() {
         params.set(index, value);
     }
@@ -59,7 +59,7 @@ impl Doorbell for Bell {
 fn with_door<T>(f: impl FnOnce(&mut Driver<Bell>) -> T) -> T {
     let mut door = DOOR.lock();
     f(door.get_or_insert_with(|| {
-        let driver = Driver::new(arch::phys(), arch::boot().kvm.door, Bell::default());
+        let driver = Driver::new(phys(), boot().kvm.door, Bell::default());
         // Events may have come before there was a place for them.
         ring(Port::Event, 0, 0);
         driver
@@ -97,17 +97,17 @@ pub(super) unsafe extern "C" fn now(clockid: u32) -> u64 {
 
 /// See [`qlib::platform::PlatformOps::release`].
 pub(super) unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
-    ring_with(Port::Release, [arch::gpa_of(frames.cast()).0, count]) as i64
+    ring_with(Port::Release, [gpa_of(frames.cast()).0, count]) as i64
 }
 
 /// Sleeps while the word equals `expected`.
 pub(super) unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
-    ring_with(Port::LockWait, [arch::gpa_of(word.cast()).0, u64::from(expected)]);
+    ring_with(Port::LockWait, [gpa_of(word.cast()).0, u64::from(expected)]);
 }
 
 /// Wakes one sleeper.
 pub(super) unsafe extern "C" fn lock_wake(word: *const u32) {
-    ring_with(Port::LockWake, [arch::gpa_of(word.cast()).0]);
+    ring_with(Port::LockWake, [gpa_of(word.cast()).0]);
 }
 
 /// Makes RAM usable up to `end`: up to where it is then.

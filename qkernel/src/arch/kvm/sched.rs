@@ -17,9 +17,9 @@ use super::cpu::{self, PerCpu};
 use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
 use super::thread::{KvmThread, Place};
 use super::{apic, host, msr, space};
-use crate::arch;
 use crate::arch::lock::{lock, unlock};
 use crate::arch::upcalls::{Next, Owner, UPCALLS};
+use crate::arch::{boot, now_ns};
 use crate::errno::Result;
 use crate::sync::{Mutex, mutex};
 
@@ -114,7 +114,7 @@ fn arm(cpu: &PerCpu, deadline_ns: u64) {
     if deadline_ns >= cpu.armed_ns.get() {
         return;
     }
-    let now = arch::now_ns(CLOCK_MONOTONIC);
+    let now = now_ns(CLOCK_MONOTONIC);
     // One that is further away than the hardware counts fires early, and is armed again then.
     let wait = deadline_ns.saturating_sub(now).clamp(1, u64::from(u32::MAX));
     cpu.armed_ns.set(now + wait);
@@ -139,7 +139,7 @@ fn attend(cpu: &PerCpu) {
     loop {
         if cpu.timer_fired.swap(false, Ordering::Acquire) {
             cpu.armed_ns.set(u64::MAX);
-            let now = arch::now_ns(CLOCK_MONOTONIC);
+            let now = now_ns(CLOCK_MONOTONIC);
             let deadline = DEADLINE.load(Ordering::Relaxed);
             if deadline <= now {
                 DEADLINE.store(u64::MAX, Ordering::Relaxed);
@@ -165,7 +165,7 @@ fn attend(cpu: &PerCpu) {
 
 /// Whether a thread has waited for most of a slice. Threads that wait for each other never do, and stay on one vCPU.
 fn somebody_starves() -> bool {
-    let slice_ticks = arch::boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);
+    let slice_ticks = boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);
     let first = QUEUE.lock().front().map(|thread| thread.ready_tsc.get());
     first.is_some_and(|since| msr::tsc().saturating_sub(since) > slice_ticks / 2)
 }
@@ -175,7 +175,7 @@ fn wake_another(this: &PerCpu) {
     let idle = (0..online()).find(|i| *i != this.index && cpu::of(*i).idle.load(Ordering::Acquire));
     if let Some(index) = idle {
         kick(index);
-    } else if online() < arch::boot().cpus {
+    } else if online() < boot().cpus {
         host::start(ONLINE.fetch_add(1, Ordering::AcqRel));
     }
 }
@@ -205,7 +205,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     let owner = thread.owner();
     loop {
         if WAITING.load(Ordering::Relaxed) > 0 && cpu.slice_ns.get() == u64::MAX {
-            let slice = arch::now_ns(CLOCK_MONOTONIC) + SLICE_NS;
+            let slice = now_ns(CLOCK_MONOTONIC) + SLICE_NS;
             cpu.slice_ns.set(slice);
             arm(cpu, slice);
         }

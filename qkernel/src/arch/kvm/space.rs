@@ -8,7 +8,7 @@ use qlib::platform::{EVENT_SPACE_GONE, Event, ORDER_UNMAP, Order};
 use qlib::{Gpa, PAGE_SIZE};
 
 use super::{apic, cpu, msr, sched};
-use crate::arch;
+use crate::arch::{boot, phys};
 
 /// More pages than this are forgotten by forgetting everything.
 const MAX_SINGLE: u64 = 16;
@@ -40,8 +40,8 @@ pub(super) unsafe extern "C" fn user_block(_: qlib::Gpa, _: u32) -> i64 {
 
 /// Puts the kernel's half into a new root table.
 pub fn enter_kernel_half(root: Gpa) {
-    let phys = arch::phys();
-    let kernel = phys.page_table(arch::boot().kvm.kernel_root);
+    let phys = phys();
+    let kernel = phys.page_table(boot().kvm.kernel_root);
     let table = phys.page_table(root);
     for index in kernel.len() / 2..kernel.len() {
         table[index].store(kernel[index].load(Ordering::Relaxed), Ordering::Relaxed);
@@ -58,7 +58,7 @@ pub fn load(root: Gpa) {
 
 /// Leaves user page tables. Before the kernel lock is given up, unless user mode is entered: a table may be freed by whoever has it.
 pub fn leave() {
-    load(arch::boot().kvm.kernel_root);
+    load(boot().kvm.kernel_root);
 }
 
 /// What CPUs have cached of the pages that `orders` name, in the address space with page table `root`, is forgotten when this returns.
@@ -83,7 +83,7 @@ pub fn flush(root: Gpa, orders: &[Order]) {
 /// All CPUs forget everything about user pages; this one leaves the page table in use if `gone` has it.
 pub fn flush_everything(gone: &[Gpa]) {
     let root = Gpa(msr::cr3());
-    let next = if gone.contains(&root) { arch::boot().kvm.kernel_root } else { root };
+    let next = if gone.contains(&root) { boot().kvm.kernel_root } else { root };
     // SAFETY: the kernel's own table, or the one in use.
     unsafe { msr::set_cr3(next.0) }
     others(None);

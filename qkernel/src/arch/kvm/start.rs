@@ -9,7 +9,7 @@ use crate::arch::{self, heap};
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
 /// The operations of ring 0.
-pub(in crate::arch) const OPERATIONS: PlatformOps = PlatformOps {
+pub const OPERATIONS: PlatformOps = PlatformOps {
     now: host::now,
     set_timer: sched::set_timer,
     host_call: host::host_call,

@@ -12,7 +12,7 @@ use qlib::platform::{
 use super::entry::{SYSCALL, UserContext, canonical};
 use super::fpu::FpState;
 use super::{cpu, msr, sched};
-use crate::arch;
+use crate::arch::boot;
 use crate::arch::upcalls::{Owner, UPCALLS};
 use crate::errno::Errno;
 
@@ -170,11 +170,11 @@ impl KvmThread {
 
 /// A thread's number: its place in guest physical memory, for numbers that look negative are errors.
 fn handle_of(thread: *const KvmThread) -> u64 {
-    thread as u64 - arch::boot().phys_base
+    thread as u64 - boot().phys_base
 }
 
 fn pointer_of(handle: u64) -> *const KvmThread {
-    (handle + arch::boot().phys_base) as *const KvmThread
+    (handle + boot().phys_base) as *const KvmThread
 }
 
 /// # Safety

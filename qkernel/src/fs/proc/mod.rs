@@ -18,7 +18,7 @@ use linux_raw_sys::general::S_IFDIR;
 pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};
-use super::setup::Options;
+use super::options::Options;
 use super::synth::{Dir, Node, SynthFs, Table, file, link};
 use crate::errno::Result;
 use crate::ipc::sysv;

@@ -6,8 +6,10 @@ use core::fmt::Write;
 
 use qlib::PAGE_SIZE;
 
+use crate::account;
+use crate::fs::options::TYPE_NAMES;
+use crate::fs::shmem;
 use crate::fs::synth::{Node, file, text};
-use crate::fs::{setup, shmem};
 use crate::task::table;
 use crate::utsname::{RELEASE, VERSION};
 use crate::{arch, mm, time};
@@ -34,7 +36,7 @@ pub(super) fn version() -> Node {
 pub(super) fn filesystems() -> Node {
     file(|_| {
         let mut out = String::new();
-        for name in setup::type_names() {
+        for name in TYPE_NAMES {
             let _ = writeln!(out, "nodev\t{name}");
         }
         Ok(out.into_bytes())
@@ -61,7 +63,7 @@ pub(super) fn loadavg() -> Node {
 
 pub(super) fn meminfo() -> Node {
     file(|_| {
-        let total = setup::memory_bytes();
+        let total = account::memory_bytes();
         let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
         let used = held * PAGE_SIZE + arch::heap::charged();
         let free = total.saturating_sub(used);

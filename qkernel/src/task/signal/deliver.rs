@@ -9,8 +9,9 @@ use zerocopy::IntoBytes;
 
 use super::action::{DEFAULT, Disposition, SigAction};
 use super::frame::{self, FXSAVE_BYTES, Fault, RtSigFrame};
+use super::mask::restore_saved_mask;
 use super::set::UNBLOCKABLE;
-use super::{AltStack, SigInfo, SigSet, Signo, is_quiet, restore_saved_mask};
+use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::run::REGISTERS_REPLACED;
