@@ -3,7 +3,7 @@
 
 use core::arch::naked_asm;
 
-/// From how many bytes on a string instruction is faster.
+/// Up to how many bytes plain moves are faster than a string instruction.
 const LARGE: usize = 512;
 
 /// Copies `count` bytes from `from` to `to`; `to`.

@@ -302,6 +302,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         }
         Err(error) => {
             thread.user.end(&mm);
+            mm.leave(&thread.user);
             table::remove_thread(pid, thread.user.token);
             process.links.lock().threads.clear();
             thread.set_files(FdTable::new());

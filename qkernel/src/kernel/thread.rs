@@ -116,7 +116,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     None => serve(thread, &trap).await,
                 };
                 lost::settle(thread).await;
-                if trap.unproven == 0 && !matches!(result, Err(REGISTERS_REPLACED)) {
+                if trap.unproven == 0 && mm::patch::may_pay(trap.nr) && !matches!(result, Err(REGISTERS_REPLACED)) {
                     mm::patch::consider(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
                 Some((trap.nr, result))

@@ -109,12 +109,14 @@ impl Patches {
     }
 }
 
-/// Patches the site of a system call that `thread` has just made by its `syscall` instruction before `ip`, if it is one that pays.
+/// Whether calls of this number may pay for a patched site, here.
+pub fn may_pay(nr: u64) -> bool {
+    arch::boot().fast_entry.0 != 0 && may_be_fast(nr)
+}
+
+/// Patches the site of a system call [that may pay for it](may_pay) that `thread` has just made by its `syscall` instruction before `ip`, if it is one that pays.
 pub async fn consider(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va) {
     let boot = arch::boot();
-    if boot.fast_entry.0 == 0 || !may_be_fast(nr) {
-        return;
-    }
     let now = arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC);
     if !mm.lock().patches.count(ip, now, boot.fast_after) {
         return;
@@ -123,7 +125,7 @@ pub async fn consider(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: 
     let patched = mm.lock().patch(ip, nr as u32).is_some();
     drop(frozen);
     thread.claim_orders(mm);
-    crate::klog!(Debug, "call site before {ip:?} of call {nr}: patched: {patched}");
+    crate::klog!(Debug, "thread {:#x}: call site before {ip:?} of call {nr}: patched: {patched}", thread.token);
 }
 
 /// Patched pages of all address spaces.

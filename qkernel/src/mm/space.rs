@@ -142,9 +142,11 @@ async fn leave(mut table: Table, mut next: Va) {
 impl AddressSpace {
     /// An empty one; `urgent`: the platform makes it before others that are on their way.
     pub fn new(urgent: bool) -> Result<Arc<Self>> {
+        // First what fails without a trace.
+        let inner = Inner::new()?;
         let handle = new_handle(urgent)?;
         Ok(Arc::new(AddressSpace {
-            inner: Mutex::new(Inner::new()?),
+            inner: Mutex::new(inner),
             handle: Some(handle),
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
@@ -199,9 +201,10 @@ impl AddressSpace {
 
     /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
     pub fn attach(detached: &Self) -> Result<Arc<Self>> {
+        let inner = Inner::new()?;
         let handle = new_handle(false)?;
         let fresh = AddressSpace {
-            inner: Mutex::new(Inner::new()?),
+            inner: Mutex::new(inner),
             handle: Some(handle),
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),

@@ -31,20 +31,26 @@ enum Place {
     Dead,
 }
 
-/// A platform thread, charged for as long as it is there.
-struct Charged(ThreadHandle);
+/// A platform thread, charged for as long as it is there: what comes last is dropped last.
+struct Charged {
+    handle: ThreadHandle,
+    _charge: Charge,
+}
 
-impl Charged {
-    fn new(space: &SpaceHandle, creator: Option<&Charged>, token: u64) -> Result<Self> {
-        let handle = ThreadHandle::new(space, creator.map(|creator| &creator.0), token)?;
-        account::thread_made();
-        Ok(Charged(handle))
+/// What a platform thread costs.
+struct Charge;
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        account::thread_gone();
     }
 }
 
-impl Drop for Charged {
-    fn drop(&mut self) {
-        account::thread_gone();
+impl Charged {
+    fn new(space: &SpaceHandle, creator: Option<&Charged>, token: u64) -> Result<Self> {
+        let handle = ThreadHandle::new(space, creator.map(|creator| &creator.handle), token)?;
+        account::thread_made();
+        Ok(Charged { handle, _charge: Charge })
     }
 }
 
@@ -52,7 +58,7 @@ impl Deref for Charged {
     type Target = ThreadHandle;
 
     fn deref(&self) -> &ThreadHandle {
-        &self.0
+        &self.handle
     }
 }
 

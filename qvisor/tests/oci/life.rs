@@ -268,6 +268,26 @@ fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
 }
 
 #[test]
+fn an_exec_that_fails_leaves_nothing_in_the_kernel() {
+    const EXECS: usize = 60;
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 60; done");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let heap = || {
+        for _ in 0..EXECS {
+            assert_eq!(p.output(&["exec", &p.id, "/no/such/program"]).status.code(), Some(255));
+        }
+        let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+        event["data"]["quark"]["memory"]["kernel_heap"].as_i64().unwrap()
+    };
+    // The first ones fill what is kept.
+    let (before, after) = (heap(), heap());
+    // An address space takes some hundred bytes, and a name or two may come and go.
+    assert!(after - before < EXECS as i64 * 100, "{before} bytes, then {after}");
+}
+
+#[test]
 fn a_killed_sandbox_leaves_nothing_but_its_entry() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");

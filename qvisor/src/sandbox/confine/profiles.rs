@@ -195,8 +195,8 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_clock_nanosleep, STUBS, "the watch over kicks; waiting for a stub to begin"),
         call!(SYS_timerfd_settime, KERNEL, "the guest kernel's timer"),
         call!(SYS_getrandom, ALL, "random bytes for guests; hash tables"),
-        call!(SYS_getpid, ALL, "abort(3)"),
-        call!(SYS_gettid, ALL, "abort(3)"),
+        call!(SYS_getpid, ALL, "abort(3); whether this is the first thread, whose stack is given back at a sleep"),
+        call!(SYS_gettid, ALL, "abort(3); as getpid"),
         // Stubs.
         call!(
             SYS_kill,
