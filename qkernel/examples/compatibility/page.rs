@@ -9,8 +9,8 @@ pub const PATH: &str = "../doc/compatibility.md";
 
 /// The whole page.
 pub fn text() -> String {
-    let served = TABLE.iter().filter(|(_, _, kind)| *kind != "none").count();
-    let blocking = TABLE.iter().filter(|(_, _, kind)| *kind == "r#async").count();
+    let served = TABLE.iter().filter(|entry| entry.kind != "none").count();
+    let blocking = TABLE.iter().filter(|entry| entry.kind == "r#async").count();
     let mut out = format!(
         "# System calls\n\n\
          Generated from `qkernel/src/syscall/table.rs` by `cargo run -p qkernel --example compatibility`; do not edit.\n\n\
@@ -18,24 +18,23 @@ pub fn text() -> String {
          - {served} served, {blocking} of which may block\n\
          - {} not served: ENOSYS, as is every number that is not in the table\n\n\
          \"Served\" says that a function stands behind the number. It may still refuse a flag, an option or a whole\n\
-         feature with the errno that Linux has for it: `ptrace` and `kcmp` are served by a function that only refuses.\n\n\
+         feature with the errno that Linux has for it; the last column says so of what is known.\n\n\
          `rseq` is served on the `kvm` platform, where the guest kernel schedules user threads. On `process` it answers ENOSYS,\n\
          as Linux without CONFIG_RSEQ does. A restartable sequence must be aborted when its thread is preempted or migrated.\n\
          There the host schedules user threads, and would have to know of the registration: it would write to a page of the\n\
          guest at each return to user code, and end the process when that page is not there, as it is not before its first\n\
-         touch and after each sleep. `getcpu` tells the CPU on `kvm`; on `process` it gives each thread a number that stays.\n\
-         `sched_setaffinity` keeps the set and tells it back; no platform is bound by it.\n\n\
-         | number | name | served | may block |\n|---:|---|---|---|\n",
+         touch and after each sleep.\n\n\
+         | number | name | served | may block | but |\n|---:|---|---|---|---|\n",
         TABLE.len(),
         TABLE.len() - served,
     );
-    for (number, name, kind) in TABLE {
-        let (served, blocks) = match *kind {
+    for entry in TABLE {
+        let (served, blocks) = match entry.kind {
             "none" => ("ENOSYS", ""),
             "r#async" => ("yes", "yes"),
             _ => ("yes", ""),
         };
-        let _ = writeln!(out, "| {number} | {name} | {served} | {blocks} |");
+        let _ = writeln!(out, "| {} | {} | {served} | {blocks} | {} |", entry.nr, entry.name, entry.partial);
     }
     out
 }

@@ -10,6 +10,7 @@ use crate::arch::heap;
 use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
+use crate::syscall::table::Traits;
 use crate::task::run::{REGISTERS_REPLACED, go_on, may_go, start_newborn};
 use crate::task::{Thread, current, exit, lost, oom, pause, rseq, signal, table};
 use crate::wait::Sleeper;
@@ -154,35 +155,6 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     }
 }
 
-/// Whether call `nr` takes pages away from the address space (those that fork do it when they have stopped the thread).
-fn takes_pages_away(nr: u64) -> bool {
-    use linux_raw_sys::general::{
-        __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_mremap, __NR_munmap, __NR_shmat, __NR_shmdt,
-    };
-    let calls = [__NR_mmap, __NR_munmap, __NR_mprotect, __NR_mremap, __NR_madvise, __NR_brk, __NR_shmat, __NR_shmdt];
-    calls.iter().any(|call| u64::from(*call) == nr)
-}
-
-/// Whether call `nr` gives memory back, or leads to that: it is served on the reserve when memory is low.
-fn gives_memory_back(nr: u64) -> bool {
-    use linux_raw_sys::general::{
-        __NR_close, __NR_close_range, __NR_exit, __NR_exit_group, __NR_kill, __NR_munmap, __NR_rt_sigreturn,
-        __NR_tgkill, __NR_tkill,
-    };
-    let calls = [
-        __NR_exit,
-        __NR_exit_group,
-        __NR_munmap,
-        __NR_close,
-        __NR_close_range,
-        __NR_kill,
-        __NR_tkill,
-        __NR_tgkill,
-        __NR_rt_sigreturn,
-    ];
-    calls.iter().any(|call| u64::from(*call) == nr)
-}
-
 /// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a part of the reserve.
 fn is_low_for(thread: &Thread) -> bool {
     heap::is_low() && !(urgent::is_urgent(thread.user.token) && heap::has_some_left() && oom::is_small(&thread.process))
@@ -197,13 +169,14 @@ async fn memory_for(thread: &Arc<Thread>) {
 
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
     thread.count_syscall();
-    if is_low_for(thread) && !gives_memory_back(trap.nr) {
+    let traits = syscall::table::traits(trap.nr);
+    if is_low_for(thread) && !traits.contains(Traits::GIVES_MEMORY_BACK) {
         memory_for(thread).await;
         if thread.is_dying() {
             return Err(Errno::EINTR);
         }
     }
-    let frozen = if takes_pages_away(trap.nr) { thread.mm().freeze(&thread.user).await } else { None };
+    let frozen = if traits.contains(Traits::TAKES_PAGES_AWAY) { thread.mm().freeze(&thread.user).await } else { None };
     let result = syscall::dispatch(thread, trap.nr, trap.args).await;
     if frozen.is_some() && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap) && thread.mm().has_orders() {
         // Others may free what was moved by its new place, while this thread has yet to unmap the old one. An error: it died.

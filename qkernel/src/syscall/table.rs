@@ -1,16 +1,46 @@
 //! The system-call table: number, name, and the function that serves it. One line a call, by number.
 //!
 //! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. `now` names a function that does the work of an `async` one if that
-//! need not wait, or nothing at all. Argument names are those of the man page; their types are the
-//! function's. From here also come the names for logs and `doc/compatibility.md`.
+//! need not wait, or nothing at all. `is` gives [`Traits`], `but` says what of the call is not there. Argument names are those of the man
+//! page; their types are the function's. From here also come the names for logs and `doc/compatibility.md`.
 
 use alloc::sync::Arc;
+
+use bitflags::bitflags;
 
 use super::args::FromArg;
 #[allow(unused_imports)]
 use super::*;
 use crate::errno::{Errno, Result};
 use crate::task::Thread;
+
+bitflags! {
+    /// What the rest of the kernel has to know of a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Traits: u8 {
+        /// It takes pages away from the address space, for which that is frozen (calls that fork do it when they have stopped the thread).
+        const TAKES_PAGES_AWAY = 1;
+        /// It gives memory back, or leads to that: it is served on the reserve when memory is low.
+        const GIVES_MEMORY_BACK = 2;
+        /// It is never served without a trap ([`qlib::platform::may_be_fast`]).
+        const NEVER_FAST = 4;
+    }
+}
+
+/// What the table says of one call.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number.
+    pub nr: u64,
+    /// Its name.
+    pub name: &'static str,
+    /// "plain", "r#async" or "none".
+    pub kind: &'static str,
+    /// What the rest of the kernel has to know.
+    pub traits: Traits,
+    /// What is not there, or nothing.
+    pub partial: &'static str,
+}
 
 /// The arguments of one call, handed out in order.
 struct Args {
@@ -54,7 +84,8 @@ macro_rules! serve_now {
 }
 
 macro_rules! table {
-    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*) $(now $($now:ident)::*)?;)*) => {
+    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*) $(now $($now:ident)::*)? $(is [$($trait:ident)*])?
+        $(but $partial:literal)?;)*) => {
         /// Serves one system call.
         pub async fn dispatch(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Result<usize> {
             #[allow(unused_mut, unused_variables)]
@@ -75,8 +106,14 @@ macro_rules! table {
             }
         }
 
-        /// Every call of the table: number, name, "plain", "async" or "none".
-        pub const TABLE: &[(u64, &str, &str)] = &[$(($nr, stringify!($name), stringify!($kind)),)*];
+        /// Every call of the table.
+        pub const TABLE: &[Entry] = &[$(Entry {
+            nr: $nr,
+            name: stringify!($name),
+            kind: stringify!($kind),
+            traits: Traits::empty()$($(.union(Traits::$trait))*)?,
+            partial: concat!($($partial)?),
+        },)*];
     };
 }
 
@@ -84,19 +121,19 @@ table! {
     0 read => r#async rw::read (fd, buf, count) now rw::read_now;
     1 write => r#async rw::write (fd, buf, count) now rw::write_now;
     2 open => r#async open::open (path, flags, mode);
-    3 close => plain open::close (fd);
+    3 close => plain open::close (fd) is [GIVES_MEMORY_BACK];
     4 stat => plain stat::stat (path, statbuf);
     5 fstat => plain stat::fstat (fd, statbuf);
     6 lstat => plain stat::lstat (path, statbuf);
     7 poll => r#async poll::poll (fds, count, timeout);
     8 lseek => plain rw::lseek (fd, offset, whence);
-    9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset);
-    10 mprotect => plain memory::mprotect (addr, len, prot);
-    11 munmap => plain memory::munmap (addr, length);
-    12 brk => plain memory::brk (addr);
+    9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset) is [TAKES_PAGES_AWAY NEVER_FAST];
+    10 mprotect => plain memory::mprotect (addr, len, prot) is [TAKES_PAGES_AWAY NEVER_FAST];
+    11 munmap => plain memory::munmap (addr, length) is [TAKES_PAGES_AWAY GIVES_MEMORY_BACK NEVER_FAST];
+    12 brk => plain memory::brk (addr) is [TAKES_PAGES_AWAY NEVER_FAST];
     13 rt_sigaction => plain signal::rt_sigaction (signum, act, oldact, sigsetsize);
     14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
-    15 rt_sigreturn => r#async signal::rt_sigreturn ();
+    15 rt_sigreturn => r#async signal::rt_sigreturn () is [GIVES_MEMORY_BACK NEVER_FAST];
     16 ioctl => plain fcntl::ioctl (fd, op, argp);
     17 pread64 => r#async rw::pread64 (fd, buf, count, offset) now rw::pread64_now;
     18 pwrite64 => r#async rw::pwrite64 (fd, buf, count, offset) now rw::pwrite64_now;
@@ -106,12 +143,12 @@ table! {
     22 pipe => plain pipe::pipe (fds);
     23 select => r#async poll::select (count, read, write, exceptional, timeout);
     24 sched_yield => r#async sched::sched_yield ();
-    25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address);
+    25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address) is [TAKES_PAGES_AWAY NEVER_FAST];
     26 msync => plain memory::msync (addr, length, flags);
     27 mincore => plain memory::mincore (addr, length, vec);
-    28 madvise => plain memory::madvise (addr, length, advice);
+    28 madvise => plain memory::madvise (addr, length, advice) is [TAKES_PAGES_AWAY NEVER_FAST];
     29 shmget => plain sysv::shmget (key, size, shmflg);
-    30 shmat => plain sysv::shmat (shmid, shmaddr, shmflg);
+    30 shmat => plain sysv::shmat (shmid, shmaddr, shmflg) is [TAKES_PAGES_AWAY];
     31 shmctl => plain sysv::shmctl (shmid, op, buf);
     32 dup => plain fcntl::dup (oldfd);
     33 dup2 => plain fcntl::dup2 (oldfd, newfd);
@@ -137,18 +174,18 @@ table! {
     53 socketpair => plain socket::socketpair (domain, kind, protocol, fds);
     54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
     55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
-    56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls);
-    57 fork => r#async clone::fork ();
-    58 vfork => r#async clone::vfork ();
-    59 execve => r#async exec::execve (pathname, argv, envp);
-    60 exit => plain exit::exit (status);
+    56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls) is [NEVER_FAST] but "namespaces (EPERM)";
+    57 fork => r#async clone::fork () is [NEVER_FAST];
+    58 vfork => r#async clone::vfork () is [NEVER_FAST];
+    59 execve => r#async exec::execve (pathname, argv, envp) is [NEVER_FAST];
+    60 exit => plain exit::exit (status) is [GIVES_MEMORY_BACK NEVER_FAST];
     61 wait4 => r#async wait::wait4 (pid, wstatus, options, rusage);
-    62 kill => plain signal::kill (pid, sig);
+    62 kill => plain signal::kill (pid, sig) is [GIVES_MEMORY_BACK];
     63 uname => plain sysinfo::uname (buf);
     64 semget => plain sysv::semget (key, nsems, semflg);
     65 semop => r#async sysv::semop (semid, sops, nsops);
     66 semctl => plain sysv::semctl (semid, semnum, op, arg);
-    67 shmdt => plain sysv::shmdt (shmaddr);
+    67 shmdt => plain sysv::shmdt (shmaddr) is [TAKES_PAGES_AWAY];
     68 msgget => plain sysv::msgget (key, msgflg);
     69 msgsnd => r#async sysv::msgsnd (msqid, msgp, msgsz, msgflg);
     70 msgrcv => r#async sysv::msgrcv (msqid, msgp, msgsz, msgtyp, msgflg);
@@ -182,7 +219,7 @@ table! {
     98 getrusage => plain sysinfo::getrusage (who, usage);
     99 sysinfo => plain sysinfo::sysinfo (info);
     100 times => plain sysinfo::times (buf);
-    101 ptrace => plain misc::refuse ();
+    101 ptrace => plain misc::refuse () but "every request is refused (EPERM)";
     102 getuid => plain creds::getuid ();
     103 syslog => plain misc::syslog (r#type, bufp, len);
     104 getgid => plain creds::getgid ();
@@ -239,7 +276,7 @@ table! {
     155 pivot_root => none ();
     156 _sysctl => none ();
     157 prctl => plain prctl::prctl (option, arg2, arg3, arg4, arg5);
-    158 arch_prctl => r#async prctl::arch_prctl (code, addr);
+    158 arch_prctl => r#async prctl::arch_prctl (code, addr) is [NEVER_FAST];
     159 adjtimex => none ();
     160 setrlimit => plain rlimit::setrlimit (resource, rlim);
     161 chroot => plain dir::chroot (path);
@@ -281,10 +318,10 @@ table! {
     197 removexattr => plain xattr::removexattr (path, name);
     198 lremovexattr => plain xattr::lremovexattr (path, name);
     199 fremovexattr => plain xattr::fremovexattr (fd, name);
-    200 tkill => plain signal::tkill (tid, sig);
+    200 tkill => plain signal::tkill (tid, sig) is [GIVES_MEMORY_BACK];
     201 time => plain clock::time (out);
     202 futex => r#async futex::futex (uaddr, op, val, timeout, uaddr2, val3);
-    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask);
+    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask) but "the set is kept and told, no platform is bound by it";
     204 sched_getaffinity => plain sched::sched_getaffinity (pid, cpusetsize, mask);
     205 set_thread_area => none ();
     206 io_setup => none ();
@@ -297,7 +334,7 @@ table! {
     213 epoll_create => plain epoll::epoll_create (size);
     214 epoll_ctl_old => none ();
     215 epoll_wait_old => none ();
-    216 remap_file_pages => none ();
+    216 remap_file_pages => none () is [NEVER_FAST];
     217 getdents64 => plain dir::getdents64 (fd, dirp, count);
     218 set_tid_address => plain ids::set_tid_address (tidptr);
     219 restart_syscall => r#async signal::restart_syscall (arg0, arg1, arg2, arg3, arg4, arg5);
@@ -312,10 +349,10 @@ table! {
     228 clock_gettime => plain clock::clock_gettime (clock, out);
     229 clock_getres => plain clock::clock_getres (clock, out);
     230 clock_nanosleep => r#async clock::clock_nanosleep (clock, flags, request, remaining);
-    231 exit_group => plain exit::exit_group (status);
+    231 exit_group => plain exit::exit_group (status) is [GIVES_MEMORY_BACK NEVER_FAST];
     232 epoll_wait => r#async epoll::epoll_wait (epfd, events, maxevents, timeout);
     233 epoll_ctl => plain epoll::epoll_ctl (epfd, op, fd, event);
-    234 tgkill => plain signal::tgkill (tgid, tid, sig);
+    234 tgkill => plain signal::tgkill (tgid, tid, sig) is [GIVES_MEMORY_BACK];
     235 utimes => plain attr::utimes (path, times);
     236 vserver => none ();
     237 mbind => none ();
@@ -353,7 +390,7 @@ table! {
     269 faccessat => plain stat::faccessat (dirfd, path, mode);
     270 pselect6 => r#async poll::pselect6 (count, read, write, exceptional, timeout, sigmask);
     271 ppoll => r#async poll::ppoll (fds, count, timeout, sigmask, size);
-    272 unshare => plain misc::unshare (flags);
+    272 unshare => plain misc::unshare (flags) but "namespaces (EPERM)";
     273 set_robust_list => plain futex::set_robust_list (head, length);
     274 get_robust_list => plain futex::get_robust_list (tid, head, length);
     275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
@@ -390,32 +427,32 @@ table! {
     306 syncfs => plain attr::syncfs (fd);
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
     308 setns => plain misc::setns (fd, nstype);
-    309 getcpu => plain sysinfo::getcpu (cpu, node);
+    309 getcpu => plain sysinfo::getcpu (cpu, node) but "on `process`, a number that a thread keeps";
     310 process_vm_readv => r#async process_vm::process_vm_readv (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
     311 process_vm_writev => r#async process_vm::process_vm_writev (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
-    312 kcmp => plain misc::refuse ();
+    312 kcmp => plain misc::refuse () but "every request is refused (EPERM)";
     313 finit_module => none ();
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
     316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
-    317 seccomp => plain misc::seccomp (operation, flags, args);
+    317 seccomp => plain misc::seccomp (operation, flags, args) but "every operation is refused (EINVAL)";
     318 getrandom => r#async misc::getrandom (buf, buflen, flags);
     319 memfd_create => plain memfd::memfd_create (name, flags);
     320 kexec_file_load => none ();
     321 bpf => none ();
-    322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags);
+    322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags) is [NEVER_FAST];
     323 userfaultfd => none ();
     324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
     326 copy_file_range => r#async sendfile::copy_file_range (fd_in, off_in, fd_out, off_out, size, flags);
     327 preadv2 => r#async rw::preadv2 (fd, iov, iovcnt, offset, high, flags);
     328 pwritev2 => r#async rw::pwritev2 (fd, iov, iovcnt, offset, high, flags);
-    329 pkey_mprotect => none ();
+    329 pkey_mprotect => none () is [NEVER_FAST];
     330 pkey_alloc => none ();
     331 pkey_free => none ();
     332 statx => plain stat::statx (dirfd, path, flags, mask, statxbuf);
     333 io_pgetevents => none ();
-    334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig);
+    334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig) is [NEVER_FAST] but "ENOSYS on `process`";
     335 uretprobe => none ();
     424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
     425 io_uring_setup => none ();
@@ -428,8 +465,8 @@ table! {
     432 fsmount => none ();
     433 fspick => none ();
     434 pidfd_open => plain wait::pidfd_open (pid, flags);
-    435 clone3 => r#async clone::clone3 (cl_args, size);
-    436 close_range => plain open::close_range (first, last, flags);
+    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "namespaces (EPERM)";
+    436 close_range => plain open::close_range (first, last, flags) is [GIVES_MEMORY_BACK];
     437 openat2 => r#async open::openat2 (dirfd, path, how, size);
     438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);
     439 faccessat2 => plain stat::faccessat2 (dirfd, path, mode, flags);
@@ -467,5 +504,48 @@ table! {
 
 /// The name of call `nr`, for logs.
 pub fn name(nr: u64) -> &'static str {
-    TABLE.iter().find(|(n, _, _)| *n == nr).map_or("?", |(_, name, _)| name)
+    TABLE.iter().find(|entry| entry.nr == nr).map_or("?", |entry| entry.name)
+}
+
+/// Numbers are below this.
+const NUMBERS: usize = 512;
+
+const fn by_number() -> [Traits; NUMBERS] {
+    let mut traits = [Traits::empty(); NUMBERS];
+    let mut at = 0;
+    while at < TABLE.len() {
+        traits[TABLE[at].nr as usize] = TABLE[at].traits;
+        at += 1;
+    }
+    traits
+}
+
+/// What the rest of the kernel has to know of call `nr`.
+pub fn traits(nr: u64) -> Traits {
+    static TRAITS: [Traits; NUMBERS] = by_number();
+    TRAITS.get(nr as usize).copied().unwrap_or(Traits::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_agree_on_what_is_never_fast() {
+        for entry in TABLE {
+            let never = entry.traits.contains(Traits::NEVER_FAST);
+            assert_eq!(never, !qlib::platform::may_be_fast(entry.nr), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn traits_are_found_by_number() {
+        assert_eq!(traits(11), Traits::TAKES_PAGES_AWAY | Traits::GIVES_MEMORY_BACK | Traits::NEVER_FAST);
+        assert_eq!((traits(39), traits(511), traits(u64::MAX)), (Traits::empty(), Traits::empty(), Traits::empty()));
+    }
+
+    #[test]
+    fn lines_are_in_the_order_of_numbers() {
+        assert!(TABLE.windows(2).all(|two| two[0].nr < two[1].nr));
+    }
 }
