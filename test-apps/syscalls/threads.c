@@ -364,6 +364,65 @@ static pthread_t start_waiter(struct waiter *w) {
     return t;
 }
 
+#define SYS_futex_wake_2 454
+#define SYS_futex_wait_2 455
+#define WORD_32 2
+#define WORD_PRIVATE 128
+
+static long wake_2(void *word, unsigned long mask, int count, unsigned flags) {
+    return syscall(SYS_futex_wake_2, word, mask, count, flags);
+}
+
+static long wait_2(void *word, unsigned long value, unsigned long mask, unsigned flags, const struct timespec *until, int clock) {
+    return syscall(SYS_futex_wait_2, word, value, mask, flags, until, clock);
+}
+
+static void *wait_2_on_word(void *argument) {
+    struct waiter *w = argument;
+    w->tid = gettid();
+    long r = wait_2(w->word, 0, w->bits, WORD_32 | WORD_PRIVATE, NULL, 0);
+    w->result = r == -1 ? -errno : 1;
+    return NULL;
+}
+
+CASE(futex_wait_and_futex_wake) {
+    static uint32_t word;
+    if (wake_2(&word, 1, 1, WORD_32) == -1 && errno == ENOSYS) skip_case("Linux 6.7 and later");
+    ERR(wake_2(&word, 0, 1, WORD_32), EINVAL);
+    ERR(wake_2(&word, 1UL << 32, 1, WORD_32), EINVAL);
+    ERR(wake_2(&word, 1, 1, 0), EINVAL);
+    ERR(wake_2(&word, 1, 1, WORD_32 | 0x40), EINVAL);
+    ERR(wake_2((char *)&word + 1, 1, 1, WORD_32), EINVAL);
+    ERR(wait_2(&word, 1, 1, WORD_32, NULL, 0), EAGAIN);
+    ERR(wait_2(&word, 1UL << 32, 1, WORD_32, NULL, 0), EINVAL);
+    ERR(wait_2(&word, 0, 0, WORD_32, NULL, 0), EINVAL);
+    ERR(wait_2((void *)4, 0, 1, WORD_32, NULL, 0), EFAULT);
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    ERR(wait_2(&word, 0, 1, WORD_32, &now, CLOCK_MONOTONIC), ETIMEDOUT);
+    ERR(wait_2(&word, 0, 1, WORD_32, &now, CLOCK_BOOTTIME), EINVAL);
+    struct waiter w[3];
+    pthread_t t[3];
+    memset(w, 0, sizeof w);
+    for (int i = 0; i < 3; i++) {
+        w[i].word = &word, w[i].bits = i == 2 ? 2 : 1;
+        t[i] = start(wait_2_on_word, &w[i]);
+        WAIT_UNTIL(w[i].tid != 0);
+        wait_asleep(w[i].tid);
+    }
+    // None is none; the mask chooses; a private word is another than a shared one.
+    EQ(wake_2(&word, 3, 0, WORD_32 | WORD_PRIVATE), 0);
+    EQ(wake_2(&word, 4, 10, WORD_32 | WORD_PRIVATE), 0);
+    EQ(wake_2(&word, 2, 10, WORD_32 | WORD_PRIVATE), 1);
+    EQ(wake_2(&word, 3, 1, WORD_32 | WORD_PRIVATE), 1);
+    // futex(2) wakes them too.
+    EQ(futex(&word, FUTEX_WAKE_PRIVATE, 10, NULL, NULL, 0), 1);
+    for (int i = 0; i < 3; i++) {
+        join(t[i]);
+        EQ(w[i].result, 1);
+    }
+}
+
 CASE(futex_wake_counts) {
     static uint32_t word;
     struct waiter w[3];

@@ -1,4 +1,4 @@
-//! futex(2), futex_waitv(2), and robust lists.
+//! futex(2), futex_waitv(2), futex_wait(2), futex_wake(2), and robust lists.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -154,6 +154,55 @@ fn wake_op(thread: &Thread, uaddr: Va, encoded: u32) -> Result<bool> {
     }
 }
 
+/// What the calls that came after futex(2) say of a word (include/uapi/linux/futex.h): whether it is private. EINVAL unless it has 32 bits, and
+/// all `values` fit.
+fn word_of(flags: u32, values: &[u64]) -> Result<bool> {
+    let fits = values.iter().all(|value| u32::try_from(*value).is_ok());
+    let known = flags & !(FUTEX_32 | FUTEX_PRIVATE_FLAG) == 0 && flags & FUTEX_32 != 0;
+    if known && fits { Ok(flags & FUTEX_PRIVATE_FLAG != 0) } else { Err(Errno::EINVAL) }
+}
+
+/// An absolute timeout by `clock`, as they take it.
+fn until(thread: &Thread, timeout: Va, clock: u32) -> Result<Option<u64>> {
+    if timeout.0 == 0 {
+        return Ok(None);
+    }
+    match Clock::from_id(clock as i32)? {
+        Clock::Boottime => Err(Errno::EINVAL),
+        clock => absolute(thread, timeout.0, clock),
+    }
+}
+
+/// futex_wake(2).
+pub fn futex_wake(thread: &Arc<Thread>, uaddr: Va, mask: u64, nr: i32, flags: u32) -> Result<usize> {
+    let private = word_of(flags, &[mask])?;
+    if mask == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let key = futex::key(&thread.mm(), uaddr, private)?;
+    // Linux wakes one before it counts, unless none is asked for.
+    let count = if nr == 0 { 0 } else { nr.max(1) as usize };
+    Ok(futex::wake(key, count, mask as u32))
+}
+
+/// futex_wait(2). The timeout is absolute.
+pub async fn futex_wait(
+    thread: &Arc<Thread>,
+    uaddr: Va,
+    val: u64,
+    mask: u64,
+    flags: u32,
+    timeout: Va,
+    clock: u32,
+) -> Result<usize> {
+    let private = word_of(flags, &[val, mask])?;
+    if mask == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let deadline_ns = until(thread, timeout, clock)?;
+    futex::wait(thread, uaddr, private, val as u32, mask as u32, deadline_ns).await.map(|()| 0)
+}
+
 /// futex_waitv(2).
 pub async fn futex_waitv(
     thread: &Arc<Thread>,
@@ -166,27 +215,16 @@ pub async fn futex_waitv(
     if flags != 0 || count == 0 || count > FUTEX_WAITV_MAX {
         return Err(Errno::EINVAL);
     }
-    let deadline = if timeout.0 == 0 {
-        None
-    } else {
-        let clock = match Clock::from_id(clock as i32)? {
-            Clock::Boottime => return Err(Errno::EINVAL),
-            clock => clock,
-        };
-        absolute(thread, timeout.0, clock)?
-    };
+    let deadline = until(thread, timeout, clock)?;
     let mm = thread.mm();
     let mut words = Vec::with_capacity(count as usize);
     for index in 0..u64::from(count) {
         let raw = mm.read::<FutexWaitV>(Va(waiters.0.wrapping_add(index * size_of::<FutexWaitV>() as u64)))?;
-        if raw.flags & !(FUTEX_32 | FUTEX_PRIVATE_FLAG) != 0 || raw.flags & FUTEX_32 == 0 || raw.reserved != 0 {
+        let private = word_of(raw.flags, &[raw.val])?;
+        if raw.reserved != 0 {
             return Err(Errno::EINVAL);
         }
-        words.push(futex::WaitWord {
-            va: Va(raw.uaddr),
-            private: raw.flags & FUTEX_PRIVATE_FLAG != 0,
-            expected: raw.val as u32,
-        });
+        words.push(futex::WaitWord { va: Va(raw.uaddr), private, expected: raw.val as u32 });
     }
     futex::wait_any(thread, &words, deadline).await
 }

@@ -484,8 +484,8 @@ table! {
     451 cachestat => none ();
     452 fchmodat2 => plain attr::fchmodat2 (dirfd, path, mode, flags);
     453 map_shadow_stack => none ();
-    454 futex_wake => none ();
-    455 futex_wait => none ();
+    454 futex_wake => plain futex::futex_wake (uaddr, mask, nr, flags);
+    455 futex_wait => r#async futex::futex_wait (uaddr, val, mask, flags, timeout, clockid);
     456 futex_requeue => none ();
     457 statmount => none ();
     458 listmount => none ();
