@@ -16,7 +16,7 @@ use super::pages::Pages;
 use super::state::{Input, State};
 use super::{settle, stats, step};
 use crate::errno::{Errno, Result};
-use crate::fs::hostfs::kept;
+use crate::fs::hostfs::handle_cache;
 use crate::host::Call;
 use crate::mm::swap::slots;
 use crate::mm::{AddressSpace, UserThread, frames};
@@ -88,7 +88,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     }
     // System calls that were about to end do so now: from here on, until the wake, nobody but this task looks at memory or changes it, also
     // when it lets other events in (memory comes back to somebody who waits for it).
-    breathe(&held).await?;
+    yield_to_events(&held).await?;
     executor::hold_threads();
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
     let objects = crate::fs::memory_objects()?;
@@ -100,7 +100,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     pages.settle(plan, &spaces, &objects);
     super::ASKED.store(false, Relaxed);
     // From here on nothing fails. Windows come back by themselves at the next touch.
-    kept::give_up_all();
+    handle_cache::give_up_all();
     let _ = Call::new(Op::WindowsRelease).run();
     drop((spaces, objects));
     slots::give_back();
@@ -129,7 +129,7 @@ fn carrier(mm: &AddressSpace) -> Option<Arc<UserThread>> {
 }
 
 /// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
-pub(super) async fn breathe(held: &Held) -> Result {
+pub(super) async fn yield_to_events(held: &Held) -> Result {
     let signal = Arc::new(Signal::default());
     time::at_next_event(signal.clone());
     signal.wait().await;

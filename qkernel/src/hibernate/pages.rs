@@ -12,7 +12,7 @@ use qlib::host::{Op, Segment};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
-use super::deflate::{WORKING_SET, breathe};
+use super::deflate::{WORKING_SET, yield_to_events};
 use super::stats;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
@@ -318,7 +318,7 @@ async fn write_swap(pages: &Pieces<Gpa>, held: &Held) -> Result<Pieces<u64>> {
             }
         }
         let result = match result {
-            Ok(()) => breathe(held).await,
+            Ok(()) => yield_to_events(held).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -341,7 +341,7 @@ async fn write_reap(pages: &Pieces<Gpa>, held: &Held) -> Result {
     out(0, &[])?;
     for batch in pages.chunks(BATCH_PAGES) {
         out(1, &segments_of(batch))?;
-        breathe(held).await?;
+        yield_to_events(held).await?;
     }
     out(2, &[])?;
     Ok(())

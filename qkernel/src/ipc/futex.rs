@@ -322,7 +322,7 @@ pub const ROBUST_HEAD_BYTES: usize = 24;
 
 /// At a thread's end: marks every robust lock that it held as abandoned, and wakes one waiter of each (get_robust_list(2)).
 pub fn exit_robust_list(thread: &Arc<Thread>) {
-    let (head, length) = core::mem::take(&mut thread.rare.lock().robust_list);
+    let (head, length) = core::mem::take(&mut thread.attrs.lock().robust_list);
     if head.0 != 0 && length == ROBUST_HEAD_BYTES {
         // A list that cannot be read ends where it cannot be read, as on Linux.
         let _ = walk_robust_list(thread, head);

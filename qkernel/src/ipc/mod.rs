@@ -22,19 +22,19 @@ static LAST_INODE: AtomicU64 = AtomicU64::new(0);
 
 /// What stat(2) tells of a pipe or socket that has no name: who made it, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Nameless {
+pub struct AnonInode {
     inode: u64,
     uid: u32,
     gid: u32,
     born_ns: u64,
 }
 
-impl Nameless {
+impl AnonInode {
     /// A new one, of the thread that is served now.
     pub fn new() -> Self {
         let creds = current::get().map(|thread| thread.creds());
         let (uid, gid) = creds.map_or((0, 0), |creds| (creds.fsuid, creds.fsgid));
-        Nameless { inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1, uid, gid, born_ns: time::realtime_ns() }
+        AnonInode { inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1, uid, gid, born_ns: time::realtime_ns() }
     }
 
     fn attributes(&self, mode: u32, minor: u32) -> Attributes {
@@ -66,7 +66,7 @@ impl Nameless {
     }
 }
 
-impl Default for Nameless {
+impl Default for AnonInode {
     fn default() -> Self {
         Self::new()
     }

@@ -15,7 +15,7 @@ use crate::fs::Caller;
 use crate::fs::attr::Attributes;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
-use crate::ipc::Nameless;
+use crate::ipc::AnonInode;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue, block_on};
@@ -64,7 +64,7 @@ impl State {
 pub struct Pipe {
     state: Mutex<State>,
     queue: WaitQueue,
-    identity: Nameless,
+    identity: AnonInode,
 }
 
 /// One end of a pipe; an O_RDWR FIFO is both.
@@ -89,7 +89,7 @@ impl Pipe {
                 writer_opens: 0,
             }),
             queue: WaitQueue::new(),
-            identity: Nameless::new(),
+            identity: AnonInode::new(),
         })
     }
 

@@ -26,7 +26,7 @@ use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{NewThread, Process, Rare, Thread, cpu_limit, exit, oom, table};
+use crate::task::{NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, oom, table};
 use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, time, urgent};
@@ -269,7 +269,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
     let pid = about(table::allocate_pid(), "making a process")?;
     let process = Arc::new(Process::new(pid, mm.clone(), rlimits, &TASK_UPCALLS));
     {
-        let mut links = process.links.lock();
+        let mut links = process.tree.lock();
         links.pgid = pid;
         links.sid = pid;
         links.exit_signal = SIGCHLD;
@@ -286,7 +286,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         fs: Arc::new(Mutex::new(context)),
         creds: Arc::new(creds_of(spec)),
         signals: signal::ThreadSignals::default(),
-        rare: Rare::default(),
+        attrs: ThreadAttrs::default(),
     });
     match set_up(&thread, &mm, spec, streams, first) {
         Ok(regs) => {
@@ -304,7 +304,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             thread.user.end(&mm);
             mm.leave(&thread.user);
             table::remove_thread(pid, thread.user.token);
-            process.links.lock().threads.clear();
+            process.tree.lock().threads.clear();
             thread.set_files(FdTable::new());
             table::remove_process(pid);
             process.drop_mm();
@@ -425,7 +425,7 @@ fn wait(id: u64, pid: u32) {
         let Some(root) = container.roots.iter().find(|p| p.pid == pid).cloned() else {
             return reply(id, &failure(Errno::ECHILD, format!("process {pid} was not started from outside")));
         };
-        let status = root.links.lock().exit_status;
+        let status = root.tree.lock().exit_status;
         if status.is_none() {
             container.waits.push((id, pid));
         }

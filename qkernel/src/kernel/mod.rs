@@ -8,7 +8,7 @@ pub mod thread;
 use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
-use crate::fs::hostfs::kept;
+use crate::fs::hostfs::handle_cache;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
 use crate::net::unix::rights;
@@ -23,7 +23,7 @@ pub const UPCALLS: Upcalls = Upcalls {
     run_tasks: dispatch::run_tasks,
     release_tables: mm::frames::release_tables,
     memory_limits: current::memory_limits,
-    give_up_handles: kept::give_up_all,
+    give_up_handles: handle_cache::give_up_all,
     owner_of: thread::owner_of,
 };
 
@@ -46,6 +46,6 @@ fn gives_up(process: &Arc<Process>) {
 }
 
 fn shrink() {
-    kept::give_up_all();
+    handle_cache::give_up_all();
     rights::collect();
 }

@@ -21,7 +21,7 @@ pub fn on_trap(trap: &Trap) {
     if let Some(thread) = table::thread_by_token(trap.token) {
         thread.user.on_trap(trap, None);
     }
-    pause::look_again();
+    pause::recheck();
 }
 
 impl Owner for Thread {
@@ -41,7 +41,7 @@ impl Owner for Thread {
 
     fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>) {
         self.user.on_trap(trap, served);
-        pause::look_again();
+        pause::recheck();
     }
 }
 

@@ -177,7 +177,7 @@ impl Inner {
         self.set(va, new)?;
         let frame = counted_frame(old).filter(|frame| *frame != new.gpa());
         if shown && arch::walks_tables() {
-            self.limbo.extend(frame);
+            self.deferred.extend(frame);
             self.order_unmap(va, PAGE_SIZE);
             if self.kernel_access {
                 // Other threads shall see what the kernel is about to write.
@@ -186,8 +186,8 @@ impl Inner {
         } else if shown {
             // The kernel's own accesses cannot wait for orders of other threads that may still show the old page.
             match self.shared && self.kernel_access {
-                true => self.graveyard.extend(frame),
-                false => self.limbo.extend(frame),
+                true => self.free_at_exit.extend(frame),
+                false => self.deferred.extend(frame),
             }
             self.show(va);
         } else if let Some(frame) = frame {

@@ -6,7 +6,7 @@ use qlib::bitmap::{FrameAllocator, FrameStats, Policy};
 use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
 use qlib::{Gpa, Va};
 
-use super::limbo::Limbo;
+use super::deferred_free::DeferredFree;
 use super::{reclaim, swap};
 use crate::account;
 use crate::arch::{self, heap};
@@ -115,7 +115,7 @@ pub fn alloc() -> Result<Gpa> {
 }
 
 /// Drops one reference to each frame.
-pub fn free_frames(frames: Limbo) {
+pub fn free_frames(frames: DeferredFree) {
     for frame in frames {
         user().ref_dec(frame);
     }

@@ -464,7 +464,7 @@ impl AddressSpace {
     pub fn books_bytes(&self) -> u64 {
         const RANGE_BYTES: u64 = 160;
         let inner = self.lock();
-        inner.vmas.len() as u64 * RANGE_BYTES + (inner.limbo.len() + inner.graveyard.len()) as u64 * 8
+        inner.vmas.len() as u64 * RANGE_BYTES + (inner.deferred.len() + inner.free_at_exit.len()) as u64 * 8
     }
 
     /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.

@@ -4,11 +4,11 @@
 //! missing mapping faults), never lead.
 
 pub mod committed;
+pub mod deferred_free;
 pub mod fault;
 pub mod fork;
 pub mod frames;
 pub mod freeze;
-pub mod limbo;
 pub mod map;
 pub mod mapped;
 pub mod orders;
@@ -21,8 +21,8 @@ pub mod thread;
 pub mod user;
 pub mod vma;
 
+pub use deferred_free::DeferredFree;
 pub use frames::{free_frames, init};
-pub use limbo::Limbo;
 pub use space::{AddressSpace, ProgramMemory};
 pub use thread::UserThread;
 pub use vma::{Prot, Vma, VmaFlags};

@@ -2,7 +2,7 @@
 //! of the address space goes on.
 //!
 //! The ACCESSED bit of an entry says that the platform may show the page; only such pages need an order when they
-//! change or go, and their frames stay in limbo until it is carried out. Where the hardware walks the page table it sets the bit
+//! change or go, and their frames are not free until it is carried out. Where the hardware walks the page table it sets the bit
 //! itself, before it uses an entry: "may show" is then "may have cached". There is nothing to be shown, and what is not shown any more is
 //! forgotten at once ([`Inner::carry_out`]).
 
@@ -104,18 +104,18 @@ impl Inner {
         self.forget_patches(&range);
         let mut shown = false;
         let shared = self.shared;
-        let mut limbo = core::mem::take(&mut self.limbo);
+        let mut deferred = core::mem::take(&mut self.deferred);
         self.table().for_each(range.clone(), &mut |_, pte| {
             // As in `may_be_seen`.
             if may_be_shown(pte) || shared && pte.is_present() {
                 shown = true;
-                limbo.extend(counted_frame(pte));
+                deferred.extend(counted_frame(pte));
             } else {
                 frames::free_entry(pte);
             }
             Action::Replace(Pte::EMPTY)
         });
-        self.limbo = limbo;
+        self.deferred = deferred;
         if shown {
             self.order_unmap(range.start, range.end - range.start);
         }

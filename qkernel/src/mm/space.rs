@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use qlib::platform::Order;
 use qlib::{Gpa, Va};
 
+use super::deferred_free::DeferredFree;
 use super::frames::{self, Table};
-use super::limbo::Limbo;
 use super::patch::Patches;
 use super::reclaim;
 use super::thread::UserThread;
@@ -64,7 +64,7 @@ pub(super) struct Inner {
     /// What the platform is to do before any thread of the space goes on.
     pub orders: Vec<Order>,
     /// Frames that are free once `orders` are carried out.
-    pub limbo: Limbo,
+    pub deferred: DeferredFree,
     /// Ranges whose unmapping may still be under way in a thread of the space. What another thread maps there must be
     /// unmapped by itself too before it goes on: the CPU could still see the old pages.
     pub unmapping: Vec<(Va, Va)>,
@@ -75,7 +75,7 @@ pub(super) struct Inner {
     /// Faults that shall show what lies around them too ([`super::fault::WARM_UP_FAULTS`]).
     pub warm_up: u32,
     /// Frames that may be shown until the space is gone.
-    pub graveyard: Limbo,
+    pub free_at_exit: DeferredFree,
     /// brk(2): start and current end of the heap.
     pub brk: (Va, Va),
     /// Where the search for a gap for mmap(2) begins.
@@ -85,7 +85,7 @@ pub(super) struct Inner {
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle.
-static DYING: Mutex<BTreeMap<u64, (Table, Limbo)>> = mutex(BTreeMap::new());
+static DYING: Mutex<BTreeMap<u64, (Table, DeferredFree)>> = mutex(BTreeMap::new());
 
 /// Whether the frames of some ended address space are on their way to be free.
 pub fn some_are_dying() -> bool {
@@ -113,9 +113,9 @@ static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
 
 /// The platform says that nothing of this space is mapped any more.
 pub fn on_gone(handle: u64) {
-    let Some((mut table, limbo)) = DYING.lock().remove(&handle) else { return };
+    let Some((mut table, deferred)) = DYING.lock().remove(&handle) else { return };
     account::space_gone();
-    frames::free_frames(limbo);
+    frames::free_frames(deferred);
     let next = frames::free_some(&mut table, Va(0), PIECE_PAGES);
     reclaim::note_freed();
     if let Some(next) = next {
@@ -225,14 +225,14 @@ impl AddressSpace {
     pub fn replace_content(&self, detached: &AddressSpace) {
         self.programs.fetch_add(1, Ordering::Relaxed);
         self.unmap_all();
-        let (orders, limbo) = self.take_orders();
+        let (orders, deferred) = self.take_orders();
         let mut inner = self.lock();
         core::mem::swap(&mut *inner, &mut *detached.lock());
         // What the platform still has to do, and what it may still show, stays with the platform's side.
-        let graveyard = core::mem::take(&mut detached.lock().graveyard);
+        let free_at_exit = core::mem::take(&mut detached.lock().free_at_exit);
         inner.orders = orders;
-        inner.limbo = limbo;
-        inner.graveyard = graveyard;
+        inner.deferred = deferred;
+        inner.free_at_exit = free_at_exit;
     }
 
     /// The one that stands for those of ended processes: empty, and nothing ever runs in it.
@@ -266,18 +266,18 @@ impl AddressSpace {
 
     /// What the platform has to do before a thread of this space goes on, and the frames that are free afterwards.
     /// Where the hardware walks the page table they are carried out here and now, and nothing is left to do.
-    pub fn take_orders(&self) -> (Vec<Order>, Limbo) {
+    pub fn take_orders(&self) -> (Vec<Order>, DeferredFree) {
         let mut inner = self.lock();
         if arch::walks_tables() {
             inner.carry_out();
         }
-        (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.limbo))
+        (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.deferred))
     }
 
     /// Whether the platform has anything to do.
     pub fn has_orders(&self) -> bool {
         let inner = self.lock();
-        !inner.orders.is_empty() || !inner.limbo.is_empty()
+        !inner.orders.is_empty() || !inner.deferred.is_empty()
     }
 
     /// The root of the page table.
@@ -286,16 +286,16 @@ impl AddressSpace {
     }
 
     /// Gives back orders that the thread that had them will not carry out, before those that have come since.
-    pub fn put_back(&self, mut orders: Vec<Order>, limbo: Limbo) {
+    pub fn put_back(&self, mut orders: Vec<Order>, deferred: DeferredFree) {
         let mut inner = self.lock();
         orders.append(&mut inner.orders);
         inner.orders = orders;
-        inner.limbo.append(limbo);
+        inner.deferred.append(deferred);
     }
 
     /// Frames that the platform may still have mapped, to be freed with later orders or with the space.
-    pub fn keep_in_limbo(&self, frames: Limbo) {
-        self.lock().limbo.append(frames);
+    pub fn defer_free(&self, frames: DeferredFree) {
+        self.lock().deferred.append(frames);
     }
 }
 
@@ -303,13 +303,13 @@ impl Inner {
     /// Where the hardware walks the page table: has all CPUs forget what the orders are about, and frees what that was.
     pub(super) fn carry_out(&mut self) {
         if self.orders.is_empty() {
-            return frames::free_frames(core::mem::take(&mut self.limbo));
+            return frames::free_frames(core::mem::take(&mut self.deferred));
         }
         let root = self.table().root();
         arch::kvm::space::flush(root, &self.orders);
         self.orders.clear();
         self.unmapping.clear();
-        frames::free_frames(core::mem::take(&mut self.limbo));
+        frames::free_frames(core::mem::take(&mut self.deferred));
     }
 
     /// The page table.
@@ -323,12 +323,12 @@ impl Inner {
             vmas: VmaSet::default(),
             table: Some(frames::new_table()?),
             orders: Vec::new(),
-            limbo: Limbo::default(),
+            deferred: DeferredFree::default(),
             unmapping: Vec::new(),
             shared: false,
             kernel_access: false,
             warm_up: 0,
-            graveyard: Limbo::default(),
+            free_at_exit: DeferredFree::default(),
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
             patches: Patches::default(),
@@ -339,17 +339,17 @@ impl Inner {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        let mut limbo = core::mem::take(&mut inner.limbo);
-        limbo.append(core::mem::take(&mut inner.graveyard));
+        let mut deferred = core::mem::take(&mut inner.deferred);
+        deferred.append(core::mem::take(&mut inner.free_at_exit));
         let Some(mut table) = inner.table.take() else { return };
         match &self.handle {
             // Dropping the handle, after this, ends the platform's side; `on_gone` frees the frames.
             Some(handle) => {
-                DYING.lock().insert(handle.number(), (table, limbo));
+                DYING.lock().insert(handle.number(), (table, deferred));
             }
             None => {
                 frames::free_all(&mut table);
-                frames::free_frames(limbo);
+                frames::free_frames(deferred);
             }
         }
     }

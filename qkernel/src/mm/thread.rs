@@ -10,7 +10,7 @@ use qlib::Gpa;
 use qlib::platform::{ORDER_MAP, Order, TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
 
 use super::orders::void_map;
-use super::{AddressSpace, Limbo};
+use super::{AddressSpace, DeferredFree};
 use crate::account;
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
 use crate::errno::{Errno, Result};
@@ -85,11 +85,11 @@ struct State {
     /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to user mode, or in it.
     unproven: bool,
     /// Orders that this thread has to carry out itself before it goes on, and the frames that are free afterwards.
-    claimed: (Vec<Order>, Limbo),
+    claimed: (Vec<Order>, DeferredFree),
     /// The address space's epoch when they were claimed.
     claimed_epoch: u64,
     /// Frames that this thread's last orders unmapped: free once it traps, for then the orders are carried out.
-    limbo: Limbo,
+    deferred: DeferredFree,
 }
 
 impl State {
@@ -99,7 +99,7 @@ impl State {
         // What it was to map may have been taken away since, by somebody who did not know of it.
         orders.iter_mut().for_each(void_map);
         mm.put_back(orders, claimed);
-        mm.keep_in_limbo(core::mem::take(&mut self.limbo));
+        mm.defer_free(core::mem::take(&mut self.deferred));
     }
 
     /// Asks the platform for a stop, unless one is on its way.
@@ -145,9 +145,9 @@ impl UserThread {
                 resumes: 0,
                 mapping: false,
                 unproven: false,
-                claimed: (Vec::new(), Limbo::default()),
+                claimed: (Vec::new(), DeferredFree::default()),
                 claimed_epoch: 0,
-                limbo: Limbo::default(),
+                deferred: DeferredFree::default(),
             }),
         })
     }
@@ -172,7 +172,7 @@ impl UserThread {
 
     /// A trap came for this thread. `served`: the result of the system call, if it has been served already.
     pub fn on_trap(&self, trap: &Trap, served: Option<Result<usize>>) {
-        let (wakers, limbo) = {
+        let (wakers, deferred) = {
             let mut state = self.state.lock();
             if trap.kind == TRAP_STOPPED && trap.resumes != state.resumes {
                 // The thread was resumed while this was on its way: it runs, and whoever wants it stopped asks again.
@@ -188,7 +188,7 @@ impl UserThread {
             let in_syscall = matches!(state.place, Place::Syscall)
                 || matches!(state.place, Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true });
             state.traps += 1;
-            let limbo = if proven { core::mem::take(&mut state.limbo) } else { Limbo::default() };
+            let deferred = if proven { core::mem::take(&mut state.deferred) } else { DeferredFree::default() };
             let mut wakers = core::mem::take(&mut state.watchers);
             match trap.kind {
                 TRAP_SYSCALL => state.place = Place::Syscall,
@@ -209,9 +209,9 @@ impl UserThread {
                 state.trap = Some((*trap, served));
                 wakers.extend(state.waker.take());
             }
-            (wakers, limbo)
+            (wakers, deferred)
         };
-        super::free_frames(limbo);
+        super::free_frames(deferred);
         for waker in wakers {
             waker.wake();
         }
@@ -220,7 +220,7 @@ impl UserThread {
     /// Binds what `mm` has in store for the platform to this thread, which has just caused it: it must not go on before that is
     /// carried out, whoever else of its space goes on meanwhile.
     pub fn claim_orders(&self, mm: &AddressSpace) {
-        let (orders, limbo) = mm.take_orders();
+        let (orders, deferred) = mm.take_orders();
         let mut state = self.state.lock();
         if state.claimed_epoch != mm.epoch() {
             state.claimed_epoch = mm.epoch();
@@ -228,25 +228,25 @@ impl UserThread {
             state.claimed.0.iter_mut().for_each(void_map);
         }
         state.claimed.0.extend(orders);
-        state.claimed.1.append(limbo);
+        state.claimed.1.append(deferred);
     }
 
-    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<Order>, Limbo) {
+    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<Order>, DeferredFree) {
         self.claim_orders(mm);
         core::mem::take(&mut self.state.lock().claimed)
     }
 
     /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid while it is in user mode.
     pub fn resume(&self, mm: &AddressSpace, go: Go<'_>) {
-        let (orders, limbo) = self.take_claimed(mm);
-        self.resume_with(mm.root(), go, &orders, limbo);
+        let (orders, deferred) = self.take_claimed(mm);
+        self.resume_with(mm.root(), go, &orders, deferred);
     }
 
-    fn resume_with(&self, root: Gpa, go: Go<'_>, orders: &[Order], limbo: Limbo) {
+    fn resume_with(&self, root: Gpa, go: Go<'_>, orders: &[Order], deferred: DeferredFree) {
         let mut state = self.state.lock();
         if state.place == Place::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
-            state.limbo.append(limbo);
+            state.deferred.append(deferred);
             return;
         }
         let in_syscall = matches!(state.place, Place::Syscall | Place::Stopped { in_syscall: true });
@@ -255,7 +255,7 @@ impl UserThread {
             Go::Exit => Place::Dead,
             _ => Place::User,
         };
-        state.limbo.append(limbo);
+        state.deferred.append(deferred);
         let own = core::mem::take(&mut state.own_orders);
         // What is not proved stays under way, whatever comes after it.
         state.mapping |= orders.iter().any(|order| order.op == ORDER_MAP);
@@ -371,20 +371,20 @@ impl UserThread {
         if self.is_dead() {
             return Err(Errno::ESRCH);
         }
-        let (orders, limbo) = self.take_claimed(mm);
+        let (orders, deferred) = self.take_claimed(mm);
         if orders.is_empty() {
-            super::free_frames(limbo);
+            super::free_frames(deferred);
             return Ok(());
         }
-        self.resume_with(mm.root(), Go::Hold, &orders, limbo);
+        self.resume_with(mm.root(), Go::Hold, &orders, deferred);
         self.wait_stopped(false).await
     }
 
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the creator of exist afterwards.
     pub async fn hold(&self, mm: &AddressSpace) -> Result {
         self.settled().await;
-        let (orders, limbo) = self.take_claimed(mm);
-        self.resume_with(mm.root(), Go::Hold, &orders, limbo);
+        let (orders, deferred) = self.take_claimed(mm);
+        self.resume_with(mm.root(), Go::Hold, &orders, deferred);
         self.wait_stopped(false).await
     }
 

@@ -18,7 +18,7 @@ use crate::fs::Caller;
 use crate::fs::attr::Attributes;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
-use crate::ipc::Nameless;
+use crate::ipc::AnonInode;
 use crate::task::current;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
@@ -39,7 +39,7 @@ pub enum Family {
 pub struct Socket {
     /// Its family's part.
     pub family: Family,
-    identity: Nameless,
+    identity: AnonInode,
     /// SO_RCVTIMEO in nanoseconds; 0 for none.
     receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0 for none.
@@ -70,7 +70,7 @@ impl Socket {
     pub fn file(family: Family, flags: u32) -> Arc<OpenFile> {
         let socket = Socket {
             family,
-            identity: Nameless::new(),
+            identity: AnonInode::new(),
             receive_timeout_ns: AtomicU64::new(0),
             send_timeout_ns: AtomicU64::new(0),
         };

@@ -234,7 +234,7 @@ pub fn set_robust_list(thread: &Arc<Thread>, head: Va, length: usize) -> Result<
     if length != futex::ROBUST_HEAD_BYTES {
         return Err(Errno::EINVAL);
     }
-    thread.rare.lock().robust_list = (head, length);
+    thread.attrs.lock().robust_list = (head, length);
     Ok(0)
 }
 
@@ -242,7 +242,7 @@ pub fn set_robust_list(thread: &Arc<Thread>, head: Va, length: usize) -> Result<
 pub fn get_robust_list(thread: &Arc<Thread>, tid: u32, head: Va, length: Va) -> Result<usize> {
     let other = if tid == 0 { thread.clone() } else { table::thread(tid).ok_or(Errno::ESRCH)? };
     access::check(thread, &other, AccessMode::Real)?;
-    let (list, _) = other.rare.lock().robust_list;
+    let (list, _) = other.attrs.lock().robust_list;
     thread.mm().write(length, &(futex::ROBUST_HEAD_BYTES as u64))?;
     thread.mm().write(head, &list.0)?;
     Ok(0)

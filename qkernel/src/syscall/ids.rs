@@ -65,6 +65,6 @@ pub fn setsid(thread: &Arc<Thread>) -> Result<usize> {
 
 /// set_tid_address(2).
 pub fn set_tid_address(thread: &Arc<Thread>, tidptr: Va) -> Result<usize> {
-    thread.rare.lock().clear_child_tid = tidptr;
+    thread.attrs.lock().clear_child_tid = tidptr;
     Ok(thread.tid() as usize)
 }

@@ -55,22 +55,22 @@ pub fn prctl(thread: &Arc<Thread>, option: u32, arg2: u64, arg3: u64, arg4: u64,
     let mm = thread.mm();
     match option {
         PR_SET_NAME => {
-            thread.rare.lock().name = read_name(thread, Va(arg2))?;
+            thread.attrs.lock().name = read_name(thread, Va(arg2))?;
             Ok(0)
         }
         PR_GET_NAME => {
-            let mut name = thread.rare.lock().name.clone();
+            let mut name = thread.attrs.lock().name.clone();
             name.resize(NAME_BYTES, 0);
             mm.write_bytes(Va(arg2), &name)?;
             Ok(0)
         }
         PR_SET_PDEATHSIG => {
             let signo = u32::try_from(arg2).ok().filter(|s| *s <= SIGNALS).ok_or(Errno::EINVAL)?;
-            thread.rare.lock().parent_death_signal = signo;
+            thread.attrs.lock().parent_death_signal = signo;
             Ok(0)
         }
         PR_GET_PDEATHSIG => {
-            let signo = thread.rare.lock().parent_death_signal;
+            let signo = thread.attrs.lock().parent_death_signal;
             mm.write(Va(arg2), &signo)?;
             Ok(0)
         }
@@ -116,22 +116,22 @@ pub fn prctl(thread: &Arc<Thread>, option: u32, arg2: u64, arg3: u64, arg4: u64,
         PR_SET_SECUREBITS => set_securebits(thread, arg2),
         PR_GET_SECUREBITS => Ok(thread.creds().securebits as usize),
         PR_SET_CHILD_SUBREAPER => {
-            thread.process.links.lock().is_subreaper = arg2 != 0;
+            thread.process.tree.lock().is_subreaper = arg2 != 0;
             Ok(0)
         }
         PR_GET_CHILD_SUBREAPER => {
-            let is = u32::from(thread.process.links.lock().is_subreaper);
+            let is = u32::from(thread.process.tree.lock().is_subreaper);
             mm.write(Va(arg2), &is)?;
             Ok(0)
         }
         PR_SET_TIMERSLACK => {
             // Negative and zero both mean "the default", as on Linux.
             let slack = if arg2 as i64 <= 0 { DEFAULT_SLACK_NS } else { arg2 };
-            thread.rare.lock().timer_slack_ns = slack;
+            thread.attrs.lock().timer_slack_ns = slack;
             Ok(0)
         }
         PR_GET_TIMERSLACK => {
-            let slack = thread.rare.lock().timer_slack_ns;
+            let slack = thread.attrs.lock().timer_slack_ns;
             Ok(if slack == 0 { DEFAULT_SLACK_NS } else { slack } as usize)
         }
         PR_SET_THP_DISABLE => {
@@ -144,7 +144,7 @@ pub fn prctl(thread: &Arc<Thread>, option: u32, arg2: u64, arg3: u64, arg4: u64,
             Ok(usize::from(thread.process.traits.lock().thp_disable))
         }
         PR_GET_TID_ADDRESS => {
-            let address = thread.rare.lock().clear_child_tid.0;
+            let address = thread.attrs.lock().clear_child_tid.0;
             mm.write(Va(arg2), &address)?;
             Ok(0)
         }

@@ -46,7 +46,7 @@ fn all_cpus() -> u64 {
 
 /// The CPUs a thread may use, a bit each.
 pub fn affinity_of(thread: &Thread) -> u64 {
-    let own = thread.rare.lock().affinity & all_cpus();
+    let own = thread.attrs.lock().affinity & all_cpus();
     if own == 0 { all_cpus() } else { own }
 }
 
@@ -61,7 +61,7 @@ pub fn sched_setaffinity(thread: &Arc<Thread>, pid: i32, cpusetsize: usize, mask
     if wanted == 0 {
         return Err(Errno::EINVAL);
     }
-    other.rare.lock().affinity = wanted;
+    other.attrs.lock().affinity = wanted;
     Ok(0)
 }
 
@@ -92,7 +92,7 @@ fn set_policy(thread: &Arc<Thread>, pid: i32, policy: u32, priority: i32) -> Res
     if is_realtime && priority as u64 > allowed && !thread.creds().has_cap(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    other.rare.lock().policy = (policy, priority);
+    other.attrs.lock().policy = (policy, priority);
     Ok(0)
 }
 
@@ -105,19 +105,19 @@ pub fn sched_setscheduler(thread: &Arc<Thread>, pid: i32, policy: i32, param: Va
 
 /// sched_getscheduler(2).
 pub fn sched_getscheduler(thread: &Arc<Thread>, pid: i32) -> Result<usize> {
-    Ok(target(thread, pid)?.rare.lock().policy.0 as usize)
+    Ok(target(thread, pid)?.attrs.lock().policy.0 as usize)
 }
 
 /// sched_setparam(2).
 pub fn sched_setparam(thread: &Arc<Thread>, pid: i32, param: Va) -> Result<usize> {
     let priority: i32 = thread.mm().read(param)?;
-    let policy = target(thread, pid)?.rare.lock().policy.0;
+    let policy = target(thread, pid)?.attrs.lock().policy.0;
     set_policy(thread, pid, policy, priority)
 }
 
 /// sched_getparam(2).
 pub fn sched_getparam(thread: &Arc<Thread>, pid: i32, param: Va) -> Result<usize> {
-    let priority = target(thread, pid)?.rare.lock().policy.1;
+    let priority = target(thread, pid)?.attrs.lock().policy.1;
     thread.mm().write(param, &priority)?;
     Ok(0)
 }
@@ -140,7 +140,7 @@ pub fn sched_get_priority_min(thread: &Arc<Thread>, policy: u32) -> Result<usize
 pub fn sched_rr_get_interval(thread: &Arc<Thread>, pid: i32, tp: Va) -> Result<usize> {
     const ROUND_ROBIN_NS: u64 = 100_000_000;
     const FAIR_NS: u64 = 4_000_000;
-    let policy = target(thread, pid)?.rare.lock().policy.0 & !SCHED_RESET_ON_FORK;
+    let policy = target(thread, pid)?.attrs.lock().policy.0 & !SCHED_RESET_ON_FORK;
     let ns = match policy {
         SCHED_RR => ROUND_ROBIN_NS,
         SCHED_FIFO => 0,
@@ -192,8 +192,8 @@ pub fn sched_getattr(thread: &Arc<Thread>, pid: i32, attr: Va, size: u32, flags:
     }
     let other = target(thread, pid)?;
     let (policy, priority, nice) = {
-        let rare = other.rare.lock();
-        (rare.policy.0, rare.policy.1, rare.nice)
+        let attrs = other.attrs.lock();
+        (attrs.policy.0, attrs.policy.1, attrs.nice)
     };
     let out = SchedAttr {
         size: ATTR_BYTES,
@@ -228,19 +228,19 @@ fn by_priority_target(thread: &Arc<Thread>, which: u32, who: i32) -> Result<allo
 fn set_nice(thread: &Thread, other: &Thread, nice: i32) -> Result {
     check_owner(thread, other)?;
     let nice = nice.clamp(-20, 19);
-    let old = other.rare.lock().nice;
+    let old = other.attrs.lock().nice;
     let floor = 20 - i64::try_from(thread.process.rlimit(RLIMIT_NICE)).unwrap_or(40).min(40);
     if nice < old && i64::from(nice) < floor && !thread.creds().has_cap(CAP_SYS_NICE) {
         return Err(Errno::EACCES);
     }
-    other.rare.lock().nice = nice;
+    other.attrs.lock().nice = nice;
     Ok(())
 }
 
 /// getpriority(2): 20 minus the nice value, as the kernel's interface has it.
 pub fn getpriority(thread: &Arc<Thread>, which: u32, who: i32) -> Result<usize> {
     let threads = by_priority_target(thread, which, who)?;
-    let lowest = threads.iter().map(|t| t.rare.lock().nice).min().unwrap_or(0);
+    let lowest = threads.iter().map(|t| t.attrs.lock().nice).min().unwrap_or(0);
     Ok((20 - lowest) as usize)
 }
 
@@ -259,7 +259,7 @@ pub fn ioprio_get(thread: &Arc<Thread>, which: i32, who: i32) -> Result<usize> {
     if which != IOPRIO_WHO_PROCESS {
         return Err(Errno::EINVAL);
     }
-    Ok(target(thread, who).map_err(|_| Errno::ESRCH)?.rare.lock().io_priority as usize)
+    Ok(target(thread, who).map_err(|_| Errno::ESRCH)?.attrs.lock().io_priority as usize)
 }
 
 /// ioprio_set(2), of single threads. Kept and told back; the host orders disk access.
@@ -274,7 +274,7 @@ pub fn ioprio_set(thread: &Arc<Thread>, which: i32, who: i32, ioprio: i32) -> Re
     if class == 1 && !thread.creds().has_cap(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    other.rare.lock().io_priority = ioprio as u32;
+    other.attrs.lock().io_priority = ioprio as u32;
     Ok(0)
 }
 

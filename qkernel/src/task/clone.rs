@@ -13,7 +13,7 @@ use qlib::Va;
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
-use super::{NewThread, Rare, Thread, cpu_limit, exit, run, table};
+use super::{NewThread, Thread, ThreadAttrs, cpu_limit, exit, run, table};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
@@ -120,8 +120,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     let creator = shares_memory.then_some(&*thread.user);
     let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
     user.set_fpstate(&thread.user.fpstate()?)?;
-    let rare = inherit_rare(thread, &args);
-    if rare.rseq.is_some() {
+    let attrs = inherit_attrs(thread, &args);
+    if attrs.rseq.is_some() {
         user.watch(true)?;
     }
     let fs = if args.has(CLONE_FS) { thread.fs.lock().clone() } else { Arc::new(Mutex::new(thread.fs())) };
@@ -146,14 +146,14 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         fs,
         creds: thread.creds(),
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
-        rare,
+        attrs,
     });
     if !args.has(CLONE_THREAD) {
         table::add_process(&process);
         let parent = if args.has(CLONE_PARENT) { thread.process.parent() } else { None };
         let parent = parent.unwrap_or_else(|| thread.process.clone());
-        process.links.lock().parent = Arc::downgrade(&parent);
-        parent.links.lock().children.push(process.clone());
+        process.tree.lock().parent = Arc::downgrade(&parent);
+        parent.tree.lock().children.push(process.clone());
         cpu_limit::watch(&process);
     }
     if args.has(CLONE_PARENT_SETTID) {
@@ -173,7 +173,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         first.fs_base = args.tls;
     }
     if args.has(CLONE_VFORK) {
-        child.rare.lock().vfork_parent = Some(thread.wakeup());
+        child.attrs.lock().vfork_parent = Some(thread.wakeup());
     }
     thread.newborn.lock().push((child.clone(), first));
     if !shares_memory {
@@ -229,8 +229,8 @@ fn new_process(thread: &Arc<Thread>, args: &CloneArgs, pid: u32, mm: Arc<crate::
         own.membarrier = traits.membarrier;
     }
     {
-        let links = parent.links.lock();
-        let mut own = process.links.lock();
+        let links = parent.tree.lock();
+        let mut own = process.tree.lock();
         own.pgid = links.pgid;
         own.sid = links.sid;
         own.tty = links.tty.clone();
@@ -239,20 +239,20 @@ fn new_process(thread: &Arc<Thread>, args: &CloneArgs, pid: u32, mm: Arc<crate::
     Arc::new(process)
 }
 
-fn inherit_rare(thread: &Thread, args: &CloneArgs) -> Rare {
+fn inherit_attrs(thread: &Thread, args: &CloneArgs) -> ThreadAttrs {
     const SCHED_RESET_ON_FORK: u32 = linux_raw_sys::general::SCHED_RESET_ON_FORK;
-    let rare = thread.rare.lock();
-    let resets = rare.policy.0 & SCHED_RESET_ON_FORK != 0;
-    Rare {
-        name: rare.name.clone(),
+    let attrs = thread.attrs.lock();
+    let resets = attrs.policy.0 & SCHED_RESET_ON_FORK != 0;
+    ThreadAttrs {
+        name: attrs.name.clone(),
         clear_child_tid: if args.has(CLONE_CHILD_CLEARTID) { args.child_tid } else { Va(0) },
-        timer_slack_ns: rare.timer_slack_ns,
-        nice: if resets { rare.nice.max(0) } else { rare.nice },
-        policy: if resets { (0, 0) } else { rare.policy },
-        affinity: rare.affinity,
-        io_priority: rare.io_priority,
-        rseq: if args.has(CLONE_VM) { None } else { rare.rseq },
-        ..Rare::default()
+        timer_slack_ns: attrs.timer_slack_ns,
+        nice: if resets { attrs.nice.max(0) } else { attrs.nice },
+        policy: if resets { (0, 0) } else { attrs.policy },
+        affinity: attrs.affinity,
+        io_priority: attrs.io_priority,
+        rseq: if args.has(CLONE_VM) { None } else { attrs.rseq },
+        ..ThreadAttrs::default()
     }
 }
 
@@ -261,7 +261,7 @@ async fn wait_for_vfork(thread: &Arc<Thread>, child: &Arc<Thread>) {
     let wakeup = thread.wakeup();
     loop {
         wakeup.clear();
-        if child.rare.lock().vfork_parent.is_none() {
+        if child.attrs.lock().vfork_parent.is_none() {
             return;
         }
         if thread.is_dying() {

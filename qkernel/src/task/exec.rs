@@ -398,18 +398,18 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     apply(thread, loaded);
     thread.set_creds(creds);
     let children = {
-        let mut links = thread.process.links.lock();
+        let mut links = thread.process.tree.lock();
         links.has_execed = true;
         links.exit_signal = SIGCHLD;
         links.children.clone()
     };
     // The signals that were to tell the old program of its children's ends are not for the new one.
     for child in children {
-        child.links.lock().exit_signal = SIGCHLD;
+        child.tree.lock().exit_signal = SIGCHLD;
     }
     let vfork_parent = {
-        let mut rare = thread.rare.lock();
-        rare.vfork_parent.take()
+        let mut attrs = thread.attrs.lock();
+        attrs.vfork_parent.take()
     };
     if let Some(parent) = vfork_parent {
         parent.set();
@@ -422,7 +422,7 @@ fn secure(thread: &Thread) {
     const STACK_BYTES: u64 = 8 << 20;
     /// READ_IMPLIES_EXEC, ADDR_NO_RANDOMIZE, ADDR_COMPAT_LAYOUT, MMAP_PAGE_ZERO.
     const PER_CLEAR_ON_SETID: u32 = 0x040_0000 | 0x004_0000 | 0x020_0000 | 0x010_0000;
-    thread.rare.lock().parent_death_signal = 0;
+    thread.attrs.lock().parent_death_signal = 0;
     thread.process.traits.lock().personality &= !PER_CLEAR_ON_SETID;
     if let Some(limit) = thread.process.rlimits.lock().0.get_mut(RLIMIT_STACK as usize) {
         limit.0 = limit.0.min(STACK_BYTES);
@@ -434,7 +434,7 @@ pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
     drop(old);
     thread.process.traits.lock().dumpable = u32::from(loaded.dumpable);
-    thread.rare.lock().name = loaded.name;
+    thread.attrs.lock().name = loaded.name;
     thread.user.set_registers(&loaded.regs);
 }
 
@@ -451,7 +451,7 @@ async fn end_other_threads(thread: &Arc<Thread>) -> Result {
         }
     }
     block_until_killed(thread, &[&process.thread_events], PollMask::all(), || {
-        if process.links.lock().threads.len() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
+        if process.tree.lock().threads.len() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
     })
     .await
 }

@@ -27,7 +27,7 @@ pub fn thread_exit(thread: &Arc<Thread>, code: i32) {
 
 /// All threads of the process are to end; `status` is its wait status unless one was decided on before.
 pub fn group_exit(process: &Arc<Process>, status: i32) {
-    process.links.lock().exiting.get_or_insert(status);
+    process.tree.lock().exiting.get_or_insert(status);
     for thread in process.threads() {
         thread.kill();
     }
@@ -35,7 +35,7 @@ pub fn group_exit(process: &Arc<Process>, status: i32) {
 
 /// vfork(2): lets the parent go on. At exec, and at the end.
 pub fn release_vfork_parent(thread: &Thread) {
-    let parent = thread.rare.lock().vfork_parent.take();
+    let parent = thread.attrs.lock().vfork_parent.take();
     if let Some(parent) = parent {
         parent.set();
     }
@@ -46,7 +46,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     let process = &thread.process;
     let mm = process.mm();
     // Two know of the memory: the process, and this function.
-    let is_last = process.links.lock().threads.len() <= 1;
+    let is_last = process.tree.lock().threads.len() <= 1;
     leave_memory(thread, is_last && Arc::strong_count(&mm) <= 2);
     release_vfork_parent(thread);
     thread.left_user_mode();
@@ -58,7 +58,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     table::remove_thread(thread.tid(), thread.user.token);
     process.traits.lock().times += thread.times();
     let is_last = {
-        let mut links = process.links.lock();
+        let mut links = process.tree.lock();
         if thread.tid() == process.pid {
             links.leader_status = Some(*thread.exit_status.lock());
         }
@@ -84,7 +84,7 @@ pub fn leave_memory(thread: &Arc<Thread>, is_alone: bool) {
 
 /// set_tid_address(2): tells those who share the memory that the thread is gone.
 fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
-    let address = core::mem::take(&mut thread.rare.lock().clear_child_tid);
+    let address = core::mem::take(&mut thread.attrs.lock().clear_child_tid);
     if address.0 == 0 || is_alone {
         return;
     }
@@ -99,7 +99,7 @@ fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
 fn process_ended(last: &Arc<Thread>) {
     let process = &last.process;
     let status = {
-        let links = process.links.lock();
+        let links = process.tree.lock();
         let own = *last.exit_status.lock();
         links.exiting.or(links.leader_status).unwrap_or(own)
     };
@@ -109,10 +109,10 @@ fn process_ended(last: &Arc<Thread>) {
     process.drop_mm();
     forget_image(process);
     (process.upcalls.gives_up)(process);
-    drop(process.links.lock().tty.take());
+    drop(process.tree.lock().tty.take());
     let orphans = reparent_children(process);
     {
-        let mut links = process.links.lock();
+        let mut links = process.tree.lock();
         links.exit_status = Some(status);
         links.stop_report = None;
         links.continue_report = false;
@@ -134,30 +134,30 @@ fn forget_image(process: &Process) {
 
 /// Gives the children of a process that ends to its nearest ancestor that takes orphans, or to pid 1: those children.
 fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
-    let children = core::mem::take(&mut process.links.lock().children);
+    let children = core::mem::take(&mut process.tree.lock().children);
     if children.is_empty() {
         return children;
     }
-    let heir = heir_of(process);
+    let reaper = child_reaper_of(process);
     for child in &children {
-        child.links.lock().parent = heir.as_ref().map(Arc::downgrade).unwrap_or_default();
-        let uid = process.links.lock().uid;
+        child.tree.lock().parent = reaper.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let uid = process.tree.lock().uid;
         for thread in child.threads() {
-            let signo = thread.rare.lock().parent_death_signal;
+            let signo = thread.attrs.lock().parent_death_signal;
             if signo != 0 {
                 let _ = signal::send_to_thread(&thread, SigInfo::user(signo, process.pid, uid));
             }
         }
-        let Some(heir) = &heir else {
+        let Some(reaper) = &reaper else {
             // Pid 1 itself has ended: nobody will wait for them.
             if child.is_zombie() {
                 table::remove_process(child.pid);
             }
             continue;
         };
-        heir.links.lock().children.push(child.clone());
+        reaper.tree.lock().children.push(child.clone());
         let status = {
-            let mut links = child.links.lock();
+            let mut links = child.tree.lock();
             links.exit_signal = SIGCHLD;
             links.exit_status
         };
@@ -168,14 +168,14 @@ fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
     children
 }
 
-fn heir_of(process: &Arc<Process>) -> Option<Arc<Process>> {
+fn child_reaper_of(process: &Arc<Process>) -> Option<Arc<Process>> {
     let lives = |p: &Arc<Process>| {
-        let links = p.links.lock();
+        let links = p.tree.lock();
         links.exit_status.is_none() && links.exiting.is_none()
     };
     let mut ancestor = process.parent();
     while let Some(candidate) = ancestor {
-        if candidate.links.lock().is_subreaper && lives(&candidate) {
+        if candidate.tree.lock().is_subreaper && lives(&candidate) {
             return Some(candidate);
         }
         ancestor = candidate.parent();
@@ -191,7 +191,7 @@ pub fn code_of_status(status: i32) -> (i32, i32) {
 /// Tells the parent of a zombie; reaps it at once if the parent does not want to.
 fn tell_parent(process: &Arc<Process>, status: i32) {
     let Some(parent) = process.parent() else { return };
-    let exit_signal = process.links.lock().exit_signal;
+    let exit_signal = process.tree.lock().exit_signal;
     let action = parent.signals.lock().action(SIGCHLD);
     let ignores = exit_signal == SIGCHLD && action.handler == signal::action::IGNORE;
     let reaps_itself = exit_signal == SIGCHLD && (ignores || action.has(SA_NOCLDWAIT));
@@ -216,7 +216,7 @@ fn child_info(process: &Arc<Process>, signo: u32, code: i32, value: i32) -> SigI
 /// Tells the parent that job control stopped the process by `signo`.
 pub fn tell_stopped(process: &Arc<Process>, signo: u32) {
     {
-        let mut links = process.links.lock();
+        let mut links = process.tree.lock();
         links.stop_report = Some(signo);
         links.continue_report = false;
     }
@@ -226,7 +226,7 @@ pub fn tell_stopped(process: &Arc<Process>, signo: u32) {
 /// Tells the parent that SIGCONT continued the process.
 pub fn tell_continued(process: &Arc<Process>) {
     {
-        let mut links = process.links.lock();
+        let mut links = process.tree.lock();
         links.stop_report = None;
         links.continue_report = true;
     }

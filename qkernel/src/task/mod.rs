@@ -67,7 +67,7 @@ pub struct Thread {
     /// Its signal mask, pending signals, alternate stack.
     pub signals: Mutex<signal::ThreadSignals>,
     /// Things few calls touch.
-    pub rare: Mutex<Rare>,
+    pub attrs: Mutex<ThreadAttrs>,
     /// It is to end as soon as it can (exit_group, a fatal signal, exec of another thread).
     dying: AtomicBool,
     /// The wait status it ends with, if it is the last (exit(2)).
@@ -86,7 +86,7 @@ pub struct Thread {
 
 /// Things of a thread that few calls touch.
 #[derive(Clone, Default)]
-pub struct Rare {
+pub struct ThreadAttrs {
     /// PR_SET_NAME, at most 15 bytes.
     pub name: Vec<u8>,
     /// set_tid_address(2): zeroed, and a futex woken there, when the thread ends.
@@ -137,7 +137,7 @@ pub struct NewThread {
     /// Signal mask and alternate stack.
     pub signals: signal::ThreadSignals,
     /// The rest.
-    pub rare: Rare,
+    pub attrs: ThreadAttrs,
 }
 
 impl Sleeper for Thread {
@@ -200,7 +200,7 @@ impl Thread {
             fs: Mutex::new(new.fs),
             creds: Mutex::new(new.creds),
             signals: Mutex::new(new.signals),
-            rare: Mutex::new(new.rare),
+            attrs: Mutex::new(new.attrs),
             dying: AtomicBool::new(false),
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
@@ -210,7 +210,7 @@ impl Thread {
             user_since_ns: AtomicU64::new(0),
         });
         thread.mm().join(&thread.user);
-        thread.process.links.lock().threads.push(thread.clone());
+        thread.process.tree.lock().threads.push(thread.clone());
         table::add_thread(&thread);
         thread
     }
@@ -223,7 +223,7 @@ impl Thread {
     /// Takes the thread id of the leader, which has ended (execve(2)).
     pub fn become_leader(self: &Arc<Self>) {
         let (old, new) = (self.tid(), self.process.pid);
-        self.process.links.lock().leader_status = None;
+        self.process.tree.lock().leader_status = None;
         if old != new {
             self.tid.store(new, Ordering::Relaxed);
             table::renumber_thread(old, self);
@@ -280,7 +280,7 @@ impl Thread {
         // Who gets other rights may hold secrets from before (prctl(2), PR_SET_DUMPABLE and PR_SET_PDEATHSIG).
         if !new.is_within(&old) {
             self.process.traits.lock().dumpable = 0;
-            self.rare.lock().parent_death_signal = 0;
+            self.attrs.lock().parent_death_signal = 0;
         }
     }
 
@@ -325,6 +325,6 @@ impl Thread {
 
     /// Its name as /proc shows it.
     pub fn name(&self) -> String {
-        String::from_utf8_lossy(&self.rare.lock().name).into_owned()
+        String::from_utf8_lossy(&self.attrs.lock().name).into_owned()
     }
 }

@@ -171,7 +171,7 @@ fn somebody_is_ending(now_ns: u64) -> bool {
 /// Kills the process whose end gives back most, with those who share its memory; pid 1 only when nobody else is left.
 fn kill_one(now_ns: u64) {
     let is_living = |p: &Arc<Process>| {
-        let links = p.links.lock();
+        let links = p.tree.lock();
         links.exit_status.is_none() && links.exiting.is_none()
     };
     let living: Vec<_> = table::processes().into_iter().filter(is_living).collect();
@@ -213,10 +213,10 @@ fn kill_one(now_ns: u64) {
     if together >= enough {
         return;
     }
-    let pgid = victim.links.lock().pgid;
+    let pgid = victim.tree.lock().pgid;
     let mut group: Vec<(u64, &Arc<Process>)> = living
         .iter()
-        .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.links.lock().pgid == pgid)
+        .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.tree.lock().pgid == pgid)
         .map(|p| (held_bytes(p), p))
         .filter(|(held, p)| !is_spared(p, *held))
         .collect();

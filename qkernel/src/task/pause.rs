@@ -61,7 +61,7 @@ pub fn ordered_since_ns() -> Option<u64> {
 }
 
 /// Where each thread waits, at its return to user mode, while the container is paused. A dying thread passes.
-pub async fn gate(thread: &Arc<Thread>) {
+pub async fn wait_until_over(thread: &Arc<Thread>) {
     if !is_paused() {
         return;
     }
@@ -183,7 +183,7 @@ pub fn is_watched() -> bool {
 
 /// A trap came: whoever pauses looks again. Not every thread that leaves user mode comes to the gate; it may block in a system call
 /// that overtook the interruption, or end.
-pub fn look_again() {
+pub fn recheck() {
     if LOOKING.load(Relaxed) > 0 {
         TRAPPED.wake(PollMask::IN);
     }

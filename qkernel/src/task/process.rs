@@ -24,7 +24,7 @@ pub struct Process {
     /// Its address space; `None` once it ended.
     mm: Mutex<Option<Arc<AddressSpace>>>,
     /// Its place in the tree, and its threads.
-    pub links: Mutex<Links>,
+    pub tree: Mutex<ProcessTree>,
     /// Signal actions and signals pending for the whole process.
     pub signals: Mutex<signal::ProcessSignals>,
     /// Resource limits.
@@ -49,7 +49,7 @@ pub struct Process {
 
 /// A process's place in the tree.
 #[derive(Default)]
-pub struct Links {
+pub struct ProcessTree {
     /// Dead or none for pid 1 and for processes started by `exec`.
     pub parent: Weak<Process>,
     /// Living and zombie children.
@@ -166,7 +166,7 @@ impl Process {
             pid,
             upcalls,
             mm: Mutex::new(Some(mm)),
-            links: Mutex::default(),
+            tree: Mutex::default(),
             signals: Mutex::default(),
             rlimits: Mutex::new(rlimits),
             image: Mutex::default(),
@@ -214,17 +214,17 @@ impl Process {
 
     /// Its threads now.
     pub fn threads(&self) -> Vec<Arc<Thread>> {
-        self.links.lock().threads.clone()
+        self.tree.lock().threads.clone()
     }
 
     /// Its first thread that lives, the leader as a rule.
     pub fn first_thread(&self) -> Option<Arc<Thread>> {
-        self.links.lock().threads.first().cloned()
+        self.tree.lock().threads.first().cloned()
     }
 
     /// Its parent, if it lives.
     pub fn parent(&self) -> Option<Arc<Process>> {
-        self.links.lock().parent.upgrade()
+        self.tree.lock().parent.upgrade()
     }
 
     /// Its parent's pid, or 0.
@@ -239,25 +239,25 @@ impl Process {
 
     /// Its process group's id.
     pub fn pgid(&self) -> u32 {
-        self.links.lock().pgid
+        self.tree.lock().pgid
     }
 
     /// Its session's id.
     pub fn sid(&self) -> u32 {
-        self.links.lock().sid
+        self.tree.lock().sid
     }
 
     /// The real user id of its first thread, or that of its last one if it ended.
     pub fn uid(&self) -> u32 {
         match self.first_thread() {
             Some(thread) => thread.creds().uid,
-            None => self.links.lock().uid,
+            None => self.tree.lock().uid,
         }
     }
 
     /// Whether all its threads have ended.
     pub fn is_zombie(&self) -> bool {
-        self.links.lock().exit_status.is_some()
+        self.tree.lock().exit_status.is_some()
     }
 
     /// The soft limit of RLIMIT_* `which`.
@@ -277,7 +277,7 @@ impl Process {
     /// Its state as /proc/PID/stat has it: R, S, T or Z.
     pub fn state_letter(&self) -> char {
         // As on Linux, also when only its leader has ended.
-        if self.is_zombie() || self.links.lock().leader_status.is_some() {
+        if self.is_zombie() || self.tree.lock().leader_status.is_some() {
             return 'Z';
         }
         if self.signals.lock().is_stopped() {

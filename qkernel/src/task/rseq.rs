@@ -75,7 +75,7 @@ fn read<T: Pod>(mm: &AddressSpace, va: Va) -> Result<T, Failure> {
 
 /// Registers an area for a thread that runs on `cpu`. EINVAL, EPERM, EBUSY, EFAULT as Linux has them.
 pub fn register(thread: &Arc<Thread>, area: Va, len: u32, sig: u32, cpu: u32) -> Result<(), Errno> {
-    if let Some(old) = thread.rare.lock().rseq {
+    if let Some(old) = thread.attrs.lock().rseq {
         return Err(match old {
             Rseq { area: a, len: l, .. } if (a, l) != (area, len) => Errno::EINVAL,
             Rseq { sig: s, .. } if s != sig => Errno::EPERM,
@@ -94,7 +94,7 @@ pub fn register(thread: &Arc<Thread>, area: Va, len: u32, sig: u32, cpu: u32) ->
         mm.write(area + SECTION_OFFSET, &0u64)?;
     }
     thread.user.watch(true)?;
-    thread.rare.lock().rseq = Some(Rseq { area, len, sig });
+    thread.attrs.lock().rseq = Some(Rseq { area, len, sig });
     if write_cpu(&mm, area, cpu, cpu).is_err() {
         // Linux notices at the return to user mode.
         signal::force_segv(thread, 0);
@@ -104,7 +104,7 @@ pub fn register(thread: &Arc<Thread>, area: Va, len: u32, sig: u32, cpu: u32) ->
 
 /// Ends a registration. EINVAL, EPERM, EFAULT as Linux has them.
 pub fn unregister(thread: &Arc<Thread>, area: Va, len: u32, sig: u32) -> Result<(), Errno> {
-    let old = thread.rare.lock().rseq.ok_or(Errno::EINVAL)?;
+    let old = thread.attrs.lock().rseq.ok_or(Errno::EINVAL)?;
     if (old.area, old.len) != (area, len) {
         return Err(Errno::EINVAL);
     }
@@ -112,13 +112,13 @@ pub fn unregister(thread: &Arc<Thread>, area: Va, len: u32, sig: u32) -> Result<
         return Err(Errno::EPERM);
     }
     write_cpu(&thread.mm(), area, 0, NO_CPU).map_err(|_| Errno::EFAULT)?;
-    thread.rare.lock().rseq = None;
+    thread.attrs.lock().rseq = None;
     thread.user.watch(false)
 }
 
 /// execve(2): the new program has none.
 pub fn on_exec(thread: &Arc<Thread>) {
-    if thread.rare.lock().rseq.take().is_some() {
+    if thread.attrs.lock().rseq.take().is_some() {
         let _ = thread.user.watch(false);
     }
 }
@@ -153,7 +153,7 @@ pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
 
 /// Either everything is done, or nothing that keeps it from being done again.
 fn update(thread: &Thread, trap: &Trap) -> Result<bool, Failure> {
-    let Some(rseq) = thread.rare.lock().rseq else { return Ok(false) };
+    let Some(rseq) = thread.attrs.lock().rseq else { return Ok(false) };
     let mm = thread.mm();
     let (area, abort) = look(&mm, &rseq, trap.regs.rip)?;
     write_cpu(&mm, rseq.area, trap.cpu, trap.cpu)?;
@@ -166,7 +166,7 @@ fn update(thread: &Thread, trap: &Trap) -> Result<bool, Failure> {
 
 /// A handler is about to be set up that comes back to `regs`: a section is aborted, so it comes back to where that leads.
 pub fn on_signal(thread: &Thread, regs: &mut UserRegs) -> Result<(), Failure> {
-    let Some(rseq) = thread.rare.lock().rseq else { return Ok(()) };
+    let Some(rseq) = thread.attrs.lock().rseq else { return Ok(()) };
     let mm = thread.mm();
     let (area, abort) = look(&mm, &rseq, regs.rip)?;
     leave(&mm, &rseq, &area)?;

@@ -33,7 +33,7 @@ pub async fn may_go(thread: &Arc<Thread>) {
 /// container, or that it does so for somebody else. A dying thread passes.
 pub async fn may_sync(thread: &Arc<Thread>) {
     loop {
-        pause::gate(thread).await;
+        pause::wait_until_over(thread).await;
         thread.user.settled().await;
         if !pause::is_paused() || thread.is_dying() {
             return;

@@ -14,7 +14,7 @@ pub fn set_sid(process: &Arc<Process>) -> Result<u32> {
     if !table::group(pid).is_empty() {
         return Err(Errno::EPERM);
     }
-    let mut links = process.links.lock();
+    let mut links = process.tree.lock();
     links.sid = pid;
     links.pgid = pid;
     let tty = links.tty.take();
@@ -33,7 +33,7 @@ pub fn set_pgid(caller: &Arc<Process>, pid: u32, pgid: u32) -> Result {
     let pgid = if pgid == 0 { target.pid } else { pgid };
     let sid = caller.sid();
     {
-        let links = target.links.lock();
+        let links = target.tree.lock();
         if is_child && links.has_execed {
             return Err(Errno::EACCES);
         }
@@ -44,7 +44,7 @@ pub fn set_pgid(caller: &Arc<Process>, pid: u32, pgid: u32) -> Result {
     if pgid != target.pid && !table::group(pgid).iter().any(|p| p.sid() == sid) {
         return Err(Errno::EPERM);
     }
-    target.links.lock().pgid = pgid;
+    target.tree.lock().pgid = pgid;
     Ok(())
 }
 

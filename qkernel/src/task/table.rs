@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::process::Links;
+use super::process::ProcessTree;
 use super::{Process, Thread};
 use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
@@ -35,7 +35,7 @@ pub fn allocate_pid() -> Result<u32> {
         table.last_pid = next;
         let is_group = |p: &Weak<Process>| {
             p.upgrade().is_some_and(|p| {
-                let links = p.links.lock();
+                let links = p.tree.lock();
                 links.pgid == next || links.sid == next
             })
         };
@@ -125,10 +125,10 @@ pub fn session(sid: u32) -> Vec<Arc<Process>> {
     living(|links| links.sid == sid)
 }
 
-fn living(wanted: impl Fn(&Links) -> bool) -> Vec<Arc<Process>> {
+fn living(wanted: impl Fn(&ProcessTree) -> bool) -> Vec<Arc<Process>> {
     let mut found = processes();
     found.retain(|p| {
-        let links = p.links.lock();
+        let links = p.tree.lock();
         links.exit_status.is_none() && wanted(&links)
     });
     found

@@ -84,10 +84,10 @@ pub async fn wait_for(thread: &Arc<Thread>, who: Who, options: u32) -> Result<Op
 }
 
 fn look(process: &Arc<Process>, who: Who, options: u32) -> Result<Option<Waited>> {
-    let children = process.links.lock().children.clone();
+    let children = process.tree.lock().children.clone();
     let mut any = false;
     for child in &children {
-        let links = child.links.lock();
+        let links = child.tree.lock();
         let chosen = match who {
             Who::Any => true,
             Who::Pid(pid) => child.pid == pid,
@@ -117,7 +117,7 @@ fn look(process: &Arc<Process>, who: Who, options: u32) -> Result<Option<Waited>
 }
 
 fn take_event(child: &Process, options: u32) -> Option<Event> {
-    let mut links = child.links.lock();
+    let mut links = child.tree.lock();
     if let Some(status) = links.exit_status {
         return (options & WEXITED != 0).then_some(Event::Ended(status));
     }
@@ -149,7 +149,7 @@ pub fn reap(parent: &Arc<Process>, child: &Arc<Process>) {
         traits.children_max_rss_kib = traits.children_max_rss_kib.max(max_rss_kib);
     }
     let removed = {
-        let mut links = parent.links.lock();
+        let mut links = parent.tree.lock();
         let index = links.children.iter().position(|c| Arc::ptr_eq(c, child));
         index.map(|i| links.children.remove(i))
     };

@@ -106,7 +106,7 @@ pub enum Port {
     Wake = 0x528,
     /// `panic`: %rdi the address of the message, %rsi its length in bytes. Does not return.
     Panic = 0x518,
-    /// An exception in the kernel that nothing mends: %rdi the address of the registers as ring 0 saves them, %rsi the address that was
+    /// An exception in the kernel that has no fixup: %rdi the address of the registers as ring 0 saves them, %rsi the address that was
     /// touched. Does not return.
     Fault = 0x51c,
 }

@@ -482,7 +482,7 @@ extern "C" fn kernel_trap(context: &mut UserContext) {
         note_interrupt(vector);
         return;
     }
-    if (vector == MACHINE_CHECK || vector == PAGE_FAULT) && host::mend_copy(context) {
+    if (vector == MACHINE_CHECK || vector == PAGE_FAULT) && host::fixup_copy(context) {
         return;
     }
     let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };

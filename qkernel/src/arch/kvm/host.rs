@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn panic(message: *const u8, len: u64) -> ! {
     }
 }
 
-/// An exception in kernel mode that nothing mends.
+/// An exception in kernel mode that has no fixup.
 pub fn report_fault(context: &UserContext, address: u64) -> ! {
     loop {
         ring(Port::Fault, core::ptr::from_ref(context) as u64, address);
@@ -171,7 +171,7 @@ unsafe extern "C" {
 }
 
 /// Ends the copy routine early if the fault is its own: whether it was.
-pub fn mend_copy(context: &mut UserContext) -> bool {
+pub fn fixup_copy(context: &mut UserContext) -> bool {
     let (start, exit) = (quark_ring0_copy as *const () as u64, quark_ring0_copy_exit as *const () as u64);
     let own = (start..exit).contains(&context.rip);
     if own {

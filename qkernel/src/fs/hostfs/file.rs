@@ -6,7 +6,7 @@ use core::any::Any;
 use linux_raw_sys::general::{O_ACCMODE, O_DIRECT, O_DSYNC, O_SYNC, RWF_APPEND};
 use qlib::host::{MAX_SEGMENTS, Op};
 
-use super::kept::FileHandle;
+use super::handle_cache::FileHandle;
 use super::window::HostMapping;
 use super::{HostNode, node, stat_handle};
 use crate::errno::{Errno, Result};

@@ -2,7 +2,7 @@
 //! descriptor is held for a name, only for open files, and a few for a while after that ([`kept`]).
 
 mod file;
-pub mod kept;
+pub mod handle_cache;
 mod node;
 pub mod stream;
 pub mod window;
@@ -91,7 +91,7 @@ impl FileSystem for HostFs {
     }
 
     fn unmounted(&self) {
-        kept::give_up_tree(self.root);
+        handle_cache::give_up_tree(self.root);
     }
 }
 

@@ -10,7 +10,7 @@ use linux_raw_sys::general::{
 };
 use qlib::host::Op;
 
-use super::kept::{self, FileHandle, Id};
+use super::handle_cache::{self, FileHandle, Id};
 use super::{HostFile, HostFs, file, stat_path};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -146,7 +146,7 @@ impl HostNode {
             core::mem::take(&mut last.shared)
         };
         if let Some(handle) = shared.upgrade() {
-            kept::give_up(&handle);
+            handle_cache::give_up(&handle);
         }
     }
 
@@ -167,9 +167,9 @@ impl HostNode {
 
     /// Opens the host's file or directory.
     fn open_host(self: Arc<Self>, flags: u32) -> Result<Arc<HostFile>> {
-        let shares = self.kind == S_IFREG && kept::may_share(flags);
+        let shares = self.kind == S_IFREG && handle_cache::may_share(flags);
         if shares && let Some(handle) = self.shared_handle() {
-            kept::keep(&handle);
+            handle_cache::keep(&handle);
             return Ok(HostFile::new(handle, self));
         }
         if flags & O_TRUNC != 0 || flags & O_ACCMODE != O_RDONLY {
@@ -193,7 +193,7 @@ impl HostNode {
                 is_known
             };
             if is_known {
-                kept::keep(&handle);
+                handle_cache::keep(&handle);
             }
         }
         Ok(HostFile::new(handle, self))

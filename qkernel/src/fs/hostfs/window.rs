@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use qlib::host::Op;
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
-use super::kept::FileHandle;
+use super::handle_cache::FileHandle;
 use super::{HostFs, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;

@@ -179,7 +179,7 @@ fn comm(subject: Subject) -> Node {
                 return Err(Errno::EINVAL);
             }
             let end = bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
-            thread.rare.lock().name = bytes[..end].to_vec();
+            thread.attrs.lock().name = bytes[..end].to_vec();
             Ok(())
         })),
     )

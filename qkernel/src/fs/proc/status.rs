@@ -64,11 +64,11 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     };
     let traits = process.traits.lock().clone();
     let (exit_signal, exit_status, threads) = {
-        let links = process.links.lock();
+        let links = process.tree.lock();
         (links.exit_signal, links.exit_status.unwrap_or(0), links.threads.len())
     };
     let (name, nice, pending, blocked) = match &thread {
-        Some(t) => (t.name(), t.rare.lock().nice, signal::pending(t).0, t.signals.lock().mask.0),
+        Some(t) => (t.name(), t.attrs.lock().nice, signal::pending(t).0, t.signals.lock().mask.0),
         None => (String::from("exited"), 0, 0, 0),
     };
     let (ignored, caught) = process.signals.lock().ignored_and_caught();

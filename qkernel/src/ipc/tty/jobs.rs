@@ -18,7 +18,7 @@ pub fn is_controlling(process: &Process, tty: &Arc<Tty>) -> bool {
 
 /// The process's controlling terminal: ENXIO when it has none.
 pub fn controlling(process: &Process) -> Result<Arc<Tty>> {
-    let own = process.links.lock().tty.clone();
+    let own = process.tree.lock().tty.clone();
     own.and_then(|tty| tty.downcast().ok()).ok_or(Errno::ENXIO)
 }
 
@@ -27,7 +27,7 @@ pub fn controlling(process: &Process) -> Result<Arc<Tty>> {
 pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
     let process = &thread.process;
     let (sid, pgid, has_one) = {
-        let links = process.links.lock();
+        let links = process.tree.lock();
         (links.sid, links.pgid, links.tty.is_some())
     };
     let (owner, _) = tty.owners();
@@ -45,7 +45,7 @@ pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
     }
     tty.set_owners(sid, pgid);
     for member in table::session(sid) {
-        member.links.lock().tty = Some(tty.clone());
+        member.tree.lock().tty = Some(tty.clone());
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
 /// Takes the controlling terminal from every process of session `sid`.
 fn leave(sid: u32) {
     for member in table::session(sid) {
-        let old = member.links.lock().tty.take();
+        let old = member.tree.lock().tty.take();
         drop(old);
     }
 }
@@ -67,7 +67,7 @@ pub fn release(process: &Arc<Process>, tty: &Arc<Tty>) -> Result {
     if sid == process.pid {
         disassociate(process, tty, sid);
     } else {
-        let old = process.links.lock().tty.take();
+        let old = process.tree.lock().tty.take();
         drop(old);
     }
     Ok(())
@@ -83,7 +83,7 @@ fn disassociate(leader: &Arc<Process>, tty: &Arc<Tty>, sid: u32) {
         tty.set_owners(0, 0);
     }
     leave(sid);
-    let old = leader.links.lock().tty.take();
+    let old = leader.tree.lock().tty.take();
     drop(old);
 }
 

@@ -153,21 +153,21 @@ impl Drop for InFlight {
             return;
         }
         {
-            let mut graveyard = GRAVEYARD.lock();
+            let mut free_at_exit = GRAVEYARD.lock();
             for file in files {
                 // A piece is small: what there is always memory for.
-                graveyard.1.push(file).expect("memory for a small piece");
+                free_at_exit.1.push(file).expect("memory for a small piece");
             }
-            if graveyard.0 {
+            if free_at_exit.0 {
                 return;
             }
-            graveyard.0 = true;
+            free_at_exit.0 = true;
         }
         loop {
             let next = {
-                let mut graveyard = GRAVEYARD.lock();
-                let next = graveyard.1.pop();
-                graveyard.0 = next.is_some();
+                let mut free_at_exit = GRAVEYARD.lock();
+                let next = free_at_exit.1.pop();
+                free_at_exit.0 = next.is_some();
                 next
             };
             if next.is_none() {

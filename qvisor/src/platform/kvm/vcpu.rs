@@ -244,7 +244,7 @@ impl Runner {
         self.report("kernel panic", &String::from_utf8_lossy(&text), regs.rip, regs.rbp)
     }
 
-    /// The kernel has made an exception that nothing mends.
+    /// The kernel has made an exception that has no fixup.
     fn report_exception(&self) -> ! {
         let regs = self.fd.get_regs().unwrap_or_default();
         let mut saved = [[0u8; 8]; 22];

@@ -187,11 +187,11 @@ impl Shared {
     /// The receiver's loop while calls come in a row: looks at the slots of the threads that make them, and now and then at the
     /// listener. `first`: the call that it has just received.
     pub(super) fn serve_slots(&self, space: &Space, listener: &Listener, row: &mut Row, first: &Event) {
-        if !self.lookers.enter() {
+        if !self.pollers.enter() {
             return self.deliver(first);
         }
         let Some(mut watched) = Watched::new() else {
-            self.lookers.leave();
+            self.pollers.leave();
             return self.deliver(first);
         };
         // The threads must wake up elsewhere, as this processor is busy looking.
@@ -266,7 +266,7 @@ impl Shared {
             space.lock().put_to_sleep(space, event.trap.token);
         }
         listener.set_sync_wake_up(true);
-        self.lookers.leave();
+        self.pollers.leave();
         let outcome = match (inside > MOST_INSIDE, lost) {
             (true, _) => Outcome::Inside,
             (_, true) => Outcome::Lost,
@@ -294,7 +294,7 @@ impl Shared {
 impl State {
     /// Takes the call in a thread's slot, if the thread is in a position to make one.
     pub(super) fn take_fast(&mut self, space: &Space, number: u32) -> Option<Event> {
-        if self.is_doomed() {
+        if self.is_killed() {
             return None;
         }
         let thread = self.thread_mut(number)?;
@@ -313,7 +313,7 @@ impl State {
         let args = std::array::from_fn(|i| space.area.read_u64(thread.slot, FAST_ARGS + 8 * i as u64));
         let ip = space.area.read_u64(thread.slot, FAST_IP).wrapping_add(2);
         if !may_be_fast(nr) {
-            self.doom(space.id, "a fast call that cannot be one");
+            self.kill(space.id, "a fast call that cannot be one");
             return None;
         }
         thread.phase = Phase::Fast;
@@ -416,12 +416,12 @@ pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
 
 /// Receivers that look at slots, counted so that they leave processors to the threads.
 #[derive(Debug)]
-pub struct Lookers {
+pub struct Pollers {
     count: std::sync::atomic::AtomicU32,
     most: u32,
 }
 
-impl Lookers {
+impl Pollers {
     /// None at all if `mode` or the number of processors forbids it.
     pub fn new(mode: FastCalls) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);

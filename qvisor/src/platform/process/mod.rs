@@ -36,7 +36,7 @@ mod zygote;
 
 use super::GuestPhys;
 use area::{Area, Limit};
-use fast::{Lookers, Row};
+use fast::{Pollers, Row};
 use files::Files;
 use layout::*;
 use qlib::fpstate::FpFormat;
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     /// With more mappings of the host than this a space is ended, well before the host refuses one.
     most_mappings: u64,
     fast_calls: FastCalls,
-    lookers: Lookers,
+    pollers: Pollers,
     dispatch: OnceLock<Dispatch>,
     outside: OnceLock<Box<dyn Outside>>,
     spaces: RwLock<HashMap<u32, Arc<Space>>>,
@@ -196,7 +196,7 @@ impl ProcessPlatform {
             stack_bytes: config.stack_bytes,
             most_mappings,
             fast_calls: config.fast_calls,
-            lookers: Lookers::new(if why_not_fast(config.sync_wake_up).is_none() {
+            pollers: Pollers::new(if why_not_fast(config.sync_wake_up).is_none() {
                 config.fast_calls
             } else {
                 FastCalls::Off
@@ -261,12 +261,12 @@ impl ProcessPlatform {
 
     /// For [`BootInfo`]: without FSGSBASE, as the GS base of a thread may be the platform's.
     pub fn hwcap2(&self) -> u64 {
-        if self.0.lookers.possible() { sys::hwcap2() & !sys::HWCAP2_FSGSBASE } else { sys::hwcap2() }
+        if self.0.pollers.possible() { sys::hwcap2() & !sys::HWCAP2_FSGSBASE } else { sys::hwcap2() }
     }
 
     /// For [`BootInfo`].
     pub fn fast_entry(&self) -> Va {
-        Va(if self.0.lookers.possible() { self.0.zygote.addresses.fast.entry } else { 0 })
+        Va(if self.0.pollers.possible() { self.0.zygote.addresses.fast.entry } else { 0 })
     }
 
     /// For [`BootInfo`].
@@ -422,7 +422,7 @@ impl Shared {
             e.raw_os_error().unwrap_or(libc::ENOMEM)
         };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
-        let area = Area::new(if self.lookers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
+        let area = Area::new(if self.pollers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
         // Its listener will need a descriptor: better told now, as an error of fork(2), than later, as the end of a process.
         drop(sys::memfd(c"quark-room", 0, false).map_err(errno)?);
         let space = Arc::new(Space::new(id, area));
@@ -459,7 +459,7 @@ impl Shared {
         let plan = Plan::new(resume, orders, self.user_max(), &Backing { phys: &*self.phys, files: &self.files });
         self.with_thread(thread, |space, number| match plan {
             Ok(plan) => space.thread_resume(self, number, plan),
-            Err(why) => space.lock().doom(space.id, &why),
+            Err(why) => space.lock().kill(space.id, &why),
         });
     }
 
@@ -500,7 +500,7 @@ impl Shared {
         let (orphans, dropped) = {
             let mut state = space.lock();
             let orphans = state.survivors();
-            state.bury();
+            state.mark_exited();
             if let Some(pid) = pid {
                 sys::reap(pid);
             }
@@ -535,7 +535,7 @@ impl Shared {
                 }
                 continue;
             };
-            let call = self.lookers.possible() && self.could_be_fast(space, &mut row, &event);
+            let call = self.pollers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
             } else {

@@ -90,8 +90,8 @@ impl State {
             return self.proven_kick(space, shared, number);
         }
         match reason {
-            REASON_FAIL => self.doom(space.id, &format!("a change of its mappings failed: {}", host_error(error))),
-            _ => self.doom(space.id, "a false report of its last order"),
+            REASON_FAIL => self.kill(space.id, &format!("a change of its mappings failed: {}", host_error(error))),
+            _ => self.kill(space.id, "a false report of its last order"),
         }
         None
     }
@@ -113,7 +113,7 @@ impl State {
             let most = shared.most_mappings;
             let why =
                 format!("it has {} mappings of the host, and may have {most}: see vm.max_map_count", self.mappings);
-            self.doom(space.id, &why);
+            self.kill(space.id, &why);
         }
         self.mappings <= shared.most_mappings
     }

@@ -41,7 +41,7 @@ pub struct State {
     /// The kernel has dropped the space.
     pub dropped: bool,
     /// It was killed.
-    doomed: bool,
+    killed: bool,
     /// The first host thread (and its notification), arrived before the kernel has made a guest thread for it.
     early: Option<(u32, u64)>,
     /// An upper bound of the stub's host mappings.
@@ -62,7 +62,7 @@ impl Space {
                 last_thread: 0,
                 slots: Slots::default(),
                 dropped: false,
-                doomed: false,
+                killed: false,
                 early: None,
                 mappings: 16,
             }),
@@ -90,7 +90,7 @@ impl Space {
     pub fn thread_new(&self, shared: &Shared, creator: u32, token: u64) -> Result<u32, i32> {
         let mut state = self.lock();
         let state = &mut *state;
-        if state.dropped || state.doomed {
+        if state.dropped || state.killed {
             return Err(libc::ESRCH);
         }
         if creator == 0 && state.last_thread != 0 {
@@ -284,7 +284,7 @@ impl Space {
             _ => looks >= PATIENCE,
         };
         if evades {
-            state.doom(self.id, "it does not let itself be stopped");
+            state.kill(self.id, "it does not let itself be stopped");
         }
         !evades
     }
@@ -364,10 +364,10 @@ impl State {
     }
 
     /// All threads are gone.
-    pub fn bury(&mut self) {
+    pub fn mark_exited(&mut self) {
         self.pid = None;
         self.listener = None;
-        self.doomed = true;
+        self.killed = true;
         self.tids.clear();
         for thread in self.threads.values_mut() {
             thread.phase = Phase::Gone;
@@ -377,9 +377,9 @@ impl State {
     }
 
     /// Kills the stub: it did what stub code never does, or an order failed.
-    pub fn doom(&mut self, space: u32, why: &str) {
-        if !self.doomed {
-            self.doomed = true;
+    pub fn kill(&mut self, space: u32, why: &str) {
+        if !self.killed {
+            self.killed = true;
             warn!(space, "guest process killed: {why}");
             crate::sandbox::ended::incident(why);
             if let Some(pid) = self.pid {
@@ -419,8 +419,8 @@ impl State {
     }
 
     /// Whether it was killed.
-    pub(super) fn is_doomed(&self) -> bool {
-        self.doomed
+    pub(super) fn is_killed(&self) -> bool {
+        self.killed
     }
 
     fn forget(&mut self, space: &Space, number: u32) {
@@ -598,7 +598,7 @@ impl State {
 
     /// Takes a notification in. The event to deliver, if any.
     pub fn notified(&mut self, space: &Space, shared: &Shared, n: &Notification) -> Option<Event> {
-        if self.doomed {
+        if self.killed {
             return None;
         }
         let ip = n.data.instruction_pointer;
@@ -610,7 +610,7 @@ impl State {
             if frame_call && args[0] == REASON_START {
                 return self.started(space, shared, n);
             }
-            self.doom(space.id, "a call from an unknown thread");
+            self.kill(space.id, "a call from an unknown thread");
             return None;
         };
         if self.is_repeated(shared, number, n) {
@@ -656,7 +656,7 @@ impl State {
             Phase::Orders(left) => self.order_step(space, shared, number, left, n),
             Phase::Repeating { begun: true } if frame_call => self.repeat_reported(space, shared, number, n),
             phase => {
-                self.doom(space.id, &format!("unexpected call {nr:#x} at {ip:#x} in {phase:?}"));
+                self.kill(space.id, &format!("unexpected call {nr:#x} at {ip:#x} in {phase:?}"));
                 None
             }
         }
@@ -673,7 +673,7 @@ impl State {
                 self.early = Some((n.pid, n.id));
                 return None;
             }
-            self.doom(space.id, "a thread that nobody asked for");
+            self.kill(space.id, "a thread that nobody asked for");
             return None;
         };
         self.tids.insert(n.pid, number);
@@ -717,7 +717,7 @@ impl State {
                 true
             }
             None => {
-                self.doom(space.id, "a signal frame outside its stack");
+                self.kill(space.id, "a signal frame outside its stack");
                 false
             }
         }
@@ -759,11 +759,11 @@ impl State {
         let reason = n.data.args[0];
         if reason == REASON_FAIL {
             let error = host_error(n.data.args[2]);
-            self.doom(space.id, &format!("its last change of mappings failed: {error}"));
+            self.kill(space.id, &format!("its last change of mappings failed: {error}"));
             return None;
         }
         if reason > 31 || 1 << reason & super::stub::HANDLED == 0 {
-            self.doom(space.id, "a false report from stub code");
+            self.kill(space.id, "a false report from stub code");
             return None;
         }
         if !self.park(space, shared, number, n) {
@@ -829,7 +829,7 @@ impl State {
                         // It is being killed.
                         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
                         Err(e) => {
-                            self.doom(space.id, &format!("give it a file to map: {e}"));
+                            self.kill(space.id, &format!("give it a file to map: {e}"));
                             return None;
                         }
                     }
@@ -843,12 +843,12 @@ impl State {
         let reason = n.data.args[0];
         if report && reason == REASON_FAIL {
             let error = host_error(n.data.args[2]);
-            self.doom(space.id, &format!("a change of its mappings failed: {error}"));
+            self.kill(space.id, &format!("a change of its mappings failed: {error}"));
             return None;
         }
         let in_place = n.data.args[1] == space.frame_address(shared, thread.frame);
         if !(report && reason == REASON_DONE && left == 0 && in_place) {
-            self.doom(space.id, &format!("call {nr:#x} at {ip:#x} instead of an order"));
+            self.kill(space.id, &format!("call {nr:#x} at {ip:#x} instead of an order"));
             return None;
         }
         thread.phase = Phase::Parked(n.id);

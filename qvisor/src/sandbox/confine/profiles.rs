@@ -158,7 +158,7 @@ pub fn calls() -> Vec<Call> {
             ALL,
             "SIGSEGV, SIGBUS, SIGABRT, 33",
             [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, SIGSETXID].map(|signal| vec![Int(0, signal as u32)]),
-            "the default action for a fault that nothing mends; the first thread (glibc)"
+            "the default action for a fault that has no fixup; the first thread (glibc)"
         ),
         call!(SYS_rt_sigreturn, ALL, "return from the handler of faults in guest memory"),
         call!(SYS_restart_syscall, ALL, "a wait that stopping and continuing the process interrupted"),

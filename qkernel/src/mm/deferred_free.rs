@@ -10,11 +10,11 @@ const PIECE: usize = PAGE_SIZE as usize / size_of::<Gpa>();
 
 /// Frames that are free once something is carried out.
 #[derive(Debug, Default)]
-pub struct Limbo {
+pub struct DeferredFree {
     pieces: Vec<Vec<Gpa>>,
 }
 
-impl Limbo {
+impl DeferredFree {
     /// Adds one.
     pub fn push(&mut self, frame: Gpa) {
         match self.pieces.last_mut() {
@@ -25,7 +25,7 @@ impl Limbo {
     }
 
     /// Adds all of `other`.
-    pub fn append(&mut self, other: Limbo) {
+    pub fn append(&mut self, other: DeferredFree) {
         match other.pieces.as_slice() {
             [] => {}
             // What comes in small numbers does not become many small pieces.
@@ -45,13 +45,13 @@ impl Limbo {
     }
 }
 
-impl Extend<Gpa> for Limbo {
+impl Extend<Gpa> for DeferredFree {
     fn extend<I: IntoIterator<Item = Gpa>>(&mut self, frames: I) {
         frames.into_iter().for_each(|frame| self.push(frame));
     }
 }
 
-impl IntoIterator for Limbo {
+impl IntoIterator for DeferredFree {
     type Item = Gpa;
     type IntoIter = core::iter::Flatten<alloc::vec::IntoIter<Vec<Gpa>>>;
 
@@ -67,17 +67,17 @@ mod tests {
     #[test]
     fn nothing_is_lost_and_pieces_are_pages() {
         let frames = |from: u64, to: u64| (from..to).map(|i| Gpa(i * PAGE_SIZE));
-        let mut limbo = Limbo::default();
-        assert!(limbo.is_empty());
-        limbo.extend(frames(0, 1200));
-        let (mut few, mut many) = (Limbo::default(), Limbo::default());
+        let mut deferred = DeferredFree::default();
+        assert!(deferred.is_empty());
+        deferred.extend(frames(0, 1200));
+        let (mut few, mut many) = (DeferredFree::default(), DeferredFree::default());
         few.extend(frames(1200, 1203));
         many.extend(frames(1203, 3000));
-        limbo.append(few);
-        limbo.append(many);
-        limbo.append(Limbo::default());
-        assert_eq!(limbo.len(), 3000);
-        assert!(limbo.pieces.iter().all(|piece| piece.len() <= PIECE));
-        assert!(limbo.into_iter().eq(frames(0, 3000)));
+        deferred.append(few);
+        deferred.append(many);
+        deferred.append(DeferredFree::default());
+        assert_eq!(deferred.len(), 3000);
+        assert!(deferred.pieces.iter().all(|piece| piece.len() <= PIECE));
+        assert!(deferred.into_iter().eq(frames(0, 3000)));
     }
 }
