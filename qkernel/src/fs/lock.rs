@@ -5,8 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
-use crate::fs::OpenFile;
+use crate::fs::{Caller, OpenFile};
 use crate::sync::{Mutex, mutex};
 use crate::wait::{PollMask, WaitQueue, block_on};
 

@@ -11,7 +11,7 @@ use super::attr::device;
 use super::hostfs::HostFs;
 use super::inode::{FileSystem, NewNode};
 use super::mount::{Mount, MountFlags};
-use super::options::{Options, TYPE_NAMES};
+use super::options::Options;
 use super::overlay::OverlayFs;
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
@@ -23,17 +23,19 @@ use crate::{account, arch, klog};
 /// Makes a file system of one type from its mount options.
 pub type Maker = fn(options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
 
-/// The types by name, in the order of [`TYPE_NAMES`]. Constant, as every table of functions that can be: what is read-only no stray write changes.
-static TYPES: [Maker; TYPE_NAMES.len()] = [
-    sysfs::make_cgroup,
-    sysfs::make_cgroup,
-    devpts::make,
-    make_devtmpfs,
-    make_mqueue,
-    proc::make,
-    sysfs::make,
-    make_tmpfs,
-];
+/// What makes each of [`TYPE_NAMES`](super::options::TYPE_NAMES).
+fn maker_of(type_name: &str) -> Option<Maker> {
+    Some(match type_name {
+        "cgroup" | "cgroup2" => sysfs::make_cgroup,
+        "devpts" => devpts::make,
+        "devtmpfs" => make_devtmpfs,
+        "mqueue" => make_mqueue,
+        "proc" => proc::make,
+        "sysfs" => sysfs::make,
+        "tmpfs" => make_tmpfs,
+        _ => return None,
+    })
+}
 
 fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     // As on Linux: half of RAM unless said otherwise, and 0 means no limit.
@@ -59,8 +61,7 @@ fn make_mqueue(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 
 /// Makes a file system of type `type_name`: ENODEV if there is no such type.
 pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let (_, maker) = TYPE_NAMES.iter().zip(&TYPES).find(|(name, _)| **name == type_name).ok_or(Errno::ENODEV)?;
-    maker(options)
+    maker_of(type_name).ok_or(Errno::ENODEV)?(options)
 }
 
 /// Mounts the container's root and everything on it.
@@ -182,4 +183,15 @@ fn mount_point(root: &Location, path: &[u8], is_dir: bool) -> Result<Location> {
         };
     }
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::options::TYPE_NAMES;
+
+    #[test]
+    fn every_type_that_is_listed_can_be_made() {
+        assert!(TYPE_NAMES.iter().all(|name| maker_of(name).is_some()));
+    }
 }

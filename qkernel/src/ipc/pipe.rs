@@ -11,9 +11,8 @@ use linux_raw_sys::ioctl::FIONREAD;
 use qlib::{PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
 use crate::fs::attr::Attributes;
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
 use crate::sync::{Mutex, mutex};

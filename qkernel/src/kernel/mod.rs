@@ -31,9 +31,7 @@ pub const UPCALLS: Upcalls = Upcalls {
 static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     start: thread::start,
     leaves_memory: futex::exit_robust_list,
-    wake_futex: |mm, address, most| {
-        futex::wake_at(mm, address, most);
-    },
+    wake_futex: futex::wake_at,
     gives_up,
     ended: control::process_ended,
     open_special: devices::open,

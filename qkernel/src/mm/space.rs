@@ -140,26 +140,29 @@ async fn leave(mut table: Table, mut next: Va) {
 }
 
 impl AddressSpace {
-    /// An empty one; `urgent`: the platform makes it before others that are on their way.
-    pub fn new(urgent: bool) -> Result<Arc<Self>> {
+    fn make(handle: impl FnOnce() -> Result<Option<SpaceHandle>>) -> Result<Self> {
         // First what fails without a trace.
         let inner = Inner::new()?;
-        let handle = new_handle(urgent)?;
-        Ok(Arc::new(AddressSpace {
+        Ok(AddressSpace {
             inner: Mutex::new(inner),
-            handle: Some(handle),
+            handle: handle()?,
             freezers: AtomicU32::new(0),
             thaw: WaitQueue::new(),
             epoch: AtomicU64::new(0),
             threads: Mutex::default(),
             programs: AtomicU64::new(0),
-        }))
+        })
+    }
+
+    /// An empty one; `urgent`: the platform makes it before others that are on their way.
+    pub fn new(urgent: bool) -> Result<Arc<Self>> {
+        Self::make(|| new_handle(urgent).map(Some)).map(Arc::new)
     }
 
     /// Every one that some thread lives in.
     pub fn all() -> Vec<Arc<Self>> {
         let known: Vec<Arc<Self>> = LIVED_IN.lock().iter().filter_map(Weak::upgrade).collect();
-        known.into_iter().filter(|mm| mm.threads().iter().any(|thread| !thread.is_dead())).collect()
+        known.into_iter().filter(|mm| mm.threads.lock().iter().any(|thread| !thread.is_dead())).collect()
     }
 
     /// A thread lives in it from now on.
@@ -188,30 +191,12 @@ impl AddressSpace {
     /// One without a platform side, to be filled before it becomes visible ([`AddressSpace::attach`],
     /// [`AddressSpace::replace_content`]).
     pub fn detached() -> Result<Arc<Self>> {
-        Ok(Arc::new(AddressSpace {
-            inner: Mutex::new(Inner::new()?),
-            handle: None,
-            freezers: AtomicU32::new(0),
-            thaw: WaitQueue::new(),
-            epoch: AtomicU64::new(0),
-            threads: Mutex::default(),
-            programs: AtomicU64::new(0),
-        }))
+        Self::make(|| Ok(None)).map(Arc::new)
     }
 
     /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
     pub fn attach(detached: &Self) -> Result<Arc<Self>> {
-        let inner = Inner::new()?;
-        let handle = new_handle(false)?;
-        let fresh = AddressSpace {
-            inner: Mutex::new(inner),
-            handle: Some(handle),
-            freezers: AtomicU32::new(0),
-            thaw: WaitQueue::new(),
-            epoch: AtomicU64::new(0),
-            threads: Mutex::default(),
-            programs: AtomicU64::new(0),
-        };
+        let fresh = Self::make(|| new_handle(false).map(Some))?;
         core::mem::swap(&mut *fresh.lock(), &mut *detached.lock());
         Ok(Arc::new(fresh))
     }

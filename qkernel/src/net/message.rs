@@ -9,8 +9,7 @@ use qlib::{Va, sockopt};
 
 use super::HostSocket;
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
-use crate::fs::OpenFile;
+use crate::fs::{Caller, OpenFile};
 use crate::task::Thread;
 
 /// The most descriptors in one message (SCM_MAX_FD).

@@ -14,9 +14,8 @@ use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
 use qlib::sockopt::Refused;
 
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
 use crate::fs::attr::Attributes;
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
 use crate::task::current;

@@ -13,8 +13,7 @@ use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::{Mount, MountFlags, check_room};
 use crate::fs::options::Options;
-use crate::fs::setup;
-use crate::fs::{self, Location, perm};
+use crate::fs::{self, Location, perm, setup};
 use crate::task::Thread;
 
 /// UMOUNT_NOFOLLOW (umount(2)).

@@ -13,8 +13,7 @@ use super::{HostFs, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::host::Call;
-use crate::mm::mapped::MappedFile;
-use crate::mm::mapped::MappedPage;
+use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::sync::{Mutex, mutex};
 
 /// Windows begin at multiples of this, in pages.

@@ -9,10 +9,9 @@ use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, O_TRUNC, RENAME_EXCHANGE, S_IF
 use super::file::{OverlayDir, OverlayFile, list};
 use super::{OverlayFs, UPPER_INO};
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename};
-use crate::fs::{FileOps, special};
+use crate::fs::{Caller, FileOps, special};
 use crate::sync::Mutex;
 
 /// A name in an overlay.

@@ -12,9 +12,8 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::file::{DirEntry, DirSink, dots, entry_kind};
 use crate::fs::inode::Inode;
-use crate::fs::memfd;
 use crate::fs::shmem::Shmem;
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{FileOps, OpenFile, memfd};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
 

@@ -13,11 +13,10 @@ use qlib::PAGE_SIZE;
 use super::{TmpFile, TmpFs};
 use crate::account::Lasting;
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
 use crate::fs::shmem::Shmem;
-use crate::fs::{FileOps, special};
+use crate::fs::{Caller, FileOps, special};
 use crate::sync::Mutex;
 
 /// An object of a tmpfs.

@@ -8,9 +8,8 @@ use linux_raw_sys::general::O_NOCTTY;
 
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
 use crate::fs::attr::{Attributes, device_parts};
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::task::{self, Process, Thread};
 use crate::wait::{PollMask, WaitQueue};
