@@ -1,6 +1,8 @@
-//! Builds the vDSO that is embedded in the kernel image: one rustc and one linker run, with the toolchain that builds everything else.
+//! Builds the vDSO that is embedded in the kernel image: one rustc and one linker run, with the
+//! toolchain that builds everything else.
 //!
-//! The same for every target of this crate, so that what the tests call natively is what guests get.
+//! The same for every target of this crate, so that what the tests call natively is what guests
+//! get.
 
 use std::env;
 use std::error::Error;
@@ -25,17 +27,53 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rustc = env::var("RUSTC")?;
     let (object, image) = (out.join("vdso.o"), out.join("vdso.so"));
     run(Command::new(&rustc)
-        .args(["--edition", "2024", "--crate-name", "vdso", "--crate-type", "lib", "--emit", "obj", "--target", &host])
-        // Unwind tables, so that a debugger or profiler finds its way out of the image; no code ever unwinds.
-        .args(["-C", "opt-level=2", "-C", "panic=abort", "-C", "force-unwind-tables=yes", "-C", "codegen-units=1"])
+        .args([
+            "--edition",
+            "2024",
+            "--crate-name",
+            "vdso",
+            "--crate-type",
+            "lib",
+            "--emit",
+            "obj",
+            "--target",
+            &host,
+        ])
+        // Unwind tables, so that a debugger or profiler finds its way out of the image; no code
+        // ever unwinds.
+        .args([
+            "-C",
+            "opt-level=2",
+            "-C",
+            "panic=abort",
+            "-C",
+            "force-unwind-tables=yes",
+            "-C",
+            "codegen-units=1",
+        ])
         // The crate does not use all of the page's functions.
         .args(["-C", "relocation-model=pic", "-A", "dead_code"])
         .arg("-o")
         .arg(&object)
         .arg(&source))?;
     run(Command::new(linker(&rustc, &host)?)
-        .args(["-flavor", "gnu", "-shared", "-soname", "linux-vdso.so.1", "--hash-style=both", "--build-id=sha1"])
-        .args(["--no-undefined", "--eh-frame-hdr", "--gc-sections", "--strip-all", "-z", "max-page-size=4096"])
+        .args([
+            "-flavor",
+            "gnu",
+            "-shared",
+            "-soname",
+            "linux-vdso.so.1",
+            "--hash-style=both",
+            "--build-id=sha1",
+        ])
+        .args([
+            "--no-undefined",
+            "--eh-frame-hdr",
+            "--gc-sections",
+            "--strip-all",
+            "-z",
+            "max-page-size=4096",
+        ])
         .arg("-T")
         .arg(&script)
         .arg("-o")
@@ -54,7 +92,11 @@ fn linker(rustc: &str, host: &str) -> Result<PathBuf, Box<dyn Error>> {
     let sysroot = String::from_utf8(output.stdout)?;
     let linker = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/rust-lld");
     if !linker.exists() {
-        return Err(format!("{} is missing: the Rust toolchain must be one of rustup's", linker.display()).into());
+        return Err(format!(
+            "{} is missing: the Rust toolchain must be one of rustup's",
+            linker.display()
+        )
+        .into());
     }
     Ok(linker)
 }

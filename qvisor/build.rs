@@ -1,6 +1,8 @@
-//! Builds the guest kernel image for `x86_64-unknown-none`, so that it can be embedded in the binary.
+//! Builds the guest kernel image for `x86_64-unknown-none`, so that it can be embedded in the
+//! binary.
 //!
-//! `QUARK_KERNEL_IMAGE` names an image to embed instead; `none` embeds nothing, which makes a library that cannot boot.
+//! `QUARK_KERNEL_IMAGE` names an image to embed instead; `none` embeds nothing, which makes a
+//! library that cannot boot.
 
 use std::env;
 use std::error::Error;
@@ -43,32 +45,55 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Runs cargo for the kernel image; where it lies.
 fn build_image(workspace: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    // OUT_DIR is <target>/<profile>/build/<package>/out. A target directory of its own, as the outer cargo holds the lock
-    // of this one; shared by the outer profiles, as the image is the same.
-    let target = out.ancestors().nth(4).ok_or("OUT_DIR is not below a target directory")?.join("image");
+    // OUT_DIR is <target>/<profile>/build/<package>/out. A target directory of its own, as the
+    // outer cargo holds the lock of this one; shared by the outer profiles, as the image is the
+    // same.
+    let target =
+        out.ancestors().nth(4).ok_or("OUT_DIR is not below a target directory")?.join("image");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(workspace)
-        .args(["build", "--release", "-p", "qkernel", "--bin", "qkernel", "--features", "image", "--target", TARGET])
+        .args([
+            "build",
+            "--release",
+            "-p",
+            "qkernel",
+            "--bin",
+            "qkernel",
+            "--features",
+            "image",
+            "--target",
+            TARGET,
+        ])
         .arg("--target-dir")
         .arg(&target)
         .env("RUSTFLAGS", "-C force-frame-pointers=yes")
-        // A panic is shown with symbols; line tables would be most of the image.
-        // Smaller, and what is used together lies together: on kvm each page of text that is touched first is an exit.
+        // A panic is shown with symbols; line tables would be most of the image. Smaller, and what
+        // is used together lies together: on kvm each page of text that is touched first is an
+        // exit. (Level 3 makes a twentieth more of it, and nothing faster.)
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2")
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    // What the outer cargo tells its children is about the outer build (clippy's wrapper, its flags).
-    for name in
-        ["CARGO_ENCODED_RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR", "RUSTDOCFLAGS"]
-    {
+    // What the outer cargo tells its children is about the outer build (clippy's wrapper, its
+    // flags).
+    for name in [
+        "CARGO_ENCODED_RUSTFLAGS",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "CARGO_BUILD_TARGET",
+        "CARGO_TARGET_DIR",
+        "RUSTDOCFLAGS",
+    ] {
         cargo.env_remove(name);
     }
     let status = cargo.status()?;
     if !status.success() {
         if !target_installed() {
-            return Err(format!("the Rust target {TARGET} is missing: run `rustup target add {TARGET}`").into());
+            return Err(format!(
+                "the Rust target {TARGET} is missing: run `rustup target add {TARGET}`"
+            )
+            .into());
         }
         return Err("the kernel image does not build (see above)".into());
     }
@@ -78,7 +103,8 @@ fn build_image(workspace: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> 
 /// Whether the standard library's core for the image's target is there.
 fn target_installed() -> bool {
     let rustc = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
-    let output = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
+    let output =
+        Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
     output.is_ok_and(|o| {
         let dir = String::from_utf8_lossy(&o.stdout).trim().to_owned();
         !dir.is_empty() && fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some())

@@ -1,9 +1,20 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
 # Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead.
+# With --check first, nothing is installed: the status is 1 if anything is missing, which is said.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 exec </dev/null
+
+check=
+if [ "${1:-}" = --check ]; then
+    check=1
+    shift
+fi
+# Says what is missing, and ends there if nothing is to be installed.
+missing() {
+    [ -z "$check" ] || { echo "setup: missing: $*" >&2 && exit 1; }
+}
 
 # command that must exist : package that brings it
 needed=(
@@ -32,7 +43,7 @@ if [ "${1:-}" = kvm-vm ]; then
         zstd:zstd
     )
 elif [ $# -gt 0 ]; then
-    echo "usage: scripts/setup.sh [kvm-vm]" >&2
+    echo "usage: scripts/setup.sh [--check] [kvm-vm]" >&2
     exit 2
 fi
 # Debian keeps some of these out of a user's PATH.
@@ -55,6 +66,7 @@ if [ "${1:-}" = kvm-vm ] && command -v qemu-system-x86_64 >/dev/null; then
 fi
 
 if [ ${#packages[@]} -gt 0 ]; then
+    missing "${packages[@]}"
     if [ "$(id -u)" != 0 ]; then
         echo "setup: needs root to install: ${packages[*]}" >&2
         echo "setup: run: sudo apt-get install --no-install-recommends ${packages[*]}" >&2
@@ -93,6 +105,7 @@ if ! command -v cargo >/dev/null; then
 fi
 target=x86_64-unknown-none
 if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+    missing "the Rust target $target"
     echo "setup: adding the Rust target $target"
     if ! command -v rustup >/dev/null; then
         echo "setup: this toolchain has no rustup; install the Rust standard library for $target yourself" >&2
@@ -101,6 +114,9 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
     rustup target add $target
 fi
 for component in rustfmt clippy; do
-    cargo-${component#rust} --version >/dev/null 2>&1 || rustup component add $component
+    cargo-${component#rust} --version >/dev/null 2>&1 || {
+        missing "$component"
+        rustup component add $component
+    }
 done
 echo "setup: complete"

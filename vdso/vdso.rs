@@ -1,8 +1,10 @@
-//! The vDSO that guest programs get on the `kvm` platform: the clocks of the [clock page](page), which is mapped right before the
-//! image, without a system call. Whatever the page does not know, or not now, is asked of the kernel.
+//! The vDSO that guest programs get on the `kvm` platform: the clocks of the [clock page](page),
+//! which is mapped right before the image, without a system call. Whatever the page does not know,
+//! or not now, is asked of the kernel.
 //!
-//! Built by qkernel's build script with rustc and the toolchain's own linker (no crates, no C compiler), and embedded in the kernel
-//! image. It runs in user mode, in programs that know nothing of Rust: no panic, no memory of its own, no relocation.
+//! Built by qkernel's build script with rustc and the toolchain's own linker (no crates, no C
+//! compiler), and embedded in the kernel image. It runs in user mode, in programs that know nothing
+//! of Rust: no panic, no memory of its own, no relocation.
 #![no_std]
 #![allow(unsafe_code)]
 
@@ -42,8 +44,8 @@ pub struct Zone {
 #[inline(always)]
 fn system_call(number: u64, a: u64, b: u64, c: u64) -> i64 {
     let result;
-    // SAFETY: the same call that the program would make itself, with the arguments that it gave: it answers for its pointers. The kernel
-    // changes no other register than these.
+    // SAFETY: the same call that the program would make itself, with the arguments that it gave: it
+    // answers for its pointers. The kernel changes no other register than these.
     unsafe {
         asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c,
             lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -55,12 +57,15 @@ fn system_call(number: u64, a: u64, b: u64, c: u64) -> i64 {
 #[inline(always)]
 fn clock_page() -> &'static ClockPage {
     let address: *const ClockPage;
-    // SAFETY: computes an address; the linker defines the symbol as the first byte of the image, whose headers are mapped.
+    // SAFETY: computes an address; the linker defines the symbol as the first byte of the image,
+    // whose headers are mapped.
     unsafe {
-        asm!("lea {}, [rip + __ehdr_start - 4096]", out(reg) address, options(pure, nomem, nostack, preserves_flags))
+        asm!("lea {}, [rip + __ehdr_start - \
+            4096]", out(reg) address, options(pure, nomem, nostack, preserves_flags))
     };
-    // SAFETY: the kernel maps the clock page there, readable, for as long as the image. It changes under the reference, which is what
-    // its atomic words are for. A program that takes it away gets the SIGSEGV that it asked for.
+    // SAFETY: the kernel maps the clock page there, readable, for as long as the image. It changes
+    // under the reference, which is what its atomic words are for. A program that takes it away
+    // gets the SIGSEGV that it asked for.
     unsafe { &*address }
 }
 
@@ -69,7 +74,10 @@ fn clock_page() -> &'static ClockPage {
 fn tsc() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reads a counter; the kernel leaves CR4.TSD clear.
-    unsafe { asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("lfence", "rdtsc", out("eax") low, out("edx") high,
+        options(nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -81,7 +89,8 @@ fn now_ns(clock: u32) -> Option<u64> {
 /// clock_gettime(2).
 ///
 /// # Safety
-/// `out` must be writable, as for the system call; an address that is not gives SIGSEGV instead of EFAULT.
+/// `out` must be writable, as for the system call; an address that is not gives SIGSEGV instead of
+/// EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_clock_gettime(clock: i32, out: *mut Time) -> i32 {
     match now_ns(clock as u32) {
@@ -105,7 +114,8 @@ pub unsafe extern "C" fn __vdso_gettimeofday(out: *mut Time, zone: *mut Zone) ->
         return system_call(SYS_GETTIMEOFDAY, out as u64, zone as u64, 0) as i32;
     };
     if !out.is_null() {
-        let time = Time { seconds: (ns / TIMESPEC_NS) as i64, part: (ns % TIMESPEC_NS / 1000) as i64 };
+        let time =
+            Time { seconds: (ns / TIMESPEC_NS) as i64, part: (ns % TIMESPEC_NS / 1000) as i64 };
         // SAFETY: as the caller promises.
         unsafe { out.write_unaligned(time) };
     }
@@ -151,7 +161,8 @@ pub unsafe extern "C" fn __vdso_clock_getres(clock: i32, out: *mut Time) -> i32 
     0
 }
 
-/// getcpu(2): the kernel's word, for nothing that user mode can read names the processor on every machine.
+/// getcpu(2): the kernel's word, for nothing that user mode can read names the processor on every
+/// machine.
 ///
 /// # Safety
 /// `cpu` and `node` must be null or writable; the kernel checks them.

@@ -1,4 +1,5 @@
-//! Writes `doc/compatibility.md` from the system-call table: `cargo run -p qkernel --example compatibility`.
+//! Writes `doc/compatibility.md` from the system-call table: `cargo run -p qkernel --example
+//! compatibility`.
 
 use std::path::Path;
 

@@ -11,7 +11,9 @@ macro_rules! abi_struct {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        #[derive(
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+        )]
         #[allow(missing_docs)]
         pub struct $name { $(pub $field: $ty,)* }
     };

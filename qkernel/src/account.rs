@@ -1,12 +1,14 @@
 //! What guest processes cost outside of guest RAM, and how many there may be.
 //!
-//! On `process` each address space is a stub process of the host, and each thread a thread of it. What these take is charged to the
-//! container's cgroup by the host, so it is charged to guest memory here, before the host's out-of-memory killer would take the whole
-//! sandbox: user frames leave room for it, it counts as used in /proc/meminfo, and the killer knows what the end of a process gives
-//! back. The prices are the platform's (`BootInfo`), zero on `kvm`. The host's own page tables of a stub are no more than the guest's, which
-//! are counted a second time for them.
+//! On `process` each address space is a stub process of the host, and each thread a thread of it.
+//! What these take is charged to the container's cgroup by the host, so it is charged to guest
+//! memory here, before the host's out-of-memory killer would take the whole sandbox: user frames
+//! leave room for it, it counts as used in /proc/meminfo, and the killer knows what the end of a
+//! process gives back. The prices are the platform's (`BootInfo`), zero on `kvm`. The host's own
+//! page tables of a stub are no more than the guest's, which are counted a second time for them.
 //!
-//! No more than half of memory may go to that: the limits on processes and threads follow from it (EAGAIN, as for `pids.max`).
+//! No more than half of memory may go to that: the limits on processes and threads follow from it
+//! (EAGAIN, as for `pids.max`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -43,24 +45,27 @@ pub fn memory_bytes() -> u64 {
 }
 
 /// The container has a limit of so many bytes, or none (0).
-pub fn tell_memory_limit(bytes: u64) {
+pub fn note_memory_limit(bytes: u64) {
     MEMORY_BYTES.store(bytes, Relaxed);
 }
 
 static SPACES: AtomicU64 = AtomicU64::new(0);
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes outside of RAM for so many spaces and threads (the first thread of a space is in its price).
+/// Bytes outside of RAM for so many spaces and threads (the first thread of a space is in its
+/// price).
 fn outside_bytes(spaces: u64, threads: u64) -> u64 {
     let boot = arch::boot();
-    spaces * boot.host_bytes_per_process + threads.saturating_sub(spaces) * boot.host_bytes_per_thread
+    spaces * boot.host_bytes_per_process
+        + threads.saturating_sub(spaces) * boot.host_bytes_per_thread
 }
 
-/// How long the host may take to have back what a thread that has ended took: its stack and the like are freed by RCU. Counted in two
-/// halves, so between that and half of it.
+/// How long the host may take to have back what a thread that has ended took: its stack and the
+/// like are freed by RCU. Counted in two halves, so between that and half of it.
 const LINGER_NS: u64 = 500_000_000;
 
-/// Threads that ended lately: in the half of [`LINGER_NS`] with this number, and in the one before it.
+/// Threads that ended lately: in the half of [`LINGER_NS`] with this number, and in the one before
+/// it.
 struct Gone {
     half: u64,
     threads: [u64; 2],
@@ -130,14 +135,18 @@ pub fn counts() -> (u64, u64) {
     (SPACES.load(Relaxed), THREADS.load(Relaxed))
 }
 
-/// What the end of a process with so many threads gives back besides its pages and what it has open, in bytes.
+/// What the end of a process with so many threads gives back besides its pages and what it has
+/// open, in bytes.
 pub fn charge_of(threads: u64) -> u64 {
     outside_bytes(1, threads) + PROCESS_KERNEL_BYTES + threads * THREAD_KERNEL_BYTES
 }
 
 /// The most processes and threads that may live together.
 pub fn max_tasks() -> u64 {
-    tasks_in(arch::ram_bytes() / 2, outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES)
+    tasks_in(
+        arch::ram_bytes() / 2,
+        outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES,
+    )
 }
 
 fn tasks_in(bytes: u64, each_bytes: u64) -> u64 {
@@ -147,27 +156,34 @@ fn tasks_in(bytes: u64, each_bytes: u64) -> u64 {
 /// EAGAIN when there may not be one more thread, or process.
 pub fn check_clone(new_space: bool) -> Result {
     let (spaces, threads) = counts();
-    let more = outside_bytes(spaces + u64::from(new_space), threads + 1) - outside_bytes(spaces, threads);
+    let more =
+        outside_bytes(spaces + u64::from(new_space), threads + 1) - outside_bytes(spaces, threads);
     let inside = if new_space { PROCESS_KERNEL_BYTES } else { 0 } + THREAD_KERNEL_BYTES;
-    let total = outside_bytes(spaces, threads) + more + spaces * PROCESS_KERNEL_BYTES + threads * THREAD_KERNEL_BYTES;
-    let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks() || total > arch::ram_bytes() / 2;
+    let total = outside_bytes(spaces, threads)
+        + more
+        + spaces * PROCESS_KERNEL_BYTES
+        + threads * THREAD_KERNEL_BYTES;
+    let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks()
+        || total > arch::ram_bytes() / 2;
     let boot = arch::boot();
-    let is_left =
-        leaves_some(spaces + u64::from(new_space), boot.max_processes) && leaves_some(threads + 1, boot.max_threads);
+    let is_left = leaves_some(spaces + u64::from(new_space), boot.max_processes)
+        && leaves_some(threads + 1, boot.max_threads);
     if threads >= FEWEST && (is_full || !is_left) || !heap::has_room_for(more + inside) {
         return Err(Errno::EAGAIN);
     }
     Ok(())
 }
 
-/// Whether a platform that makes at most `most` can make some more than `count`: those are for who comes by `quark exec`.
+/// Whether a platform that makes at most `most` can make some more than `count`: those are for who
+/// comes by `quark exec`.
 fn leaves_some(count: u64, most: u32) -> bool {
     count + KEPT <= u64::from(most)
 }
 
-/// ENOMEM when so many bytes of kernel memory, which a program asks for at once, would bring memory low. What scales with a program's
-/// number asks before it allocates; smaller things are allocated on the way down to the reserve, and the next call waits. It is a sum: there may be
-/// room, but all in pieces ([`vec_for`]).
+/// ENOMEM when so many bytes of kernel memory, which a program asks for at once, would bring memory
+/// low. What scales with a program's number asks before it allocates; smaller things are allocated
+/// on the way down to the reserve, and the next call waits. It is a sum: there may be room, but all
+/// in pieces ([`vec_for`]).
 pub fn ask(bytes: u64) -> Result {
     if bytes < PAGE_SIZE || heap::has_room_for(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
 }
@@ -217,7 +233,8 @@ macro_rules! growing {
 
 growing!(Vec, VecDeque);
 
-/// Makes room for one more in a list that is in one piece and may become long: afterwards it can be added. ENOMEM.
+/// Makes room for one more in a list that is in one piece and may become long: afterwards it can be
+/// added. ENOMEM.
 #[inline]
 pub fn room_in(list: &mut impl Growing) -> Result {
     list.make_room()
@@ -228,8 +245,9 @@ const LASTING_SHARE: u64 = 8;
 
 static LASTING_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Kernel memory for something that outlives the process that made it (names of a tmpfs, System V objects): no process's end gives it back, so
-/// all of it together is bounded. Given back when dropped.
+/// Kernel memory for something that outlives the process that made it (names of a tmpfs, System V
+/// objects): no process's end gives it back, so all of it together is bounded. Given back when
+/// dropped.
 #[derive(Debug, Default)]
 pub struct Lasting(u64);
 

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::CAP_SETUID;
+
 /// The credentials of a thread. Immutable: a change makes a new value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -54,8 +56,9 @@ impl Creds {
         self.fsgid == gid || self.groups.contains(&gid)
     }
 
-    /// The rest of what execve(2) does to credentials (Linux's cap_bprm_creds_from_file). `self` has the effective ids of the program that
-    /// is executed, and else what `old` has; `unsafe_sharing`: others could meddle with what the program sees. Whether it runs with
+    /// The rest of what execve(2) does to credentials (Linux's cap_bprm_creds_from_file). `self`
+    /// has the effective ids of the program that is executed, and else what `old` has;
+    /// `unsafe_sharing`: others could meddle with what the program sees. Whether it runs with
     /// rights that its caller lacks.
     pub fn finish_exec(&mut self, old: &Creds, unsafe_sharing: bool) -> bool {
         let mut is_effective = false;
@@ -73,7 +76,8 @@ impl Creds {
             }
             self.cap_permitted &= old.cap_permitted;
         }
-        (self.suid, self.fsuid, self.sgid, self.fsgid) = (self.euid, self.euid, self.egid, self.egid);
+        (self.suid, self.fsuid, self.sgid, self.fsgid) =
+            (self.euid, self.euid, self.egid, self.egid);
         if is_setid {
             self.cap_ambient = 0;
         }
@@ -84,8 +88,8 @@ impl Creds {
         is_setid || self.uid != 0 && (is_effective || self.cap_permitted & !self.cap_ambient != 0)
     }
 
-    /// What a change of user ids does to the capability sets (capabilities(7), "Effect of user ID changes"). `self` has the new ids
-    /// and still the sets of `old`.
+    /// What a change of user ids does to the capability sets (capabilities(7), "Effect of user ID
+    /// changes"). `self` has the new ids and still the sets of `old`.
     pub fn adjust_caps(&mut self, old: &Creds) {
         if self.securebits & SECBIT_NO_SETUID_FIXUP != 0 {
             return;
@@ -117,8 +121,6 @@ impl Creds {
 const SECBIT_NOROOT: u32 = 1;
 const SECBIT_NO_SETUID_FIXUP: u32 = 1 << 2;
 const SECBIT_KEEP_CAPS: u32 = 1 << 4;
-/// CAP_SETUID.
-const CAP_SETUID: u32 = 7;
 /// CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE.
 const FS_CAPS: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 27 | 1 << 32;
 
@@ -188,14 +190,18 @@ mod tests {
         let (new, is_secure) = execute(&user(), 0, false);
         assert_eq!((new.euid, new.suid, new.cap_effective, is_secure), (0, 0, 0xff, true));
         let (new, _) = execute(&user(), 0, true);
-        assert_eq!((new.euid, new.suid, new.fsuid, new.cap_permitted, new.cap_effective), (9, 9, 9, 0, 0));
+        assert_eq!(
+            (new.euid, new.suid, new.fsuid, new.cap_permitted, new.cap_effective),
+            (9, 9, 9, 0, 0)
+        );
         let (new, is_secure) = execute(&user(), 9, true);
         assert_eq!((new, is_secure), (user(), false));
     }
 
     #[test]
     fn root_gets_no_capabilities_back_with_no_new_privs() {
-        let old = Creds { cap_bounding: 0xff, cap_permitted: 1, cap_effective: 1, ..Creds::default() };
+        let old =
+            Creds { cap_bounding: 0xff, cap_permitted: 1, cap_effective: 1, ..Creds::default() };
         assert_eq!(execute(&old, 0, false).0.cap_effective, 0xff);
         assert_eq!(execute(&Creds { no_new_privs: true, ..old }, 0, false).0.cap_effective, 1);
     }
@@ -209,7 +215,10 @@ mod tests {
             Creds { sgid: 0, ..its.clone() },
             Creds { cap_permitted: 1, ..its.clone() },
         ] {
-            assert!(!own.covers(&other, AccessMode::Real) && !own.covers(&other, AccessMode::FileSystem));
+            assert!(
+                !own.covers(&other, AccessMode::Real)
+                    && !own.covers(&other, AccessMode::FileSystem)
+            );
         }
         assert!(!Creds { fsuid: 1, ..own.clone() }.covers(&its, AccessMode::FileSystem));
     }

@@ -1,4 +1,5 @@
-//! The executor: one queue of ready tasks. A guest thread is one task; so are a few services of the kernel.
+//! The executor: one queue of ready tasks. A guest thread is one task; so are a few services of the
+//! kernel.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -40,7 +41,8 @@ static READY: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
 static HOLDS: AtomicBool = AtomicBool::new(false);
 static HELD: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
 
-/// From now on no task of a thread runs, whatever it waited for: so no system call that is under way changes memory.
+/// From now on no task of a thread runs, whatever it waited for: so no system call that is under
+/// way changes memory.
 pub fn hold_threads() {
     HOLDS.store(true, Ordering::Relaxed);
     let mut ready = READY.lock();
@@ -65,7 +67,11 @@ pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 
 /// As [`spawn`], for the task of the platform thread with this token.
 pub fn spawn_for(token: u64, future: impl Future<Output = ()> + Send + 'static) {
-    let job = Arc::new(Job { future: Mutex::new(Some(Box::pin(future))), queued: AtomicBool::new(false), token });
+    let job = Arc::new(Job {
+        future: Mutex::new(Some(Box::pin(future))),
+        queued: AtomicBool::new(false),
+        token,
+    });
     Wake::wake(job);
 }
 
@@ -75,18 +81,20 @@ const YIELDS: u32 = 64;
 /// How often that was since [`run`] began.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
 
-/// Polls ready tasks until none is left, or until tasks have yielded again and again. The rest is for the next time, which is soon
-/// (`time::rearm`).
+/// Polls ready tasks until none is left, or until tasks have yielded again and again. The rest is
+/// for the next time, which is soon (`time::rearm`).
 pub fn run() {
     run_until(|_| false);
 }
 
-/// As [`run`], or until `leave` says that others do the rest; it is asked before each task, with whether that one is urgent. Whether it
-/// said so.
+/// As [`run`], or until `leave` says that others do the rest; it is asked before each task, with
+/// whether that one is urgent. Whether it said so.
 pub fn run_until(leave: impl Fn(bool) -> bool) -> bool {
     YIELDED.store(0, Ordering::Relaxed);
     while YIELDED.load(Ordering::Relaxed) < YIELDS {
-        let Some(is_urgent) = READY.lock().front().map(|job| urgent::is_urgent(job.token)) else { return false };
+        let Some(is_urgent) = READY.lock().front().map(|job| urgent::is_urgent(job.token)) else {
+            return false;
+        };
         if leave(is_urgent) {
             return true;
         }
@@ -106,7 +114,8 @@ pub fn is_drained() -> bool {
     READY.lock().is_empty()
 }
 
-/// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long, between two pieces of it.
+/// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long,
+/// between two pieces of it.
 pub async fn give_way() {
     if arch::lock::is_wanted_urgently() {
         yield_now().await;

@@ -1,4 +1,4 @@
-//! Calls through the door to qvisor, in safe form.
+//! Host calls to qvisor, in safe form.
 
 use alloc::vec::Vec;
 
@@ -25,12 +25,18 @@ fn segment(bytes: &[u8]) -> Segment {
 impl Call {
     /// A call of `op` about no handle.
     pub fn new(op: Op) -> Self {
-        Call { raw: HostCall { op: op as u32, handle: NO_HANDLE, ..HostCall::default() }, segments: Vec::new() }
+        Call {
+            raw: HostCall { op: op as u32, handle: NO_HANDLE, ..HostCall::default() },
+            segments: Vec::new(),
+        }
     }
 
     /// A call of `op` about `handle`.
     pub fn on(op: Op, handle: u32) -> Self {
-        Call { raw: HostCall { op: op as u32, handle, ..HostCall::default() }, segments: Vec::new() }
+        Call {
+            raw: HostCall { op: op as u32, handle, ..HostCall::default() },
+            segments: Vec::new(),
+        }
     }
 
     /// Sets `args[index]`.
@@ -72,17 +78,26 @@ impl Call {
         if self.segments.len() > MAX_SEGMENTS as usize {
             return Err(Errno::EINVAL);
         }
-        self.raw.segs = if self.segments.is_empty() { Gpa(0) } else { arch::gpa_of(self.segments.as_ptr().cast()) };
+        self.raw.segs = if self.segments.is_empty() {
+            Gpa(0)
+        } else {
+            arch::gpa_of(self.segments.as_ptr().cast())
+        };
         self.raw.seg_count = self.segments.len() as u32;
         let request = self.raw;
         arch::host_call(&mut self.raw);
         // Out of descriptors: those that are only kept are in the way.
-        let exhausted = |ret: i64| ret < 0 && matches!(Errno::from_ret(ret), Errno::EMFILE | Errno::ENFILE);
+        let exhausted =
+            |ret: i64| ret < 0 && matches!(Errno::from_ret(ret), Errno::EMFILE | Errno::ENFILE);
         if exhausted(self.raw.ret) && (UPCALLS.give_up_handles)() {
             self.raw = request;
             arch::host_call(&mut self.raw);
         }
-        if self.raw.ret < 0 { Err(Errno::from_ret(self.raw.ret)) } else { Ok((self.raw.ret as u64, self.raw.args)) }
+        if self.raw.ret < 0 {
+            Err(Errno::from_ret(self.raw.ret))
+        } else {
+            Ok((self.raw.ret as u64, self.raw.args))
+        }
     }
 }
 

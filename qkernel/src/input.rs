@@ -1,4 +1,5 @@
-//! When something last came from outside that threads are about to be told of: data, a connection, a signal, a further process.
+//! When something last came from outside that threads are about to be notified of: data, a
+//! connection, a signal, a further process.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,5 +1,6 @@
-//! Buffers of reads and writes: user memory named by iovecs, or memory of the kernel itself. A file copies into or out of
-//! one without knowing which, or asks for guest physical segments and lets the host do the copying.
+//! Buffers of reads and writes: user memory named by iovecs, or memory of the kernel itself. A file
+//! copies into or out of one without knowing which, or asks for guest physical segments and lets
+//! the host do the copying.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -60,7 +61,11 @@ impl<'a> IoBuffer<'a> {
     /// The same over one range.
     pub fn user_range(space: Arc<AddressSpace>, va: Va, len: usize) -> Self {
         let total = len.min(MAX_TRANSFER_BYTES);
-        IoBuffer { memory: Memory::User { space, ranges: Ranges::One([(va, total)]) }, done: 0, total }
+        IoBuffer {
+            memory: Memory::User { space, ranges: Ranges::One([(va, total)]) },
+            done: 0,
+            total,
+        }
     }
 
     /// Over kernel memory on the heap that is read into.
@@ -139,7 +144,8 @@ impl<'a> IoBuffer<'a> {
         ranges.iter().map_while(part).filter(|(_, take)| *take > 0)
     }
 
-    /// Copies `bytes` in (for a read): how many fitted. EFAULT only if not a single byte could be stored.
+    /// Copies `bytes` in (for a read): how many fitted. EFAULT only if not a single byte could be
+    /// stored.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         let want = bytes.len().min(self.remaining());
         let mut copied = 0;
@@ -165,7 +171,8 @@ impl<'a> IoBuffer<'a> {
         Ok(copied)
     }
 
-    /// Copies out of the buffer (for a write): how many bytes. EFAULT only if not a single byte could be read.
+    /// Copies out of the buffer (for a write): how many bytes. EFAULT only if not a single byte
+    /// could be read.
     pub fn take(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let want = bytes.len().min(self.remaining());
         let mut copied = 0;
@@ -214,9 +221,15 @@ impl<'a> IoBuffer<'a> {
         Ok(stored)
     }
 
-    /// Guest physical segments of what remains, at most `max_bytes` and `max_segments`; faults the pages in. `access`
-    /// is Write when the buffer is to be stored to. Empty only when nothing remains.
-    pub fn segments(&self, access: Access, max_bytes: usize, max_segments: usize) -> Result<Vec<Segment>> {
+    /// Guest physical segments of what remains, at most `max_bytes` and `max_segments`; faults the
+    /// pages in. `access` is Write when the buffer is to be stored to. Empty only when nothing
+    /// remains.
+    pub fn segments(
+        &self,
+        access: Access,
+        max_bytes: usize,
+        max_segments: usize,
+    ) -> Result<Vec<Segment>> {
         let want = self.remaining().min(max_bytes);
         let kernel = |pointer: *const u8| {
             let gpa: Gpa = arch::gpa_of(pointer);

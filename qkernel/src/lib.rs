@@ -1,9 +1,11 @@
 //! The quark guest kernel: serves the Linux system-call interface to unmodified programs.
 //!
-//! The rooms are layers; each uses those below it only (`tests/layers.rs`). From the top: [`kernel`] dispatches events; [`hibernate`] is deflate and
-//! inflate; [`syscall`] holds the table that leads from a number to a function; [`net`], [`ipc`] and the file systems of [`fs`] are what the
-//! calls are about; [`task`] processes, threads, signals; the rest of [`fs`] is the VFS; [`mm`] address spaces and page faults. They stand on [`executor`],
-//! [`wait`], [`time`] and [`host`], and these on [`arch`], the edge to the platform (the only `unsafe` room).
+//! The rooms are layers; each uses those below it only (`tests/layers.rs`). From the top:
+//! [`kernel`] dispatches events; [`hibernate`] is deflate and inflate; [`syscall`] holds the table
+//! that leads from a number to a function; [`net`], [`ipc`] and the file systems of [`fs`] are what
+//! the calls are about; [`task`] processes, threads, signals; the rest of [`fs`] is the VFS; [`mm`]
+//! address spaces and page faults. They stand on [`executor`], [`wait`], [`time`] and [`host`], and
+//! these on [`arch`], the edge to the platform (the only `unsafe` room).
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

@@ -1,4 +1,4 @@
-//! The kernel's log: lines for the sandbox's log, through the door.
+//! The kernel's log: lines for the sandbox's log, by host calls.
 
 use alloc::string::String;
 

@@ -1,11 +1,13 @@
-//! Long lists in pieces of a few pages. One that grows as a vector does needs a place in one piece that is twice as long, and when memory is
-//! in pieces itself there may be none, though there is plenty in all.
+//! Long lists in pieces of a few pages. One that grows as a vector does needs a place in one piece
+//! that is twice as long, and when memory is in pieces itself there may be none, though there is
+//! plenty in all.
 
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result};
 
-/// What a piece takes at most, in bytes: less than what can be had in one piece if there is memory at all.
+/// What a piece takes at most, in bytes: less than what can be had in one piece if there is memory
+/// at all.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// A list that grows at its end.

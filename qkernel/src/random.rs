@@ -1,8 +1,9 @@
 //! Random bytes: a ChaCha20 generator, as the one behind getrandom(2) on Linux.
 //!
-//! The host seeds it at boot, and again at its first use, for the seed of the boot stays in memory, and whenever this memory may have a twin
-//! elsewhere: after each wake.
-//! What was given out cannot be computed from what is in memory later: each call ends by replacing the key (fast key erasure).
+//! The host seeds it at boot, and again at its first use, for the seed of the boot stays in memory,
+//! and whenever this memory may have a twin elsewhere: after each wake. What was given out cannot
+//! be computed from what is in memory later: each call ends by replacing the key (fast key
+//! erasure).
 
 use alloc::boxed::Box;
 
@@ -45,8 +46,8 @@ pub fn next_u64() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Stirs in fresh bytes of the host's generator: whoever has a copy of this memory does not know what comes. The old key stays part of it, so
-/// nothing is lost where the host has none to give.
+/// Stirs in fresh bytes of the host's generator: whoever has a copy of this memory does not know
+/// what comes. The old key stays part of it, so nothing is lost where the host has none to give.
 pub fn reseed() {
     // In guest memory, which a stack is not.
     let mut fresh = Box::new(Key::default());

@@ -1,9 +1,10 @@
 //! Locks of the guest kernel.
 //!
-//! Kernel code is serialized by one *kernel lock* ([`qlib::kernel_lock`]), taken in [`crate::arch::lock`] for the length of a dispatch; user
-//! code runs in parallel. So an object's [`Mutex`] can never be contended, only re-entered by mistake, and a re-entry is a bug in the
-//! kernel that is reported at once instead of hanging. Guards are not `Send`: holding one across an `await` does not
-//! compile.
+//! Kernel code is serialized by one *kernel lock* ([`qlib::kernel_lock`]), taken in
+//! [`crate::arch::lock`] for the length of a dispatch; user code runs in parallel. So an object's
+//! [`Mutex`] can never be contended, only re-entered by mistake, and a re-entry is a bug in the
+//! kernel that is reported at once instead of hanging. Guards are not `Send`: holding one across an
+//! `await` does not compile.
 
 pub use crate::arch::cell::{Once, RawLock};
 

@@ -1,7 +1,8 @@
 //! Whose turn comes first: a process that has just come by `quark exec`.
 //!
-//! Somebody at a prompt waits for it, perhaps because the container's own programs have gone wild. For its first moments its thread
-//! passes all others at the kernel lock, its task goes to the head of the queue, and its pages may come from what others must leave. Both time and work are
+//! Somebody at a prompt waits for it, perhaps because the container's own programs have gone wild.
+//! For its first moments its thread passes all others at the kernel lock, its task goes to the head
+//! of the queue, and its pages may come from what others must leave. Both time and work are
 //! bounded, for it may be the next to go wild.
 //!
 //! And one that is killed for want of memory, for others wait for what it holds.
@@ -26,9 +27,9 @@ struct Slot {
     left_ns: AtomicU64,
 }
 
-static SLOTS: [Slot; MOST + MOST_ENDING] =
-    [const { Slot { token: AtomicU64::new(0), until_ns: AtomicU64::new(0), left_ns: AtomicU64::new(0) } };
-        MOST + MOST_ENDING];
+static SLOTS: [Slot; MOST + MOST_ENDING] = [const {
+    Slot { token: AtomicU64::new(0), until_ns: AtomicU64::new(0), left_ns: AtomicU64::new(0) }
+}; MOST + MOST_ENDING];
 
 /// How many slots are taken.
 static TAKEN: AtomicU32 = AtomicU32::new(0);

@@ -1,12 +1,12 @@
-//! What uname(2) tells: release and version of the system, names of the container.
+//! What uname(2) reports: release and version of the system, names of the container.
 
 use alloc::string::{String, ToString};
 
 use crate::sync::{Mutex, mutex};
 
-/// The release that uname(2) tells: the Linux whose interface this is.
+/// The release that uname(2) reports: the Linux whose interface this is.
 pub const RELEASE: &str = "6.1.0-quark";
-/// The version that uname(2) tells.
+/// The version that uname(2) reports.
 pub const VERSION: &str = concat!("#1 SMP quark ", env!("CARGO_PKG_VERSION"));
 
 /// The most bytes of a host or domain name (__NEW_UTS_LEN).

@@ -65,14 +65,15 @@ struct Entry {
 }
 
 impl Entry {
-    /// Its observer, if that is to be told of any of `events`.
-    fn told(&self, events: PollMask) -> Option<&Arc<dyn Observer>> {
+    /// Its observer, if that is to be notified of any of `events`.
+    fn wants(&self, events: PollMask) -> Option<&Arc<dyn Observer>> {
         self.observer.as_ref().filter(|_| self.mask.intersects(events))
     }
 }
 
-/// Entries by id. Places of those that have gone are given up many at a time, so that a program with very many of them does not have all of
-/// the list moved for each; the last one is never such a place.
+/// Entries by id. Places of those that have gone are given up many at a time, so that a program
+/// with very many of them does not have all of the list moved for each; the last one is never such
+/// a place.
 #[derive(Default)]
 struct Entries {
     list: Vec<Entry>,
@@ -106,7 +107,7 @@ static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
 /// So many queues a thread may wait at without asking whether there is memory for that.
 const FEW_QUEUES: usize = 4;
 
-/// Observers that are told between two looks at the queue.
+/// Observers that are notified between two looks at the queue.
 const WAKE_BATCH: usize = 8;
 
 impl WaitQueue {
@@ -115,8 +116,8 @@ impl WaitQueue {
         WaitQueue { entries: mutex(Entries { list: Vec::new(), gone: 0 }) }
     }
 
-    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose number no program chooses:
-    /// [`WaitQueue::try_register`].
+    /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose
+    /// number no program chooses: [`WaitQueue::try_register`].
     pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
         let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { id, mask: mask | PollMask::ALWAYS, observer: Some(observer) };
@@ -136,12 +137,13 @@ impl WaitQueue {
         drop(removed);
     }
 
-    /// Tells all observers of any of `events`.
+    /// Notifies all observers of any of `events`.
     pub fn wake(&self, events: PollMask) {
         self.wake_some(events, usize::MAX);
     }
 
-    /// Tells the first `count` observers of any of `events`, oldest first. Those that register meanwhile are not told.
+    /// Notifies the first `count` observers of any of `events`, oldest first. Those that register
+    /// meanwhile are not notified.
     pub fn wake_some(&self, events: PollMask, count: usize) {
         let end = NEXT_ENTRY.load(Ordering::Relaxed);
         let (mut left, mut next) = (count, 0);
@@ -154,8 +156,8 @@ impl WaitQueue {
                 // They are in the order of their ids.
                 let from = entries.list.partition_point(|e| e.id < next);
                 let rest = entries.list.iter().skip(from).take_while(|e| e.id < end);
-                let told = rest.filter_map(|e| Some((e.id, e.told(events)?)));
-                for (place, (id, observer)) in hit.iter_mut().zip(told).take(left) {
+                let notified = rest.filter_map(|e| Some((e.id, e.wants(events)?)));
+                for (place, (id, observer)) in hit.iter_mut().zip(notified).take(left) {
                     *place = Some(observer.clone());
                     next = id + 1;
                     found += 1;
@@ -173,7 +175,7 @@ impl WaitQueue {
 
     /// Whether somebody asked for any of `events`.
     pub fn has_observer(&self, events: PollMask) -> bool {
-        self.entries.lock().list.iter().any(|e| e.told(events).is_some())
+        self.entries.lock().list.iter().any(|e| e.wants(events).is_some())
     }
 
     /// Whether nobody waits.
@@ -274,11 +276,11 @@ impl<T: Sleeper> Sleeper for Arc<T> {
     }
 }
 
-/// The one form in which a system call blocks: `attempt`; on EAGAIN wait until one of `queues` tells of `mask`, and
-/// attempt again.
+/// The one form in which a system call blocks: `attempt`; on EAGAIN wait until one of `queues`
+/// notifies of `mask`, and attempt again.
 ///
-/// Errors besides `attempt`'s own: ETIMEDOUT once `deadline_ns` (CLOCK_MONOTONIC) has passed, ERESTARTSYS when a signal
-/// is to be handled or the thread is to die.
+/// Errors besides `attempt`'s own: ETIMEDOUT once `deadline_ns` (CLOCK_MONOTONIC) has passed,
+/// ERESTARTSYS when a signal is to be handled or the thread is to die.
 pub async fn block_on<T>(
     thread: &dyn Sleeper,
     queues: &[&WaitQueue],
@@ -364,24 +366,27 @@ mod tests {
     }
 
     #[test]
-    fn each_observer_is_told_once_however_many_have_gone() {
+    fn each_observer_is_notified_once_however_many_have_gone() {
         let queue = WaitQueue::new();
         let counters: Vec<Arc<Counter>> = (0..100).map(|_| Arc::default()).collect();
-        let ids: Vec<u64> =
-            counters.iter().map(|c| queue.try_register(PollMask::IN, c.clone()).expect("memory")).collect();
-        let told = || counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed)).collect::<Vec<_>>();
+        let ids: Vec<u64> = counters
+            .iter()
+            .map(|c| queue.try_register(PollMask::IN, c.clone()).expect("memory"))
+            .collect();
+        let notified =
+            || counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed)).collect::<Vec<_>>();
         queue.wake(PollMask::OUT);
-        assert!(told().iter().all(|n| *n == 0));
+        assert!(notified().iter().all(|n| *n == 0));
         queue.wake(PollMask::IN);
-        assert!(told().iter().all(|n| *n == 1));
+        assert!(notified().iter().all(|n| *n == 1));
         queue.wake_some(PollMask::HUP, 20);
-        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(i < 20)));
+        assert!(notified().iter().enumerate().all(|(i, n)| *n == usize::from(i < 20)));
         // Oldest first, as a process that ends closes its files, and every third of the rest.
         let is_gone = |i: usize| i < 40 || i.is_multiple_of(3);
         (0..100).filter(|i| is_gone(*i)).for_each(|i| queue.unregister(ids[i]));
         queue.unregister(ids[0]);
         queue.wake(PollMask::IN);
-        assert!(told().iter().enumerate().all(|(i, n)| *n == usize::from(!is_gone(i))));
+        assert!(notified().iter().enumerate().all(|(i, n)| *n == usize::from(!is_gone(i))));
         (0..100).rev().for_each(|i| queue.unregister(ids[i]));
         assert!(queue.is_empty() && !queue.has_observer(PollMask::IN));
         assert!(queue.entries.lock().gone == 0);

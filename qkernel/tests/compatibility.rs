@@ -9,5 +9,9 @@ mod page;
 fn the_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page::PATH);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page::text(), "{} is out of date: cargo run -p qkernel --example compatibility", path.display());
+    assert!(
+        found == page::text(),
+        "{} is out of date: cargo run -p qkernel --example compatibility",
+        path.display()
+    );
 }

@@ -1,13 +1,14 @@
-//! The vDSO that is embedded in the kernel image: what its ELF file holds, and what its functions answer when they are called here, with a
-//! clock page right before the image as in a guest.
+//! The vDSO that is embedded in the kernel image: what its ELF file holds, and what its functions
+//! answer when they are called here, with a clock page right before the image as in a guest.
 
 use std::collections::BTreeMap;
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use object::elf::{
-    DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_NEEDED, DT_REL, DT_RELA, DT_SONAME, DT_SYMTAB, DT_TEXTREL, DT_VERDEF,
-    DT_VERSYM, ET_DYN, FileHeader64, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_WRITE, SHT_DYNAMIC, SHT_DYNSYM,
+    DT_GNU_HASH, DT_HASH, DT_JMPREL, DT_NEEDED, DT_REL, DT_RELA, DT_SONAME, DT_SYMTAB, DT_TEXTREL,
+    DT_VERDEF, DT_VERSYM, ET_DYN, FileHeader64, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_WRITE,
+    SHT_DYNAMIC, SHT_DYNSYM,
 };
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, Object, ObjectSymbol};
@@ -15,8 +16,13 @@ use qkernel::task::vdso;
 use qlib::clock::{Calibrator, ClockPage, FRACTION_BITS, Line, Sample};
 
 const PAGE: usize = 4096;
-const NAMES: [&str; 5] =
-    ["__vdso_clock_getres", "__vdso_clock_gettime", "__vdso_getcpu", "__vdso_gettimeofday", "__vdso_time"];
+const NAMES: [&str; 5] = [
+    "__vdso_clock_getres",
+    "__vdso_clock_gettime",
+    "__vdso_getcpu",
+    "__vdso_gettimeofday",
+    "__vdso_time",
+];
 
 #[test]
 fn the_image_is_what_dynamic_loaders_expect() {
@@ -31,7 +37,11 @@ fn the_image_is_what_dynamic_loaders_expect() {
     assert_eq!(loads.len(), 1, "one segment: nothing is writable");
     let load = loads[0];
     assert_eq!(load.p_flags(endian), PF_R | PF_X);
-    assert_eq!((load.p_offset(endian), load.p_vaddr(endian)), (0, 0), "the headers lie at its start");
+    assert_eq!(
+        (load.p_offset(endian), load.p_vaddr(endian)),
+        (0, 0),
+        "the headers lie at its start"
+    );
     assert_eq!(load.p_filesz(endian), load.p_memsz(endian));
 
     let dynamic = segments.iter().find(|s| s.p_type(endian) == PT_DYNAMIC).unwrap();
@@ -45,7 +55,10 @@ fn the_image_is_what_dynamic_loaders_expect() {
     }
 
     let sections = header.sections(endian, data).unwrap();
-    for section in sections.iter().filter(|s| s.sh_size.get(endian) > 0 && s.sh_type.get(endian) != SHT_DYNAMIC) {
+    for section in sections
+        .iter()
+        .filter(|s| s.sh_size.get(endian) > 0 && s.sh_type.get(endian) != SHT_DYNAMIC)
+    {
         // (The dynamic section is marked writable by habit; its segment is not.)
         assert_eq!(section.sh_flags.get(endian).0 & SHF_WRITE.0, 0, "nothing is writable");
     }
@@ -56,9 +69,12 @@ fn the_image_is_what_dynamic_loaders_expect() {
         if index.0 == 0 {
             continue;
         }
-        names.push(String::from_utf8(symbols.symbol_name(endian, symbol).unwrap().to_vec()).unwrap());
+        names.push(
+            String::from_utf8(symbols.symbol_name(endian, symbol).unwrap().to_vec()).unwrap(),
+        );
         assert!(symbol.is_definition(endian, symbols.strings()));
-        let version = versions.version(versions.version_index(endian, index).into()).unwrap().unwrap();
+        let version =
+            versions.version(versions.version_index(endian, index).into()).unwrap().unwrap();
         assert_eq!(version.name(), b"LINUX_2.6");
     }
     names.sort();
@@ -90,24 +106,33 @@ impl Mapped {
     fn new() -> Mapped {
         let image = vdso::image();
         let bytes = PAGE + image.len();
-        let (private, prot) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        let (private, prot) =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: memory of its own, anywhere.
-        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, prot, private, -1, 0) }.cast::<u8>();
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), bytes, prot, private, -1, 0) }.cast::<u8>();
         assert_ne!(start.cast(), libc::MAP_FAILED);
         // SAFETY: the mapping is that long; the image part becomes executable when it is whole.
         unsafe {
             start.add(PAGE).copy_from_nonoverlapping(image.as_ptr(), image.len());
-            let done = libc::mprotect(start.add(PAGE).cast(), image.len(), libc::PROT_READ | libc::PROT_EXEC);
+            let done = libc::mprotect(
+                start.add(PAGE).cast(),
+                image.len(),
+                libc::PROT_READ | libc::PROT_EXEC,
+            );
             assert_eq!(done, 0);
         }
         let file = object::File::parse(image).unwrap();
-        let functions =
-            file.dynamic_symbols().map(|s| (s.name().unwrap().to_owned(), PAGE + s.address() as usize)).collect();
+        let functions = file
+            .dynamic_symbols()
+            .map(|s| (s.name().unwrap().to_owned(), PAGE + s.address() as usize))
+            .collect();
         Mapped { start, functions }
     }
 
     fn page(&self) -> &ClockPage {
-        // SAFETY: page aligned, mapped while `self` lives, all zeros is a value of it, and it is made of atomics.
+        // SAFETY: page aligned, mapped while `self` lives, all zeros is a value of it, and it is
+        // made of atomics.
         unsafe { &*self.start.cast() }
     }
 
@@ -152,7 +177,8 @@ impl Mapped {
 
     fn time(&self) -> i64 {
         // SAFETY: as above.
-        let f: extern "C" fn(*mut i64) -> i64 = unsafe { std::mem::transmute(self.function("__vdso_time")) };
+        let f: extern "C" fn(*mut i64) -> i64 =
+            unsafe { std::mem::transmute(self.function("__vdso_time")) };
         let mut out = 0;
         let result = f(&mut out);
         assert_eq!(result, out);
@@ -165,8 +191,13 @@ impl Mapped {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let before_tsc = tsc();
-            let [monotonic, realtime, boottime, again] =
-                [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME, libc::CLOCK_MONOTONIC].map(host);
+            let [monotonic, realtime, boottime, again] = [
+                libc::CLOCK_MONOTONIC,
+                libc::CLOCK_REALTIME,
+                libc::CLOCK_BOOTTIME,
+                libc::CLOCK_MONOTONIC,
+            ]
+            .map(host);
             let sample = Sample {
                 before_tsc,
                 after_tsc: tsc(),
@@ -175,7 +206,9 @@ impl Mapped {
                 boottime_ns: boottime.ns() as u64,
                 monotonic_after_ns: again.ns() as u64,
             };
-            if sample.window() < 1_000_000 && self.page().update(|| calibrator.next(&sample, tsc(), 0)).is_some() {
+            if sample.window() < 1_000_000
+                && self.page().update(|| calibrator.next(&sample, tsc(), 0)).is_some()
+            {
                 return;
             }
             assert!(Instant::now() < deadline, "no calibration in 10 s");
@@ -214,8 +247,9 @@ fn a_valid_page_agrees_with_the_hosts_clocks() {
     for _ in 0..20 {
         mapped.calibrate(&mut calibrator);
         for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME] {
-            // A reading lies between two of the host's; more than the bound of the calibrator is allowed for, as the host may pause us
-            // during a sample. The best of some readings, as it may pause us here too.
+            // A reading lies between two of the host's; more than the bound of the calibrator is
+            // allowed for, as the host may pause us during a sample. The best of some readings, as
+            // it may pause us here too.
             let readings: Vec<i64> = (0..20)
                 .map(|_| {
                     let (before, now, after) =
@@ -250,8 +284,9 @@ fn fiction() -> Line {
 fn every_clock_of_the_page_comes_from_the_page() {
     let mapped = Mapped::new();
     mapped.page().publish(&fiction());
-    let near =
-        |time: Time, ns: i64| (0..1_000_000).contains(&(time.ns() - ns)) && (0..1_000_000_000).contains(&time.part);
+    let near = |time: Time, ns: i64| {
+        (0..1_000_000).contains(&(time.ns() - ns)) && (0..1_000_000_000).contains(&time.part)
+    };
     for (clock, ns) in [
         (libc::CLOCK_MONOTONIC, 1_000_000_000_123_000),
         (libc::CLOCK_MONOTONIC_RAW, 1_000_000_000_123_000),
@@ -280,20 +315,25 @@ fn what_the_page_does_not_know_is_asked_of_the_kernel() {
             mapped.page().publish(line);
         }
         for clock in [libc::CLOCK_PROCESS_CPUTIME_ID, libc::CLOCK_THREAD_CPUTIME_ID] {
-            let (before, now, after) = (host(clock).ns(), mapped.gettime(clock).unwrap().ns(), host(clock).ns());
+            let (before, now, after) =
+                (host(clock).ns(), mapped.gettime(clock).unwrap().ns(), host(clock).ns());
             assert!(before <= now && now <= after, "clock {clock}: {before} {now} {after}");
         }
         assert_eq!(mapped.gettime(99), Err(-libc::EINVAL));
         assert_eq!(mapped.getres(99), Err(-libc::EINVAL));
         if line.is_none_or(|line| line.valid_until_tsc == 1) {
             for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME] {
-                let (before, now, after) = (host(clock).ns(), mapped.gettime(clock).unwrap().ns(), host(clock).ns());
+                let (before, now, after) =
+                    (host(clock).ns(), mapped.gettime(clock).unwrap().ns(), host(clock).ns());
                 assert!(before <= now && now <= after, "clock {clock}: {before} {now} {after}");
             }
             let (before, (time, _), after) =
                 (host(libc::CLOCK_REALTIME), mapped.gettimeofday(), host(libc::CLOCK_REALTIME));
             let us = time.seconds * 1_000_000 + time.part;
-            assert!(before.ns() / 1000 <= us && us <= after.ns() / 1000, "{before:?} {us} {after:?}");
+            assert!(
+                before.ns() / 1000 <= us && us <= after.ns() / 1000,
+                "{before:?} {us} {after:?}"
+            );
             assert!((before.seconds..=host(libc::CLOCK_REALTIME).seconds).contains(&mapped.time()));
         }
     }
@@ -303,7 +343,9 @@ fn what_the_page_does_not_know_is_asked_of_the_kernel() {
 fn the_rest_is_as_the_kernel_says() {
     let mapped = Mapped::new();
     let (fine, coarse) = (Time { seconds: 0, part: 1 }, Time { seconds: 0, part: 4_000_000 });
-    for clock in [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME, libc::CLOCK_TAI] {
+    for clock in
+        [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME, libc::CLOCK_TAI]
+    {
         assert_eq!(mapped.getres(clock), Ok(fine));
     }
     for clock in [libc::CLOCK_MONOTONIC_COARSE, libc::CLOCK_REALTIME_COARSE] {

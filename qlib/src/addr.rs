@@ -14,7 +14,9 @@ macro_rules! address {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[repr(transparent)]
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+        )]
         pub struct $name(pub u64);
 
         impl $name {

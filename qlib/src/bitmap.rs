@@ -1,12 +1,13 @@
 //! The bitmap page allocator (section 3.3 of the Hibernate Container paper).
 //!
-//! It hands out 4 KiB frames, and aligned runs of them, from 4 MiB blocks of the [`BlockHeap`]. The first page of a block
-//! is its control page: which frames are free, which of those may hold memory of the host, and a 16-bit
-//! reference count for each. A free frame holds no data of the allocator, so it can be given back to the host at any
-//! moment, and reads as zeros afterwards. An empty block goes back to the heap of blocks.
+//! It hands out 4 KiB frames, and aligned runs of them, from 4 MiB blocks of the [`BlockHeap`]. The
+//! first page of a block is its control page: which frames are free, which of those may hold memory
+//! of the host, and a 16-bit reference count for each. A free frame holds no data of the allocator,
+//! so it can be given back to the host at any moment, and reads as zeros afterwards. An empty block
+//! goes back to the heap of blocks.
 //!
-//! Reference counts change without a lock; everything else is under a spin lock that is held for a short, bounded time,
-//! except in [`FrameAllocator::free_ranges`].
+//! Reference counts change without a lock; everything else is under a spin lock that is held for a
+//! short, bounded time, except in [`FrameAllocator::free_ranges`].
 
 mod control;
 pub mod refs;
@@ -41,8 +42,9 @@ pub struct FrameAllocator<P = Plain> {
 /// What freed frames are filled with where [`FrameAllocator::poison`] asked for it.
 const POISON: u8 = 0xdb;
 
-/// What an allocator asks and tells as it takes blocks and gives them back. Functions of a type and not pointers to functions, so that no stray
-/// write changes them. Called with the allocator locked, so they must not use that one.
+/// What an allocator asks and tells as it takes blocks and gives them back. Functions of a type and
+/// not pointers to functions, so that no stray write changes them. Called with the allocator
+/// locked, so they must not use that one.
 pub trait Policy {
     /// Whether it may take one more block: what others need must be left.
     fn may_grow() -> bool {
@@ -72,7 +74,8 @@ struct State {
     head: u64,
     /// A block in that list near which the last one was inserted, or [`NONE`].
     cursor: u64,
-    /// An empty block that is kept in the list so that a frame that comes and goes does not move a block, or [`NONE`].
+    /// An empty block that is kept in the list so that a frame that comes and goes does not move a
+    /// block, or [`NONE`].
     spare: u64,
     blocks: u64,
     frames_used: u64,
@@ -109,13 +112,15 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    /// From now on fills each frame whose last reference is dropped with bytes that no program expects, so that tests see a frame that
-    /// is used or shown after it was freed. It commits memory: for tests only.
+    /// From now on fills each frame whose last reference is dropped with bytes that no program
+    /// expects, so that tests see a frame that is used or shown after it was freed. It commits
+    /// memory: for tests only.
     pub fn poison(&self) {
         self.poison.store(true, Ordering::Relaxed);
     }
 
-    /// Frames that are free in the blocks that it holds, an empty one that it keeps included. Takes no lock.
+    /// Frames that are free in the blocks that it holds, an empty one that it keeps included. Takes
+    /// no lock.
     pub fn free_frames(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -143,7 +148,8 @@ impl<P: Policy> FrameAllocator<P> {
         self.alloc_frame().map(|(gpa, _)| gpa)
     }
 
-    /// A frame with one reference that reads as zeros. A frame that the host has not committed is not touched.
+    /// A frame with one reference that reads as zeros. A frame that the host has not committed is
+    /// not touched.
     pub fn alloc_zeroed(&self) -> Option<Gpa> {
         let (gpa, dirty) = self.alloc_frame()?;
         if dirty {
@@ -152,24 +158,25 @@ impl<P: Policy> FrameAllocator<P> {
         Some(gpa)
     }
 
-    /// `pages` contiguous frames (a power of two, at most [`MAX_RUN`]), aligned to their own size, with one reference
-    /// each; their bytes are unspecified. `None` when there is no such run: the caller may try a shorter one.
-    /// Each frame lives its own life afterwards.
+    /// `pages` contiguous frames (a power of two, at most [`MAX_RUN`]), aligned to their own size,
+    /// with one reference each; their bytes are unspecified. `None` when there is no such run: the
+    /// caller may try a shorter one. Each frame lives its own life afterwards.
     pub fn alloc_run(&self, pages: usize) -> Option<Gpa> {
         self.alloc_run_with(pages, &mut |_| ())
     }
 
-    /// As [`Self::alloc_run`]; the frames read as zeros. Those that the host has not committed are not touched; the
-    /// others are filled with zeros.
+    /// As [`Self::alloc_run`]; the frames read as zeros. Those that the host has not committed are
+    /// not touched; the others are filled with zeros.
     pub fn alloc_run_zeroed(&self, pages: usize) -> Option<Gpa> {
         self.alloc_run_with(pages, &mut |range| {
             (0..range.count).for_each(|i| self.phys.zero_frame(range.start + i * PAGE_SIZE));
         })
     }
 
-    /// As [`Self::alloc_run`]; `dirty` is called with each maximal range that may hold bytes other than zero, and
-    /// may fill it or give it back to the host. Long ranges are better given back: many of their frames may have been
-    /// reserved by their last owner and never touched, and filling them would commit them.
+    /// As [`Self::alloc_run`]; `dirty` is called with each maximal range that may hold bytes other
+    /// than zero, and may fill it or give it back to the host. Long ranges are better given back:
+    /// many of their frames may have been reserved by their last owner and never touched, and
+    /// filling them would commit them.
     pub fn alloc_run_with(&self, pages: usize, dirty: &mut dyn FnMut(Frames)) -> Option<Gpa> {
         assert!(pages.is_power_of_two() && pages <= MAX_RUN, "a run of {pages} pages");
         let (block, start) = {
@@ -200,12 +207,17 @@ impl<P: Policy> FrameAllocator<P> {
         false
     }
 
-    /// Takes exactly these frames if all of them are free and lie in one block of this allocator that has others in
-    /// use; whether it did. Their bytes are unspecified. For growing a run in place.
+    /// Takes exactly these frames if all of them are free and lie in one block of this allocator
+    /// that has others in use; whether it did. Their bytes are unspecified. For growing a run in
+    /// place.
     pub fn try_claim(&self, frames: Frames) -> bool {
         let (start, count) = (index_of(frames.start), frames.count as usize);
         let block = block_of(frames.start);
-        if start == 0 || count == 0 || frames.count >= BLOCK_FRAMES || start + count > BLOCK_FRAMES as usize {
+        if start == 0
+            || count == 0
+            || frames.count >= BLOCK_FRAMES
+            || start + count > BLOCK_FRAMES as usize
+        {
             return false;
         }
         let mut state = self.state.lock();
@@ -218,7 +230,8 @@ impl<P: Policy> FrameAllocator<P> {
         true
     }
 
-    /// Takes one more reference to a frame in use. [`Saturated`] when it has 65,535 already: copy it instead.
+    /// Takes one more reference to a frame in use. [`Saturated`] when it has 65,535 already: copy
+    /// it instead.
     pub fn ref_inc(&self, gpa: Gpa) -> Result<(), Saturated> {
         let (control, index) = self.locate(gpa);
         refs::inc(&control.refs[index])
@@ -237,7 +250,8 @@ impl<P: Policy> FrameAllocator<P> {
         last
     }
 
-    /// References to a frame; 0 for a free one. When it is 1 and the caller holds that one, it stays 1.
+    /// References to a frame; 0 for a free one. When it is 1 and the caller holds that one, it
+    /// stays 1.
     pub fn ref_count(&self, gpa: Gpa) -> u16 {
         let (control, index) = self.locate(gpa);
         control.refs[index].load(Ordering::Acquire)
@@ -248,14 +262,16 @@ impl<P: Policy> FrameAllocator<P> {
         self.free_run(Frames { start: gpa, count: 1 });
     }
 
-    /// Frees frames of one block that have one reference each. Panics when one has another number of them.
+    /// Frees frames of one block that have one reference each. Panics when one has another number
+    /// of them.
     pub fn free_run(&self, frames: Frames) {
         self.release_refs(frames);
         self.put(frames.start, frames.count as usize, After::Touched);
     }
 
-    /// As [`Self::free_run`] for frames that the caller knows to hold no host memory: never touched since they were
-    /// handed out clean, or given back and not touched since. A wrong claim shows old bytes to the next owner.
+    /// As [`Self::free_run`] for frames that the caller knows to hold no host memory: never touched
+    /// since they were handed out clean, or given back and not touched since. A wrong claim shows
+    /// old bytes to the next owner.
     pub fn free_clean(&self, frames: Frames) {
         self.release_refs(frames);
         self.put(frames.start, frames.count as usize, After::Clean);
@@ -267,8 +283,8 @@ impl<P: Policy> FrameAllocator<P> {
         self.put(frames.start, frames.count as usize, After::Untouched);
     }
 
-    /// Says that `frames` were given back to the host. Those that are free now are known to be zero from now on; those
-    /// in use are not concerned (their owner may have touched them again).
+    /// Says that `frames` were given back to the host. Those that are free now are known to be zero
+    /// from now on; those in use are not concerned (their owner may have touched them again).
     pub fn mark_released(&self, frames: Frames) {
         let _state = self.state.lock();
         let end = frames.start.0 + frames.len_bytes();
@@ -283,10 +299,11 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    /// Calls `release` with batches of ranges that cover every free frame that may hold host memory, and no frame in
-    /// use; each range is as long as it can be. When `release` returns true they were given back to the host, and are
-    /// marked so; when it returns false they will come again next time. An empty block that was kept goes to the
-    /// [`BlockHeap`] first, so call that one's `free_ranges` afterwards. `release` must not use this allocator.
+    /// Calls `release` with batches of ranges that cover every free frame that may hold host
+    /// memory, and no frame in use; each range is as long as it can be. When `release` returns true
+    /// they were given back to the host, and are marked so; when it returns false they will come
+    /// again next time. An empty block that was kept goes to the [`BlockHeap`] first, so call that
+    /// one's `free_ranges` afterwards. `release` must not use this allocator.
     pub fn free_ranges(&self, release: &mut dyn FnMut(&[Frames]) -> bool) {
         const BATCH: usize = 64;
         let mut state = self.state.lock();
@@ -299,7 +316,11 @@ impl<P: Policy> FrameAllocator<P> {
         let mut flush = |batch: &[Frames]| {
             if !batch.is_empty() && release(batch) {
                 for range in batch {
-                    self.control(block_of(range.start)).set_dirty(index_of(range.start), range.count as usize, false);
+                    self.control(block_of(range.start)).set_dirty(
+                        index_of(range.start),
+                        range.count as usize,
+                        false,
+                    );
                 }
             }
         };
@@ -329,7 +350,8 @@ impl<P: Policy> FrameAllocator<P> {
         control::at(self.phys, block)
     }
 
-    /// The control page and index of a frame. Panics when it is not a frame of a live block of this allocator.
+    /// The control page and index of a frame. Panics when it is not a frame of a live block of this
+    /// allocator.
     fn locate(&self, gpa: Gpa) -> (&'static Control, usize) {
         let (block, index) = (block_of(gpa), index_of(gpa));
         assert!(gpa.is_page_aligned() && index != 0, "{gpa:?} is not a frame");
@@ -341,7 +363,10 @@ impl<P: Policy> FrameAllocator<P> {
     /// Takes the one reference of each frame away.
     fn release_refs(&self, frames: Frames) {
         let (control, index) = self.locate(frames.start);
-        assert!(index + frames.count as usize <= BLOCK_FRAMES as usize, "{frames:?} leaves its block");
+        assert!(
+            index + frames.count as usize <= BLOCK_FRAMES as usize,
+            "{frames:?} leaves its block"
+        );
         for count in &control.refs[index..index + frames.count as usize] {
             let was = count.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
             assert_eq!(was, Ok(1), "{frames:?} freed while shared or free");
@@ -389,7 +414,8 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    /// Puts frames without references back; an empty block goes back to the heap unless it becomes the spare one.
+    /// Puts frames without references back; an empty block goes back to the heap unless it becomes
+    /// the spare one.
     fn put(&self, gpa: Gpa, count: usize, after: After) {
         let block = block_of(gpa);
         let mut state = self.state.lock();
@@ -441,7 +467,8 @@ impl<P: Policy> FrameAllocator<P> {
         self.blocks.free(block, 1, false);
     }
 
-    /// Puts a block into the list, in order of address, beginning the search where the last one was put.
+    /// Puts a block into the list, in order of address, beginning the search where the last one was
+    /// put.
     fn link(&self, state: &mut State, block: Gpa) {
         let (mut prev, mut next) = (NONE, state.head);
         if state.cursor != NONE && state.cursor < block.0 {
@@ -462,7 +489,8 @@ impl<P: Policy> FrameAllocator<P> {
 
     fn unlink(&self, state: &mut State, block: Gpa) {
         let control = self.control(block);
-        let (prev, next) = (control.prev.load(Ordering::Relaxed), control.next.load(Ordering::Relaxed));
+        let (prev, next) =
+            (control.prev.load(Ordering::Relaxed), control.next.load(Ordering::Relaxed));
         self.join(state, prev, next);
         if state.cursor == block.0 {
             state.cursor = prev;
@@ -484,7 +512,10 @@ impl<P: Policy> FrameAllocator<P> {
 
 impl<P: Policy> fmt::Debug for FrameAllocator<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrameAllocator").field("tag", &self.tag).field("stats", &self.stats()).finish()
+        f.debug_struct("FrameAllocator")
+            .field("tag", &self.tag)
+            .field("stats", &self.stats())
+            .finish()
     }
 }
 

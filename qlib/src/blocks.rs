@@ -1,8 +1,8 @@
-//! The global heap of 4 MiB blocks: all RAM that the kernel image does not occupy, cut into aligned blocks which the
-//! page allocators borrow and return.
+//! The global heap of 4 MiB blocks: all RAM that the kernel image does not occupy, cut into aligned
+//! blocks which the page allocators borrow and return.
 //!
-//! Two bits for each block: in use, and dirty (may hold memory of the host). Lowest address first, so that RAM in use
-//! stays compact. The bits lie in this object; no block is touched by it.
+//! Two bits for each block: in use, and dirty (may hold memory of the host). Lowest address first,
+//! so that RAM in use stays compact. The bits lie in this object; no block is touched by it.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -63,7 +63,8 @@ struct Inner {
     grow: Option<Grow>,
 }
 
-/// Makes RAM usable up to an address at least: up to where it is then, or `None` when that is not possible. It must not use the heap.
+/// Makes RAM usable up to an address at least: up to where it is then, or `None` when that is not
+/// possible. It must not use the heap.
 pub type Grow = fn(Gpa) -> Option<Gpa>;
 
 impl BlockHeap {
@@ -86,8 +87,8 @@ impl BlockHeap {
         }
     }
 
-    /// Takes charge of `[free_start, ram_bytes)`, which must read as zeros. Partial blocks at the ends stay unused.
-    /// Panics when called twice.
+    /// Takes charge of `[free_start, ram_bytes)`, which must read as zeros. Partial blocks at the
+    /// ends stay unused. Panics when called twice.
     pub fn init(&self, free_start: Gpa, ram_bytes: u64) {
         let mut inner = self.inner.lock();
         assert_eq!(inner.end, 0, "the block heap has RAM already");
@@ -131,8 +132,8 @@ impl BlockHeap {
         self.dirty.load(Relaxed)
     }
 
-    /// As [`Self::free_ranges`], a block at a time, the highest first, until no more than `most` free blocks may hold host memory, or `release`
-    /// returns false.
+    /// As [`Self::free_ranges`], a block at a time, the highest first, until no more than `most`
+    /// free blocks may hold host memory, or `release` returns false.
     pub fn release_down_to(&self, most: usize, release: &mut dyn FnMut(&[Frames]) -> bool) {
         let mut inner = self.inner.lock();
         for at in (inner.first..inner.end).rev() {
@@ -155,7 +156,8 @@ impl BlockHeap {
         self.alloc_contiguous(1)
     }
 
-    /// Takes the lowest `count` free blocks that lie in a row. `None` when there are none, or for a `count` of 0.
+    /// Takes the lowest `count` free blocks that lie in a row. `None` when there are none, or for a
+    /// `count` of 0.
     pub fn alloc_contiguous(&self, count: usize) -> Option<Block> {
         let mut inner = self.inner.lock();
         let start = inner.find(count)?;
@@ -182,12 +184,15 @@ impl BlockHeap {
         Some(Block { gpa: Gpa((start as u64) << BLOCK_SHIFT), clean })
     }
 
-    /// Returns `count` blocks that begin at `gpa`. `clean` says that all their bytes were given back to the host.
-    /// Panics when they were not handed out.
+    /// Returns `count` blocks that begin at `gpa`. `clean` says that all their bytes were given
+    /// back to the host. Panics when they were not handed out.
     pub fn free(&self, gpa: Gpa, count: usize, clean: bool) {
         let mut inner = self.inner.lock();
         let start = (gpa.0 >> BLOCK_SHIFT) as usize;
-        assert!(gpa.0.is_multiple_of(BLOCK_SIZE) && start >= inner.first && start + count <= inner.end, "{gpa:?}");
+        assert!(
+            gpa.0.is_multiple_of(BLOCK_SIZE) && start >= inner.first && start + count <= inner.end,
+            "{gpa:?}"
+        );
         for i in start..start + count {
             assert!(bit(&inner.used, i), "block at {gpa:?} + {} freed twice", i - start);
             set(&mut inner.used, i, false);
@@ -199,8 +204,9 @@ impl BlockHeap {
         self.note_free(&inner);
     }
 
-    /// Calls `release` with batches of maximal ranges of free blocks that may hold host memory, and marks them clean
-    /// when it returns true (they were given back to the host). `release` must not use this heap.
+    /// Calls `release` with batches of maximal ranges of free blocks that may hold host memory, and
+    /// marks them clean when it returns true (they were given back to the host). `release` must not
+    /// use this heap.
     pub fn free_ranges(&self, release: &mut dyn FnMut(&[Frames]) -> bool) {
         let mut inner = self.inner.lock();
         let mut at = inner.first;
@@ -213,7 +219,10 @@ impl BlockHeap {
             while at < inner.end && !bit(&inner.used, at) && bit(&inner.dirty, at) {
                 at += 1;
             }
-            let range = Frames { start: Gpa((start as u64) << BLOCK_SHIFT), count: (at - start) as u64 * BLOCK_FRAMES };
+            let range = Frames {
+                start: Gpa((start as u64) << BLOCK_SHIFT),
+                count: (at - start) as u64 * BLOCK_FRAMES,
+            };
             if release(&[range]) {
                 (start..at).for_each(|i| set(&mut inner.dirty, i, false));
                 self.dirty.fetch_sub(at - start, Relaxed);
@@ -283,7 +292,8 @@ mod tests {
     #[test]
     fn lowest_first_and_all_of_ram() {
         let heap = heap(130);
-        let all: Vec<u64> = core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
+        let all: Vec<u64> =
+            core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
         assert_eq!(all, (1..=130).collect::<Vec<_>>());
         heap.free(Gpa(100 * BLOCK_SIZE), 1, false);
         heap.free(Gpa(7 * BLOCK_SIZE), 1, true);
@@ -301,7 +311,8 @@ mod tests {
         heap.exclude(Gpa(3 * BLOCK_SIZE)..Gpa(5 * BLOCK_SIZE));
         heap.exclude(Gpa(9 * BLOCK_SIZE + 1)..Gpa(9 * BLOCK_SIZE + 2));
         heap.exclude(Gpa(100 * BLOCK_SIZE)..Gpa(101 * BLOCK_SIZE));
-        let all: Vec<u64> = core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
+        let all: Vec<u64> =
+            core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
         assert_eq!(all, [1, 2, 5, 6, 7, 8, 10]);
         assert_eq!(heap.stats(), BlockStats { total: 7, held: 7 });
         all.iter().for_each(|block| heap.free(Gpa(block * BLOCK_SIZE), 1, false));
@@ -319,7 +330,8 @@ mod tests {
         heap.ask_from(Gpa(3 * BLOCK_SIZE), |end| {
             (end.0 <= 8 * BLOCK_SIZE).then(|| Gpa(end.0.next_multiple_of(4 * BLOCK_SIZE)))
         });
-        let all: Vec<u64> = core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
+        let all: Vec<u64> =
+            core::iter::from_fn(|| heap.alloc()).map(|b| b.gpa.0 >> BLOCK_SHIFT).collect();
         assert_eq!(all, (1..8).collect::<Vec<_>>());
         assert_eq!(heap.stats().held, 7);
     }

@@ -10,16 +10,19 @@ use serde::{Deserialize, Serialize};
 pub enum Request {
     /// Makes the container: its mounts and host name. Once, first. Answer: [`Reply::Done`].
     Create(ContainerSpec),
-    /// Starts the container's first process (pid 1). Answer: [`Reply::Pid`] once its image is loaded, or [`Reply::Error`].
+    /// Starts the container's first process (pid 1). Answer: [`Reply::Pid`] once its image is
+    /// loaded, or [`Reply::Error`].
     Start(ProcessSpec),
-    /// Starts a further process. Wakes a hibernated container. Answer: [`Reply::Pid`] or [`Reply::Error`].
+    /// Starts a further process. Wakes a hibernated container. Answer: [`Reply::Pid`] or
+    /// [`Reply::Error`].
     Exec(ProcessSpec),
     /// Answered with [`Reply::Exited`] when guest process `pid` (one made by Start or Exec) ends.
     Wait {
         /// Guest process id.
         pid: u32,
     },
-    /// As Wait; and if the connection ends before the answer, the process is killed. qvisor makes a Wait of it for the kernel.
+    /// As Wait; and if the connection ends before the answer, the process is killed. qvisor makes a
+    /// Wait of it for the kernel.
     Hold {
         /// Guest process id.
         pid: u32,
@@ -33,7 +36,8 @@ pub enum Request {
         /// Signal number.
         signo: u32,
     },
-    /// Deflates. Answer: [`Reply::Done`] when hibernated; [`Reply::Error`] when it was abandoned, and why.
+    /// Deflates. Answer: [`Reply::Done`] when hibernated; [`Reply::Error`] when it was abandoned,
+    /// and why.
     Hibernate,
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
@@ -118,7 +122,8 @@ pub struct MountSpec {
     pub is_file: bool,
     /// What /proc/mounts shows as the source.
     pub source: String,
-    /// Options as in mount(8), without propagation flags ("ro", "nosuid", "size=64k", "mode=1777" …).
+    /// Options as in mount(8), without propagation flags ("ro", "nosuid", "size=64k", "mode=1777"
+    /// …).
     pub options: Vec<String>,
 }
 
@@ -147,9 +152,11 @@ pub struct ProcessSpec {
     pub no_new_privs: bool,
     /// Host handles of standard input, output and error (with a terminal all three are the same).
     pub stdio: [u32; 3],
-    /// Of the descriptors that come with a request, in their order: the open file description is shared with nobody, and does not block.
+    /// Of the descriptors that come with a request, in their order: the open file description is
+    /// shared with nobody, and does not block.
     pub own_stdio: [bool; 3],
-    /// Signals have their default actions even if it is the container's first process, which else gets only what it has handlers for.
+    /// Signals have their default actions even if it is the container's first process, which else
+    /// gets only what it has handlers for.
     #[serde(default)]
     pub default_actions: bool,
     /// The standard handles are a terminal: it becomes the controlling one.

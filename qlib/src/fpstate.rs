@@ -1,5 +1,6 @@
-//! The vector state in a signal frame: an XSAVE image in standard format with the kernel's software-reserved words in
-//! bytes 464 to 511 (`struct _fpx_sw_bytes`) and a second magic word behind it.
+//! The vector state in a signal frame: an XSAVE image in standard format with the kernel's
+//! software-reserved words in bytes 464 to 511 (`struct _fpx_sw_bytes`) and a second magic word
+//! behind it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,8 +31,8 @@ impl FpFormat {
         self.xsave_bytes + 4
     }
 
-    /// Turns `image`, of which nothing is known, into one that XRSTOR and the host's sigreturn take. `None` when it is too short to
-    /// hold even the legacy state.
+    /// Turns `image`, of which nothing is known, into one that XRSTOR and the host's sigreturn
+    /// take. `None` when it is too short to hold even the legacy state.
     pub fn sanitize(&self, image: &[u8]) -> Option<Vec<u8>> {
         if image.len() < FX_BYTES {
             return None;
@@ -40,7 +41,12 @@ impl FpFormat {
         let mut out = vec![0; self.frame_bytes()];
         let taken = if full { self.xsave_bytes } else { FX_BYTES };
         out[..taken].copy_from_slice(&image[..taken]);
-        let mxcsr = u32::from_le_bytes([image[MXCSR], image[MXCSR + 1], image[MXCSR + 2], image[MXCSR + 3]]);
+        let mxcsr = u32::from_le_bytes([
+            image[MXCSR],
+            image[MXCSR + 1],
+            image[MXCSR + 2],
+            image[MXCSR + 3],
+        ]);
         put(&mut out, MXCSR, &(mxcsr & self.mxcsr_mask).to_le_bytes());
         let present = if full {
             let mut b = [0; 8];
@@ -55,7 +61,8 @@ impl FpFormat {
         Some(out)
     }
 
-    /// Writes the software-reserved words and the second magic word into a frame of [`Self::frame_bytes`].
+    /// Writes the software-reserved words and the second magic word into a frame of
+    /// [`Self::frame_bytes`].
     pub fn mark(&self, frame: &mut [u8]) {
         put(frame, SW, &[0; 48]);
         put(frame, SW, &MAGIC1.to_le_bytes());
@@ -84,7 +91,10 @@ mod tests {
             assert_eq!(out.len(), format.frame_bytes());
             assert_eq!(u32::from_le_bytes(out[24..28].try_into().expect("4")), format.mxcsr_mask);
             assert_eq!(out[520..576], [0; 56]);
-            assert_eq!(u64::from_le_bytes(out[512..520].try_into().expect("8")) & !format.features, 0);
+            assert_eq!(
+                u64::from_le_bytes(out[512..520].try_into().expect("8")) & !format.features,
+                0
+            );
             assert_eq!(out[format.xsave_bytes..], MAGIC2.to_le_bytes());
         }
     }

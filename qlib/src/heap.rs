@@ -1,12 +1,14 @@
 //! The kernel's own heap, inside guest RAM.
 //!
-//! Small objects lie in slabs of one size class each, which begin with a header; larger ones are whole frames, and the
-//! largest whole blocks. The frames come from an allocator of the heap's own, so kernel and user frames are not
-//! mixed, and a slab without objects goes back to it: giving the heap's free memory back to the host is giving back
-//! the free frames. Nothing is kept in free memory.
+//! Small objects lie in slabs of one size class each, which begin with a header; larger ones are
+//! whole frames, and the largest whole blocks. The frames come from an allocator of the heap's own,
+//! so kernel and user frames are not mixed, and a slab without objects goes back to it: giving the
+//! heap's free memory back to the host is giving back the free frames. Nothing is kept in free
+//! memory.
 //!
-//! What an object is follows from its layout alone, as `GlobalAlloc` gives the same one at the end. One spin lock; it is
-//! never held while anything else than the page allocators runs. The panic handler must not allocate.
+//! What an object is follows from its layout alone, as `GlobalAlloc` gives the same one at the end.
+//! One spin lock; it is never held while anything else than the page allocators runs. The panic
+//! handler must not allocate.
 #![allow(unsafe_code)]
 
 mod slab;
@@ -82,7 +84,11 @@ fn kind_of(layout: Layout) -> Option<Kind> {
 impl KernelHeap {
     /// A heap without memory: it gives nothing until [`Self::init`].
     pub const fn empty() -> Self {
-        Self { inner: SpinMutex::new(None), free_frames: AtomicU64::new(0), table_pages: AtomicU64::new(0) }
+        Self {
+            inner: SpinMutex::new(None),
+            free_frames: AtomicU64::new(0),
+            table_pages: AtomicU64::new(0),
+        }
     }
 
     /// Lets it take memory from `blocks`. Panics when called twice.
@@ -90,11 +96,19 @@ impl KernelHeap {
         let mut inner = self.inner.lock();
         assert!(inner.is_none(), "the kernel heap is initialized already");
         let frames = FrameAllocator::new(phys, blocks, u32::from_le_bytes(*b"heap"));
-        *inner = Some(Inner { frames, blocks, slabs: Slabs::new(), handed_out: 0, whole_blocks: 0, tables: 0 });
+        *inner = Some(Inner {
+            frames,
+            blocks,
+            slabs: Slabs::new(),
+            handed_out: 0,
+            whole_blocks: 0,
+            tables: 0,
+        });
     }
 
-    /// Calls `release` with batches of ranges of frames that hold no object but may hold host memory, as
-    /// [`FrameAllocator::free_ranges`] does. `release` must not allocate. Call the [`BlockHeap`]'s afterwards.
+    /// Calls `release` with batches of ranges of frames that hold no object but may hold host
+    /// memory, as [`FrameAllocator::free_ranges`] does. `release` must not allocate. Call the
+    /// [`BlockHeap`]'s afterwards.
     pub fn free_ranges(&self, release: &mut dyn FnMut(&[Frames]) -> bool) {
         self.with(|inner| {
             inner.slabs.trim(&inner.frames);
@@ -102,7 +116,8 @@ impl KernelHeap {
         });
     }
 
-    /// Frames that it can use without taking another block, free slots of its slabs not counted. Takes no lock.
+    /// Frames that it can use without taking another block, free slots of its slabs not counted.
+    /// Takes no lock.
     pub fn free_frames(&self) -> u64 {
         self.free_frames.load(Relaxed)
     }
@@ -112,7 +127,8 @@ impl KernelHeap {
         self.table_pages.load(Relaxed)
     }
 
-    /// Whether there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`]) in the blocks that it holds.
+    /// Whether there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`])
+    /// in the blocks that it holds.
     pub fn has_run(&self, pages: usize) -> bool {
         self.inner.lock().as_ref().is_some_and(|inner| inner.frames.has_run(pages))
     }
@@ -135,7 +151,9 @@ impl KernelHeap {
                 let frames = inner.frames.stats();
                 HeapStats {
                     handed_out_bytes: inner.handed_out,
-                    pages_held: frames.frames_used + frames.blocks + inner.whole_blocks * (BLOCK_SIZE / PAGE_SIZE),
+                    pages_held: frames.frames_used
+                        + frames.blocks
+                        + inner.whole_blocks * (BLOCK_SIZE / PAGE_SIZE),
                     table_pages: inner.tables,
                 }
             }
@@ -157,7 +175,8 @@ impl Inner {
             Kind::Slab(class) => {
                 let pointer = self.slabs.alloc(class, &self.frames)?;
                 if zeroed {
-                    // SAFETY: a slot of this class has at least layout.size() bytes and is ours alone.
+                    // SAFETY: a slot of this class has at least layout.size() bytes and is ours
+                    // alone.
                     unsafe { ptr::write_bytes(pointer, 0, layout.size()) };
                 }
                 pointer
@@ -170,7 +189,8 @@ impl Inner {
                     }
                 })?;
                 if pages < run {
-                    let tail = Frames { start: gpa + (pages * PAGE) as u64, count: (run - pages) as u64 };
+                    let tail =
+                        Frames { start: gpa + (pages * PAGE) as u64, count: (run - pages) as u64 };
                     self.frames.free_untouched(tail);
                 }
                 self.pointer(gpa)
@@ -180,7 +200,8 @@ impl Inner {
                 self.whole_blocks += count as u64;
                 let pointer = self.pointer(block.gpa);
                 if zeroed && !block.clean {
-                    // SAFETY: the blocks are RAM, ours alone, and hold at least layout.size() bytes.
+                    // SAFETY: the blocks are RAM, ours alone, and hold at least layout.size()
+                    // bytes.
                     unsafe { ptr::write_bytes(pointer, 0, layout.size()) };
                 }
                 pointer
@@ -235,9 +256,10 @@ impl Inner {
     }
 }
 
-// SAFETY: memory handed out is RAM of the map given to `init`, taken from the page allocators or a slab until it is
-// freed, so no two live objects overlap; alignment: slots of a class are aligned as `slab::class_of` promises, runs to
-// their own size, blocks to 4 MiB. The lock makes it safe for several threads. It panics on a double free.
+// SAFETY: memory handed out is RAM of the map given to `init`, taken from the page allocators or a
+// slab until it is freed, so no two live objects overlap; alignment: slots of a class are aligned
+// as `slab::class_of` promises, runs to their own size, blocks to 4 MiB. The lock makes it safe for
+// several threads. It panics on a double free.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.with(|inner| inner.alloc(layout, false)).flatten().unwrap_or(ptr::null_mut())
@@ -252,13 +274,16 @@ unsafe impl GlobalAlloc for KernelHeap {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        let Ok(new) = Layout::from_size_align(new_size, layout.align()) else { return ptr::null_mut() };
+        let Ok(new) = Layout::from_size_align(new_size, layout.align()) else {
+            return ptr::null_mut();
+        };
         let moved = self.with(|inner| {
             if inner.resize(pointer, layout, new) {
                 return Some(pointer);
             }
             let moved = inner.alloc(new, false)?;
-            // SAFETY: both objects are live, distinct, and hold at least the smaller of the two sizes.
+            // SAFETY: both objects are live, distinct, and hold at least the smaller of the two
+            // sizes.
             unsafe { ptr::copy_nonoverlapping(pointer, moved, layout.size().min(new_size)) };
             inner.free(pointer, layout);
             Some(moved)

@@ -1,9 +1,9 @@
 //! The wire format of host calls: requests of the guest kernel to qvisor.
 //!
-//! A call names an operation, a handle and plain numbers; bytes travel in *segments*, ranges of guest physical
-//! memory. qvisor trusts none of it: every segment is checked to lie in guest memory, every handle to exist and to be
-//! of the right kind, every path to stay beneath its root. Results are `ret` (a value, or a negative errno) and,
-//! where said, `args`.
+//! A call names an operation, a handle and plain numbers; bytes travel in *segments*, ranges of
+//! guest physical memory. qvisor trusts none of it: every segment is checked to lie in guest
+//! memory, every handle to exist and to be of the right kind, every path to stay beneath its root.
+//! Results are `ret` (a value, or a negative errno) and, where said, `args`.
 
 use crate::Gpa;
 
@@ -47,9 +47,9 @@ pub struct HostCall {
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {
-        /// The operations of the door, with their arguments. "path" is bytes without NUL, relative to `handle`,
-        /// without `..`; symbolic links in it are never followed (the guest resolves them itself). An empty path is the
-        /// root itself.
+        /// The host calls, with their arguments. "path" is bytes without NUL, relative
+        /// to `handle`, without `..`; symbolic links in it are never followed (the guest resolves
+        /// them itself). An empty path is the root itself.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Op {
@@ -72,9 +72,11 @@ macro_rules! ops {
 }
 
 ops! {
-    // ---- host files -------------------------------------------------------------------------------------------
-    /// open: seg0 path; args\[0\] O_* flags, args\[1\] mode → handle. O_NOFOLLOW, O_NOCTTY, O_NONBLOCK and O_CLOEXEC are implied. Out
-    /// args: what was opened: device (major << 32 | minor), inode number, ctime in nanoseconds.
+    // ---- host files
+    // -------------------------------------------------------------------------------------------
+    /// open: seg0 path; args\[0\] O_* flags, args\[1\] mode → handle. O_NOFOLLOW, O_NOCTTY,
+    /// O_NONBLOCK and O_CLOEXEC are implied. Out args: what was opened: device (major << 32 |
+    /// minor), inode number, ctime in nanoseconds.
     Open = 1,
     /// Gives up a handle of any kind.
     Close = 2,
@@ -84,15 +86,18 @@ ops! {
     Stat = 4,
     /// preadv (args\[0\] offset) or readv (args\[0\] = u64::MAX) into the segments.
     Read = 5,
-    /// pwritev (args\[0\] offset) or writev (args\[0\] = u64::MAX) from the segments; args\[1\] RWF_* flags (RWF_APPEND).
+    /// pwritev (args\[0\] offset) or writev (args\[0\] = u64::MAX) from the segments; args\[1\]
+    /// RWF_* flags (RWF_APPEND).
     Write = 6,
-    /// Directory entries: args\[0\] position (0 = start, else a `d_off`), seg0 out: `struct linux_dirent64`s → bytes.
+    /// Directory entries: args\[0\] position (0 = start, else a `d_off`), seg0 out: `struct
+    /// linux_dirent64`s → bytes.
     ReadDir = 7,
     /// readlink: seg0 path, seg1 out → bytes.
     ReadLink = 8,
     /// mkdir: seg0 path, args\[0\] mode, args\[1\] uid, args\[2\] gid of the new directory.
     MkDir = 9,
-    /// mknod of a FIFO, socket or regular file: seg0 path, args\[0\] mode with type, args\[1\] uid, args\[2\] gid.
+    /// mknod of a FIFO, socket or regular file: seg0 path, args\[0\] mode with type, args\[1\] uid,
+    /// args\[2\] gid.
     MkNod = 10,
     /// symlink: seg0 path of the link, seg1 its target, args\[1\] uid, args\[2\] gid.
     SymLink = 11,
@@ -108,8 +113,9 @@ ops! {
     Allocate = 16,
     /// fsync: args\[0\] 1 = data only.
     Sync = 17,
-    /// Changes attributes of a path (seg0): args\[0\] mask (1 mode, 2 uid, 4 gid, 8 atime, 16 mtime, 32 atime now, 64 mtime now), args\[1\] mode,
-    /// args\[2\] uid | gid << 32, args\[3\] atime ns, args\[4\] mtime ns.
+    /// Changes attributes of a path (seg0): args\[0\] mask (1 mode, 2 uid, 4 gid, 8 atime, 16
+    /// mtime, 32 atime now, 64 mtime now), args\[1\] mode, args\[2\] uid | gid << 32, args\[3\]
+    /// atime ns, args\[4\] mtime ns.
     SetAttr = 18,
     /// statfs of an open handle or root: seg0 out: `struct statfs`.
     StatFs = 19,
@@ -123,25 +129,31 @@ ops! {
     ListXattr = 23,
     /// removexattr: seg0 path, seg1 name.
     RemoveXattr = 24,
-    /// As Open for a new file (O_CREAT implied), args\[2\] uid, args\[3\] gid of the file if it is made.
+    /// As Open for a new file (O_CREAT implied), args\[2\] uid, args\[3\] gid of the file if it is
+    /// made.
     Create = 25,
-    /// syncfs: the host file system that a mounted directory or file, or an open one, lies on. Waits for the disk. A device or socket that
-    /// is mounted has nothing to write.
+    /// syncfs: the host file system that a mounted directory or file, or an open one, lies on.
+    /// Waits for the disk. A device or socket that is mounted has nothing to write.
     SyncFs = 26,
-    /// lseek of a regular file given as a standard stream, whose position those outside share: args\[0\] offset, args\[1\] SEEK_* → position.
+    /// lseek of a regular file given as a standard stream, whose position those outside share:
+    /// args\[0\] offset, args\[1\] SEEK_* → position.
     Seek = 27,
     /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags.
     StreamFlags = 28,
-    /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned), args\[2\] 1 = writable → guest
-    /// physical address. The same file and range may be given twice; each must be dropped.
+    /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned),
+    /// args\[2\] 1 = writable → guest physical address. The same file and range may be given twice;
+    /// each must be dropped.
     WindowMap = 30,
     /// Drops a window: args\[0\] its address.
     WindowDrop = 31,
-    /// Takes all windows' host mappings away from the sandbox process without forgetting them (hibernation); they come back at the next touch.
+    /// Takes all windows' host mappings away from the sandbox process without forgetting them
+    /// (hibernation); they come back at the next touch.
     WindowsRelease = 32,
-    /// ioctl of a terminal handle (console): args\[0\] command (TCGETS, TCSETS*, TIOCGWINSZ, TIOCSWINSZ, FIONREAD), seg0 in/out.
+    /// ioctl of a terminal handle (console): args\[0\] command (TCGETS, TCSETS*, TIOCGWINSZ,
+    /// TIOCSWINSZ, FIONREAD), seg0 in/out.
     TtyIoctl = 33,
-    // ---- host sockets -----------------------------------------------------------------------------------------
+    // ---- host sockets
+    // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.
     Socket = 40,
     /// bind: seg0 address.
@@ -152,10 +164,11 @@ ops! {
     Listen = 43,
     /// accept4: seg0 out: address → handle; args\[0\] out: address length.
     Accept = 44,
-    /// sendmsg: args\[0\] MSG_* flags; seg0 address (may be empty), seg1 control data (may be empty), then data → bytes.
+    /// sendmsg: args\[0\] MSG_* flags; seg0 address (may be empty), seg1 control data (may be
+    /// empty), then data → bytes.
     Send = 45,
-    /// recvmsg: args\[0\] MSG_* flags; seg0 out: address, seg1 out: control data, then data → bytes; out args\[0\] address length,
-    /// args\[1\] control length, args\[2\] msg_flags.
+    /// recvmsg: args\[0\] MSG_* flags; seg0 out: address, seg1 out: control data, then data →
+    /// bytes; out args\[0\] address length, args\[1\] control length, args\[2\] msg_flags.
     Recv = 46,
     /// shutdown: args\[0\] how.
     Shutdown = 47,
@@ -169,42 +182,50 @@ ops! {
     GetPeerName = 51,
     /// ioctl of a socket (SIOCGIF*, FIONREAD): args\[0\] command, seg0 in/out.
     SockIoctl = 52,
-    /// Reports readiness changes of a handle from now on, edge triggered, as EVENT_READY with token args\[0\]. The state at the
-    /// call is reported too.
+    /// Reports readiness changes of a handle from now on, edge triggered, as EVENT_READY with token
+    /// args\[0\]. The state at the call is reported too.
     Watch = 53,
     /// The readiness of a handle now, as an EPOLL* mask.
     Poll = 54,
-    // ---- the swap store ---------------------------------------------------------------------------------------
-    /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array that gets one slot number for each
-    /// page. -ENOSPC, -EDQUOT or -EIO leave the store as it was.
+    // ---- the swap store
+    // ---------------------------------------------------------------------------------------
+    /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array
+    /// that gets one slot number for each page. -ENOSPC, -EDQUOT or -EIO leave the store as it was.
     SwapOut = 60,
-    /// Reads pages: args\[0\] the first slot, segments = frames for it and the slots that follow it, at most [`MAX_SWAP_IN_PAGES`]. -EBADMSG
-    /// when a checksum does not hold.
+    /// Reads pages: args\[0\] the first slot, segments = frames for it and the slots that follow
+    /// it, at most [`MAX_SWAP_IN_PAGES`]. -EBADMSG when a checksum does not hold.
     SwapIn = 61,
     /// Frees slots: seg0 an array of u64 slot numbers.
     SwapFree = 62,
-    /// Writes the working set to the REAP file, replacing what was in it: segments = page-aligned ranges, in order.
-    /// args\[0\] 0 = begin (discard the old), 1 = append, 2 = end.
+    /// Writes the working set to the REAP file, replacing what was in it: segments = page-aligned
+    /// ranges, in order. args\[0\] 0 = begin (discard the old), 1 = append, 2 = end.
     ReapOut = 63,
-    /// Reads it back: segments = as many pages as were written, in the same order, args\[0\] page index to begin at. -EBADMSG as above.
+    /// Reads it back: segments = as many pages as were written, in the same order, args\[0\] page
+    /// index to begin at. -EBADMSG as above.
     ReapIn = 64,
-    /// Out args: pages in the swap file, its bytes on disk, pages in the REAP file, its bytes on disk, quota in bytes.
+    /// Out args: pages in the swap file, its bytes on disk, pages in the REAP file, its bytes on
+    /// disk, quota in bytes.
     StoreStat = 65,
-    /// Which pages of a RAM range hold host memory: args\[0\] gpa, args\[1\] length in bytes; seg0 out: bitmap, least significant bit first.
+    /// Which pages of a RAM range hold host memory: args\[0\] gpa, args\[1\] length in bytes; seg0
+    /// out: bitmap, least significant bit first.
     Committed = 66,
-    // ---- the rest ---------------------------------------------------------------------------------------------
+    // ---- the rest
+    // ---------------------------------------------------------------------------------------------
     /// Random bytes into seg0.
     Random = 80,
     /// A line for the sandbox's log: args\[0\] level (1 error … 5 trace), seg0 text.
     Log = 81,
     /// Answers a control request: args\[0\] its id, seg0 postcard of [`crate::control::Reply`].
     ControlReply = 82,
-    /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 + signal); args\[1\] why: 0 that process has
-    /// ended, [`EXIT_TAKEN_AWAY`], or [`EXIT_MEMORY_LOST`], and then it does not come back.
+    /// Ends the sandbox: args\[0\] the exit status of the container's first process (code, or 128 +
+    /// signal); args\[1\] why: 0 that process has ended, [`EXIT_TAKEN_AWAY`], or
+    /// [`EXIT_MEMORY_LOST`], and then it does not come back.
     Exit = 83,
-    /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more, read in this order, in nanoseconds.
+    /// Out args: CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME, and CLOCK_MONOTONIC once more,
+    /// read in this order, in nanoseconds.
     Clocks = 84,
-    /// The kernel has copied control request args\[0\] out of the mailbox: the next may be put there. -ENOENT when it does not lie there.
+    /// The kernel has copied control request args\[0\] out of the mailbox: the next may be put
+    /// there. -ENOENT when it does not lie there.
     MailboxTaken = 85,
 }
 

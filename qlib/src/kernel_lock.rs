@@ -16,8 +16,9 @@ const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
 /// The kernel lock: spins for a moment, then sleeps in the host (`kvm`: keeps spinning).
 ///
-/// It is not fair: who runs takes it again before one who sleeps has woken up. That is fast, and means nothing to a program; but somebody
-/// whom others wait for must not be one of hundreds. So there are *urgent* ones, to whom it is handed over, past everybody else.
+/// It is not fair: who runs takes it again before one who sleeps has woken up. That is fast, and
+/// means nothing to a program; but somebody whom others wait for must not be one of hundreds. So
+/// there are *urgent* ones, to whom it is handed over, past everybody else.
 #[derive(Debug, Default)]
 pub struct KernelLock {
     /// 0 free, 1 held, 2 held and somebody sleeps who is not urgent.
@@ -67,7 +68,9 @@ impl KernelLock {
         loop {
             // Somebody may sleep: what it is set to says so.
             let free = self.word.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-            if free || self.handed.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if free
+                || self.handed.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 self.urgent.fetch_sub(1, Ordering::SeqCst);
                 return;
             }
@@ -80,7 +83,9 @@ impl KernelLock {
         while self.urgent_now() == 0 {
             let was = self.word.swap(0, Ordering::SeqCst);
             let overlooked = self.urgent_now() != 0;
-            if !overlooked || self.word.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            if !overlooked
+                || self.word.compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst).is_err()
+            {
                 // Whoever has taken it meanwhile will see the urgent one.
                 if was == 2 {
                     wake(&self.word);
@@ -89,14 +94,20 @@ impl KernelLock {
             }
             // Held again. The urgent one may have had it in between, and be gone: so look anew.
         }
-        // It stays held, so that nobody comes in between. Nobody but an urgent one can take it, and as long as it is held each of them waits.
+        // It stays held, so that nobody comes in between. Nobody but an urgent one can take it, and
+        // as long as it is held each of them waits.
         self.handed.store(1, Ordering::Release);
         wake(&self.handed);
     }
 
-    /// How many urgent ones wait, in the one order of all sequentially consistent accesses. (Of those loom knows only the ones that also write.)
+    /// How many urgent ones wait, in the one order of all sequentially consistent accesses. (Of
+    /// those loom knows only the ones that also write.)
     fn urgent_now(&self) -> u32 {
-        if cfg!(loom) { self.urgent.fetch_add(0, Ordering::SeqCst) } else { self.urgent.load(Ordering::SeqCst) }
+        if cfg!(loom) {
+            self.urgent.fetch_add(0, Ordering::SeqCst)
+        } else {
+            self.urgent.load(Ordering::SeqCst)
+        }
     }
 
     /// Whether an urgent one waits. For the holder.
@@ -104,7 +115,8 @@ impl KernelLock {
         self.urgent.load(Ordering::Relaxed) > 0
     }
 
-    /// How many others wait, or are about to find that they need not. For the holder: each of them will hold it after this one.
+    /// How many others wait, or are about to find that they need not. For the holder: each of them
+    /// will hold it after this one.
     pub fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::Relaxed)
     }

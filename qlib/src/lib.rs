@@ -1,5 +1,6 @@
-//! What both sides of the sandbox boundary must agree on: addresses, the platform's operations, the host-call wire
-//! format, control messages, the page-table format and the page allocator. No policy lives here.
+//! What both sides of the sandbox boundary must agree on: addresses, the platform's operations, the
+//! host-call wire format, control messages, the page-table format and the page allocator. No policy
+//! lives here.
 //!
 //! The crate is `no_std`: it is linked into the guest kernel image and into the VMM alike.
 #![cfg_attr(not(test), no_std)]
@@ -11,9 +12,9 @@ extern crate alloc;
 pub mod addr;
 pub mod bitmap;
 pub mod blocks;
+pub mod channel;
 pub mod clock;
 pub mod control;
-pub mod door;
 pub mod fpstate;
 pub mod heap;
 pub mod host;

@@ -1,9 +1,10 @@
-//! Page tables of user address spaces: the x86-64 four-level format, in guest memory, on both platforms. On `kvm` the
-//! hardware walks them; on `process` they are the truth that the stub's mappings follow.
+//! Page tables of user address spaces: the x86-64 four-level format, in guest memory, on both
+//! platforms. On `kvm` the hardware walks them; on `process` they are the truth that the stub's
+//! mappings follow.
 //!
-//! Only the user half (47 bits of virtual address) is managed; entries of the root's upper half are left alone. The
-//! entry that points to a table counts the table's non-empty entries in bits 52 to 61 (ignored by the hardware), so an
-//! empty table is noticed and freed at once.
+//! Only the user half (47 bits of virtual address) is managed; entries of the root's upper half are
+//! left alone. The entry that points to a table counts the table's non-empty entries in bits 52 to
+//! 61 (ignored by the hardware), so an empty table is noticed and freed at once.
 
 mod pte;
 
@@ -29,8 +30,8 @@ const COUNT_MASK: u64 = 0x3ff << 52;
 pub trait TableAlloc {
     /// A frame of zeros; `None` when RAM is used up.
     fn alloc_table(&self) -> Option<Gpa>;
-    /// Takes a frame back. No entry refers to it any more; on a platform whose hardware walks the tables, the
-    /// implementation keeps it aside until no CPU can have it cached.
+    /// Takes a frame back. No entry refers to it any more; on a platform whose hardware walks the
+    /// tables, the implementation keeps it aside until no CPU can have it cached.
     fn free_table(&self, table: Gpa);
 }
 
@@ -72,8 +73,8 @@ pub enum Action {
     Stop,
 }
 
-/// The page table of one address space. Dropping it frees its tables; what the leaf entries refer to is the owner's
-/// business, before.
+/// The page table of one address space. Dropping it frees its tables; what the leaf entries refer
+/// to is the owner's business, before.
 pub struct PageTable<A: TableAlloc> {
     phys: PhysMap,
     alloc: A,
@@ -114,7 +115,8 @@ impl<A: TableAlloc> PageTable<A> {
         }
     }
 
-    /// Sets the entry of the page at `va`; gives the old one. Tables are made, and freed, as needed.
+    /// Sets the entry of the page at `va`; gives the old one. Tables are made, and freed, as
+    /// needed.
     pub fn set(&mut self, va: Va, pte: Pte) -> Result<Pte, MapError> {
         if va >= USER_END || !va.is_page_aligned() {
             return Err(MapError::BadAddress);
@@ -129,7 +131,8 @@ impl<A: TableAlloc> PageTable<A> {
         Ok(self.replace(&path, pte))
     }
 
-    /// Replaces the entry of the page at `va` by `f` of it, if it is not empty; gives the old and the new one.
+    /// Replaces the entry of the page at `va` by `f` of it, if it is not empty; gives the old and
+    /// the new one.
     pub fn update(&mut self, va: Va, f: impl FnOnce(Pte) -> Pte) -> Option<(Pte, Pte)> {
         if va >= USER_END {
             return None;
@@ -144,10 +147,13 @@ impl<A: TableAlloc> PageTable<A> {
         Some((old, new))
     }
 
-    /// Sets the empty entries of `count` pages from `va` to `first`, and to the frames that follow it. All or nothing.
-    /// Panics when one of the entries is not empty.
+    /// Sets the empty entries of `count` pages from `va` to `first`, and to the frames that follow
+    /// it. All or nothing. Panics when one of the entries is not empty.
     pub fn map_run(&mut self, va: Va, first: Pte, count: u64) -> Result<(), MapError> {
-        let end = count.checked_mul(PAGE_SIZE).and_then(|len| va.checked_add(len)).ok_or(MapError::BadAddress)?;
+        let end = count
+            .checked_mul(PAGE_SIZE)
+            .and_then(|len| va.checked_add(len))
+            .ok_or(MapError::BadAddress)?;
         if end > USER_END || !va.is_page_aligned() || first.is_empty() {
             return Err(MapError::BadAddress);
         }
@@ -176,11 +182,11 @@ impl<A: TableAlloc> PageTable<A> {
         Ok(())
     }
 
-    /// Visits every entry of `range` that is not empty, in order, and does what `f` says. Whole absent subtrees are
-    /// skipped in one step each; tables that become empty are freed.
+    /// Visits every entry of `range` that is not empty, in order, and does what `f` says. Whole
+    /// absent subtrees are skipped in one step each; tables that become empty are freed.
     ///
-    /// Where hardware walks the table it may set ACCESSED and DIRTY at any time: they are carried over to a replacement
-    /// that is present.
+    /// Where hardware walks the table it may set ACCESSED and DIRTY at any time: they are carried
+    /// over to a replacement that is present.
     pub fn for_each(&mut self, range: Range<Va>, f: &mut dyn FnMut(Va, Pte) -> Action) {
         let end = range.end.min(USER_END);
         let mut at = range.start.page_floor();
@@ -306,7 +312,8 @@ impl<A: TableAlloc> PageTable<A> {
         self.phys.page_table(Gpa(entry.load(Ordering::Acquire) & ADDRESS))
     }
 
-    /// Replaces a leaf, keeps the counts, and frees tables that are empty then. Gives the old entry.
+    /// Replaces a leaf, keeps the counts, and frees tables that are empty then. Gives the old
+    /// entry.
     fn replace(&mut self, path: &Path, new: Pte) -> Pte {
         let old = exchange(path[0], path[0].load(Ordering::Acquire), new);
         match (old.is_empty(), new.is_empty()) {
@@ -384,7 +391,8 @@ fn next_boundary(va: Va, level: u32) -> Va {
     Va((va.0 & !(size - 1)) + size)
 }
 
-/// Replaces an entry that was `seen`; bits that the hardware sets meanwhile are not lost. Gives the old entry.
+/// Replaces an entry that was `seen`; bits that the hardware sets meanwhile are not lost. Gives the
+/// old entry.
 fn exchange(entry: &AtomicU64, seen: u64, new: Pte) -> Pte {
     let hardware = if new.is_present() { (PteFlags::ACCESSED | PteFlags::DIRTY).bits() } else { 0 };
     let mut now = seen;

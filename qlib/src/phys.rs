@@ -1,11 +1,12 @@
 //! Access to guest RAM by guest physical address, from inside the kernel.
 //!
-//! A [`PhysMap`] says where guest physical address 0 lies in the kernel's own address space. Every access is checked
-//! against the size of RAM. Guest physical addresses come from the kernel's own tables, so a bad one is a bug of the
-//! kernel: accessors of whole frames panic on it, accessors of bytes return `None`.
+//! A [`PhysMap`] says where guest physical address 0 lies in the kernel's own address space. Every
+//! access is checked against the size of RAM. Guest physical addresses come from the kernel's own
+//! tables, so a bad one is a bug of the kernel: accessors of whole frames panic on it, accessors of
+//! bytes return `None`.
 //!
-//! User programs may write the same bytes at the same time. What is read here is a snapshot without any promise of
-//! consistency, as with any memory shared with untrusted code.
+//! User programs may write the same bytes at the same time. What is read here is a snapshot without
+//! any promise of consistency, as with any memory shared with untrusted code.
 #![allow(unsafe_code)]
 
 use core::ptr;
@@ -37,13 +38,13 @@ pub struct PhysMap {
 }
 
 impl PhysMap {
-    /// A map of `bytes` bytes of guest RAM (a multiple of the page size) at kernel virtual address `base` (4 MiB
-    /// aligned).
+    /// A map of `bytes` bytes of guest RAM (a multiple of the page size) at kernel virtual address
+    /// `base` (4 MiB aligned).
     ///
     /// # Safety
-    /// `[base, base + bytes)` must be mapped readable and writable for as long as the map, a copy of it, or anything
-    /// that it handed out is used, and must not be used by Rust objects other than through this map and the
-    /// allocators built on it.
+    /// `[base, base + bytes)` must be mapped readable and writable for as long as the map, a copy
+    /// of it, or anything that it handed out is used, and must not be used by Rust objects other
+    /// than through this map and the allocators built on it.
     pub const unsafe fn new(base: usize, bytes: u64) -> Self {
         Self { base, bytes }
     }
@@ -69,7 +70,8 @@ impl PhysMap {
     /// The kernel's pointer to `len` bytes of RAM at `gpa`; `None` when they are not all RAM.
     #[inline]
     pub fn ptr(self, gpa: Gpa, len: u64) -> Option<*mut u8> {
-        self.contains(gpa, len).then(|| ptr::with_exposed_provenance_mut(self.base + gpa.0 as usize))
+        self.contains(gpa, len)
+            .then(|| ptr::with_exposed_provenance_mut(self.base + gpa.0 as usize))
     }
 
     /// The guest physical address of a kernel pointer into RAM; `None` when it is not one.
@@ -94,7 +96,8 @@ impl PhysMap {
     /// A frame that is used as a page table. Panics when `gpa` is not a frame of RAM.
     #[inline]
     pub fn page_table(self, gpa: Gpa) -> &'static [AtomicU64; 512] {
-        // SAFETY: the frame is mapped for the life of the map and aligned; atomics may alias and accept any bytes.
+        // SAFETY: the frame is mapped for the life of the map and aligned; atomics may alias and
+        // accept any bytes.
         unsafe { &*self.frame(gpa).cast::<[AtomicU64; 512]>() }
     }
 
@@ -115,38 +118,44 @@ impl PhysMap {
         unsafe { ptr::copy(self.frame(src), self.frame(dst), PAGE_SIZE as usize) }
     }
 
-    /// Whether a frame holds only zeros. Panics when `gpa` is not a frame of RAM. Reading a frame that the host has
-    /// not committed commits it.
+    /// Whether a frame holds only zeros. Panics when `gpa` is not a frame of RAM. Reading a frame
+    /// that the host has not committed commits it.
     pub fn frame_is_zero(self, gpa: Gpa) -> bool {
-        self.page_table(gpa).chunks(8).all(|c| c.iter().fold(0, |a, w| a | w.load(Ordering::Relaxed)) == 0)
+        self.page_table(gpa)
+            .chunks(8)
+            .all(|c| c.iter().fold(0, |a, w| a | w.load(Ordering::Relaxed)) == 0)
     }
 
-    /// Copies bytes out of RAM; `None` (and nothing copied) when they are not all RAM. May cross frames.
+    /// Copies bytes out of RAM; `None` (and nothing copied) when they are not all RAM. May cross
+    /// frames.
     #[must_use]
     pub fn read_bytes(self, gpa: Gpa, to: &mut [u8]) -> Option<()> {
         let from = self.ptr(gpa, to.len() as u64)?;
-        // SAFETY: `ptr` checked that to.len() bytes are mapped at `from`; `to` is an exclusive Rust object, so it does
-        // not overlap guest RAM handed out here.
+        // SAFETY: `ptr` checked that to.len() bytes are mapped at `from`; `to` is an exclusive Rust
+        // object, so it does not overlap guest RAM handed out here.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         Some(())
     }
 
-    /// Copies bytes into RAM; `None` (and nothing copied) when they are not all RAM. May cross frames.
+    /// Copies bytes into RAM; `None` (and nothing copied) when they are not all RAM. May cross
+    /// frames.
     #[must_use]
     pub fn write_bytes(self, gpa: Gpa, from: &[u8]) -> Option<()> {
         let to = self.ptr(gpa, from.len() as u64)?;
-        // SAFETY: `ptr` checked that from.len() bytes are mapped at `to`. A kernel object that lies in the kernel heap
-        // is never at a user frame, but `copy` makes even an overlap harmless.
+        // SAFETY: `ptr` checked that from.len() bytes are mapped at `to`. A kernel object that lies
+        // in the kernel heap is never at a user frame, but `copy` makes even an overlap harmless.
         unsafe { ptr::copy(from.as_ptr(), to, from.len()) };
         Some(())
     }
 
-    /// A 32-bit word of RAM, for futexes and flags shared with user programs; `None` when it is not aligned or not RAM.
+    /// A 32-bit word of RAM, for futexes and flags shared with user programs; `None` when it is not
+    /// aligned or not RAM.
     pub fn atomic_u32(self, gpa: Gpa) -> Option<&'static AtomicU32> {
         if !gpa.0.is_multiple_of(4) {
             return None;
         }
-        // SAFETY: four mapped bytes, aligned, alive as long as the map; atomics may alias and accept any bytes.
+        // SAFETY: four mapped bytes, aligned, alive as long as the map; atomics may alias and
+        // accept any bytes.
         self.ptr(gpa, 4).map(|p| unsafe { &*p.cast::<AtomicU32>() })
     }
 
@@ -155,18 +164,20 @@ impl PhysMap {
         if !gpa.0.is_multiple_of(8) {
             return None;
         }
-        // SAFETY: eight mapped bytes, aligned, alive as long as the map; atomics may alias and accept any bytes.
+        // SAFETY: eight mapped bytes, aligned, alive as long as the map; atomics may alias and
+        // accept any bytes.
         self.ptr(gpa, 8).map(|p| unsafe { &*p.cast::<AtomicU64>() })
     }
 
-    /// `N` atomic words that follow each other in RAM; `None` when they are not aligned or not all RAM.
+    /// `N` atomic words that follow each other in RAM; `None` when they are not aligned or not all
+    /// RAM.
     pub fn atomics<W: AtomicWord, const N: usize>(self, gpa: Gpa) -> Option<&'static [W; N]> {
         if !gpa.0.is_multiple_of(size_of::<W>() as u64) {
             return None;
         }
         let pointer = self.ptr(gpa, size_of::<[W; N]>() as u64)?;
-        // SAFETY: that many mapped bytes, aligned (atomics are aligned to their size), alive as long as the map; atomics may alias,
-        // and those that are an `AtomicWord` accept any bytes.
+        // SAFETY: that many mapped bytes, aligned (atomics are aligned to their size), alive as
+        // long as the map; atomics may alias, and those that are an `AtomicWord` accept any bytes.
         Some(unsafe { &*pointer.cast::<[W; N]>() })
     }
 
@@ -205,8 +216,8 @@ pub mod testing {
 
     const ALIGN: usize = 4 << 20;
 
-    /// Sparse, zeroed, 4 MiB-aligned host memory that stands for guest RAM in tests. Unmapped when dropped: whatever
-    /// the map handed out must be gone by then.
+    /// Sparse, zeroed, 4 MiB-aligned host memory that stands for guest RAM in tests. Unmapped when
+    /// dropped: whatever the map handed out must be gone by then.
     #[derive(Debug)]
     pub struct TestRam {
         mapping: usize,
@@ -244,7 +255,9 @@ pub mod testing {
         pub fn release(&self, frames: crate::Frames) {
             let at = self.map.ptr(frames.start, frames.len_bytes()).expect("a range of RAM");
             // SAFETY: the range lies in this mapping and holds no Rust object.
-            let done = unsafe { libc::madvise(at.cast(), frames.len_bytes() as usize, libc::MADV_DONTNEED) };
+            let done = unsafe {
+                libc::madvise(at.cast(), frames.len_bytes() as usize, libc::MADV_DONTNEED)
+            };
             assert_eq!(done, 0, "madvise of test RAM");
         }
 
@@ -261,8 +274,11 @@ pub mod testing {
 
     impl Drop for TestRam {
         fn drop(&mut self) {
-            // SAFETY: this is the mapping made in `new`; the type's contract is that nothing refers to it any more.
-            unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.mapping), self.mapping_len) };
+            // SAFETY: this is the mapping made in `new`; the type's contract is that nothing refers
+            // to it any more.
+            unsafe {
+                libc::munmap(ptr::with_exposed_provenance_mut(self.mapping), self.mapping_len)
+            };
         }
     }
 }
@@ -287,7 +303,10 @@ mod tests {
         assert!(map.atomic_u32(Gpa(2 * PAGE_SIZE)).is_none());
         assert!(map.atomic_u64(Gpa(4)).is_none());
         let words = map.atomics::<AtomicU16, 2>(Gpa(PAGE_SIZE - 2)).unwrap();
-        assert_eq!(words.each_ref().map(|w| w.load(Ordering::Relaxed).to_le_bytes()), [*b"ab", *b"cd"]);
+        assert_eq!(
+            words.each_ref().map(|w| w.load(Ordering::Relaxed).to_le_bytes()),
+            [*b"ab", *b"cd"]
+        );
         assert!(map.atomics::<AtomicU16, 1>(Gpa(1)).is_none());
         assert!(map.atomics::<AtomicU64, 2>(Gpa(2 * PAGE_SIZE - 8)).is_none());
         assert_eq!(map.write_u64(Gpa(8), 7), Some(()));

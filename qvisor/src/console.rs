@@ -1,9 +1,9 @@
-//! Terminals on the host side: pseudo-terminal pairs, handing one end to a caller, and relaying between a guest's
-//! terminal and the user's.
+//! Terminals on the host side: pseudo-terminal pairs, handing one end to a caller, and relaying
+//! between a guest's terminal and the user's.
 #![deny(unsafe_code)]
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -11,9 +11,13 @@ use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use rustix::net::SendFlags;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
-use rustix::termios::{OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+use rustix::termios::{
+    OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
+
+use crate::sys;
 
 /// A pseudo-terminal.
 #[derive(Debug)]
@@ -45,7 +49,8 @@ impl Pty {
         Ok(pty)
     }
 
-    /// Sends the master end to whoever listens on the UNIX socket at `path`, as runc's `--console-socket`.
+    /// Sends the master end to whoever listens on the UNIX socket at `path`, as runc's
+    /// `--console-socket`.
     ///
     /// # Errors
     /// When nobody takes it.
@@ -53,18 +58,12 @@ impl Pty {
         let name = ptsname(&self.master, Vec::new()).context("naming the pseudo-terminal")?;
         let send = || -> io::Result<()> {
             let stream = UnixStream::connect(path)?;
-            let fds = [self.master.as_raw_fd()];
-            let rights = [ControlMessage::ScmRights(&fds)];
-            sendmsg::<UnixAddr>(
-                stream.as_raw_fd(),
-                &[IoSlice::new(name.to_bytes())],
-                &rights,
-                MsgFlags::MSG_NOSIGNAL,
-                None,
-            )?;
+            let name = [IoSlice::new(name.to_bytes())];
+            sys::send_files(&stream, &name, &[self.master.as_fd()], SendFlags::empty())?;
             Ok(())
         };
-        send().with_context(|| format!("sending the terminal to --console-socket {}", path.display()))
+        send()
+            .with_context(|| format!("sending the terminal to --console-socket {}", path.display()))
     }
 }
 
@@ -85,7 +84,9 @@ struct RawMode(Option<Termios>);
 impl RawMode {
     fn enter() -> Self {
         let stdin = io::stdin();
-        let Some(old) = isatty(&stdin).then(|| tcgetattr(&stdin).ok()).flatten() else { return RawMode(None) };
+        let Some(old) = isatty(&stdin).then(|| tcgetattr(&stdin).ok()).flatten() else {
+            return RawMode(None);
+        };
         let mut raw = old.clone();
         raw.make_raw();
         let done = tcsetattr(&stdin, OptionalActions::Now, &raw).is_ok();
@@ -112,8 +113,9 @@ const FORWARDED: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// Catches the signals that are passed on. Make it before the container, so that none is lost, and none ends this
-/// program while it has something to undo. Called again it gives another descriptor for the same signals, each of which is read once.
+/// Catches the signals that are passed on. Make it before the container, so that none is lost, and
+/// none ends this program while it has something to undo. Called again it gives another descriptor
+/// for the same signals, each of which is read once.
 ///
 /// # Errors
 /// Those of signalfd(2).
@@ -121,13 +123,15 @@ pub fn catch_signals() -> Result<SignalFd> {
     let mut set = SigSet::empty();
     set.extend(FORWARDED);
     set.thread_block().context("blocking signals")?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).context("catching signals")
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .context("catching signals")
 }
 
 /// Takes one caught signal, if there is one.
 ///
 /// # Errors
-/// With its name, when it asks this program to end. The others mean nothing to a program that waits.
+/// With its name, when it asks this program to end. The others mean nothing to a program that
+/// waits.
 pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
     if let Ok(Some(info)) = signals.read_signal()
         && let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed())
@@ -149,7 +153,8 @@ pub fn asks_to_end(signal: Signal) -> bool {
 /// With the signal's name when one came.
 pub fn wait_readable(fd: BorrowedFd<'_>, signals: &SignalFd) -> Result<()> {
     loop {
-        let mut fds = [PollFd::new(fd, PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let mut fds =
+            [PollFd::new(fd, PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::NONE) {
             Err(nix::errno::Errno::EINTR) => continue,
             other => other.context("waiting")?,
@@ -161,8 +166,8 @@ pub fn wait_readable(fd: BorrowedFd<'_>, signals: &SignalFd) -> Result<()> {
     }
 }
 
-/// Stays with a process until `end` becomes readable: passes signals on to `forward`, and with a `master` relays
-/// between it and this program's standard input and output.
+/// Stays with a process until `end` becomes readable: passes signals on to `forward`, and with a
+/// `master` relays between it and this program's standard input and output.
 ///
 /// # Errors
 /// When polling fails, or `forward` does.
@@ -175,7 +180,10 @@ pub fn attend(
     let _raw = master.map(|_| RawMode::enter());
     let mut relay = master.map(Relay::new).transpose()?;
     loop {
-        let mut fds = vec![PollFd::new(end, PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![
+            PollFd::new(end, PollFlags::POLLIN),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        ];
         let stdin = io::stdin();
         if let Some(relay) = &relay {
             let mut events = PollFlags::POLLIN;
@@ -189,7 +197,8 @@ pub fn attend(
             Err(nix::errno::Errno::EINTR) => continue,
             other => other.context("waiting")?,
         };
-        let ready: Vec<PollFlags> = fds.iter().map(|f| f.revents().unwrap_or(PollFlags::empty())).collect();
+        let ready: Vec<PollFlags> =
+            fds.iter().map(|f| f.revents().unwrap_or(PollFlags::empty())).collect();
         while let Ok(Some(info)) = signals.read_signal() {
             if let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) {
                 forward(signal)?;
@@ -200,7 +209,9 @@ pub fn attend(
                 r.input();
             }
             let master = ready.get(2).copied().unwrap_or(PollFlags::empty());
-            if master.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) && !r.output() {
+            if master.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR)
+                && !r.output()
+            {
                 relay = None;
             } else if master.contains(PollFlags::POLLOUT) {
                 r.flush();
@@ -217,8 +228,8 @@ pub fn attend(
     Ok(())
 }
 
-/// Bytes between the user's terminal and the guest's. The master never blocks: a guest that does not read must not
-/// keep us from showing what it writes.
+/// Bytes between the user's terminal and the guest's. The master never blocks: a guest that does
+/// not read must not keep us from showing what it writes.
 struct Relay<'a> {
     master: &'a OwnedFd,
     /// Typed, and not yet taken by the master.

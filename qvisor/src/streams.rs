@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::procfs;
+use crate::sys::procfs;
 
 /// A descriptor that is to be a standard stream of a guest's program.
 #[derive(Debug)]
@@ -18,8 +18,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes a stream from whoever has it. Its open file description may be shared with the user's shell, whose O_NONBLOCK must stay
-    /// as it is: where possible the terminal or pipe behind it is opened anew. That is done out here, for a sandbox may open nothing.
+    /// Takes a stream from whoever has it. Its open file description may be shared with the user's
+    /// shell, whose O_NONBLOCK must stay as it is: where possible the terminal or pipe behind it is
+    /// opened anew. That is done out here, for a sandbox may open nothing.
     ///
     /// # Errors
     /// When there are no descriptors left.
@@ -36,7 +37,8 @@ fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Fifo => {}
         // To open /dev/ptmx (5, 2) is to make a new pseudoterminal.
-        FileType::CharacterDevice if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != (5, 2) => {}
+        FileType::CharacterDevice
+            if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) != (5, 2) => {}
         _ => return None,
     }
     let mode = rustix::fs::fcntl_getfl(fd).ok()?;
@@ -46,5 +48,10 @@ fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     }
     let mode = mode & OFlags::RWMODE;
     let flags = mode | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(procfs::path(&format!("self/fd/{}", fd.as_raw_fd())), flags, rustix::fs::Mode::empty()).ok()
+    rustix::fs::open(
+        procfs::path(&format!("self/fd/{}", fd.as_raw_fd())),
+        flags,
+        rustix::fs::Mode::empty(),
+    )
+    .ok()
 }

@@ -1,5 +1,6 @@
-//! Memory bombs: programs that make as much of one thing as they can get. Whatever they are refused, the sandbox lives, and a fresh `exec`
-//! answers. The driver is `test-apps/bombs/run.py`; `make bombs` runs many more rounds of it. QUARK_BOMBS_SEED repeats one run.
+//! Memory bombs: programs that make as much of one thing as they can get. Whatever they are
+//! refused, the sandbox lives, and a fresh `exec` answers. The driver is `test-apps/bombs/run.py`;
+//! `make bombs` runs many more rounds of it. QUARK_BOMBS_SEED repeats one run.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -13,8 +14,9 @@ use support::{quark_binary, run, slowed, test_apps, workspace};
 /// Rounds are begun for this long.
 const SECONDS: u64 = 25;
 
-/// Rounds that ended a sandbox once, or kept others waiting. Memory is in pieces when a sleep needs books; page tables of the host grow while
-/// what is free is still committed; memory is used up when an exec comes, by one process or by a crowd; one call looks at very many files.
+/// Rounds that ended a sandbox once, or kept others waiting. Memory is in pieces when a sleep needs
+/// books; page tables of the host grow while what is free is still committed; memory is used up
+/// when an exec comes, by one process or by a crowd; one call looks at very many files.
 const KNOWN: &str = "mincore+shm+rights-cycle,mincore+shm+rights-cycle,memfd-small+shm,memfd-small+shm,threads+tables-shared+splice,threads+tables-shared+splice,two,touch-threads+tables,fork,\
                      proc-fd+touch,futex-waitv,poll-one,epoll-one,dirs";
 
@@ -43,8 +45,8 @@ fn drive(arguments: &[&str], seconds: u64) {
     let mut driver = Command::new("python3");
     driver.arg(workspace().join("test-apps/bombs/run.py")).arg("--bombs").arg(bombs);
     driver.arg("--quark").arg(quark_binary()).args(arguments);
-    // `make bombs` asks for an answer within 1 s, of a release build on an idle machine. This is a debug build beside other tests; but every first
-    // exec must succeed.
+    // `make bombs` asks for an answer within 1 s, of a release build on an idle machine. This is a
+    // debug build beside other tests; but every first exec must succeed.
     driver.args(["--answer", "5", "--bomb-seconds", "1"]);
     if let Some(platform) = std::env::var_os("QUARK_PLATFORM") {
         driver.arg("--platform").arg(platform);

@@ -1,6 +1,7 @@
-//! What is true of the kvm platform alone: when the guest is left, how fast user code is interrupted, what an idle or sleeping sandbox costs, and
-//! how a broken guest ends. Skipped where KVM does not work; `scripts/test-kvm kvm` runs them in an emulated machine then.
-//! Numbers that are measured go to standard error, whether a test passes or not.
+//! What is true of the kvm platform alone: when the guest is left, how fast user code is
+//! interrupted, what an idle or sleeping sandbox costs, and how a broken guest ends. Skipped where
+//! KVM does not work; `scripts/test-kvm kvm` runs them in an emulated machine then. Numbers that
+//! are measured go to standard error, whether a test passes or not.
 
 mod support;
 
@@ -66,7 +67,8 @@ impl Counts {
     fn of(c: &Container) -> Counts {
         // What is under way ends first.
         sleep(slowed(Duration::from_millis(5)));
-        let Reply::Platform(stats) = c.control().call(&Request::Platform, &[]).expect("statistics") else {
+        let Reply::Platform(stats) = c.control().call(&Request::Platform, &[]).expect("statistics")
+        else {
             panic!("an answer of another kind");
         };
         assert_eq!(stats.name, "kvm");
@@ -75,7 +77,9 @@ impl Counts {
 
     /// Exits for the guest's sake: all but those that interrupts of the host itself make.
     fn exits(&self) -> u64 {
-        let value = |name: &str| self.kvm.get(name).copied().unwrap_or_else(|| panic!("KVM does not count {name}"));
+        let value = |name: &str| {
+            self.kvm.get(name).copied().unwrap_or_else(|| panic!("KVM does not count {name}"))
+        };
         value("exits") - value("irq_exits")
     }
 
@@ -89,7 +93,8 @@ impl Counts {
     /// What is not zero.
     fn describe(&self) -> String {
         let list = |all: &BTreeMap<String, u64>| {
-            let some: Vec<String> = all.iter().filter(|(_, v)| **v > 0).map(|(k, v)| format!("{k} {v}")).collect();
+            let some: Vec<String> =
+                all.iter().filter(|(_, v)| **v > 0).map(|(k, v)| format!("{k} {v}")).collect();
             some.join(", ")
         };
         format!("own: {}; KVM's: {}", list(&self.own), list(&self.kvm))
@@ -105,7 +110,8 @@ fn cost(c: &Container, connection: &mut Connection, request: &str) -> (Counts, u
     (after.since(&before), ns.unwrap_or_else(|| panic!("{request}: {answer}")))
 }
 
-/// How many exits a round of each job makes: fewer than `most`. `rounds` must be many, so that what else happens meanwhile does not count.
+/// How many exits a round of each job makes: fewer than `most`. `rounds` must be many, so that what
+/// else happens meanwhile does not count.
 fn exits_of(jobs: &[&str], rounds: u64, most: f64) {
     let (c, mut connection) = exits();
     let mut wrong = Vec::new();
@@ -114,12 +120,13 @@ fn exits_of(jobs: &[&str], rounds: u64, most: f64) {
         connection.ask(&format!("{job} 600"));
         let idle = cost(&c, &mut connection, "nothing 0").0.exits();
         let (counts, ns) = cost(&c, &mut connection, &format!("{job} {rounds}"));
-        // Threads that take turns have a tick each millisecond, however slow the machine is. One makes four exits: that the interrupt can
-        // be taken, its end, and two for the next one.
+        // Threads that take turns have a tick each millisecond, however slow the machine is. One
+        // makes four exits: that the interrupt can be taken, its end, and two for the next one.
         let ticks = counts.kvm.get("irq_injections").copied().unwrap_or(0);
         let each = counts.exits().saturating_sub(idle + 4 * ticks) as f64 / rounds as f64;
         let text = format!(
-            "{job}: {each:.4} exits, {} ns a round ({idle} exits without it, {ticks} ticks in {} ms)",
+            "{job}: {each:.4} exits, {} ns a round ({idle} exits without it, {ticks} ticks in {} \
+            ms)",
             ns / rounds,
             ns / 1_000_000
         );
@@ -182,7 +189,10 @@ fn reading_a_byte_from_a_socket_makes_at_most_one_exit() {
     let text = request(rounds);
     let (counts, ns) = cost(&c, &mut connection, &text[..text.len() - 1]);
     let each = counts.exits().saturating_sub(idle) as f64 / rounds as f64;
-    report(&format!("read of a byte: {each:.4} exits, {} ns ({idle} exits without it)", ns / rounds as u64));
+    report(&format!(
+        "read of a byte: {each:.4} exits, {} ns ({idle} exits without it)",
+        ns / rounds as u64
+    ));
     assert!(each <= 1.0 + NONE, "{each} exits a round; {rounds} rounds: {}", counts.describe());
 }
 
@@ -209,7 +219,8 @@ fn a_signal_interrupts_a_thread_that_computes() {
     let times = numbers(&connection.ask("kick 100"));
     let [median, max] = times[..] else { panic!("{times:?}") };
     report(&format!(
-        "a signal's handler in a thread that computes runs after {median} ns (median), {max} ns (longest of 100)"
+        "a signal's handler in a thread that computes runs after {median} ns (median), {max} ns \
+        (longest of 100)"
     ));
     assert!(median <= patience_ns(), "{median} ns");
 }
@@ -231,11 +242,17 @@ fn a_pause_stops_a_thread_that_computes() {
         control.order(&Request::Resume).expect("resume");
         let times = numbers(&connection.answer());
         let [before, after] = times[..] else { panic!("{times:?}") };
-        assert!(before <= paused && after >= end, "it ran in a pause: {begin} {before} {paused} {end} {after}");
+        assert!(
+            before <= paused && after >= end,
+            "it ran in a pause: {begin} {before} {paused} {end} {after}"
+        );
         all.push(before.saturating_sub(begin));
     }
     all.sort_unstable();
-    report(&format!("a pause stops a thread that computes after {} ns (median), {} ns (longest of 5)", all[2], all[4]));
+    report(&format!(
+        "a pause stops a thread that computes after {} ns (median), {} ns (longest of 5)",
+        all[2], all[4]
+    ));
     assert!(all[2] <= patience_ns(), "{all:?} ns");
 }
 
@@ -249,7 +266,10 @@ fn sigkill_ends_a_thread_that_computes() {
     let begin = Instant::now();
     c.control().order(&Request::Signal { pid: 1, all: false, signo: 9 }).expect("signal");
     eventually("the sandbox ends", limit(), || !alive(pid));
-    report(&format!("SIGKILL to the end of the sandbox process: {} us", begin.elapsed().as_micros()));
+    report(&format!(
+        "SIGKILL to the end of the sandbox process: {} us",
+        begin.elapsed().as_micros()
+    ));
 }
 
 /// CPU time of all threads of a process that live, in nanoseconds.
@@ -275,14 +295,19 @@ fn a_sandbox_whose_tasks_all_wait_uses_no_cpu_time() {
     sleep(Duration::from_secs(10));
     let used = cpu_ns(c.pid()) - asked;
     let exits = Counts::of(&c).since(&counts);
-    report(&format!("idle for 10 s: {used} ns of CPU time ({} for an answer); {}", asked - before, exits.describe()));
+    report(&format!(
+        "idle for 10 s: {used} ns of CPU time ({} for an answer); {}",
+        asked - before,
+        exits.describe()
+    ));
     assert!(used <= 10_000_000, "{used} ns");
 }
 
 /// The file that is a sandbox's RAM.
 fn ram(pid: i32) -> PathBuf {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors");
-    let is_ram = |p: &PathBuf| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().contains("quark-ram"));
+    let is_ram =
+        |p: &PathBuf| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().contains("quark-ram"));
     fds.flatten().map(|e| e.path()).find(is_ram).expect("the file of guest RAM")
 }
 
@@ -293,7 +318,12 @@ fn little_happens_before_the_first_instruction() {
     sleep(slowed(Duration::from_millis(50)));
     let counts = Counts::of(&c);
     let committed = fs::metadata(ram(c.pid())).expect("size").blocks() * 512;
-    report(&format!("boot: {} exits, {} KiB of RAM; {}", counts.exits(), committed >> 10, counts.describe()));
+    report(&format!(
+        "boot: {} exits, {} KiB of RAM; {}",
+        counts.exits(),
+        committed >> 10,
+        counts.describe()
+    ));
     assert!(counts.exits() <= 300, "{} exits: {}", counts.exits(), counts.describe());
     assert!(committed <= 3 << 20, "{committed} bytes");
 }
@@ -304,7 +334,17 @@ fn held(c: &Container) -> Value {
     let event: Value = serde_json::from_str(&text).expect("an event is JSON");
     let raw = &event["data"]["memory"]["raw"];
     let mut all = json!({"held": event["data"]["quark"]["cgroup"]["held_bytes"]});
-    for name in ["anon", "shmem", "file", "kernel", "kernel_stack", "pagetables", "sec_pagetables", "slab", "percpu"] {
+    for name in [
+        "anon",
+        "shmem",
+        "file",
+        "kernel",
+        "kernel_stack",
+        "pagetables",
+        "sec_pagetables",
+        "slab",
+        "percpu",
+    ] {
         all[name] = raw[name].clone();
     }
     all["ram_blocks"] = (fs::metadata(ram(c.pid())).expect("size").blocks() * 512).into();
@@ -313,8 +353,11 @@ fn held(c: &Container) -> Value {
     for name in ["Rss", "Pss", "Pss_Anon", "Pss_File", "Pss_Shmem"] {
         let of = |pid: &i32| {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::to_owned));
-            line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) << 10
+            let line = text
+                .lines()
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix(':').map(str::to_owned));
+            line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0)
+                << 10
         };
         all[name] = processes.iter().map(of).sum::<u64>().into();
     }
@@ -322,7 +365,8 @@ fn held(c: &Container) -> Value {
     all
 }
 
-/// Not a test of its own: prints what containers hold awake and asleep on the platform of the environment.
+/// Not a test of its own: prints what containers hold awake and asleep on the platform of the
+/// environment.
 #[test]
 #[ignore = "run by the test below, on each platform"]
 fn child_holds() {
@@ -343,7 +387,9 @@ fn asleep_it_holds_about_as_much_as_on_the_process_platform() {
     needs_kvm!();
     let on = |platform: &str| -> Vec<Value> {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
-        command.args(["--exact", "child_holds", "--ignored", "--nocapture"]).env("QUARK_PLATFORM", platform);
+        command
+            .args(["--exact", "child_holds", "--ignored", "--nocapture"])
+            .env("QUARK_PLATFORM", platform);
         let outcome = support::run(&mut command, limit() * 5);
         assert!(outcome.success(), "{platform}: {}\n{}", outcome.describe(), outcome.stdout);
         let lines = outcome.stdout.lines().filter_map(|l| l.strip_prefix("held "));
@@ -364,8 +410,8 @@ fn asleep_it_holds_about_as_much_as_on_the_process_platform() {
             held(process) >> 10
         );
         report(&text);
-        // A virtual machine costs the host's kernel half a megabyte, whatever is in it: too much for a container that holds next to
-        // nothing to be within a fifth.
+        // A virtual machine costs the host's kernel half a megabyte, whatever is in it: too much
+        // for a container that holds next to nothing to be within a fifth.
         if ratio > 1.2 && held(kvm) > held(process) + (640 << 10) {
             wrong.push(text);
         }
@@ -437,14 +483,17 @@ const ENTER: &str = "quark_enter_user";
 /// How it begins: `push rbp; mov rbp, rsp; push rbx`.
 const ENTER_BYTES: [u8; 5] = [0x55, 0x48, 0x89, 0xe5, 0x53];
 
-/// Breaks the kernel of a running sandbox: what lies at `offset` of its image becomes `bytes`. What was there.
+/// Breaks the kernel of a running sandbox: what lies at `offset` of its image becomes `bytes`. What
+/// was there.
 fn damage(pid: i32, offset: u64, bytes: &[u8]) -> Vec<u8> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     // Guest RAM begins with the first mapping of its file.
     let line = maps.lines().find(|l| l.contains("quark-ram")).expect("guest RAM");
-    let base = line.split('-').next().and_then(|a| u64::from_str_radix(a, 16).ok()).expect("an address");
+    let base =
+        line.split('-').next().and_then(|a| u64::from_str_radix(a, 16).ok()).expect("an address");
     let at = base + IMAGE_START.0 + offset;
-    let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("memory");
+    let memory =
+        OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("memory");
     let mut old = vec![0; bytes.len()];
     memory.read_exact_at(&mut old, at).expect("read guest memory");
     // The image's code is a private mapping of a file: only this sandbox's copy changes.
@@ -452,13 +501,18 @@ fn damage(pid: i32, offset: u64, bytes: &[u8]) -> Vec<u8> {
     old
 }
 
-/// Has the kernel of one of two sandboxes break as `how` says: it ends with a report that has all of `signs` in it, in its log
-/// and on standard error, and the other lives. The report.
+/// Has the kernel of one of two sandboxes break as `how` says: it ends with a report that has all
+/// of `signs` in it, in its log and on standard error, and the other lives. The report.
 fn broken(how: impl FnOnce(i32), signs: &[&str]) -> String {
     let (other, mut other_connection) = exits();
-    let log = std::env::temp_dir().join(format!("quark-kvm-log-{}-{}", std::process::id(), other.port));
+    let log =
+        std::env::temp_dir().join(format!("quark-kvm-log-{}-{}", std::process::id(), other.port));
     let script = format!("quark=$1; shift; exec \"$quark\" --log {} \"$@\"", log.display());
-    let c = Container::start_under(&["sh", "-c", &script, "sh"], "busybox", &["/mnt/apps/exits", "--tcp", "{port}"]);
+    let c = Container::start_under(
+        &["sh", "-c", &script, "sh"],
+        "busybox",
+        &["/mnt/apps/exits", "--tcp", "{port}"],
+    );
     c.listening();
     let mut connection = c.connect().expect("connect");
     connection.ask("getppid 1");
@@ -483,7 +537,11 @@ fn broken(how: impl FnOnce(i32), signs: &[&str]) -> String {
 }
 
 fn damage_entry(pid: i32, bytes: [u8; 5]) {
-    assert_eq!(damage(pid, symbol(ENTER), &bytes), ENTER_BYTES, "the image of quark is not that of this test");
+    assert_eq!(
+        damage(pid, symbol(ENTER), &bytes),
+        ENTER_BYTES,
+        "the image of quark is not that of this test"
+    );
 }
 
 /// The kernel's functions are in it, by their names.
@@ -499,7 +557,10 @@ fn has_functions(report: &str) {
 fn a_fault_of_the_kernel_ends_its_sandbox_with_a_report() {
     needs_kvm!();
     // ud2
-    let report = broken(|pid| damage_entry(pid, [0x0f, 0x0b, 0x90, 0x90, 0x90]), &["kernel fault", "exception 6"]);
+    let report = broken(
+        |pid| damage_entry(pid, [0x0f, 0x0b, 0x90, 0x90, 0x90]),
+        &["kernel fault", "exception 6"],
+    );
     has_functions(&report);
     assert!(report.contains("rsp 0x"), "no registers: {report}");
 }
@@ -511,7 +572,10 @@ fn a_panic_of_the_kernel_ends_its_sandbox_with_a_report() {
     let to = symbol("alloc::raw_vec::capacity_overflow").wrapping_sub(symbol(ENTER) + 5) as u32;
     let mut jump = [0xe9, 0, 0, 0, 0];
     jump[1..].copy_from_slice(&to.to_le_bytes());
-    let report = broken(|pid| damage_entry(pid, jump), &["kernel panic", "capacity overflow", "capacity_overflow"]);
+    let report = broken(
+        |pid| damage_entry(pid, jump),
+        &["kernel panic", "capacity overflow", "capacity_overflow"],
+    );
     has_functions(&report);
 }
 
@@ -519,7 +583,10 @@ fn a_panic_of_the_kernel_ends_its_sandbox_with_a_report() {
 fn an_exit_that_makes_no_sense_ends_its_sandbox_with_a_report() {
     needs_kvm!();
     // mov dx, 0x1234; out dx, al
-    let report = broken(|pid| damage_entry(pid, [0x66, 0xba, 0x34, 0x12, 0xee]), &["virtual machine error", "0x1234"]);
+    let report = broken(
+        |pid| damage_entry(pid, [0x66, 0xba, 0x34, 0x12, 0xee]),
+        &["virtual machine error", "0x1234"],
+    );
     has_functions(&report);
     assert!(report.contains("cr3 0x"), "no registers: {report}");
 }
@@ -542,8 +609,11 @@ fn killing_the_sandbox_process_leaves_nothing() {
     let (c, mut connection) = exits();
     connection.ask("pingpong 100");
     let pid = c.pid();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("a pid"), rustix::process::Signal::KILL)
-        .expect("kill");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).expect("a pid"),
+        rustix::process::Signal::KILL,
+    )
+    .expect("kill");
     eventually("the sandbox ends", limit(), || !alive(pid));
     assert_eq!(children(pid), [] as [i32; 0]);
     assert_eq!(c.state()["status"], "stopped");

@@ -52,7 +52,9 @@ fn system_calls_and_their_values(mock: &Mock) {
     assert_eq!(trap.args, [1, 2, 3, 4, 5, 0x8877_6655_4433_2211]);
     let mut last = 0;
     mock.give(program.thread, last);
-    for value in [1, -1, -2, -511, -4095, -4096, i64::MIN, i64::MAX, 0x7fff_f7a0_0000, 0x1_0000_0000] {
+    for value in
+        [1, -1, -2, -511, -4095, -4096, i64::MIN, i64::MAX, 0x7fff_f7a0_0000, 0x1_0000_0000]
+    {
         let trap = mock.syscall(0x124);
         assert_eq!(trap.args[0] as i64, last);
         last = value;
@@ -98,8 +100,12 @@ fn faults_mappings_and_unmapping(mock: &Mock) {
     mock.give(p.thread, 0);
     let trap = mock.fault(0x70_3000);
     assert_eq!(trap.code & 3, 0);
-    // Several orders, one of which takes the write permission of an existing mapping away.
-    mock.go(p.thread, RESUME_GO, &[map(0x70_1000, 0x3000, gpa + 0x1000, R), protect(0x70_0000, 0x1000, R)]);
+    // Several operations, one of which takes the write permission of an existing mapping away.
+    mock.go(
+        p.thread,
+        RESUME_GO,
+        &[map(0x70_1000, 0x3000, gpa + 0x1000, R), protect(0x70_0000, 0x1000, R)],
+    );
     assert_eq!(mock.syscall(0x201).args[0], 0);
     mock.give(p.thread, 0);
     let trap = mock.fault(0x70_0000);
@@ -135,7 +141,8 @@ guest_code!(
 
 both_ways!(what_user_code_touched_is_known);
 fn what_user_code_touched_is_known(mock: &Mock) {
-    let touched = |space| mock.platform.space_touched(space, Va(0x80_0000), 100).expect("the host tells");
+    let touched =
+        |space| mock.platform.space_touched(space, Va(0x80_0000), 100).expect("the host tells");
     let p = mock.start(chooser());
     mock.syscall(0x200);
     let gpa = mock.frames(0x4_0000);
@@ -193,7 +200,8 @@ fn stop_in_user_mode_keeps_all_registers(mock: &Mock) {
         mock.set(p.thread, regs, &[]);
         mock.platform.thread_stop(p.thread);
         let trap = mock.trap(TRAP_STOPPED);
-        let expected = UserRegs { rbx: trap.regs.rbx, rip: trap.regs.rip, rflags: trap.regs.rflags, ..regs };
+        let expected =
+            UserRegs { rbx: trap.regs.rbx, rip: trap.regs.rip, rflags: trap.regs.rflags, ..regs };
         assert_eq!(trap.regs, expected);
         regs.rbx = trap.regs.rbx;
     }
@@ -221,7 +229,7 @@ fn stop_in_a_system_call(mock: &Mock) {
     assert_eq!(trap.in_syscall, 1);
     assert_eq!(trap.regs.rip, call.ip);
     assert_eq!((trap.regs.rbx, trap.regs.rsp), (0x77, STACK_TOP));
-    // Orders without an end of the call, then its end.
+    // Operations without an end of the call, then its end.
     let gpa = mock.frames(0x1000);
     mock.go(p.thread, RESUME_HOLD, &[map(0x70_0000, 0x1000, gpa, RW)]);
     mock.trap(TRAP_SYNCED);
@@ -231,17 +239,19 @@ fn stop_in_a_system_call(mock: &Mock) {
     let trap = mock.syscall(0x301);
     assert_eq!(trap.args[0] as i64, -0x1234_5678_9abc);
     assert_eq!(trap.args[1], 0x77);
-    // Hold straight from a system call, with more orders than one batch; then other registers altogether.
+    // Hold straight from a system call, with more operations than one batch; then other registers
+    // altogether.
     let many: Vec<_> = (0..200).map(|i| map(0x80_0000 + 0x2000 * i, 0x1000, gpa, R)).collect();
     mock.go(p.thread, RESUME_HOLD, &many);
     let trap = mock.trap(TRAP_SYNCED);
     mock.set(p.thread, UserRegs { rip: CODE, rbx: 0, ..trap.regs }, &[]);
     mock.syscall(0x300);
-    // An answer with an order: registers are needed after all.
+    // An answer with an operation: registers are needed after all.
     mock.give_after(p.thread, 42, &[protect(0x70_0000, 0x1000, R)]);
     let trap = mock.syscall(0x301);
     assert_eq!(trap.args[..2], [42, 0x77]);
-    // A stop that the answer overtakes: the thread is stopped after its call, unless the report was on its way.
+    // A stop that the answer overtakes: the thread is stopped after its call, unless the report was
+    // on its way.
     mock.platform.thread_stop(p.thread);
     let before = trap.resumes + 1;
     mock.give(p.thread, 0);
@@ -338,8 +348,12 @@ fn vector_state(mock: &Mock) {
     let one = mock.frames_with(&[1, 0, 0, 0]);
     let code = mock.frames_with(vectors());
     let stack = mock.frames(0x1000);
-    let orders = [map(CODE, 0x1000, code, RX), map(DATA, 0x1000, one, RW), map(STACK_TOP - 0x1000, 0x1000, stack, RW)];
-    mock.set(child_thread, trap.regs, &orders);
+    let ops = [
+        map(CODE, 0x1000, code, RX),
+        map(DATA, 0x1000, one, RW),
+        map(STACK_TOP - 0x1000, 0x1000, stack, RW),
+    ];
+    mock.set(child_thread, trap.regs, &ops);
     let seen = mock.syscall(0x400);
     assert_eq!(seen.token, 99);
     assert_eq!(seen.args[..4], [0x0123_4567_89ab_cdef, u64::MAX, 0x1fa0, 0x0123_4567_89ab_cdef]);
@@ -352,7 +366,10 @@ fn vector_state(mock: &Mock) {
     // In a stopped system call; then the state of a new program.
     mock.platform.thread_stop(p.thread);
     mock.trap(TRAP_STOPPED);
-    assert_eq!(mock.platform.fpstate_read(p.thread).expect("vector state")[160 + 16 * 5..][..8], 7u64.to_le_bytes());
+    assert_eq!(
+        mock.platform.fpstate_read(p.thread).expect("vector state")[160 + 16 * 5..][..8],
+        7u64.to_le_bytes()
+    );
     mock.platform.fpstate_write(p.thread, &[]).expect("reset");
     assert!(mock.platform.fpstate_read(p.thread).expect("vector state").is_empty());
     mock.give(p.thread, 0);
@@ -402,7 +419,8 @@ fn threads(mock: &Mock) {
     mock.platform.thread_drop(never);
     for i in 0..20u64 {
         mock.ram.set_len(RAM_BYTES).expect("size");
-        std::os::unix::fs::FileExt::write_all_at(&mock.ram, &(100 + i).to_le_bytes(), gpa + 8 * i).expect("write");
+        std::os::unix::fs::FileExt::write_all_at(&mock.ram, &(100 + i).to_le_bytes(), gpa + 8 * i)
+            .expect("write");
     }
     let regs = UserRegs { rax: 0, fs_base: DATA, ..trap.regs };
     mock.set(p.thread, regs, &[map(DATA, 0x1000, gpa, RW)]);
@@ -526,7 +544,7 @@ fn a_failed_order_ends_the_process(mock: &Mock) {
     assert_eq!(mock.trap(TRAP_DEAD).token, p.token);
     mock.end(p.space);
     // A kernel that asks for what it may not.
-    for order in [
+    for op in [
         map(mock.platform.user_max().0, 0x1000, 0, RW),
         map(mock.platform.user_max().0 - 0x1000, 0x2000, 0, RW),
         map(0, 0x1000, 0, RW),
@@ -538,7 +556,7 @@ fn a_failed_order_ends_the_process(mock: &Mock) {
     ] {
         let p = mock.start(blocked());
         mock.syscall(0x300);
-        mock.give_after(p.thread, 0, &[order]);
+        mock.give_after(p.thread, 0, &[op]);
         assert_eq!(mock.trap(TRAP_DEAD).token, p.token);
         mock.end(p.space);
     }

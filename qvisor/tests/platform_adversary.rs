@@ -1,5 +1,5 @@
-//! The adversary of test-apps/ against the process platform with a mock kernel: whatever it does arrives at the kernel as a system
-//! call, a fault or the death of that one process.
+//! The adversary of test-apps/ against the process platform with a mock kernel: whatever it does
+//! arrives at the kernel as a system call, a fault or the death of that one process.
 
 mod platform_common;
 
@@ -21,7 +21,12 @@ fn adversary() -> &'static [u8] {
     IMAGE.get_or_init(|| {
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("adversary");
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../test-apps/adversary");
-        let made = Command::new("make").arg("-s").arg("-C").arg(source).arg(format!("OUT={}", out.display())).status();
+        let made = Command::new("make")
+            .arg("-s")
+            .arg("-C")
+            .arg(source)
+            .arg(format!("OUT={}", out.display()))
+            .status();
         assert!(made.expect("make").success(), "build the adversary: make and gcc are needed");
         std::fs::read(out.join("adversary/adversary")).expect("the adversary")
     })
@@ -57,7 +62,7 @@ impl<'a> Process<'a> {
     /// Starts `adversary NAME`.
     fn new(mock: &'a Mock, name: &str) -> Self {
         let image = adversary();
-        let (mut pages, mut orders) = (Vec::new(), Vec::new());
+        let (mut pages, mut ops) = (Vec::new(), Vec::new());
         let headers = word(image, 32) as usize;
         for i in 0..usize::from(image[56]) {
             let h = headers + 56 * i;
@@ -65,11 +70,17 @@ impl<'a> Process<'a> {
                 continue;
             }
             let flags = (word(image, h) >> 32) as u32;
-            let (offset, va, filed, size) =
-                (word(image, h + 8) as usize, word(image, h + 16), word(image, h + 32) as usize, word(image, h + 40));
+            let (offset, va, filed, size) = (
+                word(image, h + 8) as usize,
+                word(image, h + 16),
+                word(image, h + 32) as usize,
+                word(image, h + 40),
+            );
             let (start, end) = (va & !0xfff, (va + size).next_multiple_of(0x1000));
             let gpa = mock.frames(end - start);
-            mock.ram.write_all_at(&image[offset..offset + filed], gpa + (va - start)).expect("load");
+            mock.ram
+                .write_all_at(&image[offset..offset + filed], gpa + (va - start))
+                .expect("load");
             pages.push((start, end, gpa));
             let prot = if flags & 2 != 0 {
                 RW
@@ -78,15 +89,17 @@ impl<'a> Process<'a> {
             } else {
                 R
             };
-            orders.push(map(start, end - start, gpa, prot));
+            ops.push(map(start, end - start, gpa, prot));
         }
         let gpa = mock.frames(0x1_0000);
         pages.push((STACK_TOP - 0x1_0000, STACK_TOP, gpa));
-        orders.push(map(STACK_TOP - 0x1_0000, 0x1_0000, gpa, RW));
+        ops.push(map(STACK_TOP - 0x1_0000, 0x1_0000, gpa, RW));
         let sp = STACK_TOP - 0x1000;
         let stack = [2, sp + 256, sp + 512, 0, 0, 33, mock.platform.vdso().0, 0, 0];
         for (i, value) in stack.iter().enumerate() {
-            mock.ram.write_all_at(&value.to_le_bytes(), gpa + 0xf000 + 8 * i as u64).expect("stack");
+            mock.ram
+                .write_all_at(&value.to_le_bytes(), gpa + 0xf000 + 8 * i as u64)
+                .expect("stack");
         }
         mock.ram.write_all_at(b"adversary\0", gpa + 0xf000 + 256).expect("stack");
         mock.ram.write_all_at(format!("{name}\0").as_bytes(), gpa + 0xf000 + 512).expect("stack");
@@ -94,8 +107,17 @@ impl<'a> Process<'a> {
         let token = mock.token();
         let thread = mock.platform.thread_new(space, 0, token).expect("thread");
         let regs = UserRegs { rip: word(image, 24), rsp: sp, rflags: 0x202, ..UserRegs::default() };
-        mock.set(thread, regs, &orders);
-        Self { mock, space, thread, token, pages, handler: 0, calls: HashMap::new(), output: String::new() }
+        mock.set(thread, regs, &ops);
+        Self {
+            mock,
+            space,
+            thread,
+            token,
+            pages,
+            handler: 0,
+            calls: HashMap::new(),
+            output: String::new(),
+        }
     }
 
     fn read(&self, va: u64, len: usize) -> Option<Vec<u8>> {
@@ -185,7 +207,11 @@ fn attack_all(mock: &Mock) {
         mock.end(process.space);
         said += 1;
         mock.give(other.thread, said);
-        assert_eq!(mock.syscall(0x600).args[..2], [0x123_4567, said as u64], "the witness after {name}");
+        assert_eq!(
+            mock.syscall(0x600).args[..2],
+            [0x123_4567, said as u64],
+            "the witness after {name}"
+        );
         (end, process.calls)
     };
     let names = names();
@@ -195,7 +221,9 @@ fn attack_all(mock: &Mock) {
         assert!(!matches!(end, End::Exit(1..)), "{name} got through");
         // What it tried must have been tried.
         let wanted: &[u64] = match name.as_str() {
-            "numbers" | "jump_every_number" => &[0, 1, 2, 9, 13, 41, 59, 62, 101, 157, 317, 322, 434, 511],
+            "numbers" | "jump_every_number" => {
+                &[0, 1, 2, 9, 13, 41, 59, 62, 101, 157, 317, 322, 434, 511]
+            }
             "numbers_x32" => &[0x4000_0000, 0x4000_0201, 0x4000_03ff],
             "vsyscall" => &[96, 201, 309],
             _ => &[],
@@ -203,8 +231,15 @@ fn attack_all(mock: &Mock) {
         for nr in wanted {
             assert!(calls.contains_key(nr), "{name}: no call {nr:#x} arrived, {end:?}");
         }
-        let harmless =
-            ["numbers", "numbers_x32", "numbers_large", "code32_int80", "jump_every_number", "map_over", "flags"];
+        let harmless = [
+            "numbers",
+            "numbers_x32",
+            "numbers_large",
+            "code32_int80",
+            "jump_every_number",
+            "map_over",
+            "flags",
+        ];
         if harmless.contains(&name.as_str()) {
             assert_eq!(end, End::Exit(0), "{name}");
         }
@@ -215,7 +250,8 @@ fn attack_all(mock: &Mock) {
             let (end, calls) = attack(&format!("{nr}:{site}"));
             if end == End::Exit(4) {
                 assert!(site > 20, "{site} sites");
-                // At one of them it is a frame call, and a false one; at the others it is a call like any other.
+                // At one of them it is a frame call, and a false one; at the others it is a call
+                // like any other.
                 assert!(arrived >= site - 1, "{arrived} of {site} arrived");
                 break;
             }
@@ -247,7 +283,8 @@ guest_code!(
     "jmp 1b",
 );
 
-/// One thread scribbles over the slot of another while that one calls and faults: only their process can be hurt.
+/// One thread scribbles over the slot of another while that one calls and faults: only their
+/// process can be hurt.
 fn scribbled(mock: &Mock) {
     let other = mock.start(witness());
     mock.syscall(0x600);
@@ -290,7 +327,15 @@ fn scribbled(mock: &Mock) {
     mock.end(other.space);
 }
 
-guest_code!(calls_and_faults, "1: mov $0x700, %eax", "syscall", "mov $0x701, %eax", "syscall", "mov 8, %rax", "jmp 1b",);
+guest_code!(
+    calls_and_faults,
+    "1: mov $0x700, %eax",
+    "syscall",
+    "mov $0x701, %eax",
+    "syscall",
+    "mov 8, %rax",
+    "jmp 1b",
+);
 
 #[test]
 fn scribbling_over_the_slots() {

@@ -37,7 +37,8 @@ fn measure(name: &str, config: ProcessConfig, run: u64) {
     const ROUNDS: u64 = 8192;
     let file = ram();
     let fd: OwnedFd = file.try_clone().expect("clone").into();
-    let platform = Arc::new(ProcessPlatform::new(Arc::new(Ram(Arc::new(fd))), config).expect("platform"));
+    let platform =
+        Arc::new(ProcessPlatform::new(Arc::new(Ram(Arc::new(fd))), config).expect("platform"));
     let (sender, events) = channel();
     static THREAD: AtomicU64 = AtomicU64::new(0);
     let kernel: Arc<OnceLock<std::sync::Weak<ProcessPlatform>>> = Arc::default();
@@ -55,7 +56,11 @@ fn measure(name: &str, config: ProcessConfig, run: u64) {
             TRAP_FAULT if event.trap.addr >= 0x1000_0000 => {
                 let page = event.trap.addr & !0xfff;
                 let gpa = 0x10_0000 + (page - 0x1000_0000);
-                platform.thread_resume(thread, &resume(RESUME_GO), &[map(page, 0x1000 * run, gpa, RW)]);
+                platform.thread_resume(
+                    thread,
+                    &resume(RESUME_GO),
+                    &[map(page, 0x1000 * run, gpa, RW)],
+                );
             }
             _ => {}
         }
@@ -66,7 +71,11 @@ fn measure(name: &str, config: ProcessConfig, run: u64) {
     let thread = platform.thread_new(space, 0, 1).expect("thread");
     THREAD.store(thread, Ordering::SeqCst);
     let regs = UserRegs { rip: CODE, rbx: ROUNDS, rflags: 0x202, ..UserRegs::default() };
-    platform.thread_resume(thread, &Resume { regs, ..resume(RESUME_REGS) }, &[map(CODE, 0x1000, 0, RX)]);
+    platform.thread_resume(
+        thread,
+        &Resume { regs, ..resume(RESUME_REGS) },
+        &[map(CODE, 0x1000, 0, RX)],
+    );
     let wait = || events.recv_timeout(Duration::from_secs(60)).expect("progress");
     let calls = wait();
     let faults = wait();
@@ -99,6 +108,9 @@ fn start_of_a_process() {
             mock.syscall(0x300);
             mock.end(p.space);
         }
-        println!("make a process, reach its first system call, end it: {} us", begin.elapsed().as_micros() / 100);
+        println!(
+            "make a process, reach its first system call, end it: {} us",
+            begin.elapsed().as_micros() / 100
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! What zygote, user processes and user threads cost the host: time to start, and memory by the memory cgroup, the host kernel's own included.
-//! `cargo test -p qvisor --test platform_cost -- --nocapture` prints it; as root, with a memory cgroup.
+//! What zygote, user processes and user threads cost the host: time to start, and memory by the
+//! memory cgroup, the host kernel's own included. `cargo test -p qvisor --test platform_cost --
+//! --nocapture` prints it; as root, with a memory cgroup.
 
 mod platform_common;
 #[path = "support/skip.rs"]
@@ -25,7 +26,9 @@ struct Group {
 impl Group {
     fn new() -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let v1 = own.lines().find_map(|l| l.split_once(":memory:").map(|(_, path)| path.trim_start_matches('/')));
+        let v1 = own
+            .lines()
+            .find_map(|l| l.split_once(":memory:").map(|(_, path)| path.trim_start_matches('/')));
         let (home, usage) = match v1 {
             Some(path) => (Path::new("/sys/fs/cgroup/memory").join(path), "memory.usage_in_bytes"),
             None => {

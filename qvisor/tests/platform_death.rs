@@ -12,7 +12,8 @@ use qlib::platform::*;
 guest_code!(spin, "1: inc %rbx", "jmp 1b");
 guest_code!(blocked, "mov $0x300, %eax", "syscall", "1: jmp 1b");
 
-/// Not a test of its own: the sandbox process that is killed. It makes and ends processes without pause.
+/// Not a test of its own: the sandbox process that is killed. It makes and ends processes without
+/// pause.
 #[test]
 #[ignore = "run by the test below"]
 fn sandbox() {
@@ -68,7 +69,9 @@ fn nothing_survives_the_sandbox_process() {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             // SAFETY: reaps whatever dead process came to us.
-            while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
+            while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) }
+                > 0
+            {}
             let left = children();
             if left.is_empty() {
                 break;

@@ -11,20 +11,28 @@ use std::time::{Duration, Instant};
 use platform_common::*;
 use qlib::platform::*;
 use qlib::{Gpa, Va};
-use qvisor::platform::GuestPhys;
 use qvisor::platform::process::{ProcessConfig, ProcessPlatform, Step, Test};
+use qvisor::sandbox::memory::GuestPhys;
 
 guest_code!(call, "1: mov $0x300, %eax", "syscall", "jmp 1b");
 
 fn status(pid: u32) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-    text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), v.trim().to_owned())).collect()
+    text.lines()
+        .filter_map(|l| l.split_once(':'))
+        .map(|(k, v)| (k.to_owned(), v.trim().to_owned()))
+        .collect()
 }
 
 fn namespaces(pid: &str) -> BTreeMap<String, String> {
     let list = std::fs::read_dir(format!("/proc/{pid}/ns")).expect("namespaces").flatten();
-    list.map(|e| (e.file_name().into_string().unwrap(), std::fs::read_link(e.path()).unwrap().display().to_string()))
-        .collect()
+    list.map(|e| {
+        (
+            e.file_name().into_string().unwrap(),
+            std::fs::read_link(e.path()).unwrap().display().to_string(),
+        )
+    })
+    .collect()
 }
 
 /// Its descriptors: number and what is there.
@@ -33,7 +41,10 @@ fn descriptors(pid: u32) -> BTreeMap<i32, String> {
     list.filter_map(|e| {
         // One that is just being closed is none.
         let what = std::fs::read_link(e.path()).ok()?.display().to_string();
-        Some((e.file_name().to_str().unwrap().parse().unwrap(), what.split([':', ' ']).next().unwrap().to_owned()))
+        Some((
+            e.file_name().to_str().unwrap().parse().unwrap(),
+            what.split([':', ' ']).next().unwrap().to_owned(),
+        ))
     })
     .collect()
 }
@@ -80,13 +91,24 @@ fn owns_nothing(mock: &Mock, name: &str, pid: u32) {
         assert_eq!(own[kind] == theirs[kind], missing.has(step), "{name}: {kind} namespace");
     }
     if !missing.has(Step::Root) {
-        assert_eq!(std::fs::read_dir(format!("/proc/{pid}/root/")).expect("its root").count(), 0, "{name}");
-        assert_eq!(std::fs::read_dir(format!("/proc/{pid}/cwd/")).expect("its directory").count(), 0, "{name}");
+        assert_eq!(
+            std::fs::read_dir(format!("/proc/{pid}/root/")).expect("its root").count(),
+            0,
+            "{name}"
+        );
+        assert_eq!(
+            std::fs::read_dir(format!("/proc/{pid}/cwd/")).expect("its directory").count(),
+            0,
+            "{name}"
+        );
         let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).expect("its mounts");
         assert!(mounts.lines().count() == 1 && mounts.contains(" / / ro,"), "{name}: {mounts}");
     }
     let core = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
-    assert!(core.lines().any(|l| l.split_whitespace().eq("Max core file size 0 0 bytes".split(' '))), "{core}");
+    assert!(
+        core.lines().any(|l| l.split_whitespace().eq("Max core file size 0 0 bytes".split(' '))),
+        "{core}"
+    );
 }
 
 /// Nothing of the sandbox process is mapped there.
@@ -169,7 +191,8 @@ impl GuestPhys for Shared {
             return Some((self.0.0.clone(), gpa.0));
         }
         let window = (gpa.0 - RAM_BYTES) / 0x1000;
-        (len == 0x1000).then(|| self.0.1.lock().unwrap().get(window as usize)?.clone().map(|f| (f, 0)))?
+        (len == 0x1000)
+            .then(|| self.0.1.lock().unwrap().get(window as usize)?.clone().map(|f| (f, 0)))?
     }
 
     fn is_for_users(&self, _gpa: Gpa, _len: u64) -> bool {
@@ -177,13 +200,22 @@ impl GuestPhys for Shared {
     }
 }
 
-guest_code!(touch, "1: mov $0x700000, %eax", "mov (%rax), %edi", "mov $0x300, %eax", "syscall", "jmp 1b");
+guest_code!(
+    touch,
+    "1: mov $0x700000, %eax",
+    "mov (%rax), %edi",
+    "mov $0x300, %eax",
+    "syscall",
+    "jmp 1b"
+);
 
 #[test]
 fn files_come_and_go_with_their_windows() {
     let windows = Arc::new(Windows(Arc::new(ram().into()), Mutex::default()));
     let (sender, events) = std::sync::mpsc::channel();
-    let platform = ProcessPlatform::new(Arc::new(Shared(windows.clone())), ProcessConfig::default()).expect("platform");
+    let platform =
+        ProcessPlatform::new(Arc::new(Shared(windows.clone())), ProcessConfig::default())
+            .expect("platform");
     platform.set_dispatch(Box::new(move |event| sender.send(*event).unwrap_or(())));
     let next = || events.recv_timeout(Duration::from_secs(10)).expect("an event").trap;
     windows.0.try_clone().map(std::fs::File::from).unwrap().write_all_at(touch(), 0).expect("code");
@@ -205,11 +237,17 @@ fn files_come_and_go_with_their_windows() {
             _ => platform.thread_resume(thread, &resume(RESUME_RETURN), &begin),
         }
         let trap = next();
-        assert_eq!((trap.kind, trap.nr, trap.args[0]), (TRAP_SYSCALL, 0x300, u64::from(round)), "{trap:?}");
+        assert_eq!(
+            (trap.kind, trap.nr, trap.args[0]),
+            (TRAP_SYSCALL, 0x300, u64::from(round)),
+            "{trap:?}"
+        );
         begin.clear();
         // Some stay for a while.
         let keep = 5;
-        until("a file for each window", || descriptors(zygote).len() == 2 + (round as usize + 1).min(keep + 1));
+        until("a file for each window", || {
+            descriptors(zygote).len() == 2 + (round as usize + 1).min(keep + 1)
+        });
         if let Some(old) = (round as usize).checked_sub(keep) {
             windows.1.lock().unwrap()[old] = None;
             sweep();
@@ -234,11 +272,14 @@ fn memory_of_slots_is_what_threads_use() {
     const AREA: u64 = 0x4_0000;
     const SLOT: u64 = 0x4000;
     let mock = Mock::new();
-    for (address, there) in [(AREA, true), (AREA + SLOT - 8, true), (AREA + SLOT, false), (AREA + 4095 * SLOT, false)] {
+    for (address, there) in
+        [(AREA, true), (AREA + SLOT - 8, true), (AREA + SLOT, false), (AREA + 4095 * SLOT, false)]
+    {
         let space = mock.platform.space_new().expect("space");
         let thread = mock.platform.thread_new(space, 0, mock.token()).expect("thread");
         let rdi = mock.platform.user_max().0 + address;
-        let regs = UserRegs { rip: CODE, rsp: STACK_TOP, rdi, rflags: 0x202, ..UserRegs::default() };
+        let regs =
+            UserRegs { rip: CODE, rsp: STACK_TOP, rdi, rflags: 0x202, ..UserRegs::default() };
         mock.set(thread, regs, &[map(CODE, 0x1000, mock.frames_with(past_its_slots()), RX)]);
         if there {
             mock.syscall(0x300);
@@ -252,7 +293,8 @@ fn memory_of_slots_is_what_threads_use() {
 #[test]
 fn processes_and_threads_are_limited_by_memory() {
     // The least that there is: 16 processes, 64 threads.
-    let mock = Mock::with(ProcessConfig { memory_limit_bytes: 1 << 20, ..ProcessConfig::default() });
+    let mock =
+        Mock::with(ProcessConfig { memory_limit_bytes: 1 << 20, ..ProcessConfig::default() });
     assert_eq!((mock.platform.max_processes(), mock.platform.max_threads()), (16, 64));
     let mut programs: Vec<Program> = (0..16).map(|_| mock.start(call())).collect();
     for _ in 0..16 {

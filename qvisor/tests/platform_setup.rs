@@ -1,4 +1,5 @@
-//! The set-up of zygote and stubs: each step that fails ends what it was part of, before any byte of the guest's is in it.
+//! The set-up of zygote and stubs: each step that fails ends what it was part of, before any byte
+//! of the guest's is in it.
 
 mod platform_common;
 
@@ -11,15 +12,22 @@ use qvisor::platform::process::{ProcessConfig, ProcessPlatform, Step, Test};
 
 guest_code!(call, "1: mov $0x300, %eax", "syscall", "jmp 1b");
 
-/// Runs an ignored test of this binary in a process of its own, whose descriptors are its own to use up.
+/// Runs an ignored test of this binary in a process of its own, whose descriptors are its own to
+/// use up.
 fn alone(test: &str) {
     let exe = std::env::current_exe().expect("own path");
-    let status = Command::new(exe).args(["--exact", test, "--ignored", "--nocapture"]).status().expect("run the test");
+    let status = Command::new(exe)
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .status()
+        .expect("run the test");
     assert!(status.success(), "{test}: {status}");
 }
 
 fn failing(step: Step) -> ProcessConfig {
-    ProcessConfig { test: Test { fail_step: Some(step), ..Test::default() }, ..ProcessConfig::default() }
+    ProcessConfig {
+        test: Test { fail_step: Some(step), ..Test::default() },
+        ..ProcessConfig::default()
+    }
 }
 
 fn is_open(fd: i32) -> bool {
@@ -45,8 +53,9 @@ fn vectors_full_of(mock: &Mock, word: u64) -> Vec<u8> {
     image
 }
 
-/// Not a test of its own: the descriptors of the sandbox process are used up but for a few when a stub is made, and its vector registers
-/// (as fork(2) passes them on) would close descriptor 3, were they taken as orders.
+/// Not a test of its own: the descriptors of the sandbox process are used up but for a few when a
+/// stub is made, and its vector registers (as fork(2) passes them on) would close descriptor 3,
+/// were they taken as operations.
 #[test]
 #[ignore = "run by the test below"]
 fn no_descriptors() {
@@ -84,7 +93,10 @@ fn no_descriptors() {
                 // It came into being, and faults; or not, and is dead.
                 assert!(matches!(event.trap.kind, TRAP_DEAD | TRAP_FAULT), "{event:?}");
                 if !is_open(VICTIM) {
-                    println!("with {left} left, in round {round}, a stub has carried out what its registers say");
+                    println!(
+                        "with {left} left, in round {round}, a stub has carried out what its \
+                        registers say"
+                    );
                     std::process::abort();
                 }
             }
@@ -111,7 +123,10 @@ fn a_failed_step_of_the_zygote_is_told_and_leaves_nothing() {
             Ok(_) => panic!("{step:?} failed and was passed over"),
             Err(e) => format!("{e:#}"),
         };
-        assert!(error.contains("set up the zygote") && error.contains("Input/output error"), "{step:?}: {error}");
+        assert!(
+            error.contains("set up the zygote") && error.contains("Input/output error"),
+            "{step:?}: {error}"
+        );
     }
 }
 

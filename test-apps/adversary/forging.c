@@ -101,7 +101,7 @@ static char *own_slot(void) {
         if (*(volatile uint64_t *)(slots + i * SLOT + SLOT_FS) == fs) return slots + i * SLOT;
     return NULL;
 }
-// Says that `at` was touched, with the error code of the CPU, and goes on when the orders are carried out: by itself, not in a handler.
+// Says that `at` was touched, with the error code of the CPU, and goes on when the operations are carried out: by itself, not in a handler.
 static void say_touched(char *slot, char *at, uint64_t error, uint64_t reason) {
     uint64_t *frame = (uint64_t *)(slot + FRAME);
     memset(frame, 0, 440);

@@ -1,5 +1,5 @@
 // What a thread can do that makes the frame call itself, with registers of its choice, when the kernel expects its handler to: it keeps
-// control of stub code until the orders are carried out. Each attack in a process of its own, which may be ended for it, and must end.
+// control of stub code until the operations are carried out. Each attack in a process of its own, which may be ended for it, and must end.
 //
 //   stubs            every attack; one PASS or FAIL line each; exit code = failures. As root of the container.
 //   stubs victim     the set-user-id program of one of them

@@ -210,6 +210,19 @@ CASE(readv_writev) {
     ERR(writev(fd, &bad, 1), EFAULT);
 }
 
+// How much is written before the bad memory is the kernel's affair: what it says is there, once.
+CASE(writev_to_a_pipe_ends_at_bad_memory) {
+    char byte, all[64];
+    struct iovec out[2] = {{"0123456789", 10}, {(void *)16, 10}};
+    int fds[2];
+    OK(pipe2(fds, O_NONBLOCK));
+    OK(fcntl(fds[1], F_SETFL, 0)); // the writer blocks
+    ssize_t written = writev(fds[1], out, 2);
+    CHECK(written == 10 || (written == -1 && errno == EFAULT));
+    if (written == 10) EQ(read(fds[0], all, sizeof all), 10);
+    ERR(read(fds[0], &byte, 1), EAGAIN);
+}
+
 CASE(preadv2_flags) {
     int fd = create("f");
     struct iovec out = {"xyz", 3};

@@ -1,4 +1,5 @@
-//! The text of `doc/compatibility.md`, for the example that writes it and the test that compares it.
+//! The text of `doc/compatibility.md`, for the example that writes it and the test that compares
+//! it.
 
 use std::fmt::Write;
 
@@ -10,14 +11,16 @@ pub const PATH: &str = "../doc/compatibility.md";
 /// The whole page.
 pub fn text() -> String {
     let served = TABLE.iter().filter(|entry| entry.kind != "none").count();
-    let blocking = TABLE.iter().filter(|entry| entry.kind == "r#async").count();
+    let may_block = |kind| matches!(kind, "r#async" | "transfer");
+    let blocking = TABLE.iter().filter(|entry| may_block(entry.kind)).count();
     let mut out = format!(
         "# System calls\n\n\
          Generated from `qkernel/src/syscall/table.rs` by `cargo run -p qkernel --example compatibility`; do not edit.\n\n\
          - {} x86-64 calls in the table\n\
          - {served} served, {blocking} of which may block\n\
          - {} not served: ENOSYS, as is every number that is not in the table\n\n\
-         \"Served\" says that a function stands behind the number. It may still refuse a flag, an option or a whole\n\
+         \"Served\" says that a function stands behind the number. It may still refuse a flag, an \
+             option or a whole\n\
          feature with the errno that Linux has for it; the last column says so of what is known.\n\n\
          `rseq` is served on the `kvm` platform, where the guest kernel schedules user threads. On `process` it answers ENOSYS,\n\
          as Linux without CONFIG_RSEQ does. A restartable sequence must be aborted when its thread is preempted or migrated.\n\
@@ -31,10 +34,14 @@ pub fn text() -> String {
     for entry in TABLE {
         let (served, blocks) = match entry.kind {
             "none" => ("ENOSYS", ""),
-            "r#async" => ("yes", "yes"),
+            kind if may_block(kind) => ("yes", "yes"),
             _ => ("yes", ""),
         };
-        let _ = writeln!(out, "| {} | {} | {served} | {blocks} | {} |", entry.nr, entry.name, entry.partial);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {served} | {blocks} | {} |",
+            entry.nr, entry.name, entry.partial
+        );
     }
     out
 }

@@ -30,14 +30,15 @@ pub fn phys() -> PhysMap {
     unsafe { PhysMap::new(boot.phys_base as usize, boot.ram_bytes) }
 }
 
-/// The guest physical address of kernel memory (text, statics, heap: never a stack, which is the host's).
+/// The guest physical address of kernel memory (text, statics, heap: never a stack, which is the
+/// host's).
 pub fn gpa_of(pointer: *const u8) -> Gpa {
     Gpa((pointer as u64).wrapping_sub(boot().phys_base))
 }
 
-/// Whether the hardware walks the page tables in guest memory (`kvm`), so that a change is carried out by forgetting what
-/// CPUs have cached; else the platform follows them by orders.
-pub fn walks_tables() -> bool {
+/// True on `kvm`, where what is behind the platform's operations is the kernel's own
+/// ([`super::kvm`]); not in unit tests.
+pub fn is_kvm() -> bool {
     BOOT.try_get().is_some_and(|boot| boot.platform == PLATFORM_KVM)
 }
 

@@ -49,7 +49,8 @@ unsafe impl lock_api::RawMutex for RawLock {
     }
 }
 
-/// A value that is set once, at boot. Reading it takes no lock: it is read outside of the kernel lock too.
+/// A value that is set once, at boot. Reading it takes no lock: it is read outside of the kernel
+/// lock too.
 pub struct Once<T: 'static>(AtomicPtr<T>, PhantomData<&'static T>);
 
 impl<T: Send + Sync + 'static> Once<T> {

@@ -1,5 +1,6 @@
-//! memcpy(3) of the kernel image. The compiler's own for a target without vector registers is made of string instructions, whose start
-//! costs more than most copies here, which are of some ten words.
+//! memcpy(3) of the kernel image. The compiler's own for a target without vector registers is made
+//! of string instructions, whose start costs more than most copies here, which are of some ten
+//! words.
 
 use core::arch::naked_asm;
 

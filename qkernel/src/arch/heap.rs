@@ -1,8 +1,9 @@
 //! The kernel heap and the heap of 4 MiB blocks that all frames come from.
 //!
-//! A failed allocation of the kernel is a panic, so it must not come to that: the last free blocks are the kernel's alone (the
-//! *reserve*), user frames cannot have them. When the kernel itself gets down to them, memory is *low*: system calls and faults wait
-//! until the out-of-memory path has got some back ([`crate::task::oom`]), and what must go on meanwhile lives on the reserve.
+//! A failed allocation of the kernel is a panic, so it must not come to that: the last free blocks
+//! are the kernel's alone (the *reserve*), user frames cannot have them. When the kernel itself
+//! gets down to them, memory is *low*: system calls and faults wait until the out-of-memory path
+//! has got some back ([`crate::task::oom`]), and what must go on meanwhile lives on the reserve.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -24,8 +25,8 @@ static RESERVE_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static LOW_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Bytes outside of guest RAM that count as used ([`crate::account`]), in whole pages.
 static CHARGED_PAGES: AtomicU64 = AtomicU64::new(0);
-/// What the host has not got back yet though it is charged no more, in whole pages. No reason to refuse anything, but what is free must leave
-/// room for it.
+/// What the host has not got back yet though it is charged no more, in whole pages. No reason to
+/// refuse anything, but what is free must leave room for it.
 static LINGERING_PAGES: AtomicU64 = AtomicU64::new(0);
 /// Free pages of the heap's own blocks that the host has back: at least so many.
 static RETURNED_PAGES: AtomicU64 = AtomicU64::new(0);
@@ -36,12 +37,13 @@ static ON_RESERVE: AtomicBool = AtomicBool::new(false);
 
 /// Frames of a block that can be handed out: the first is its control page.
 const USABLE_FRAMES: u64 = BLOCK_FRAMES - 1;
-/// One block in this many is reserved: the books about pages on their way to be free take a 512th of them, and those about pages of
-/// memory objects are given up piece by piece.
+/// One block in this many is reserved: the books about pages on their way to be free take a 512th
+/// of them, and those about pages of memory objects are given up piece by piece.
 const RESERVE_SHARE: usize = 64;
 /// What one object of the kernel may take in one piece while memory is low, in pages (128 KiB).
 const PIECE_PAGES: usize = 32;
-/// One user frame in this many is kept, and at most so many (1 MiB): a shell is loaded with half of that.
+/// One user frame in this many is kept, and at most so many (1 MiB): a shell is loaded with half of
+/// that.
 const KEPT_SHARE: u64 = 128;
 const MOST_KEPT_FRAMES: u64 = 256;
 /// So few blocks, and a whole one is too much of them.
@@ -56,7 +58,8 @@ pub fn init(info: &BootInfo) {
         BLOCKS.exclude(kvm::HOLE);
         BLOCKS.ask_from(info.kvm.ready, super::kvm::host::grow);
     }
-    // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs to these allocators.
+    // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs
+    // to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };
     let (blocks, pages) = reserve_of(BLOCKS.stats().total);
     RESERVE_BLOCKS.store(blocks, Relaxed);
@@ -76,7 +79,8 @@ fn reserve_of(total: usize) -> (usize, u64) {
 
 /// Pages that the kernel heap can still have if `free` blocks are free.
 fn kernel_room(free: usize) -> u64 {
-    (HEAP.free_frames() + free as u64 * USABLE_FRAMES).saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
+    (HEAP.free_frames() + free as u64 * USABLE_FRAMES)
+        .saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
 }
 
 /// Pages that the host has beside guest memory.
@@ -86,7 +90,7 @@ fn outside_pages() -> u64 {
 
 /// Pages that the host has for page tables of its own beside the guest's.
 fn shadow_pages() -> u64 {
-    if super::walks_tables() { 0 } else { HEAP.table_pages() }
+    if super::is_kvm() { 0 } else { HEAP.table_pages() }
 }
 
 /// Whether user frames may have one more block.
@@ -94,8 +98,8 @@ pub fn user_may_grow() -> bool {
     leave_host_room(1);
     let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
     if ON_RESERVE.load(Relaxed) {
-        // Frames that are left come from what is kept. A block is for good, or as long as one frame of it is used: the kernel must not be
-        // low for that.
+        // Frames that are left come from what is kept. A block is for good, or as long as one frame
+        // of it is used: the kernel must not be low for that.
         return kernel_room(left) >= LOW_PAGES.load(Relaxed);
     }
     let reserve = RESERVE_BLOCKS.load(Relaxed);
@@ -103,8 +107,9 @@ pub fn user_may_grow() -> bool {
     left >= reserve + charged && kernel_room(left) >= 2 * LOW_PAGES.load(Relaxed).min(FEW_PAGES)
 }
 
-/// Frees of host memory what is free for the guest, as far as what is charged needs it: blocks that were given back to the heap may be committed still, and
-/// then what stubs cost comes on top. `more` blocks are about to be used.
+/// Frees of host memory what is free for the guest, as far as what is charged needs it: blocks that
+/// were given back to the heap may be committed still, and then what stubs cost comes on top.
+/// `more` blocks are about to be used.
 #[cold]
 fn leave_host_room(more: usize) {
     let dirty = BLOCKS.dirty_blocks();
@@ -114,7 +119,8 @@ fn leave_host_room(more: usize) {
     }
 }
 
-/// Blocks that are free for the guest and may be committed by the host all the same, beyond those that leave it room for what is charged.
+/// Blocks that are free for the guest and may be committed by the host all the same, beyond those
+/// that leave it room for what is charged.
 fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) -> usize {
     if charged_pages == 0 {
         return 0;
@@ -123,12 +129,14 @@ fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) ->
     dirty.saturating_sub(free.saturating_sub(kept))
 }
 
-/// Whether what the host has beside guest memory takes more than `free` blocks. Then it has the place of free pages in the heap's own blocks.
+/// Whether what the host has beside guest memory takes more than `free` blocks. Then it has the
+/// place of free pages in the heap's own blocks.
 fn is_beyond_blocks(free: usize) -> bool {
     outside_pages() > free as u64 * USABLE_FRAMES
 }
 
-/// Gives the host back the free pages of the heap's own blocks, when enough have come to be free since it was last done.
+/// Gives the host back the free pages of the heap's own blocks, when enough have come to be free
+/// since it was last done.
 #[cold]
 fn return_heap_pages() {
     const WORTH_IT: u64 = 64;
@@ -148,8 +156,9 @@ fn return_heap_pages() {
     RETURNED_PAGES.store(now, Relaxed);
 }
 
-/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault. So it is also where the host is left room
-/// for its page tables, and for what the heap has grown by, since the last.
+/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
+/// So it is also where the host is left room for its page tables, and for what the heap has grown
+/// by, since the last.
 #[inline]
 pub fn is_low() -> bool {
     let free = BLOCKS.free_blocks();
@@ -166,7 +175,8 @@ pub fn is_low() -> bool {
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
 }
 
-/// Whether no whole block is left, and in those of the heap no run of pages that is long enough for what is allocated in one piece.
+/// Whether no whole block is left, and in those of the heap no run of pages that is long enough for
+/// what is allocated in one piece.
 #[cold]
 fn is_in_pieces() -> bool {
     LOW_PAGES.load(Relaxed) > 0 && !HEAP.has_run(PIECE_PAGES)
@@ -189,20 +199,25 @@ pub fn kept_frames() -> u64 {
     if ON_RESERVE.load(Relaxed) { 0 } else { KEPT_FRAMES.load(Relaxed) }
 }
 
-/// The size of what is left when memory is low, in bytes: no single thing may take more than a part of it.
+/// The size of what is left when memory is low, in bytes: no single thing may take more than a part
+/// of it.
 pub fn low_bytes() -> u64 {
     LOW_PAGES.load(Relaxed) * PAGE_SIZE
 }
 
-/// Whether `bytes` more, of kernel memory or of what is charged, leave memory as far from low as user frames must.
+/// Whether `bytes` more, of kernel memory or of what is charged, leave memory as far from low as
+/// user frames must.
 pub fn has_room_for(bytes: u64) -> bool {
     let low = LOW_PAGES.load(Relaxed);
     // 0: unit tests, which have no such heap.
     let free = BLOCKS.free_blocks();
-    low == 0 || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE)) && (free > 0 || !is_in_pieces())
+    low == 0
+        || kernel_room(free) >= low.saturating_add(bytes.div_ceil(PAGE_SIZE))
+            && (free > 0 || !is_in_pieces())
 }
 
-/// Whether `bytes` more of kernel memory leave half of the reserve. For what must work when memory is low, and will give them back.
+/// Whether `bytes` more of kernel memory leave half of the reserve. For what must work when memory
+/// is low, and will give them back.
 pub fn has_room_on_reserve(bytes: u64) -> bool {
     let room = kernel_room(BLOCKS.free_blocks());
     let low = LOW_PAGES.load(Relaxed);
@@ -232,7 +247,8 @@ pub fn charged() -> u64 {
     (CHARGED_PAGES.load(Relaxed) + shadow_pages()) * PAGE_SIZE
 }
 
-/// Does something that must work when memory is used up: its user frames may come from the reserve. It must not wait for anything.
+/// Does something that must work when memory is used up: its user frames may come from the reserve.
+/// It must not wait for anything.
 pub fn on_reserve<R>(work: impl FnOnce() -> R) -> R {
     let before = ON_RESERVE.swap(true, Relaxed);
     let result = work();

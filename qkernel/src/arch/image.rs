@@ -23,7 +23,8 @@ extern "C" fn _start(info: &'static BootInfo, cpu: u32) {
     arch::start(info);
 }
 
-/// The page of entry points: see [`qkernel::arch::table`]. The linker puts it among what is read-only after relocation.
+/// The page of entry points: see [`qkernel::arch::table`]. The linker puts it among what is
+/// read-only after relocation.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".data.rel.ro.quark_table")]
 static QKERNEL_TABLE: Table = Table::new(arch::dispatch, arch::kvm::start::OPERATIONS);

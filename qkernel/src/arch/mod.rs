@@ -1,5 +1,5 @@
-//! The edge of the kernel: the platform's operations in safe form, the entry points, the image. The only room of the
-//! kernel with `unsafe` code.
+//! The edge of the kernel: the platform's operations in safe form, the entry points, the image. The
+//! only room of the kernel with `unsafe` code.
 #![allow(unsafe_code)]
 
 pub mod boot;
@@ -18,16 +18,19 @@ pub mod user;
 use qlib::host::HostCall;
 use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event};
 
-pub use self::boot::{boot, gpa_of, phys, ram_bytes, walks_tables};
+pub use self::boot::{boot, gpa_of, is_kvm, phys, ram_bytes};
 pub use self::ops::{
-    copy_from_gpa, copy_page, copy_to_gpa, host_call, lock_wait, lock_wake, now_ns, panic, release, set_timer,
-    user_block,
+    copy_from_gpa, copy_page, copy_to_gpa, host_call, lock_wait, lock_wake, now_ns, panic, release,
+    set_timer, user_block,
 };
 use self::upcalls::UPCALLS;
 
 /// Boots: called once, before any event. The heap is already there.
 pub fn start(info: &BootInfo) {
-    assert!(info.magic == BOOT_MAGIC && info.version == ABI_VERSION, "VMM and kernel image do not belong together");
+    assert!(
+        info.magic == BOOT_MAGIC && info.version == ABI_VERSION,
+        "VMM and kernel image do not belong together"
+    );
     boot::set(info);
     (UPCALLS.boot)();
 }
@@ -41,15 +44,16 @@ pub unsafe extern "C" fn dispatch(event: *const Event) {
     (UPCALLS.dispatch)(unsafe { &*event });
 }
 
-/// The number of the CPU that this runs on, where the kernel schedules user threads itself: the caller's thread has come from that CPU
-/// if its system call has not waited for anything yet.
+/// The number of the CPU that this runs on, where the kernel schedules user threads itself: the
+/// caller's thread has come from that CPU if its system call has not waited for anything yet.
 pub fn cpu() -> Option<u32> {
-    walks_tables().then(|| kvm::cpu::this().index)
+    is_kvm().then(|| kvm::cpu::this().index)
 }
 
-/// Makes a host call without segments, whose result nobody asks for; perhaps a little later, but before any that follows it.
+/// Makes a host call without segments, whose result nobody asks for; perhaps a little later, but
+/// before any that follows it.
 pub fn host_post(call: &mut HostCall) {
-    match walks_tables() {
+    match is_kvm() {
         true => kvm::host::host_post(call),
         false => host_call(call),
     }

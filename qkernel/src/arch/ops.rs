@@ -14,7 +14,9 @@ pub fn now_ns(clockid: u32) -> u64 {
     #[cfg(test)]
     return {
         let _ = clockid;
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64)
     };
     #[cfg(not(test))]
     // SAFETY: an operation of the platform's table takes any clock id.
@@ -49,17 +51,20 @@ pub fn release(frames: &[Frames]) -> Result {
     if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
 }
 
-/// Tells the platform that a block of RAM holds frames of user memory from now on, or does so no more; whether it agrees.
+/// Notifies the platform that a block of RAM holds frames of user memory from now on, or does so no
+/// more; whether it agrees.
 pub fn user_block(block: Gpa, is_user: bool) -> bool {
     // SAFETY: plain numbers.
     unsafe { operation!(user_block)(block, is_user.into()) == 0 }
 }
 
-/// Copies from guest physical memory, which may be a file window whose file was cut short: EFAULT then.
+/// Copies from guest physical memory, which may be a file window whose file was cut short: EFAULT
+/// then.
 pub fn copy_from_gpa(dst: &mut [u8], src: Gpa) -> Result {
     let Some(va) = window_or_ram(src, dst.len()) else { return Err(Errno::EFAULT) };
-    // SAFETY: the source lies in guest memory, which is always mapped; the copy survives an unbacked page. User programs
-    // may change the source meanwhile: it is copied bytewise by the platform's routine, never referenced.
+    // SAFETY: the source lies in guest memory, which is always mapped; the copy survives an
+    // unbacked page. User programs may change the source meanwhile: it is copied bytewise by the
+    // platform's routine, never referenced.
     let missed = unsafe { operation!(copy)(dst.as_mut_ptr(), va as *const u8, dst.len() as u64) };
     if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }
@@ -67,7 +72,8 @@ pub fn copy_from_gpa(dst: &mut [u8], src: Gpa) -> Result {
 /// Copies to guest physical memory. As [`copy_from_gpa`].
 pub fn copy_to_gpa(dst: Gpa, src: &[u8]) -> Result {
     let Some(va) = window_or_ram(dst, src.len()) else { return Err(Errno::EFAULT) };
-    // SAFETY: as in `copy_from_gpa`; the destination is a user frame that no Rust reference points to.
+    // SAFETY: as in `copy_from_gpa`; the destination is a user frame that no Rust reference points
+    // to.
     let missed = unsafe { operation!(copy)(va as *mut u8, src.as_ptr(), src.len() as u64) };
     if missed == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }

@@ -1,5 +1,6 @@
-//! A kernel that has been taken over: of a test build only (the feature `poison`). Instead of making the container it does what its
-//! host name says, and tells the log how that went. `qvisor/tests/oci/poison.rs` runs it.
+//! A kernel that has been taken over: of a test build only (the feature `poison`). Instead of
+//! making the container it does what its host name says, and tells the log how that went.
+//! `qvisor/tests/oci/poison.rs` runs it.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -12,12 +13,14 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use super::{boot, gpa_of, host_call, now_ns};
 use crate::klog;
 
-/// A system call of the host, with the registers of this thread. On the kvm platform there is no host to call.
+/// A system call of the host, with the registers of this thread. On the kvm platform there is no
+/// host to call.
 fn host(number: u64, args: [u64; 6]) -> i64 {
     let result: i64;
     // SAFETY: none. That is the test: nothing that a kernel does may harm the host.
     unsafe {
-        asm!("syscall", inlateout("rax") number => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+        asm!("syscall", inlateout("rax") number => result, in("rdi") args[0], in("rsi") args[1],
+            in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5], out("rcx") _, out("r11") _);
     }
     result
@@ -27,8 +30,8 @@ fn path(text: &core::ffi::CStr) -> u64 {
     text.as_ptr() as u64
 }
 
-/// Does what the host name "poison-WHAT" or "poison-call-NUMBER-ARGUMENT-…" asks for; false if it asks for nothing. A `p` before an argument: the address of
-/// the text that follows.
+/// Does what the host name "poison-WHAT" or "poison-call-NUMBER-ARGUMENT-…" asks for; false if it
+/// asks for nothing. A `p` before an argument: the address of the text that follows.
 pub fn attempt(name: &str) -> bool {
     let Some(what) = name.strip_prefix("poison-") else { return false };
     match what.strip_prefix("call-") {
@@ -52,7 +55,8 @@ fn raw(what: &str, call: &str) {
     let mut words = [0u64; 7];
     for ((word, text), part) in words.iter_mut().zip(&mut text).zip(call.split('-')) {
         *word = match part.strip_prefix('p') {
-            // Slashes and dots cannot be in a host name's place everywhere: they are written as _ and ~.
+            // Slashes and dots cannot be in a host name's place everywhere: they are written as _
+            // and ~.
             Some(string) => {
                 for (to, from) in text.iter_mut().zip(string.bytes().take(63)) {
                     *to = match from {
@@ -63,7 +67,10 @@ fn raw(what: &str, call: &str) {
                 }
                 text.as_ptr() as u64
             }
-            None => part.strip_prefix('x').map_or(part.parse(), |hex| u64::from_str_radix(hex, 16)).unwrap_or(0),
+            None => part
+                .strip_prefix('x')
+                .map_or(part.parse(), |hex| u64::from_str_radix(hex, 16))
+                .unwrap_or(0),
         };
     }
     let [number, args @ ..] = words;
@@ -109,8 +116,8 @@ fn files() {
     klog!(Error, "poison: files = {found} found");
 }
 
-/// Puts a function of its choice into the operations table and has it called: by a plain write, by the file behind guest RAM, after
-/// having made the table's page writable or replaced it.
+/// Puts a function of its choice into the operations table and has it called: by a plain write, by
+/// the file behind guest RAM, after having made the table's page writable or replaced it.
 fn table(what: &str) {
     const MMAP: u64 = 9;
     const MPROTECT: u64 = 10;
@@ -137,7 +144,10 @@ fn table(what: &str) {
                 // Not of a shorter file: what is past its end is SIGBUS.
                 if map > 0 && is_ram(file) {
                     same += 1;
-                    put((map as u64 + (entry as u64 - page)) as *mut u64, chosen as *const () as u64);
+                    put(
+                        (map as u64 + (entry as u64 - page)) as *mut u64,
+                        chosen as *const () as u64,
+                    );
                 }
             }
             klog!(Error, "poison: {same} descriptors of guest RAM");
@@ -180,7 +190,8 @@ const WHICH_FRAME: [(&str, u32); 5] =
     [("map-none", 0), ("map-heap", 1), ("map-table", 2), ("map-static", 3), ("map-control", 4)];
 static FRAME: AtomicU32 = AtomicU32::new(0);
 
-/// What a stray write puts into the page table instead of an entry: one that names memory of the kernel's.
+/// What a stray write puts into the page table instead of an entry: one that names memory of the
+/// kernel's.
 pub fn instead(va: Va, entry: Pte, root: Gpa) -> Option<Pte> {
     let frame = match FRAME.load(Relaxed) {
         _ if va != PAGE_OF_PROGRAM => return None,
@@ -195,7 +206,8 @@ pub fn instead(va: Va, entry: Pte, root: Gpa) -> Option<Pte> {
     Some(Pte::new(Gpa(frame.0 & !(PAGE_SIZE - 1)), entry.flags() | PteFlags::WINDOW))
 }
 
-/// Every host call with arguments that no kernel has, but those that end the sandbox, answer a command or hold up the thread.
+/// Every host call with arguments that no kernel has, but those that end the sandbox, answer a
+/// command or hold up the thread.
 fn operations() {
     const ODD: [u64; 9] = [0, 1, 2, 4096, u64::MAX, 1 << 63, (1 << 63) - 1, 0xffff_ffff, 1 << 32];
     let mut seed = 1u64;
@@ -206,15 +218,24 @@ fn operations() {
     let pick = |n: u64| ODD[(n % ODD.len() as u64) as usize];
     let mut answers = 0u64;
     for op in 0..=255u32 {
-        if matches!(Op::from_u32(op), Some(Op::Exit | Op::ControlReply | Op::MailboxTaken | Op::Log | Op::Close)) {
+        if matches!(
+            Op::from_u32(op),
+            Some(Op::Exit | Op::ControlReply | Op::MailboxTaken | Op::Log | Op::Close)
+        ) {
             continue;
         }
         for _ in 0..200 {
             let handle = if random() % 4 == 0 { NO_HANDLE } else { (random() % 8) as u32 };
-            let args = [(); 6].map(|()| if random() % 2 == 0 { pick(random()) } else { random() % 64 });
+            let args =
+                [(); 6].map(|()| if random() % 2 == 0 { pick(random()) } else { random() % 64 });
             // Some tables lie in memory that is there: the kernel's own image, read as segments.
-            let segs = Gpa(if random() % 2 == 0 { pick(random()) } else { (2 << 20) + random() % 4096 * 16 });
-            let mut call = HostCall { op, handle, args, segs, seg_count: (random() % 4) as u32, ret: 0 };
+            let segs = Gpa(if random() % 2 == 0 {
+                pick(random())
+            } else {
+                (2 << 20) + random() % 4096 * 16
+            });
+            let mut call =
+                HostCall { op, handle, args, segs, seg_count: (random() % 4) as u32, ret: 0 };
             host_call(&mut call);
             answers += 1;
         }

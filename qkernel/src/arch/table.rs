@@ -1,8 +1,9 @@
 //! The image's page of entry points: where qvisor enters the kernel, and the platform's operations.
 //!
-//! The operations are the only functions of qvisor that the kernel can call. They are reached relative to the instruction that calls:
-//! there is no pointer to the page in writable memory, and the page itself is read-only, and no part of guest RAM, before the first instruction of
-//! the kernel (`qvisor/src/sandbox/loader.rs`).
+//! The operations are the only functions of qvisor that the kernel can call. They are reached
+//! relative to the instruction that calls: there is no pointer to the page in writable memory, and
+//! the page itself is read-only, and no part of guest RAM, before the first instruction of the
+//! kernel (`qvisor/src/sandbox/loader.rs`).
 
 use core::cell::UnsafeCell;
 
@@ -17,7 +18,8 @@ unsafe impl Sync for Table {}
 
 #[cfg(target_os = "none")]
 unsafe extern "Rust" {
-    // The page: the image defines it with this type (`image.rs`), among what is read-only after relocation, and has a note that says where.
+    // The page: the image defines it with this type (`image.rs`), among what is read-only after
+    // relocation, and has a note that says where.
     safe static QKERNEL_TABLE: Table;
 }
 
@@ -30,7 +32,7 @@ pub(super) fn table() -> &'static Table {
 /// Unit tests have no platform.
 #[cfg(not(target_os = "none"))]
 pub(super) fn table() -> &'static Table {
-    unreachable!("no platform was told of")
+    unreachable!("no platform was given")
 }
 
 impl Table {
@@ -46,8 +48,9 @@ impl Table {
     }
 }
 
-/// One of the platform's operations, by its name. To be called in an `unsafe` block, which the call needs anyway: the table is a static that is
-/// never written while the kernel runs. The read is volatile, for what the compiler knows of the table's contents is not what they are.
+/// One of the platform's operations, by its name. To be called in an `unsafe` block, which the call
+/// needs anyway: the table is a static that is never written while the kernel runs. The read is
+/// volatile, for what the compiler knows of the table's contents is not what they are.
 macro_rules! operation {
     ($name:ident) => {{
         // Unit tests have no platform.

@@ -1,7 +1,8 @@
 //! What this room calls in those above it.
 //!
-//! The table is the image's ([`crate::kernel::UPCALLS`], entered in `image.rs`), bound by the linker, not set at boot: so it is as
-//! read-only as all tables of functions of the image are (doc/security.md).
+//! The table is the image's ([`crate::kernel::UPCALLS`], entered in `image.rs`), bound by the
+//! linker, not set at boot: so it is as read-only as all tables of functions of the image are
+//! (doc/security.md).
 
 use alloc::sync::Arc;
 
@@ -21,9 +22,11 @@ pub struct Upcalls {
     pub serve: fn(&Event),
     /// Fires what is due and runs all tasks that are ready. Under the kernel lock.
     pub run_tasks: fn(),
-    /// Frees the page tables that are out of use, if there are at least so many, when no CPU walks them any more.
+    /// Frees the page tables that are out of use, if there are at least so many, when no CPU walks
+    /// them any more.
     pub release_tables: fn(usize),
-    /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
+    /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it
+    /// works for none.
     pub memory_limits: fn() -> (u64, u64),
     /// Gives up what is only kept open at the host; whether anything was.
     pub give_up_handles: fn() -> bool,
@@ -36,17 +39,19 @@ pub struct Upcalls {
 pub enum Next {
     /// It goes on; in a system call, with this answer.
     Go(i64),
-    /// Its task is to be told of the trap ([`Owner::served`]), with the result if the system call was served.
+    /// Its task is to be notified of the trap ([`Owner::served`]), with the result if it was
+    /// served; a page fault that was has the result 0.
     Task(Option<Result<usize>>),
 }
 
 /// The kernel's side of a thread, for platforms on which that can go on in the same breath.
 pub trait Owner: Send + Sync {
-    /// Serves a system call, if it need not wait: it is as if the thread had never been away, unless it is to be told of something.
+    /// Serves a system call, if it need not wait: it is as if the thread had never been away,
+    /// unless it is to be notified of something.
     fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next;
-    /// The same of a page fault, with the error code of the CPU. One that is not served here is as if it had not happened yet.
+    /// The same of a page fault, with the error code of the CPU.
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next;
-    /// Tells the thread's task of a trap that was not, or not wholly, served at once.
+    /// Notifies the thread's task of a trap that was not, or not wholly, served at once.
     fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>);
 }
 

@@ -1,7 +1,8 @@
 //! The platform's side of address spaces and user threads, in safe form.
 
 use qlib::platform::{
-    MAX_TOUCHED_PAGES, Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, Resume, UserRegs,
+    DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN,
+    Resume, UserRegs,
 };
 use qlib::{Gpa, Va};
 
@@ -27,7 +28,9 @@ impl SpaceHandle {
     /// [`qlib::platform::PlatformOps::space_touched`].
     pub fn touched(&self, va: Va, bitmap: &mut [u64; MAX_TOUCHED_PAGES as usize / 64]) -> Result {
         // SAFETY: a live handle; the bitmap has a bit for each page.
-        let ret = unsafe { operation!(space_touched)(self.0, va, MAX_TOUCHED_PAGES, bitmap.as_mut_ptr()) };
+        let ret = unsafe {
+            operation!(space_touched)(self.0, va, MAX_TOUCHED_PAGES, bitmap.as_mut_ptr())
+        };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
@@ -53,7 +56,7 @@ pub enum Go<'a> {
     Regs(&'a UserRegs),
     /// As it is.
     Continue,
-    /// Only carry out the orders.
+    /// Only carry out the operations.
     Hold,
     /// End.
     Exit,
@@ -74,8 +77,8 @@ impl ThreadHandle {
         Ok(ThreadHandle(handle as u64))
     }
 
-    /// Lets it go on with the page table at `root`, `orders` first.
-    pub fn resume(&self, root: Gpa, go: Go<'_>, orders: &[Order]) {
+    /// Lets it go on with the page table at `root`, `ops` first.
+    pub fn resume(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp]) {
         let (kind, value, regs) = match go {
             Go::Return(value) => (RESUME_RETURN, value, UserRegs::default()),
             Go::Regs(regs) => (RESUME_REGS, 0, *regs),
@@ -83,8 +86,10 @@ impl ThreadHandle {
             Go::Hold => (RESUME_HOLD, 0, UserRegs::default()),
             Go::Exit => (RESUME_EXIT, 0, UserRegs::default()),
         };
-        let resume = Resume { kind, order_count: orders.len() as u32, value, orders: orders.as_ptr(), root, regs };
-        // SAFETY: a live handle; `resume` and its orders are valid for the call, and copied by it.
+        let resume =
+            Resume { kind, op_count: ops.len() as u32, value, ops: ops.as_ptr(), root, regs };
+        // SAFETY: a live handle; `resume` and its operations are valid for the call, and copied by
+        // it.
         unsafe { operation!(thread_resume)(self.0, &resume) }
     }
 
@@ -104,7 +109,8 @@ impl ThreadHandle {
     /// Its floating-point state; the thread is stopped.
     pub fn fpstate(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: pointer and capacity describe `buffer`.
-        let ret = unsafe { operation!(fpstate_read)(self.0, buffer.as_mut_ptr(), buffer.len() as u64) };
+        let ret =
+            unsafe { operation!(fpstate_read)(self.0, buffer.as_mut_ptr(), buffer.len() as u64) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(ret as usize) }
     }
 

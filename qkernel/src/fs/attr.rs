@@ -79,7 +79,7 @@ abi_struct! {
     }
 }
 
-/// What stat(2) tells of a file.
+/// What stat(2) reports of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Attributes {
@@ -215,7 +215,8 @@ impl Attributes {
     /// For statx(2); `mount` is the mount's number.
     pub fn to_statx(&self, mount: u64) -> Statx {
         let time = |t: TimeSpec| StatxTime { sec: t.sec, nsec: t.nsec as u32, pad: 0 };
-        let ((rdev_major, rdev_minor), (dev_major, dev_minor)) = (device_parts(self.rdev), device_parts(self.dev));
+        let ((rdev_major, rdev_minor), (dev_major, dev_minor)) =
+            (device_parts(self.rdev), device_parts(self.dev));
         Statx {
             // STATX_BASIC_STATS | STATX_MNT_ID, and STATX_BTIME if it is known
             mask: 0x7ff | 0x1000 | if self.btime == TimeSpec::default() { 0 } else { 0x800 },

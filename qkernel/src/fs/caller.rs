@@ -8,8 +8,8 @@ use crate::creds::Creds;
 use crate::mm::AddressSpace;
 use crate::wait::Sleeper;
 
-/// Somebody for whom files are looked up, opened and worked on. What is special to threads, the rooms above find out from the value behind
-/// it.
+/// Somebody for whom files are looked up, opened and worked on. What is special to threads, the
+/// rooms above find out from the value behind it.
 pub trait Caller: Sleeper {
     /// Its credentials.
     fn creds(&self) -> Arc<Creds>;
@@ -26,7 +26,8 @@ pub trait Caller: Sleeper {
 }
 
 impl dyn Caller + '_ {
-    /// Something of its root, working directory and umask. `look` must not wake anybody or close files.
+    /// Something of its root, working directory and umask. `look` must not wake anybody or close
+    /// files.
     pub fn with_fs<R>(&self, look: impl FnOnce(&FsContext) -> R) -> R {
         let (mut look, mut seen) = (Some(look), None);
         self.look_at_fs(&mut |fs| seen = look.take().map(|look| look(fs)));

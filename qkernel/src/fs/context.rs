@@ -11,6 +11,7 @@ pub struct FsContext {
     pub cwd: Location,
     /// umask(2).
     pub umask: u32,
-    /// Threads that are about to execute a program: until they have, clone(2) with CLONE_FS is refused (EAGAIN).
+    /// Threads that are about to execute a program: until they have, clone(2) with CLONE_FS is
+    /// refused (EAGAIN).
     pub executing: u32,
 }

@@ -17,7 +17,8 @@ pub struct Cpu {
     pub flags: String,
 }
 
-/// (bit, name) of the features told by leaf 1 in %edx and %ecx, leaf 7 in %ebx, and the extended leaf in %edx and %ecx.
+/// (bit, name) of the features reported by leaf 1 in %edx and %ecx, leaf 7 in %ebx, and the
+/// extended leaf in %edx and %ecx.
 const LEAF1_EDX: &[(u32, &str)] = &[
     (0, "fpu"),
     (3, "pse"),
@@ -70,11 +71,13 @@ const LEAF7_EBX: &[(u32, &str)] = &[
     (30, "avx512bw"),
     (31, "avx512vl"),
 ];
-const EXTENDED_EDX: &[(u32, &str)] = &[(11, "syscall"), (20, "nx"), (26, "pdpe1gb"), (27, "rdtscp"), (29, "lm")];
+const EXTENDED_EDX: &[(u32, &str)] =
+    &[(11, "syscall"), (20, "nx"), (26, "pdpe1gb"), (27, "rdtscp"), (29, "lm")];
 const EXTENDED_ECX: &[(u32, &str)] = &[(0, "lahf_lm"), (5, "abm"), (8, "3dnowprefetch")];
 
 fn text(registers: &[u32]) -> String {
-    let bytes: Vec<u8> = registers.iter().flat_map(|r| r.to_le_bytes()).filter(|b| *b != 0).collect();
+    let bytes: Vec<u8> =
+        registers.iter().flat_map(|r| r.to_le_bytes()).filter(|b| *b != 0).collect();
     String::from(String::from_utf8_lossy(&bytes).trim())
 }
 
@@ -91,8 +94,10 @@ pub fn describe() -> Cpu {
         }
     }
     let base_family = one.eax >> 8 & 0xf;
-    let family = if base_family == 0xf { base_family + (one.eax >> 20 & 0xff) } else { base_family };
-    let model = (one.eax >> 4 & 0xf) | if base_family == 6 || base_family == 0xf { one.eax >> 12 & 0xf0 } else { 0 };
+    let family =
+        if base_family == 0xf { base_family + (one.eax >> 20 & 0xff) } else { base_family };
+    let model = (one.eax >> 4 & 0xf)
+        | if base_family == 6 || base_family == 0xf { one.eax >> 12 & 0xf0 } else { 0 };
     let mut flags = String::new();
     for (word, names) in [
         (one.edx, LEAF1_EDX),

@@ -1,6 +1,8 @@
-//! The dentry cache: names that were found, so that a path walk asks the file system as little as possible.
+//! The dentry cache: names that were found, so that a path walk asks the file system as little as
+//! possible.
 //!
-//! A dentry lives as long as somebody refers to it (an open file, a child, a mount), or it is among the recently used.
+//! A dentry lives as long as somebody refers to it (an open file, a child, a mount), or it is among
+//! the recently used.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -20,7 +22,7 @@ pub struct Dentry {
     pub fs: Arc<dyn FileSystem>,
     /// What it leads to.
     pub inode: Arc<dyn Inode>,
-    place: Mutex<Place>,
+    place: Mutex<DentryPlace>,
     children: Mutex<BTreeMap<Vec<u8>, Weak<Dentry>>>,
     /// The name is gone; open files live on.
     unlinked: AtomicBool,
@@ -31,7 +33,7 @@ pub struct Dentry {
     used_again: AtomicBool,
 }
 
-struct Place {
+struct DentryPlace {
     /// `None` for the root of a file system.
     parent: Option<Arc<Dentry>>,
     name: Vec<u8>,
@@ -51,11 +53,16 @@ impl Dentry {
         Self::new(fs, inode, None, Vec::new())
     }
 
-    fn new(fs: Arc<dyn FileSystem>, inode: Arc<dyn Inode>, parent: Option<Arc<Dentry>>, name: Vec<u8>) -> Arc<Self> {
+    fn new(
+        fs: Arc<dyn FileSystem>,
+        inode: Arc<dyn Inode>,
+        parent: Option<Arc<Dentry>>,
+        name: Vec<u8>,
+    ) -> Arc<Self> {
         Arc::new(Dentry {
             fs,
             inode,
-            place: Mutex::new(Place { parent, name }),
+            place: Mutex::new(DentryPlace { parent, name }),
             children: Mutex::default(),
             unlinked: AtomicBool::new(false),
             mounts: AtomicU32::new(0),
@@ -64,7 +71,8 @@ impl Dentry {
         })
     }
 
-    /// A dentry for a file that has no name (O_TMPFILE, memfd_create(2)); `label` is what /proc shows.
+    /// A dentry for a file that has no name (O_TMPFILE, memfd_create(2)); `label` is what /proc
+    /// shows.
     pub fn unnamed(fs: Arc<dyn FileSystem>, inode: Arc<dyn Inode>, label: &[u8]) -> Arc<Self> {
         let dentry = Self::new(fs, inode, None, label.to_vec());
         dentry.unlinked.store(true, Ordering::Relaxed);
@@ -98,7 +106,8 @@ impl Dentry {
         false
     }
 
-    /// The child `name`. `last`: it is the last component of a path, so the file system must be asked if others may change it.
+    /// The child `name`. `last`: it is the last component of a path, so the file system must be
+    /// asked if others may change it.
     pub fn lookup(self: &Arc<Self>, name: &[u8], last: bool) -> Result<Arc<Dentry>> {
         if let Some(child) = self.cached(name) {
             let trusted = match child.inode.caching() {
@@ -160,8 +169,10 @@ impl Dentry {
         let name = child.name();
         self.children.lock().remove(&name);
         to.children.lock().insert(to_name.to_vec(), Arc::downgrade(child));
-        let old =
-            core::mem::replace(&mut *child.place.lock(), Place { parent: Some(to.clone()), name: to_name.to_vec() });
+        let old = core::mem::replace(
+            &mut *child.place.lock(),
+            DentryPlace { parent: Some(to.clone()), name: to_name.to_vec() },
+        );
         drop(old);
     }
 
@@ -176,7 +187,7 @@ impl Dentry {
             if let Some(parent) = &parent {
                 parent.children.lock().insert(name.clone(), Arc::downgrade(dentry));
             }
-            let old = core::mem::replace(&mut *dentry.place.lock(), Place { parent, name });
+            let old = core::mem::replace(&mut *dentry.place.lock(), DentryPlace { parent, name });
             drop(old);
         }
     }
@@ -191,7 +202,8 @@ fn remember(dentry: &Arc<Dentry>) {
         recent.next += 1;
         dentry.kept_as.store(key, Ordering::Relaxed);
         recent.by_age.insert(key, dentry.clone());
-        // Second chance: what was used since it got its place gets a new one, once for each new entry.
+        // Second chance: what was used since it got its place gets a new one, once for each new
+        // entry.
         for _ in 0..4 {
             if recent.by_age.len() <= KEPT {
                 break;

@@ -29,7 +29,11 @@ enum Memory {
 }
 
 /// Opens one of them.
-pub fn open_memory(_thread: &Arc<Thread>, node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
+pub fn open_memory(
+    _thread: &Arc<Thread>,
+    node: &Attributes,
+    _flags: u32,
+) -> Result<Arc<dyn FileOps>> {
     Ok(Arc::new(match node.rdev & 0xffff_ffff {
         3 => Memory::Null,
         5 => Memory::Zero,

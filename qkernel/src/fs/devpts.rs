@@ -4,7 +4,7 @@ use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFMT};
+use linux_raw_sys::general::{DEVPTS_SUPER_MAGIC, S_IFCHR, S_IFDIR, S_IFMT};
 
 use super::attr::{Attributes, StatFs, device};
 use super::file::{DirEntry, DirSink, dots, entry_kind};
@@ -15,9 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::ipc::tty::pty;
 
-/// DEVPTS_SUPER_MAGIC (statfs(2)).
-const DEVPTS_MAGIC: u32 = 0x1cd1;
-/// The device number of every devpts, which a terminal opened without a path tells too.
+/// The device number of every devpts, which a terminal opened without a path reports too.
 pub const DEVICE: u64 = device(0, 0x8_0000);
 /// Inode numbers of the root and of ptmx; terminals follow.
 const ROOT_INO: u64 = 1;
@@ -46,7 +44,7 @@ impl FileSystem for DevPts {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        Ok(simple_statfs(DEVPTS_MAGIC))
+        Ok(simple_statfs(DEVPTS_SUPER_MAGIC))
     }
 }
 
@@ -72,7 +70,9 @@ impl Inode for PtsInode {
         let new = |mode, ino| Attributes::new(mode, 0, 0, DEVICE, ino);
         Ok(match self.what {
             What::Root => Attributes { nlink: 2, ..new(S_IFDIR | 0o755, ROOT_INO) },
-            What::Ptmx => Attributes { rdev: device(5, 2), ..new(S_IFCHR | self.fs.ptmx_mode, PTMX_INO) },
+            What::Ptmx => {
+                Attributes { rdev: device(5, 2), ..new(S_IFCHR | self.fs.ptmx_mode, PTMX_INO) }
+            }
             What::Terminal(number) => {
                 let now = new(0, 0);
                 let slave = pty::slave_attributes(number);
@@ -94,7 +94,8 @@ impl Inode for PtsInode {
             b"ptmx" => What::Ptmx,
             _ => {
                 let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
-                let number = pty::list().into_iter().find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
+                let number =
+                    pty::list().into_iter().find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
                 What::Terminal(number)
             }
         };
@@ -137,7 +138,8 @@ impl FileOps for PtsDir {
             }
             position = 3;
         }
-        // Terminal N has position N + 4 behind it, so that a listing goes on whatever comes and goes.
+        // Terminal N has position N + 4 behind it, so that a listing goes on whatever comes and
+        // goes.
         for number in pty::list() {
             let next = u64::from(number) + 4;
             if next <= position {

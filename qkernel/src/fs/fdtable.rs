@@ -58,11 +58,23 @@ impl FdTable {
     /// The file of `fd`, or EBADF. Includes O_PATH descriptors.
     pub fn get(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        self.slots.lock().get(index).and_then(|s| s.as_ref()).map(|s| s.file.clone()).ok_or(Errno::EBADF)
+        self.slots
+            .lock()
+            .get(index)
+            .and_then(|s| s.as_ref())
+            .map(|s| s.file.clone())
+            .ok_or(Errno::EBADF)
     }
 
-    /// Puts a file at the lowest free descriptor not below `minimum`; EMFILE when that reaches `limit` (RLIMIT_NOFILE).
-    pub fn insert(&self, file: Arc<OpenFile>, close_on_exec: bool, minimum: Fd, limit: u64) -> Result<Fd> {
+    /// Puts a file at the lowest free descriptor not below `minimum`; EMFILE when that reaches
+    /// `limit` (RLIMIT_NOFILE).
+    pub fn insert(
+        &self,
+        file: Arc<OpenFile>,
+        close_on_exec: bool,
+        minimum: Fd,
+        limit: u64,
+    ) -> Result<Fd> {
         let mut slots = self.slots.lock();
         let limit = usize::try_from(limit).unwrap_or(MAX_FDS).min(MAX_FDS);
         let minimum = usize::try_from(minimum).map_err(|_| Errno::EINVAL)?;
@@ -78,7 +90,8 @@ impl FdTable {
         Ok(index as Fd)
     }
 
-    /// Puts a file at exactly `fd` (dup2(2)): what was there before. EBADF when that is not below `limit`.
+    /// Puts a file at exactly `fd` (dup2(2)): what was there before. EBADF when that is not below
+    /// `limit`.
     pub fn replace(
         &self,
         fd: Fd,
@@ -111,7 +124,12 @@ impl FdTable {
     /// FD_CLOEXEC of `fd`.
     pub fn close_on_exec(&self, fd: Fd) -> Result<bool> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
-        self.slots.lock().get(index).and_then(|s| s.as_ref()).map(|s| s.close_on_exec).ok_or(Errno::EBADF)
+        self.slots
+            .lock()
+            .get(index)
+            .and_then(|s| s.as_ref())
+            .map(|s| s.close_on_exec)
+            .ok_or(Errno::EBADF)
     }
 
     /// Sets FD_CLOEXEC of `fd`.
@@ -128,7 +146,12 @@ impl FdTable {
         let mut slots = self.slots.lock();
         let first = usize::try_from(first).unwrap_or(0);
         let count = usize::try_from(last).map_or(0, |last| (last + 1).saturating_sub(first));
-        slots.iter_mut().skip(first).take(count).flatten().for_each(|slot| slot.close_on_exec = true);
+        slots
+            .iter_mut()
+            .skip(first)
+            .take(count)
+            .flatten()
+            .for_each(|slot| slot.close_on_exec = true);
     }
 
     /// The highest open descriptor and one more.
@@ -136,9 +159,16 @@ impl FdTable {
         self.slots.lock().iter().rposition(Option::is_some).map_or(0, |last| last + 1)
     }
 
-    /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for, and gives its file to `gone`. A few at a time: a list
-    /// of all might need more memory than there is, and this is done to give memory back.
-    pub fn drain(&self, first: Fd, last: Fd, which: impl Fn(bool) -> bool, mut gone: impl FnMut(Arc<OpenFile>)) {
+    /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for, and
+    /// gives its file to `gone`. A few at a time: a list of all might need more memory than there
+    /// is, and this is done to give memory back.
+    pub fn drain(
+        &self,
+        first: Fd,
+        last: Fd,
+        which: impl Fn(bool) -> bool,
+        mut gone: impl FnMut(Arc<OpenFile>),
+    ) {
         const BATCH: usize = 64;
         let mut next = usize::try_from(first).unwrap_or(0);
         let end = usize::try_from(last).map_or(0, |last| last + 1);
@@ -166,10 +196,15 @@ impl FdTable {
         }
     }
 
-    /// Memory that its files hold and that their last close gives back, about, in bytes, with the table itself.
+    /// Memory that its files hold and that their last close gives back, about, in bytes, with the
+    /// table itself.
     pub fn held_bytes(&self) -> u64 {
         let slots = self.slots.lock();
-        let files = slots.iter().flatten().map(|slot| OPEN_FILE_BYTES + slot.file.ops.held_bytes()).sum::<u64>();
+        let files = slots
+            .iter()
+            .flatten()
+            .map(|slot| OPEN_FILE_BYTES + slot.file.ops.held_bytes())
+            .sum::<u64>();
         files + (slots.len() * size_of::<Option<Slot>>()) as u64
     }
 

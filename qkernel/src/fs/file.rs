@@ -1,4 +1,5 @@
-//! The open file description (open(2), "open file description") and the operations that kinds of files supply.
+//! The open file description (open(2), "open file description") and the operations that kinds of
+//! files supply.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -6,8 +7,8 @@ use core::any::Any;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
-    IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO,
-    S_IFSOCK, SEEK_CUR,
+    self, ANON_INODE_FS_MAGIC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK,
+    O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO, S_IFSOCK, SEEK_CUR,
 };
 use qlib::host::STREAM;
 
@@ -20,7 +21,8 @@ use crate::mm::vma::FileMapping;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
 
-/// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on [`FileOps::queue`] and try again".
+/// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on
+/// [`FileOps::queue`] and try again".
 #[allow(unused_variables)]
 pub trait FileOps: Send + Sync + Any {
     /// Reads at `offset` (ignored by streams).
@@ -28,7 +30,8 @@ pub trait FileOps: Send + Sync + Any {
         let is_dir = self.attributes(file).is_ok_and(|a| a.is_dir());
         Err(if is_dir { Errno::EISDIR } else { Errno::EINVAL })
     }
-    /// Whether nothing of it may be executed, wherever it is mounted here: it lies on a noexec mount of the host.
+    /// Whether nothing of it may be executed, wherever it is mounted here: it lies on a noexec
+    /// mount of the host.
     fn is_noexec(&self, file: &OpenFile) -> bool {
         false
     }
@@ -40,8 +43,9 @@ pub trait FileOps: Send + Sync + Any {
     fn is_seekable(&self) -> bool {
         false
     }
-    /// Whether the position is not ours: others outside read and write at it too (a file of the host given as a standard stream). Reads and
-    /// writes at the file's own position have [`STREAM`] for an offset then, and lseek(2) is [`FileOps::seek`].
+    /// Whether the position is not ours: others outside read and write at it too (a file of the
+    /// host given as a standard stream). Reads and writes at the file's own position have
+    /// [`STREAM`] for an offset then, and lseek(2) is [`FileOps::seek`].
     fn shares_position(&self) -> bool {
         false
     }
@@ -53,12 +57,13 @@ pub trait FileOps: Send + Sync + Any {
     fn is_stream(&self) -> bool {
         false
     }
-    /// Bytes of memory that lie in it (what a pipe or socket has queued, the pages of a file in memory), about. Takes no lock that a caller
-    /// may hold.
+    /// Bytes of memory that lie in it (what a pipe or socket has queued, the pages of a file in
+    /// memory), about. Takes no lock that a caller may hold.
     fn held_bytes(&self) -> u64 {
         0
     }
-    /// How long a blocking read, or write, waits in nanoseconds; 0: for ever (SO_RCVTIMEO, SO_SNDTIMEO).
+    /// How long a blocking read, or write, waits in nanoseconds; 0: for ever (SO_RCVTIMEO,
+    /// SO_SNDTIMEO).
     fn wait_limit_ns(&self, writes: bool) -> u64 {
         0
     }
@@ -66,12 +71,19 @@ pub trait FileOps: Send + Sync + Any {
     fn poll(&self, file: &OpenFile) -> PollMask {
         PollMask::READ | PollMask::WRITE
     }
-    /// Where changes of readiness are told; `None` for files that are always ready (epoll refuses those with EPERM).
+    /// What is notified of changes of readiness; `None` for files that are always ready (epoll
+    /// refuses those with EPERM).
     fn queue(&self) -> Option<&WaitQueue> {
         None
     }
     /// ioctl(2).
-    fn ioctl(&self, caller: &dyn Caller, file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         Err(Errno::ENOTTY)
     }
     /// The memory for mmap(2); `writable`: shared and writable.
@@ -112,8 +124,8 @@ pub trait FileOps: Send + Sync + Any {
             None => Ok(crate::fs::inode::simple_statfs(ANON_INODE_FS_MAGIC)),
         }
     }
-    /// Entries of a directory from `position` on, without "." and ".." if the file system has none of its own: the position at
-    /// which to go on. ENOTDIR when it is none.
+    /// Entries of a directory from `position` on, without "." and ".." if the file system has none
+    /// of its own: the position at which to go on. ENOTDIR when it is none.
     fn read_dir(&self, file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {
         Err(Errno::ENOTDIR)
     }
@@ -125,7 +137,8 @@ pub trait FileOps: Send + Sync + Any {
         }
         Ok(if data { offset } else { size })
     }
-    /// What /proc/PID/fd shows for files without a place in the tree: "pipe:[1]", "anon_inode:[eventpoll]" …
+    /// What /proc/PID/fd shows for files without a place in the tree: "pipe:[1]",
+    /// "anon_inode:[eventpoll]" …
     fn label(&self, file: &OpenFile) -> Vec<u8> {
         let attributes = self.attributes(file).unwrap_or_default();
         match attributes.kind() {
@@ -144,12 +157,16 @@ pub trait FileOps: Send + Sync + Any {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// ANON_INODE_FS_MAGIC (statfs(2)).
-const ANON_INODE_FS_MAGIC: u32 = 0x0904_1934;
-
-/// What stat(2) tells of files that are no more than a descriptor.
+/// What stat(2) reports of files that are no more than a descriptor.
 fn anonymous_attributes() -> Attributes {
-    Attributes { mode: 0o600, nlink: 1, ino: 1, block_size: 4096, dev: device(0, 0xf), ..Attributes::default() }
+    Attributes {
+        mode: 0o600,
+        nlink: 1,
+        ino: 1,
+        block_size: 4096,
+        dev: device(0, 0xf),
+        ..Attributes::default()
+    }
 }
 
 /// One entry of a directory.
@@ -255,12 +272,14 @@ impl OpenFile {
         self.ops.as_any().downcast_ref()
     }
 
-    /// The offset of a transfer at the file's own position, as [`FileOps::read`] and [`FileOps::write`] take it.
+    /// The offset of a transfer at the file's own position, as [`FileOps::read`] and
+    /// [`FileOps::write`] take it.
     pub fn own_offset(&self) -> u64 {
         if self.ops.shares_position() { STREAM } else { *self.position.lock() }
     }
 
-    /// Moves the file's own position on after a transfer of `bytes` bytes at it. What has no position, or shares the host's, needs nothing.
+    /// Moves the file's own position on after a transfer of `bytes` bytes at it. What has no
+    /// position, or shares the host's, needs nothing.
     pub fn advance(&self, bytes: usize) {
         if self.ops.is_seekable() && !self.ops.shares_position() {
             let mut position = self.position.lock();
@@ -268,9 +287,13 @@ impl OpenFile {
         }
     }
 
-    /// The file's own position in bytes, as lseek(2) tells it.
+    /// The file's own position in bytes, as lseek(2) reports it.
     pub fn tell(&self) -> Result<u64> {
-        if self.ops.shares_position() { self.ops.seek(0, SEEK_CUR) } else { Ok(*self.position.lock()) }
+        if self.ops.shares_position() {
+            self.ops.seek(0, SEEK_CUR)
+        } else {
+            Ok(*self.position.lock())
+        }
     }
 
     /// stat(2).
@@ -288,7 +311,10 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         super::lock::file_gone(self);
         if self.flags() & O_PATH == 0 {
-            super::notify::file_event(self, if self.is_writable() { IN_CLOSE_WRITE } else { IN_CLOSE_NOWRITE });
+            super::notify::file_event(
+                self,
+                if self.is_writable() { IN_CLOSE_WRITE } else { IN_CLOSE_NOWRITE },
+            );
         }
         let ops = self.ops.clone();
         for hook in core::mem::take(self.close_hooks.get_mut()) {
@@ -308,10 +334,14 @@ pub fn entry_kind(mode: u32) -> u8 {
     (mode >> 12 & 0xf) as u8
 }
 
-/// Gives out "." and ".." of a directory whose file system has none, at positions 1 and 2: where to go on (at least 2), or as `Err`
-/// where it got full.
-pub fn dots(file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<core::result::Result<u64, u64>> {
-    const DT_DIR: u8 = 4;
+/// Gives out "." and ".." of a directory whose file system has none, at positions 1 and 2: where to
+/// go on (at least 2), or as `Err` where it got full.
+pub fn dots(
+    file: &OpenFile,
+    position: u64,
+    sink: &mut DirSink<'_>,
+) -> Result<core::result::Result<u64, u64>> {
+    const DT_DIR: u8 = general::DT_DIR as u8;
     if position >= 2 {
         return Ok(Ok(position));
     }

@@ -16,7 +16,8 @@ use crate::errno::{Errno, Result};
 pub enum Caching {
     /// Names change only through this kernel.
     Keep,
-    /// Others may change names: a path's last component is looked up each time, a directory on the way is believed.
+    /// Others may change names: a path's last component is looked up each time, a directory on the
+    /// way is believed.
     Check,
     /// Every look-up makes the object anew.
     Never,
@@ -63,15 +64,16 @@ pub struct NewNode {
     pub rdev: u64,
 }
 
-/// An object of a file system, as one of its names leads to it. Names are single components, never "." or "..".
-/// Permissions have been checked by the caller.
+/// An object of a file system, as one of its names leads to it. Names are single components, never
+/// "." or "..". Permissions have been checked by the caller.
 #[allow(unused_variables)]
 pub trait Inode: Send + Sync + Any {
     /// S_IF* type; never changes.
     fn kind(&self) -> u32;
     /// stat(2).
     fn attributes(&self) -> Result<Attributes>;
-    /// Attributes of which mode and owner count, for the directories of a path; they may be a little old.
+    /// Attributes of which mode and owner count, for the directories of a path; they may be a
+    /// little old.
     fn permissions(&self) -> Result<Attributes> {
         self.attributes()
     }
@@ -79,7 +81,8 @@ pub trait Inode: Send + Sync + Any {
     fn caching(&self) -> Caching {
         Caching::Keep
     }
-    /// With [`Caching::Check`]: whether the name still leads to this inode. ENOENT when the name is gone.
+    /// With [`Caching::Check`]: whether the name still leads to this inode. ENOENT when the name is
+    /// gone.
     fn revalidate(&self) -> Result<bool> {
         Ok(true)
     }
@@ -97,7 +100,8 @@ pub trait Inode: Send + Sync + Any {
     fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
         Err(Errno::EINVAL)
     }
-    /// Makes and opens a regular file; EEXIST if there is one. The operations are `None` when [`Inode::open`] is to be used.
+    /// Makes and opens a regular file; EEXIST if there is one. The operations are `None` when
+    /// [`Inode::open`] is to be used.
     fn create(self: Arc<Self>, name: &[u8], new: &NewNode, flags: u32) -> Result<Created> {
         Err(Errno::EPERM)
     }
@@ -114,7 +118,12 @@ pub trait Inode: Send + Sync + Any {
         Err(Errno::EPERM)
     }
     /// symlink(2).
-    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+    fn make_symlink(
+        self: Arc<Self>,
+        name: &[u8],
+        target: &[u8],
+        new: &NewNode,
+    ) -> Result<Arc<dyn Inode>> {
         Err(Errno::EPERM)
     }
     /// link(2): a further name for `target`, which is of the same file system.
@@ -215,7 +224,8 @@ pub fn begin_walk() {
     WALKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of the walk that began last. What an inode learnt in it need not be asked again until the next.
+/// The number of the walk that began last. What an inode learnt in it need not be asked again until
+/// the next.
 pub fn current_walk() -> u64 {
     WALKS.load(Ordering::Relaxed)
 }

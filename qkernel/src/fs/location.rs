@@ -65,8 +65,9 @@ impl Location {
         self
     }
 
-    /// Its absolute path as seen from `root`, and whether it can be reached from there. Of one that is longer than any path may be (as
-    /// directories and mounts can be nested) only the end is given, as of something that cannot be reached.
+    /// Its absolute path as seen from `root`, and whether it can be reached from there. Of one that
+    /// is longer than any path may be (as directories and mounts can be nested) only the end is
+    /// given, as of something that cannot be reached.
     pub fn path_and_reach(&self, root: &Location) -> (Vec<u8>, bool) {
         const MOST_BYTES: usize = 16 * PATH_MAX;
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -106,7 +107,8 @@ impl Location {
         (path, reachable)
     }
 
-    /// Its absolute path as seen from `root`; " (deleted)" follows when its name is gone, as in /proc.
+    /// Its absolute path as seen from `root`; " (deleted)" follows when its name is gone, as in
+    /// /proc.
     pub fn path_from(&self, root: &Location) -> Vec<u8> {
         let (mut path, _) = self.path_and_reach(root);
         if self.dentry.is_unlinked() && self.dentry.parent().is_some() {
@@ -118,6 +120,11 @@ impl Location {
 
 impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Location({}:{:?})", self.mount.id, alloc::string::String::from_utf8_lossy(&self.dentry.name()))
+        write!(
+            f,
+            "Location({}:{:?})",
+            self.mount.id,
+            alloc::string::String::from_utf8_lossy(&self.dentry.name())
+        )
     }
 }

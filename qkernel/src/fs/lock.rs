@@ -1,4 +1,5 @@
-//! Advisory locks: record locks of processes and of open files (fcntl(2)), and flock(2). Known to this container only.
+//! Advisory locks: record locks of processes and of open files (fcntl(2)), and flock(2). Known to
+//! this container only.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -95,13 +96,16 @@ fn apply(held: &mut Vec<Lock>, owner: Owner, start: u64, end: u64, exclusive: Op
 fn conflict(held: &[Lock], wanted: &Lock) -> Option<Lock> {
     held.iter()
         .find(|l| {
-            l.owner != wanted.owner && (l.exclusive || wanted.exclusive) && l.start < wanted.end && wanted.start < l.end
+            l.owner != wanted.owner
+                && (l.exclusive || wanted.exclusive)
+                && l.start < wanted.end
+                && wanted.start < l.end
         })
         .copied()
 }
 
-/// Locks that there may be, and that one owner may have (ENOLCK). Whoever closes a file or ends looks at all of them, and no process's end
-/// gives back what open files of others hold.
+/// Locks that there may be, and that one owner may have (ENOLCK). Whoever closes a file or ends
+/// looks at all of them, and no process's end gives back what open files of others hold.
 const MOST: usize = 16_384;
 const MOST_OF_ONE: usize = 4096;
 /// So many anybody may have.
@@ -114,8 +118,17 @@ impl Table {
         if all < FEW {
             return Ok(());
         }
-        let own = self.files.values().flat_map(|file| &file.held).filter(|lock| lock.owner == owner).count();
-        if own >= MOST_OF_ONE || all >= MOST && own >= FEW || all >= 2 * MOST { Err(Errno::ENOLCK) } else { Ok(()) }
+        let own = self
+            .files
+            .values()
+            .flat_map(|file| &file.held)
+            .filter(|lock| lock.owner == owner)
+            .count();
+        if own >= MOST_OF_ONE || all >= MOST && own >= FEW || all >= 2 * MOST {
+            Err(Errno::ENOLCK)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether `owner` would wait for itself if it waited for `holder`.
@@ -156,7 +169,8 @@ pub fn test(key: Key, wanted: &Lock) -> Option<Lock> {
     TABLE.lock().files.get(&key).and_then(|file| conflict(&file.held, wanted))
 }
 
-/// Takes a lock, waiting for it. EDEADLK when record locks of processes wait for each other in a circle.
+/// Takes a lock, waiting for it. EDEADLK when record locks of processes wait for each other in a
+/// circle.
 pub async fn lock(caller: &dyn Caller, key: Key, wanted: Lock) -> Result {
     let queue = TABLE.lock().files.entry(key).or_default().queue.clone();
     let result = block_on(caller, &[&queue], PollMask::READ, None, || {
@@ -223,7 +237,8 @@ fn release(which: impl Fn(&Key, Owner) -> bool, start: u64, end: u64) {
             return;
         }
         table.files.retain(|key, file| {
-            let mut owners: Vec<Owner> = file.held.iter().map(|l| l.owner).filter(|o| which(key, *o)).collect();
+            let mut owners: Vec<Owner> =
+                file.held.iter().map(|l| l.owner).filter(|o| which(key, *o)).collect();
             owners.sort_unstable();
             owners.dedup();
             if !owners.is_empty() {
@@ -273,7 +288,11 @@ mod tests {
         unlock(key(1), greedy, 0, 2);
         let wide = Lock { owner: greedy, start: 1 << 40, end: 1 << 41, exclusive: true };
         assert_eq!(try_lock(key(1), wide), Ok(()));
-        assert_eq!(try_unlock(key(1), greedy, (1 << 40) + 1, (1 << 40) + 2), Err(Errno::ENOLCK), "it would be two");
+        assert_eq!(
+            try_unlock(key(1), greedy, (1 << 40) + 1, (1 << 40) + 2),
+            Err(Errno::ENOLCK),
+            "it would be two"
+        );
         assert_eq!(try_unlock(key(1), greedy, 1 << 40, 1 << 41), Ok(()));
         process_ended(1);
         process_ended(2);

@@ -1,4 +1,5 @@
-//! Files: what an open file is, descriptors, the tree of names, and (in the modules) the file systems.
+//! Files: what an open file is, descriptors, the tree of names, and (in the modules) the file
+//! systems.
 
 pub mod attr;
 pub mod caller;

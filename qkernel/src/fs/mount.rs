@@ -1,4 +1,5 @@
-//! Mounts: which file system lies where (mount(2)). All processes of a container share one mount namespace.
+//! Mounts: which file system lies where (mount(2)). All processes of a container share one mount
+//! namespace.
 //!
 //! How deep mounts lie in each other is the guest's choice: nothing here follows them by recursion.
 
@@ -9,7 +10,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 use linux_raw_sys::general::{
-    MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_RELATIME, MS_STRICTATIME,
+    MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_RELATIME,
+    MS_STRICTATIME,
 };
 
 use super::Location;
@@ -44,10 +46,12 @@ bitflags! {
 
 /// The most mounts there may be (Linux's fs.mount-max).
 const MOUNT_MAX: u64 = 100_000;
-/// Bytes of guest memory for each: a mount, its names and a small file system take about a kilobyte of kernel memory.
+/// Bytes of guest memory for each: a mount, its names and a small file system take about a kilobyte
+/// of kernel memory.
 const BYTES_OF_RAM_EACH: u64 = 32 << 10;
 
-/// The most mounts there may be in this sandbox: as many as Linux allows, fewer where memory is small.
+/// The most mounts there may be in this sandbox: as many as Linux allows, fewer where memory is
+/// small.
 pub fn most() -> u64 {
     MOUNT_MAX.min(arch::boot().ram_bytes / BYTES_OF_RAM_EACH)
 }
@@ -84,14 +88,25 @@ fn key(dentry: &Arc<Dentry>) -> usize {
 
 impl Mount {
     /// A mount that is not placed anywhere yet.
-    pub fn new(fs: Arc<dyn FileSystem>, root: Arc<Dentry>, source: Vec<u8>, flags: MountFlags) -> Arc<Self> {
+    pub fn new(
+        fs: Arc<dyn FileSystem>,
+        root: Arc<Dentry>,
+        source: Vec<u8>,
+        flags: MountFlags,
+    ) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(20);
         let mount = Self::make(NEXT.fetch_add(1, Ordering::Relaxed), fs, root, source, flags);
         ALL.lock().insert(mount.id, Arc::downgrade(&mount));
         mount
     }
 
-    fn make(id: u32, fs: Arc<dyn FileSystem>, root: Arc<Dentry>, source: Vec<u8>, flags: MountFlags) -> Arc<Self> {
+    fn make(
+        id: u32,
+        fs: Arc<dyn FileSystem>,
+        root: Arc<Dentry>,
+        source: Vec<u8>,
+        flags: MountFlags,
+    ) -> Arc<Self> {
         Arc::new(Mount {
             id,
             fs,
@@ -105,7 +120,7 @@ impl Mount {
         })
     }
 
-    /// A mount that /proc does not tell of, for files without a place in the tree.
+    /// A mount that /proc does not list, for files without a place in the tree.
     pub fn hidden(fs: Arc<dyn FileSystem>, flags: MountFlags) -> Arc<Self> {
         let root = Dentry::root(fs.clone());
         Self::make(0, fs, root, Vec::new(), flags)
@@ -147,7 +162,8 @@ impl Mount {
         self.point.lock().clone()
     }
 
-    /// Whether a path leads to it. Others are there only for the files that are open on them: nothing is mounted on them.
+    /// Whether a path leads to it. Others are there only for the files that are open on them:
+    /// nothing is mounted on them.
     pub fn is_in_tree(&self) -> bool {
         self.in_tree.load(Ordering::Relaxed)
     }
@@ -213,8 +229,9 @@ impl Mount {
         drop(old);
     }
 
-    /// umount2(2): takes it from its place, and (`lazy`) all that lies on it from theirs, each for itself. EBUSY when something is mounted on
-    /// it and it is not to be lazy, EINVAL for the root and what is in no tree.
+    /// umount2(2): takes it from its place, and (`lazy`) all that lies on it from theirs, each for
+    /// itself. EBUSY when something is mounted on it and it is not to be lazy, EINVAL for the root
+    /// and what is in no tree.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result {
         if !lazy && !self.children.lock().is_empty() {
             return Err(Errno::EBUSY);
@@ -242,9 +259,12 @@ impl Mount {
         Ok(())
     }
 
-    /// This mount and those on it, and so on, each after what it lies on; `take` says of a mount and where it lies whether it and
-    /// what lies on it belong to them.
-    pub fn tree(self: &Arc<Self>, mut take: impl FnMut(&Arc<Mount>, &Location) -> bool) -> Vec<Arc<Mount>> {
+    /// This mount and those on it, and so on, each after what it lies on; `take` says of a mount
+    /// and where it lies whether it and what lies on it belong to them.
+    pub fn tree(
+        self: &Arc<Self>,
+        mut take: impl FnMut(&Arc<Mount>, &Location) -> bool,
+    ) -> Vec<Arc<Mount>> {
         let mut found = alloc::vec![self.clone()];
         let mut next = 0;
         while let Some(mount) = found.get(next).cloned() {
@@ -260,13 +280,15 @@ impl Mount {
 
     /// Mounts placed on this one, in the order they were made.
     pub fn children(&self) -> Vec<Arc<Mount>> {
-        let mut children: Vec<Arc<Mount>> = self.children.lock().values().flatten().cloned().collect();
+        let mut children: Vec<Arc<Mount>> =
+            self.children.lock().values().flatten().cloned().collect();
         children.sort_unstable_by_key(|m| m.id);
         children
     }
 
-    /// mount(2) with MS_BIND: mounts what lies at `from`, and (`recursive`) what is mounted there, on `place`. EINVAL for what is in no tree
-    /// or must not be bound, ENOSPC when there would be too many mounts.
+    /// mount(2) with MS_BIND: mounts what lies at `from`, and (`recursive`) what is mounted there,
+    /// on `place`. EINVAL for what is in no tree or must not be bound, ENOSPC when there would be
+    /// too many mounts.
     pub fn bind(from: &Location, place: Location, recursive: bool) -> Result {
         if !from.mount.is_in_tree() || !place.mount.is_in_tree() || from.mount.is_unbindable() {
             return Err(Errno::EINVAL);
@@ -274,7 +296,8 @@ impl Mount {
         // What is there now: the copies themselves are never copied, wherever they come to lie.
         let originals = match recursive {
             true => from.mount.tree(|mount, point| {
-                let outside = Arc::ptr_eq(&point.mount, &from.mount) && !from.dentry.is_above(&point.dentry);
+                let outside =
+                    Arc::ptr_eq(&point.mount, &from.mount) && !from.dentry.is_above(&point.dentry);
                 !outside && !mount.is_unbindable()
             }),
             false => alloc::vec![from.mount.clone()],
@@ -284,10 +307,12 @@ impl Mount {
         let mut first = None;
         for original in &originals {
             let root = if first.is_none() { from.dentry.clone() } else { original.root.clone() };
-            let copy = Mount::new(original.fs.clone(), root, original.source.clone(), original.flags());
+            let copy =
+                Mount::new(original.fs.clone(), root, original.source.clone(), original.flags());
             copy.set_unbindable(original.is_unbindable());
             if first.is_none() {
-                // Placed last, when the copy is whole; it belongs to the tree from now on as to what is placed on it.
+                // Placed last, when the copy is whole; it belongs to the tree from now on as to
+                // what is placed on it.
                 copy.become_root();
                 first = Some(copy.clone());
             } else if let Some(point) = original.point()
@@ -326,6 +351,7 @@ pub fn all() -> Vec<Arc<Mount>> {
 
 /// All mounted file systems.
 pub fn file_systems() -> Vec<Arc<dyn FileSystem>> {
-    let all: BTreeMap<usize, Arc<dyn FileSystem>> = all().iter().map(|m| (identity(&m.fs), m.fs.clone())).collect();
+    let all: BTreeMap<usize, Arc<dyn FileSystem>> =
+        all().iter().map(|m| (identity(&m.fs), m.fs.clone())).collect();
     all.into_values().collect()
 }

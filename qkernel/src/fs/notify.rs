@@ -1,4 +1,5 @@
-//! inotify(7): what happens to files, told to those who watch them. Only what goes through this kernel is seen.
+//! inotify(7): what happens to files, of which those who watch them are notified. Only what goes
+//! through this kernel is seen.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -6,9 +7,9 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{
-    IN_ALL_EVENTS, IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_IGNORED,
-    IN_ISDIR, IN_MASK_ADD, IN_MASK_CREATE, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO, IN_ONESHOT, IN_ONLYDIR,
-    IN_Q_OVERFLOW,
+    IN_ALL_EVENTS, IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK,
+    IN_IGNORED, IN_ISDIR, IN_MASK_ADD, IN_MASK_CREATE, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO,
+    IN_ONESHOT, IN_ONLYDIR, IN_Q_OVERFLOW,
 };
 use linux_raw_sys::ioctl::FIONREAD;
 use qlib::Va;
@@ -27,7 +28,8 @@ const MAX_EVENTS: usize = 16384;
 /// fs.inotify.max_user_instances.
 pub const MAX_INSTANCES: usize = 128;
 
-/// fs.inotify.max_user_watches: as on Linux, a hundredth of memory at 1 KiB each, at least 8192; here 65,536 at most.
+/// fs.inotify.max_user_watches: as on Linux, a hundredth of memory at 1 KiB each, at least 8192;
+/// here 65,536 at most.
 pub fn max_watches() -> usize {
     (crate::arch::ram_bytes() / 100 / 1024).clamp(8192, 65_536) as usize
 }
@@ -67,7 +69,7 @@ impl Event {
 }
 
 #[derive(Default)]
-struct State {
+struct InotifyState {
     watches: BTreeMap<i32, Watch>,
     last_wd: i32,
     events: VecDeque<Event>,
@@ -77,7 +79,7 @@ struct State {
 pub struct Inotify {
     /// Whose instance it is, for the limits.
     uid: u32,
-    state: Mutex<State>,
+    state: Mutex<InotifyState>,
     queue: WaitQueue,
 }
 
@@ -142,7 +144,8 @@ impl Inotify {
         {
             let mut state = self.state.lock();
             let same = |last: &Event| {
-                (last.wd, last.mask, last.cookie) == (event.wd, event.mask, event.cookie) && last.name == event.name
+                (last.wd, last.mask, last.cookie) == (event.wd, event.mask, event.cookie)
+                    && last.name == event.name
             };
             if state.events.back().is_some_and(same) {
                 return;
@@ -150,7 +153,9 @@ impl Inotify {
             let overflow = Event { wd: -1, mask: IN_Q_OVERFLOW, cookie: 0, name: Vec::new() };
             match account::room_in(&mut state.events) {
                 Ok(()) if state.events.len() < MAX_EVENTS => state.events.push_back(event),
-                Ok(()) if state.events.back().is_some_and(|last| last.mask == IN_Q_OVERFLOW) => return,
+                Ok(()) if state.events.back().is_some_and(|last| last.mask == IN_Q_OVERFLOW) => {
+                    return;
+                }
                 Ok(()) => state.events.push_back(overflow),
                 // No memory for one more: the last one is lost too.
                 Err(_) => match state.events.back_mut() {
@@ -163,10 +168,13 @@ impl Inotify {
     }
 
     /// Something happened to `id`, or to `name` in it.
-    fn tell(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
+    fn notify(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
         let found = {
             let state = self.state.lock();
-            let mut matching = state.watches.iter().filter(|(_, w)| w.id == id && w.mask & mask & IN_ALL_EVENTS != 0);
+            let mut matching = state
+                .watches
+                .iter()
+                .filter(|(_, w)| w.id == id && w.mask & mask & IN_ALL_EVENTS != 0);
             matching.next().map(|(wd, w)| (*wd, w.mask))
         };
         let Some((wd, watched)) = found else { return };
@@ -182,8 +190,10 @@ impl FileOps for Inotify {
     fn held_bytes(&self) -> u64 {
         const WATCH_BYTES: usize = 256;
         let state = self.state.lock();
-        // As if all names were as long as the last one: the queue may be long, and this is asked often when memory is short.
-        let event_bytes = state.events.back().map_or(0, |event| size_of::<Event>() + event.name.capacity());
+        // As if all names were as long as the last one: the queue may be long, and this is asked
+        // often when memory is short.
+        let event_bytes =
+            state.events.back().map_or(0, |event| size_of::<Event>() + event.name.capacity());
         (state.events.len() * event_bytes + state.watches.len() * WATCH_BYTES) as u64
     }
 
@@ -210,7 +220,13 @@ impl FileOps for Inotify {
         Some(&self.queue)
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         if command != FIONREAD {
             return Err(Errno::ENOTTY);
         }
@@ -229,15 +245,21 @@ impl FileOps for Inotify {
 }
 
 /// Flags that inotify_add_watch(2) takes besides events.
-pub const ADD_FLAGS: u32 =
-    IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_MASK_ADD | IN_MASK_CREATE | IN_ONESHOT | IN_ONLYDIR | IN_ALL_EVENTS;
+pub const ADD_FLAGS: u32 = IN_DONT_FOLLOW
+    | IN_EXCL_UNLINK
+    | IN_MASK_ADD
+    | IN_MASK_CREATE
+    | IN_ONESHOT
+    | IN_ONLYDIR
+    | IN_ALL_EVENTS;
 
 fn instances() -> Vec<Arc<Inotify>> {
     let list = INSTANCES.lock();
     if list.is_empty() { Vec::new() } else { list.iter().filter_map(Weak::upgrade).collect() }
 }
 
-/// Something (IN_*) happened to what lies at `place`: told to its watchers and to those of its directory.
+/// Something (IN_*) happened to what lies at `place`: notifies its watchers and those of its
+/// directory.
 pub fn event(place: &Location, mask: u32) {
     let instances = instances();
     if instances.is_empty() {
@@ -249,10 +271,10 @@ pub fn event(place: &Location, mask: u32) {
     let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| (a.dev, a.ino));
     for instance in instances {
         if let Ok(id) = own {
-            instance.tell(id, mask | is_dir, 0, b"");
+            instance.notify(id, mask | is_dir, 0, b"");
         }
         if let Some(id) = above {
-            instance.tell(id, mask | is_dir, 0, &place.dentry.name());
+            instance.notify(id, mask | is_dir, 0, &place.dentry.name());
         }
     }
 }
@@ -272,7 +294,7 @@ pub fn name_event(directory: &Location, name: &[u8], mask: u32, is_dir: bool) {
     }
     let Ok(id) = id_of(directory) else { return };
     for instance in instances {
-        instance.tell(id, mask | if is_dir { IN_ISDIR } else { 0 }, 0, name);
+        instance.notify(id, mask | if is_dir { IN_ISDIR } else { 0 }, 0, name);
     }
 }
 
@@ -289,7 +311,7 @@ pub fn removed(directory: &Location, name: &[u8], child: &Location, was_last: bo
     }
     if let Ok(id) = id_of(child) {
         for instance in instances {
-            instance.tell(id, if was_last { IN_DELETE_SELF } else { IN_ATTRIB }, 0, b"");
+            instance.notify(id, if was_last { IN_DELETE_SELF } else { IN_ATTRIB }, 0, b"");
         }
     }
     name_event(directory, name, IN_DELETE, child.inode().is_dir());
@@ -307,11 +329,11 @@ pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location)
     for instance in instances {
         for ((directory, name), mask) in [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)] {
             if let Ok(id) = id_of(directory) {
-                instance.tell(id, mask | is_dir, cookie, name);
+                instance.notify(id, mask | is_dir, cookie, name);
             }
         }
         if let Ok(id) = id_of(child) {
-            instance.tell(id, IN_MOVE_SELF, 0, b"");
+            instance.notify(id, IN_MOVE_SELF, 0, b"");
         }
     }
 }

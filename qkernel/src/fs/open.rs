@@ -5,9 +5,11 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{
-    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY,
-    O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY, S_IFBLK, S_IFCHR,
-    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH, S_IXGRP,
+    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH,
+    CAP_FSETID, CAP_MKNOD, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL,
+    O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
+    S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
+    S_IWGRP, S_IWOTH, S_IXGRP,
 };
 
 use super::attr::{Attributes, SetAttributes, SetTime};
@@ -34,18 +36,30 @@ pub struct OpenHow {
 
 /// The directory `dirfd` is open on.
 fn directory_of(caller: &dyn Caller, dirfd: Fd, path: &[u8]) -> Result<Location> {
-    caller.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() { Errno::EBADF } else { Errno::ENOTDIR })
+    caller.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() {
+        Errno::EBADF
+    } else {
+        Errno::ENOTDIR
+    })
 }
 
 /// Resolves `path` for `thread` with `creds`.
-pub fn walk_as(caller: &dyn Caller, creds: &Creds, dirfd: Fd, path: &[u8], flags: WalkFlags) -> Result<Target> {
-    // An absolute path begins at the root, whatever `dirfd` is, unless that is to be the root itself.
+pub fn walk_as(
+    caller: &dyn Caller,
+    creds: &Creds,
+    dirfd: Fd,
+    path: &[u8],
+    flags: WalkFlags,
+) -> Result<Target> {
+    // An absolute path begins at the root, whatever `dirfd` is, unless that is to be the root
+    // itself.
     let from_root = path.first() == Some(&b'/') && !flags.contains(WalkFlags::IN_ROOT);
     let (root, cwd) = caller.with_fs(|fs| {
         let from_cwd = !from_root && dirfd == AT_FDCWD;
         (fs.root.clone(), from_cwd.then(|| fs.cwd.clone()))
     });
-    let start = if from_root || cwd.is_some() { cwd } else { Some(directory_of(caller, dirfd, path)?) };
+    let start =
+        if from_root || cwd.is_some() { cwd } else { Some(directory_of(caller, dirfd, path)?) };
     let walk = Walk { creds, caller: Some(caller), root, flags };
     walk.resolve(start.as_ref().unwrap_or(&walk.root), path)
 }
@@ -183,13 +197,14 @@ pub fn open_place(
     Ok(OpenFile::at(ops, status_flags(flags), Some(place)))
 }
 
-/// The flags that fcntl(F_GETFL) tells.
+/// The flags that fcntl(F_GETFL) reports.
 fn status_flags(flags: u32) -> u32 {
     flags & !(O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_CLOEXEC)
 }
 
-/// fs.protected_regular = 2 and fs.protected_fifos = 1 (proc(5)): O_CREAT does not open another's file or FIFO in a sticky directory that all
-/// may write, nor another's file in one that its group may.
+/// fs.protected_regular = 2 and fs.protected_fifos = 1 (proc(5)): O_CREAT does not open another's
+/// file or FIFO in a sticky directory that all may write, nor another's file in one that its group
+/// may.
 fn check_protected_create(creds: &Creds, place: &Location, file: &Attributes) -> Result {
     let is_fifo = file.kind() == S_IFIFO;
     if !(file.is_regular() || is_fifo) || file.uid == creds.fsuid {
@@ -213,14 +228,26 @@ pub fn check_may_change(creds: &Creds, directory: &Location) -> Result<Attribute
 }
 
 /// What a new object in `directory` is to be: mode (with type) less the umask, owner and group.
-pub fn new_node(caller: &dyn Caller, creds: &Creds, directory: &Attributes, mode: u32, rdev: u64) -> NewNode {
+pub fn new_node(
+    caller: &dyn Caller,
+    creds: &Creds,
+    directory: &Attributes,
+    mode: u32,
+    rdev: u64,
+) -> NewNode {
     let is_dir = mode & S_IFMT == S_IFDIR;
     let mode = if mode & S_IFMT == S_IFLNK { mode } else { mode & !caller.with_fs(|fs| fs.umask) };
     let (mode, gid) = perm::inherit(creds, directory, mode, is_dir);
     NewNode { mode, uid: creds.fsuid, gid, rdev }
 }
 
-fn create(caller: &dyn Caller, creds: &Creds, parent: &Location, name: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
+fn create(
+    caller: &dyn Caller,
+    creds: &Creds,
+    parent: &Location,
+    name: &[u8],
+    how: &OpenHow,
+) -> Result<Arc<OpenFile>> {
     let directory = check_may_change(creds, parent)?;
     let new = new_node(caller, creds, &directory, S_IFREG | how.mode & 0o7777, 0);
     let (inode, ops) = parent.inode().clone().create(name, &new, how.flags)?;
@@ -235,10 +262,17 @@ fn create(caller: &dyn Caller, creds: &Creds, parent: &Location, name: &[u8], ho
     Ok(OpenFile::at(ops, status_flags(how.flags), Some(place)))
 }
 
-/// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something. For mknod(2) and bind(2).
-pub fn make_node(caller: &dyn Caller, dirfd: Fd, path: &[u8], mode: u32, rdev: u64) -> Result<Location> {
+/// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something.
+/// For mknod(2) and bind(2).
+pub fn make_node(
+    caller: &dyn Caller,
+    dirfd: Fd,
+    path: &[u8],
+    mode: u32,
+    rdev: u64,
+) -> Result<Location> {
     let creds = caller.creds();
-    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(perm::CAP_MKNOD) {
+    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
     let NameTarget { parent, name, found, wants_dir } =
@@ -257,7 +291,12 @@ pub fn make_node(caller: &dyn Caller, dirfd: Fd, path: &[u8], mode: u32, rdev: u
     Ok(Location { mount: parent.mount, dentry })
 }
 
-fn open_unnamed(caller: &dyn Caller, creds: &Creds, directory: Location, how: &OpenHow) -> Result<Arc<OpenFile>> {
+fn open_unnamed(
+    caller: &dyn Caller,
+    creds: &Creds,
+    directory: Location,
+    how: &OpenHow,
+) -> Result<Arc<OpenFile>> {
     if !directory.inode().is_dir() {
         return Err(Errno::ENOTDIR);
     }
@@ -274,8 +313,14 @@ fn open_unnamed(caller: &dyn Caller, creds: &Creds, directory: Location, how: &O
     Ok(OpenFile::at(ops, status_flags(how.flags & !O_TMPFILE), Some(place)))
 }
 
-/// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for execveat(2).
-pub fn open_exec(caller: &dyn Caller, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<Arc<OpenFile>> {
+/// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for
+/// execveat(2).
+pub fn open_exec(
+    caller: &dyn Caller,
+    dirfd: Fd,
+    path: &[u8],
+    at_flags: u32,
+) -> Result<Arc<OpenFile>> {
     let creds = caller.creds();
     let place = lookup(caller, dirfd, path, at_flags)?;
     let inode = place.inode().clone();
@@ -293,12 +338,13 @@ pub fn open_exec(caller: &dyn Caller, dirfd: Fd, path: &[u8], at_flags: u32) -> 
 
 /// Whether nothing of a file may be executed: it lies on a noexec mount, here or on the host.
 pub fn is_noexec(file: &OpenFile) -> bool {
-    file.path.as_ref().is_some_and(|p| p.mount.flags().contains(MountFlags::NOEXEC)) || file.ops.is_noexec(file)
+    file.path.as_ref().is_some_and(|p| p.mount.flags().contains(MountFlags::NOEXEC))
+        || file.ops.is_noexec(file)
 }
 
 /// Whether `creds` may read a file, not only execute it.
 pub fn is_readable(creds: &Creds, file: &OpenFile) -> Result<bool> {
-    if creds.has_cap(perm::CAP_DAC_OVERRIDE) || creds.has_cap(perm::CAP_DAC_READ_SEARCH) {
+    if creds.has_cap(CAP_DAC_OVERRIDE) || creds.has_cap(CAP_DAC_READ_SEARCH) {
         return Ok(true);
     }
     Ok(perm::check(creds, &file.attributes()?, perm::READ).is_ok())
@@ -312,14 +358,17 @@ pub struct ExecCreds {
     pub is_secure: bool,
 }
 
-/// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and the capability rules of
-/// capabilities(7) for files without capabilities of their own. `unsafe_sharing`: other processes share the thread's root and working
-/// directory, so the program gets no more rights than the thread has (unless that may have any).
+/// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and
+/// the capability rules of capabilities(7) for files without capabilities of their own.
+/// `unsafe_sharing`: other processes share the thread's root and working directory, so the program
+/// gets no more rights than the thread has (unless that may have any).
 pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
     let old = caller.creds();
     let mut new = Creds::clone(&old);
-    // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers for it.
-    let may_suid = |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
+    // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers
+    // for it.
+    let may_suid =
+        |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
     let nosuid = !file.path.as_ref().is_some_and(may_suid);
     if let Ok(attributes) = file.attributes()
         && !nosuid
@@ -336,9 +385,13 @@ pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) ->
     ExecCreds { creds: new, is_secure }
 }
 
-/// The mode without the bits that a write by somebody without CAP_FSETID takes away; `None` if it stays.
+/// The mode without the bits that a write by somebody without CAP_FSETID takes away; `None` if it
+/// stays.
 fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes> {
-    if creds.has_cap(perm::CAP_FSETID) || !attributes.is_regular() || attributes.mode & (S_ISUID | S_ISGID) == 0 {
+    if creds.has_cap(CAP_FSETID)
+        || !attributes.is_regular()
+        || attributes.mode & (S_ISUID | S_ISGID) == 0
+    {
         return None;
     }
     let mut mode = attributes.mode & !S_ISUID;
@@ -348,10 +401,11 @@ fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes>
     Some(SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() })
 }
 
-/// Takes the set-user-id and set-group-id bits away after a file was written by somebody without CAP_FSETID.
+/// Takes the set-user-id and set-group-id bits away after a file was written by somebody without
+/// CAP_FSETID.
 pub fn drop_suid(creds: &Creds, file: &OpenFile) -> Result {
     // What was given open by others keeps its attributes.
-    if creds.has_cap(perm::CAP_FSETID) || file.ops.shares_position() {
+    if creds.has_cap(CAP_FSETID) || file.ops.shares_position() {
         return Ok(());
     }
     match without_suid(creds, &file.attributes()?) {
@@ -370,7 +424,11 @@ pub fn drop_suid_at(creds: &Creds, place: &Location, attributes: &Attributes) ->
 
 /// Both times set to now.
 pub fn touch() -> SetAttributes {
-    SetAttributes { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttributes::default() }
+    SetAttributes {
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::Now),
+        ..SetAttributes::default()
+    }
 }
 
 /// The canonical path of a place as `thread` sees it.

@@ -7,9 +7,11 @@ use crate::arch;
 use crate::errno::{Errno, Result};
 
 /// The types of file systems that mount(2) can make, for /proc/filesystems.
-pub const TYPE_NAMES: [&str; 8] = ["cgroup", "cgroup2", "devpts", "devtmpfs", "mqueue", "proc", "sysfs", "tmpfs"];
+pub const TYPE_NAMES: [&str; 8] =
+    ["cgroup", "cgroup2", "devpts", "devtmpfs", "mqueue", "proc", "sysfs", "tmpfs"];
 
-/// Mount options as mount(8) writes them, split into flags of the mount and options of the file system.
+/// Mount options as mount(8) writes them, split into flags of the mount and options of the file
+/// system.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// Flags of the mount.
@@ -36,7 +38,9 @@ impl<'a> Options<'a> {
                 "nodiratime" => (MountFlags::NODIRATIME, true),
                 "relatime" => (MountFlags::RELATIME, true),
                 "strictatime" => (MountFlags::STRICTATIME, true),
-                "" | "defaults" | "bind" | "rbind" | "atime" | "diratime" | "async" | "sync" => continue,
+                "" | "defaults" | "bind" | "rbind" | "atime" | "diratime" | "async" | "sync" => {
+                    continue;
+                }
                 other => {
                     parsed.rest.push(other);
                     continue;
@@ -54,7 +58,8 @@ impl<'a> Options<'a> {
 
     /// A value in octal.
     pub fn octal(&self, name: &str, default: u32) -> Result<u32> {
-        self.value(name).map_or(Ok(default), |v| u32::from_str_radix(v, 8).map_err(|_| Errno::EINVAL))
+        self.value(name)
+            .map_or(Ok(default), |v| u32::from_str_radix(v, 8).map_err(|_| Errno::EINVAL))
     }
 
     /// A value in decimal.
@@ -64,7 +69,8 @@ impl<'a> Options<'a> {
 
     /// A size in bytes with a suffix k, m, g, or % of RAM.
     pub fn size(&self, name: &str, default: u64) -> Result<u64> {
-        self.value(name).map_or(Ok(default), |v| parse_size(v, arch::boot().ram_bytes).ok_or(Errno::EINVAL))
+        self.value(name)
+            .map_or(Ok(default), |v| parse_size(v, arch::boot().ram_bytes).ok_or(Errno::EINVAL))
     }
 }
 

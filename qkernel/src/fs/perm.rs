@@ -1,6 +1,9 @@
-//! Permission checks, by the guest's own credentials: the host side acts as root and checks nothing of the kind.
+//! Permission checks, by the guest's own credentials: the host side acts as root and checks nothing
+//! of the kind.
 
-use linux_raw_sys::general::{S_ISGID, S_ISVTX, S_IXGRP};
+use linux_raw_sys::general::{
+    CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, S_ISGID, S_ISVTX, S_IXGRP,
+};
 
 use super::attr::Attributes;
 use crate::creds::Creds;
@@ -12,25 +15,6 @@ pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 /// May execute, or search a directory.
 pub const EXEC: u32 = 1;
-
-/// CAP_CHOWN (capabilities(7)).
-pub const CAP_CHOWN: u32 = 0;
-/// CAP_DAC_OVERRIDE.
-pub const CAP_DAC_OVERRIDE: u32 = 1;
-/// CAP_DAC_READ_SEARCH.
-pub const CAP_DAC_READ_SEARCH: u32 = 2;
-/// CAP_FOWNER.
-pub const CAP_FOWNER: u32 = 3;
-/// CAP_FSETID.
-pub const CAP_FSETID: u32 = 4;
-/// CAP_SYS_CHROOT.
-pub const CAP_SYS_CHROOT: u32 = 18;
-/// CAP_SYS_ADMIN.
-pub const CAP_SYS_ADMIN: u32 = 21;
-/// CAP_SYS_RESOURCE.
-pub const CAP_SYS_RESOURCE: u32 = 24;
-/// CAP_MKNOD.
-pub const CAP_MKNOD: u32 = 27;
 
 /// Whether `creds` may access a file in the ways `want` (READ, WRITE, EXEC): EACCES if not.
 pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
@@ -44,7 +28,9 @@ pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
     if want & !bits & 7 == 0 {
         return Ok(());
     }
-    if creds.has_cap(CAP_DAC_OVERRIDE) && (want & EXEC == 0 || file.is_dir() || file.mode & 0o111 != 0) {
+    if creds.has_cap(CAP_DAC_OVERRIDE)
+        && (want & EXEC == 0 || file.is_dir() || file.mode & 0o111 != 0)
+    {
         return Ok(());
     }
     if creds.has_cap(CAP_DAC_READ_SEARCH) && (want == READ || file.is_dir() && want & WRITE == 0) {
@@ -71,7 +57,8 @@ pub fn check_sticky(creds: &Creds, directory: &Attributes, child: &Attributes) -
     }
 }
 
-/// The mode and group of a new file in `directory`: a set-group-id directory hands down its group (and, to directories, the bit).
+/// The mode and group of a new file in `directory`: a set-group-id directory hands down its group
+/// (and, to directories, the bit).
 pub fn inherit(creds: &Creds, directory: &Attributes, mode: u32, is_dir: bool) -> (u32, u32) {
     if directory.mode & S_ISGID == 0 {
         return (mode, creds.fsgid);

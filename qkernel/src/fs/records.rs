@@ -1,4 +1,5 @@
-//! Files of /proc that are lists of any length: their text is made a record at a time, as it is read, and never held as a whole.
+//! Files of /proc that are lists of any length: their text is made a record at a time, as it is
+//! read, and never held as a whole.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,17 +10,18 @@ use crate::errno::Result;
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
 
-/// Makes the record at a cursor: its text and the next cursor; `None` at the end. The first cursor is 0.
+/// Makes the record at a cursor: its text and the next cursor; `None` at the end. The first cursor
+/// is 0.
 pub type Next = Box<dyn Fn(u64) -> Result<Option<(Vec<u8>, u64)>> + Send + Sync>;
 
 /// An open file of records.
 pub struct RecordFile {
     next: Next,
-    state: Mutex<State>,
+    state: Mutex<Cursor>,
 }
 
 #[derive(Default)]
-struct State {
+struct Cursor {
     cursor: u64,
     /// The record read last, and the offset in the file at which it begins.
     record: Vec<u8>,
@@ -28,7 +30,9 @@ struct State {
 
 impl RecordFile {
     /// With the records that `next` makes.
-    pub fn new(next: impl Fn(u64) -> Result<Option<(Vec<u8>, u64)>> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        next: impl Fn(u64) -> Result<Option<(Vec<u8>, u64)>> + Send + Sync + 'static,
+    ) -> Self {
         RecordFile { next: Box::new(next), state: Mutex::default() }
     }
 
@@ -40,10 +44,11 @@ impl RecordFile {
 
 impl FileOps for RecordFile {
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
-        // Taken out, as making a record may look at anything. Who reads the same file meanwhile begins anew.
+        // Taken out, as making a record may look at anything. Who reads the same file meanwhile
+        // begins anew.
         let mut state = core::mem::take(&mut *self.state.lock());
         if offset == 0 || offset < state.start {
-            state = State::default();
+            state = Cursor::default();
         }
         let mut at = offset;
         let mut done = 0;
@@ -98,13 +103,21 @@ mod tests {
 
     #[test]
     fn any_piece_is_that_of_the_whole() {
-        let next = |cursor: u64| Ok((cursor < 100).then(|| (format!("record {cursor}\n").into_bytes(), cursor + 1)));
+        let next = |cursor: u64| {
+            Ok((cursor < 100).then(|| (format!("record {cursor}\n").into_bytes(), cursor + 1)))
+        };
         let file = OpenFile::new(Arc::new(RecordFile::new(next)), 0);
         let whole = read(&file, 1 << 20, 0);
         assert!(whole.starts_with(b"record 0\nrecord 1\n") && whole.ends_with(b"record 99\n"));
-        for (length, offset) in
-            [(1, 0), (7, 0), (7, 500), (7, 3), (100, whole.len() - 5), (9, whole.len()), (9, 1 << 30)]
-        {
+        for (length, offset) in [
+            (1, 0),
+            (7, 0),
+            (7, 500),
+            (7, 3),
+            (100, whole.len() - 5),
+            (9, whole.len()),
+            (9, 1 << 30),
+        ] {
             let piece = &whole[offset.min(whole.len())..(offset + length).min(whole.len())];
             assert_eq!(read(&file, length, offset as u64), piece, "{length} at {offset}");
         }

@@ -1,4 +1,5 @@
-//! Puts the container's tree together from its specification, and makes file systems by their type's name.
+//! Puts the container's tree together from its specification, and makes file systems by their
+//! type's name.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -72,7 +73,7 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty()).location();
     root.mount.become_root();
-    account::tell_memory_limit(spec.memory_limit_bytes);
+    account::note_memory_limit(spec.memory_limit_bytes);
     for mount in &spec.mounts {
         add_mount(&root, mount)?;
     }
@@ -120,7 +121,8 @@ fn mask(root: &Location, path: &[u8]) -> Result {
 fn make_read_only(root: &Location, path: &[u8]) -> Result {
     let Some(place) = existing(root, path)? else { return Ok(()) };
     let flags = place.mount.flags() | MountFlags::RDONLY;
-    let mount = Mount::new(place.mount.fs.clone(), place.dentry.clone(), place.mount.source.clone(), flags);
+    let mount =
+        Mount::new(place.mount.fs.clone(), place.dentry.clone(), place.mount.source.clone(), flags);
     mount.attach(place);
     Ok(())
 }
@@ -131,7 +133,11 @@ fn add_mount(root: &Location, spec: &MountSpec) -> Result {
         "host" => HostFs::new(spec.host)?,
         other => match make(other, &options) {
             Err(Errno::ENODEV) => {
-                klog!(Warn, "no file system of type {other:?}: {} is not mounted", spec.destination);
+                klog!(
+                    Warn,
+                    "no file system of type {other:?}: {} is not mounted",
+                    spec.destination
+                );
                 return Ok(());
             }
             made => made?,
@@ -151,7 +157,8 @@ pub(super) fn root_creds() -> Creds {
     Creds { cap_effective: u64::MAX, cap_permitted: u64::MAX, ..Creds::default() }
 }
 
-/// Makes a directory of the container's root, and those above it, as the container's own set-up would: it belongs to root.
+/// Makes a directory of the container's root, and those above it, as the container's own set-up
+/// would: it belongs to root.
 pub fn make_directory(root: &Location, path: &[u8]) -> Result {
     mount_point(root, path, true).map(|_| ())
 }

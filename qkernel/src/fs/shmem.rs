@@ -1,5 +1,5 @@
-//! Memory objects: the content of tmpfs files, of memfd_create(2) and of shared anonymous memory. Sparse, made of
-//! guest frames, each with one reference of the object's own.
+//! Memory objects: the content of tmpfs files, of memfd_create(2) and of shared anonymous memory.
+//! Sparse, made of guest frames, each with one reference of the object's own.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -39,8 +39,8 @@ pub struct Quota {
 /// Pages of objects that outlive processes.
 static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
 
-/// The most of these: five eighths of memory, whatever the limits of single file systems add up to. What remains is for programs, and for
-/// whoever is to clean up.
+/// The most of these: five eighths of memory, whatever the limits of single file systems add up to.
+/// What remains is for programs, and for whoever is to clean up.
 fn max_lasting_pages() -> u64 {
     arch::ram_bytes() / PAGE_SIZE / 8 * 5
 }
@@ -48,12 +48,21 @@ fn max_lasting_pages() -> u64 {
 impl Quota {
     /// At most `limit_pages`.
     pub fn new(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0), is_lasting: false })
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: false,
+        })
     }
 
-    /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of that together.
+    /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of
+    /// that together.
     pub fn lasting(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota { limit_pages: AtomicU64::new(limit_pages), used_pages: AtomicU64::new(0), is_lasting: true })
+        Arc::new(Quota {
+            limit_pages: AtomicU64::new(limit_pages),
+            used_pages: AtomicU64::new(0),
+            is_lasting: true,
+        })
     }
 
     /// Limit and use, in pages.
@@ -89,7 +98,8 @@ impl Quota {
     }
 }
 
-/// Where a page of an object is, with a reference of the object's own, and what is known of its use.
+/// Where a page of an object is, with a reference of the object's own, and what is known of its
+/// use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// In a frame.
@@ -145,7 +155,9 @@ impl Shmem {
     fn check_write_seals(&self, end: u64) -> Result {
         let seals = self.seals();
         let grows = end > self.size();
-        if seals & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0 || seals & memfd::SEAL_GROW != 0 && grows {
+        if seals & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0
+            || seals & memfd::SEAL_GROW != 0 && grows
+        {
             return Err(Errno::EPERM);
         }
         Ok(())
@@ -224,7 +236,10 @@ impl Shmem {
 
     /// Copies `buffer` into the object, which grows as needed.
     pub fn write(&self, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
-        let end = offset.checked_add(buffer.remaining() as u64).filter(|e| *e <= MAX_BYTES).ok_or(Errno::EFBIG)?;
+        let end = offset
+            .checked_add(buffer.remaining() as u64)
+            .filter(|e| *e <= MAX_BYTES)
+            .ok_or(Errno::EFBIG)?;
         self.check_write_seals(end)?;
         let (mut at, mut bytes) = (offset, Vec::new());
         while at < end {
@@ -258,7 +273,9 @@ impl Shmem {
             return Err(Errno::EFBIG);
         }
         let (seals, now) = (self.seals(), self.size());
-        if seals & memfd::SEAL_SHRINK != 0 && size < now || seals & memfd::SEAL_GROW != 0 && size > now {
+        if seals & memfd::SEAL_SHRINK != 0 && size < now
+            || seals & memfd::SEAL_GROW != 0 && size > now
+        {
             return Err(Errno::EPERM);
         }
         let old = core::mem::replace(&mut self.inner.lock().size, size);
@@ -266,7 +283,7 @@ impl Shmem {
             self.zero_part(size, PAGE_SIZE - size % PAGE_SIZE)?;
             let first = size.div_ceil(PAGE_SIZE);
             self.remove(first, u64::MAX, &mut free);
-            self.tell_mappers(first, u64::MAX, None);
+            self.notify_mappers(first, u64::MAX, None);
         }
         Ok(())
     }
@@ -283,7 +300,8 @@ impl Shmem {
         Ok(())
     }
 
-    /// Takes the pages `first..end` out of the object, piece by piece, as this is done when memory is short: their references are `take`'s.
+    /// Takes the pages `first..end` out of the object, piece by piece, as this is done when memory
+    /// is short: their references are `take`'s.
     fn remove(&self, first: u64, end: u64, take: &mut dyn FnMut(Page)) {
         loop {
             let piece: Vec<(u64, Page)> = {
@@ -331,17 +349,19 @@ impl Shmem {
             swapped => free(swapped),
         });
         frames.sort_unstable();
-        self.tell_mappers(first, last, Some(frames));
+        self.notify_mappers(first, last, Some(frames));
         Ok(())
     }
 
-    /// Whether an address space may have it mapped: the inode has one reference; each mapping another.
+    /// Whether an address space may have it mapped: the inode has one reference; each mapping
+    /// another.
     fn is_mapped(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1
     }
 
-    /// Has the pages `first..end`, which the object has lost, taken out of the address spaces that map them: the next touch asks again.
-    fn tell_mappers(self: &Arc<Self>, first: u64, end: u64, frames: Option<Vec<Gpa>>) {
+    /// Has the pages `first..end`, which the object has lost, taken out of the address spaces that
+    /// map them: the next touch asks again.
+    fn notify_mappers(self: &Arc<Self>, first: u64, end: u64, frames: Option<Vec<Gpa>>) {
         if self.is_mapped() && first < end {
             lost::note(Lost { object: self.clone(), pages: first..end, frames });
         }
@@ -388,13 +408,19 @@ impl Shmem {
         Ok((index * PAGE_SIZE).max(offset).min(inner.size))
     }
 
-    /// Visits the pages that are in memory. Those for which `keep(frame, usage)` is false, as they hold nothing but zeros, become
-    /// holes.
+    /// Visits the pages that are in memory. Those for which `keep(frame, usage)` is false, as they
+    /// hold nothing but zeros, become holes.
     pub fn visit_frames(&self, keep: &mut dyn FnMut(Gpa, Usage) -> bool) {
         let mut from = 0;
         loop {
-            let piece: Vec<(u64, Page)> =
-                self.inner.lock().pages.range(from..).take(PIECE).map(|(index, page)| (*index, *page)).collect();
+            let piece: Vec<(u64, Page)> = self
+                .inner
+                .lock()
+                .pages
+                .range(from..)
+                .take(PIECE)
+                .map(|(index, page)| (*index, *page))
+                .collect();
             for (index, page) in &piece {
                 if let Page::Frame(gpa, usage) = page
                     && !keep(*gpa, *usage)
@@ -409,7 +435,8 @@ impl Shmem {
         }
     }
 
-    /// Puts the pages that are in memory to other places, where `place(frame)` says one; it answers for the references of both.
+    /// Puts the pages that are in memory to other places, where `place(frame)` says one; it answers
+    /// for the references of both.
     pub fn move_frames(&self, place: &mut dyn FnMut(Gpa) -> Option<Page>) {
         for page in self.inner.lock().pages.values_mut() {
             if let Page::Frame(gpa, _) = page
@@ -445,7 +472,8 @@ impl MappedFile for Shmem {
         if index >= self.size().div_ceil(PAGE_SIZE) {
             return Err(Errno::EFAULT);
         }
-        let gpa = self.make(index).map_err(|e| if e == Errno::ENOSPC { Errno::EFAULT } else { e })?;
+        let gpa =
+            self.make(index).map_err(|e| if e == Errno::ENOSPC { Errno::EFAULT } else { e })?;
         frames::user().ref_inc(gpa).map_err(|_| Errno::ENOMEM)?;
         Ok(MappedPage::Frame(gpa))
     }
@@ -470,14 +498,17 @@ pub fn memory_objects() -> Result<Pieces<Arc<Shmem>>> {
     Ok(all)
 }
 
-/// The first object that lives, from this number on. One at a time: letting one go may be its end, which must not come while the list is held.
+/// The first object that lives, from this number on. One at a time: letting one go may be its end,
+/// which must not come while the list is held.
 fn object_from(number: u64) -> Option<(u64, Arc<Shmem>)> {
     OBJECTS.lock().range(number..).find_map(|(number, object)| Some((*number, object.upgrade()?)))
 }
 
 /// Pages of all memory objects that are in memory (the "Shmem" of /proc/meminfo).
 pub fn resident_pages() -> u64 {
-    let count = |o: &Arc<Shmem>| o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(..))).count() as u64;
+    let count = |o: &Arc<Shmem>| {
+        o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(..))).count() as u64
+    };
     let (mut next, mut pages) = (0, 0);
     while let Some((number, object)) = object_from(next) {
         pages += count(&object);

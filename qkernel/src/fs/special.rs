@@ -1,4 +1,5 @@
-//! Opening what is not a regular file or a directory: the room on top knows which driver serves which device.
+//! Opening what is not a regular file or a directory: the room on top knows which driver serves
+//! which device.
 
 use alloc::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Files whose content the kernel makes up as it is read: what /proc, /sys and cgroup hierarchies are made of.
+//! Files whose content the kernel makes up as it is read: what /proc, /sys and cgroup hierarchies
+//! are made of.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,7 +32,8 @@ pub type Open = Box<dyn Fn(&Arc<Thread>) -> Result<Arc<dyn FileOps>> + Send + Sy
 pub enum Node {
     /// A directory.
     Dir(Arc<dyn Dir>),
-    /// A file with its permission bits, what it reads as, and what becomes of writes (EACCES without).
+    /// A file with its permission bits, what it reads as, and what becomes of writes (EACCES
+    /// without).
     File(u32, Read, Option<Write>),
     /// A symbolic link.
     Link(Follow),
@@ -48,7 +50,8 @@ pub trait Dir: Send + Sync {
     fn find(&self, name: &[u8]) -> Option<Node>;
     /// All names with the S_IF* type of each, in a lasting order.
     fn list(&self) -> Vec<(Vec<u8>, u32)>;
-    /// At most [`LISTED`] of them, without the first `skip`; none at the end. For directories that may be very long.
+    /// At most [`LISTED`] of them, without the first `skip`; none at the end. For directories that
+    /// may be very long.
     fn list_from(&self, skip: usize) -> Vec<(Vec<u8>, u32)> {
         self.list().into_iter().skip(skip).take(LISTED).collect()
     }
@@ -125,7 +128,7 @@ pub struct SynthFs {
 }
 
 impl SynthFs {
-    /// With `root` as its root; `magic` as statfs(2) tells it.
+    /// With `root` as its root; `magic` as statfs(2) reports it.
     pub fn new(type_name: &'static str, magic: u32, root: Arc<dyn Dir>) -> Arc<Self> {
         Arc::new(SynthFs { type_name, magic, device: next_device(), root })
     }
@@ -185,7 +188,11 @@ impl Inode for SynthInode {
         };
         let nlink = if mode & S_IFDIR != 0 { 2 } else { 1 };
         let (uid, gid) = self.owner;
-        Ok(Attributes { nlink, block_size: 1024, ..Attributes::new(mode, uid, gid, self.device, self.ino) })
+        Ok(Attributes {
+            nlink,
+            block_size: 1024,
+            ..Attributes::new(mode, uid, gid, self.device, self.ino)
+        })
     }
 
     fn caching(&self) -> Caching {
@@ -195,7 +202,8 @@ impl Inode for SynthInode {
     fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let Node::Dir(dir) = &self.node else { return Err(Errno::ENOTDIR) };
         let node = dir.find(name).ok_or(Errno::ENOENT)?;
-        let fleeting = self.fleeting || dir.is_fleeting() && name.first().is_some_and(u8::is_ascii_digit);
+        let fleeting =
+            self.fleeting || dir.is_fleeting() && name.first().is_some_and(u8::is_ascii_digit);
         let ino = self.child_ino(name);
         Ok(SynthInode::new(node, &**dir, self.device, ino, fleeting))
     }
@@ -212,7 +220,11 @@ impl Inode for SynthInode {
         {
             return Err(Errno::EACCES);
         }
-        Ok(Arc::new(SynthFile { inode: self, opener: Arc::downgrade(thread), content: Mutex::default() }))
+        Ok(Arc::new(SynthFile {
+            inode: self,
+            opener: Arc::downgrade(thread),
+            content: Mutex::default(),
+        }))
     }
 
     fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
@@ -302,7 +314,8 @@ impl FileOps for SynthFile {
             let is_last = names.len() < LISTED;
             for (name, kind) in names {
                 let ino = self.inode.child_ino(&name);
-                if !sink(DirEntry { ino, next: position + 1, kind: entry_kind(kind), name: &name }) {
+                if !sink(DirEntry { ino, next: position + 1, kind: entry_kind(kind), name: &name })
+                {
                     return Ok(position);
                 }
                 position += 1;

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::S_IFDIR;
+use linux_raw_sys::general::{CGROUP2_SUPER_MAGIC, S_IFDIR, SYSFS_MAGIC};
 use qlib::PAGE_SIZE;
 
 use super::inode::FileSystem;
@@ -16,25 +16,26 @@ use crate::errno::Result;
 use crate::task::table;
 use crate::{arch, mm};
 
-/// SYSFS_MAGIC and CGROUP2_SUPER_MAGIC (statfs(2)).
-const SYSFS_MAGIC: u32 = 0x6265_6572;
-const CGROUP2_MAGIC: u32 = 0x6367_7270;
-
 /// Makes a file system of type sysfs.
 pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     Ok(SynthFs::new("sysfs", SYSFS_MAGIC, Arc::new(Table(ROOT))))
 }
 
-/// Makes a file system of type cgroup2, in which the container sees its limits. Nothing can be changed in it.
+/// Makes a file system of type cgroup2, in which the container sees its limits. Nothing can be
+/// changed in it.
 pub fn make_cgroup(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(SynthFs::new("cgroup2", CGROUP2_MAGIC, Arc::new(Table(CGROUP))))
+    Ok(SynthFs::new("cgroup2", CGROUP2_SUPER_MAGIC, Arc::new(Table(CGROUP))))
 }
 
 const ROOT: Names = &[
     ("block", || dir(&[])),
     ("bus", || dir(&[])),
     ("class", || dir(&[("net", || dir(NET)), ("tty", || dir(&[]))])),
-    ("devices", || dir(&[("system", || dir(&[("cpu", || Node::Dir(Arc::new(Cpus))), ("node", || dir(NODES))]))])),
+    ("devices", || {
+        dir(&[("system", || {
+            dir(&[("cpu", || Node::Dir(Arc::new(Cpus))), ("node", || dir(NODES))])
+        })])
+    }),
     ("fs", || dir(&[("cgroup", || dir(&[]))])),
     ("kernel", || dir(KERNEL)),
     ("module", || dir(&[])),
@@ -54,7 +55,11 @@ const NODES: Names = &[
     ("node0", || {
         dir(&[
             ("cpulist", || file(|_| Ok(line(cpu_list())))),
-            ("cpumap", || file(|_| Ok(line(format!("{:x}", u64::MAX >> (64 - arch::boot().cpus.clamp(1, 64))))))),
+            ("cpumap", || {
+                file(|_| {
+                    Ok(line(format!("{:x}", u64::MAX >> (64 - arch::boot().cpus.clamp(1, 64)))))
+                })
+            }),
             ("distance", || text("10\n")),
         ])
     }),
@@ -145,16 +150,21 @@ impl Dir for Topology {
         match name {
             b"core_id" => Some(file(move |_| Ok(line(index.to_string())))),
             b"physical_package_id" => Some(text("0\n")),
-            b"thread_siblings_list" | b"core_cpus_list" => Some(file(move |_| Ok(line(index.to_string())))),
+            b"thread_siblings_list" | b"core_cpus_list" => {
+                Some(file(move |_| Ok(line(index.to_string()))))
+            }
             b"core_siblings_list" | b"package_cpus_list" => Some(file(|_| Ok(line(cpu_list())))),
-            b"thread_siblings" | b"core_cpus" => Some(file(move |_| Ok(line(format!("{:x}", 1u64 << (index & 63)))))),
+            b"thread_siblings" | b"core_cpus" => {
+                Some(file(move |_| Ok(line(format!("{:x}", 1u64 << (index & 63))))))
+            }
             _ => None,
         }
     }
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         use linux_raw_sys::general::S_IFREG;
-        let names = ["core_cpus", "core_cpus_list", "core_id", "core_siblings_list", "package_cpus_list"];
+        let names =
+            ["core_cpus", "core_cpus_list", "core_id", "core_siblings_list", "package_cpus_list"];
         let more = ["physical_package_id", "thread_siblings", "thread_siblings_list"];
         names.iter().chain(&more).map(|n| (n.as_bytes().to_vec(), S_IFREG)).collect()
     }
@@ -164,11 +174,19 @@ const CGROUP: Names = &[
     ("cgroup.controllers", || text("cpu memory pids\n")),
     ("cgroup.events", || text("populated 1\nfrozen 0\n")),
     ("cgroup.procs", || {
-        file(|_| Ok(table::processes().iter().map(|p| format!("{}\n", p.pid)).collect::<String>().into_bytes()))
+        file(|_| {
+            Ok(table::processes()
+                .iter()
+                .map(|p| format!("{}\n", p.pid))
+                .collect::<String>()
+                .into_bytes())
+        })
     }),
     ("cgroup.subtree_control", || text("\n")),
     ("cgroup.type", || text("domain\n")),
-    ("cpu.max", || file(|_| Ok(line(format!("{} 100000", u64::from(arch::boot().cpus) * 100_000))))),
+    ("cpu.max", || {
+        file(|_| Ok(line(format!("{} 100000", u64::from(arch::boot().cpus) * 100_000))))
+    }),
     ("cpu.stat", || {
         file(|_| {
             let user: u64 = table::processes().iter().map(|p| p.times().user_ns / 1000).sum();
@@ -176,12 +194,17 @@ const CGROUP: Names = &[
         })
     }),
     ("cpu.weight", || text("100\n")),
-    ("memory.current", || file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))),
+    ("memory.current", || {
+        file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))
+    }),
     ("memory.events", || text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")),
     ("memory.high", || text("max\n")),
     ("memory.max", || file(|_| Ok(line(account::memory_bytes().to_string())))),
     ("memory.stat", || {
-        file(|_| Ok(format!("anon {}\nfile 0\n", mm::frames::stats().frames_used * PAGE_SIZE).into_bytes()))
+        file(|_| {
+            Ok(format!("anon {}\nfile 0\n", mm::frames::stats().frames_used * PAGE_SIZE)
+                .into_bytes())
+        })
     }),
     ("memory.swap.current", || text("0\n")),
     ("memory.swap.max", || text("0\n")),

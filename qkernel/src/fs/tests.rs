@@ -85,8 +85,14 @@ fn paths_lead_through_links_and_dots() {
 fn wrong_paths_have_their_errors() {
     let long = "x".repeat(256);
     let deep = "x/".repeat(3000);
-    let root =
-        tree(&[("d", "d"), ("f", "f"), ("loop", "l:loop"), ("a", "l:b"), ("b", "l:a"), ("dangling", "l:nowhere")]);
+    let root = tree(&[
+        ("d", "d"),
+        ("f", "f"),
+        ("loop", "l:loop"),
+        ("a", "l:b"),
+        ("b", "l:a"),
+        ("dangling", "l:nowhere"),
+    ]);
     for (path, error) in [
         ("", Errno::ENOENT),
         ("none", Errno::ENOENT),
@@ -107,7 +113,12 @@ fn wrong_paths_have_their_errors() {
 #[test]
 fn forty_links_are_followed_and_no_more() {
     let links: Vec<(String, String)> = (0..42)
-        .map(|i| (format!("l{i}"), format!("l:{}", if i == 0 { "d".into() } else { format!("l{}", i - 1) })))
+        .map(|i| {
+            (
+                format!("l{i}"),
+                format!("l:{}", if i == 0 { "d".into() } else { format!("l{}", i - 1) }),
+            )
+        })
         .collect();
     let mut entries: Vec<(&str, &str)> = vec![("d", "d")];
     entries.extend(links.iter().map(|(a, b)| (a.as_str(), b.as_str())));
@@ -124,25 +135,39 @@ fn a_missing_last_name_is_a_target_with_its_directory() {
     assert_eq!((name.name.as_slice(), name.found.is_none()), (&b"new"[..], true));
     assert_eq!(name.parent.path_from(&root), b"/d");
     // Not followed: the link itself.
-    let Target::Name(name) = resolve_from(&root, &root, "link", WalkFlags::empty()).unwrap() else { panic!() };
+    let Target::Name(name) = resolve_from(&root, &root, "link", WalkFlags::empty()).unwrap() else {
+        panic!()
+    };
     assert!(name.found.unwrap().inode().is_symlink());
-    let Target::Name(name) = resolve_from(&root, &root, "d/x/", WalkFlags::FOLLOW).unwrap() else { panic!() };
+    let Target::Name(name) = resolve_from(&root, &root, "d/x/", WalkFlags::FOLLOW).unwrap() else {
+        panic!()
+    };
     assert!(name.wants_dir);
 }
 
 #[test]
 fn nobody_leaves_a_root_or_what_openat2_forbids() {
-    let root = tree(&[("jail", "d"), ("jail/in", "d"), ("jail/out", "l:/etc"), ("jail/up", "l:.."), ("etc", "d")]);
+    let root = tree(&[
+        ("jail", "d"),
+        ("jail/in", "d"),
+        ("jail/out", "l:/etc"),
+        ("jail/up", "l:.."),
+        ("etc", "d"),
+    ]);
     let jail = resolve_from(&root, &root, "jail", WalkFlags::FOLLOW).unwrap().existing().unwrap();
     // chroot: "/" and ".." stay inside.
     let path = |p: &str| {
-        resolve_from(&jail, &jail, p, WalkFlags::FOLLOW).and_then(Target::existing).map(|l| l.path_from(&root))
+        resolve_from(&jail, &jail, p, WalkFlags::FOLLOW)
+            .and_then(Target::existing)
+            .map(|l| l.path_from(&root))
     };
     assert_eq!(path("/../../in").unwrap(), b"/jail/in");
     assert_eq!(path("up").unwrap(), b"/jail");
     assert_eq!(path("out"), Err(Errno::ENOENT));
     let with = |p: &str, flag| {
-        resolve_from(&root, &jail, p, WalkFlags::FOLLOW | flag).and_then(Target::existing).map(|l| l.path_from(&root))
+        resolve_from(&root, &jail, p, WalkFlags::FOLLOW | flag)
+            .and_then(Target::existing)
+            .map(|l| l.path_from(&root))
     };
     assert_eq!(with("in", WalkFlags::BENEATH).unwrap(), b"/jail/in");
     for path in ["..", "/jail/in", "in/../..", "up", "out"] {
@@ -172,11 +197,16 @@ fn mounts_are_crossed_both_ways() {
 #[test]
 fn a_directory_without_search_permission_stops_others() {
     let root = tree(&[("open", "d"), ("open/f", "f")]);
-    let closed = root.inode().clone().make_dir(b"closed", &NewNode { uid: 7, ..node(S_IFDIR | 0o700) }).unwrap();
+    let closed = root
+        .inode()
+        .clone()
+        .make_dir(b"closed", &NewNode { uid: 7, ..node(S_IFDIR | 0o700) })
+        .unwrap();
     closed.make_node(b"f", &node(S_IFREG | 0o644)).unwrap();
     let walk = |uid: u32, path: &str| {
         let creds = Creds { fsuid: uid, fsgid: uid, ..Creds::default() };
-        let walk = Walk { creds: &creds, caller: None, root: root.clone(), flags: WalkFlags::FOLLOW };
+        let walk =
+            Walk { creds: &creds, caller: None, root: root.clone(), flags: WalkFlags::FOLLOW };
         walk.resolve(&root, path.as_bytes()).and_then(Target::existing).map(|_| ())
     };
     assert_eq!(walk(1, "open/f"), Ok(()));
@@ -187,11 +217,18 @@ fn a_directory_without_search_permission_stops_others() {
 #[test]
 fn dentries_are_shared_and_follow_renames() {
     let root = tree(&[("a", "d"), ("a/f", "f"), ("b", "d")]);
-    let place = |p: &str| resolve_from(&root, &root, p, WalkFlags::FOLLOW).unwrap().existing().unwrap();
+    let place =
+        |p: &str| resolve_from(&root, &root, p, WalkFlags::FOLLOW).unwrap().existing().unwrap();
     let (first, again) = (place("a/f"), place("a/f"));
     assert!(Arc::ptr_eq(&first.dentry, &again.dentry));
     let (a, b) = (place("a"), place("b"));
-    let rename = super::inode::Rename { child: first.inode(), to: b.inode(), to_name: b"g", replaced: None, flags: 0 };
+    let rename = super::inode::Rename {
+        child: first.inode(),
+        to: b.inode(),
+        to_name: b"g",
+        replaced: None,
+        flags: 0,
+    };
     a.inode().rename(b"f", &rename).unwrap();
     a.dentry.rename_child(&first.dentry, &b.dentry, b"g");
     assert_eq!(first.path_from(&root), b"/b/g");

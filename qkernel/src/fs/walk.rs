@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use bitflags::bitflags;
-use linux_raw_sys::general::{S_ISVTX, S_IWOTH};
+use linux_raw_sys::general::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, S_ISVTX, S_IWOTH};
 
 use super::inode::{self, Link};
 use super::perm;
@@ -17,9 +17,9 @@ use crate::errno::{Errno, Result};
 /// Symbolic links followed in one walk before ELOOP.
 const MAX_LINKS: u32 = 40;
 /// The longest name of one component, in bytes.
-pub const NAME_MAX: usize = 255;
+pub const NAME_MAX: usize = linux_raw_sys::general::NAME_MAX as usize;
 /// The longest path, in bytes, its NUL included.
-pub const PATH_MAX: usize = 4096;
+pub const PATH_MAX: usize = linux_raw_sys::general::PATH_MAX as usize;
 
 bitflags! {
     /// How a path is resolved.
@@ -39,7 +39,8 @@ bitflags! {
         const BENEATH = 32;
         /// RESOLVE_IN_ROOT: the starting place is the root.
         const IN_ROOT = 64;
-        /// What is there counts, not what it is called: [`Target::Place`] may stand for a name that was found.
+        /// What is there counts, not what it is called: [`Target::Place`] may stand for a name that
+        /// was found.
         const EXISTING = 128;
     }
 }
@@ -108,13 +109,18 @@ impl Walk<'_> {
     /// Resolves `path` from `start`.
     pub fn resolve(&self, start: &Location, path: &[u8]) -> Result<Target> {
         if path.is_empty() {
-            return if self.has(WalkFlags::EMPTY) { Ok(Target::Place(start.clone())) } else { Err(Errno::ENOENT) };
+            return if self.has(WalkFlags::EMPTY) {
+                Ok(Target::Place(start.clone()))
+            } else {
+                Err(Errno::ENOENT)
+            };
         }
         if path.len() >= PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         inode::begin_walk();
-        let root = if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT) { start } else { &self.root };
+        let root =
+            if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT) { start } else { &self.root };
         // Where a link was found.
         let mut at: Option<Location> = None;
         // What is still to be walked; links are put in front of it.
@@ -155,12 +161,16 @@ impl Walk<'_> {
                             if self.has(WalkFlags::NO_MAGICLINKS) {
                                 return Err(Errno::ELOOP);
                             }
-                            if self.has(WalkFlags::BENEATH | WalkFlags::IN_ROOT | WalkFlags::NO_XDEV) {
+                            if self
+                                .has(WalkFlags::BENEATH | WalkFlags::IN_ROOT | WalkFlags::NO_XDEV)
+                            {
                                 return Err(Errno::EXDEV);
                             }
                             let trimmed = after.iter().position(|b| *b != b'/');
                             match trimmed {
-                                None if after.is_empty() || place.inode().is_dir() => return Ok(Target::Place(place)),
+                                None if after.is_empty() || place.inode().is_dir() => {
+                                    return Ok(Target::Place(place));
+                                }
                                 None => return Err(Errno::ENOTDIR),
                                 Some(skip) => {
                                     rest = Cow::Owned(after[skip..].to_vec());
@@ -184,7 +194,8 @@ impl Walk<'_> {
             if index == path.len() {
                 return Ok(Step::Done(Target::Place(at)));
             }
-            let end = path[index..].iter().position(|b| *b == b'/').map_or(path.len(), |n| index + n);
+            let end =
+                path[index..].iter().position(|b| *b == b'/').map_or(path.len(), |n| index + n);
             let name = &path[index..end];
             let after = &path[end..];
             let is_last = after.iter().all(|b| *b == b'/');
@@ -230,12 +241,20 @@ impl Walk<'_> {
             if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&child.mount, &at.mount) {
                 return Err(Errno::EXDEV);
             }
-            if child.inode().is_symlink() && (!is_last || !after.is_empty() || self.has(WalkFlags::FOLLOW)) {
+            if child.inode().is_symlink()
+                && (!is_last || !after.is_empty() || self.has(WalkFlags::FOLLOW))
+            {
                 if self.has(WalkFlags::NO_SYMLINKS) {
                     return Err(Errno::ELOOP);
                 }
                 let target = child.inode().read_link(self.caller)?;
-                return Ok(Step::Link { from: at, link: child, rest: after.to_vec(), is_last, target });
+                return Ok(Step::Link {
+                    from: at,
+                    link: child,
+                    rest: after.to_vec(),
+                    is_last,
+                    target,
+                });
             }
             if is_last {
                 return Ok(Step::Done(Target::Name(NameTarget {
@@ -261,14 +280,16 @@ impl Walk<'_> {
     }
 
     fn check_search(&self, directory: &Location) -> Result {
-        // Those who may search everything need no attributes, which may cost a question to the host.
-        if self.creds.has_cap(perm::CAP_DAC_OVERRIDE) || self.creds.has_cap(perm::CAP_DAC_READ_SEARCH) {
+        // Those who may search everything need no attributes, which may cost a question to the
+        // host.
+        if self.creds.has_cap(CAP_DAC_OVERRIDE) || self.creds.has_cap(CAP_DAC_READ_SEARCH) {
             return Ok(());
         }
         perm::check(self.creds, &directory.inode().permissions()?, perm::EXEC)
     }
 
-    /// fs.protected_symlinks (proc(5)): in a sticky world-writable directory only one's own links are followed.
+    /// fs.protected_symlinks (proc(5)): in a sticky world-writable directory only one's own links
+    /// are followed.
     fn check_protected_link(&self, directory: &Location, link: &Location, is_last: bool) -> Result {
         if !is_last {
             return Ok(());

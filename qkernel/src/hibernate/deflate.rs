@@ -1,9 +1,11 @@
-//! Deflate: let what has just come be served, pause, write application memory to the store, give everything free back to the host.
+//! Deflate: let what has just come be served, pause, write application memory to the store, give
+//! everything free back to the host.
 //!
-//! Nothing is changed before everything has been written, so a failure or a wake on the way loses nothing. The first
-//! time all pages go to the swap file and their entries are marked; from the second time on the pages that are present
-//! are the recorded working set: they go to the REAP file, are moved to dense runs of frames, and keep their entries, but for
-//! those that were prefetched and not used for some sleeps ([`crate::mm::swap::Usage`]), which go to the swap file.
+//! Nothing is changed before everything has been written, so a failure or a wake on the way loses
+//! nothing. The first time all pages go to the swap file and their entries are marked; from the
+//! second time on the pages that are present are the recorded working set: they go to the REAP
+//! file, are moved to dense runs of frames, and keep their entries, but for those that were
+//! prefetched and not used for some sleeps ([`crate::mm::swap::Usage`]), which go to the swap file.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -33,7 +35,8 @@ pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 /// Why a deflate did not happen: errno and a line for the user.
 pub type Failure = (Errno, String);
 
-/// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a wake.
+/// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a
+/// wake.
 pub async fn deflate() -> core::result::Result<(), Failure> {
     match super::current() {
         State::Hibernated => return Ok(()),
@@ -47,7 +50,8 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
         Ok(()) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::LAST_DEFLATE_NS.store(time::monotonic_ns() - begin_ns, Relaxed);
-            // Threads stay held: entries name frames that the host has back now, and which the wake fills.
+            // Threads stay held: entries name frames that the host has back now, and which the wake
+            // fills.
             step(Input::Deflated);
             Ok(())
         }
@@ -63,19 +67,28 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
 fn reason(error: Errno) -> String {
     match error {
         Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
-        Errno::EBUSY => "requests keep coming, or it was paused in the middle of one: it stays awake".to_string(),
-        Errno::ENOSPC => "the disk of the swap store is full: free some space; it stays awake".to_string(),
+        Errno::EBUSY => {
+            "requests keep coming, or it was paused in the middle of one: it stays awake"
+                .to_string()
+        }
+        Errno::ENOSPC => {
+            "the disk of the swap store is full: free some space; it stays awake".to_string()
+        }
         Errno::ENOMEM => {
-            "there is no memory left for the books of a sleep: end some processes; it stays awake".to_string()
+            "there is no memory left for the books of a sleep: end some processes; it stays awake"
+                .to_string()
         }
         Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
-        Errno::EROFS => "the file system of the swap store is read-only: it stays awake".to_string(),
+        Errno::EROFS => {
+            "the file system of the swap store is read-only: it stays awake".to_string()
+        }
         other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
     }
 }
 
 async fn attempt(begin_ns: &mut u64) -> Result {
-    // Sockets in flight that nobody can receive any more are memory too. What that wakes is served before the sleep.
+    // Sockets in flight that nobody can receive any more are memory too. What that wakes is served
+    // before the sleep.
     rights::collect();
     settle::settle(&Held::intend(Reason::Sleep)).await?;
     step(Input::Settled);
@@ -86,8 +99,9 @@ async fn attempt(begin_ns: &mut u64) -> Result {
         hide(mm).await?;
         held.still()?;
     }
-    // System calls that were about to end do so now: from here on, until the wake, nobody but this task looks at memory or changes it, also
-    // when it lets other events in (memory comes back to somebody who waits for it).
+    // System calls that were about to end do so now: from here on, until the wake, nobody but this
+    // task looks at memory or changes it, also when it lets other events in (memory comes back to
+    // somebody who waits for it).
     yield_to_events(&held).await?;
     executor::hold_threads();
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
@@ -121,8 +135,8 @@ async fn hide(mm: &Arc<AddressSpace>) -> Result {
     Ok(())
 }
 
-/// A thread that can carry orders for a space out. Not one that has not run yet, if there is another: the platform may make it only
-/// when its creator goes on.
+/// A thread that can carry operations for a space out. Not one that has not run yet, if there is
+/// another: the platform may make it only when its creator goes on.
 fn carrier(mm: &AddressSpace) -> Option<Arc<UserThread>> {
     let threads = mm.threads().into_iter().filter(|thread| !thread.is_dead());
     threads.max_by_key(|thread| thread.has_run())

@@ -17,7 +17,8 @@ use crate::{input, random, time};
 /// What woke the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A connection, data, a datagram: anything that one of its host files or sockets became ready for.
+    /// A connection, data, a datagram: anything that one of its host files or sockets became ready
+    /// for.
     Host,
     /// A signal other than SIGCONT.
     Signal,
@@ -27,8 +28,8 @@ pub enum Cause {
     Exec,
 }
 
-/// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet lets what comes by a socket be served
-/// first. When this returns its working set is there and its
+/// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet
+/// lets what comes by a socket be served first. When this returns its working set is there and its
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
     if cause != Cause::Continue {
@@ -61,7 +62,8 @@ fn read_working_set() -> Result {
     let set = core::mem::take(&mut *WORKING_SET.lock());
     let mut page = 0;
     for chunk in set.chunks(1000) {
-        let segments: Vec<Segment> = chunk.iter().map(|f| Segment { gpa: f.start, len: f.len_bytes() }).collect();
+        let segments: Vec<Segment> =
+            chunk.iter().map(|f| Segment { gpa: f.start, len: f.len_bytes() }).collect();
         Call::new(Op::ReapIn).arg(0, page).segments(&segments).run()?;
         page += chunk.iter().map(|f| f.count).sum::<u64>();
     }

@@ -1,7 +1,10 @@
-//! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the paper).
+//! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the
+//! paper).
 //!
-//! [`state`] is the state machine. [`settle`] lets what has just come be served, [`crate::task::pause`] stops user code, [`deflate`] writes memory out,
-//! [`inflate`] reads it back; [`stats`] keeps count of what happened. Slots, their pages and when those were last used are [`crate::mm::swap`]'s.
+//! [`state`] is the state machine. [`settle`] lets what has just come be served,
+//! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
+//! back; [`stats`] keeps count of what happened. Slots, their pages and when those were last used
+//! are [`crate::mm::swap`]'s.
 
 pub mod deflate;
 pub mod inflate;
@@ -25,7 +28,8 @@ pub fn current() -> State {
     *STATE.lock()
 }
 
-/// Takes the state machine a step further; an input that makes no sense is a bug, is logged, and changes nothing.
+/// Takes the state machine a step further; an input that makes no sense is a bug, is logged, and
+/// changes nothing.
 fn step(input: Input) {
     let mut state = STATE.lock();
     match state.after(input) {
@@ -41,7 +45,8 @@ fn step(input: Input) {
     }
 }
 
-/// Notes whether some thread runs now: what tells Running from Warm, and HibernateRunning from WokenUp. Called when the state is asked for.
+/// Notes whether some thread runs now: what tells Running from Warm, and HibernateRunning from
+/// WokenUp. Called when the state is asked for.
 pub fn note_activity() {
     if let State::Awake { busy, .. } = current() {
         let runs = crate::task::table::threads().iter().any(|thread| thread.user.is_in_user_mode());
@@ -54,8 +59,8 @@ pub fn note_activity() {
 /// Something was asked of the container since it woke.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the life that ends now says something about which pages a request uses: not when the container was only
-/// woken ahead of use, and put to sleep again unused.
+/// Whether the life that ends now says something about which pages a request uses: not when the
+/// container was only woken ahead of use, and put to sleep again unused.
 fn life_counts() -> bool {
     ASKED.load(Relaxed)
 }

@@ -1,5 +1,5 @@
-//! The pages that a deflate writes out: finding them, choosing between swap file and REAP file, writing, and only then changing
-//! the entries.
+//! The pages that a deflate writes out: finding them, choosing between swap file and REAP file,
+//! writing, and only then changing the entries.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -27,14 +27,15 @@ use crate::task::pause::Held;
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;
 
-/// What the books take for a page while it is written out, in bytes: a frame, an index, a slot, two places in the worst case.
+/// What the books take for a page while it is written out, in bytes: a frame, an index, a slot, two
+/// places in the worst case.
 const BOOK_BYTES: u64 = 64;
 
-/// The pages of all address spaces and memory objects, each frame once. Everything is in pieces, as memory may be by the time that a sleep
-/// is asked for, and may be refused.
+/// The pages of all address spaces and memory objects, each frame once. Everything is in pieces, as
+/// memory may be by the time that a sleep is asked for, and may be refused.
 pub(super) struct Pages {
-    /// Frames with content: the objects', then the private ones in the order of their addresses in the spaces. And what is known of the use
-    /// of each.
+    /// Frames with content: the objects', then the private ones in the order of their addresses in
+    /// the spaces. And what is known of the use of each.
     frames: Pieces<(Gpa, Usage)>,
     index: Index,
 }
@@ -97,9 +98,12 @@ pub(super) struct Plan {
 }
 
 impl Pages {
-    /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file lies behind, are forgotten right away:
-    /// reading them again gives the same. ENOMEM.
-    pub(super) fn collect(spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) -> Result<Pages> {
+    /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file
+    /// lies behind, are forgotten right away: reading them again gives the same. ENOMEM.
+    pub(super) fn collect(
+        spaces: &[Arc<AddressSpace>],
+        objects: &Pieces<Arc<Shmem>>,
+    ) -> Result<Pages> {
         if !heap::has_room_on_reserve(frames::stats().frames_used * BOOK_BYTES) {
             return Err(Errno::ENOMEM);
         }
@@ -121,7 +125,8 @@ impl Pages {
                 keep
             });
         }
-        // Before any private page is known: a shared entry may name a frame of an object, and no other.
+        // Before any private page is known: a shared entry may name a frame of an object, and no
+        // other.
         for mm in spaces {
             mm.rewrite_shared(&mut |pte| {
                 let frame = pte.gpa();
@@ -182,16 +187,18 @@ impl Pages {
         }
     }
 
-    /// Writes the working set to the REAP file, and what has left it to the swap file. `life_counts`: see [`Usage::after_sleep`].
+    /// Writes the working set to the REAP file, and what has left it to the swap file.
+    /// `life_counts`: see [`Usage::after_sleep`].
     pub(super) async fn reap_out(&self, life_counts: bool, held: &Held) -> Result<Plan> {
         let next = |usage: Usage| usage.after_sleep(life_counts);
         let stay = self.select(|usage| next(usage).is_some())?;
         let leave = self.select(|usage| next(usage).is_none())?;
         let slots = write_swap(&leave, held).await?;
-        let result = write_reap(&stay, held).await.and_then(|()| match dense_runs(stay.len() as u64) {
-            Some(set) => Ok((set, true)),
-            None => runs_of(&stay).map(|set| (set, false)),
-        });
+        let result =
+            write_reap(&stay, held).await.and_then(|()| match dense_runs(stay.len() as u64) {
+                Some(set) => Ok((set, true)),
+                None => runs_of(&stay).map(|set| (set, false)),
+            });
         let (set, is_new) = match result {
             Ok(set) => set,
             Err(error) => {
@@ -214,7 +221,8 @@ impl Pages {
         }
     }
 
-    /// The place of each page: the next of `set`, or of `slots`, with usage `left`, if it leaves the working set. ENOMEM.
+    /// The place of each page: the next of `set`, or of `slots`, with usage `left`, if it leaves
+    /// the working set. ENOMEM.
     fn places(
         &self,
         set: &Pieces<Frames>,
@@ -235,10 +243,17 @@ impl Pages {
         Ok(places)
     }
 
-    /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here fails.
-    pub(super) fn settle(self, plan: Plan, spaces: &[Arc<AddressSpace>], objects: &Pieces<Arc<Shmem>>) {
+    /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here
+    /// fails.
+    pub(super) fn settle(
+        self,
+        plan: Plan,
+        spaces: &[Arc<AddressSpace>],
+        objects: &Pieces<Arc<Shmem>>,
+    ) {
         let Plan { mut places, set } = plan;
-        // The place of the page in a frame, with a reference to it in exchange for one to the frame.
+        // The place of the page in a frame, with a reference to it in exchange for one to the
+        // frame.
         let mut exchange = |frame: Gpa| -> Option<Place> {
             let (place, is_named) = places.get_mut(self.index.get(frame)?)?;
             let place = *place;
@@ -249,8 +264,11 @@ impl Pages {
             let again = core::mem::replace(is_named, true);
             match place {
                 Place::Slot(slot, _) if again => slots::add_ref(slot),
-                // The old frame had as many references, so this cannot fail; staying there would lose the content.
-                Place::Frame(new, _) if again && frames::user().ref_inc(new).is_err() => return None,
+                // The old frame had as many references, so this cannot fail; staying there would
+                // lose the content.
+                Place::Frame(new, _) if again && frames::user().ref_inc(new).is_err() => {
+                    return None;
+                }
                 _ => {}
             }
             frames::user().ref_dec(frame);
@@ -276,7 +294,9 @@ impl Pages {
             });
             mm.rewrite_private(&mut |_, pte| match exchange(pte.gpa()) {
                 Some(Place::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
-                Some(Place::Slot(slot, usage)) => usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW)),
+                Some(Place::Slot(slot, usage)) => {
+                    usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW))
+                }
                 None => pte,
             });
         }
@@ -337,7 +357,9 @@ fn free_slots(slots: Pieces<u64>) {
 
 /// Writes pages to a new REAP file.
 async fn write_reap(pages: &Pieces<Gpa>, held: &Held) -> Result {
-    let out = |phase: u64, segments: &[Segment]| Call::new(Op::ReapOut).arg(0, phase).segments(segments).run();
+    let out = |phase: u64, segments: &[Segment]| {
+        Call::new(Op::ReapOut).arg(0, phase).segments(segments).run()
+    };
     out(0, &[])?;
     for batch in pages.chunks(BATCH_PAGES) {
         out(1, &segments_of(batch))?;
@@ -361,7 +383,8 @@ fn free_runs(runs: Pieces<Frames>) {
     runs.into_iter().for_each(|run| frames::user().free_run(run));
 }
 
-/// Frames for `pages` pages in runs as long as possible; `None` when RAM has no room for a second set.
+/// Frames for `pages` pages in runs as long as possible; `None` when RAM has no room for a second
+/// set.
 fn dense_runs(pages: u64) -> Option<Pieces<Frames>> {
     let mut runs: Pieces<Frames> = Pieces::new();
     let mut left = pages;

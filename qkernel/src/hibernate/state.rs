@@ -1,20 +1,21 @@
-//! The state machine of hibernation: the paper's figure 3, with the passages that take time made explicit.
+//! The state machine of hibernation: the paper's figure 3, with the passages that take time made
+//! explicit.
 //!
 //! ```text
-//!            request            SIGSTOP           quiet            written out
-//!   Warm ──────────► Running    Warm ─────► Settling ───► Deflating ─────────► Hibernated
-//!    ▲                 │        WokenUp ──►     │             │                 │      │
-//!    └──── idle ───────┘                        │ wake, busy  │ wake, failure   │      │ SIGCONT
-//!                                               ▼             ▼                 │      ▼
-//!                                            (the state before)         request │   Inflating ──► WokenUp
-//!                                                                               ▼                   │ ▲
-//!                                                  Inflating ──► HibernateRunning ───── idle ───────┼─┘
-//!                                                                      ▲                            │
-//!                                                                      └───────── request ──────────┘
+//!        request          SIGSTOP           quiet            written out
+//! Warm ────────► Running   Warm ─────► Settling ───► Deflating ─────────► Hibernated
+//!  ▲               │       WokenUp ──►     │             │                 │      │
+//!  └──── idle ─────┘                       │ wake, busy  │ wake, failure   │      │ SIGCONT
+//!                                          ▼             ▼                 │      ▼
+//!                                       (the state before)         request │   Inflating ► WokenUp
+//!                                                                          ▼                 │ ▲
+//!                                             Inflating ──► HibernateRunning ───── idle ─────┼─┘
+//!                                                                 ▲                          │
+//!                                                                 └───────── request ────────┘
 //! ```
 //!
-//! SIGSTOP may also come while a request is being served (Running, HibernateRunning). In Settling everything still runs: a request that has
-//! just come is served, one that takes long sleeps along.
+//! SIGSTOP may also come while a request is being served (Running, HibernateRunning). In Settling
+//! everything still runs: a request that has just come is served, one that takes long sleeps along.
 
 use qlib::control::HibernationState;
 
@@ -28,7 +29,8 @@ pub enum State {
         /// Some thread runs.
         busy: bool,
     },
-    /// About to be written out, once what has just come from outside is served. `woken`: of the state before.
+    /// About to be written out, once what has just come from outside is served. `woken`: of the
+    /// state before.
     Settling {
         /// It had been hibernated before.
         woken: bool,
@@ -97,11 +99,13 @@ impl State {
     /// The name that users see.
     pub fn shown(self) -> HibernationState {
         match self {
-            State::Awake { woken: false, busy: true } | State::Settling { woken: false } => HibernationState::Running,
-            State::Awake { woken: false, busy: false } => HibernationState::Warm,
-            State::Awake { woken: true, busy: true } | State::Settling { woken: true } | State::Inflating => {
-                HibernationState::HibernateRunning
+            State::Awake { woken: false, busy: true } | State::Settling { woken: false } => {
+                HibernationState::Running
             }
+            State::Awake { woken: false, busy: false } => HibernationState::Warm,
+            State::Awake { woken: true, busy: true }
+            | State::Settling { woken: true }
+            | State::Inflating => HibernationState::HibernateRunning,
             State::Awake { woken: true, busy: false } => HibernationState::WokenUp,
             State::Deflating { woken: false } => HibernationState::Warm,
             State::Deflating { woken: true } => HibernationState::WokenUp,
@@ -128,8 +132,14 @@ mod tests {
         assert_eq!(shown(&[Idle]), Some(HibernationState::Warm));
         assert_eq!(shown(&[Idle, Busy]), Some(HibernationState::Running));
         assert_eq!(shown(&[Idle, Stop, Settled, Deflated]), Some(HibernationState::Hibernated));
-        assert_eq!(shown(&[Idle, Stop, Settled, Deflated, Wake]), Some(HibernationState::HibernateRunning));
-        assert_eq!(shown(&[Idle, Stop, Settled, Deflated, Wake, Inflated]), Some(HibernationState::WokenUp));
+        assert_eq!(
+            shown(&[Idle, Stop, Settled, Deflated, Wake]),
+            Some(HibernationState::HibernateRunning)
+        );
+        assert_eq!(
+            shown(&[Idle, Stop, Settled, Deflated, Wake, Inflated]),
+            Some(HibernationState::WokenUp)
+        );
         assert_eq!(
             shown(&[Idle, Stop, Settled, Deflated, Wake, Inflated, Busy]),
             Some(HibernationState::HibernateRunning)
@@ -147,17 +157,22 @@ mod tests {
     #[test]
     fn an_abandoned_deflate_leaves_the_state_before() {
         assert_eq!(run(&[Idle, Stop, Abandoned]), Some(State::Awake { woken: false, busy: true }));
-        assert_eq!(run(&[Idle, Stop, Settled, Abandoned]), Some(State::Awake { woken: false, busy: false }));
+        assert_eq!(
+            run(&[Idle, Stop, Settled, Abandoned]),
+            Some(State::Awake { woken: false, busy: false })
+        );
         assert_eq!(run(&[Idle, Stop, Deflated]), None);
         assert_eq!(run(&[Idle, Stop, Settled, Deflated, Deflated]), None);
         assert_eq!(run(&[Stop, Stop]), None);
     }
 
     proptest! {
-        /// Whatever happens, only `Deflated` leads to sleep, only after `Stop`, and a sleeper runs nothing before `Inflated`.
+        /// Whatever happens, only `Deflated` leads to sleep, only after `Stop`, and a sleeper runs
+        /// nothing before `Inflated`.
         #[test]
         fn sleep_begins_and_ends_explicitly(inputs in proptest::collection::vec(prop_oneof![
-            Just(Busy), Just(Idle), Just(Stop), Just(Settled), Just(Deflated), Just(Abandoned), Just(Wake), Just(Inflated)], 0..60)) {
+            Just(Busy), Just(Idle), Just(Stop), Just(Settled), Just(Deflated), Just(Abandoned),
+            Just(Wake), Just(Inflated)], 0..60)) {
             let mut state = State::START;
             for input in inputs {
                 let Some(next) = state.after(input) else { continue };

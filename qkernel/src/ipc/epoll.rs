@@ -1,7 +1,8 @@
 //! epoll(7): a set of files, and the queue of those among them that may be ready.
 //!
-//! An [`Item`] observes its file's wait queue. A notification puts it into the ready queue; whether it really is ready is found out when
-//! the queue is collected. Level-triggered items that are ready go back into the queue, to be looked at again next time.
+//! An [`Item`] observes its file's wait queue. A notification puts it into the ready queue; whether
+//! it really is ready is found out when the queue is collected. Level-triggered items that are
+//! ready go back into the queue, to be looked at again next time.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -47,7 +48,7 @@ struct ItemState {
 }
 
 #[derive(Default)]
-struct State {
+struct EpollState {
     items: BTreeMap<ItemKey, Arc<Item>>,
     ready: VecDeque<Arc<Item>>,
 }
@@ -58,7 +59,7 @@ const MOST_AT_ONCE: usize = 1024;
 /// An epoll instance.
 pub struct Epoll {
     me: Weak<Epoll>,
-    state: Mutex<State>,
+    state: Mutex<EpollState>,
     queue: WaitQueue,
     /// Instances that watch this one.
     parents: Mutex<Vec<Weak<Epoll>>>,
@@ -259,10 +260,15 @@ impl Epoll {
     /// The epoll instances among the items.
     fn children(&self) -> Vec<Arc<OpenFile>> {
         let items: Vec<Arc<Item>> = self.state.lock().items.values().cloned().collect();
-        items.iter().filter_map(|i| i.file.upgrade()).filter(|f| f.downcast::<Epoll>().is_some()).collect()
+        items
+            .iter()
+            .filter_map(|i| i.file.upgrade())
+            .filter(|f| f.downcast::<Epoll>().is_some())
+            .collect()
     }
 
-    /// Whether `target` is watched by this instance, directly or through others. ELOOP when they are nested too deeply.
+    /// Whether `target` is watched by this instance, directly or through others. ELOOP when they
+    /// are nested too deeply.
     fn reaches(&self, target: &Epoll, level: usize) -> Result<bool> {
         if level > MAX_NESTING {
             return Err(Errno::ELOOP);
@@ -281,8 +287,10 @@ impl Epoll {
         if level > MAX_NESTING {
             return 0;
         }
-        let heights =
-            self.children().into_iter().filter_map(|f| f.downcast::<Epoll>().map(|e| e.height(level + 1) + 1));
+        let heights = self
+            .children()
+            .into_iter()
+            .filter_map(|f| f.downcast::<Epoll>().map(|e| e.height(level + 1) + 1));
         heights.max().unwrap_or(0)
     }
 
@@ -291,7 +299,8 @@ impl Epoll {
         if level > MAX_NESTING {
             return 0;
         }
-        let parents: Vec<Arc<Epoll>> = self.parents.lock().iter().filter_map(Weak::upgrade).collect();
+        let parents: Vec<Arc<Epoll>> =
+            self.parents.lock().iter().filter_map(Weak::upgrade).collect();
         parents.iter().map(|p| p.depth(level + 1) + 1).max().unwrap_or(0)
     }
 
@@ -324,7 +333,7 @@ impl Epoll {
         fired
     }
 
-    /// Takes back events that could not be told to the program.
+    /// Takes back events that could not be reported to the program.
     pub fn give_back(&self, fired: &[Fired]) {
         for event in fired {
             let item = self.state.lock().items.get(&event.key).cloned();
@@ -332,7 +341,8 @@ impl Epoll {
                 {
                     let mut state = item.state.lock();
                     if state.interest.is_empty() {
-                        state.interest = PollMask::from_bits_truncate(event.events) | PollMask::ALWAYS;
+                        state.interest =
+                            PollMask::from_bits_truncate(event.events) | PollMask::ALWAYS;
                     }
                 }
                 item.enqueue();
@@ -340,7 +350,7 @@ impl Epoll {
         }
     }
 
-    /// What tells that there may be events.
+    /// What notifies that there may be events.
     pub fn events(&self) -> &WaitQueue {
         &self.queue
     }
@@ -363,7 +373,11 @@ impl FileOps for Epoll {
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
         let ready: Vec<Arc<Item>> = self.state.lock().ready.iter().cloned().collect();
-        if ready.iter().any(|item| !item.poll().is_empty()) { PollMask::READ } else { PollMask::empty() }
+        if ready.iter().any(|item| !item.poll().is_empty()) {
+            PollMask::READ
+        } else {
+            PollMask::empty()
+        }
     }
 
     fn queue(&self) -> Option<&WaitQueue> {
@@ -386,7 +400,9 @@ impl FileOps for Epoll {
     }
 
     fn details(&self, _file: &OpenFile) -> Vec<u8> {
-        let line = |(fd, events, data)| alloc::format!("tfd: {fd:8} events: {events:8x} data: {data:16x}\n");
+        let line = |(fd, events, data)| {
+            alloc::format!("tfd: {fd:8} events: {events:8x} data: {data:16x}\n")
+        };
         self.list().into_iter().map(line).collect::<String>().into_bytes()
     }
 
@@ -483,7 +499,8 @@ mod tests {
     fn instances_nest_but_not_in_circles() {
         let file = eventfd(0);
         let epolls: Vec<Arc<Epoll>> = (0..7).map(|_| Epoll::new()).collect();
-        let files: Vec<Arc<OpenFile>> = epolls.iter().map(|e| OpenFile::new(e.clone(), 0)).collect();
+        let files: Vec<Arc<OpenFile>> =
+            epolls.iter().map(|e| OpenFile::new(e.clone(), 0)).collect();
         epolls[0].add(1, &files[1], EPOLLIN, 5).expect("add");
         epolls[1].add(1, &file, EPOLLIN, 6).expect("add");
         assert_eq!(epolls[0].collect(9).len(), 0);

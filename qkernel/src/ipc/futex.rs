@@ -1,7 +1,7 @@
 //! Futexes (futex(2)): queues of waiters by the word they wait on.
 //!
-//! Kernel code is serialized, user code is not: a waiter is queued before its word is compared, so a program that
-//! changes the word and then wakes cannot miss it.
+//! Kernel code is serialized, user code is not: a waiter is queued before its word is compared, so
+//! a program that changes the word and then wakes cannot miss it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -54,7 +54,14 @@ fn with_queues<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
 
 impl Waiter {
     fn new(key: Key, bitset: u32, pi_tid: u32, index: u32, signal: Arc<Signal>) -> Arc<Self> {
-        Arc::new(Waiter { key: Mutex::new(key), bitset, woken: AtomicBool::new(false), pi_tid, index, signal })
+        Arc::new(Waiter {
+            key: Mutex::new(key),
+            bitset,
+            woken: AtomicBool::new(false),
+            pi_tid,
+            index,
+            signal,
+        })
     }
 
     fn is_woken(&self) -> bool {
@@ -103,7 +110,8 @@ impl Drop for Queued {
     }
 }
 
-/// The key of the word at `va`; EINVAL when it is not aligned, EFAULT when a shared word is not mapped.
+/// The key of the word at `va`; EINVAL when it is not aligned, EFAULT when a shared word is not
+/// mapped.
 pub fn key(mm: &Arc<AddressSpace>, va: Va, private: bool) -> Result<Key> {
     if !va.0.is_multiple_of(4) {
         return Err(Errno::EINVAL);
@@ -168,7 +176,8 @@ pub fn wake_at(mm: &Arc<AddressSpace>, va: Va, count: usize) {
     }
 }
 
-/// Wakes up to `wake_count` waiters of `from` and moves up to `move_count` more to `to`: (woken, moved).
+/// Wakes up to `wake_count` waiters of `from` and moves up to `move_count` more to `to`: (woken,
+/// moved).
 pub fn requeue(from: Key, to: Key, wake_count: usize, move_count: usize) -> (usize, usize) {
     let woken = wake(from, wake_count, u32::MAX);
     if from == to {
@@ -183,7 +192,8 @@ pub fn requeue(from: Key, to: Key, wake_count: usize, move_count: usize) -> (usi
             let kept = with_queues(|queues| enqueue(queues, to, waiter));
             match kept {
                 Ok(()) => *waiter.key.lock() = to,
-                // No memory for it to wait there: it wakes for nothing, which each waiter must expect.
+                // No memory for it to wait there: it wakes for nothing, which each waiter must
+                // expect.
                 Err(_) => finish(core::slice::from_ref(waiter)),
             }
         }
@@ -227,14 +237,19 @@ pub struct WaitWord {
 }
 
 /// Waits on several words: the index of one that was woken.
-pub async fn wait_any(thread: &Arc<Thread>, words: &[WaitWord], deadline_ns: Option<u64>) -> Result<usize> {
+pub async fn wait_any(
+    thread: &Arc<Thread>,
+    words: &[WaitWord],
+    deadline_ns: Option<u64>,
+) -> Result<usize> {
     let mm = thread.mm();
     let mut queued = Vec::with_capacity(words.len());
     for (index, word) in words.iter().enumerate() {
         let key = key(&mm, word.va, word.private)?;
         queued.push(Queued::new(Waiter::new(key, u32::MAX, 0, index as u32, thread.wakeup()))?);
     }
-    let woken = || queued.iter().find(|q| q.0.is_woken()).map(|q| q.0.index as usize).ok_or(Errno::EAGAIN);
+    let woken =
+        || queued.iter().find(|q| q.0.is_woken()).map(|q| q.0.index as usize).ok_or(Errno::EAGAIN);
     for word in words {
         if mm.read::<u32>(word.va)? != word.expected {
             return woken();
@@ -243,10 +258,16 @@ pub async fn wait_any(thread: &Arc<Thread>, words: &[WaitWord], deadline_ns: Opt
     block_on(thread, &[], PollMask::empty(), deadline_ns, woken).await
 }
 
-// ---- priority inheritance locks: the owner's thread id in the word; no priorities are inherited, for there are none ----
+// ---- priority inheritance locks: the owner's thread id in the word; no priorities are inherited,
+// for there are none ----
 
-/// Changes the word atomically against user code; `change` gives the new value, or `None` to leave it. The old value.
-fn update_word(mm: &Arc<AddressSpace>, va: Va, mut change: impl FnMut(u32) -> Option<u32>) -> Result<u32> {
+/// Changes the word atomically against user code; `change` gives the new value, or `None` to leave
+/// it. The old value.
+fn update_word(
+    mm: &Arc<AddressSpace>,
+    va: Va,
+    mut change: impl FnMut(u32) -> Option<u32>,
+) -> Result<u32> {
     mm.update_u32(va, |old| change(old).unwrap_or(old))
 }
 
@@ -254,14 +275,22 @@ fn waiters_of(key: Key) -> usize {
     with_queues(|queues| queues.get(&key).map_or(0, VecDeque::len))
 }
 
-/// FUTEX_LOCK_PI and FUTEX_TRYLOCK_PI (`try_only`). Errors besides [`wait`]'s: EDEADLK (it is ours), ESRCH (its owner is gone).
-pub async fn lock_pi(thread: &Arc<Thread>, va: Va, private: bool, deadline_ns: Option<u64>, try_only: bool) -> Result {
+/// FUTEX_LOCK_PI and FUTEX_TRYLOCK_PI (`try_only`). Errors besides [`wait`]'s: EDEADLK (it is
+/// ours), ESRCH (its owner is gone).
+pub async fn lock_pi(
+    thread: &Arc<Thread>,
+    va: Va,
+    private: bool,
+    deadline_ns: Option<u64>,
+    try_only: bool,
+) -> Result {
     let mm = thread.mm();
     let key = key(&mm, va, private)?;
     let tid = thread.tid();
     let mut queued: Option<Queued> = None;
     loop {
-        // The owner hands the lock over by writing our id (see `unlock_pi`); until then we ask for that by FUTEX_WAITERS.
+        // The owner hands the lock over by writing our id (see `unlock_pi`); until then we ask for
+        // that by FUTEX_WAITERS.
         let old = update_word(&mm, va, |old| match old & FUTEX_TID_MASK {
             0 => {
                 let waiters = waiters_of(key).saturating_sub(usize::from(queued.is_some()));
@@ -284,9 +313,11 @@ pub async fn lock_pi(thread: &Arc<Thread>, va: Va, private: bool, deadline_ns: O
         let waiter = queued.as_ref().ok_or(Errno::ENOMEM)?;
         let waiter = waiter.0.clone();
         let woken = || if waiter.is_woken() { Ok(()) } else { Err(Errno::EAGAIN) };
-        block_on(thread, &[], PollMask::empty(), deadline_ns, woken).await.map_err(|error| match error {
-            Errno::ERESTARTSYS => Errno::ERESTARTNOINTR,
-            other => other,
+        block_on(thread, &[], PollMask::empty(), deadline_ns, woken).await.map_err(|error| {
+            match error {
+                Errno::ERESTARTSYS => Errno::ERESTARTNOINTR,
+                other => other,
+            }
         })?;
         queued = None;
         // Handed over, or its owner died and left it free.
@@ -305,7 +336,9 @@ pub fn unlock_pi(thread: &Arc<Thread>, va: Va, private: bool) -> Result {
     }
     let next = with_queues(|queues| take(queues, key, 1, u32::MAX));
     let value = match next.first() {
-        Some(waiter) if waiter.pi_tid != 0 => waiter.pi_tid | if waiters_of(key) > 0 { FUTEX_WAITERS } else { 0 },
+        Some(waiter) if waiter.pi_tid != 0 => {
+            waiter.pi_tid | if waiters_of(key) > 0 { FUTEX_WAITERS } else { 0 }
+        }
         _ => 0,
     };
     let result = update_word(&mm, va, |_| Some(value));
@@ -320,7 +353,8 @@ const ROBUST_LIST_LIMIT: usize = 2048;
 /// Length of struct robust_list_head in bytes.
 pub const ROBUST_HEAD_BYTES: usize = 24;
 
-/// At a thread's end: marks every robust lock that it held as abandoned, and wakes one waiter of each (get_robust_list(2)).
+/// At a thread's end: marks every robust lock that it held as abandoned, and wakes one waiter of
+/// each (get_robust_list(2)).
 pub fn exit_robust_list(thread: &Arc<Thread>) {
     let (head, length) = core::mem::take(&mut thread.attrs.lock().robust_list);
     if head.0 != 0 && length == ROBUST_HEAD_BYTES {
@@ -353,9 +387,16 @@ fn walk_robust_list(thread: &Arc<Thread>, head: Va) -> Result {
     Ok(())
 }
 
-fn abandon(thread: &Thread, mm: &Arc<AddressSpace>, va: Va, is_pi: bool, is_pending: bool) -> Result {
+fn abandon(
+    thread: &Thread,
+    mm: &Arc<AddressSpace>,
+    va: Va,
+    is_pi: bool,
+    is_pending: bool,
+) -> Result {
     let old = mm.read::<u32>(va)?;
-    // It died between setting the pending entry and the lock word: whoever waits must not wait for ever.
+    // It died between setting the pending entry and the lock word: whoever waits must not wait for
+    // ever.
     if is_pending && !is_pi && old == 0 {
         wake_at(mm, va, 1);
         return Ok(());
@@ -387,7 +428,8 @@ mod tests {
     #[test]
     fn wakes_in_order_and_by_bitset() {
         let key = Key::Private(1, 0x1000);
-        let all: Vec<Queued> = [1, 2, 1, u32::MAX].iter().map(|b| queued(waiter(key, *b))).collect();
+        let all: Vec<Queued> =
+            [1, 2, 1, u32::MAX].iter().map(|b| queued(waiter(key, *b))).collect();
         let woken = |all: &[Queued]| all.iter().map(|q| q.0.is_woken()).collect::<Vec<_>>();
         assert_eq!(wake(key, 1, 2), 1);
         assert_eq!(woken(&all), [false, true, false, false]);

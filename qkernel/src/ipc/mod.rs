@@ -20,7 +20,7 @@ use crate::time;
 
 static LAST_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// What stat(2) tells of a pipe or socket that has no name: who made it, and when.
+/// What stat(2) reports of a pipe or socket that has no name: who made it, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct AnonInode {
     inode: u64,
@@ -34,7 +34,12 @@ impl AnonInode {
     pub fn new() -> Self {
         let creds = current::get().map(|thread| thread.creds());
         let (uid, gid) = creds.map_or((0, 0), |creds| (creds.fsuid, creds.fsgid));
-        AnonInode { inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1, uid, gid, born_ns: time::realtime_ns() }
+        AnonInode {
+            inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1,
+            uid,
+            gid,
+            born_ns: time::realtime_ns(),
+        }
     }
 
     fn attributes(&self, mode: u32, minor: u32) -> Attributes {

@@ -1,12 +1,14 @@
-//! Pipes and FIFOs (pipe(7), fifo(7)). The buffer is a queue of chunks, each allocated when it is written and freed when
-//! it has been read, so an idle pipe holds no memory.
+//! Pipes and FIFOs (pipe(7), fifo(7)). The buffer is a queue of chunks, each allocated when it is
+//! written and freed when it has been read, so an idle pipe holds no memory.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_DIRECT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY};
+use linux_raw_sys::general::{
+    CAP_SYS_RESOURCE, O_ACCMODE, O_DIRECT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
+};
 use linux_raw_sys::ioctl::FIONREAD;
 use qlib::{PAGE_SIZE, Va};
 
@@ -27,8 +29,6 @@ pub const DEFAULT_CAPACITY: usize = 16 * PIPE_BUF;
 pub const MAX_CAPACITY: usize = 1 << 20;
 /// The longest piece that is queued as one, or copied by tee(2) at once.
 const MAX_PIECE: usize = 64 << 10;
-/// CAP_SYS_RESOURCE.
-const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Bytes written and not yet read.
 struct Chunk {
@@ -39,7 +39,7 @@ struct Chunk {
     is_packet: bool,
 }
 
-struct State {
+struct PipeState {
     chunks: VecDeque<Chunk>,
     /// Unread bytes.
     len: usize,
@@ -51,17 +51,18 @@ struct State {
     writer_opens: u64,
 }
 
-impl State {
+impl PipeState {
     /// How many bytes more it takes. A packet, however short, uses up a page's worth, as on Linux.
     fn free(&self) -> usize {
-        let packets = self.chunks.len() >= self.capacity / PIPE_BUF && self.chunks.back().is_some_and(|c| c.is_packet);
+        let packets = self.chunks.len() >= self.capacity / PIPE_BUF
+            && self.chunks.back().is_some_and(|c| c.is_packet);
         if packets { 0 } else { self.capacity.saturating_sub(self.len) }
     }
 }
 
 /// A pipe.
 pub struct Pipe {
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     queue: WaitQueue,
     identity: AnonInode,
 }
@@ -78,7 +79,7 @@ pub struct PipeEnd {
 impl Pipe {
     fn new() -> Arc<Self> {
         Arc::new(Pipe {
-            state: Mutex::new(State {
+            state: Mutex::new(PipeState {
                 chunks: VecDeque::new(),
                 len: 0,
                 capacity: DEFAULT_CAPACITY,
@@ -110,7 +111,8 @@ impl Pipe {
         PipeEnd { pipe: self.clone(), reads, writes, peer_opens }
     }
 
-    /// How many of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no room.
+    /// How many of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no
+    /// room.
     fn room(&self, want: usize) -> Result<usize> {
         let mut state = self.state.lock();
         if state.readers == 0 {
@@ -132,7 +134,9 @@ impl Pipe {
         let mut state = self.state.lock();
         state.len += bytes.len();
         match state.chunks.back_mut() {
-            Some(last) if !is_packet && !last.is_packet && last.bytes.len() + bytes.len() <= PIPE_BUF => {
+            Some(last)
+                if !is_packet && !last.is_packet && last.bytes.len() + bytes.len() <= PIPE_BUF =>
+            {
                 last.bytes.extend_from_slice(&bytes);
             }
             _ => state.chunks.push_back(Chunk { bytes, start: 0, is_packet }),
@@ -174,7 +178,8 @@ impl PipeEnd {
         self.pipe.state.lock().capacity
     }
 
-    /// Sets the capacity, rounded up as Linux does (F_SETPIPE_SZ): the new one. EBUSY when more is in the pipe.
+    /// Sets the capacity, rounded up as Linux does (F_SETPIPE_SZ): the new one. EBUSY when more is
+    /// in the pipe.
     pub fn set_capacity(&self, thread: &Thread, bytes: usize) -> Result<usize> {
         if bytes > 1 << 31 {
             return Err(Errno::EINVAL);
@@ -199,12 +204,15 @@ impl PipeEnd {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }
 
-    /// For splice(2): takes up to `max` bytes out. Empty at the end; EAGAIN when there is nothing yet, EBADF at a write end.
+    /// For splice(2): takes up to `max` bytes out. Empty at the end; EAGAIN when there is nothing
+    /// yet, EBADF at a write end.
     pub fn take(&self, max: usize) -> Result<Vec<u8>> {
         if !self.reads {
             return Err(Errno::EBADF);
         }
-        let Some(mut chunk) = self.pipe.pop() else { return self.pipe.empty().map(|()| Vec::new()) };
+        let Some(mut chunk) = self.pipe.pop() else {
+            return self.pipe.empty().map(|()| Vec::new());
+        };
         let end = chunk.bytes.len().min(chunk.start + max);
         let bytes = chunk.bytes[chunk.start..end].to_vec();
         chunk.start = end;
@@ -243,7 +251,8 @@ impl PipeEnd {
         Ok(bytes)
     }
 
-    /// For splice(2) and tee(2): how many of `want` bytes there is room for. EAGAIN, EPIPE, EBADF at a read end.
+    /// For splice(2) and tee(2): how many of `want` bytes there is room for. EAGAIN, EPIPE, EBADF
+    /// at a read end.
     pub fn room(&self, want: usize) -> Result<usize> {
         if !self.writes {
             return Err(Errno::EBADF);
@@ -252,7 +261,8 @@ impl PipeEnd {
         self.pipe.room(want.max(PIPE_BUF + 1)).map(|room| room.min(want))
     }
 
-    /// For splice(2), tee(2) and vmsplice(2): puts bytes in for which [`PipeEnd::room`] has said that there is room.
+    /// For splice(2), tee(2) and vmsplice(2): puts bytes in for which [`PipeEnd::room`] has said
+    /// that there is room.
     pub fn push(&self, bytes: Vec<u8>) {
         self.pipe.append(bytes, false);
         self.pipe.queue.wake(PollMask::READ);
@@ -373,7 +383,13 @@ impl FileOps for PipeEnd {
         Some(&self.pipe.queue)
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         if command != FIONREAD {
             return Err(Errno::ENOTTY);
         }
@@ -407,14 +423,17 @@ pub fn create(flags: u32) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let write = pipe.open(false, true);
     read.peer_opens = 0;
     let flags = flags & (O_NONBLOCK | O_DIRECT);
-    (OpenFile::new(Arc::new(read), O_RDONLY | flags), OpenFile::new(Arc::new(write), O_WRONLY | flags))
+    (
+        OpenFile::new(Arc::new(read), O_RDONLY | flags),
+        OpenFile::new(Arc::new(write), O_WRONLY | flags),
+    )
 }
 
 /// The pipes behind FIFOs that are open, by device and inode number.
 static FIFOS: Mutex<BTreeMap<(u64, u64), Weak<Pipe>>> = mutex(BTreeMap::new());
 
-/// Opens the FIFO with this device and inode number. The caller then awaits [`finish_open`] on the new description. ENXIO: opened for
-/// writing only, without waiting, and nobody reads.
+/// Opens the FIFO with this device and inode number. The caller then awaits [`finish_open`] on the
+/// new description. ENXIO: opened for writing only, without waiting, and nobody reads.
 pub fn open_fifo(device: u64, inode: u64, flags: u32) -> Result<Arc<dyn FileOps>> {
     let pipe = {
         let mut fifos = FIFOS.lock();
@@ -438,7 +457,8 @@ pub fn open_fifo(device: u64, inode: u64, flags: u32) -> Result<Arc<dyn FileOps>
     Ok(Arc::new(pipe.open(reads, writes)))
 }
 
-/// Waits, as open(2) of a FIFO does, until the other side is open too. Returns at once for other files, and with O_NONBLOCK.
+/// Waits, as open(2) of a FIFO does, until the other side is open too. Returns at once for other
+/// files, and with O_NONBLOCK.
 pub async fn finish_open(thread: &Thread, file: &OpenFile) -> Result {
     let Some(end) = file.downcast::<PipeEnd>() else { return Ok(()) };
     if file.is_nonblocking() || (end.reads && end.writes) {
@@ -446,8 +466,11 @@ pub async fn finish_open(thread: &Thread, file: &OpenFile) -> Result {
     }
     let is_joined = || {
         let state = end.pipe.state.lock();
-        let (there, opens) =
-            if end.reads { (state.writers, state.writer_opens) } else { (state.readers, state.reader_opens) };
+        let (there, opens) = if end.reads {
+            (state.writers, state.writer_opens)
+        } else {
+            (state.readers, state.reader_opens)
+        };
         if there > 0 || opens != end.peer_opens { Ok(()) } else { Err(Errno::EAGAIN) }
     };
     block_on(thread, &[&end.pipe.queue], PollMask::READ | PollMask::WRITE, None, is_joined).await
@@ -516,7 +539,8 @@ mod tests {
     #[test]
     fn splice_takes_and_puts_back() {
         let (r, w) = create(0);
-        let (from, to) = (r.downcast::<PipeEnd>().expect("a pipe"), w.downcast::<PipeEnd>().expect("a pipe"));
+        let (from, to) =
+            (r.downcast::<PipeEnd>().expect("a pipe"), w.downcast::<PipeEnd>().expect("a pipe"));
         assert!(from.is_same_pipe(to));
         to.push(b"abcdef".to_vec());
         assert_eq!(from.copy(4).expect("data"), b"abcd");

@@ -20,9 +20,10 @@ use crate::wait::{Observer, PollMask, WaitQueue};
 abi_struct! {
     /// struct signalfd_siginfo.
     pub struct SignalFdInfo {
-        pub signo: u32, pub errno: i32, pub code: i32, pub pid: u32, pub uid: u32, pub fd: i32, pub tid: u32,
-        pub band: u32, pub overrun: u32, pub trapno: u32, pub status: i32, pub int: i32, pub ptr: u64, pub utime: u64,
-        pub stime: u64, pub addr: u64, pub pad: [u64; 6],
+        pub signo: u32, pub errno: i32, pub code: i32, pub pid: u32, pub uid: u32, pub fd: i32,
+        pub tid: u32, pub band: u32, pub overrun: u32, pub trapno: u32, pub status: i32,
+        pub int: i32, pub ptr: u64, pub utime: u64, pub stime: u64, pub addr: u64,
+        pub pad: [u64; 6],
     }
 }
 
@@ -30,7 +31,8 @@ impl SignalFdInfo {
     /// What a signal looks like to a reader. Which fields count depends on where it comes from.
     pub fn of(info: &SigInfo) -> Self {
         let signo = info.signal();
-        let out = SignalFdInfo { signo, errno: info.errno, code: info.code, ..SignalFdInfo::default() };
+        let out =
+            SignalFdInfo { signo, errno: info.errno, code: info.code, ..SignalFdInfo::default() };
         let (ptr, int) = (info.value(), info.value() as i32);
         match signo {
             _ if info.code == SI_TIMER => {
@@ -39,9 +41,18 @@ impl SignalFdInfo {
             }
             SIGCHLD if info.code > 0 => {
                 let (utime, stime) = info.times();
-                SignalFdInfo { pid: info.pid(), uid: info.uid(), status: info.status(), utime, stime, ..out }
+                SignalFdInfo {
+                    pid: info.pid(),
+                    uid: info.uid(),
+                    status: info.status(),
+                    utime,
+                    stime,
+                    ..out
+                }
             }
-            SIGSEGV | SIGBUS | SIGILL | SIGFPE | SIGTRAP if info.code > 0 => SignalFdInfo { addr: info.addr(), ..out },
+            SIGSEGV | SIGBUS | SIGILL | SIGFPE | SIGTRAP if info.code > 0 => {
+                SignalFdInfo { addr: info.addr(), ..out }
+            }
             SIGIO if info.code > 0 => SignalFdInfo { band: info.addr() as u32, fd: int, ..out },
             _ => SignalFdInfo { pid: info.pid(), uid: info.uid(), ptr, int, ..out },
         }
@@ -52,7 +63,8 @@ impl SignalFdInfo {
 pub struct SignalFd {
     mask: Mutex<SigSet>,
     queue: WaitQueue,
-    /// The processes whose signals this one hears of: those that have used it, by pid, and the registration there.
+    /// The processes whose signals this one hears of: those that have used it, by pid, and the
+    /// registration there.
     processes: Mutex<BTreeMap<u32, (Weak<Process>, u64)>>,
     me: Weak<SignalFd>,
 }
@@ -100,7 +112,8 @@ impl SignalFd {
             .get(&process.pid)
             .is_some_and(|(known, _)| core::ptr::eq(known.as_ptr(), Arc::as_ptr(process)));
         if !known {
-            let id = process.signal_events.register(PollMask::all(), Arc::new(Forward(self.me.clone())));
+            let id =
+                process.signal_events.register(PollMask::all(), Arc::new(Forward(self.me.clone())));
             self.processes.lock().insert(process.pid, (Arc::downgrade(process), id));
         }
     }

@@ -32,10 +32,15 @@ impl TimerFd {
         })
     }
 
-    /// timerfd_settime(2): how it was set before. `absolute`: `setting.left_ns` is a time of its clock.
+    /// timerfd_settime(2): how it was set before. `absolute`: `setting.left_ns` is a time of its
+    /// clock.
     pub fn set(&self, setting: Setting, absolute: bool) -> Setting {
         *self.count.lock() = 0;
-        if absolute { self.timer.set_at(setting.left_ns, setting.interval_ns) } else { self.timer.set(setting) }
+        if absolute {
+            self.timer.set_at(setting.left_ns, setting.interval_ns)
+        } else {
+            self.timer.set(setting)
+        }
     }
 
     /// timerfd_gettime(2).

@@ -66,7 +66,8 @@ pub fn on_request(id: u64, len: u64) {
 }
 
 fn serve_bytes(id: u64, copied: Result, bytes: &[u8]) {
-    let request = copied.and_then(|()| postcard::from_bytes::<Request>(bytes).map_err(|_| Errno::EINVAL));
+    let request =
+        copied.and_then(|()| postcard::from_bytes::<Request>(bytes).map_err(|_| Errno::EINVAL));
     match request {
         Ok(request) => serve(id, request),
         Err(errno) => reply(id, &failure(errno, "the control request cannot be read".to_string())),
@@ -115,9 +116,9 @@ fn serve(id: u64, request: Request) {
             hibernate::wake(Cause::Continue);
             reply(id, &Reply::Done);
         }
-        Request::Pause => {
-            executor::spawn(async move { reply(id, &done(pause::pause(Reason::Order).await.map(|_| ()))) })
-        }
+        Request::Pause => executor::spawn(async move {
+            reply(id, &done(pause::pause(Reason::Order).await.map(|_| ())))
+        }),
         Request::Resume => {
             // A hibernated container stays so: that is another kind of sleep, which a wake ends.
             pause::resume(Reason::Order);
@@ -125,9 +126,10 @@ fn serve(id: u64, request: Request) {
         }
         Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),
         // qvisor keeps these numbers.
-        Request::Platform => {
-            reply(id, &failure(Errno::EINVAL, "the kernel does not count for the platform".to_string()))
-        }
+        Request::Platform => reply(
+            id,
+            &failure(Errno::EINVAL, "the kernel does not count for the platform".to_string()),
+        ),
     }
 }
 
@@ -157,7 +159,9 @@ fn create(spec: &ContainerSpec) -> Reply {
             *CONTAINER.lock() = Some(Container { fs, roots: Vec::new(), waits: Vec::new() });
             Reply::Done
         }
-        Err(errno) => failure(errno, format!("mounting the container's file systems failed: {errno}")),
+        Err(errno) => {
+            failure(errno, format!("mounting the container's file systems failed: {errno}"))
+        }
     }
 }
 
@@ -167,7 +171,9 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
     let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
     let answer = match made {
         Ok((Ok(pid), _)) => Reply::Pid(pid),
-        Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => return start_with_less(id, spec, streams),
+        Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => {
+            return start_with_less(id, spec, streams);
+        }
         Ok((Err((errno, message)), _)) | Err((errno, message)) => failure(errno, message),
     };
     note_started(id, &answer);
@@ -207,7 +213,8 @@ fn about<T>(result: Result<T>, what: &str) -> Explained<T> {
 
 fn creds_of(spec: &ProcessSpec) -> Creds {
     let [bounding, effective, inheritable, permitted, ambient] = spec.capabilities;
-    // What a process could not have set itself (capset(2), PR_CAP_AMBIENT_RAISE) is no way to have more than the sets say.
+    // What a process could not have set itself (capset(2), PR_CAP_AMBIENT_RAISE) is no way to have
+    // more than the sets say.
     let inheritable = inheritable & bounding;
     Creds {
         uid: spec.uid,
@@ -229,8 +236,8 @@ fn creds_of(spec: &ProcessSpec) -> Creds {
     }
 }
 
-/// The standard streams of a process to be made. They own the host handles that came with the request, and so outlive a try that finds
-/// no memory.
+/// The standard streams of a process to be made. They own the host handles that came with the
+/// request, and so outlive a try that finds no memory.
 enum Streams {
     /// All three are this terminal.
     Terminal(Arc<tty::Tty>),
@@ -265,7 +272,8 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         }
     }
     let mm = about(AddressSpace::new(true), "making an address space")?;
-    let user = about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
+    let user =
+        about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
     let pid = about(table::allocate_pid(), "making a process")?;
     let process = Arc::new(Process::new(pid, mm.clone(), rlimits, &TASK_UPCALLS));
     {
@@ -333,7 +341,10 @@ fn set_up(
     let mut opened = fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how);
     if first && opened.as_ref().is_err_and(|e| *e == Errno::ENOENT) {
         // As runc does for a container's own program.
-        about(fs::setup::make_directory(&thread.fs().root, cwd.as_bytes()), &format!("making cwd ({cwd:?})"))?;
+        about(
+            fs::setup::make_directory(&thread.fs().root, cwd.as_bytes()),
+            &format!("making cwd ({cwd:?})"),
+        )?;
         opened = fs::open(thread, AT_FDCWD, cwd.as_bytes(), &how);
     }
     let directory = about(opened, &format!("chdir to cwd ({cwd:?}) failed"))?;
@@ -341,7 +352,8 @@ fn set_up(
         thread.update_fs(|f| f.cwd = place.clone());
     }
     let (path, file) = find_program(thread, name, &spec.env)?;
-    let bytes = |strings: &[String]| strings.iter().map(|s| s.as_bytes().to_vec()).collect::<Vec<_>>();
+    let bytes =
+        |strings: &[String]| strings.iter().map(|s| s.as_bytes().to_vec()).collect::<Vec<_>>();
     let failed = format!("exec {name:?}");
     let program = Program { file, path, args: bytes(&spec.args), env: bytes(&spec.env) };
     let executable = about(exec::find(thread, program), &failed)?;
@@ -382,7 +394,11 @@ fn open_terminal(thread: &Arc<Thread>, console: &Arc<tty::Tty>) -> Result<Arc<Op
 }
 
 /// Finds the program as runc does: a name without a slash in $PATH.
-fn find_program(thread: &Arc<Thread>, name: &str, env: &[String]) -> Explained<(Vec<u8>, Arc<OpenFile>)> {
+fn find_program(
+    thread: &Arc<Thread>,
+    name: &str,
+    env: &[String],
+) -> Explained<(Vec<u8>, Arc<OpenFile>)> {
     let try_open = |path: &str| fs::open_exec(thread, AT_FDCWD, path.as_bytes(), 0);
     // The words of Go's exec.LookPath, which runc passes on.
     let explain = |errno: Errno| match errno {
@@ -420,10 +436,16 @@ fn wait(id: u64, pid: u32) {
     let status = {
         let mut container = CONTAINER.lock();
         let Some(container) = container.as_mut() else {
-            return reply(id, &failure(Errno::ESRCH, "the container has not been made yet".to_string()));
+            return reply(
+                id,
+                &failure(Errno::ESRCH, "the container has not been made yet".to_string()),
+            );
         };
         let Some(root) = container.roots.iter().find(|p| p.pid == pid).cloned() else {
-            return reply(id, &failure(Errno::ECHILD, format!("process {pid} was not started from outside")));
+            return reply(
+                id,
+                &failure(Errno::ECHILD, format!("process {pid} was not started from outside")),
+            );
         };
         let status = root.tree.lock().exit_status;
         if status.is_none() {
@@ -451,7 +473,8 @@ fn forget(pid: u32) {
     drop(removed);
 }
 
-/// A process has become a zombie: answers those who wait for it from outside; if it was pid 1, ends the container.
+/// A process has become a zombie: answers those who wait for it from outside; if it was pid 1, ends
+/// the container.
 pub fn process_ended(process: &Arc<Process>, status: i32) {
     let waits: Vec<u64> = {
         let mut container = CONTAINER.lock();
@@ -470,7 +493,8 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
         let times = process.times();
         crate::klog!(
             Debug,
-            "process {}, from outside, ended with {} after {} us, {} of them in user mode, {} in system calls",
+            "process {}, from outside, ended with {} after {} us, {} of them in user mode, {} in \
+            system calls",
             process.pid,
             exit_code(status),
             us(time::monotonic_ns() - process.start_ns),
@@ -527,7 +551,11 @@ fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
     if signo > SIGNALS {
         return Err(Errno::EINVAL);
     }
-    let targets = if all { table::processes() } else { alloc::vec![table::process(pid).ok_or(Errno::ESRCH)?] };
+    let targets = if all {
+        table::processes()
+    } else {
+        alloc::vec![table::process(pid).ok_or(Errno::ESRCH)?]
+    };
     if !all && targets[0].is_zombie() {
         return Err(Errno::ESRCH);
     }

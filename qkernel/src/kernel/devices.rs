@@ -1,5 +1,5 @@
-//! Which driver serves which special file: device nodes lead to the kernel's own drivers, whatever file system they lie in, and FIFOs
-//! and sockets to their families. A host device is never opened.
+//! Which driver serves which special file: device nodes lead to the kernel's own drivers, whatever
+//! file system they lie in, and FIFOs and sockets to their families. A host device is never opened.
 
 use alloc::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::ipc::tty::device as tty;
 use crate::task::Thread;
 use crate::task::upcalls::Opener;
 
-/// The drivers of character devices: of one minor number, or of all of a major number. Constant: see [`crate::fs::setup`].
+/// The drivers of character devices: of one minor number, or of all of a major number. Constant:
+/// see [`crate::fs::setup`].
 static CHAR_DRIVERS: [(u32, Option<u32>, Opener); 9] = [
     (1, Some(3), dev::open_memory),
     (1, Some(5), dev::open_memory),
@@ -31,7 +32,9 @@ pub fn open(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<d
     let opener = match node.kind() {
         S_IFCHR => {
             let (major, minor) = device_parts(node.rdev);
-            CHAR_DRIVERS.iter().find(|(of, which, _)| *of == major && which.is_none_or(|which| which == minor))
+            CHAR_DRIVERS
+                .iter()
+                .find(|(of, which, _)| *of == major && which.is_none_or(|which| which == minor))
         }
         S_IFIFO => return pipe::open_fifo(node.dev, node.ino, flags),
         S_IFBLK | S_IFSOCK => None,

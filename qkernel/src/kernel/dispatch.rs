@@ -1,6 +1,8 @@
 //! The dispatch of events: what the platform enters the kernel for.
 
-use qlib::platform::{EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD, Trap};
+use qlib::platform::{
+    EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD, Trap,
+};
 
 use super::{control, thread};
 use crate::arch::lock::{self, lock, unlock};
@@ -20,8 +22,17 @@ pub(super) fn dispatch(event: &Event) {
     } else {
         lock();
     }
-    let begin_ns = if is_urgent || log::is_kept(log::Level::Debug) { time::monotonic_ns() } else { 0 };
+    let begin_ns =
+        if is_urgent || log::is_kept(log::Level::Debug) { time::monotonic_ns() } else { 0 };
+    // What is served at once sees the timers that are due; a wake lets those go off that rested.
+    let is_trap = event.kind == EVENT_TRAP;
+    if is_trap {
+        time::advance();
+    }
     handle(event);
+    if !is_trap {
+        time::advance();
+    }
     run_some_tasks(is_urgent);
     if begin_ns != 0 {
         note_work(event, time::monotonic_ns() - begin_ns);
@@ -42,12 +53,12 @@ fn goes_first(event: &Event, waiting: u32) -> bool {
     }
 }
 
-/// Runs tasks that are ready. Of those that are not urgent, an urgent caller leaves to others what others are there for; and everybody lets
-/// an urgent one in between.
+/// Runs tasks that are ready. Of those that are not urgent, an urgent caller leaves to others what
+/// others are there for; and everybody lets an urgent one in between.
 fn run_some_tasks(is_urgent: bool) {
-    time::advance();
-    let leave =
-        |next_is_urgent: bool| !next_is_urgent && (lock::is_wanted_urgently() || is_urgent && lock::waiting() > 0);
+    let leave = |next_is_urgent: bool| {
+        !next_is_urgent && (lock::is_wanted_urgently() || is_urgent && lock::waiting() > 0)
+    };
     while executor::run_until(leave) {
         time::rearm();
         if lock::waiting() > 0 {
@@ -68,7 +79,13 @@ fn note_work(event: &Event, ns: u64) {
     }
     if ns >= LONG_NS {
         let (kind, trap) = (event.kind, &event.trap);
-        crate::klog!(Debug, "busy for {} us with event {kind}, trap {}, call {}", ns / 1000, trap.kind, trap.nr);
+        crate::klog!(
+            Debug,
+            "busy for {} us with event {kind}, trap {}, call {}",
+            ns / 1000,
+            trap.kind,
+            trap.nr
+        );
     }
 }
 
@@ -89,17 +106,19 @@ fn handle(event: &Event) {
     }
 }
 
-/// A trap of a user thread. The host may take one away while the sandbox sleeps, or goes to sleep: its end frees memory and tells others, for which
-/// the sandbox must be awake.
+/// A trap of a user thread. The host may take one away while the sandbox sleeps, or goes to sleep:
+/// its end frees memory and notifies others, for which the sandbox must be awake.
 fn on_trap(trap: &Trap) {
-    let lives = |token| task::table::thread_by_token(token).is_some_and(|thread| !thread.user.is_dead());
+    let lives =
+        |token| task::table::thread_by_token(token).is_some_and(|thread| !thread.user.is_dead());
     if trap.kind == TRAP_DEAD && lives(trap.token) {
         hibernate::wake(Cause::Continue);
     }
     thread::on_trap(trap);
 }
 
-/// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is done about it.
+/// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is
+/// done about it.
 fn on_ready(token: u64, mask: u32) {
     let Some(watcher) = net::host::watcher(token) else { return };
     let events = PollMask::from_bits_truncate(mask);

@@ -1,4 +1,5 @@
-//! The top of the kernel, which knows all other rooms: boot, the dispatch of events, control requests.
+//! The top of the kernel, which knows all other rooms: boot, the dispatch of events, control
+//! requests.
 
 pub mod control;
 mod devices;
@@ -21,7 +22,7 @@ pub const UPCALLS: Upcalls = Upcalls {
     dispatch: dispatch::dispatch,
     serve: dispatch::serve,
     run_tasks: dispatch::run_tasks,
-    release_tables: mm::frames::release_tables,
+    release_tables: mm::mmu::release_tables,
     memory_limits: current::memory_limits,
     give_up_handles: handle_cache::give_up_all,
     owner_of: thread::owner_of,

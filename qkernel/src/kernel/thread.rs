@@ -10,37 +10,68 @@ use crate::arch::heap;
 use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
+use crate::mm::AddressSpace;
+use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
-use crate::task::run::{REGISTERS_REPLACED, go_on, may_go, start_newborn};
+use crate::task::outcome::Outcome;
+use crate::task::run::{go_on, may_go, start_newborn};
 use crate::task::{Thread, current, exit, lost, oom, pause, rseq, signal, table};
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
 
-/// A trap of some thread arrived.
+/// A trap of some thread arrived: served here and now if nothing is to be waited for, else by the
+/// thread's task.
 pub fn on_trap(trap: &Trap) {
-    if let Some(thread) = table::thread_by_token(trap.token) {
-        thread.user.on_trap(trap, None);
+    if let Some(thread) = table::thread_by_token(trap.token)
+        && let Concern::Thread { alone } = thread.user.on_trap(trap)
+    {
+        take(&thread, trap, alone);
     }
     pause::recheck();
 }
 
+/// Serves a trap. `alone`: nobody else waits for the thread to be out of user mode.
+fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
+    let is_call = trap.kind == TRAP_SYSCALL;
+    // What comes by a fast call comes from a patched site.
+    let pays = is_call
+        && trap.unproven == 0
+        && thread.process.with_mm(|mm| mm::patch::pays(mm, trap.nr, Va(trap.ip)));
+    let next = match trap.kind {
+        _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
+        TRAP_SYSCALL if may_freeze(thread, trap.nr) => Next::Task(None),
+        TRAP_SYSCALL => call_now(thread, trap.nr, trap.args, may_go_now),
+        TRAP_FAULT => fault_now(thread, Va(trap.addr), trap.code, may_go_now),
+        _ => Next::Task(None),
+    };
+    match next {
+        Next::Go(value) if is_call => thread.user.resume(&thread.mm(), Go::Return(value)),
+        Next::Go(_) => thread.user.resume(&thread.mm(), Go::Continue),
+        Next::Task(served) => thread.user.notify(Arrived { trap: *trap, served, pays }),
+    }
+}
+
+/// True if a call may have to wait until other threads of the space map nothing.
+fn may_freeze(thread: &Thread, nr: u64) -> bool {
+    syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY)
+        && thread.process.with_mm(AddressSpace::must_freeze)
+}
+
 impl Owner for Thread {
     fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next {
-        serve_now(&self, nr, args)
+        // It sees the timers that are due.
+        time::advance();
+        call_now(&self, nr, args, may_go_on_now)
     }
 
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next {
-        if heap::is_low() {
-            return Next::Task(None);
-        }
-        match self.fault(va, access_of(code)) {
-            Ok(()) if may_go_now(&self) => Next::Go(0),
-            _ => Next::Task(None),
-        }
+        fault_now(&self, va, code, may_go_on_now)
     }
 
     fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>) {
-        self.user.on_trap(trap, served);
+        if let Concern::Thread { .. } = self.user.on_trap(trap) {
+            self.user.notify(Arrived { trap: *trap, served, pays: false });
+        }
         pause::recheck();
     }
 }
@@ -50,35 +81,86 @@ pub fn owner_of(token: u64) -> Option<Arc<dyn Owner>> {
     table::thread_by_token(token).map(|thread| thread as Arc<dyn Owner>)
 }
 
-fn serve_now(thread: &Arc<Thread>, nr: u64, args: [u64; 6]) -> Next {
+/// Serves a system call, if it need not wait; `may_go` says whether the thread may go on then.
+fn call_now(
+    thread: &Arc<Thread>,
+    nr: u64,
+    args: [u64; 6],
+    may_go: impl Fn(&Arc<Thread>) -> bool,
+) -> Next {
     if heap::is_low() {
         return Next::Task(None);
     }
     let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
         return Next::Task(None);
     };
+    claim(thread);
     thread.count_syscall();
-    trace(thread, nr, &args, &result);
+    trace(thread, nr, &args, &Outcome::Returns(result));
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
-        _ if thread.lost.lock().is_empty() && may_go_now(thread) => Next::Go(signal::to_return_value(result)),
+        _ if thread.lost.lock().is_empty() && may_go(thread) => {
+            Next::Go(signal::to_return_value(result))
+        }
         _ => Next::Task(Some(result)),
     }
 }
 
-/// Does what a task does before its thread goes back to user mode; whether nothing keeps the thread from that.
+/// Serves a page fault, if nothing need be waited for, as [`call_now`] does a call.
+fn fault_now(
+    thread: &Arc<Thread>,
+    va: Va,
+    code: u64,
+    may_go: impl Fn(&Arc<Thread>) -> bool,
+) -> Next {
+    let access = access_of(code);
+    let waits = thread.process.with_mm(|mm| mm.must_freeze() && takes_away(mm, va, access));
+    if heap::is_low() || waits {
+        return Next::Task(None);
+    }
+    if resolve(thread, &thread.mm(), va, access).is_err() {
+        return Next::Task(None);
+    }
+    claim(thread);
+    if may_go(thread) { Next::Go(0) } else { Next::Task(Some(Ok(0))) }
+}
+
+/// Binds to the thread what it has just caused, whoever else of its space goes on meanwhile.
+fn claim(thread: &Thread) {
+    if thread.process.with_mm(AddressSpace::has_ops) {
+        thread.user.claim_ops(&thread.mm());
+    }
+}
+
+fn resolve(
+    thread: &Thread,
+    mm: &AddressSpace,
+    va: Va,
+    access: mm::Access,
+) -> core::result::Result<(), mm::fault::Failure> {
+    mm::fault::handle(mm, thread.process.growth(), va, access)
+}
+
+/// True if the fault takes a page away from other threads: a write to one that is shown read-only.
+fn takes_away(mm: &AddressSpace, va: Va, access: mm::Access) -> bool {
+    access == mm::Access::Write && mm.shows(va)
+}
+
+/// True if nothing keeps the thread from going back to user mode.
 fn may_go_now(thread: &Arc<Thread>) -> bool {
-    // Others have been woken, or a timer set.
+    let is_frozen = thread.process.with_mm(AddressSpace::is_frozen);
+    let paused = pause::is_paused() || pause::is_watched() || is_frozen;
+    !paused && !thread.is_dying() && signal::is_quiet(thread)
+}
+
+/// The same where the platform has the thread go on itself, and nobody else serves those who have
+/// been woken.
+fn may_go_on_now(thread: &Arc<Thread>) -> bool {
     if !executor::is_drained() || time::needs_rearming() {
         executor::run();
         time::rearm();
     }
-    let (has_orders, is_frozen) = thread.process.with_mm(|mm| (mm.has_orders(), mm.is_frozen()));
-    if has_orders {
-        thread.user.claim_orders(&thread.mm());
-    }
-    let paused = pause::is_paused() || pause::is_watched() || is_frozen;
-    !paused && !thread.is_dying() && signal::is_quiet(thread) && thread.user.may_go_on()
+    may_go_now(thread) && thread.user.may_go_on()
 }
 
 /// Starts the task of a new thread, which is stopped; `first` are its registers.
@@ -90,9 +172,9 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
             thread.user.set_registers(&first);
             main(&thread, first).await;
             start_newborn(&thread);
-            // Somebody else's orders are carried out to their end first.
+            // Somebody else's operations are carried out to their end first.
             thread.user.settled().await;
-            // Nobody waits for its orders any more when it has ended.
+            // Nobody waits for its operations any more when it has ended.
             thread.user.proven().await;
             urgent::end(thread.user.token);
             exit::thread_ended(&thread);
@@ -108,20 +190,22 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     thread.user.resume(&thread.mm(), Go::Regs(&first));
     loop {
         thread.enters_user_mode();
-        let (trap, served) = thread.user.next_trap().await;
+        let Arrived { trap, served, pays } = thread.user.next_trap().await;
         thread.left_user_mode();
         let call = match trap.kind {
             TRAP_SYSCALL => {
-                let result = match served {
-                    Some(result) => result,
+                let outcome = match served {
+                    Some(result) => Outcome::Returns(result),
                     None => serve(thread, &trap).await,
                 };
                 lost::settle(thread).await;
-                if trap.unproven == 0 && mm::patch::may_pay(trap.nr) && !matches!(result, Err(REGISTERS_REPLACED)) {
-                    mm::patch::consider(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
+                if pays && outcome != Outcome::RegistersReplaced {
+                    mm::patch::patch(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
-                Some((trap.nr, result))
+                Some((trap.nr, outcome))
             }
+            // Served, but something kept the thread from going on.
+            TRAP_FAULT if served.is_some() => None,
             TRAP_FAULT => {
                 fault(thread, &trap).await;
                 None
@@ -139,9 +223,12 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                 None
             }
             // Its registers are others now if a restartable sequence is aborted.
-            TRAP_PREEMPTED => rseq::on_preempted(thread, &trap).await.then_some((trap.nr, Err(REGISTERS_REPLACED))),
+            TRAP_PREEMPTED => rseq::on_preempted(thread, &trap)
+                .await
+                .then_some((trap.nr, Outcome::RegistersReplaced)),
             TRAP_DEAD => {
-                // The host took the thread away (out of memory, or the program sabotaged its own stub).
+                // The host took the thread away (out of memory, or the program sabotaged its own
+                // stub).
                 control::process_taken_away(&thread.process);
                 exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
                 return;
@@ -155,9 +242,13 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     }
 }
 
-/// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a part of the reserve.
+/// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a
+/// part of the reserve.
 fn is_low_for(thread: &Thread) -> bool {
-    heap::is_low() && !(urgent::is_urgent(thread.user.token) && heap::has_some_left() && oom::is_small(&thread.process))
+    heap::is_low()
+        && !(urgent::is_urgent(thread.user.token)
+            && heap::has_some_left()
+            && oom::is_small(&thread.process))
 }
 
 /// Waits until kernel memory is no longer low.
@@ -167,35 +258,48 @@ async fn memory_for(thread: &Arc<Thread>) {
     let _ = oom::relieve(thread, oom::Want::Heap).await;
 }
 
-async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Result<usize> {
+async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     thread.count_syscall();
     let traits = syscall::table::traits(trap.nr);
     if is_low_for(thread) && !traits.contains(Traits::GIVES_MEMORY_BACK) {
         memory_for(thread).await;
         if thread.is_dying() {
-            return Err(Errno::EINTR);
+            return Outcome::Returns(Err(Errno::EINTR));
         }
     }
-    let frozen = if traits.contains(Traits::TAKES_PAGES_AWAY) { thread.mm().freeze(&thread.user).await } else { None };
-    let result = syscall::dispatch(thread, trap.nr, trap.args).await;
-    if frozen.is_some() && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap) && thread.mm().has_orders() {
-        // Others may free what was moved by its new place, while this thread has yet to unmap the old one. An error: it died.
+    let frozen = if traits.contains(Traits::TAKES_PAGES_AWAY) {
+        thread.mm().freeze(&thread.user).await
+    } else {
+        None
+    };
+    let outcome = syscall::dispatch(thread, trap.nr, trap.args).await;
+    if frozen.is_some()
+        && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap)
+        && thread.mm().has_ops()
+    {
+        // Others may free what was moved by its new place, while this thread has yet to unmap the
+        // old one. An error: it died.
         thread.user.moves_pages();
         let _ = thread.user.flush(&thread.mm()).await;
     }
     drop(frozen);
-    thread.user.claim_orders(&thread.mm());
-    trace(thread, trap.nr, &trap.args, &result);
-    result
+    thread.user.claim_ops(&thread.mm());
+    trace(thread, trap.nr, &trap.args, &outcome);
+    outcome
 }
 
-fn trace(thread: &Thread, nr: u64, args: &[u64; 6], result: &Result<usize>) {
+fn trace(thread: &Thread, nr: u64, args: &[u64; 6], outcome: &Outcome) {
     #[cold]
-    fn write(thread: &Thread, nr: u64, args: &[u64; 6], result: &Result<usize>) {
-        klog!(Trace, "thread {}: {}({args:x?}) = {result:x?}", thread.tid(), syscall::table::name(nr));
+    fn write(thread: &Thread, nr: u64, args: &[u64; 6], outcome: &Outcome) {
+        klog!(
+            Trace,
+            "thread {}: {}({args:x?}) = {outcome:x?}",
+            thread.tid(),
+            syscall::table::name(nr)
+        );
     }
     if log::is_kept(log::Level::Trace) {
-        write(thread, nr, args, result);
+        write(thread, nr, args, outcome);
     }
 }
 
@@ -218,29 +322,32 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
     }
     let mm = thread.mm();
     let failure = loop {
-        // A write to a page that is shown read-only takes that page away from the other threads. Asked anew each time, with nothing
-        // waited for between the answer and what follows from it.
-        let takes_away = access == mm::Access::Write && mm.shows(Va(trap.addr));
+        // Asked anew each time, with nothing waited for between the answer and what follows from
+        // it.
+        let takes_away = takes_away(&mm, Va(trap.addr), access);
         let frozen = if takes_away { mm.freeze(&thread.user).await } else { None };
-        let mut outcome = thread.fault(Va(trap.addr), access);
+        let mut outcome = resolve(thread, &mm, Va(trap.addr), access);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
-        let may_use_reserve = || urgent::is_urgent(thread.user.token) && oom::is_small_visitor(&thread.process);
+        let may_use_reserve =
+            || urgent::is_urgent(thread.user.token) && oom::is_small_visitor(&thread.process);
         if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
-            outcome = heap::on_reserve(|| thread.fault(Va(trap.addr), access));
+            outcome = heap::on_reserve(|| resolve(thread, &mm, Va(trap.addr), access));
         }
         drop(frozen);
         match outcome {
             Ok(()) => {
-                thread.user.claim_orders(&mm);
+                thread.user.claim_ops(&mm);
                 return;
             }
             // Nothing is held while others end for it.
-            Err(mm::fault::Failure::NO_MEMORY) => match oom::relieve(thread, oom::Want::Frame).await {
-                _ if thread.is_dying() => return,
-                Ok(()) => {}
-                // There is memory: the page cannot be had for another reason.
-                Err(_) => break mm::fault::Failure::NOTHING_BEHIND,
-            },
+            Err(mm::fault::Failure::NO_MEMORY) => {
+                match oom::relieve(thread, oom::Want::Frame).await {
+                    _ if thread.is_dying() => return,
+                    Ok(()) => {}
+                    // There is memory: the page cannot be had for another reason.
+                    Err(_) => break mm::fault::Failure::NOTHING_BEHIND,
+                }
+            }
             Err(failure) => break failure,
         }
     };

@@ -1,6 +1,8 @@
-//! Frames on their way to be free. There may be as many as a process has pages, when memory is short: so they are kept in pieces of a
-//! page, which need no contiguous memory and no copying to grow, and take a 512th of what they will give back at most.
+//! Frames on their way to be free. There may be as many as a process has pages, when memory is
+//! short: so they are kept in pieces of a page, which need no contiguous memory and no copying to
+//! grow, and take a 512th of what they will give back at most.
 
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use qlib::{Gpa, PAGE_SIZE};
@@ -12,6 +14,8 @@ const PIECE: usize = PAGE_SIZE as usize / size_of::<Gpa>();
 #[derive(Debug, Default)]
 pub struct DeferredFree {
     pieces: Vec<Vec<Gpa>>,
+    /// Dropped when they are about to be freed.
+    underway: Vec<Arc<()>>,
 }
 
 impl DeferredFree {
@@ -32,11 +36,24 @@ impl DeferredFree {
             [piece] if piece.len() < PIECE / 2 => self.extend(piece.iter().copied()),
             _ => self.pieces.extend(other.pieces),
         }
+        self.underway.extend(other.underway);
     }
 
-    /// Whether there is none.
+    /// A sign that lives as long as what is to be carried out has not been: nobody frees these
+    /// before. One for all that leave together, however many ask.
+    pub fn watch(&mut self) -> Weak<()> {
+        if let Some(sign) = self.underway.last() {
+            return Arc::downgrade(sign);
+        }
+        let sign = Arc::new(());
+        let watched = Arc::downgrade(&sign);
+        self.underway.push(sign);
+        watched
+    }
+
+    /// Whether there is none, and nobody who waits for that.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_empty() && self.underway.is_empty()
     }
 
     /// How many.
@@ -63,6 +80,19 @@ impl IntoIterator for DeferredFree {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sign_lives_until_they_are_free() {
+        let (mut one, mut all) = (DeferredFree::default(), DeferredFree::default());
+        let sign = one.watch();
+        assert!(!one.is_empty());
+        assert!(sign.ptr_eq(&one.watch()), "one for all");
+        one.push(Gpa(0));
+        all.append(one);
+        assert_eq!(sign.strong_count(), 1);
+        assert_eq!(all.into_iter().count(), 1);
+        assert_eq!(sign.strong_count(), 0);
+    }
 
     #[test]
     fn nothing_is_lost_and_pieces_are_pages() {

@@ -1,6 +1,5 @@
 //! Page faults: what a touched page gets.
 
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{SIGBUS, SIGKILL, SIGSEGV};
@@ -9,7 +8,7 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
 use super::mapped::MappedPage;
-use super::orders::MarkAccessed;
+use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Prot, Vma, VmaFlags};
@@ -26,11 +25,8 @@ const SEGV_ACCERR: i32 = 2;
 const BUS_ADRERR: i32 = 2;
 /// Frames that a first touch reserves (64 KiB); they are committed one by one as they are touched.
 const RESERVE_PAGES: u64 = 16;
-/// The most that a touch in an ascending row reserves, and that one order maps (2 MiB).
+/// The most that a touch in an ascending row reserves (2 MiB).
 const MAX_RUN_PAGES: u64 = 512;
-/// Faults after a sleep that show a whole 2 MiB chunk, and the most orders that each gives.
-pub(super) const WARM_UP_FAULTS: u32 = 256;
-const WARM_UP_ORDERS: usize = 64;
 /// Gap that a growing stack keeps from what lies below (Linux's stack_guard_gap is 1 MiB).
 const STACK_GAP_BYTES: u64 = 256 * PAGE_SIZE;
 
@@ -59,8 +55,8 @@ pub fn count() -> u64 {
     FAULTS.load(Relaxed)
 }
 
-/// Serves a page fault of a user thread, whose limits let the stack grow so far: afterwards the page is there, and the platform has an order to show it (and
-/// its neighbours).
+/// Serves a page fault of a user thread, whose limits let the stack grow so far: afterwards the
+/// page is there, and the platform has an operation to show it (and its neighbours).
 pub fn handle(mm: &AddressSpace, growth: Growth, va: Va, access: Access) -> Result<(), Failure> {
     FAULTS.fetch_add(1, Relaxed);
     let mut inner = mm.lock();
@@ -70,8 +66,9 @@ pub fn handle(mm: &AddressSpace, growth: Growth, va: Va, access: Access) -> Resu
 }
 
 impl AddressSpace {
-    /// The guest physical address of a user byte, with its page faulted in for `access`. For the kernel's own accesses. The
-    /// stack grows by them as by those of the thread that the kernel works for.
+    /// The guest physical address of a user byte, with its page faulted in for `access`. For the
+    /// kernel's own accesses. The stack grows by them as by those of the thread that the kernel
+    /// works for.
     pub(super) fn translate(&self, va: Va, access: Access) -> Result<Gpa, Errno> {
         let mut inner = self.lock();
         let pte = inner.table().get(va);
@@ -84,14 +81,16 @@ impl AddressSpace {
         inner.kernel_access = true;
         let pte = inner.resolve(va, access, Growth::of_current());
         inner.kernel_access = false;
-        let pte = pte.map_err(|failure| if failure == Failure::NO_MEMORY { Errno::ENOMEM } else { Errno::EFAULT })?;
+        let pte =
+            pte.map_err(
+                |failure| if failure == Failure::NO_MEMORY { Errno::ENOMEM } else { Errno::EFAULT },
+            )?;
         Ok(pte.gpa() + va.page_offset())
     }
 
     /// Whether the platform may show the page at `va`.
     pub fn shows(&self, va: Va) -> bool {
-        let pte = self.lock().table().get(va);
-        pte.is_present() && pte.has(PteFlags::ACCESSED)
+        is_mapped(self.lock().table().get(va))
     }
 }
 
@@ -125,7 +124,8 @@ pub(super) fn allows(pte: Pte, access: Access) -> bool {
         }
 }
 
-/// The flags of an entry of a range: accessible as its protection says; `writable` if a write needs no fault.
+/// The flags of an entry of a range: accessible as its protection says; `writable` if a write needs
+/// no fault.
 pub(super) fn entry_flags(vma: &Vma, writable: bool) -> PteFlags {
     let mut flags = PteFlags::PRESENT;
     flags.set(PteFlags::USER, !vma.prot.is_empty());
@@ -136,7 +136,12 @@ pub(super) fn entry_flags(vma: &Vma, writable: bool) -> PteFlags {
 
 impl Inner {
     /// Makes the page at `va` fit for `access`: its entry.
-    pub(super) fn resolve(&mut self, va: Va, access: Access, growth: Growth) -> Result<Pte, Failure> {
+    pub(super) fn resolve(
+        &mut self,
+        va: Va,
+        access: Access,
+        growth: Growth,
+    ) -> Result<Pte, Failure> {
         let page = va.page_floor();
         let vma = match self.vmas.find(va) {
             Some(vma) => vma.clone(),
@@ -171,25 +176,20 @@ impl Inner {
         Ok(pte)
     }
 
-    /// Replaces a present entry. What the platform may show of the old one is replaced too, and only then freed.
+    /// Replaces a present entry. What the platform may show of the old one is replaced too, and
+    /// only then freed.
     pub(super) fn replace(&mut self, va: Va, old: Pte, new: Pte) -> Result<Pte, Failure> {
-        let shown = self.may_be_seen(old);
+        let cached = self.mmu.may_be_cached(old);
         self.set(va, new)?;
         let frame = counted_frame(old).filter(|frame| *frame != new.gpa());
-        if shown && arch::walks_tables() {
-            self.deferred.extend(frame);
-            self.order_unmap(va, PAGE_SIZE);
-            if self.kernel_access {
+        if cached {
+            let for_kernel = self.kernel_access;
+            let (table, mmu) = self.parts();
+            mmu.replace(table, va, frame, for_kernel);
+            if for_kernel {
                 // Other threads shall see what the kernel is about to write.
-                self.carry_out();
+                self.flush();
             }
-        } else if shown {
-            // The kernel's own accesses cannot wait for orders of other threads that may still show the old page.
-            match self.shared && self.kernel_access {
-                true => self.free_at_exit.extend(frame),
-                false => self.deferred.extend(frame),
-            }
-            self.show(va);
         } else if let Some(frame) = frame {
             frames::user().ref_dec(frame);
         }
@@ -200,7 +200,8 @@ impl Inner {
     fn upgrade(&mut self, vma: &Vma, page: Va, pte: Pte, access: Access) -> Result<Pte, Failure> {
         if access != Access::Write || pte.has(PteFlags::WRITE) {
             let mut flags = entry_flags(vma, pte.has(PteFlags::WRITE));
-            flags |= pte.flags() & (PteFlags::COW | PteFlags::WINDOW | PteFlags::WRITE | PteFlags::ACCESSED);
+            flags |= pte.flags()
+                & (PteFlags::COW | PteFlags::WINDOW | PteFlags::WRITE | PteFlags::ACCESSED);
             return self.set(page, Pte::new(pte.gpa(), flags));
         }
         if vma.is_shared() {
@@ -248,12 +249,14 @@ impl Inner {
         let chunk = page.align_down(RESERVE_PAGES * PAGE_SIZE);
         let below = chunk > vma.start && self.table().get(chunk - PAGE_SIZE).is_present();
         let chunk_end = chunk + RESERVE_PAGES * PAGE_SIZE;
-        let above =
-            vma.flags.contains(VmaFlags::GROWS_DOWN) && chunk_end < vma.end && self.table().get(chunk_end).is_present();
+        let above = vma.flags.contains(VmaFlags::GROWS_DOWN)
+            && chunk_end < vma.end
+            && self.table().get(chunk_end).is_present();
         below || above
     }
 
-    /// A power-of-two run of empty entries around `page`, inside the range and the aligned chunk of `pages` pages: start and count.
+    /// A power-of-two run of empty entries around `page`, inside the range and the aligned chunk of
+    /// `pages` pages: start and count.
     fn empty_run(&mut self, vma: &Vma, page: Va, pages: u64) -> Option<(Va, u64)> {
         let chunk = page.align_down(pages * PAGE_SIZE);
         let (mut low, mut high) = (chunk.max(vma.start), (chunk + pages * PAGE_SIZE).min(vma.end));
@@ -335,12 +338,13 @@ impl Inner {
         }
     }
 
-    /// Maps the neighbours of a file page too, for they cost nothing: up to a 2 MiB chunk, as far as the window reaches and entries
-    /// are empty.
+    /// Maps the neighbours of a file page too, for they cost nothing: up to a 2 MiB chunk, as far
+    /// as the window reaches and entries are empty.
     fn map_around(&mut self, vma: &Vma, page: Va, pte: Pte) {
         let Some(backing) = &vma.backing else { return };
         let chunk = page.align_down(MAX_RUN_PAGES * PAGE_SIZE);
-        let (mut low, mut high) = (chunk.max(vma.start), (chunk + MAX_RUN_PAGES * PAGE_SIZE).min(vma.end));
+        let (mut low, mut high) =
+            (chunk.max(vma.start), (chunk + MAX_RUN_PAGES * PAGE_SIZE).min(vma.end));
         self.table().visit(low..high, &mut |va, _| {
             if va < page {
                 low = va + PAGE_SIZE;
@@ -362,17 +366,22 @@ impl Inner {
             let _ = self.table().map_run(low, pte.with_gpa(pte.gpa() - before * PAGE_SIZE), before);
         }
         if after > 0 {
-            let _ = self.table().map_run(page + PAGE_SIZE, pte.with_gpa(pte.gpa() + PAGE_SIZE), after);
+            let _ =
+                self.table().map_run(page + PAGE_SIZE, pte.with_gpa(pte.gpa() + PAGE_SIZE), after);
         }
     }
 
     /// Extends a growing range down to `page`: the range.
     fn grow_stack(&mut self, page: Va, growth: Growth) -> Result<Vma, Failure> {
-        let Some(above) = self.vmas.next_after(page).cloned() else { return Err(Failure::UNMAPPED) };
+        let Some(above) = self.vmas.next_after(page).cloned() else {
+            return Err(Failure::UNMAPPED);
+        };
         if !above.flags.contains(VmaFlags::GROWS_DOWN) || above.end - page > growth.stack_bytes {
             return Err(Failure::UNMAPPED);
         }
-        if growth.total_bytes != u64::MAX && self.vmas.total_bytes() + (above.start - page) > growth.total_bytes {
+        if growth.total_bytes != u64::MAX
+            && self.vmas.total_bytes() + (above.start - page) > growth.total_bytes
+        {
             return Err(Failure::UNMAPPED);
         }
         let floor = self.vmas.previous(page).map_or(Va(0), |below| below.end);
@@ -385,78 +394,4 @@ impl Inner {
         self.vmas.insert(extension);
         self.vmas.find(page).cloned().ok_or(Failure::UNMAPPED)
     }
-
-    /// Orders the platform to show the page at `va` as its entry says, with the neighbours that it does not show yet and
-    /// that continue it.
-    pub(super) fn show(&mut self, va: Va) {
-        if arch::walks_tables() {
-            return;
-        }
-        self.show_run(va);
-        if self.warm_up == 0 {
-            return;
-        }
-        // After a sleep nothing is shown, and what is there is the working set: an order more costs a quarter of a fault.
-        self.warm_up -= 1;
-        let chunk = va.align_down(MAX_RUN_PAGES * PAGE_SIZE);
-        let hidden = |pte: Pte| pte.has(PteFlags::PRESENT | PteFlags::USER) && !pte.has(PteFlags::ACCESSED);
-        let mut pages: Vec<Va> = Vec::new();
-        self.table().visit(chunk..chunk + MAX_RUN_PAGES * PAGE_SIZE, &mut |at, pte| {
-            if hidden(pte) {
-                pages.push(at);
-            }
-            true
-        });
-        let orders = self.orders.len();
-        for page in pages {
-            if self.orders.len() - orders >= WARM_UP_ORDERS {
-                break;
-            }
-            if hidden(self.table().get(page)) {
-                self.show_run(page);
-            }
-        }
-    }
-
-    fn show_run(&mut self, va: Va) {
-        let page = va.page_floor();
-        #[cfg(feature = "poison")]
-        {
-            let (entry, root) = (self.table().get(page), self.table().root());
-            if let Some(entry) = arch::poison::instead(page, entry, root) {
-                let _ = self.table().set(page, entry);
-            }
-        }
-        let pte = self.table().get(page);
-        let shape = PteFlags::WRITE | PteFlags::NX | PteFlags::WINDOW | PteFlags::USER | PteFlags::PRESENT;
-        let continues = |other: Pte, distance: u64, forward: bool| {
-            let expected = if forward { pte.gpa().0.checked_add(distance) } else { pte.gpa().0.checked_sub(distance) };
-            other.flags() & shape == pte.flags() & shape
-                && !other.has(PteFlags::ACCESSED)
-                && Some(other.gpa().0) == expected
-        };
-        let chunk = page.align_down(MAX_RUN_PAGES * PAGE_SIZE);
-        let (mut low, mut high) = (page, page + PAGE_SIZE);
-        let table = self.table();
-        while low > chunk && continues(table.get(low - PAGE_SIZE), page - low + PAGE_SIZE, false) {
-            low = low - PAGE_SIZE;
-        }
-        while high < chunk + MAX_RUN_PAGES * PAGE_SIZE && continues(table.get(high), high - page, true) {
-            high = high + PAGE_SIZE;
-        }
-        let first = pte.gpa() - (page - low);
-        table.mark_accessed(low..high);
-        self.order_map(low, high - low, first, prot_of(pte));
-    }
-}
-
-/// PROT_* bits of an entry.
-pub(super) fn prot_of(pte: Pte) -> u32 {
-    let mut prot = Prot::empty();
-    if pte.has(PteFlags::USER | PteFlags::PRESENT) {
-        prot |= Prot::READ;
-        prot.set(Prot::WRITE, pte.has(PteFlags::WRITE));
-        prot.set(Prot::EXEC, !pte.has(PteFlags::NX));
-    }
-    prot.bits()
 }

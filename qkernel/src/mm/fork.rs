@@ -19,8 +19,8 @@ const BATCH: usize = 1024;
 const RANGE_BYTES: u64 = 160;
 
 impl AddressSpace {
-    /// A copy. This space is left with orders that take write access away; they must be carried out
-    /// ([`crate::task::UserThread::flush`]) before the copy runs.
+    /// A copy. This space is left with operations that take write access away; they must be carried
+    /// out ([`crate::task::UserThread::flush`]) before the copy runs.
     pub fn fork(&self) -> Result<Arc<AddressSpace>> {
         let child = AddressSpace::new(false)?;
         let mut inner = self.lock();
@@ -42,7 +42,11 @@ impl AddressSpace {
             if !vma.is_shared() {
                 // Also those that cannot be written now: mprotect(2) may change that.
                 inner.change(vma.start..vma.end, |pte| {
-                    if pte.has(PteFlags::WINDOW) { pte } else { pte.without(PteFlags::WRITE).with(PteFlags::COW) }
+                    if pte.has(PteFlags::WINDOW) {
+                        pte
+                    } else {
+                        pte.without(PteFlags::WRITE).with(PteFlags::COW)
+                    }
                 });
             }
             let mut at = vma.start;
@@ -61,7 +65,8 @@ impl AddressSpace {
                 at = reached;
             }
         }
-        let without = |vma: &&Vma| vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK);
+        let without =
+            |vma: &&Vma| vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK);
         for vma in inner.vmas.iter().filter(without) {
             copy.unpatch(vma.start..vma.end);
         }

@@ -1,55 +1,16 @@
-//! Frames of user memory and of page tables: where they come from, and what happens when they are used up.
-
-use alloc::vec::Vec;
+//! Frames of user memory: where they come from, and what happens when they are used up.
 
 use qlib::bitmap::{FrameAllocator, FrameStats, Policy};
-use qlib::pagetable::{Action, PageTable, Pte, PteFlags, TableAlloc};
+use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
+use super::tables::Table;
 use super::{reclaim, swap};
 use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
-use crate::sync::{Mutex, Once, mutex};
-
-/// The page table of an address space; its tables are pages of the kernel heap.
-pub type Table = PageTable<Tables>;
-
-/// Where page tables come from and go to.
-#[derive(Clone, Copy, Debug)]
-pub struct Tables;
-
-/// Tables that no entry leads to any more, but a CPU may still have on its way to a page.
-static OLD_TABLES: Mutex<Vec<Gpa>> = mutex(Vec::new());
-
-impl TableAlloc for Tables {
-    fn alloc_table(&self) -> Option<Gpa> {
-        // Tables can be refused, other objects of the kernel cannot.
-        if heap::is_very_low() { None } else { heap::HEAP.alloc_table() }
-    }
-
-    fn free_table(&self, table: Gpa) {
-        if arch::walks_tables() {
-            OLD_TABLES.lock().push(table);
-        } else {
-            heap::HEAP.free_table(table);
-        }
-    }
-}
-
-/// Frees the tables that have been taken out of use, if they are that many, when no CPU can walk them any more.
-pub fn release_tables(at_least: usize) {
-    let tables = {
-        let mut old = OLD_TABLES.lock();
-        if old.len() < at_least.max(1) {
-            return;
-        }
-        core::mem::take(&mut *old)
-    };
-    arch::kvm::space::flush_everything(&tables);
-    tables.into_iter().for_each(|table| heap::HEAP.free_table(table));
-}
+use crate::sync::Once;
 
 /// The allocator of user frames.
 pub type UserFrames = FrameAllocator<UserBlocks>;
@@ -76,18 +37,24 @@ impl Policy for UserBlocks {
 
 /// Sets up the user frames. At boot, after the heap.
 pub fn init() {
-    USER.set(FrameAllocator::with_policy(arch::phys(), &heap::BLOCKS, u32::from_le_bytes(*b"user")));
+    USER.set(FrameAllocator::with_policy(
+        arch::phys(),
+        &heap::BLOCKS,
+        u32::from_le_bytes(*b"user"),
+    ));
     if arch::boot().poison_frames != 0 {
         user().poison();
     }
 }
 
-/// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may still have.
+/// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may
+/// still have.
 pub fn are_left() -> bool {
     may_take(1)
 }
 
-/// Whether the caller may take `count` frames: the last ones are for what must work when memory is used up.
+/// Whether the caller may take `count` frames: the last ones are for what must work when memory is
+/// used up.
 pub fn may_take(count: u64) -> bool {
     user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()
 }
@@ -121,16 +88,8 @@ pub fn free_frames(frames: DeferredFree) {
     }
 }
 
-/// An empty page table.
-pub fn new_table() -> Result<Table> {
-    let table = PageTable::new(arch::phys(), Tables).ok_or(Errno::ENOMEM)?;
-    if arch::walks_tables() {
-        arch::kvm::space::enter_kernel_half(table.root());
-    }
-    Ok(table)
-}
-
-/// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages mapped any more.
+/// Drops everything that the entries of a table hold, and its tables. Nobody may have the pages
+/// mapped any more.
 pub fn free_all(table: &mut Table) {
     free_some(table, Va(0), usize::MAX);
 }

@@ -1,15 +1,15 @@
-//! Keeping the other threads of an address space from mapping pages while its page table changes under them.
+//! Keeping the other threads of an address space from mapping pages while its page table changes
+//! under them, where threads carry changes out ([`super::mmu`]).
 //!
-//! An order to map a page that is still on its way when the page is taken away would be carried out after the order that
-//! takes it away: the CPU would see a page that the page table does not have. So, where several threads share a space,
-//! whoever takes something away waits first until no other thread has such an order out, and holds back new ones. Where the
-//! hardware walks the page table there are no such orders.
+//! An operation to map a page that is still on its way when the page is taken away would be carried
+//! out after the operation that takes it away: the CPU would see a page that the page table does
+//! not have. So, where several threads share a space, whoever takes something away waits first
+//! until no other thread has such an operation out, and holds back new ones.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::{AddressSpace, UserThread};
-use crate::arch;
 use crate::wait::{PollMask, Signal};
 
 /// While it lives, no other thread of the space gets new pages mapped.
@@ -18,9 +18,15 @@ pub struct Frozen {
 }
 
 impl AddressSpace {
-    /// Freezes the space for `thread` of it, which is not in user mode. `None` when no other thread shares it.
+    /// True if whoever takes pages away must [freeze](AddressSpace::freeze) the space for that.
+    pub fn must_freeze(&self) -> bool {
+        self.lock().mmu.must_freeze()
+    }
+
+    /// Freezes the space for `thread` of it, which is not in user mode. `None` when no other thread
+    /// shares it.
     pub async fn freeze(self: &Arc<Self>, thread: &UserThread) -> Option<Frozen> {
-        if !self.is_shared() || arch::walks_tables() {
+        if !self.must_freeze() {
             return None;
         }
         self.freezers.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +39,8 @@ impl AddressSpace {
         Some(frozen)
     }
 
-    /// Takes all threads of a space of another process out of user mode, and keeps them out while the result lives.
+    /// Takes all threads of a space of another process out of user mode, and keeps them out while
+    /// the result lives.
     pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
         self.freezers.fetch_add(1, Ordering::Relaxed);
         let frozen = Frozen { mm: self.clone() };
@@ -50,8 +57,9 @@ impl AddressSpace {
         frozen
     }
 
-    /// Has a thread of a [halted](AddressSpace::halt) space carry out what the space has in store for the platform.
-    pub async fn carry_out_orders(self: &Arc<Self>) {
+    /// Has a thread of a [halted](AddressSpace::halt) space carry out what the space has in store
+    /// for the platform.
+    pub async fn carry_out_ops(self: &Arc<Self>) {
         for thread in self.threads() {
             // One that dies meanwhile leaves it to the next.
             if !thread.is_dead() && thread.flush(self).await.is_ok() {
@@ -65,7 +73,8 @@ impl AddressSpace {
         self.freezers.load(Ordering::Relaxed) > 0
     }
 
-    /// Orders to map pages that were given in an earlier epoch may be about pages that have been taken away since.
+    /// Operations to map pages that were given in an earlier epoch may be about pages that have
+    /// been taken away since.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Changes of the ranges of an address space: what mmap(2), munmap(2), mprotect(2), mremap(2), brk(2) and madvise(2) do.
+//! Changes of the ranges of an address space: what mmap(2), munmap(2), mprotect(2), mremap(2),
+//! brk(2) and madvise(2) do.
 
 use alloc::vec::Vec;
 
@@ -7,7 +8,6 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::AddressSpace;
 use super::fault::entry_flags;
-use super::orders::may_be_shown;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
@@ -21,7 +21,8 @@ const FEWEST_RANGES: usize = 2048;
 /// What a range takes while ranges change, about, in bytes: lists of them are made and copied.
 const RANGE_BYTES: u64 = 256;
 
-/// The most ranges an address space may have: what a call about all of them takes must fit into what is left when memory is low.
+/// The most ranges an address space may have: what a call about all of them takes must fit into
+/// what is left when memory is low.
 pub fn max_ranges() -> usize {
     let fitting = heap::low_bytes() / 2 / RANGE_BYTES;
     usize::try_from(fitting).unwrap_or(MAX_RANGES).clamp(FEWEST_RANGES, MAX_RANGES)
@@ -62,7 +63,8 @@ pub enum Place {
     FixedNoReplace(Va),
 }
 
-/// The page-aligned range `[va, va + len)` as a program gave it: EINVAL if it is not aligned, ENOMEM if it cannot be.
+/// The page-aligned range `[va, va + len)` as a program gave it: EINVAL if it is not aligned,
+/// ENOMEM if it cannot be.
 pub fn user_range(va: Va, len: u64) -> Result<(Va, Va)> {
     if !va.is_page_aligned() {
         return Err(Errno::EINVAL);
@@ -76,7 +78,13 @@ pub fn user_range(va: Va, len: u64) -> Result<(Va, Va)> {
 
 impl AddressSpace {
     /// Maps `len` bytes (rounded up to pages). The range's start and end are filled in.
-    pub fn map(&self, place: Place, len: u64, mut vma: Vma, limits: impl Into<Limits>) -> Result<Va> {
+    pub fn map(
+        &self,
+        place: Place,
+        len: u64,
+        mut vma: Vma,
+        limits: impl Into<Limits>,
+    ) -> Result<Va> {
         let len = len.checked_add(PAGE_SIZE - 1).ok_or(Errno::ENOMEM)? & !(PAGE_SIZE - 1);
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -88,7 +96,8 @@ impl AddressSpace {
                 let low = matches!(place, Place::Low(_));
                 let hint = hint.page_floor();
                 let highest = if low { LOW.end } else { user_max };
-                let fits = hint >= user_min && hint.checked_add(len).is_some_and(|end| end <= highest);
+                let fits =
+                    hint >= user_min && hint.checked_add(len).is_some_and(|end| end <= highest);
                 if fits && inner.vmas.overlapping(hint, hint + len).is_empty() {
                     hint
                 } else if low {
@@ -96,7 +105,8 @@ impl AddressSpace {
                 } else {
                     let top = inner.mmap_top;
                     // A large range may be backed by huge pages one day: keep it aligned for them.
-                    let align = if len >= 2 << 20 && vma.backing.is_none() { 2 << 20 } else { PAGE_SIZE };
+                    let align =
+                        if len >= 2 << 20 && vma.backing.is_none() { 2 << 20 } else { PAGE_SIZE };
                     inner
                         .vmas
                         .find_gap(len, user_min, top, align)
@@ -110,7 +120,9 @@ impl AddressSpace {
                 if start < user_min {
                     return Err(Errno::EPERM);
                 }
-                if matches!(place, Place::FixedNoReplace(_)) && !inner.vmas.overlapping(start, end).is_empty() {
+                if matches!(place, Place::FixedNoReplace(_))
+                    && !inner.vmas.overlapping(start, end).is_empty()
+                {
                     return Err(Errno::EEXIST);
                 }
                 start
@@ -121,7 +133,7 @@ impl AddressSpace {
             return Err(Errno::ENOMEM);
         }
         let gone = inner.unmap(start, start + len);
-        inner.settle_unmapping(start, start + len);
+        inner.mmu.reuse(start..start + len);
         vma.start = start;
         vma.end = start + len;
         inner.vmas.insert(vma);
@@ -138,7 +150,9 @@ impl AddressSpace {
             return Err(Errno::EINVAL);
         }
         let mut inner = self.lock();
-        if inner.vmas.len() >= max_ranges() && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end) {
+        if inner.vmas.len() >= max_ranges()
+            && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end)
+        {
             return Err(Errno::ENOMEM);
         }
         let gone = inner.unmap(start, end);
@@ -158,7 +172,14 @@ impl AddressSpace {
     }
 
     /// mprotect(2). `grows_down`: PROT_GROWSDOWN. `data_limit_bytes`: RLIMIT_DATA.
-    pub fn protect(&self, va: Va, len: u64, prot: Prot, grows_down: bool, data_limit_bytes: u64) -> Result {
+    pub fn protect(
+        &self,
+        va: Va,
+        len: u64,
+        prot: Prot,
+        grows_down: bool,
+        data_limit_bytes: u64,
+    ) -> Result {
         let (mut start, end) = user_range(va, len)?;
         if start == end {
             return Ok(());
@@ -201,7 +222,9 @@ impl AddressSpace {
         if wanted < start || wanted.0 - start.0 > limits.data {
             return current;
         }
-        let (Some(old), Some(new)) = (current.page_ceil(), wanted.page_ceil()) else { return current };
+        let (Some(old), Some(new)) = (current.page_ceil(), wanted.page_ceil()) else {
+            return current;
+        };
         if new < old {
             if self.unmap(new, old - new).is_err() {
                 return current;
@@ -306,15 +329,14 @@ impl AddressSpace {
         let mut inner = self.lock();
         inner.unpatch(start..whole_end);
         let moved_end = whole_end.min(start + new_len);
-        let mut shown = false;
-        let shared = inner.shared;
-        inner.table().visit(start..moved_end, &mut |_, pte| {
-            // As in `may_be_seen`.
-            shown |= may_be_shown(pte) || shared && pte.is_present();
-            !shown
+        let (table, mmu) = inner.parts();
+        let mut cached = false;
+        table.visit(start..moved_end, &mut |_, pte| {
+            cached |= mmu.may_be_cached(pte);
+            !cached
         });
-        if shown {
-            inner.order_unmap(start, moved_end - start);
+        if cached {
+            mmu.unmap(start..moved_end);
         }
         let mut at = start;
         while at < moved_end {
@@ -335,7 +357,8 @@ impl AddressSpace {
                     false => pte,
                 };
                 if inner.table().set(target + (va - start), moved).is_err() {
-                    // Out of page tables: what has not been moved is still at the old place, and goes with it.
+                    // Out of page tables: what has not been moved is still at the old place, and
+                    // goes with it.
                     let gone = inner.unmap(start, end);
                     drop(inner);
                     drop(gone);
@@ -351,7 +374,8 @@ impl AddressSpace {
         Ok(target)
     }
 
-    /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the file's content again.
+    /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
+    /// file's content again.
     pub fn discard(&self, va: Va, len: u64) -> Result {
         let (start, end) = user_range(va, len)?;
         let mut inner = self.lock();
@@ -440,11 +464,17 @@ impl AddressSpace {
         (inner.vmas.total_bytes(), inner.vmas.locked_bytes())
     }
 
-    /// Where the first executable range begins and ends, and where the stack ends, for /proc; zeros for what is not there.
+    /// Where the first executable range begins and ends, and where the stack ends, for /proc; zeros
+    /// for what is not there.
     pub fn text_and_stack(&self) -> ((u64, u64), u64) {
         let inner = self.lock();
-        let text = inner.vmas.iter().find(|v| v.prot.contains(Prot::EXEC)).map_or((0, 0), |v| (v.start.0, v.end.0));
-        let stack = inner.vmas.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
+        let text = inner
+            .vmas
+            .iter()
+            .find(|v| v.prot.contains(Prot::EXEC))
+            .map_or((0, 0), |v| (v.start.0, v.end.0));
+        let stack =
+            inner.vmas.iter().find(|v| v.flags.contains(VmaFlags::STACK)).map_or(0, |v| v.end.0);
         (text, stack)
     }
 
@@ -464,7 +494,7 @@ impl AddressSpace {
     pub fn books_bytes(&self) -> u64 {
         const RANGE_BYTES: u64 = 160;
         let inner = self.lock();
-        inner.vmas.len() as u64 * RANGE_BYTES + (inner.deferred.len() + inner.free_at_exit.len()) as u64 * 8
+        inner.vmas.len() as u64 * RANGE_BYTES + inner.mmu.waiting_frames() as u64 * 8
     }
 
     /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.
@@ -488,14 +518,15 @@ impl Inner {
     /// Takes `[start, end)` away: the ranges that were there, to be dropped without the lock.
     fn unmap(&mut self, start: Va, end: Va) -> Vec<Vma> {
         let removed = self.vmas.remove(start, end);
-        // From what was there: the range as a program gave it may begin where no order reaches.
+        // From what was there: the range as a program gave it may begin where no operation reaches.
         if let (Some(first), Some(last)) = (removed.first(), removed.last()) {
             self.zap(first.start..last.end);
         }
         removed
     }
 
-    /// ENOMEM if `vma`, mapped at `[start, end)` in place of what is there, is more than `limits` allow.
+    /// ENOMEM if `vma`, mapped at `[start, end)` in place of what is there, is more than `limits`
+    /// allow.
     fn check_limits(&self, start: Va, end: Va, vma: &Vma, limits: Limits) -> Result {
         let replaced = self.vmas.overlapping(start, end);
         let left = |all: u64, gone: u64| all - gone + (end - start);
@@ -518,7 +549,8 @@ impl Inner {
         changed.prot = prot;
         let shared = part.is_shared();
         self.change(part.start..part.end, |pte| {
-            // A shared page may be written only after its object was told (a write fault); a private one if it is ours alone.
+            // A shared page may be written only after its object was told (a write fault); a
+            // private one if it is ours alone.
             let own = !shared && !pte.has(PteFlags::COW) && !pte.has(PteFlags::WINDOW);
             let keep = shared && pte.has(PteFlags::WRITE);
             let kept = pte.flags() & (PteFlags::COW | PteFlags::WINDOW | PteFlags::ACCESSED);

@@ -6,10 +6,12 @@ use crate::errno::Result;
 
 /// Memory that a file supplies for mmap(2), page by page.
 pub trait MappedFile: Send + Sync {
-    /// The page at `index` (in pages from the file's start) for a shared mapping or for a private read: its guest physical address.
-    /// `write`: the page is about to be written through a shared mapping. EFAULT (SIGBUS for the program) past the end.
+    /// The page at `index` (in pages from the file's start) for a shared mapping or for a private
+    /// read: its guest physical address. `write`: the page is about to be written through a shared
+    /// mapping. EFAULT (SIGBUS for the program) past the end.
     fn page(&self, index: u64, write: bool) -> Result<MappedPage>;
-    /// The number of pages from `index` on that lie contiguously behind it (at least 1), so that a fault can map them in one go.
+    /// The number of pages from `index` on that lie contiguously behind it (at least 1), so that a
+    /// fault can map them in one go.
     fn run_pages(&self, index: u64) -> u64 {
         let _ = index;
         1
@@ -18,7 +20,8 @@ pub trait MappedFile: Send + Sync {
     fn name(&self) -> Option<&'static [u8]> {
         None
     }
-    /// What tells this object from all others that are mapped, for futexes in it: the same for all mappings of one file.
+    /// What tells this object from all others that are mapped, for futexes in it: the same for all
+    /// mappings of one file.
     fn identity(&self) -> usize {
         core::ptr::from_ref(self).cast::<()>() as usize
     }

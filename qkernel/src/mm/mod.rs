@@ -1,7 +1,7 @@
 //! Memory of user programs: address spaces, page faults, access to user memory.
 //!
-//! The page table in guest memory is the truth; what the platform shows the CPU follows it by [`orders`]: it may lag (a
-//! missing mapping faults), never lead.
+//! The page table in guest memory is the truth; what CPUs see follows it by the [`mmu`]: it may lag
+//! (a missing mapping faults), never lead.
 
 pub mod committed;
 pub mod deferred_free;
@@ -11,12 +11,13 @@ pub mod frames;
 pub mod freeze;
 pub mod map;
 pub mod mapped;
-pub mod orders;
+pub mod mmu;
 pub mod patch;
 pub mod reclaim;
 pub mod rmap;
 pub mod space;
 pub mod swap;
+pub mod tables;
 pub mod thread;
 pub mod user;
 pub mod vma;

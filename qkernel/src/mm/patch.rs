@@ -1,11 +1,13 @@
-//! Patched call sites: a system-call site that is used much is made to jump to the platform's code for fast calls
-//! ([`qlib::platform::BootInfo::fast_entry`]), which need not stop the thread.
+//! Patched call sites: a system-call site that is used much is made to jump to the platform's code
+//! for fast calls ([`qlib::platform::BootInfo::fast_entry`]), which need not stop the thread.
 //!
-//! Only the instruction before `syscall` changes, into a jump to a *pad*: a few instructions in a page of the
-//! program's own address space, near enough for a jump. `syscall` itself stays where it was, so that signals, restarted calls and jumps
-//! to it find everything as it should be. (read(2) has the number 0, which compilers load with an instruction too short for such a
-//! jump; there a short jump leads to one in the filling behind the function's end.) A patched page is a private copy of a page of text. It goes away as soon as the program
-//! makes it writable or touches the pads, so a program that changes itself finds what it put there.
+//! Only the instruction before `syscall` changes, into a jump to a *pad*: a few instructions in a
+//! page of the program's own address space, near enough for a jump. `syscall` itself stays where it
+//! was, so that signals, restarted calls and jumps to it find everything as it should be. (read(2)
+//! has the number 0, which compilers load with an instruction too short for such a jump; there a
+//! short jump leads to one in the filling behind the function's end.) A patched page is a private
+//! copy of a page of text. It goes away as soon as the program makes it writable or touches the
+//! pads, so a program that changes itself finds what it put there.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -44,7 +46,8 @@ const DISPLACED: usize = 5;
 #[derive(Clone, Default)]
 pub(super) struct Patches {
     counts: Option<Box<[Count; COUNTED]>>,
-    /// Patched sites, by the address after `syscall`. A site whose page was taken away since stays here: once is enough.
+    /// Patched sites, by the address after `syscall`. A site whose page was taken away since stays
+    /// here: once is enough.
     sites: Vec<Va>,
     /// The pages they are on.
     pages: Vec<Va>,
@@ -109,23 +112,28 @@ impl Patches {
     }
 }
 
-/// Whether calls of this number may pay for a patched site, here.
-pub fn may_pay(nr: u64) -> bool {
-    arch::boot().fast_entry.0 != 0 && may_be_fast(nr)
+/// Counts a system call with number `nr` that was made by the `syscall` instruction before `ip`:
+/// true, once, when its site pays for being patched.
+pub fn pays(mm: &AddressSpace, nr: u64, ip: Va) -> bool {
+    let boot = arch::boot();
+    if boot.fast_entry.0 == 0 || !may_be_fast(nr) {
+        return false;
+    }
+    let now = arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC);
+    mm.lock().patches.count(ip, now, boot.fast_after)
 }
 
-/// Patches the site of a system call [that may pay for it](may_pay) that `thread` has just made by its `syscall` instruction before `ip`, if it is one that pays.
-pub async fn consider(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va) {
-    let boot = arch::boot();
-    let now = arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC);
-    if !mm.lock().patches.count(ip, now, boot.fast_after) {
-        return;
-    }
+/// Patches the site of a system call [that pays for it](pays) and that `thread` has just made.
+pub async fn patch(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va) {
     let frozen = mm.freeze(thread).await;
     let patched = mm.lock().patch(ip, nr as u32).is_some();
     drop(frozen);
-    thread.claim_orders(mm);
-    crate::klog!(Debug, "thread {:#x}: call site before {ip:?} of call {nr}: patched: {patched}", thread.token);
+    thread.claim_ops(mm);
+    crate::klog!(
+        Debug,
+        "thread {:#x}: call site before {ip:?} of call {nr}: patched: {patched}",
+        thread.token
+    );
 }
 
 /// Patched pages of all address spaces.
@@ -138,11 +146,13 @@ pub fn patched_pages() -> u64 {
 enum Kind {
     /// The five bytes before `syscall` become a jump to a pad.
     Near,
-    /// The two bytes before it become a short jump to filling this many bytes behind the end of `syscall`, which becomes that jump.
+    /// The two bytes before it become a short jump to filling this many bytes behind the end of
+    /// `syscall`, which becomes that jump.
     Short(usize),
 }
 
-/// Looks at the code around a `syscall` for call `nr`: `before` ends there, `after` begins behind it, its first byte at `ip`.
+/// Looks at the code around a `syscall` for call `nr`: `before` ends there, `after` begins behind
+/// it, its first byte at `ip`.
 fn kind_of(before: &[u8], after: &[u8], ip: Va, nr: u32) -> Option<Kind> {
     // mov 8(%rsp), %r9: the end of libc's syscall(3).
     const LOAD_SIXTH: [u8; DISPLACED] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
@@ -151,29 +161,35 @@ fn kind_of(before: &[u8], after: &[u8], ip: Va, nr: u32) -> Option<Kind> {
     let number = nr.to_le_bytes();
     match before {
         // mov $nr, %eax; behind a REX prefix it would be another register.
-        [.., prefix, 0xb8, a, b, c, d] if [*a, *b, *c, *d] == number && prefix & 0xf0 != 0x40 => Some(Kind::Near),
+        [.., prefix, 0xb8, a, b, c, d] if [*a, *b, *c, *d] == number && prefix & 0xf0 != 0x40 => {
+            Some(Kind::Near)
+        }
         [.., a, b, c, d, e] if [*a, *b, *c, *d, *e] == LOAD_SIXTH => Some(Kind::Near),
         [.., a, b] if nr == 0 && [*a, *b] == CLEAR => {
             let end = function_end(after)?;
             let filling = after.get(end..)?;
             let to_boundary = (ip + end as u64).0.wrapping_neg() as usize % 16;
-            (to_boundary >= DISPLACED && is_filling(filling, to_boundary)).then_some(Kind::Short(end))
+            (to_boundary >= DISPLACED && is_filling(filling, to_boundary))
+                .then_some(Kind::Short(end))
         }
         _ => None,
     }
 }
 
-/// Where the function ends that goes on with `after` behind its system call, if it is one of the shapes that libc's have.
+/// Where the function ends that goes on with `after` behind its system call, if it is one of the
+/// shapes that libc's have.
 fn function_end(after: &[u8]) -> Option<usize> {
     // -1: any byte. cmp $-4096, %rax; ja ...; ret
     const ALONE: [i16; 9] = [0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, -1, 0xc3];
-    // The same, but before ret: mov %r8d, %edi; mov %rax, 8(%rsp); call ...; mov 8(%rsp), %rax; add $40, %rsp
+    // The same, but before ret: mov %r8d, %edi; mov %rax, 8(%rsp); call ...; mov 8(%rsp), %rax; add
+    // $40, %rsp
     const WITH_THREADS: [i16; 31] = [
-        0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, -1, 0x44, 0x89, 0xc7, 0x48, 0x89, 0x44, 0x24, 0x08, 0xe8, -1, -1, -1,
-        -1, 0x48, 0x8b, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x28, 0xc3,
+        0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, -1, 0x44, 0x89, 0xc7, 0x48, 0x89, 0x44, 0x24,
+        0x08, 0xe8, -1, -1, -1, -1, 0x48, 0x8b, 0x44, 0x24, 0x08, 0x48, 0x83, 0xc4, 0x28, 0xc3,
     ];
     let is = |shape: &[i16]| {
-        after.len() >= shape.len() && shape.iter().zip(after).all(|(want, have)| *want < 0 || *want == i16::from(*have))
+        after.len() >= shape.len()
+            && shape.iter().zip(after).all(|(want, have)| *want < 0 || *want == i16::from(*have))
     };
     [&ALONE[..], &WITH_THREADS[..]].into_iter().find(|shape| is(shape)).map(<[i16]>::len)
 }
@@ -200,7 +216,8 @@ fn is_filling(code: &[u8], length: usize) -> bool {
     if let Some(rest) = rest.strip_prefix(&LONG) {
         return is_filling(rest, rest.len());
     }
-    let step = NOTHING.iter().find(|nothing| code.starts_with(nothing)).map(|nothing| nothing.len());
+    let step =
+        NOTHING.iter().find(|nothing| code.starts_with(nothing)).map(|nothing| nothing.len());
     let short = rest.strip_prefix(&[0x0f, 0x1f, 0x44, 0x00, 0x00]).filter(|_| prefixes == 1);
     match (step, short) {
         (_, Some(rest)) => is_filling(rest, rest.len()),
@@ -209,9 +226,16 @@ fn is_filling(code: &[u8], length: usize) -> bool {
     }
 }
 
-/// The instructions of a pad at `pad` for the `syscall` at `site`; `pointer` is where the address to jump to is.
-fn pad_code(displaced: [u8; DISPLACED], site: Va, pad: Va, pointer: Va) -> Option<[u8; PAD_BYTES as usize]> {
-    let relative = |to: u64, from: u64| i32::try_from(to.wrapping_sub(from) as i64).ok().map(i32::to_le_bytes);
+/// The instructions of a pad at `pad` for the `syscall` at `site`; `pointer` is where the address
+/// to jump to is.
+fn pad_code(
+    displaced: [u8; DISPLACED],
+    site: Va,
+    pad: Va,
+    pointer: Va,
+) -> Option<[u8; PAD_BYTES as usize]> {
+    let relative =
+        |to: u64, from: u64| i32::try_from(to.wrapping_sub(from) as i64).ok().map(i32::to_le_bytes);
     let mut code = [0xcc; PAD_BYTES as usize];
     code[..5].copy_from_slice(&displaced);
     // lea SYSCALL(%rip), %r11
@@ -224,7 +248,8 @@ fn pad_code(displaced: [u8; DISPLACED], site: Va, pad: Va, pointer: Va) -> Optio
 }
 
 impl Inner {
-    /// Patches the call site whose `syscall` ends at `ip`. `None` if it is not one that can be, or memory is short.
+    /// Patches the call site whose `syscall` ends at `ip`. `None` if it is not one that can be, or
+    /// memory is short.
     fn patch(&mut self, ip: Va, nr: u32) -> Option<()> {
         let syscall = Va(ip.0.checked_sub(2)?);
         let page = syscall.page_floor();
@@ -250,7 +275,8 @@ impl Inner {
             Kind::Short(end) => ([0x31, 0xc0, 0x0f, 0x1f, 0x00], at + 2 + end),
         };
         let pad = self.new_pad(syscall, displaced)?;
-        let distance = i32::try_from(pad.0.wrapping_sub(page.0 + (jump_at + DISPLACED) as u64) as i64).ok()?;
+        let distance =
+            i32::try_from(pad.0.wrapping_sub(page.0 + (jump_at + DISPLACED) as u64) as i64).ok()?;
         let [a, b, c, d] = distance.to_le_bytes();
         text[jump_at..jump_at + DISPLACED].copy_from_slice(&[0xe9, a, b, c, d]);
         if let Kind::Short(end) = kind {
@@ -274,7 +300,8 @@ impl Inner {
     /// Writes a pad for the instruction before the `syscall` at `site`; where it is.
     fn new_pad(&mut self, site: Va, displaced: [u8; DISPLACED]) -> Option<Va> {
         let near = |pad: PadPage| pad.used < PADS && pad.page.0.abs_diff(site.0) < REACH;
-        // A page that is shared since a fork stays as it is: other threads could see a changed call site before a changed copy.
+        // A page that is shared since a fork stays as it is: other threads could see a changed call
+        // site before a changed copy.
         let fits = |pad: PadPage, inner: &mut Self| near(pad) && inner.owns(pad.page);
         let index = match (0..self.patches.pads.len()).find(|i| fits(self.patches.pads[*i], self)) {
             Some(index) => index,
@@ -300,7 +327,8 @@ impl Inner {
         let low = Va(site.0.saturating_sub(REACH)).max(boot.user_min).page_ceil()?;
         let high = Va(site.0 + REACH).min(boot.user_max).page_floor();
         let below = self.vmas.find_gap(PAGE_SIZE, low, site.page_floor(), PAGE_SIZE);
-        let page = below.or_else(|| self.vmas.find_gap(PAGE_SIZE, site.page_floor(), high, PAGE_SIZE))?;
+        let page =
+            below.or_else(|| self.vmas.find_gap(PAGE_SIZE, site.page_floor(), high, PAGE_SIZE))?;
         let frame = frames::alloc_zeroed().ok()?;
         let mut vma = Vma::anonymous(Prot::READ | Prot::EXEC, VmaFlags::PADS);
         (vma.start, vma.end) = (page, page + PAGE_SIZE);
@@ -311,14 +339,15 @@ impl Inner {
             frames::user().ref_dec(frame);
             return None;
         }
-        self.settle_unmapping(vma.start, vma.end);
+        self.mmu.reuse(vma.start..vma.end);
         self.vmas.insert(vma);
         self.show(page);
         self.patches.pads.push(PadPage { page, used: 0 });
         Some(self.patches.pads.len() - 1)
     }
 
-    /// The program is about to write to `range`, or to have it elsewhere: patched pages in it become the file's again.
+    /// The program is about to write to `range`, or to have it elsewhere: patched pages in it
+    /// become the file's again.
     pub(super) fn unpatch(&mut self, range: Range<Va>) {
         if self.patches.is_empty() {
             return;
@@ -329,7 +358,8 @@ impl Inner {
         self.forget_patches(&range);
     }
 
-    /// The pages of `range` go: what is known of patches there goes with them, and patched pages elsewhere whose pads are among them.
+    /// The pages of `range` go: what is known of patches there goes with them, and patched pages
+    /// elsewhere whose pads are among them.
     pub(super) fn forget_patches(&mut self, range: &Range<Va>) {
         if self.patches.is_empty() {
             return;
@@ -354,7 +384,11 @@ mod tests {
             "another call's number: these bytes belong to something else"
         );
         assert_eq!(kind(&[0x41, 0xb8, 39, 0, 0, 0], 39), None, "mov $39, %r8d");
-        assert_eq!(kind(&[0xc0, 0x4c, 0x8b, 0x4c, 0x24, 0x08], 39), Some(Kind::Near), "the end of syscall(3)");
+        assert_eq!(
+            kind(&[0xc0, 0x4c, 0x8b, 0x4c, 0x24, 0x08], 39),
+            Some(Kind::Near),
+            "the end of syscall(3)"
+        );
         assert_eq!(kind(&[0x90, 0x0f, 0x1f, 0x44, 0, 0], 39), None, "nop");
     }
 
@@ -365,11 +399,21 @@ mod tests {
         after.extend([0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]);
         assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 0), Some(Kind::Short(9)));
         assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 1), None, "not read(2)");
-        assert_eq!(kind_of(&before, &after, Va(0x43a0bc), 0), None, "the filling does not end at a boundary");
+        assert_eq!(
+            kind_of(&before, &after, Va(0x43a0bc), 0),
+            None,
+            "the filling does not end at a boundary"
+        );
         after[8] = 0x90;
         assert_eq!(kind_of(&before, &after, Va(0x43a0bd), 0), None, "the function goes on there");
-        assert!(is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 5) && is_filling(&[0x66, 0x0f, 0x1f, 0x44, 0, 0], 6));
-        assert!(!is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 6) && !is_filling(&[0x0f, 0x1f, 0x44, 0, 0, 0xc3], 6));
+        assert!(
+            is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 5)
+                && is_filling(&[0x66, 0x0f, 0x1f, 0x44, 0, 0], 6)
+        );
+        assert!(
+            !is_filling(&[0x0f, 0x1f, 0x44, 0, 0], 6)
+                && !is_filling(&[0x0f, 0x1f, 0x44, 0, 0, 0xc3], 6)
+        );
     }
 
     #[test]

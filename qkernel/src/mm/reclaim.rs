@@ -13,8 +13,8 @@ static LAST_FREED_NS: AtomicU64 = AtomicU64::new(0);
 /// How many wait.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User frames that the platform shows
-/// cannot be, so there is only what is kept to be fast.
+/// Tries to get frames back at once, without waiting for anybody: whether some are free now. User
+/// frames that the platform shows cannot be, so there is only what is kept to be fast.
 pub fn reclaim() -> bool {
     frames::user().give_back_spare();
     frames::are_left()

@@ -1,17 +1,22 @@
 //! An address space: its ranges, its page table, and the platform's copy of it.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use qlib::platform::Order;
+use qlib::pagetable::{Action, Pte};
+use qlib::platform::DeferredOp;
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
-use super::frames::{self, Table};
+use super::frames::{self, counted_frame};
+use super::mmu::{self, Mmu};
 use super::patch::Patches;
 use super::reclaim;
+use super::tables::{self, Table};
 use super::thread::UserThread;
 use super::vma::VmaSet;
 use crate::account;
@@ -30,7 +35,7 @@ pub struct AddressSpace {
     /// See [`super::freeze`].
     pub(super) freezers: AtomicU32,
     pub(super) thaw: WaitQueue,
-    /// Counts what makes orders stale that were given before: see [`AddressSpace::epoch`].
+    /// Counts what makes operations stale that were given before: see [`AddressSpace::epoch`].
     pub(super) epoch: AtomicU64,
     /// The threads that live in it.
     threads: Mutex<Vec<Arc<UserThread>>>,
@@ -38,7 +43,8 @@ pub struct AddressSpace {
     programs: AtomicU64,
 }
 
-/// The memory of one program: it does not follow the address space to the next one (/proc/PID/mem). It keeps no memory alive.
+/// The memory of one program: it does not follow the address space to the next one (/proc/PID/mem).
+/// It keeps no memory alive.
 #[derive(Clone)]
 pub struct ProgramMemory {
     mm: Weak<AddressSpace>,
@@ -61,21 +67,10 @@ impl ProgramMemory {
 pub(super) struct Inner {
     pub vmas: VmaSet,
     pub table: Option<Table>,
-    /// What the platform is to do before any thread of the space goes on.
-    pub orders: Vec<Order>,
-    /// Frames that are free once `orders` are carried out.
-    pub deferred: DeferredFree,
-    /// Ranges whose unmapping may still be under way in a thread of the space. What another thread maps there must be
-    /// unmapped by itself too before it goes on: the CPU could still see the old pages.
-    pub unmapping: Vec<(Va, Va)>,
-    /// Several threads use the space, or did.
-    pub shared: bool,
+    /// What makes CPUs follow it.
+    pub mmu: Box<dyn Mmu>,
     /// The kernel resolves an address for itself.
     pub kernel_access: bool,
-    /// Faults that shall show what lies around them too ([`super::fault::WARM_UP_FAULTS`]).
-    pub warm_up: u32,
-    /// Frames that may be shown until the space is gone.
-    pub free_at_exit: DeferredFree,
     /// brk(2): start and current end of the heap.
     pub brk: (Va, Va),
     /// Where the search for a gap for mmap(2) begins.
@@ -162,7 +157,10 @@ impl AddressSpace {
     /// Every one that some thread lives in.
     pub fn all() -> Vec<Arc<Self>> {
         let known: Vec<Arc<Self>> = LIVED_IN.lock().iter().filter_map(Weak::upgrade).collect();
-        known.into_iter().filter(|mm| mm.threads.lock().iter().any(|thread| !thread.is_dead())).collect()
+        known
+            .into_iter()
+            .filter(|mm| mm.threads.lock().iter().any(|thread| !thread.is_dead()))
+            .collect()
     }
 
     /// A thread lives in it from now on.
@@ -188,13 +186,14 @@ impl AddressSpace {
         self.threads.lock().clone()
     }
 
-    /// One without a platform side, to be filled before it becomes visible ([`AddressSpace::attach`],
-    /// [`AddressSpace::replace_content`]).
+    /// One without a platform side, to be filled before it becomes visible
+    /// ([`AddressSpace::attach`], [`AddressSpace::replace_content`]).
     pub fn detached() -> Result<Arc<Self>> {
         Self::make(|| Ok(None)).map(Arc::new)
     }
 
-    /// One with a platform side of its own, for what a detached one holds; that is empty afterwards.
+    /// One with a platform side of its own, for what a detached one holds; that is empty
+    /// afterwards.
     pub fn attach(detached: &Self) -> Result<Arc<Self>> {
         let fresh = Self::make(|| new_handle(false).map(Some))?;
         core::mem::swap(&mut *fresh.lock(), &mut *detached.lock());
@@ -206,18 +205,19 @@ impl AddressSpace {
         ProgramMemory { mm: Arc::downgrade(self), program: self.programs.load(Ordering::Relaxed) }
     }
 
-    /// Takes over what a detached one holds, in place of what is here (execve of a process that shares its space with nobody).
+    /// Takes over what a detached one holds, in place of what is here (execve of a process that
+    /// shares its space with nobody).
     pub fn replace_content(&self, detached: &AddressSpace) {
         self.programs.fetch_add(1, Ordering::Relaxed);
         self.unmap_all();
-        let (orders, deferred) = self.take_orders();
         let mut inner = self.lock();
-        core::mem::swap(&mut *inner, &mut *detached.lock());
-        // What the platform still has to do, and what it may still show, stays with the platform's side.
-        let free_at_exit = core::mem::take(&mut detached.lock().free_at_exit);
-        inner.orders = orders;
-        inner.deferred = deferred;
-        inner.free_at_exit = free_at_exit;
+        // CPUs may still see the old table.
+        inner.flush();
+        let mut fresh = detached.lock();
+        core::mem::swap(&mut *inner, &mut *fresh);
+        // What is yet to be carried out, and what CPUs may see until then, stays.
+        core::mem::swap(&mut inner.mmu, &mut fresh.mmu);
+        inner.mmu.start_anew();
     }
 
     /// The one that stands for those of ended processes: empty, and nothing ever runs in it.
@@ -239,30 +239,27 @@ impl AddressSpace {
         self.inner.lock()
     }
 
-    /// Whether several threads use the space, or did.
-    pub fn is_shared(&self) -> bool {
-        self.lock().shared
-    }
-
     /// Says that from now on several threads use the space.
     pub fn set_shared(&self) {
-        self.lock().shared = true;
+        self.lock().mmu.share();
     }
 
-    /// What the platform has to do before a thread of this space goes on, and the frames that are free afterwards.
-    /// Where the hardware walks the page table they are carried out here and now, and nothing is left to do.
-    pub fn take_orders(&self) -> (Vec<Order>, DeferredFree) {
+    /// True if changes are carried out by threads of the space, which user code may disturb.
+    pub fn depends_on_user_code(&self) -> bool {
+        self.lock().mmu.needs_threads()
+    }
+
+    /// Carries out what needs no thread. The rest: what has to be done before a thread of this
+    /// space goes on, and the frames that are free afterwards.
+    pub fn take_ops(&self) -> (Vec<DeferredOp>, DeferredFree) {
         let mut inner = self.lock();
-        if arch::walks_tables() {
-            inner.carry_out();
-        }
-        (core::mem::take(&mut inner.orders), core::mem::take(&mut inner.deferred))
+        inner.flush();
+        inner.mmu.take()
     }
 
-    /// Whether the platform has anything to do.
-    pub fn has_orders(&self) -> bool {
-        let inner = self.lock();
-        !inner.orders.is_empty() || !inner.deferred.is_empty()
+    /// True if changes are yet to be carried out.
+    pub fn has_ops(&self) -> bool {
+        self.lock().mmu.is_pending()
     }
 
     /// The root of the page table.
@@ -270,31 +267,63 @@ impl AddressSpace {
         self.lock().table().root()
     }
 
-    /// Gives back orders that the thread that had them will not carry out, before those that have come since.
-    pub fn put_back(&self, mut orders: Vec<Order>, deferred: DeferredFree) {
-        let mut inner = self.lock();
-        orders.append(&mut inner.orders);
-        inner.orders = orders;
-        inner.deferred.append(deferred);
+    /// Gives back operations that the thread that had them will not carry out, before those that
+    /// have come since.
+    pub fn put_back(&self, ops: Vec<DeferredOp>, deferred: DeferredFree) {
+        self.lock().mmu.put_back(ops, deferred);
     }
 
-    /// Frames that the platform may still have mapped, to be freed with later orders or with the space.
+    /// Frames that the platform may still have mapped, to be freed with later operations or with
+    /// the space.
     pub fn defer_free(&self, frames: DeferredFree) {
-        self.lock().deferred.append(frames);
+        self.lock().mmu.free_later(frames);
     }
 }
 
 impl Inner {
-    /// Where the hardware walks the page table: has all CPUs forget what the orders are about, and frees what that was.
-    pub(super) fn carry_out(&mut self) {
-        if self.orders.is_empty() {
-            return frames::free_frames(core::mem::take(&mut self.deferred));
-        }
+    /// Carries out what needs no thread.
+    pub(super) fn flush(&mut self) {
         let root = self.table().root();
-        arch::kvm::space::flush(root, &self.orders);
-        self.orders.clear();
-        self.unmapping.clear();
-        frames::free_frames(core::mem::take(&mut self.deferred));
+        frames::free_frames(self.mmu.flush(root));
+    }
+
+    /// The page table, and what makes CPUs follow it.
+    pub(super) fn parts(&mut self) -> (&mut Table, &mut dyn Mmu) {
+        let table = self.table.as_mut().expect("taken only when the address space is dropped");
+        (table, &mut *self.mmu)
+    }
+
+    /// Clears all entries of `range` and drops what they hold.
+    pub(super) fn zap(&mut self, range: Range<Va>) {
+        self.forget_patches(&range);
+        let (table, mmu) = self.parts();
+        let mut cached = false;
+        let mut deferred = DeferredFree::default();
+        table.for_each(range.clone(), &mut |_, pte| {
+            if mmu.may_be_cached(pte) {
+                cached = true;
+                deferred.extend(counted_frame(pte));
+            } else {
+                frames::free_entry(pte);
+            }
+            Action::Replace(Pte::EMPTY)
+        });
+        if cached {
+            mmu.free_later(deferred);
+            mmu.unmap(range);
+        }
+    }
+
+    /// Changes present entries of `range` by `change`.
+    pub(super) fn change(&mut self, range: Range<Va>, change: impl Fn(Pte) -> Pte) {
+        let (table, mmu) = self.parts();
+        mmu.protect(table, range, &change);
+    }
+
+    /// Has CPUs see the page at `va` as its entry says.
+    pub(super) fn show(&mut self, va: Va) {
+        let (table, mmu) = self.parts();
+        mmu.map(table, va);
     }
 
     /// The page table.
@@ -306,14 +335,9 @@ impl Inner {
         let boot = arch::boot();
         Ok(Inner {
             vmas: VmaSet::default(),
-            table: Some(frames::new_table()?),
-            orders: Vec::new(),
-            deferred: DeferredFree::default(),
-            unmapping: Vec::new(),
-            shared: false,
+            table: Some(tables::new_table()?),
+            mmu: mmu::new(),
             kernel_access: false,
-            warm_up: 0,
-            free_at_exit: DeferredFree::default(),
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
             patches: Patches::default(),
@@ -324,11 +348,11 @@ impl Inner {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        let mut deferred = core::mem::take(&mut inner.deferred);
-        deferred.append(core::mem::take(&mut inner.free_at_exit));
+        let deferred = inner.mmu.take_frames();
         let Some(mut table) = inner.table.take() else { return };
         match &self.handle {
-            // Dropping the handle, after this, ends the platform's side; `on_gone` frees the frames.
+            // Dropping the handle, after this, ends the platform's side; `on_gone` frees the
+            // frames.
             Some(handle) => {
                 DYING.lock().insert(handle.number(), (table, deferred));
             }

@@ -1,4 +1,5 @@
-//! Access to user memory by the kernel: always by walking the page table, never by dereferencing a user address.
+//! Access to user memory by the kernel: always by walking the page table, never by dereferencing a
+//! user address.
 
 use alloc::vec::Vec;
 
@@ -97,9 +98,15 @@ impl AddressSpace {
         }
     }
 
-    /// Guest physical segments of a user range, faulted in for `access`, neighbours joined, at most `max_segments`. EFAULT if the first page is not
-    /// accessible; a later one ends the list.
-    pub fn segments(&self, va: Va, len: usize, access: Access, max_segments: usize) -> Result<Vec<Segment>> {
+    /// Guest physical segments of a user range, faulted in for `access`, neighbours joined, at most
+    /// `max_segments`. EFAULT if the first page is not accessible; a later one ends the list.
+    pub fn segments(
+        &self,
+        va: Va,
+        len: usize,
+        access: Access,
+        max_segments: usize,
+    ) -> Result<Vec<Segment>> {
         Self::check_range(va, len)?;
         let mut segments: Vec<Segment> = Vec::new();
         let (mut at, mut left) = (va, len as u64);
@@ -121,7 +128,8 @@ impl AddressSpace {
         Ok(segments)
     }
 
-    /// Applies `change` to the 32-bit word at `va` (aligned), atomically towards user threads: the old value. For futexes.
+    /// Applies `change` to the 32-bit word at `va` (aligned), atomically towards user threads: the
+    /// old value. For futexes.
     pub fn update_u32(&self, va: Va, mut change: impl FnMut(u32) -> u32) -> Result<u32> {
         use core::sync::atomic::Ordering::SeqCst;
         if !va.0.is_multiple_of(4) {
@@ -133,14 +141,16 @@ impl AddressSpace {
         word.fetch_update(SeqCst, SeqCst, |old| Some(change(old))).map_err(|_| Errno::EFAULT)
     }
 
-    /// The shared object behind `va` (its identity) and the byte offset in it; `None` for private memory. For futex keys.
+    /// The shared object behind `va` (its identity) and the byte offset in it; `None` for private
+    /// memory. For futex keys.
     pub fn shared_object(&self, va: Va) -> Result<Option<(usize, u64)>> {
         let inner = self.lock();
         let vma = inner.vmas.find(va).ok_or(Errno::EFAULT)?;
         Ok(match &vma.backing {
-            Some(backing) if vma.is_shared() => {
-                Some((backing.mapping.identity(), (vma.object_page(va) << qlib::PAGE_SHIFT) + va.page_offset()))
-            }
+            Some(backing) if vma.is_shared() => Some((
+                backing.mapping.identity(),
+                (vma.object_page(va) << qlib::PAGE_SHIFT) + va.page_offset(),
+            )),
             _ => None,
         })
     }

@@ -63,7 +63,8 @@ impl Prot {
 pub struct FileMapping {
     /// Supplies the pages.
     pub mapping: Arc<dyn MappedFile>,
-    /// What was mapped, which stays open as long as it is: the VFS's (see [`crate::fs::file::file_of`]).
+    /// What was mapped, which stays open as long as it is: the VFS's (see
+    /// [`crate::fs::file::file_of`]).
     pub file: Option<Arc<dyn Any + Send + Sync>>,
     /// Offset in the file, in pages, of the range's first byte.
     pub first_page: u64,
@@ -78,7 +79,8 @@ pub struct Vma {
     pub end: Va,
     /// Protection now.
     pub prot: Prot,
-    /// The protection that mprotect(2) may give (a read-only opened shared file cannot become writable).
+    /// The protection that mprotect(2) may give (a read-only opened shared file cannot become
+    /// writable).
     pub max_prot: Prot,
     /// What it is.
     pub flags: VmaFlags,
@@ -129,7 +131,8 @@ impl Vma {
         let same_backing = match (&self.backing, &next.backing) {
             (None, None) => true,
             (Some(a), Some(b)) => {
-                Arc::ptr_eq(&a.mapping, &b.mapping) && a.first_page + (self.len() >> qlib::PAGE_SHIFT) == b.first_page
+                Arc::ptr_eq(&a.mapping, &b.mapping)
+                    && a.first_page + (self.len() >> qlib::PAGE_SHIFT) == b.first_page
             }
             _ => false,
         };
@@ -184,7 +187,11 @@ impl VmaSet {
         if end.0 <= first {
             return Vec::new();
         }
-        self.ranges.range(first..end.0).map(|(_, v)| v.clipped(start, end)).filter(|v| !v.is_empty()).collect()
+        self.ranges
+            .range(first..end.0)
+            .map(|(_, v)| v.clipped(start, end))
+            .filter(|v| !v.is_empty())
+            .collect()
     }
 
     /// Whether `[start, end)` is mapped without a hole.
@@ -205,7 +212,8 @@ impl VmaSet {
         for part in &removed {
             let Some(whole) = self.find(part.start).cloned() else { continue };
             self.ranges.remove(&whole.start.0);
-            for rest in [whole.clipped(whole.start, part.start), whole.clipped(part.end, whole.end)] {
+            for rest in [whole.clipped(whole.start, part.start), whole.clipped(part.end, whole.end)]
+            {
                 if !rest.is_empty() {
                     self.ranges.insert(rest.start.0, rest);
                 }
@@ -238,7 +246,8 @@ impl VmaSet {
         }
     }
 
-    /// A free gap of `len` bytes in `[low, high)`, as high as possible (as Linux's top-down layout).
+    /// A free gap of `len` bytes in `[low, high)`, as high as possible (as Linux's top-down
+    /// layout).
     pub fn find_gap(&self, len: u64, low: Va, high: Va, align: u64) -> Option<Va> {
         let mut top = high;
         loop {

@@ -22,7 +22,8 @@ pub fn read(thread: &Thread, address: Va, length: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Stores an address, cut to the length found at `length`, and its whole length there. Nowhere, if `address` is null.
+/// Stores an address, cut to the length found at `length`, and its whole length there. Nowhere, if
+/// `address` is null.
 pub fn write(thread: &Thread, address: Va, length: Va, bytes: &[u8]) -> Result {
     if address.0 == 0 {
         return Ok(());
@@ -41,8 +42,8 @@ pub fn family(bytes: &[u8]) -> Result<u32> {
     }
 }
 
-/// The port of an address to bind a socket of the family `domain` to. AF_UNSPEC counts as the socket's own family: Linux takes it for
-/// AF_INET.
+/// The port of an address to bind a socket of the family `domain` to. AF_UNSPEC counts as the
+/// socket's own family: Linux takes it for AF_INET.
 pub fn port(domain: u32, bytes: &[u8]) -> Option<u16> {
     match domain {
         AF_INET | AF_INET6 => bytes.get(2..4).map(|b| u16::from_be_bytes([b[0], b[1]])),
@@ -60,7 +61,11 @@ mod tests {
     fn ports_are_found_on_internet_sockets_only() {
         assert_eq!(port(AF_INET, &[2, 0, 0x1f, 0x90, 127, 0, 0, 1]), Some(8080));
         assert_eq!(port(AF_INET6, &[10, 0, 0, 80]), Some(80));
-        assert_eq!(port(AF_INET, &[0, 0, 0, 80]), Some(80), "whatever family the address claims to be of");
+        assert_eq!(
+            port(AF_INET, &[0, 0, 0, 80]),
+            Some(80),
+            "whatever family the address claims to be of"
+        );
         assert_eq!(port(AF_NETLINK, &[16, 0, 0, 80]), None);
         assert_eq!(port(AF_INET, &[2, 0, 0]), None);
         assert_eq!(family(&[2]), Err(Errno::EINVAL));

@@ -12,12 +12,13 @@ pub trait HostWatcher: Send + Sync {
     /// The handle became ready for `events`.
     fn on_ready(&self, events: PollMask);
 
-    /// Whether anybody may be told by that: worth waking a sleeping sandbox. The host also tells what is known already (that a
-    /// socket can be written to comes along with everything), and what has been used up meanwhile.
+    /// Whether anybody may be notified by that: worth waking a sleeping sandbox. The host also
+    /// notifies what is known already (that a socket can be written to comes along with
+    /// everything), and what has been used up meanwhile.
     fn is_news(&self, events: PollMask) -> bool;
 
-    /// The sandbox is about to sleep: has the host tell of what comes, if it does not yet. Whether something lies there that it has not
-    /// told of.
+    /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
+    /// Whether something lies there that it has not notified of.
     fn watch_asleep(&self) -> bool {
         false
     }
@@ -44,14 +45,15 @@ pub fn remove_watcher(token: u64) {
     WATCHERS.lock().by_token.remove(&token);
 }
 
-/// Has the host tell of everything that may wake a sleeping sandbox, also of sockets for which nobody has waited yet. Whether something
-/// lies in one of those.
+/// Has the host notify of everything that may wake a sleeping sandbox, also of sockets for which
+/// nobody has waited yet. Whether something lies in one of those.
 pub fn watch_all() -> bool {
-    let all: Vec<Arc<dyn HostWatcher>> = WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect();
+    let all: Vec<Arc<dyn HostWatcher>> =
+        WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect();
     all.iter().filter(|watcher| watcher.watch_asleep()).count() > 0
 }
 
-/// Who is to be told of an event of the platform.
+/// Who is to be notified of an event of the platform.
 pub fn watcher(token: u64) -> Option<Arc<dyn HostWatcher>> {
     WATCHERS.lock().by_token.get(&token).and_then(Weak::upgrade)
 }

@@ -1,14 +1,18 @@
-//! Sockets of the host (AF_INET, AF_INET6, AF_NETLINK): non-blocking there, with their readiness remembered here.
+//! Sockets of the host (AF_INET, AF_INET6, AF_NETLINK): non-blocking there, with their readiness
+//! remembered here.
 //!
-//! A socket is watched, edge triggered, from the first time somebody finds it not ready or asks for its readiness; before that it is
-//! simply tried. What is remembered as *not ready* is true until an event says otherwise, so waiting costs no host call. What
-//! is remembered as ready may have been used up by a call since: [`HostSocket::poll`] asks the host again where that matters.
+//! A socket is watched, edge triggered, from the first time somebody finds it not ready or asks for
+//! its readiness; before that it is simply tried. What is remembered as *not ready* is true until
+//! an event says otherwise, so waiting costs no host call. What is remembered as ready may have
+//! been used up by a call since: [`HostSocket::poll`] asks the host again where that matters.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
-use linux_raw_sys::net::{MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET};
+use linux_raw_sys::net::{
+    MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
+};
 use qlib::Gpa;
 use qlib::host::{MAX_SEGMENTS, Op, Segment};
 
@@ -49,12 +53,13 @@ const KEPT: PollMask = PollMask::IN
 const STICKY: PollMask = PollMask::ERR.union(PollMask::HUP).union(PollMask::RDHUP);
 
 struct Ready {
-    /// The host tells of readiness.
+    /// The host notifies of readiness.
     is_watched: bool,
     mask: PollMask,
-    /// What was known when a watch began that nobody waited for, while no call has used the socket: its first event tells it again.
+    /// What was known when a watch began that nobody waited for, while no call has used the socket:
+    /// its first event reports it again.
     known: PollMask,
-    /// No call has used the socket since the host told `mask`.
+    /// No call has used the socket since the host reported `mask`.
     is_fresh: bool,
     /// A connect(2) is under way: a stale event must not be taken for its end.
     is_connecting: bool,
@@ -73,21 +78,21 @@ pub struct HostSocket {
 
 impl HostWatcher for HostSocket {
     fn on_ready(&self, events: PollMask) {
-        let told = self.told(events);
+        let news = self.reportable(events);
         {
             let mut ready = self.ready.lock();
             ready.mask |= events & KEPT;
             ready.known = PollMask::empty();
             ready.is_fresh = true;
         }
-        if !told.is_empty() {
-            self.queue.wake(with_synonyms(told));
+        if !news.is_empty() {
+            self.queue.wake(with_synonyms(news));
         }
     }
 
     fn is_news(&self, events: PollMask) -> bool {
         let known = self.ready.lock().known;
-        !(self.told(events) - known).is_empty()
+        !(self.reportable(events) - known).is_empty()
     }
 
     fn watch_asleep(&self) -> bool {
@@ -114,7 +119,8 @@ fn with_synonyms(mut mask: PollMask) -> PollMask {
 impl HostSocket {
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
-        let call = Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
+        let call =
+            Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
         Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind))
     }
 
@@ -139,7 +145,8 @@ impl HostSocket {
         Call::on(op, self.handle.number())
     }
 
-    /// What tells of readiness. Tells it only after a call has given EAGAIN, or after [`HostSocket::poll`].
+    /// What notifies of readiness. It does so only after a call has given EAGAIN, or after
+    /// [`HostSocket::poll`].
     pub fn events(&self) -> &WaitQueue {
         &self.queue
     }
@@ -156,8 +163,9 @@ impl HostSocket {
 
     // ---- readiness ----
 
-    /// What of the host's `events` somebody may wait for. OUT comes along with every other event; only its return is new.
-    fn told(&self, events: PollMask) -> PollMask {
+    /// What of the host's `events` somebody may wait for. OUT comes along with every other event;
+    /// only its return is new.
+    fn reportable(&self, events: PollMask) -> PollMask {
         let events = events & KEPT;
         if self.ready.lock().mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events }
     }
@@ -168,7 +176,7 @@ impl HostSocket {
         !ready.is_watched || ready.mask.intersects(direction | STICKY)
     }
 
-    /// Begins to watch. The host tells the state at this moment too, by an event.
+    /// Begins to watch. The host reports the state at this moment too, by an event.
     fn watch(&self) -> Result {
         if self.ready.lock().is_watched {
             return Ok(());
@@ -176,7 +184,7 @@ impl HostSocket {
         self.call(Op::Watch).arg(0, self.token).run()?;
         let mut ready = self.ready.lock();
         ready.is_watched = true;
-        // Reading and writing may be tried as before; of the rest the event will tell.
+        // Reading and writing may be tried as before; of the rest the event will notify.
         ready.mask = PollMask::IN | PollMask::OUT;
         Ok(())
     }
@@ -209,15 +217,16 @@ impl HostSocket {
         Ok(())
     }
 
-    /// A call may have used up what is remembered as ready. It stays remembered until the host says EAGAIN: a short transfer
-    /// alone does not tell whether an end of file has come since, for which no event would come again.
+    /// A call may have used up what is remembered as ready. It stays remembered until the host says
+    /// EAGAIN: a short transfer alone does not tell whether an end of file has come since, for
+    /// which no event would come again.
     fn stale(&self) {
         let mut ready = self.ready.lock();
         ready.is_fresh = false;
         ready.known = PollMask::empty();
     }
 
-    /// After a call that changes the state by itself: asks anew and tells who waits.
+    /// After a call that changes the state by itself: asks anew and notifies who waits.
     fn changed(&self) {
         if !self.ready.lock().is_watched {
             return;
@@ -235,19 +244,21 @@ impl HostSocket {
         match result {
             Err(Errno::EAGAIN) => self.exhausted(direction)?,
             Err(_) => self.stale(),
-            // Something came that no event told of.
+            // Something came that no event reported.
             Ok(_) if direction == PollMask::IN && !self.ready.lock().is_watched => input::note(),
             Ok(_) => {}
         }
         result
     }
 
-    /// Readiness now. A file that does not block finds out by itself if something else used up what was there.
+    /// Readiness now. A file that does not block finds out by itself if something else used up what
+    /// was there.
     pub fn poll(&self, is_nonblocking: bool) -> PollMask {
         let (mask, is_known) = {
             let ready = self.ready.lock();
             let may_be_used_up = ready.mask.intersects(PollMask::IN | PollMask::PRI | STICKY);
-            let trusted = !ready.is_connecting && (!may_be_used_up || (ready.is_fresh && is_nonblocking));
+            let trusted =
+                !ready.is_connecting && (!may_be_used_up || (ready.is_fresh && is_nonblocking));
             (ready.mask, ready.is_watched && (ready.mask.is_empty() || trusted))
         };
         let mask = if is_known { Ok(mask) } else { self.watch().and_then(|()| self.ask()) };
@@ -273,7 +284,8 @@ impl HostSocket {
         self.try_op(PollMask::IN, || {
             let mut address = alloc::vec![0; if want_address { MAX_ADDRESS_BYTES } else { 0 }];
             let call = self.call(Op::Accept);
-            let call = if want_address { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
+            let call =
+                if want_address { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
             let (handle, out) = call.run_out()?;
             address.truncate(out[0] as usize);
             self.stale();
@@ -281,7 +293,8 @@ impl HostSocket {
         })
     }
 
-    /// connect(2), without waiting: EINPROGRESS or EALREADY while it is under way. Called again afterwards it tells the outcome.
+    /// connect(2), without waiting: EINPROGRESS or EALREADY while it is under way. Called again
+    /// afterwards it reports the outcome.
     pub fn connect(&self, address: &[u8]) -> Result {
         let result = self.call(Op::Connect).bytes(address).run().map(|_| ());
         match result {
@@ -300,7 +313,13 @@ impl HostSocket {
     }
 
     /// sendmsg(2), without waiting: bytes sent; of a stream as many as go. EAGAIN.
-    pub fn send(&self, buffer: &mut IoBuffer<'_>, flags: u32, address: &[u8], control: &[u8]) -> Result<usize> {
+    pub fn send(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        flags: u32,
+        address: &[u8],
+        control: &[u8],
+    ) -> Result<usize> {
         let mut sent = 0;
         loop {
             match self.send_once(buffer, flags, address, control) {
@@ -314,7 +333,13 @@ impl HostSocket {
         }
     }
 
-    fn send_once(&self, buffer: &mut IoBuffer<'_>, flags: u32, address: &[u8], control: &[u8]) -> Result<usize> {
+    fn send_once(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        flags: u32,
+        address: &[u8],
+        control: &[u8],
+    ) -> Result<usize> {
         if !self.is_stream() && buffer.remaining() > MAX_MESSAGE {
             return Err(Errno::EMSGSIZE);
         }
@@ -323,7 +348,11 @@ impl HostSocket {
             let wanted = length(&data);
             if wanted < buffer.remaining() && !self.is_stream() {
                 // The datagram lies in more pieces than one call carries.
-                return Err(if data.len() as u32 >= MAX_SEGMENTS - 2 { Errno::EMSGSIZE } else { Errno::EFAULT });
+                return Err(if data.len() as u32 >= MAX_SEGMENTS - 2 {
+                    Errno::EMSGSIZE
+                } else {
+                    Errno::EFAULT
+                });
             }
             let mut call = self.call(Op::Send).arg(0, u64::from(flags & SEND_FLAGS));
             for part in [address, control] {
@@ -352,7 +381,8 @@ impl HostSocket {
             let mut control = alloc::vec![0; control_bytes.min(MAX_CONTROL)];
             let mut call = self.call(Op::Recv).arg(0, u64::from(flags & RECEIVE_FLAGS));
             for part in [&mut address, &mut control] {
-                call = if part.is_empty() { call.segments(&[NOTHING]) } else { call.bytes_out(part) };
+                call =
+                    if part.is_empty() { call.segments(&[NOTHING]) } else { call.bytes_out(part) };
             }
             let (bytes, out) = call.segments(&data).run_out()?;
             address.truncate(out[0] as usize);

@@ -99,13 +99,14 @@ pub fn append(control: &mut Vec<u8>, level: u32, kind: u32, data: &[u8]) {
     control.resize(control.len().next_multiple_of(8), 0);
 }
 
-/// Only what the host may see: descriptors and credentials never go there (Linux ignores them on internet sockets), and the rest is what a
-/// thread with the capabilities `caps` (a mask) may send.
+/// Only what the host may see: descriptors and credentials never go there (Linux ignores them on
+/// internet sockets), and the rest is what a thread with the capabilities `caps` (a mask) may send.
 pub fn for_host(bytes: &[u8], caps: u64) -> Result<Vec<u8>> {
     let mut raw = Vec::new();
     for (level, kind, data) in parse(bytes)? {
         if level != SOL_SOCKET || !matches!(kind, SCM_RIGHTS | SCM_CREDENTIALS) {
-            sockopt::check_control(level as i32, kind as i32, data, caps).map_err(super::refused)?;
+            sockopt::check_control(level as i32, kind as i32, data, caps)
+                .map_err(super::refused)?;
             append(&mut raw, level, kind, data);
         }
     }
@@ -123,7 +124,12 @@ pub fn is_interface_ioctl(command: u32) -> bool {
 }
 
 /// ioctl(2) of a host socket: the structure's size is the command's.
-pub fn ioctl(socket: &HostSocket, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
+pub fn ioctl(
+    socket: &HostSocket,
+    caller: &dyn Caller,
+    command: u32,
+    argument: u64,
+) -> Result<usize> {
     const SIOCOUTQ: u32 = 0x5411;
     const SIOCATMARK: u32 = 0x8905;
     const IFREQ_BYTES: usize = 40;
@@ -133,7 +139,8 @@ pub fn ioctl(socket: &HostSocket, caller: &dyn Caller, command: u32, argument: u
         FIONREAD | SIOCOUTQ | SIOCATMARK => 4,
         SIOCGIFCONF => {
             // struct ifconf: length, and where the list goes.
-            let room = usize::try_from(mm.read::<i32>(place)?).map_err(|_| Errno::EINVAL)?.min(1 << 16);
+            let room =
+                usize::try_from(mm.read::<i32>(place)?).map_err(|_| Errno::EINVAL)?.min(1 << 16);
             let list = mm.read::<u64>(Va(argument.wrapping_add(8)))?;
             let mut bytes = alloc::vec![0; if list == 0 { 1 << 16 } else { room }];
             let length = socket.raw_ioctl(command, &mut bytes)?.min(bytes.len());
@@ -170,7 +177,10 @@ mod tests {
         append(&mut bytes, SOL_SOCKET, SO_MARK, &[1, 0, 0, 0]);
         assert_eq!(for_host(&bytes[..48], 0).expect("well formed"), bytes[..24]);
         assert_eq!(for_host(&bytes, 0), Err(Errno::EPERM));
-        assert_eq!(for_host(&bytes, sockopt::CAP_NET_RAW).expect("permitted"), [&bytes[..24], &bytes[48..]].concat());
+        assert_eq!(
+            for_host(&bytes, sockopt::CAP_NET_RAW).expect("permitted"),
+            [&bytes[..24], &bytes[48..]].concat()
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Sockets: what a socket descriptor is, whatever its family. [`inet`] are sockets of the host, [`unix`] live here.
+//! Sockets: what a socket descriptor is, whatever its family. [`inet`] are sockets of the host,
+//! [`unix`] live here.
 
 pub mod address;
 pub mod host;
@@ -101,7 +102,7 @@ impl Socket {
         }
     }
 
-    /// What tells of readiness.
+    /// What notifies of readiness.
     pub fn events(&self) -> &WaitQueue {
         match &self.family {
             Family::Host(host) => host.events(),
@@ -109,7 +110,8 @@ impl Socket {
         }
     }
 
-    /// Whether a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX stream).
+    /// Whether a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX
+    /// stream).
     pub fn has_low_water(&self) -> bool {
         matches!(&self.family, Family::Unix(unix) if unix.is_stream() && unix.low_water() > 1)
     }
@@ -171,7 +173,13 @@ impl FileOps for Socket {
         Some(self.events())
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         match &self.family {
             Family::Host(host) => host.ioctl(caller, command, argument),
             Family::Unix(unix) => unix.ioctl(caller, command, argument),

@@ -2,7 +2,8 @@
 
 use qlib::Va;
 
-/// A type that an argument register can be read as. Never fails: what the value means is the call's business.
+/// A type that an argument register can be read as. Never fails: what the value means is the call's
+/// business.
 pub trait FromArg {
     /// From the register's value.
     fn from_arg(value: u64) -> Self;

@@ -1,10 +1,12 @@
-//! Attributes and contents of files: chmod(2), chown(2), utimensat(2), truncate(2), fallocate(2), fsync(2), advice.
+//! Attributes and contents of files: chmod(2), chown(2), utimensat(2), truncate(2), fallocate(2),
+//! fsync(2), advice.
 
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_ATTRIB, IN_MODIFY, O_PATH, POSIX_FADV_NOREUSE, RLIM64_INFINITY,
-    RLIMIT_FSIZE, S_ISGID, S_ISUID, S_IXGRP, UTIME_NOW, UTIME_OMIT,
+    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_CHOWN, CAP_FSETID, IN_ATTRIB, IN_MODIFY,
+    O_PATH, POSIX_FADV_NOREUSE, RLIM64_INFINITY, RLIMIT_FSIZE, S_ISGID, S_ISUID, S_IXGRP,
+    UTIME_NOW, UTIME_OMIT,
 };
 use qlib::Va;
 
@@ -68,7 +70,7 @@ fn change_mode(creds: &Creds, subject: &Subject, mode: u32) -> Result<usize> {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut mode = mode & 0o7777;
-    if !creds.in_group(attributes.gid) && !creds.has_cap(perm::CAP_FSETID) {
+    if !creds.in_group(attributes.gid) && !creds.has_cap(CAP_FSETID) {
         mode &= !S_ISGID;
     }
     subject.change(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })?;
@@ -91,7 +93,13 @@ pub fn fchmodat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<
 }
 
 /// fchmodat2(2).
-pub fn fchmodat2(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, flags: u32) -> Result<usize> {
+pub fn fchmodat2(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    mode: u32,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -102,10 +110,11 @@ pub fn fchmodat2(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, flags: u3
 fn change_owner(creds: &Creds, subject: &Subject, uid: u32, gid: u32) -> Result<usize> {
     let attributes = subject.attributes()?;
     let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
-    let privileged = creds.has_cap(perm::CAP_CHOWN);
+    let privileged = creds.has_cap(CAP_CHOWN);
     let owns = creds.fsuid == attributes.uid;
     let may_set_uid = |uid: u32| privileged || owns && uid == attributes.uid;
-    let may_set_gid = |gid: u32| privileged || owns && (gid == attributes.gid || creds.in_group(gid));
+    let may_set_gid =
+        |gid: u32| privileged || owns && (gid == attributes.gid || creds.in_group(gid));
     if !uid.is_none_or(may_set_uid) || !gid.is_none_or(may_set_gid) {
         return Err(Errno::EPERM);
     }
@@ -138,7 +147,14 @@ pub fn fchown(thread: &Arc<Thread>, fd: Fd, uid: u32, gid: u32) -> Result<usize>
 }
 
 /// fchownat(2).
-pub fn fchownat(thread: &Arc<Thread>, dirfd: Fd, path: Va, uid: u32, gid: u32, flags: u32) -> Result<usize> {
+pub fn fchownat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    uid: u32,
+    gid: u32,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -179,14 +195,21 @@ fn set_time(time: TimeSpec) -> Result<Option<SetTime>> {
 }
 
 /// utimensat(2). A null path means `dirfd` itself.
-pub fn utimensat(thread: &Arc<Thread>, dirfd: Fd, path: Va, times: Va, flags: u32) -> Result<usize> {
+pub fn utimensat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    times: Va,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
     let (atime, mtime) = if times.0 == 0 {
         (Some(SetTime::Now), Some(SetTime::Now))
     } else {
-        let [atime, mtime]: [TimeSpec; 2] = thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
+        let [atime, mtime]: [TimeSpec; 2] =
+            thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
         (set_time(atime)?, set_time(mtime)?)
     };
     let subject = if path.0 == 0 {
@@ -205,7 +228,8 @@ fn two_timevals(thread: &Arc<Thread>, times: Va) -> Result<(Option<SetTime>, Opt
     if times.0 == 0 {
         return Ok((Some(SetTime::Now), Some(SetTime::Now)));
     }
-    let [atime, mtime]: [TimeVal; 2] = thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
+    let [atime, mtime]: [TimeVal; 2] =
+        thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
     let convert = |t: TimeVal| {
         if (0..1_000_000).contains(&t.usec) {
             Ok(Some(SetTime::At(TimeSpec { sec: t.sec, nsec: t.usec * 1000 })))
@@ -219,8 +243,11 @@ fn two_timevals(thread: &Arc<Thread>, times: Va) -> Result<(Option<SetTime>, Opt
 /// futimesat(2).
 pub fn futimesat(thread: &Arc<Thread>, dirfd: Fd, path: Va, times: Va) -> Result<usize> {
     let (atime, mtime) = two_timevals(thread, times)?;
-    let subject =
-        if path.0 == 0 { Subject::fd(thread, dirfd)? } else { Subject::at(thread, dirfd, &path_at(thread, path)?, 0)? };
+    let subject = if path.0 == 0 {
+        Subject::fd(thread, dirfd)?
+    } else {
+        Subject::at(thread, dirfd, &path_at(thread, path)?, 0)?
+    };
     change_times(thread, &subject, atime, mtime)
 }
 
@@ -235,11 +262,17 @@ pub fn utime(thread: &Arc<Thread>, path: Va, times: Va) -> Result<usize> {
     let (atime, mtime) = if times.0 == 0 {
         (SetTime::Now, SetTime::Now)
     } else {
-        let [atime, mtime]: [i64; 2] = thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
+        let [atime, mtime]: [i64; 2] =
+            thread.mm().read_array(times, 2)?.try_into().map_err(|_| Errno::EFAULT)?;
         let at = |sec| SetTime::At(TimeSpec { sec, nsec: 0 });
         (at(atime), at(mtime))
     };
-    change_times(thread, &Subject::at(thread, AT_FDCWD, &path_at(thread, path)?, 0)?, Some(atime), Some(mtime))
+    change_times(
+        thread,
+        &Subject::at(thread, AT_FDCWD, &path_at(thread, path)?, 0)?,
+        Some(atime),
+        Some(mtime),
+    )
 }
 
 /// EFBIG past RLIMIT_FSIZE.
@@ -353,7 +386,13 @@ pub fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
 }
 
 /// sync_file_range(2): as fdatasync(2), which does at least that much.
-pub fn sync_file_range(thread: &Arc<Thread>, fd: Fd, offset: i64, len: i64, flags: u32) -> Result<usize> {
+pub fn sync_file_range(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    offset: i64,
+    len: i64,
+    flags: u32,
+) -> Result<usize> {
     if offset < 0 || len < 0 || flags & !7 != 0 {
         return Err(Errno::EINVAL);
     }
@@ -365,7 +404,13 @@ pub fn sync_file_range(thread: &Arc<Thread>, fd: Fd, offset: i64, len: i64, flag
 }
 
 /// fadvise64(2): advice is for the host's page cache, which looks after itself.
-pub fn fadvise64(thread: &Arc<Thread>, fd: Fd, _offset: i64, len: i64, advice: u32) -> Result<usize> {
+pub fn fadvise64(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    _offset: i64,
+    len: i64,
+    advice: u32,
+) -> Result<usize> {
     let file = thread.files().get(fd)?;
     if file.ops.queue().is_some() && !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);

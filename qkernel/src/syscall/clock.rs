@@ -43,7 +43,8 @@ pub fn clock_getres(thread: &Arc<Thread>, clock: u32, out: Va) -> Result<usize> 
     Ok(0)
 }
 
-/// clock_settime(2): the clocks are the host's, so nobody in the container has CAP_SYS_TIME over them.
+/// clock_settime(2): the clocks are the host's, so nobody in the container has CAP_SYS_TIME over
+/// them.
 pub fn clock_settime(thread: &Arc<Thread>, clock: u32, value: Va) -> Result<usize> {
     Clock::from_id(clock as i32)?;
     thread.mm().read::<TimeSpec>(value)?.to_ns()?;
@@ -90,7 +91,8 @@ pub async fn clock_nanosleep(
     remaining: Va,
 ) -> Result<usize> {
     if cpu_clock::is_cpu_clock(clock as i32) {
-        // Sleeping by CPU time: Linux refuses the caller's own thread with EINVAL, and so do we the rest.
+        // Sleeping by CPU time: Linux refuses the caller's own thread with EINVAL, and so do we the
+        // rest.
         return Err(Errno::EINVAL);
     }
     let clock = Clock::for_timers(clock as i32)?;
@@ -98,8 +100,10 @@ pub async fn clock_nanosleep(
     if flags & TIMER_ABSTIME == 0 {
         return sleep(thread, value, remaining).await;
     }
-    match block_on::<()>(thread, &[], PollMask::empty(), Some(clock.to_monotonic_ns(value)), || Err(Errno::EAGAIN))
-        .await
+    match block_on::<()>(thread, &[], PollMask::empty(), Some(clock.to_monotonic_ns(value)), || {
+        Err(Errno::EAGAIN)
+    })
+    .await
     {
         Err(Errno::ETIMEDOUT) => Ok(0),
         Err(Errno::ERESTARTSYS) => Err(Errno::ERESTARTNOHAND),
@@ -108,10 +112,13 @@ pub async fn clock_nanosleep(
     }
 }
 
-/// Sleeps; at an interruption tells what remained.
+/// Sleeps; at an interruption reports what remained.
 async fn sleep(thread: &Arc<Thread>, duration_ns: u64, remaining: Va) -> Result<usize> {
-    let deadline = signal::take_restart_deadline(thread).unwrap_or_else(|| time::deadline_after(duration_ns));
-    match block_on::<()>(thread, &[], PollMask::empty(), Some(deadline), || Err(Errno::EAGAIN)).await {
+    let deadline =
+        signal::take_restart_deadline(thread).unwrap_or_else(|| time::deadline_after(duration_ns));
+    match block_on::<()>(thread, &[], PollMask::empty(), Some(deadline), || Err(Errno::EAGAIN))
+        .await
+    {
         Err(Errno::ETIMEDOUT) | Ok(()) => Ok(0),
         Err(Errno::ERESTARTSYS) => {
             if remaining.0 != 0 {

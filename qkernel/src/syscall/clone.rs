@@ -3,7 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    CLONE_ARGS_SIZE_VER0, CLONE_DETACHED, CLONE_INTO_CGROUP, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_THREAD,
+    CLONE_ARGS_SIZE_VER0, CLONE_DETACHED, CLONE_INTO_CGROUP, CLONE_PARENT_SETTID, CLONE_PIDFD,
+    CLONE_THREAD,
 };
 use qlib::{PAGE_SIZE, Va};
 use zerocopy::FromZeros;
@@ -30,28 +31,42 @@ pub async fn clone(
         return Err(Errno::EINVAL);
     }
     let exit_signal = (flags & SIGNAL_MASK) as u32;
-    make::clone(thread, CloneArgs { flags: bits, stack, exit_signal, parent_tid, child_tid, tls, pidfd }).await
+    make::clone(
+        thread,
+        CloneArgs { flags: bits, stack, exit_signal, parent_tid, child_tid, tls, pidfd },
+    )
+    .await
 }
 
 abi_struct! {
     /// struct clone_args.
     pub struct RawCloneArgs {
-        pub flags: u64, pub pidfd: u64, pub child_tid: u64, pub parent_tid: u64, pub exit_signal: u64, pub stack: u64,
-        pub stack_size: u64, pub tls: u64, pub set_tid: u64, pub set_tid_size: u64, pub cgroup: u64,
+        pub flags: u64, pub pidfd: u64, pub child_tid: u64, pub parent_tid: u64,
+        pub exit_signal: u64, pub stack: u64, pub stack_size: u64, pub tls: u64, pub set_tid: u64,
+        pub set_tid_size: u64, pub cgroup: u64,
     }
 }
 
 /// clone3(2).
 pub async fn clone3(thread: &Arc<Thread>, cl_args: Va, size: usize) -> Result<usize> {
     let raw = read_args(thread, cl_args, size)?;
-    if raw.flags & CLONE_INTO_CGROUP != 0 || raw.flags & 0xff != 0 || raw.flags & u64::from(CLONE_DETACHED) != 0 {
+    if raw.flags & CLONE_INTO_CGROUP != 0
+        || raw.flags & 0xff != 0
+        || raw.flags & u64::from(CLONE_DETACHED) != 0
+    {
         return Err(Errno::EINVAL);
     }
     if raw.set_tid_size != 0 || raw.set_tid != 0 {
         // Only for checkpoint and restore, with CAP_CHECKPOINT_RESTORE.
-        return Err(if raw.set_tid_size > 32 || raw.set_tid == 0 { Errno::EINVAL } else { Errno::EPERM });
+        return Err(if raw.set_tid_size > 32 || raw.set_tid == 0 {
+            Errno::EINVAL
+        } else {
+            Errno::EPERM
+        });
     }
-    if (raw.stack == 0) != (raw.stack_size == 0) || raw.exit_signal > u64::from(crate::task::signal::SIGNALS) {
+    if (raw.stack == 0) != (raw.stack_size == 0)
+        || raw.exit_signal > u64::from(crate::task::signal::SIGNALS)
+    {
         return Err(Errno::EINVAL);
     }
     let exit_signal = raw.exit_signal as u32;
@@ -71,7 +86,8 @@ pub async fn clone3(thread: &Arc<Thread>, cl_args: Va, size: usize) -> Result<us
     make::clone(thread, args).await
 }
 
-/// Reads a structure that may be shorter or longer than the one we know: what we do not know must be zero.
+/// Reads a structure that may be shorter or longer than the one we know: what we do not know must
+/// be zero.
 fn read_args(thread: &Thread, at: Va, size: usize) -> Result<RawCloneArgs> {
     if size < CLONE_ARGS_SIZE_VER0 as usize {
         return Err(Errno::EINVAL);

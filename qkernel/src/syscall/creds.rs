@@ -2,7 +2,10 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{_LINUX_CAPABILITY_VERSION_1, _LINUX_CAPABILITY_VERSION_2, _LINUX_CAPABILITY_VERSION_3};
+use linux_raw_sys::general::{
+    _LINUX_CAPABILITY_VERSION_1, _LINUX_CAPABILITY_VERSION_2, _LINUX_CAPABILITY_VERSION_3,
+    CAP_SETGID, CAP_SETPCAP, CAP_SETUID,
+};
 use qlib::Va;
 
 use super::ids::process_or_self;
@@ -12,9 +15,6 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::task::Thread;
 
-const CAP_SETGID: u32 = 6;
-const CAP_SETUID: u32 = 7;
-const CAP_SETPCAP: u32 = 8;
 /// Further groups a process may have (NGROUPS_MAX).
 const MAX_GROUPS: usize = 65536;
 /// "Leave it as it is".
@@ -248,7 +248,8 @@ abi_struct! {
     pub struct CapData { pub effective: u32, pub permitted: u32, pub inheritable: u32, }
 }
 
-/// Reads the header: the pid, and how many words a set has. With an unknown version our own is stored in it, and EINVAL given.
+/// Reads the header: the pid, and how many words a set has. With an unknown version our own is
+/// stored in it, and EINVAL given.
 fn read_header(thread: &Thread, at: Va) -> Result<(i32, usize)> {
     let mm = thread.mm();
     let header: CapHeader = mm.read(at)?;
@@ -273,7 +274,8 @@ pub fn capget(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let target = process_or_self(thread, pid)?;
-    let creds = if pid == 0 { thread.creds() } else { target.first_thread().ok_or(Errno::ESRCH)?.creds() };
+    let creds =
+        if pid == 0 { thread.creds() } else { target.first_thread().ok_or(Errno::ESRCH)?.creds() };
     let data = [0, 32].map(|shift| CapData {
         effective: (creds.cap_effective >> shift) as u32,
         permitted: (creds.cap_permitted >> shift) as u32,
@@ -294,7 +296,8 @@ pub fn capset(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
         let all = data.iter().rev().fold(0u64, |set, d| set << 32 | u64::from(word(d)));
         all & ((1 << (LAST_CAP + 1)) - 1)
     };
-    let (effective, permitted, inheritable) = (join(|d| d.effective), join(|d| d.permitted), join(|d| d.inheritable));
+    let (effective, permitted, inheritable) =
+        (join(|d| d.effective), join(|d| d.permitted), join(|d| d.inheritable));
     let mut creds = Creds::clone(&thread.creds());
     let may_inherit = creds.cap_inheritable | creds.cap_permitted;
     if inheritable & !may_inherit != 0 && !creds.has_cap(CAP_SETPCAP)

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{AT_FDCWD, S_IFDIR};
+use linux_raw_sys::general::{AT_FDCWD, CAP_SYS_CHROOT, S_IFDIR};
 use qlib::Va;
 
 use super::open::path_at;
@@ -15,7 +15,13 @@ use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
 
 /// Lists a directory in the form that `put` writes: whether the entry fitted.
-fn list(thread: &Arc<Thread>, fd: Fd, out: Va, count: usize, put: fn(&mut Vec<u8>, &DirEntry<'_>)) -> Result<usize> {
+fn list(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    out: Va,
+    count: usize,
+    put: fn(&mut Vec<u8>, &DirEntry<'_>),
+) -> Result<usize> {
     let file = thread.files().get(fd)?;
     if file.flags() & linux_raw_sys::general::O_PATH != 0 {
         return Err(Errno::EBADF);
@@ -129,7 +135,7 @@ fn set_cwd(thread: &Arc<Thread>, mut place: Location) {
 pub fn chroot(thread: &Arc<Thread>, path: Va) -> Result<usize> {
     let path = path_at(thread, path)?;
     let mut place = enterable(thread, fs::lookup(thread, AT_FDCWD, &path, 0)?)?;
-    if !thread.creds().has_cap(perm::CAP_SYS_CHROOT) {
+    if !thread.creds().has_cap(CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     thread.update_fs(|fs| core::mem::swap(&mut fs.root, &mut place));
@@ -152,7 +158,8 @@ pub fn mkdir(thread: &Arc<Thread>, path: Va, mode: u32) -> Result<usize> {
 /// mkdirat(2).
 pub fn mkdirat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<usize> {
     let path = path_at(thread, path)?;
-    let NameTarget { parent, name, found, .. } = walk(thread, dirfd, &path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+    let NameTarget { parent, name, found, .. } =
+        walk(thread, dirfd, &path, WalkFlags::empty())?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }

@@ -3,7 +3,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, O_PATH, O_RDWR};
+use linux_raw_sys::general::{
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, O_PATH, O_RDWR,
+};
 use qlib::Va;
 
 use super::{install, poll};
@@ -68,7 +70,13 @@ pub fn epoll_ctl(thread: &Arc<Thread>, epfd: i32, op: u32, fd: i32, event: Va) -
 }
 
 /// epoll_wait(2).
-pub async fn epoll_wait(thread: &Arc<Thread>, epfd: i32, events: Va, maxevents: i32, timeout: i32) -> Result<usize> {
+pub async fn epoll_wait(
+    thread: &Arc<Thread>,
+    epfd: i32,
+    events: Va,
+    maxevents: i32,
+    timeout: i32,
+) -> Result<usize> {
     wait(thread, epfd, events, maxevents, poll::Timeout::from_ms(timeout)).await
 }
 
@@ -108,20 +116,31 @@ pub async fn epoll_pwait2(
     result
 }
 
-async fn wait(thread: &Arc<Thread>, epfd: i32, events: Va, maxevents: i32, timeout: poll::Timeout) -> Result<usize> {
+async fn wait(
+    thread: &Arc<Thread>,
+    epfd: i32,
+    events: Va,
+    maxevents: i32,
+    timeout: poll::Timeout,
+) -> Result<usize> {
     if maxevents <= 0 || maxevents > MAX_EVENTS {
         return Err(Errno::EINVAL);
     }
     let file = thread.files().get(epfd)?;
-    let epoll =
-        file.downcast::<Epoll>().ok_or(if file.flags() & O_PATH != 0 { Errno::EBADF } else { Errno::EINVAL })?;
+    let epoll = file.downcast::<Epoll>().ok_or(if file.flags() & O_PATH != 0 {
+        Errno::EBADF
+    } else {
+        Errno::EINVAL
+    })?;
     let max = (maxevents as usize).min(MAX_COLLECT);
     let collect = || {
         let fired = epoll.collect(max);
         if fired.is_empty() { Err(Errno::EAGAIN) } else { Ok(fired) }
     };
     let deadline = match timeout {
-        poll::Timeout::Now => return collect().map_or(Ok(0), |fired| store(thread, epoll, events, &fired)),
+        poll::Timeout::Now => {
+            return collect().map_or(Ok(0), |fired| store(thread, epoll, events, &fired));
+        }
         poll::Timeout::At(deadline) => Some(deadline),
         poll::Timeout::Never => None,
     };

@@ -3,8 +3,9 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETPIPE_SZ, F_SETFD, F_SETFL,
-    F_SETOWN, F_SETPIPE_SZ, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
+    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETPIPE_SZ,
+    F_SETFD, F_SETFL, F_SETOWN, F_SETPIPE_SZ, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME,
+    O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
 };
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
@@ -70,7 +71,10 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         _ if is_path => Err(Errno::EBADF),
         _ if is_lock_command(command) => record_lock(thread, &file, command, Va(argument)).await,
         F_GETPIPE_SZ => Ok(file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
-        F_SETPIPE_SZ => file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(thread, argument as u32 as usize),
+        F_SETPIPE_SZ => file
+            .downcast::<PipeEnd>()
+            .ok_or(Errno::EBADF)?
+            .set_capacity(thread, argument as u32 as usize),
         F_GET_SEALS => memfd::seals(&file).map(|seals| seals as usize),
         F_ADD_SEALS => memfd::add_seals(&file, argument as u32).map(|()| 0),
         F_GETOWN => Ok(file.owner() as usize),

@@ -4,11 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    FUTEX_32, FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMD_MASK, FUTEX_CMP_REQUEUE, FUTEX_LOCK_PI,
-    FUTEX_LOCK_PI2, FUTEX_OP_ADD, FUTEX_OP_ANDN, FUTEX_OP_CMP_EQ, FUTEX_OP_CMP_GE, FUTEX_OP_CMP_GT, FUTEX_OP_CMP_LE,
-    FUTEX_OP_CMP_LT, FUTEX_OP_CMP_NE, FUTEX_OP_OPARG_SHIFT, FUTEX_OP_OR, FUTEX_OP_SET, FUTEX_OP_XOR,
-    FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_TRYLOCK_PI, FUTEX_UNLOCK_PI, FUTEX_WAIT, FUTEX_WAIT_BITSET,
-    FUTEX_WAITV_MAX, FUTEX_WAKE, FUTEX_WAKE_BITSET, FUTEX_WAKE_OP,
+    FUTEX_32, FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMD_MASK, FUTEX_CMP_REQUEUE,
+    FUTEX_LOCK_PI, FUTEX_LOCK_PI2, FUTEX_OP_ADD, FUTEX_OP_ANDN, FUTEX_OP_CMP_EQ, FUTEX_OP_CMP_GE,
+    FUTEX_OP_CMP_GT, FUTEX_OP_CMP_LE, FUTEX_OP_CMP_LT, FUTEX_OP_CMP_NE, FUTEX_OP_OPARG_SHIFT,
+    FUTEX_OP_OR, FUTEX_OP_SET, FUTEX_OP_XOR, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_TRYLOCK_PI,
+    FUTEX_UNLOCK_PI, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAITV_MAX, FUTEX_WAKE, FUTEX_WAKE_BITSET,
+    FUTEX_WAKE_OP,
 };
 use qlib::Va;
 
@@ -64,9 +65,15 @@ pub async fn futex(
             let deadline = absolute(thread, timeout, clock)?;
             wait(thread, uaddr, private, val, val3, deadline).await
         }
-        FUTEX_WAKE => Ok(futex::wake(futex::key(&mm, uaddr, private)?, count(val).max(1), FUTEX_BITSET_MATCH_ANY)),
+        FUTEX_WAKE => Ok(futex::wake(
+            futex::key(&mm, uaddr, private)?,
+            count(val).max(1),
+            FUTEX_BITSET_MATCH_ANY,
+        )),
         FUTEX_WAKE_BITSET if val3 == 0 => Err(Errno::EINVAL),
-        FUTEX_WAKE_BITSET => Ok(futex::wake(futex::key(&mm, uaddr, private)?, count(val).max(1), val3)),
+        FUTEX_WAKE_BITSET => {
+            Ok(futex::wake(futex::key(&mm, uaddr, private)?, count(val).max(1), val3))
+        }
         FUTEX_REQUEUE | FUTEX_CMP_REQUEUE => {
             if (val as i32) < 0 || (timeout as i32) < 0 {
                 return Err(Errno::EINVAL);
@@ -154,8 +161,8 @@ fn wake_op(thread: &Thread, uaddr: Va, encoded: u32) -> Result<bool> {
     }
 }
 
-/// What the calls that came after futex(2) say of a word (include/uapi/linux/futex.h): whether it is private. EINVAL unless it has 32 bits, and
-/// all `values` fit.
+/// What the calls that came after futex(2) say of a word (include/uapi/linux/futex.h): whether it
+/// is private. EINVAL unless it has 32 bits, and all `values` fit.
 fn word_of(flags: u32, values: &[u64]) -> Result<bool> {
     let fits = values.iter().all(|value| u32::try_from(*value).is_ok());
     let known = flags & !(FUTEX_32 | FUTEX_PRIVATE_FLAG) == 0 && flags & FUTEX_32 != 0;
@@ -174,7 +181,13 @@ fn until(thread: &Thread, timeout: Va, clock: u32) -> Result<Option<u64>> {
 }
 
 /// futex_wake(2).
-pub fn futex_wake(thread: &Arc<Thread>, uaddr: Va, mask: u64, nr: i32, flags: u32) -> Result<usize> {
+pub fn futex_wake(
+    thread: &Arc<Thread>,
+    uaddr: Va,
+    mask: u64,
+    nr: i32,
+    flags: u32,
+) -> Result<usize> {
     let private = word_of(flags, &[mask])?;
     if mask == 0 {
         return Err(Errno::EINVAL);
@@ -219,7 +232,9 @@ pub async fn futex_waitv(
     let mm = thread.mm();
     let mut words = Vec::with_capacity(count as usize);
     for index in 0..u64::from(count) {
-        let raw = mm.read::<FutexWaitV>(Va(waiters.0.wrapping_add(index * size_of::<FutexWaitV>() as u64)))?;
+        let raw = mm.read::<FutexWaitV>(Va(waiters
+            .0
+            .wrapping_add(index * size_of::<FutexWaitV>() as u64)))?;
         let private = word_of(raw.flags, &[raw.val])?;
         if raw.reserved != 0 {
             return Err(Errno::EINVAL);

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_ALL_EVENTS, IN_CLOEXEC, IN_DONT_FOLLOW, IN_MASK_ADD, IN_MASK_CREATE, IN_NONBLOCK,
-    IN_ONLYDIR, O_NONBLOCK, O_RDONLY,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, IN_ALL_EVENTS, IN_CLOEXEC, IN_DONT_FOLLOW, IN_MASK_ADD,
+    IN_MASK_CREATE, IN_NONBLOCK, IN_ONLYDIR, O_NONBLOCK, O_RDONLY,
 };
 use qlib::Va;
 
@@ -25,7 +25,11 @@ pub fn inotify_init1(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let status = O_RDONLY | if flags & IN_NONBLOCK != 0 { O_NONBLOCK } else { 0 };
-    install(thread, OpenFile::new(Inotify::new(thread.creds().uid)?, status), flags & IN_CLOEXEC != 0)
+    install(
+        thread,
+        OpenFile::new(Inotify::new(thread.creds().uid)?, status),
+        flags & IN_CLOEXEC != 0,
+    )
 }
 
 /// inotify_add_watch(2).

@@ -23,7 +23,8 @@ pub fn one(thread: &Thread, file: Arc<OpenFile>, close_on_exec: bool) -> Result<
     fd(thread, file, close_on_exec).map(|fd| fd as usize)
 }
 
-/// Puts two files at the lowest free descriptors and stores the numbers as `int fds[2]`; neither stays when something fails.
+/// Puts two files at the lowest free descriptors and stores the numbers as `int fds[2]`; neither
+/// stays when something fails.
 pub fn pair(
     thread: &Thread,
     first: Arc<OpenFile>,

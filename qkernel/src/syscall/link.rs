@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, RENAME_EXCHANGE, RENAME_NOREPLACE, S_IFBLK, S_IFCHR,
-    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+    AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, CAP_DAC_READ_SEARCH, RENAME_EXCHANGE,
+    RENAME_NOREPLACE, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
 use qlib::Va;
 
@@ -23,7 +23,8 @@ use crate::task::Thread;
 /// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it.
 fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Result<Attributes> {
     let directory = check_may_change(creds, parent)?;
-    if child.is_mount_root() || child.dentry.mounts.load(core::sync::atomic::Ordering::Relaxed) > 0 {
+    if child.is_mount_root() || child.dentry.mounts.load(core::sync::atomic::Ordering::Relaxed) > 0
+    {
         return Err(Errno::EBUSY);
     }
     perm::check_sticky(creds, &directory, &child.attributes()?)?;
@@ -31,7 +32,12 @@ fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Resul
 }
 
 /// unlink(2) or rmdir(2) of `path`.
-pub(super) fn remove(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], is_rmdir: bool) -> Result<usize> {
+pub(super) fn remove(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: &[u8],
+    is_rmdir: bool,
+) -> Result<usize> {
     let target = walk(thread, dirfd, path, WalkFlags::empty())?;
     let otherwise = if is_rmdir { not_a_name(path, &target) } else { Errno::EISDIR };
     let NameTarget { parent, name, found, wants_dir } = target.name(otherwise)?;
@@ -46,7 +52,12 @@ pub(super) fn remove(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], is_rmdir: boo
     }
     parent.inode().unlink(&name, child.inode())?;
     parent.dentry.forget(&child.dentry);
-    notify::removed(&parent, &name, &child, is_dir || child.attributes().map_or(true, |a| a.nlink == 0));
+    notify::removed(
+        &parent,
+        &name,
+        &child,
+        is_dir || child.attributes().map_or(true, |a| a.nlink == 0),
+    );
     Ok(0)
 }
 
@@ -76,8 +87,17 @@ pub fn renameat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va
 }
 
 /// renameat2(2).
-pub fn renameat2(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, flags: u32) -> Result<usize> {
-    if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+pub fn renameat2(
+    thread: &Arc<Thread>,
+    old_dir: Fd,
+    old: Va,
+    new_dir: Fd,
+    new: Va,
+    flags: u32,
+) -> Result<usize> {
+    if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0
+        || flags == RENAME_NOREPLACE | RENAME_EXCHANGE
+    {
         return Err(Errno::EINVAL);
     }
     let (old, new) = (path_at(thread, old)?, path_at(thread, new)?);
@@ -125,8 +145,13 @@ pub fn renameat2(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: V
         }
     }
     let replaced = to.found.as_ref().map(|l| l.inode().clone());
-    let rename =
-        Rename { child: child.inode(), to: to.parent.inode(), to_name: &to.name, replaced: replaced.as_ref(), flags };
+    let rename = Rename {
+        child: child.inode(),
+        to: to.parent.inode(),
+        to_name: &to.name,
+        replaced: replaced.as_ref(),
+        flags,
+    };
     from.parent.inode().rename(&from.name, &rename)?;
     match &to.found {
         Some(replaced) if exchange => Dentry::exchange(&child.dentry, &replaced.dentry),
@@ -156,7 +181,14 @@ pub fn link(thread: &Arc<Thread>, old: Va, new: Va) -> Result<usize> {
 }
 
 /// linkat(2).
-pub fn linkat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, flags: u32) -> Result<usize> {
+pub fn linkat(
+    thread: &Arc<Thread>,
+    old_dir: Fd,
+    old: Va,
+    new_dir: Fd,
+    new: Va,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -164,7 +196,8 @@ pub fn linkat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, 
     let mut walk_flags = WalkFlags::empty();
     walk_flags.set(WalkFlags::FOLLOW, flags & AT_SYMLINK_FOLLOW != 0);
     walk_flags.set(WalkFlags::EMPTY, flags & AT_EMPTY_PATH != 0);
-    if old.is_empty() && flags & AT_EMPTY_PATH != 0 && !thread.creds().has_cap(perm::CAP_DAC_READ_SEARCH) {
+    if old.is_empty() && flags & AT_EMPTY_PATH != 0 && !thread.creds().has_cap(CAP_DAC_READ_SEARCH)
+    {
         // A descriptor that somebody handed over is no way to the file's name.
         return Err(Errno::ENOENT);
     }
@@ -192,7 +225,8 @@ pub fn linkat(thread: &Arc<Thread>, old_dir: Fd, old: Va, new_dir: Fd, new: Va, 
     Ok(0)
 }
 
-/// fs.protected_hardlinks (proc(5)): only one's own files, or plain ones that one may read and write, get further names.
+/// fs.protected_hardlinks (proc(5)): only one's own files, or plain ones that one may read and
+/// write, get further names.
 fn check_protected_link(creds: &Creds, source: &Location) -> Result {
     use linux_raw_sys::general::{S_ISGID, S_ISUID, S_IXGRP};
     let file = source.attributes()?;
@@ -200,7 +234,8 @@ fn check_protected_link(creds: &Creds, source: &Location) -> Result {
         return Ok(());
     }
     let elevated = file.mode & S_ISUID != 0 || file.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
-    if file.is_regular() && !elevated && perm::check(creds, &file, perm::READ | perm::WRITE).is_ok() {
+    if file.is_regular() && !elevated && perm::check(creds, &file, perm::READ | perm::WRITE).is_ok()
+    {
         return Ok(());
     }
     Err(Errno::EPERM)

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB,
-    LOCK_SH, LOCK_UN, O_PATH, SEEK_CUR, SEEK_END, SEEK_SET,
+    F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK,
+    LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_PATH, SEEK_CUR, SEEK_END, SEEK_SET,
 };
 use qlib::Va;
 
@@ -16,7 +16,10 @@ use crate::task::Thread;
 
 abi_struct! {
     /// struct flock of x86-64.
-    pub struct UserLock { pub kind: i16, pub whence: i16, pub pad: u32, pub start: i64, pub len: i64, pub pid: i32, pub pad2: u32, }
+    pub struct UserLock {
+        pub kind: i16, pub whence: i16, pub pad: u32, pub start: i64, pub len: i64, pub pid: i32,
+        pub pad2: u32,
+    }
 }
 
 /// Whether `command` of fcntl(2) is about record locks.
@@ -44,7 +47,12 @@ fn range(file: &OpenFile, user: &UserLock) -> Result<(u64, u64)> {
 }
 
 /// The record locks of fcntl(2).
-pub async fn record_lock(thread: &Arc<Thread>, file: &Arc<OpenFile>, command: u32, argument: Va) -> Result<usize> {
+pub async fn record_lock(
+    thread: &Arc<Thread>,
+    file: &Arc<OpenFile>,
+    command: u32,
+    argument: Va,
+) -> Result<usize> {
     let mut user: UserLock = thread.mm().read(argument)?;
     let of_file = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
     if of_file && user.pid != 0 {

@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_EXEC, MFD_HUGETLB, MFD_NOEXEC_SEAL};
+use linux_raw_sys::general::{
+    MFD_ALLOW_SEALING, MFD_CLOEXEC, MFD_EXEC, MFD_HUGETLB, MFD_NOEXEC_SEAL,
+};
 use qlib::Va;
 
 use super::open::install;

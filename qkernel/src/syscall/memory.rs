@@ -3,13 +3,14 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED,
-    MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL,
-    MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE,
-    MADV_WILLNEED, MADV_WIPEONFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN,
-    MAP_HUGETLB, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE,
-    MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP,
-    PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
+    CAP_IPC_LOCK, MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK,
+    MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE,
+    MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE,
+    MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE, MADV_WILLNEED, MADV_WIPEONFORK,
+    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
+    MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
+    MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC,
+    PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
 };
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
@@ -26,9 +27,9 @@ fn limits(thread: &Thread) -> Limits {
     Limits { total: limits.soft(RLIMIT_AS), data: limits.soft(RLIMIT_DATA) }
 }
 
-/// RLIMIT_MEMLOCK, for those without CAP_IPC_LOCK: EPERM if nothing may be locked, `error` if `more` bytes (`None`: everything) may not.
+/// RLIMIT_MEMLOCK, for those without CAP_IPC_LOCK: EPERM if nothing may be locked, `error` if
+/// `more` bytes (`None`: everything) may not.
 fn check_locked(thread: &Thread, more: Option<u64>, error: Errno) -> Result {
-    const CAP_IPC_LOCK: u32 = 14;
     let limit = thread.process.rlimit(RLIMIT_MEMLOCK);
     if limit == u64::MAX || thread.creds().has_cap(CAP_IPC_LOCK) {
         return Ok(());
@@ -47,7 +48,15 @@ fn prot_from(bits: u64) -> Result<Prot> {
 }
 
 /// mmap(2).
-pub fn mmap(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64, flags: u32, fd: Fd, offset: u64) -> Result<usize> {
+pub fn mmap(
+    thread: &Arc<Thread>,
+    addr: Va,
+    length: u64,
+    prot: u64,
+    flags: u32,
+    fd: Fd,
+    offset: u64,
+) -> Result<usize> {
     let prot = prot_from(prot & !u64::from(PROT_GROWSDOWN | PROT_GROWSUP))?;
     if length == 0 || offset & (PAGE_SIZE - 1) != 0 {
         return Err(Errno::EINVAL);
@@ -146,7 +155,14 @@ pub fn brk(thread: &Arc<Thread>, addr: Va) -> Result<usize> {
 }
 
 /// mremap(2).
-pub fn mremap(thread: &Arc<Thread>, addr: Va, old_size: u64, new_size: u64, flags: u32, new_addr: Va) -> Result<usize> {
+pub fn mremap(
+    thread: &Arc<Thread>,
+    addr: Va,
+    old_size: u64,
+    new_size: u64,
+    flags: u32,
+    new_addr: Va,
+) -> Result<usize> {
     if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0 {
         // MREMAP_DONTUNMAP serves userfaultfd, which is not there.
         let _ = MREMAP_DONTUNMAP;
@@ -157,7 +173,10 @@ pub fn mremap(thread: &Arc<Thread>, addr: Va, old_size: u64, new_size: u64, flag
     if fixed.is_some() && !may_move {
         return Err(Errno::EINVAL);
     }
-    thread.mm().remap(addr, old_size, new_size, may_move, fixed, limits(thread)).map(|va| va.0 as usize)
+    thread
+        .mm()
+        .remap(addr, old_size, new_size, may_move, fixed, limits(thread))
+        .map(|va| va.0 as usize)
 }
 
 /// madvise(2).
@@ -191,11 +210,13 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
         MADV_POPULATE_READ => mm.populate(addr, length, false),
         MADV_POPULATE_WRITE => mm.populate(addr, length, true),
         // Hints about performance only: valid on what is mapped.
-        MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE | MADV_NOHUGEPAGE
-        | MADV_DONTDUMP | MADV_DODUMP | MADV_COLD | MADV_PAGEOUT => match mm.parts(addr, length)?.1 {
-            true => Ok(()),
-            false => Err(Errno::ENOMEM),
-        },
+        MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE
+        | MADV_NOHUGEPAGE | MADV_DONTDUMP | MADV_DODUMP | MADV_COLD | MADV_PAGEOUT => {
+            match mm.parts(addr, length)?.1 {
+                true => Ok(()),
+                false => Err(Errno::ENOMEM),
+            }
+        }
         // Not configured, as on a kernel without KSM or shmem huge pages.
         MADV_MERGEABLE | MADV_UNMERGEABLE | MADV_COLLAPSE => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),
@@ -203,7 +224,7 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
     .map(|()| 0)
 }
 
-/// What mincore(2) tells of at a time: 4,096 pages.
+/// What mincore(2) reports of at a time: 4,096 pages.
 const MINCORE_BYTES: u64 = 16 << 20;
 
 /// mincore(2).
@@ -232,7 +253,9 @@ pub fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<
     }
     let (parts, covered) = thread.mm().parts(addr, length)?;
     if flags & MS_SYNC != 0 {
-        for file in parts.iter().filter(|p| p.is_shared()).filter_map(|p| file_of(p.backing.as_ref()?)) {
+        for file in
+            parts.iter().filter(|p| p.is_shared()).filter_map(|p| file_of(p.backing.as_ref()?))
+        {
             file.ops.sync(&file, true)?;
         }
     }
@@ -254,13 +277,18 @@ pub fn mlock2(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result
     let mm = thread.mm();
     let locked = |part: &Vma| part.flags.contains(VmaFlags::LOCKED);
     let again: u64 = mm.parts(start, length)?.0.iter().filter(|p| locked(p)).map(Vma::len).sum();
-    let length_in_pages = length.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? & !(PAGE_SIZE - 1);
+    let length_in_pages =
+        length.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? & !(PAGE_SIZE - 1);
     check_locked(thread, Some(length_in_pages.saturating_sub(again)), Errno::ENOMEM)?;
     mm.update_flags(start, length, VmaFlags::LOCKED, VmaFlags::empty())?;
     if flags & 1 == 0 {
         let (parts, _) = mm.parts(start, length)?;
         for part in parts.iter().filter(|p| !p.prot.is_empty()) {
-            mm.populate(part.start, part.len(), part.prot.contains(Prot::WRITE) && !part.is_shared())?;
+            mm.populate(
+                part.start,
+                part.len(),
+                part.prot.contains(Prot::WRITE) && !part.is_shared(),
+            )?;
         }
     }
     Ok(0)

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::SIGPIPE;
+use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, SIGPIPE};
 use linux_raw_sys::net::{
-    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_WAITALL,
-    SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
+    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK,
+    MSG_WAITALL, SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
 };
 use qlib::Va;
 use zerocopy::FromBytes;
@@ -26,8 +26,8 @@ use crate::wait::{PollMask, WaitQueue, block_on};
 abi_struct! {
     /// struct user_msghdr.
     pub struct MsgHdr {
-        pub name: u64, pub name_len: u32, pub pad0: u32, pub iov: u64, pub iov_len: u64, pub control: u64,
-        pub control_len: u64, pub flags: u32, pub pad1: u32,
+        pub name: u64, pub name_len: u32, pub pad0: u32, pub iov: u64, pub iov_len: u64,
+        pub control: u64, pub control_len: u64, pub flags: u32, pub pad1: u32,
     }
 }
 abi_struct! {
@@ -41,10 +41,6 @@ const MSG_WAITFORONE: u32 = 0x10000;
 const MAX_IOV: u64 = 1024;
 /// The most control data of one message.
 const MAX_CONTROL: u64 = 16 << 10;
-/// CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID: may send as another process, user, group.
-const CAP_SETGID: u32 = 6;
-const CAP_SETUID: u32 = 7;
-const CAP_SYS_ADMIN: u32 = 21;
 
 fn buffer_of<'a>(thread: &Thread, base: Va, length: usize) -> IoBuffer<'a> {
     IoBuffer::user_range(thread.mm(), base, length)
@@ -107,7 +103,11 @@ async fn send(
         attempt()
     } else {
         let deadline = socket.deadline(Direction::Send);
-        after_wait(block_on(thread, &queues, PollMask::WRITE, deadline, attempt).await, deadline, Errno::EAGAIN)
+        after_wait(
+            block_on(thread, &queues, PollMask::WRITE, deadline, attempt).await,
+            deadline,
+            Errno::EAGAIN,
+        )
     };
     match result {
         Err(_) if socket.is_stream() && buffer.done() > 0 => Ok(buffer.done()),
@@ -138,7 +138,12 @@ pub async fn sendto(
     send(thread, &file, &mut buffer_of(thread, base, length), flags, &to, control).await
 }
 
-async fn send_message(thread: &Arc<Thread>, file: &OpenFile, header: &MsgHdr, flags: u32) -> Result<usize> {
+async fn send_message(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    header: &MsgHdr,
+    flags: u32,
+) -> Result<usize> {
     let to = match (header.name, header.name_len) {
         (0, _) | (_, 0) => Vec::new(),
         (name, length) => address::read(thread, Va(name), length)?,
@@ -156,7 +161,13 @@ pub async fn sendmsg(thread: &Arc<Thread>, fd: Fd, message: Va, flags: u32) -> R
 }
 
 /// sendmmsg(2).
-pub async fn sendmmsg(thread: &Arc<Thread>, fd: Fd, messages: Va, count: u32, flags: u32) -> Result<usize> {
+pub async fn sendmmsg(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    messages: Va,
+    count: u32,
+    flags: u32,
+) -> Result<usize> {
     let file = file(thread, fd)?;
     let count = u64::from(count).min(MAX_IOV);
     let mut sent = 0;
@@ -219,12 +230,17 @@ fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
     let own_pid = pid == thread.process.pid || creds.has_cap(CAP_SYS_ADMIN);
     let own_uid = [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.has_cap(CAP_SETUID);
     let own_gid = [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.has_cap(CAP_SETGID);
-    if own_pid && own_uid && own_gid { Ok(Credentials { pid, uid, gid }) } else { Err(Errno::EPERM) }
+    if own_pid && own_uid && own_gid {
+        Ok(Credentials { pid, uid, gid })
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 // ---- receiving ----
 
-/// Receives a message; of a stream, with MSG_WAITALL all that is asked for, and of an AF_UNIX stream at least SO_RCVLOWAT bytes.
+/// Receives a message; of a stream, with MSG_WAITALL all that is asked for, and of an AF_UNIX
+/// stream at least SO_RCVLOWAT bytes.
 pub(super) async fn receive(
     thread: &Arc<Thread>,
     file: &OpenFile,
@@ -242,7 +258,8 @@ pub(super) async fn receive(
         _ => 0,
     };
     let mut all: Option<Received> = None;
-    // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data would never be told of.
+    // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data
+    // would never be notified of.
     let mut attempt = || loop {
         let got = match &socket.family {
             Family::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
@@ -283,13 +300,19 @@ pub async fn recvfrom(
     addr_len: Va,
 ) -> Result<usize> {
     let file = file(thread, fd)?;
-    let got = receive(thread, &file, &mut buffer_of(thread, base, length), flags, addr.0 != 0, 0).await?;
-    // A stream has no address to tell: its length is told as 0.
+    let got =
+        receive(thread, &file, &mut buffer_of(thread, base, length), flags, addr.0 != 0, 0).await?;
+    // A stream has no address: its length is reported as 0.
     address::write(thread, addr, addr_len, &got.address)?;
     Ok(got.bytes)
 }
 
-async fn receive_message(thread: &Arc<Thread>, file: &OpenFile, place: Va, flags: u32) -> Result<usize> {
+async fn receive_message(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    place: Va,
+    flags: u32,
+) -> Result<usize> {
     let mm = thread.mm();
     let header = mm.read::<MsgHdr>(place)?;
     let mut buffer = vectored(thread, &header)?;
@@ -305,12 +328,22 @@ async fn receive_message(thread: &Arc<Thread>, file: &OpenFile, place: Va, flags
     let mut out_flags = got.flags | flags & MSG_CMSG_CLOEXEC;
     let control = write_control(thread, &got, room, flags & MSG_CMSG_CLOEXEC != 0, &mut out_flags);
     mm.write_bytes(Va(header.control), &control)?;
-    mm.write(place, &MsgHdr { name_len, control_len: control.len() as u64, flags: out_flags, ..header })?;
+    mm.write(
+        place,
+        &MsgHdr { name_len, control_len: control.len() as u64, flags: out_flags, ..header },
+    )?;
     Ok(got.bytes)
 }
 
-/// The control messages for a program with `room` bytes for them; installs descriptors. What does not fit is lost, and MSG_CTRUNC says so.
-fn write_control(thread: &Thread, got: &Received, room: usize, close_on_exec: bool, flags: &mut u32) -> Vec<u8> {
+/// The control messages for a program with `room` bytes for them; installs descriptors. What does
+/// not fit is lost, and MSG_CTRUNC says so.
+fn write_control(
+    thread: &Thread,
+    got: &Received,
+    room: usize,
+    close_on_exec: bool,
+    flags: &mut u32,
+) -> Vec<u8> {
     let mut control = got.control.clone();
     if let Some(credentials) = got.credentials {
         if room >= control.len() + HEADER_BYTES + 12 {

@@ -4,9 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME,
-    CLONE_NEWUSER, CLONE_NEWUTS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM, GRND_INSECURE, GRND_NONBLOCK,
-    GRND_RANDOM,
+    CAP_SYS_ADMIN, CAP_SYS_TTY_CONFIG, CAP_SYSLOG, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
+    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER,
+    CLONE_NEWUTS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM, GRND_INSECURE,
+    GRND_NONBLOCK, GRND_RANDOM,
 };
 use qlib::Va;
 
@@ -50,7 +51,8 @@ pub async fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32)
     Ok(done)
 }
 
-/// personality(2): flags that change how memory is laid out or numbers are told are kept; others than Linux's own are refused.
+/// personality(2): flags that change how memory is laid out or numbers are reported are kept;
+/// others than Linux's own are refused.
 pub fn personality(thread: &Arc<Thread>, persona: u32) -> Result<usize> {
     const QUERY: u32 = u32::MAX;
     const DOMAIN: u32 = 0xff;
@@ -67,8 +69,6 @@ pub fn personality(thread: &Arc<Thread>, persona: u32) -> Result<usize> {
 
 /// syslog(2): the kernel's own log is the host's business; what there is to read is empty.
 pub fn syslog(thread: &Arc<Thread>, r#type: i32, _bufp: Va, len: i32) -> Result<usize> {
-    const CAP_SYSLOG: u32 = 34;
-    const CAP_SYS_ADMIN: u32 = 21;
     let creds = thread.creds();
     match r#type {
         // SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER.
@@ -84,8 +84,8 @@ pub fn syslog(thread: &Arc<Thread>, r#type: i32, _bufp: Va, len: i32) -> Result<
     }
 }
 
-/// membarrier(2). A barrier on all threads of a process: its running threads pass through the kernel's platform, which orders their
-/// memory accesses, when they are interrupted.
+/// membarrier(2). A barrier on all threads of a process: its running threads pass through the
+/// kernel's platform, which orders their memory accesses, when they are interrupted.
 pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32) -> Result<usize> {
     const QUERY: i32 = 0;
     const GLOBAL: i32 = 1;
@@ -117,7 +117,8 @@ pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32
 
 /// Has every thread of `others` that is in user mode leave it once.
 async fn barrier(thread: &Arc<Thread>, others: &[Arc<Thread>]) {
-    let running: Vec<_> = others.iter().filter(|t| t.tid() != thread.tid() && t.user.is_in_user_mode()).collect();
+    let running: Vec<_> =
+        others.iter().filter(|t| t.tid() != thread.tid() && t.user.is_in_user_mode()).collect();
     // All at once, then one after the other.
     for other in &running {
         other.user.interrupt();
@@ -176,7 +177,6 @@ pub fn seccomp(_thread: &Arc<Thread>, _operation: u32, _flags: u32, _args: Va) -
 
 /// vhangup(2).
 pub fn vhangup(thread: &Arc<Thread>) -> Result<usize> {
-    const CAP_SYS_TTY_CONFIG: u32 = 26;
     if !thread.creds().has_cap(CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
     }

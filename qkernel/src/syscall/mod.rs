@@ -1,5 +1,5 @@
-//! System calls: [`table`] leads from a number to a function; the functions stand here by family, each under its
-//! man-page name.
+//! System calls: [`table`] leads from a number to a function; the functions stand here by family,
+//! each under its man-page name.
 
 pub mod args;
 pub mod attr;

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH, MNT_FORCE, MS_BIND, MS_MOVE, MS_PRIVATE, MS_REC, MS_REMOUNT, MS_SHARED,
-    MS_SILENT, MS_SLAVE, MS_UNBINDABLE,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SYS_ADMIN, MNT_DETACH, MNT_FORCE, MS_BIND, MS_MOVE,
+    MS_PRIVATE, MS_REC, MS_REMOUNT, MS_SHARED, MS_SILENT, MS_SLAVE, MS_UNBINDABLE,
 };
 use qlib::Va;
 
@@ -13,7 +13,7 @@ use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::{Mount, MountFlags, check_room};
 use crate::fs::options::Options;
-use crate::fs::{self, Location, perm, setup};
+use crate::fs::{self, Location, setup};
 use crate::task::Thread;
 
 /// UMOUNT_NOFOLLOW (umount(2)).
@@ -24,11 +24,18 @@ fn text_at(thread: &Arc<Thread>, va: Va) -> Result<Vec<u8>> {
 }
 
 fn check_admin(thread: &Arc<Thread>) -> Result {
-    if thread.creds().has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+    if thread.creds().has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// mount(2).
-pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32, data: Va) -> Result<usize> {
+pub fn mount(
+    thread: &Arc<Thread>,
+    source: Va,
+    target: Va,
+    kind: Va,
+    flags: u32,
+    data: Va,
+) -> Result<usize> {
     check_admin(thread)?;
     let source = text_at(thread, source)?;
     let target = path_at(thread, target)?;
@@ -54,7 +61,11 @@ pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32,
         if !place.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        let all = if flags & MS_REC != 0 { place.mount.tree(|_, _| true) } else { alloc::vec![place.mount] };
+        let all = if flags & MS_REC != 0 {
+            place.mount.tree(|_, _| true)
+        } else {
+            alloc::vec![place.mount]
+        };
         for mount in all {
             mount.set_unbindable(flags & MS_UNBINDABLE != 0);
         }
@@ -85,7 +96,8 @@ pub fn mount(thread: &Arc<Thread>, source: Va, target: Va, kind: Va, flags: u32,
     Ok(0)
 }
 
-/// Directories go on directories, other things on other things, and nothing on what has no name any more.
+/// Directories go on directories, other things on other things, and nothing on what has no name any
+/// more.
 fn check_place(what: &Location, place: &Location) -> Result {
     if place.dentry.is_unlinked() {
         return Err(Errno::ENOENT);

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, O_CLOEXEC, O_CREAT, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH, RESOLVE_CACHED, RESOLVE_IN_ROOT,
-    RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, RLIMIT_NOFILE,
+    AT_FDCWD, O_CLOEXEC, O_CREAT, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH, RESOLVE_CACHED,
+    RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, RLIMIT_NOFILE,
 };
 use qlib::Va;
 
@@ -50,7 +50,13 @@ async fn open_how(thread: &Arc<Thread>, dirfd: Fd, path: Va, how: OpenHow) -> Re
 }
 
 /// openat(2).
-pub async fn openat(thread: &Arc<Thread>, dirfd: Fd, path: Va, flags: u32, mode: u32) -> Result<usize> {
+pub async fn openat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    flags: u32,
+    mode: u32,
+) -> Result<usize> {
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let mode = if makes { mode & 0o7777 } else { 0 };
     open_how(thread, dirfd, path, OpenHow { flags, mode, resolve: WalkFlags::empty() }).await
@@ -67,7 +73,13 @@ pub async fn creat(thread: &Arc<Thread>, path: Va, mode: u32) -> Result<usize> {
 }
 
 /// openat2(2).
-pub async fn openat2(thread: &Arc<Thread>, dirfd: Fd, path: Va, how: Va, size: usize) -> Result<usize> {
+pub async fn openat2(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    how: Va,
+    size: usize,
+) -> Result<usize> {
     if size < size_of::<UserOpenHow>() {
         return Err(Errno::EINVAL);
     }

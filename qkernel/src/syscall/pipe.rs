@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, O_CLOEXEC, O_DIRECT, O_NONBLOCK, O_RDWR};
+use linux_raw_sys::general::{
+    EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, O_CLOEXEC, O_DIRECT, O_NONBLOCK, O_RDWR,
+};
 use qlib::Va;
 
 use super::install;
@@ -37,5 +39,9 @@ pub fn eventfd2(thread: &Arc<Thread>, initval: u32, flags: u32) -> Result<usize>
         return Err(Errno::EINVAL);
     }
     let eventfd = EventFd::new(u64::from(initval), flags & EFD_SEMAPHORE != 0);
-    install::one(thread, OpenFile::new(eventfd, O_RDWR | flags & O_NONBLOCK), flags & EFD_CLOEXEC != 0)
+    install::one(
+        thread,
+        OpenFile::new(eventfd, O_RDWR | flags & O_NONBLOCK),
+        flags & EFD_CLOEXEC != 0,
+    )
 }

@@ -162,14 +162,23 @@ pub async fn poll(thread: &Arc<Thread>, fds: Va, count: u32, timeout: i32) -> Re
         None => Timeout::from_ms(timeout),
     };
     match (poll_fds(thread, fds, count, timeout).await, timeout) {
-        (Err(Errno::ERESTARTSYS), Timeout::At(deadline)) => Err(signal::restart_until(thread, deadline)),
+        (Err(Errno::ERESTARTSYS), Timeout::At(deadline)) => {
+            Err(signal::restart_until(thread, deadline))
+        }
         (Err(Errno::ERESTARTSYS), _) => Err(Errno::ERESTARTNOHAND),
         (result, _) => result,
     }
 }
 
 /// ppoll(2).
-pub async fn ppoll(thread: &Arc<Thread>, fds: Va, count: u32, timeout: Va, sigmask: Va, size: usize) -> Result<usize> {
+pub async fn ppoll(
+    thread: &Arc<Thread>,
+    fds: Va,
+    count: u32,
+    timeout: Va,
+    sigmask: Va,
+    size: usize,
+) -> Result<usize> {
     let wait_for = match timeout.0 {
         0 => Timeout::Never,
         _ => Timeout::from_ns(thread.mm().read::<TimeSpec>(timeout)?.to_ns()?),
@@ -177,7 +186,7 @@ pub async fn ppoll(thread: &Arc<Thread>, fds: Va, count: u32, timeout: Va, sigma
     set_mask(thread, sigmask, size)?;
     let result = not_restarted(poll_fds(thread, fds, count, wait_for).await);
     reset_mask(thread, sigmask, &result);
-    tell_rest(thread, timeout, wait_for, false);
+    write_rest(thread, timeout, wait_for, false);
     result
 }
 
@@ -189,7 +198,7 @@ fn not_restarted(result: Result<usize>) -> Result<usize> {
 }
 
 /// Stores what is left of a timeout, as Linux does; a place that cannot be written is not an error.
-fn tell_rest(thread: &Thread, place: Va, timeout: Timeout, is_timeval: bool) {
+fn write_rest(thread: &Thread, place: Va, timeout: Timeout, is_timeval: bool) {
     if place.0 == 0 {
         return;
     }
@@ -209,7 +218,12 @@ const WORD_BITS: usize = 64;
 /// The three sets of select(2), as bitmaps.
 type Sets = [Vec<u64>; 3];
 
-async fn select_fds(thread: &Arc<Thread>, count: i32, places: [Va; 3], timeout: Timeout) -> Result<usize> {
+async fn select_fds(
+    thread: &Arc<Thread>,
+    count: i32,
+    places: [Va; 3],
+    timeout: Timeout,
+) -> Result<usize> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(MAX_FDS);
     let words = count.div_ceil(WORD_BITS);
     account::ask(count as u64 * WATCHED_BYTES)?;
@@ -285,8 +299,9 @@ pub async fn select(
             Timeout::from_ns(whole.saturating_add((value.usec as u64).saturating_mul(1000)))
         }
     };
-    let result = not_restarted(select_fds(thread, count, [read, write, exceptional], wait_for).await);
-    tell_rest(thread, timeout, wait_for, true);
+    let result =
+        not_restarted(select_fds(thread, count, [read, write, exceptional], wait_for).await);
+    write_rest(thread, timeout, wait_for, true);
     result
 }
 
@@ -309,8 +324,9 @@ pub async fn pselect6(
         _ => thread.mm().read::<MaskArgument>(sigmask)?,
     };
     set_mask(thread, Va(mask.mask), mask.size as usize)?;
-    let result = not_restarted(select_fds(thread, count, [read, write, exceptional], wait_for).await);
+    let result =
+        not_restarted(select_fds(thread, count, [read, write, exceptional], wait_for).await);
     reset_mask(thread, Va(mask.mask), &result);
-    tell_rest(thread, timeout, wait_for, false);
+    write_rest(thread, timeout, wait_for, false);
     result
 }

@@ -3,17 +3,18 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::ARCH_SET_FS;
+use linux_raw_sys::general::{ARCH_SET_FS, CAP_SETPCAP};
 use linux_raw_sys::prctl::{
-    PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER, PR_CAP_AMBIENT_RAISE,
-    PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME,
-    PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG, PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_THP_DISABLE, PR_GET_TID_ADDRESS,
-    PR_GET_TIMERSLACK, PR_GET_TIMING, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
-    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECUREBITS, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK, PR_SET_TIMING,
-    PR_SET_VMA, PR_SET_VMA_ANON_NAME,
+    PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
+    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER,
+    PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG,
+    PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_THP_DISABLE, PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK,
+    PR_GET_TIMING, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
+    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECUREBITS, PR_SET_THP_DISABLE,
+    PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_VMA, PR_SET_VMA_ANON_NAME,
 };
 use qlib::Va;
-use qlib::platform::{ORDER_SET_FS, ORDER_SET_GS, Order};
+use qlib::platform::{DeferredOp, OP_SET_FS, OP_SET_GS};
 
 use crate::arch;
 use crate::creds::Creds;
@@ -28,7 +29,6 @@ const ARCH_GET_GS: u32 = 0x1004;
 const NAME_BYTES: usize = 16;
 /// The highest capability number Linux 6.1 knows (CAP_CHECKPOINT_RESTORE).
 pub const LAST_CAP: u32 = 40;
-const CAP_SETPCAP: u32 = 8;
 /// The timer slack of threads that did not set one.
 const DEFAULT_SLACK_NS: u64 = 50_000;
 const SECBIT_KEEP_CAPS_LOCKED: u32 = 1 << 5;
@@ -50,7 +50,14 @@ fn flag(value: u64) -> Result<bool> {
 }
 
 /// prctl(2).
-pub fn prctl(thread: &Arc<Thread>, option: u32, arg2: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<usize> {
+pub fn prctl(
+    thread: &Arc<Thread>,
+    option: u32,
+    arg2: u64,
+    arg3: u64,
+    arg4: u64,
+    arg5: u64,
+) -> Result<usize> {
     let rest_is_zero = || if arg3 | arg4 | arg5 != 0 { Err(Errno::EINVAL) } else { Ok(()) };
     let mm = thread.mm();
     match option {
@@ -182,7 +189,11 @@ fn ambient(thread: &Thread, what: u64, cap: u64, rest: u64) -> Result<usize> {
     }
     let what = u32::try_from(what).map_err(|_| Errno::EINVAL)?;
     if what == PR_CAP_AMBIENT_CLEAR_ALL {
-        return if cap == 0 { change_creds(thread, |c| c.cap_ambient = 0) } else { Err(Errno::EINVAL) };
+        return if cap == 0 {
+            change_creds(thread, |c| c.cap_ambient = 0)
+        } else {
+            Err(Errno::EINVAL)
+        };
     }
     let bit = 1u64 << capability(cap)?;
     let creds = thread.creds();
@@ -221,16 +232,16 @@ fn set_securebits(thread: &Thread, value: u64) -> Result<usize> {
 
 /// arch_prctl(2).
 pub async fn arch_prctl(thread: &Arc<Thread>, code: u32, addr: u64) -> Result<usize> {
-    let set = |op| {
+    let set = |kind| {
         if addr >= arch::boot().user_max.0 {
             return Err(Errno::EPERM);
         }
-        thread.user.attach_order(Order { op, va: Va(addr), ..Order::default() });
+        thread.user.attach_op(DeferredOp { kind, va: Va(addr), ..DeferredOp::default() });
         Ok(0)
     };
     match code {
-        ARCH_SET_FS => set(ORDER_SET_FS),
-        ARCH_SET_GS => set(ORDER_SET_GS),
+        ARCH_SET_FS => set(OP_SET_FS),
+        ARCH_SET_GS => set(OP_SET_GS),
         ARCH_GET_FS => {
             let base = thread.user.registers().await?.fs_base;
             thread.mm().write(Va(addr), &base)?;

@@ -1,4 +1,5 @@
-//! Copying between the caller's memory and that of another process: process_vm_readv(2), process_vm_writev(2).
+//! Copying between the caller's memory and that of another process: process_vm_readv(2),
+//! process_vm_writev(2).
 
 use alloc::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::task::{Thread, access, table};
 use crate::time::Breath;
 use crate::wait::Sleeper;
 
-/// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it: ESRCH, EPERM.
+/// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it:
+/// ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
     let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
     access::check(thread, &found, AccessMode::Real)?;
@@ -31,7 +33,8 @@ fn target_of(
     if empty { Ok(None) } else { target(thread, pid).map(Some) }
 }
 
-/// Copies as much as there is, while the memory of the process `pid` is still `mm`, with the program that it holds now.
+/// Copies as much as there is, while the memory of the process `pid` is still `mm`, with the
+/// program that it holds now.
 async fn copy(
     thread: &Thread,
     (pid, mm): (i32, &Arc<AddressSpace>),
@@ -51,7 +54,8 @@ async fn copy(
         match moved {
             Ok(moved) if moved == wanted && !thread.is_dying() => {
                 breath.take().await;
-                // Others have had their turn. It may have ended, or execute a program that the caller has no right to.
+                // Others have had their turn. It may have ended, or execute a program that the
+                // caller has no right to.
                 if !target(thread, pid).is_ok_and(|now| program.is_in(&now)) {
                     break;
                 }
@@ -78,7 +82,8 @@ pub async fn process_vm_readv(
     copy(thread, (pid, &mm), &mut remote.in_space(mm.clone()), &mut local).await
 }
 
-/// process_vm_writev(2). What is written is seen by all threads of the other process when the call returns.
+/// process_vm_writev(2). What is written is seen by all threads of the other process when the call
+/// returns.
 pub async fn process_vm_writev(
     thread: &Arc<Thread>,
     pid: i32,
@@ -99,7 +104,7 @@ pub async fn process_vm_writev(
         return Err(Errno::ESRCH);
     }
     let result = copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
-    mm.carry_out_orders().await;
+    mm.carry_out_ops().await;
     drop(halted);
     result
 }

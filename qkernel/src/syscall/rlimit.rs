@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{RLIM_NLIMITS, RLIMIT_CPU, RLIMIT_NOFILE};
+use linux_raw_sys::general::{CAP_SYS_RESOURCE, RLIM_NLIMITS, RLIMIT_CPU, RLIMIT_NOFILE};
 use qlib::Va;
 
 use super::ids::process_or_self;
@@ -11,8 +11,6 @@ use crate::errno::{Errno, Result};
 use crate::fs::fdtable::MAX_FDS;
 use crate::task::cpu_limit;
 use crate::task::{Process, Thread};
-
-const CAP_SYS_RESOURCE: u32 = 24;
 
 abi_struct! {
     /// struct rlimit.
@@ -57,7 +55,13 @@ pub fn setrlimit(thread: &Arc<Thread>, resource: u32, rlim: Va) -> Result<usize>
 }
 
 /// prlimit(2).
-pub fn prlimit64(thread: &Arc<Thread>, pid: i32, resource: u32, new_limit: Va, old_limit: Va) -> Result<usize> {
+pub fn prlimit64(
+    thread: &Arc<Thread>,
+    pid: i32,
+    resource: u32,
+    new_limit: Va,
+    old_limit: Va,
+) -> Result<usize> {
     if resource >= RLIM_NLIMITS {
         return Err(Errno::EINVAL);
     }

@@ -4,8 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    IN_ACCESS, IN_MODIFY, RLIM64_INFINITY, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
-    SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, SIGPIPE, SIGXFSZ, UIO_MAXIOV,
+    IN_ACCESS, IN_MODIFY, RLIM64_INFINITY, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
+    RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, SIGPIPE, SIGXFSZ,
+    UIO_MAXIOV,
 };
 use qlib::Va;
 
@@ -41,12 +42,14 @@ impl Position {
     }
 }
 
-/// Whether a transfer is made in pieces between which others get the kernel. What can make its caller wait takes little at once anyway.
+/// Whether a transfer is made in pieces between which others get the kernel. What can make its
+/// caller wait takes little at once anyway.
 fn takes_long(file: &OpenFile, buffer: &IoBuffer<'_>) -> bool {
     buffer.remaining() > PIECE_BYTES && file.ops.queue().is_none()
 }
 
-/// Transfers a long buffer piece by piece, until one is short or fails, or the thread is to end: the bytes, or the first piece's error.
+/// Transfers a long buffer piece by piece, until one is short or fails, or the thread is to end:
+/// the bytes, or the first piece's error.
 async fn in_pieces(
     thread: &Thread,
     buffer: &mut IoBuffer<'_>,
@@ -93,7 +96,11 @@ fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> IoBuffer<'static> {
 }
 
 /// The user buffer that an array of `struct iovec` describes.
-pub(super) fn vectored(thread: &Arc<Thread>, vectors: Va, count: usize) -> Result<IoBuffer<'static>> {
+pub(super) fn vectored(
+    thread: &Arc<Thread>,
+    vectors: Va,
+    count: usize,
+) -> Result<IoBuffer<'static>> {
     if count > UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }
@@ -119,7 +126,9 @@ async fn when_ready<T>(
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let ops: &dyn FileOps = &*file.ops;
-    let Some(queue) = ops.queue().filter(|_| !no_wait && !file.is_nonblocking()) else { return attempt() };
+    let Some(queue) = ops.queue().filter(|_| !no_wait && !file.is_nonblocking()) else {
+        return attempt();
+    };
     let deadline = match ops.wait_limit_ns(mask.contains(PollMask::OUT)) {
         0 => None,
         limit => Some(time::deadline_after(limit)),
@@ -132,67 +141,78 @@ async fn when_ready<T>(
     }
 }
 
-async fn read_file(
-    thread: &Arc<Thread>,
+/// What is about to be read or written.
+struct Transfer<'a> {
+    thread: &'a Arc<Thread>,
     file: Arc<OpenFile>,
-    mut buffer: IoBuffer<'_>,
+    buffer: IoBuffer<'static>,
     position: Position,
     no_wait: bool,
-) -> Result<usize> {
-    if let Some(socket) = file.downcast::<Socket>()
-        && socket.has_low_water()
-    {
-        return message::receive(thread, &file, &mut buffer, 0, false, 0).await.map(|got| got.bytes);
-    }
-    if takes_long(&file, &buffer) {
-        return in_pieces(thread, &mut buffer, position, |piece, position| {
-            let read = attempt_read(&file, piece, position)?;
-            finish_read(&file, position, read);
-            Ok(read)
-        })
-        .await;
-    }
-    let read =
-        when_ready(thread, &file, PollMask::READ, no_wait, || attempt_read(&file, &mut buffer, position)).await?;
-    finish_read(&file, position, read);
-    Ok(read)
 }
 
-/// The same without waiting; `None` if that is needed.
-fn read_file_now(file: &OpenFile, mut buffer: IoBuffer<'_>, position: Position) -> Option<Result<usize>> {
-    if file.downcast::<Socket>().is_some_and(Socket::has_low_water) || takes_long(file, &buffer) {
-        return None;
+impl<'a> Transfer<'a> {
+    /// One at the file's own position, which waits if the file says so.
+    fn new(thread: &'a Arc<Thread>, file: Arc<OpenFile>, buffer: IoBuffer<'static>) -> Self {
+        Transfer { thread, file, buffer, position: Position::Current, no_wait: false }
     }
-    match attempt_read(file, &mut buffer, position) {
-        Err(Errno::EAGAIN) if may_wait(file) => None,
-        Ok(read) => {
-            finish_read(file, position, read);
-            Some(Ok(read))
+}
+
+/// Whether a transfer that cannot be made now is waited for.
+fn may_wait(file: &OpenFile, no_wait: bool) -> bool {
+    !no_wait && file.ops.queue().is_some() && !file.is_nonblocking()
+}
+
+/// Whether a socket gives nothing before it has so many bytes.
+fn has_low_water(file: &OpenFile) -> bool {
+    file.downcast::<Socket>().is_some_and(Socket::has_low_water)
+}
+
+/// A read that is about to be made.
+pub struct Read<'a>(Transfer<'a>);
+
+impl Read<'_> {
+    /// Makes it if that need not wait; `None`: nothing has been done.
+    pub fn attempt(self) -> Option<Result<usize>> {
+        let Transfer { file, mut buffer, position, no_wait, .. } = self.0;
+        if has_low_water(&file) || takes_long(&file, &buffer) {
+            return None;
         }
-        error => Some(error),
+        match read_once(&file, &mut buffer, position) {
+            Err(Errno::EAGAIN) if may_wait(&file, no_wait) => None,
+            result => Some(result),
+        }
+    }
+
+    /// Makes it, and waits as it must.
+    pub async fn complete(self) -> Result<usize> {
+        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        if has_low_water(&file) {
+            let received = message::receive(thread, &file, &mut buffer, 0, false, 0).await;
+            return received.map(|got| got.bytes);
+        }
+        if takes_long(&file, &buffer) {
+            let transfer = |piece: &mut IoBuffer<'_>, at| read_once(&file, piece, at);
+            return in_pieces(thread, &mut buffer, position, transfer).await;
+        }
+        let attempt = || read_once(&file, &mut buffer, position);
+        when_ready(thread, &file, PollMask::READ, no_wait, attempt).await
     }
 }
 
-fn attempt_read(file: &OpenFile, buffer: &mut IoBuffer<'_>, position: Position) -> Result<usize> {
+/// One attempt, which does not wait: EAGAIN.
+fn read_once(file: &OpenFile, buffer: &mut IoBuffer<'_>, position: Position) -> Result<usize> {
     let offset = match position {
         Position::Current => file.own_offset(),
         Position::At(offset) => offset,
     };
-    file.ops.read(file, buffer, offset)
-}
-
-fn finish_read(file: &OpenFile, position: Position, read: usize) {
+    let read = file.ops.read(file, buffer, offset)?;
     if position == Position::Current {
         file.advance(read);
     }
     if read > 0 {
         notify::file_event(file, IN_ACCESS);
     }
-}
-
-/// Whether a transfer that cannot be made now is waited for.
-fn may_wait(file: &OpenFile) -> bool {
-    file.ops.queue().is_some() && !file.is_nonblocking()
+    Ok(read)
 }
 
 /// A write under way.
@@ -271,56 +291,65 @@ impl Writing {
     }
 }
 
-async fn write_file(
-    thread: &Arc<Thread>,
-    file: Arc<OpenFile>,
-    mut buffer: IoBuffer<'_>,
-    position: Position,
-    no_wait: bool,
-) -> Result<usize> {
-    if takes_long(&file, &buffer) {
-        // What does not fit is cut off once, before the first piece.
-        Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
-        return in_pieces(thread, &mut buffer, position, |piece, position| {
-            let writing = Writing::begin(thread, &file, piece, position, no_wait)?;
-            let result = writing.attempt(&file, piece);
-            writing.finish(thread, &file, piece, result)
-        })
-        .await;
+/// A write that is about to be made.
+pub struct Write<'a>(Transfer<'a>);
+
+impl Write<'_> {
+    /// Makes it if that need not wait; `None`: nothing has been done.
+    pub fn attempt(self) -> Option<Result<usize>> {
+        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        let is_atomic = !file.ops.is_stream()
+            || file.downcast::<PipeEnd>().is_some() && buffer.remaining() <= PIPE_BUF;
+        // A wait may come after a part is written.
+        if !is_atomic && may_wait(&file, no_wait) || takes_long(&file, &buffer) {
+            return None;
+        }
+        let writing = match Writing::begin(thread, &file, &mut buffer, position, no_wait) {
+            Ok(writing) => writing,
+            Err(error) => return Some(Err(error)),
+        };
+        match writing.attempt(&file, &mut buffer) {
+            Err(Errno::EAGAIN) if may_wait(&file, no_wait) && buffer.done() == 0 => None,
+            // Also what ended early, at memory that is not there.
+            result => Some(writing.finish(thread, &file, &buffer, result)),
+        }
     }
-    let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
-    let attempt = || writing.attempt(&file, &mut buffer);
-    let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
-    writing.finish(thread, &file, &buffer, result)
+
+    /// Makes it, and waits as it must.
+    pub async fn complete(self) -> Result<usize> {
+        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        // What does not fit is cut off once, before the first piece.
+        let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
+        if takes_long(&file, &buffer) {
+            let transfer = |piece: &mut IoBuffer<'_>, at| {
+                let writing = Writing::begin(thread, &file, piece, at, no_wait)?;
+                let result = writing.attempt(&file, piece);
+                writing.finish(thread, &file, piece, result)
+            };
+            return in_pieces(thread, &mut buffer, position, transfer).await;
+        }
+        let attempt = || writing.attempt(&file, &mut buffer);
+        let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
+        writing.finish(thread, &file, &buffer, result)
+    }
 }
 
-/// The same without waiting; `None` if that is needed, or may be after a part was written.
-fn write_file_now(
+/// Cuts a write to RLIMIT_FSIZE and to what an offset can express; past the limit: SIGXFSZ and
+/// EFBIG.
+fn limit_size(
     thread: &Arc<Thread>,
     file: &OpenFile,
-    mut buffer: IoBuffer<'_>,
-    position: Position,
-) -> Option<Result<usize>> {
-    let is_atomic = !file.ops.is_stream() || file.downcast::<PipeEnd>().is_some() && buffer.remaining() <= PIPE_BUF;
-    if !is_atomic && may_wait(file) || takes_long(file, &buffer) {
-        return None;
-    }
-    let writing = match Writing::begin(thread, file, &mut buffer, position, false) {
-        Ok(writing) => writing,
-        Err(error) => return Some(Err(error)),
-    };
-    match writing.attempt(file, &mut buffer) {
-        Err(Errno::EAGAIN) if may_wait(file) => None,
-        result => Some(writing.finish(thread, file, &buffer, result)),
-    }
-}
-
-/// Cuts a write to RLIMIT_FSIZE and to what an offset can express; past the limit: SIGXFSZ and EFBIG.
-fn limit_size(thread: &Arc<Thread>, file: &OpenFile, offset: u64, buffer: &mut IoBuffer<'_>) -> Result {
-    let room = (i64::MAX as u64).checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
+    offset: u64,
+    buffer: &mut IoBuffer<'_>,
+) -> Result {
+    let room =
+        (i64::MAX as u64).checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
     buffer.limit(usize::try_from(room).unwrap_or(usize::MAX));
     let limit = thread.process.rlimit(RLIMIT_FSIZE);
-    if limit == RLIM64_INFINITY as u64 || buffer.remaining() == 0 || !file.attributes()?.is_regular() {
+    if limit == RLIM64_INFINITY as u64
+        || buffer.remaining() == 0
+        || !file.attributes()?.is_regular()
+    {
         return Ok(());
     }
     match limit.checked_sub(offset).filter(|room| *room > 0) {
@@ -342,87 +371,85 @@ pub(super) fn file_too_large(thread: &Arc<Thread>) {
 }
 
 /// read(2).
-pub async fn read(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<usize> {
+pub fn read(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
-    read_file(thread, file, single(thread, buffer, count), Position::Current, false).await
+    Ok(Read(Transfer::new(thread, file, single(thread, buffer, count))))
 }
 
 /// write(2).
-pub async fn write(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<usize> {
+pub fn write(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
-    write_file(thread, file, single(thread, buffer, count), Position::Current, false).await
-}
-
-/// read(2), if it need not wait.
-pub fn read_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Option<Result<usize>> {
-    match readable(thread, fd) {
-        Ok(file) => read_file_now(&file, single(thread, buffer, count), Position::Current),
-        Err(error) => Some(Err(error)),
-    }
-}
-
-/// write(2), if it need not wait.
-pub fn write_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Option<Result<usize>> {
-    match writable(thread, fd) {
-        Ok(file) => write_file_now(thread, &file, single(thread, buffer, count), Position::Current),
-        Err(error) => Some(Err(error)),
-    }
-}
-
-/// pread64(2), if it need not wait.
-pub fn pread64_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Option<Result<usize>> {
-    match readable(thread, fd).and_then(|file| at(&file, offset).map(|position| (file, position))) {
-        Ok((file, position)) => read_file_now(&file, single(thread, buffer, count), position),
-        Err(error) => Some(Err(error)),
-    }
-}
-
-/// pwrite64(2), if it need not wait.
-pub fn pwrite64_now(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Option<Result<usize>> {
-    match writable(thread, fd).and_then(|file| at(&file, offset).map(|position| (file, position))) {
-        Ok((file, position)) => write_file_now(thread, &file, single(thread, buffer, count), position),
-        Err(error) => Some(Err(error)),
-    }
+    Ok(Write(Transfer::new(thread, file, single(thread, buffer, count))))
 }
 
 /// pread64(2).
-pub async fn pread64(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Result<usize> {
+pub fn pread64(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    buffer: Va,
+    count: usize,
+    offset: i64,
+) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
     let position = at(&file, offset)?;
-    read_file(thread, file, single(thread, buffer, count), position, false).await
+    Ok(Read(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)) }))
 }
 
 /// pwrite64(2).
-pub async fn pwrite64(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize, offset: i64) -> Result<usize> {
+pub fn pwrite64(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    buffer: Va,
+    count: usize,
+    offset: i64,
+) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
     let position = at(&file, offset)?;
-    write_file(thread, file, single(thread, buffer, count), position, false).await
+    Ok(Write(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)) }))
 }
 
 /// readv(2).
-pub async fn readv(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize) -> Result<usize> {
+pub fn readv(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
-    read_file(thread, file, vectored(thread, vectors, count)?, Position::Current, false).await
+    Ok(Read(Transfer::new(thread, file, vectored(thread, vectors, count)?)))
 }
 
 /// writev(2).
-pub async fn writev(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize) -> Result<usize> {
+pub fn writev(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
-    write_file(thread, file, vectored(thread, vectors, count)?, Position::Current, false).await
+    Ok(Write(Transfer::new(thread, file, vectored(thread, vectors, count)?)))
 }
 
 /// preadv(2). On 64-bit machines the offset is in its first half alone.
-pub async fn preadv(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, offset: i64) -> Result<usize> {
+pub fn preadv(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    vectors: Va,
+    count: usize,
+    offset: i64,
+) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
     let position = at(&file, offset)?;
-    read_file(thread, file, vectored(thread, vectors, count)?, position, false).await
+    Ok(Read(Transfer {
+        position,
+        ..Transfer::new(thread, file, vectored(thread, vectors, count)?)
+    }))
 }
 
 /// pwritev(2).
-pub async fn pwritev(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, offset: i64) -> Result<usize> {
+pub fn pwritev(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    vectors: Va,
+    count: usize,
+    offset: i64,
+) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
     let position = at(&file, offset)?;
-    write_file(thread, file, vectored(thread, vectors, count)?, position, false).await
+    Ok(Write(Transfer {
+        position,
+        ..Transfer::new(thread, file, vectored(thread, vectors, count)?)
+    }))
 }
 
 /// Offset -1 of the "2" calls: the file's own position.
@@ -431,7 +458,7 @@ fn at_or_current(file: &OpenFile, offset: i64) -> Result<Position> {
 }
 
 /// preadv2(2).
-pub async fn preadv2(
+pub fn preadv2(
     thread: &Arc<Thread>,
     fd: Fd,
     vectors: Va,
@@ -439,13 +466,18 @@ pub async fn preadv2(
     offset: i64,
     _high: u64,
     flags: u32,
-) -> Result<usize> {
+) -> Result<Read<'_>> {
     if flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let file = readable(thread, fd)?;
     let position = at_or_current(&file, offset)?;
-    read_file(thread, file, vectored(thread, vectors, count)?, position, flags & RWF_NOWAIT != 0).await
+    let no_wait = flags & RWF_NOWAIT != 0;
+    Ok(Read(Transfer {
+        position,
+        no_wait,
+        ..Transfer::new(thread, file, vectored(thread, vectors, count)?)
+    }))
 }
 
 /// pwritev2(2).
@@ -466,8 +498,10 @@ pub async fn pwritev2(
     if flags & RWF_APPEND != 0 && file.ops.is_seekable() {
         position = Position::At(file.attributes()?.size);
     }
+    let no_wait = flags & RWF_NOWAIT != 0;
     let buffer = vectored(thread, vectors, count)?;
-    let written = write_file(thread, file.clone(), buffer, position, flags & RWF_NOWAIT != 0).await?;
+    let write = Transfer { position, no_wait, ..Transfer::new(thread, file.clone(), buffer) };
+    let written = Write(write).complete().await?;
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
         file.ops.sync(&file, flags & RWF_SYNC == 0)?;
     }
@@ -486,7 +520,9 @@ pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<u
     if file.ops.shares_position() {
         return file.ops.seek(offset, whence).map(|position| position as usize);
     }
-    let from = |base: u64| i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW);
+    let from = |base: u64| {
+        i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+    };
     let target = match whence {
         SEEK_SET => offset,
         SEEK_CUR => from(*file.position.lock())?,

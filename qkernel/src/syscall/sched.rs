@@ -1,10 +1,11 @@
-//! Scheduling (sched(7)). The host schedules user threads; what programs set here is kept and told back.
+//! Scheduling (sched(7)). The host schedules user threads; what programs set here is kept and
+//! reported back.
 
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    PRIO_PGRP, PRIO_PROCESS, PRIO_USER, RLIMIT_NICE, RLIMIT_RTPRIO, SCHED_BATCH, SCHED_FIFO, SCHED_IDLE, SCHED_NORMAL,
-    SCHED_RESET_ON_FORK, SCHED_RR,
+    CAP_SYS_NICE, PRIO_PGRP, PRIO_PROCESS, PRIO_USER, RLIMIT_NICE, RLIMIT_RTPRIO, SCHED_BATCH,
+    SCHED_FIFO, SCHED_IDLE, SCHED_NORMAL, SCHED_RESET_ON_FORK, SCHED_RR,
 };
 use qlib::Va;
 
@@ -13,7 +14,6 @@ use crate::errno::{Errno, Result};
 use crate::task::{Thread, table};
 use crate::{arch, executor};
 
-const CAP_SYS_NICE: u32 = 23;
 /// The highest real-time priority.
 const MAX_RT_PRIORITY: i32 = 99;
 
@@ -30,7 +30,11 @@ fn target(thread: &Arc<Thread>, pid: i32) -> Result<Arc<Thread>> {
 /// Whether `thread` may change how `other` is scheduled: EPERM.
 fn check_owner(thread: &Thread, other: &Thread) -> Result {
     let (own, its) = (thread.creds(), other.creds());
-    if own.euid == its.euid || own.euid == its.uid || own.has_cap(CAP_SYS_NICE) { Ok(()) } else { Err(Errno::EPERM) }
+    if own.euid == its.euid || own.euid == its.uid || own.has_cap(CAP_SYS_NICE) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 /// sched_yield(2).
@@ -51,7 +55,12 @@ pub fn affinity_of(thread: &Thread) -> u64 {
 }
 
 /// sched_setaffinity(2).
-pub fn sched_setaffinity(thread: &Arc<Thread>, pid: i32, cpusetsize: usize, mask: Va) -> Result<usize> {
+pub fn sched_setaffinity(
+    thread: &Arc<Thread>,
+    pid: i32,
+    cpusetsize: usize,
+    mask: Va,
+) -> Result<usize> {
     let other = target(thread, pid).map_err(|_| Errno::ESRCH)?;
     let mut bytes = [0; 8];
     let length = cpusetsize.min(8);
@@ -66,7 +75,12 @@ pub fn sched_setaffinity(thread: &Arc<Thread>, pid: i32, cpusetsize: usize, mask
 }
 
 /// sched_getaffinity(2).
-pub fn sched_getaffinity(thread: &Arc<Thread>, pid: i32, cpusetsize: usize, mask: Va) -> Result<usize> {
+pub fn sched_getaffinity(
+    thread: &Arc<Thread>,
+    pid: i32,
+    cpusetsize: usize,
+    mask: Va,
+) -> Result<usize> {
     if cpusetsize < 8 || !cpusetsize.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
@@ -153,8 +167,8 @@ pub fn sched_rr_get_interval(thread: &Arc<Thread>, pid: i32, tp: Va) -> Result<u
 abi_struct! {
     /// struct sched_attr, first version.
     pub struct SchedAttr {
-        pub size: u32, pub policy: u32, pub flags: u64, pub nice: i32, pub priority: u32, pub runtime: u64,
-        pub deadline: u64, pub period: u64,
+        pub size: u32, pub policy: u32, pub flags: u64, pub nice: i32, pub priority: u32,
+        pub runtime: u64, pub deadline: u64, pub period: u64,
     }
 }
 
@@ -186,7 +200,13 @@ pub fn sched_setattr(thread: &Arc<Thread>, pid: i32, attr: Va, flags: u32) -> Re
 }
 
 /// sched_getattr(2).
-pub fn sched_getattr(thread: &Arc<Thread>, pid: i32, attr: Va, size: u32, flags: u32) -> Result<usize> {
+pub fn sched_getattr(
+    thread: &Arc<Thread>,
+    pid: i32,
+    attr: Va,
+    size: u32,
+    flags: u32,
+) -> Result<usize> {
     if flags != 0 || size < ATTR_BYTES || u64::from(size) > qlib::PAGE_SIZE {
         return Err(Errno::EINVAL);
     }
@@ -208,7 +228,11 @@ pub fn sched_getattr(thread: &Arc<Thread>, pid: i32, attr: Va, size: u32, flags:
 }
 
 /// The threads that getpriority(2)'s arguments name.
-fn by_priority_target(thread: &Arc<Thread>, which: u32, who: i32) -> Result<alloc::vec::Vec<Arc<Thread>>> {
+fn by_priority_target(
+    thread: &Arc<Thread>,
+    which: u32,
+    who: i32,
+) -> Result<alloc::vec::Vec<Arc<Thread>>> {
     let id = u32::try_from(who).map_err(|_| Errno::ESRCH)?;
     let threads = match which {
         PRIO_PROCESS => alloc::vec![target(thread, who).map_err(|_| Errno::ESRCH)?],
@@ -262,7 +286,7 @@ pub fn ioprio_get(thread: &Arc<Thread>, which: i32, who: i32) -> Result<usize> {
     Ok(target(thread, who).map_err(|_| Errno::ESRCH)?.attrs.lock().io_priority as usize)
 }
 
-/// ioprio_set(2), of single threads. Kept and told back; the host orders disk access.
+/// ioprio_set(2), of single threads. Kept and reported back; the host orders disk access.
 pub fn ioprio_set(thread: &Arc<Thread>, which: i32, who: i32, ioprio: i32) -> Result<usize> {
     const CLASS_SHIFT: i32 = 13;
     let class = ioprio >> CLASS_SHIFT;

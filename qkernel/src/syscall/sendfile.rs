@@ -1,9 +1,12 @@
-//! Moving data between files without the program: sendfile(2), splice(2), tee(2), vmsplice(2), copy_file_range(2).
+//! Moving data between files without the program: sendfile(2), splice(2), tee(2), vmsplice(2),
+//! copy_file_range(2).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{O_APPEND, SEEK_CUR, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK};
+use linux_raw_sys::general::{
+    O_APPEND, SEEK_CUR, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK,
+};
 use qlib::Va;
 
 use super::rw::vectored;
@@ -34,7 +37,9 @@ async fn ready<T>(
 ) -> Result<T> {
     let ops: &dyn FileOps = &*file.ops;
     match ops.queue() {
-        Some(queue) if !no_wait && !file.is_nonblocking() => block_on(thread, &[queue], mask, None, attempt).await,
+        Some(queue) if !no_wait && !file.is_nonblocking() => {
+            block_on(thread, &[queue], mask, None, attempt).await
+        }
         _ => attempt(),
     }
 }
@@ -87,9 +92,10 @@ async fn take(
 ) -> Result<Vec<u8>> {
     let mut bytes = alloc::vec![0; max.min(CHUNK)];
     let offset = position.get(file);
-    let read =
-        ready(thread, file, PollMask::READ, no_wait, || file.ops.read(file, &mut IoBuffer::kernel(&mut bytes), offset))
-            .await?;
+    let read = ready(thread, file, PollMask::READ, no_wait, || {
+        file.ops.read(file, &mut IoBuffer::kernel(&mut bytes), offset)
+    })
+    .await?;
     position.advance(file, read);
     bytes.truncate(read);
     Ok(bytes)
@@ -126,7 +132,8 @@ async fn give(
     Ok(done)
 }
 
-/// Moves up to `count` bytes. Neither side may ever have to wait (/dev/zero into a terminal that drops what is too much).
+/// Moves up to `count` bytes. Neither side may ever have to wait (/dev/zero into a terminal that
+/// drops what is too much).
 async fn transfer(
     thread: &Arc<Thread>,
     from: (&OpenFile, &mut Position),
@@ -179,7 +186,13 @@ fn rewind(file: &OpenFile, position: &mut Position, bytes: usize) -> Result {
 }
 
 /// sendfile(2).
-pub async fn sendfile(thread: &Arc<Thread>, out: Fd, input: Fd, offset: Va, count: usize) -> Result<usize> {
+pub async fn sendfile(
+    thread: &Arc<Thread>,
+    out: Fd,
+    input: Fd,
+    offset: Va,
+    count: usize,
+) -> Result<usize> {
     let (from, to) = files(thread, input, out)?;
     if to.flags() & O_APPEND != 0 || !from.ops.is_seekable() {
         return Err(Errno::EINVAL);
@@ -264,10 +277,14 @@ pub async fn splice(
             }
             let mut position = Position::read(thread, &to, out_offset)?;
             let wanted = match target {
-                Some(target) => ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?,
+                Some(target) => {
+                    ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK)))
+                        .await?
+                }
                 None => count.min(CHUNK),
             };
-            let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.take(wanted)).await?;
+            let bytes =
+                ready(thread, &from, PollMask::READ, no_wait, || source.take(wanted)).await?;
             let given = give(thread, &to, &mut position, &bytes, no_wait).await;
             let written = *given.as_ref().unwrap_or(&0);
             source.put_back(bytes[written..].to_vec());
@@ -276,7 +293,9 @@ pub async fn splice(
         }
         (None, Some(target)) => {
             let mut position = Position::read(thread, &from, in_offset)?;
-            let room = ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
+            let room =
+                ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK)))
+                    .await?;
             let bytes = take(thread, &from, &mut position, room, no_wait).await?;
             let moved = bytes.len();
             if moved > 0 {
@@ -289,12 +308,19 @@ pub async fn splice(
 }
 
 /// tee(2).
-pub async fn tee(thread: &Arc<Thread>, input: Fd, out: Fd, count: usize, flags: u32) -> Result<usize> {
+pub async fn tee(
+    thread: &Arc<Thread>,
+    input: Fd,
+    out: Fd,
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
     if flags & !SPLICE_FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     let (from, to) = files(thread, input, out)?;
-    let (Some(source), Some(target)) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>()) else {
+    let (Some(source), Some(target)) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>())
+    else {
         return Err(Errno::EINVAL);
     };
     if source.is_same_pipe(target) {
@@ -304,7 +330,8 @@ pub async fn tee(thread: &Arc<Thread>, input: Fd, out: Fd, count: usize, flags: 
         return Ok(0);
     }
     let no_wait = flags & SPLICE_F_NONBLOCK != 0;
-    let room = ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
+    let room =
+        ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
     let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.copy(room)).await?;
     let copied = bytes.len();
     if copied > 0 {
@@ -314,7 +341,13 @@ pub async fn tee(thread: &Arc<Thread>, input: Fd, out: Fd, count: usize, flags: 
 }
 
 /// vmsplice(2): the pages are copied, whether they are given or not.
-pub async fn vmsplice(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, flags: u32) -> Result<usize> {
+pub async fn vmsplice(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    vectors: Va,
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
     if flags & !SPLICE_FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -323,7 +356,8 @@ pub async fn vmsplice(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, f
     let mut buffer = vectored(thread, vectors, count)?;
     let no_wait = flags & SPLICE_F_NONBLOCK != 0;
     if file.is_readable() {
-        let bytes = ready(thread, &file, PollMask::READ, no_wait, || pipe.take(buffer.remaining())).await?;
+        let bytes =
+            ready(thread, &file, PollMask::READ, no_wait, || pipe.take(buffer.remaining())).await?;
         let stored = buffer.put(&bytes)?;
         pipe.put_back(bytes[stored..].to_vec());
         return Ok(stored);
@@ -331,7 +365,8 @@ pub async fn vmsplice(thread: &Arc<Thread>, fd: Fd, vectors: Va, count: usize, f
     let mut moved = 0;
     while buffer.remaining() > 0 {
         let wanted = buffer.remaining().min(CHUNK);
-        let room = match ready(thread, &file, PollMask::WRITE, no_wait, || pipe.room(wanted)).await {
+        let room = match ready(thread, &file, PollMask::WRITE, no_wait, || pipe.room(wanted)).await
+        {
             Ok(room) => room,
             Err(error) if moved == 0 => return Err(error),
             Err(_) => break,

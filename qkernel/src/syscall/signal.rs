@@ -3,14 +3,17 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK, SIGCONT, SIGKILL, SIGSTOP};
+use linux_raw_sys::general::{
+    CAP_KILL, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK, SIGCONT, SIGKILL, SIGSTOP,
+};
 use qlib::Va;
 
 use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
+use crate::task::outcome::{Outcome, RegistersReplaced};
 use crate::task::signal::{
-    self, AltStack, Disposition, SIGNALS, SigAction, SigInfo, SigSet, SigStack, deliver, send_to_process,
-    send_to_thread,
+    self, AltStack, Disposition, SIGNALS, SigAction, SigInfo, SigSet, SigStack, deliver,
+    send_to_process, send_to_thread,
 };
 use crate::task::{Process, Thread, table};
 use crate::time;
@@ -18,7 +21,6 @@ use crate::wait::{PollMask, block_on};
 
 /// sizeof(sigset_t) in the kernel's interface.
 const SIGSET_BYTES: usize = 8;
-const CAP_KILL: u32 = 5;
 
 fn read_set(thread: &Thread, at: Va, sigsetsize: usize) -> Result<SigSet> {
     if sigsetsize != SIGSET_BYTES {
@@ -28,7 +30,13 @@ fn read_set(thread: &Thread, at: Va, sigsetsize: usize) -> Result<SigSet> {
 }
 
 /// rt_sigaction(2).
-pub fn rt_sigaction(thread: &Arc<Thread>, signum: u32, act: Va, oldact: Va, sigsetsize: usize) -> Result<usize> {
+pub fn rt_sigaction(
+    thread: &Arc<Thread>,
+    signum: u32,
+    act: Va,
+    oldact: Va,
+    sigsetsize: usize,
+) -> Result<usize> {
     if sigsetsize != SIGSET_BYTES || !(1..=SIGNALS).contains(&signum) {
         return Err(Errno::EINVAL);
     }
@@ -53,7 +61,13 @@ pub fn rt_sigaction(thread: &Arc<Thread>, signum: u32, act: Va, oldact: Va, sigs
 }
 
 /// rt_sigprocmask(2).
-pub fn rt_sigprocmask(thread: &Arc<Thread>, how: u32, set: Va, oldset: Va, sigsetsize: usize) -> Result<usize> {
+pub fn rt_sigprocmask(
+    thread: &Arc<Thread>,
+    how: u32,
+    set: Va,
+    oldset: Va,
+    sigsetsize: usize,
+) -> Result<usize> {
     if sigsetsize != SIGSET_BYTES {
         return Err(Errno::EINVAL);
     }
@@ -75,7 +89,7 @@ pub fn rt_sigprocmask(thread: &Arc<Thread>, how: u32, set: Va, oldset: Va, sigse
 }
 
 /// rt_sigreturn(2).
-pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<usize> {
+pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<RegistersReplaced> {
     deliver::rt_sigreturn(thread).await
 }
 
@@ -103,7 +117,13 @@ pub async fn pause(thread: &Arc<Thread>) -> Result<usize> {
 }
 
 /// rt_sigtimedwait(2).
-pub async fn rt_sigtimedwait(thread: &Arc<Thread>, set: Va, info: Va, timeout: Va, sigsetsize: usize) -> Result<usize> {
+pub async fn rt_sigtimedwait(
+    thread: &Arc<Thread>,
+    set: Va,
+    info: Va,
+    timeout: Va,
+    sigsetsize: usize,
+) -> Result<usize> {
     let wanted = read_set(thread, set, sigsetsize)?.as_mask();
     let deadline_ns = if timeout.0 == 0 {
         None
@@ -113,7 +133,9 @@ pub async fn rt_sigtimedwait(thread: &Arc<Thread>, set: Va, info: Va, timeout: V
     };
     signal::set_waited_for(thread, wanted);
     let attempt = || signal::take_pending(thread, wanted).ok_or(Errno::EAGAIN);
-    let result = block_on(thread, &[&thread.process.signal_events], PollMask::READ, deadline_ns, attempt).await;
+    let result =
+        block_on(thread, &[&thread.process.signal_events], PollMask::READ, deadline_ns, attempt)
+            .await;
     signal::set_waited_for(thread, SigSet::EMPTY);
     let taken = match result {
         Ok(taken) => taken,
@@ -152,11 +174,13 @@ pub async fn restart_syscall(
     arg3: u64,
     arg4: u64,
     arg5: u64,
-) -> Result<usize> {
-    let Some(nr) = signal::begin_restart(thread) else { return Err(Errno::EINTR) };
-    let result = Box::pin(super::dispatch(thread, nr, [arg0, arg1, arg2, arg3, arg4, arg5])).await;
+) -> Outcome {
+    let Some(nr) = signal::begin_restart(thread) else {
+        return Outcome::Returns(Err(Errno::EINTR));
+    };
+    let outcome = Box::pin(super::dispatch(thread, nr, [arg0, arg1, arg2, arg3, arg4, arg5])).await;
     signal::end_restart(thread, nr);
-    result
+    outcome
 }
 
 /// Whether `thread` may send `signo` to `target` (kill(2)): EPERM.
@@ -191,7 +215,8 @@ pub fn kill(thread: &Arc<Thread>, pid: i32, sig: u32) -> Result<usize> {
     check_number(sig)?;
     let group = match pid {
         1.. => {
-            let target = table::process(pid as u32).or_else(|| table::thread(pid as u32).map(|t| t.process.clone()));
+            let target = table::process(pid as u32)
+                .or_else(|| table::thread(pid as u32).map(|t| t.process.clone()));
             return kill_one(thread, &target.ok_or(Errno::ESRCH)?, sig).map(|()| 0);
         }
         -1 => {
@@ -269,7 +294,13 @@ pub fn rt_sigqueueinfo(thread: &Arc<Thread>, tgid: i32, sig: u32, info: Va) -> R
 }
 
 /// rt_tgsigqueueinfo(2).
-pub fn rt_tgsigqueueinfo(thread: &Arc<Thread>, tgid: i32, tid: i32, sig: u32, info: Va) -> Result<usize> {
+pub fn rt_tgsigqueueinfo(
+    thread: &Arc<Thread>,
+    tgid: i32,
+    tid: i32,
+    sig: u32,
+    info: Va,
+) -> Result<usize> {
     let target = find_thread(Some(tgid), tid)?;
     let info = read_info(thread, sig, info)?;
     if !info.may_be_forged() && tgid != thread.process.pid as i32 {

@@ -29,5 +29,9 @@ pub fn signalfd4(thread: &Arc<Thread>, fd: Fd, mask: Va, size: usize, flags: u32
         return Ok(fd as usize);
     }
     let signalfd = SignalFd::new(mask, &thread.process);
-    install::one(thread, OpenFile::new(signalfd, O_RDONLY | flags & O_NONBLOCK), flags & O_CLOEXEC != 0)
+    install::one(
+        thread,
+        OpenFile::new(signalfd, O_RDONLY | flags & O_NONBLOCK),
+        flags & O_CLOEXEC != 0,
+    )
 }

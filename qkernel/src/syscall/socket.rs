@@ -1,9 +1,12 @@
-//! Sockets: making, naming and connecting them. Messages are in [`super::message`], options in [`super::sockopt`].
+//! Sockets: making, naming and connecting them. Messages are in [`super::message`], options in
+//! [`super::sockopt`].
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_PATH};
-use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNIX, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM};
+use linux_raw_sys::general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW, O_CLOEXEC, O_NONBLOCK, O_PATH};
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM,
+};
 use qlib::Va;
 
 use super::install;
@@ -17,13 +20,7 @@ use crate::wait::{PollMask, block_on};
 
 /// SOCK_* bits that are not flags.
 const KIND_MASK: u32 = 0xf;
-/// CAP_NET_BIND_SERVICE.
-const CAP_NET_BIND_SERVICE: u32 = 10;
-/// CAP_NET_RAW.
-const CAP_NET_RAW: u32 = 13;
-/// IPPROTO_ICMP and IPPROTO_ICMPV6.
-const IPPROTO_ICMP: u32 = 1;
-const IPPROTO_ICMPV6: u32 = 58;
+const IPPROTO_ICMP: u32 = linux_raw_sys::net::IPPROTO_ICMP as u32;
 /// IPPROTO_MAX.
 const PROTOCOLS: u32 = 263;
 
@@ -42,7 +39,8 @@ pub(super) fn of(file: &OpenFile) -> Result<&Socket> {
     file.downcast::<Socket>().ok_or(Errno::ENOTSOCK)
 }
 
-/// What an interrupted or timed-out wait ends with: `late` at the timeout; restarted only without one (signal(7)).
+/// What an interrupted or timed-out wait ends with: `late` at the timeout; restarted only without
+/// one (signal(7)).
 pub(super) fn after_wait<T>(result: Result<T>, deadline: Option<u64>, late: Errno) -> Result<T> {
     match result {
         Err(Errno::ETIMEDOUT) if deadline.is_some() => Err(late),
@@ -71,8 +69,9 @@ fn unix_kind(kind: u32, protocol: u32) -> Result<u32> {
     }
 }
 
-/// Whether one of the thread's groups lies in the range of those that may have ping sockets (icmp(7)). It is the host's range for the
-/// container, if the configuration sets one; by default it is empty.
+/// Whether one of the thread's groups lies in the range of those that may have ping sockets
+/// (icmp(7)). It is the host's range for the container, if the configuration sets one; by default
+/// it is empty.
 fn may_ping(thread: &Thread) -> bool {
     let range = sys::numbers("net/ipv4/ping_group_range");
     let [low, high] = range[..] else { return false };
@@ -94,7 +93,11 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
         if kind == SOCK_RAW && is_internet && !thread.creds().has_cap(CAP_NET_RAW) {
             return Err(Errno::EPERM);
         }
-        if kind == SOCK_DGRAM && is_internet && matches!(protocol, IPPROTO_ICMP | IPPROTO_ICMPV6) && !may_ping(thread) {
+        if kind == SOCK_DGRAM
+            && is_internet
+            && matches!(protocol, IPPROTO_ICMP | IPPROTO_ICMPV6)
+            && !may_ping(thread)
+        {
             return Err(Errno::EACCES);
         }
         Family::Host(HostSocket::new(domain, kind, protocol)?)
@@ -103,10 +106,20 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
 }
 
 /// socketpair(2).
-pub fn socketpair(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32, fds: Va) -> Result<usize> {
+pub fn socketpair(
+    thread: &Arc<Thread>,
+    domain: u32,
+    kind: u32,
+    protocol: u32,
+    fds: Va,
+) -> Result<usize> {
     let (kind, flags) = split_kind(kind)?;
     if domain != AF_UNIX {
-        return Err(if matches!(domain, AF_INET | AF_INET6) { Errno::EOPNOTSUPP } else { Errno::EAFNOSUPPORT });
+        return Err(if matches!(domain, AF_INET | AF_INET6) {
+            Errno::EOPNOTSUPP
+        } else {
+            Errno::EAFNOSUPPORT
+        });
     }
     let (one, two) = UnixSocket::pair(unix_kind(kind, protocol)?, Credentials::of(thread));
     let [one, two] = [one, two].map(|socket| Socket::file(Family::Unix(socket), flags));
@@ -122,7 +135,10 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
         Family::Host(host) => {
             let port = address::port(host.domain(), &address).unwrap_or(0);
             let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
-            if port != 0 && u64::from(port) < first_unprivileged && !thread.creds().has_cap(CAP_NET_BIND_SERVICE) {
+            if port != 0
+                && u64::from(port) < first_unprivileged
+                && !thread.creds().has_cap(CAP_NET_BIND_SERVICE)
+            {
                 return Err(Errno::EACCES);
             }
             host.bind(&address)?;
@@ -147,7 +163,13 @@ pub async fn accept(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va) -> Resul
 }
 
 /// accept4(2).
-pub async fn accept4(thread: &Arc<Thread>, fd: Fd, addr: Va, length: Va, flags: u32) -> Result<usize> {
+pub async fn accept4(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    addr: Va,
+    length: Va,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(O_NONBLOCK | O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -188,7 +210,8 @@ pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Res
                 Err(Errno::EINPROGRESS | Errno::EALREADY) => Err(Errno::EAGAIN),
                 result => result,
             };
-            let result = block_on(thread, &[socket.events()], PollMask::WRITE, deadline, attempt).await;
+            let result =
+                block_on(thread, &[socket.events()], PollMask::WRITE, deadline, attempt).await;
             after_wait(result, deadline, Errno::EINPROGRESS)?;
         }
         Family::Unix(unix) if file.is_nonblocking() => {

@@ -3,7 +3,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::net::{SO_PEERCRED, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD, SOL_SOCKET};
+use linux_raw_sys::net::{
+    SO_PEERCRED, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD, SOL_SOCKET,
+};
 use qlib::Va;
 use qlib::sockopt::{self, CAP_NET_RAW, SO_BINDTOIFINDEX};
 use zerocopy::IntoBytes;
@@ -27,7 +29,14 @@ fn timeout_of(level: u32, option: u32) -> Option<Direction> {
 }
 
 /// getsockopt(2).
-pub fn getsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: Va, length: Va) -> Result<usize> {
+pub fn getsockopt(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    level: u32,
+    option: u32,
+    value: Va,
+    length: Va,
+) -> Result<usize> {
     let file = file(thread, fd)?;
     let socket = of(&file)?;
     let mm = thread.mm();
@@ -51,7 +60,14 @@ pub fn getsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
 }
 
 /// setsockopt(2).
-pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: Va, length: i32) -> Result<usize> {
+pub fn setsockopt(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    level: u32,
+    option: u32,
+    value: Va,
+    length: i32,
+) -> Result<usize> {
     let file = file(thread, fd)?;
     let socket = of(&file)?;
     let mm = thread.mm();
@@ -64,7 +80,8 @@ pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
         if !(0..1_000_000).contains(&time.usec) {
             return Err(Errno::EDOM);
         }
-        // A negative time, as Linux has it, means not to wait at all: the shortest wait stands for that.
+        // A negative time, as Linux has it, means not to wait at all: the shortest wait stands for
+        // that.
         socket.set_timeout_ns(direction, if time.sec < 0 { 1 } else { time.to_ns()? });
         return Ok(0);
     }
@@ -75,8 +92,12 @@ pub fn setsockopt(thread: &Arc<Thread>, fd: Fd, level: u32, option: u32, value: 
         Family::Host(host) => {
             let caps = thread.creds().cap_effective;
             sockopt::check_set(level as i32, option as i32, &bytes, caps).map_err(refused)?;
-            let is_tied = || host.option(SOL_SOCKET, SO_BINDTOIFINDEX as u32, 4).map(|index| index != [0; 4]);
-            if sockopt::binds_to_device(level as i32, option as i32) && caps & CAP_NET_RAW == 0 && is_tied()? {
+            let is_tied =
+                || host.option(SOL_SOCKET, SO_BINDTOIFINDEX as u32, 4).map(|index| index != [0; 4]);
+            if sockopt::binds_to_device(level as i32, option as i32)
+                && caps & CAP_NET_RAW == 0
+                && is_tied()?
+            {
                 return Err(Errno::EPERM);
             }
             host.set_option(level, option, &bytes)?;

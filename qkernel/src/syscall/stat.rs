@@ -3,7 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC, AT_SYMLINK_NOFOLLOW,
+    AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
+    AT_SYMLINK_NOFOLLOW,
 };
 use qlib::Va;
 
@@ -17,7 +18,12 @@ use crate::fs::{self, Fd, perm};
 use crate::task::Thread;
 
 /// Attributes of what `path` leads to; an empty path with AT_EMPTY_PATH is the open file itself.
-fn attributes_at(thread: &Arc<Thread>, dirfd: Fd, path: &[u8], at_flags: u32) -> Result<(Attributes, u64)> {
+fn attributes_at(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: &[u8],
+    at_flags: u32,
+) -> Result<(Attributes, u64)> {
     if path.is_empty() && at_flags & AT_EMPTY_PATH != 0 && dirfd != AT_FDCWD {
         let file = thread.files().get(dirfd)?;
         let mount = file.path.as_ref().map_or(0, |p| u64::from(p.mount.id));
@@ -59,8 +65,19 @@ pub fn newfstatat(thread: &Arc<Thread>, dirfd: Fd, path: Va, out: Va, flags: u32
 }
 
 /// statx(2).
-pub fn statx(thread: &Arc<Thread>, dirfd: Fd, path: Va, flags: u32, mask: u32, out: Va) -> Result<usize> {
-    let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
+pub fn statx(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    flags: u32,
+    mask: u32,
+    out: Va,
+) -> Result<usize> {
+    let known = AT_SYMLINK_NOFOLLOW
+        | AT_EMPTY_PATH
+        | AT_NO_AUTOMOUNT
+        | AT_STATX_FORCE_SYNC
+        | AT_STATX_DONT_SYNC;
     let both = AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
     if flags & !known != 0 || flags & both == both || mask & 1 << 31 != 0 {
         return Err(Errno::EINVAL);
@@ -82,7 +99,13 @@ pub fn faccessat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result
 }
 
 /// faccessat2(2).
-pub fn faccessat2(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, flags: u32) -> Result<usize> {
+pub fn faccessat2(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    mode: u32,
+    flags: u32,
+) -> Result<usize> {
     if mode & !7 != 0 || flags & !(AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -102,10 +125,14 @@ pub fn faccessat2(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32, flags: u
         return Ok(0);
     }
     perm::check(&creds, &attributes, mode)?;
-    if mode & perm::WRITE != 0 && (attributes.is_regular() || attributes.is_dir() || attributes.is_symlink()) {
+    if mode & perm::WRITE != 0
+        && (attributes.is_regular() || attributes.is_dir() || attributes.is_symlink())
+    {
         place.mount.check_writable()?;
     }
-    if mode & perm::EXEC != 0 && attributes.is_regular() && place.mount.flags().contains(fs::mount::MountFlags::NOEXEC)
+    if mode & perm::EXEC != 0
+        && attributes.is_regular()
+        && place.mount.flags().contains(fs::mount::MountFlags::NOEXEC)
     {
         return Err(Errno::EACCES);
     }
@@ -118,7 +145,13 @@ pub fn readlink(thread: &Arc<Thread>, path: Va, buffer: Va, size: i32) -> Result
 }
 
 /// readlinkat(2).
-pub fn readlinkat(thread: &Arc<Thread>, dirfd: Fd, path: Va, buffer: Va, size: i32) -> Result<usize> {
+pub fn readlinkat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    buffer: Va,
+    size: i32,
+) -> Result<usize> {
     let size = usize::try_from(size).ok().filter(|s| *s > 0).ok_or(Errno::EINVAL)?;
     let path = path_at(thread, path)?;
     let was_empty = path.is_empty();

@@ -1,9 +1,10 @@
-//! What the system is and how much it has used: uname(2), sysinfo(2), getrusage(2), times(2), getcpu(2).
+//! What the system is and how much it has used: uname(2), sysinfo(2), getrusage(2), times(2),
+//! getcpu(2).
 
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD};
+use linux_raw_sys::general::{CAP_SYS_ADMIN, RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD};
 use qlib::{PAGE_SIZE, Va};
 
 use crate::abi::{TimeVal, abi_struct};
@@ -14,7 +15,6 @@ use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
 use crate::{arch, mm, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const CAP_SYS_ADMIN: u32 = 21;
 /// Clock ticks a second (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 
@@ -22,7 +22,9 @@ const TICK_NS: u64 = 10_000_000;
 pub fn uname(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
     let (host, domain) = (utsname::hostname(), utsname::domainname());
     let mut out = [0u8; 6 * (NAME_BYTES + 1)];
-    for (field, text) in out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain]) {
+    for (field, text) in
+        out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain])
+    {
         let length = text.len().min(NAME_BYTES);
         field[..length].copy_from_slice(&text.as_bytes()[..length]);
     }
@@ -93,15 +95,20 @@ pub fn sysinfo(thread: &Arc<Thread>, info: Va) -> Result<usize> {
 abi_struct! {
     /// struct rusage.
     pub struct RUsage {
-        pub utime: TimeVal, pub stime: TimeVal, pub maxrss: i64, pub unused1: [i64; 3], pub minflt: i64, pub majflt: i64,
-        pub nswap: i64, pub inblock: i64, pub oublock: i64, pub unused2: [i64; 3], pub nvcsw: i64, pub nivcsw: i64,
+        pub utime: TimeVal, pub stime: TimeVal, pub maxrss: i64, pub unused1: [i64; 3],
+        pub minflt: i64, pub majflt: i64, pub nswap: i64, pub inblock: i64, pub oublock: i64,
+        pub unused2: [i64; 3], pub nvcsw: i64, pub nivcsw: i64,
     }
 }
 
 impl RUsage {
     /// With these times, and nothing else known.
     pub fn of_times(times: Times) -> Self {
-        RUsage { utime: TimeVal::from_ns(times.user_ns), stime: TimeVal::from_ns(times.system_ns), ..RUsage::default() }
+        RUsage {
+            utime: TimeVal::from_ns(times.user_ns),
+            stime: TimeVal::from_ns(times.system_ns),
+            ..RUsage::default()
+        }
     }
 }
 
@@ -115,7 +122,10 @@ pub fn getrusage(thread: &Arc<Thread>, who: i32, usage: Va) -> Result<usize> {
         THREAD => RUsage { maxrss: resident_kib(), ..RUsage::of_times(thread.times()) },
         RUSAGE_CHILDREN => {
             let traits = thread.process.traits.lock().clone();
-            RUsage { maxrss: traits.children_max_rss_kib as i64, ..RUsage::of_times(traits.children_times) }
+            RUsage {
+                maxrss: traits.children_max_rss_kib as i64,
+                ..RUsage::of_times(traits.children_times)
+            }
         }
         _ => return Err(Errno::EINVAL),
     };
@@ -128,14 +138,15 @@ pub fn times(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
     if buf.0 != 0 {
         let own = thread.process.times();
         let children = thread.process.traits.lock().children_times;
-        let ticks = [own.user_ns, own.system_ns, children.user_ns, children.system_ns].map(|ns| ns / TICK_NS);
+        let ticks = [own.user_ns, own.system_ns, children.user_ns, children.system_ns]
+            .map(|ns| ns / TICK_NS);
         thread.mm().write(buf, &ticks)?;
     }
     Ok((time::monotonic_ns() / TICK_NS) as usize)
 }
 
-/// getcpu(2). Where the host decides on which CPU a thread runs, one number is as true as another, and the same one all the time serves
-/// the caches that are kept by it best.
+/// getcpu(2). Where the host decides on which CPU a thread runs, one number is as true as another,
+/// and the same one all the time serves the caches that are kept by it best.
 pub fn getcpu(thread: &Arc<Thread>, cpu: Va, node: Va) -> Result<usize> {
     let mm = thread.mm();
     let number = arch::cpu().unwrap_or_else(|| thread.tid() % arch::boot().cpus.max(1));

@@ -51,7 +51,13 @@ pub async fn semop(thread: &Arc<Thread>, semid: i32, sops: Va, nsops: u64) -> Re
 }
 
 /// semtimedop(2).
-pub async fn semtimedop(thread: &Arc<Thread>, semid: i32, sops: Va, nsops: u64, timeout: Va) -> Result<usize> {
+pub async fn semtimedop(
+    thread: &Arc<Thread>,
+    semid: i32,
+    sops: Va,
+    nsops: u64,
+    timeout: Va,
+) -> Result<usize> {
     if nsops == 0 {
         return Err(Errno::EINVAL);
     }
@@ -72,7 +78,13 @@ pub fn msgget(thread: &Arc<Thread>, key: i32, msgflg: u32) -> Result<usize> {
 }
 
 /// msgsnd(2).
-pub async fn msgsnd(thread: &Arc<Thread>, msqid: i32, msgp: Va, msgsz: u64, msgflg: u32) -> Result<usize> {
+pub async fn msgsnd(
+    thread: &Arc<Thread>,
+    msqid: i32,
+    msgp: Va,
+    msgsz: u64,
+    msgflg: u32,
+) -> Result<usize> {
     let mm = thread.mm();
     let kind: i64 = mm.read(msgp)?;
     if msgsz > msg::max_message() || kind < 1 {
@@ -84,7 +96,14 @@ pub async fn msgsnd(thread: &Arc<Thread>, msqid: i32, msgp: Va, msgsz: u64, msgf
 }
 
 /// msgrcv(2).
-pub async fn msgrcv(thread: &Arc<Thread>, msqid: i32, msgp: Va, msgsz: i64, msgtyp: i64, msgflg: u32) -> Result<usize> {
+pub async fn msgrcv(
+    thread: &Arc<Thread>,
+    msqid: i32,
+    msgp: Va,
+    msgsz: i64,
+    msgtyp: i64,
+    msgflg: u32,
+) -> Result<usize> {
     let room = usize::try_from(msgsz).map_err(|_| Errno::EINVAL)?;
     let (kind, bytes) = msg::receive(thread, msqid, room, msgtyp, msgflg).await?;
     let mm = thread.mm();

@@ -1,8 +1,12 @@
-//! The system-call table: number, name, and the function that serves it. One line a call, by number.
+//! The system-call table: number, name, and the function that serves it. One line a call, by
+//! number.
 //!
-//! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. `now` names a function that does the work of an `async` one if that
-//! need not wait, or nothing at all. `is` gives [`Traits`], `but` says what of the call is not there. Argument names are those of the man
-//! page; their types are the function's. From here also come the names for logs and `doc/compatibility.md`.
+//! `plain` functions cannot block, `async` ones can; `none` gives ENOSYS. `transfer` functions
+//! check the arguments and give back what is to be done, as a value with two methods: `attempt`
+//! does it if that need not wait, or nothing at all, and `complete` waits as it must. `is` gives
+//! [`Traits`], `but` says what of the call is not there. Argument names are those of the man page;
+//! their types are the function's. From here also come the names for logs and
+//! `doc/compatibility.md`.
 
 use alloc::sync::Arc;
 
@@ -13,12 +17,14 @@ use super::args::FromArg;
 use super::*;
 use crate::errno::{Errno, Result};
 use crate::task::Thread;
+use crate::task::outcome::Outcome;
 
 bitflags! {
     /// What the rest of the kernel has to know of a call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Traits: u8 {
-        /// It takes pages away from the address space, for which that is frozen (calls that fork do it when they have stopped the thread).
+        /// It takes pages away from the address space, for which that is frozen (calls that fork do
+        /// it when they have stopped the thread).
         const TAKES_PAGES_AWAY = 1;
         /// It gives memory back, or leads to that: it is served on the reserve when memory is low.
         const GIVES_MEMORY_BACK = 2;
@@ -34,7 +40,7 @@ pub struct Entry {
     pub nr: u64,
     /// Its name.
     pub name: &'static str,
-    /// "plain", "r#async" or "none".
+    /// "plain", "r#async", "transfer" or "none".
     pub kind: &'static str,
     /// What the rest of the kernel has to know.
     pub traits: Traits,
@@ -58,7 +64,7 @@ impl Args {
 
 macro_rules! serve {
     (none $thread:ident $args:ident [] []) => {
-        Err(Errno::ENOSYS)
+        Err::<usize, _>(Errno::ENOSYS)
     };
     (plain $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {{
         $(let $arg = $args.next();)*
@@ -68,40 +74,51 @@ macro_rules! serve {
         $(let $arg = $args.next();)*
         $($function)::*($thread, $($arg),*).await
     }};
+    (transfer $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {{
+        match serve!(plain $thread $args [$($function)*] [$($arg)*]) {
+            Ok(transfer) => transfer.complete().await,
+            Err(error) => Err(error),
+        }
+    }};
 }
 
 macro_rules! serve_now {
-    (r#async $thread:ident $args:ident [$($function:ident)*] [] [$($arg:ident)*]) => {
+    (r#async $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {
         None
     };
-    (r#async $thread:ident $args:ident [$($function:ident)*] [$($now:ident)+] [$($arg:ident)*]) => {{
-        $(let $arg = $args.next();)*
-        $($now)::*($thread, $($arg),*)
-    }};
-    ($kind:ident $thread:ident $args:ident [$($function:ident)*] [] [$($arg:ident)*]) => {
+    (transfer $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {
+        match serve!(plain $thread $args [$($function)*] [$($arg)*]) {
+            Ok(transfer) => transfer.attempt(),
+            Err(error) => Some(Err(error)),
+        }
+    };
+    ($kind:ident $thread:ident $args:ident [$($function:ident)*] [$($arg:ident)*]) => {
         Some(serve!($kind $thread $args [$($function)*] [$($arg)*]))
     };
 }
 
 macro_rules! table {
-    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*) $(now $($now:ident)::*)? $(is [$($trait:ident)*])?
-        $(but $partial:literal)?;)*) => {
+    ($($nr:literal $name:ident => $kind:ident $($function:ident)::* ($($arg:ident),*)
+        $(is [$($trait:ident)*])? $(but $partial:literal)?;)*) => {
         /// Serves one system call.
-        pub async fn dispatch(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Result<usize> {
+        pub async fn dispatch(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Outcome {
             #[allow(unused_mut, unused_variables)]
             let mut args = Args { values, next: 0 };
             match nr {
-                $($nr => serve!($kind thread args [$($function)*] [$($arg)*]),)*
-                _ => Err(Errno::ENOSYS),
+                $($nr => Outcome::from(serve!($kind thread args [$($function)*] [$($arg)*])),)*
+                _ => Outcome::Returns(Err(Errno::ENOSYS)),
             }
         }
 
-        /// Serves one system call without waiting, if that is known to be possible; `None`: nothing has been done.
-        pub fn dispatch_now(thread: &Arc<Thread>, nr: u64, values: [u64; 6]) -> Option<Result<usize>> {
+        /// Serves one system call without waiting, if that is known to be possible; `None`: nothing
+        /// has been done.
+        pub fn dispatch_now(
+            thread: &Arc<Thread>, nr: u64, values: [u64; 6],
+        ) -> Option<Result<usize>> {
             #[allow(unused_mut, unused_variables)]
             let mut args = Args { values, next: 0 };
             match nr {
-                $($nr => serve_now!($kind thread args [$($function)*] [$($($now)*)?] [$($arg)*]),)*
+                $($nr => serve_now!($kind thread args [$($function)*] [$($arg)*]),)*
                 _ => Some(Err(Errno::ENOSYS)),
             }
         }
@@ -118,8 +135,8 @@ macro_rules! table {
 }
 
 table! {
-    0 read => r#async rw::read (fd, buf, count) now rw::read_now;
-    1 write => r#async rw::write (fd, buf, count) now rw::write_now;
+    0 read => transfer rw::read (fd, buf, count);
+    1 write => transfer rw::write (fd, buf, count);
     2 open => r#async open::open (path, flags, mode);
     3 close => plain open::close (fd) is [GIVES_MEMORY_BACK];
     4 stat => plain stat::stat (path, statbuf);
@@ -127,23 +144,26 @@ table! {
     6 lstat => plain stat::lstat (path, statbuf);
     7 poll => r#async poll::poll (fds, count, timeout);
     8 lseek => plain rw::lseek (fd, offset, whence);
-    9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset) is [TAKES_PAGES_AWAY NEVER_FAST];
+    9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset)
+        is [TAKES_PAGES_AWAY NEVER_FAST];
     10 mprotect => plain memory::mprotect (addr, len, prot) is [TAKES_PAGES_AWAY NEVER_FAST];
-    11 munmap => plain memory::munmap (addr, length) is [TAKES_PAGES_AWAY GIVES_MEMORY_BACK NEVER_FAST];
+    11 munmap => plain memory::munmap (addr, length)
+        is [TAKES_PAGES_AWAY GIVES_MEMORY_BACK NEVER_FAST];
     12 brk => plain memory::brk (addr) is [TAKES_PAGES_AWAY NEVER_FAST];
     13 rt_sigaction => plain signal::rt_sigaction (signum, act, oldact, sigsetsize);
     14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
     15 rt_sigreturn => r#async signal::rt_sigreturn () is [GIVES_MEMORY_BACK NEVER_FAST];
     16 ioctl => plain fcntl::ioctl (fd, op, argp);
-    17 pread64 => r#async rw::pread64 (fd, buf, count, offset) now rw::pread64_now;
-    18 pwrite64 => r#async rw::pwrite64 (fd, buf, count, offset) now rw::pwrite64_now;
-    19 readv => r#async rw::readv (fd, iov, iovcnt);
-    20 writev => r#async rw::writev (fd, iov, iovcnt);
+    17 pread64 => transfer rw::pread64 (fd, buf, count, offset);
+    18 pwrite64 => transfer rw::pwrite64 (fd, buf, count, offset);
+    19 readv => transfer rw::readv (fd, iov, iovcnt);
+    20 writev => transfer rw::writev (fd, iov, iovcnt);
     21 access => plain stat::access (path, mode);
     22 pipe => plain pipe::pipe (fds);
     23 select => r#async poll::select (count, read, write, exceptional, timeout);
     24 sched_yield => r#async sched::sched_yield ();
-    25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address) is [TAKES_PAGES_AWAY NEVER_FAST];
+    25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address)
+        is [TAKES_PAGES_AWAY NEVER_FAST];
     26 msync => plain memory::msync (addr, length, flags);
     27 mincore => plain memory::mincore (addr, length, vec);
     28 madvise => plain memory::madvise (addr, length, advice) is [TAKES_PAGES_AWAY NEVER_FAST];
@@ -174,7 +194,8 @@ table! {
     53 socketpair => plain socket::socketpair (domain, kind, protocol, fds);
     54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
     55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
-    56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls) is [NEVER_FAST] but "namespaces (EPERM)";
+    56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls)
+        is [NEVER_FAST] but "namespaces (EPERM)";
     57 fork => r#async clone::fork () is [NEVER_FAST];
     58 vfork => r#async clone::vfork () is [NEVER_FAST];
     59 execve => r#async exec::execve (pathname, argv, envp) is [NEVER_FAST];
@@ -321,7 +342,8 @@ table! {
     200 tkill => plain signal::tkill (tid, sig) is [GIVES_MEMORY_BACK];
     201 time => plain clock::time (out);
     202 futex => r#async futex::futex (uaddr, op, val, timeout, uaddr2, val3);
-    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask) but "the set is kept and told, no platform is bound by it";
+    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask) but "the set \
+        is kept and reported, no platform is bound by it";
     204 sched_getaffinity => plain sched::sched_getaffinity (pid, cpusetsize, mask);
     205 set_thread_area => none ();
     206 io_setup => none ();
@@ -413,8 +435,8 @@ table! {
     292 dup3 => plain fcntl::dup3 (oldfd, newfd, flags);
     293 pipe2 => plain pipe::pipe2 (fds, flags);
     294 inotify_init1 => plain inotify::inotify_init1 (flags);
-    295 preadv => r#async rw::preadv (fd, iov, iovcnt, offset);
-    296 pwritev => r#async rw::pwritev (fd, iov, iovcnt, offset);
+    295 preadv => transfer rw::preadv (fd, iov, iovcnt, offset);
+    296 pwritev => transfer rw::pwritev (fd, iov, iovcnt, offset);
     297 rt_tgsigqueueinfo => plain signal::rt_tgsigqueueinfo (tgid, tid, sig, info);
     298 perf_event_open => none ();
     299 recvmmsg => r#async message::recvmmsg (fd, messages, count, flags, timeout);
@@ -427,15 +449,19 @@ table! {
     306 syncfs => plain attr::syncfs (fd);
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
     308 setns => plain misc::setns (fd, nstype);
-    309 getcpu => plain sysinfo::getcpu (cpu, node) but "on `process`, a number that a thread keeps";
-    310 process_vm_readv => r#async process_vm::process_vm_readv (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
-    311 process_vm_writev => r#async process_vm::process_vm_writev (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
+    309 getcpu => plain sysinfo::getcpu (cpu, node) but "on `process`, a number that a thread \
+        keeps";
+    310 process_vm_readv => r#async process_vm::process_vm_readv
+        (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
+    311 process_vm_writev => r#async process_vm::process_vm_writev
+        (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
     312 kcmp => plain misc::refuse () but "every request is refused (EPERM)";
     313 finit_module => none ();
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
     316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
-    317 seccomp => plain misc::seccomp (operation, flags, args) but "every operation is refused (EINVAL)";
+    317 seccomp => plain misc::seccomp (operation, flags, args) but "every operation is refused \
+        (EINVAL)";
     318 getrandom => r#async misc::getrandom (buf, buflen, flags);
     319 memfd_create => plain memfd::memfd_create (name, flags);
     320 kexec_file_load => none ();
@@ -444,15 +470,17 @@ table! {
     323 userfaultfd => none ();
     324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
-    326 copy_file_range => r#async sendfile::copy_file_range (fd_in, off_in, fd_out, off_out, size, flags);
-    327 preadv2 => r#async rw::preadv2 (fd, iov, iovcnt, offset, high, flags);
+    326 copy_file_range => r#async sendfile::copy_file_range
+        (fd_in, off_in, fd_out, off_out, size, flags);
+    327 preadv2 => transfer rw::preadv2 (fd, iov, iovcnt, offset, high, flags);
     328 pwritev2 => r#async rw::pwritev2 (fd, iov, iovcnt, offset, high, flags);
     329 pkey_mprotect => none () is [NEVER_FAST];
     330 pkey_alloc => none ();
     331 pkey_free => none ();
     332 statx => plain stat::statx (dirfd, path, flags, mask, statxbuf);
     333 io_pgetevents => none ();
-    334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig) is [NEVER_FAST] but "ENOSYS on `process`";
+    334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig) is [NEVER_FAST] but "ENOSYS on \
+        `process`";
     335 uretprobe => none ();
     424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
     425 io_uring_setup => none ();
@@ -471,7 +499,8 @@ table! {
     438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);
     439 faccessat2 => plain stat::faccessat2 (dirfd, path, mode, flags);
     440 process_madvise => none ();
-    441 epoll_pwait2 => r#async epoll::epoll_pwait2 (epfd, events, maxevents, timeout, sigmask, size);
+    441 epoll_pwait2 => r#async epoll::epoll_pwait2
+        (epfd, events, maxevents, timeout, sigmask, size);
     442 mount_setattr => none ();
     443 quotactl_fd => none ();
     444 landlock_create_ruleset => none ();
@@ -540,8 +569,14 @@ mod tests {
 
     #[test]
     fn traits_are_found_by_number() {
-        assert_eq!(traits(11), Traits::TAKES_PAGES_AWAY | Traits::GIVES_MEMORY_BACK | Traits::NEVER_FAST);
-        assert_eq!((traits(39), traits(511), traits(u64::MAX)), (Traits::empty(), Traits::empty(), Traits::empty()));
+        assert_eq!(
+            traits(11),
+            Traits::TAKES_PAGES_AWAY | Traits::GIVES_MEMORY_BACK | Traits::NEVER_FAST
+        );
+        assert_eq!(
+            (traits(39), traits(511), traits(u64::MAX)),
+            (Traits::empty(), Traits::empty(), Traits::empty())
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 use linux_raw_sys::general::{
-    O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIGALRM, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD, SIGEV_THREAD_ID,
-    TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET, TIMER_ABSTIME,
+    O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIGALRM, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
+    SIGEV_THREAD_ID, TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET, TIMER_ABSTIME,
 };
 use qlib::Va;
 
@@ -29,7 +29,9 @@ abi_struct! {
 }
 abi_struct! {
     /// struct sigevent.
-    pub struct SigEvent { pub value: u64, pub signo: i32, pub notify: i32, pub tid: i32, pub pad: [u32; 11], }
+    pub struct SigEvent {
+        pub value: u64, pub signo: i32, pub notify: i32, pub tid: i32, pub pad: [u32; 11],
+    }
 }
 
 const ITIMER_REAL: u32 = 0;
@@ -57,7 +59,10 @@ fn round_up_us(ns: u64) -> u64 {
 
 impl ITimerSpec {
     fn of(setting: Setting) -> Self {
-        ITimerSpec { interval: TimeSpec::from_ns(setting.interval_ns), value: TimeSpec::from_ns(setting.left_ns) }
+        ITimerSpec {
+            interval: TimeSpec::from_ns(setting.interval_ns),
+            value: TimeSpec::from_ns(setting.left_ns),
+        }
     }
 
     fn setting(self) -> Result<Setting> {
@@ -131,7 +136,8 @@ pub fn timer_create(thread: &Arc<Thread>, clock: u32, event: Va, id: Va) -> Resu
         SIGEV_SIGNAL | SIGEV_THREAD if is_signal => Notify::Process(Arc::downgrade(process), signo),
         SIGEV_THREAD_ID if is_signal => {
             let tid = event.map_or(0, |event| event.tid as u32);
-            let target = table::thread(tid).filter(|t| t.process.pid == process.pid).ok_or(Errno::EINVAL)?;
+            let target =
+                table::thread(tid).filter(|t| t.process.pid == process.pid).ok_or(Errno::EINVAL)?;
             Notify::Thread(Arc::downgrade(&target), signo)
         }
         _ => return Err(Errno::EINVAL),
@@ -184,7 +190,11 @@ pub fn timerfd_create(thread: &Arc<Thread>, clock: u32, flags: u32) -> Result<us
     }
     let timerfd = TimerFd::new(Clock::for_timers(clock as i32)?);
     // Linux opens them for reading and writing, and refuses the latter.
-    install::one(thread, OpenFile::new(timerfd, O_RDONLY | flags & O_NONBLOCK), flags & O_CLOEXEC != 0)
+    install::one(
+        thread,
+        OpenFile::new(timerfd, O_RDONLY | flags & O_NONBLOCK),
+        flags & O_CLOEXEC != 0,
+    )
 }
 
 fn with_timerfd<T>(thread: &Thread, fd: Fd, action: impl FnOnce(&TimerFd) -> T) -> Result<T> {
@@ -192,13 +202,21 @@ fn with_timerfd<T>(thread: &Thread, fd: Fd, action: impl FnOnce(&TimerFd) -> T) 
     file.downcast::<TimerFd>().map(action).ok_or(Errno::EINVAL)
 }
 
-/// timerfd_settime(2). The clock is the host's and never set by the guest: TFD_TIMER_CANCEL_ON_SET has nothing to cancel.
-pub fn timerfd_settime(thread: &Arc<Thread>, fd: Fd, flags: u32, new: Va, old: Va) -> Result<usize> {
+/// timerfd_settime(2). The clock is the host's and never set by the guest: TFD_TIMER_CANCEL_ON_SET
+/// has nothing to cancel.
+pub fn timerfd_settime(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    flags: u32,
+    new: Va,
+    old: Va,
+) -> Result<usize> {
     if flags & !(TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
     }
     let setting = thread.mm().read::<ITimerSpec>(new)?.setting()?;
-    let before = with_timerfd(thread, fd, |timerfd| timerfd.set(setting, flags & TFD_TIMER_ABSTIME != 0))?;
+    let before =
+        with_timerfd(thread, fd, |timerfd| timerfd.set(setting, flags & TFD_TIMER_ABSTIME != 0))?;
     if old.0 != 0 {
         thread.mm().write(old, &ITimerSpec::of(before))?;
     }

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    __WALL, __WCLONE, __WNOTHREAD, O_NONBLOCK, O_RDWR, P_ALL, P_PGID, P_PID, P_PIDFD, RLIMIT_NOFILE, SIGCHLD,
-    WCONTINUED, WEXITED, WNOHANG, WUNTRACED,
+    __WALL, __WCLONE, __WNOTHREAD, O_NONBLOCK, O_RDWR, P_ALL, P_PGID, P_PID, P_PIDFD,
+    RLIMIT_NOFILE, SIGCHLD, WCONTINUED, WEXITED, WNOHANG, WUNTRACED,
 };
 use qlib::Va;
 
@@ -17,7 +17,13 @@ use crate::task::wait::{KNOWN_OPTIONS, Who, wait_for};
 use crate::task::{Thread, pidfd, table};
 
 /// wait4(2).
-pub async fn wait4(thread: &Arc<Thread>, pid: i32, wstatus: Va, options: u32, rusage: Va) -> Result<usize> {
+pub async fn wait4(
+    thread: &Arc<Thread>,
+    pid: i32,
+    wstatus: Va,
+    options: u32,
+    rusage: Va,
+) -> Result<usize> {
     const ALLOWED: u32 = WNOHANG | WUNTRACED | WCONTINUED | __WALL | __WCLONE | __WNOTHREAD;
     if options & !ALLOWED != 0 {
         return Err(Errno::EINVAL);
@@ -35,13 +41,23 @@ pub async fn wait4(thread: &Arc<Thread>, pid: i32, wstatus: Va, options: u32, ru
         mm.write(wstatus, &news.event.status())?;
     }
     if rusage.0 != 0 {
-        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) })?;
+        mm.write(
+            rusage,
+            &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) },
+        )?;
     }
     Ok(news.pid as usize)
 }
 
 /// waitid(2).
-pub async fn waitid(thread: &Arc<Thread>, idtype: u32, id: i32, infop: Va, options: u32, rusage: Va) -> Result<usize> {
+pub async fn waitid(
+    thread: &Arc<Thread>,
+    idtype: u32,
+    id: i32,
+    infop: Va,
+    options: u32,
+    rusage: Va,
+) -> Result<usize> {
     if options & !KNOWN_OPTIONS != 0 || options & (WEXITED | WUNTRACED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
@@ -68,7 +84,10 @@ pub async fn waitid(thread: &Arc<Thread>, idtype: u32, id: i32, infop: Va, optio
     }
     let mm = thread.mm();
     if let (Some(news), true) = (news, rusage.0 != 0) {
-        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) })?;
+        mm.write(
+            rusage,
+            &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) },
+        )?;
     }
     if infop.0 != 0 {
         // Linux stores these fields and leaves the rest of the structure alone.
@@ -103,7 +122,13 @@ pub fn pidfd_open(thread: &Arc<Thread>, pid: i32, flags: u32) -> Result<usize> {
 }
 
 /// pidfd_send_signal(2).
-pub fn pidfd_send_signal(thread: &Arc<Thread>, pidfd: Fd, sig: u32, info: Va, flags: u32) -> Result<usize> {
+pub fn pidfd_send_signal(
+    thread: &Arc<Thread>,
+    pidfd: Fd,
+    sig: u32,
+    info: Va,
+    flags: u32,
+) -> Result<usize> {
     if flags != 0 || sig > SIGNALS {
         return Err(Errno::EINVAL);
     }

@@ -4,7 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, O_PATH, XATTR_CREATE, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SYS_ADMIN, O_PATH, XATTR_CREATE, XATTR_LIST_MAX,
+    XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
 };
 use qlib::Va;
 
@@ -49,10 +50,10 @@ fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) ->
     }
     if name.starts_with(b"trusted.") {
         let denied = if writes { Errno::EPERM } else { Errno::ENODATA };
-        return if creds.has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
+        return if creds.has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
     }
     if name.starts_with(b"security.") {
-        return if !writes || creds.has_cap(perm::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) };
+        return if !writes || creds.has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) };
     }
     if name.starts_with(b"system.") {
         return if writes { perm::check_owner(&creds, &attributes) } else { Ok(()) };
@@ -83,7 +84,13 @@ pub fn getxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize
 }
 
 /// lgetxattr(2).
-pub fn lgetxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize) -> Result<usize> {
+pub fn lgetxattr(
+    thread: &Arc<Thread>,
+    path: Va,
+    name: Va,
+    value: Va,
+    size: usize,
+) -> Result<usize> {
     get(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, name, value, size)
 }
 
@@ -92,7 +99,14 @@ pub fn fgetxattr(thread: &Arc<Thread>, fd: Fd, name: Va, value: Va, size: usize)
     get(thread, at_fd(thread, fd)?, name, value, size)
 }
 
-fn set(thread: &Arc<Thread>, place: Location, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+fn set(
+    thread: &Arc<Thread>,
+    place: Location,
+    name: Va,
+    value: Va,
+    size: usize,
+    flags: u32,
+) -> Result<usize> {
     if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -108,23 +122,44 @@ fn set(thread: &Arc<Thread>, place: Location, name: Va, value: Va, size: usize, 
 }
 
 /// setxattr(2).
-pub fn setxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+pub fn setxattr(
+    thread: &Arc<Thread>,
+    path: Va,
+    name: Va,
+    value: Va,
+    size: usize,
+    flags: u32,
+) -> Result<usize> {
     set(thread, at_path(thread, path, 0)?, name, value, size, flags)
 }
 
 /// lsetxattr(2).
-pub fn lsetxattr(thread: &Arc<Thread>, path: Va, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+pub fn lsetxattr(
+    thread: &Arc<Thread>,
+    path: Va,
+    name: Va,
+    value: Va,
+    size: usize,
+    flags: u32,
+) -> Result<usize> {
     set(thread, at_path(thread, path, AT_SYMLINK_NOFOLLOW)?, name, value, size, flags)
 }
 
 /// fsetxattr(2).
-pub fn fsetxattr(thread: &Arc<Thread>, fd: Fd, name: Va, value: Va, size: usize, flags: u32) -> Result<usize> {
+pub fn fsetxattr(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    name: Va,
+    value: Va,
+    size: usize,
+    flags: u32,
+) -> Result<usize> {
     set(thread, at_fd(thread, fd)?, name, value, size, flags)
 }
 
 fn list(thread: &Arc<Thread>, place: Location, out: Va, size: usize) -> Result<usize> {
     let mut names = place.inode().list_xattr()?;
-    if !thread.creds().has_cap(perm::CAP_SYS_ADMIN) {
+    if !thread.creds().has_cap(CAP_SYS_ADMIN) {
         let visible = names.split_inclusive(|b| *b == 0).filter(|n| !n.starts_with(b"trusted."));
         names = visible.flatten().copied().collect();
     }

@@ -2,14 +2,14 @@
 
 use alloc::sync::Arc;
 
+use linux_raw_sys::general::CAP_SYS_PTRACE;
+
 use super::Thread;
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 
-/// CAP_SYS_PTRACE (capabilities(7)).
-const CAP_SYS_PTRACE: u32 = 19;
-
-/// EPERM unless `thread` may look into `other` (ptrace(2), "Ptrace access mode checking"): same ids, no more capabilities, dumpable.
+/// EPERM unless `thread` may look into `other` (ptrace(2), "Ptrace access mode checking"): same
+/// ids, no more capabilities, dumpable.
 pub fn check(thread: &Thread, other: &Thread, mode: AccessMode) -> Result {
     /// SUID_DUMP_USER of prctl(2)'s PR_SET_DUMPABLE.
     const DUMPABLE: u32 = 1;

@@ -3,9 +3,10 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWCGROUP,
-    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
-    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
+    CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND,
+    CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS,
+    CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID,
+    CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
     CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE, RLIMIT_NPROC, SIGCHLD,
 };
 use qlib::Va;
@@ -72,7 +73,8 @@ impl CloneArgs {
         self.flags & u64::from(flag) != 0
     }
 
-    /// EINVAL for what clone(2) calls contradictory, EPERM for new namespaces, which this kernel does not have.
+    /// EINVAL for what clone(2) calls contradictory, EPERM for new namespaces, which this kernel
+    /// does not have.
     pub fn check(&self) -> Result {
         let contradictory = (self.has(CLONE_NEWNS) && self.has(CLONE_FS))
             || (self.has(CLONE_NEWUSER) && self.has(CLONE_FS))
@@ -114,7 +116,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         mm.set_shared();
     }
     if thread.is_dying() {
-        // Whoever ends this process's threads (exit_group, exec of another thread) does not see one that is made now.
+        // Whoever ends this process's threads (exit_group, exec of another thread) does not see one
+        // that is made now.
         return Err(Errno::ERESTARTNOINTR);
     }
     let creator = shares_memory.then_some(&*thread.user);
@@ -124,20 +127,28 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if attrs.rseq.is_some() {
         user.watch(true)?;
     }
-    let fs = if args.has(CLONE_FS) { thread.fs.lock().clone() } else { Arc::new(Mutex::new(thread.fs())) };
+    let fs = if args.has(CLONE_FS) {
+        thread.fs.lock().clone()
+    } else {
+        Arc::new(Mutex::new(thread.fs()))
+    };
     if fs.lock().executing > 0 {
         // Who executes a program relies on who shares these with it.
         return Err(Errno::EAGAIN);
     }
     let tid = table::allocate_pid()?;
-    let process =
-        if args.has(CLONE_THREAD) { thread.process.clone() } else { new_process(thread, &args, tid, child_mm) };
+    let process = if args.has(CLONE_THREAD) {
+        thread.process.clone()
+    } else {
+        new_process(thread, &args, tid, child_mm)
+    };
     let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
     if args.has(CLONE_PIDFD) {
         give_pidfd(thread, &process, args.pidfd)?;
     }
 
-    // Nothing fails from here on until the child has its task: whoever is in the tables has one that takes it out of them.
+    // Nothing fails from here on until the child has its task: whoever is in the tables has one
+    // that takes it out of them.
     let child = Thread::enter(NewThread {
         tid,
         process: process.clone(),
@@ -179,7 +190,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if !shares_memory {
         run::start_newborn(thread);
     } else if args.has(CLONE_VFORK) || thread.is_interrupted() {
-        // The child is made by this thread, which will not go on before the child has gone its own way, or a signal lets it.
+        // The child is made by this thread, which will not go on before the child has gone its own
+        // way, or a signal lets it.
         run::may_sync(thread).await;
         thread.user.hold(&mm).await?;
         run::start_newborn(thread);
@@ -190,7 +202,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     Ok(tid as usize)
 }
 
-/// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When that fails there is none.
+/// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When
+/// that fails there is none.
 fn give_pidfd(thread: &Thread, process: &Arc<Process>, at: Va) -> Result {
     let files = thread.files();
     let file = OpenFile::new(PidFd::make(process.clone()), O_RDWR);
@@ -204,8 +217,6 @@ fn give_pidfd(thread: &Thread, process: &Arc<Process>, at: Va) -> Result {
 
 /// RLIMIT_NPROC, for users without privileges.
 fn check_limit(thread: &Thread) -> Result {
-    const CAP_SYS_ADMIN: u32 = 21;
-    const CAP_SYS_RESOURCE: u32 = 24;
     let creds = thread.creds();
     if creds.uid == 0 || creds.has_cap(CAP_SYS_ADMIN) || creds.has_cap(CAP_SYS_RESOURCE) {
         return Ok(());
@@ -214,7 +225,12 @@ fn check_limit(thread: &Thread) -> Result {
     if own >= thread.process.rlimit(RLIMIT_NPROC) { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 
-fn new_process(thread: &Arc<Thread>, args: &CloneArgs, pid: u32, mm: Arc<crate::mm::AddressSpace>) -> Arc<Process> {
+fn new_process(
+    thread: &Arc<Thread>,
+    args: &CloneArgs,
+    pid: u32,
+    mm: Arc<crate::mm::AddressSpace>,
+) -> Arc<Process> {
     let parent = &thread.process;
     let process = Process::new(pid, mm, parent.rlimits.lock().clone(), parent.upcalls);
     let clears = args.flags & CLONE_CLEAR_SIGHAND != 0;

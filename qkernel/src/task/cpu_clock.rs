@@ -11,7 +11,8 @@ pub fn is_cpu_clock(id: i32) -> bool {
     id < 0 || id as u32 == CLOCK_PROCESS_CPUTIME_ID || id as u32 == CLOCK_THREAD_CPUTIME_ID
 }
 
-/// The time of a CPU clock; `None` if `id` does not name one. EINVAL when its process or thread does not exist.
+/// The time of a CPU clock; `None` if `id` does not name one. EINVAL when its process or thread
+/// does not exist.
 pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
     let sum = |times: Times| Ok(times.user_ns.saturating_add(times.system_ns));
     if id >= 0 {
@@ -21,7 +22,8 @@ pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
             _ => None,
         };
     }
-    // The bits of a dynamic id: ~pid << 3 | per-thread 4 | which (0 profiled, 1 virtual, 2 scheduled, 3 a file's clock).
+    // The bits of a dynamic id: ~pid << 3 | per-thread 4 | which (0 profiled, 1 virtual, 2
+    // scheduled, 3 a file's clock).
     const PER_THREAD: i32 = 4;
     const WHICH: i32 = 3;
     if id & WHICH == WHICH {

@@ -36,11 +36,15 @@ impl Observer for CpuWatch {
     }
 }
 
-/// Begins to watch the process's use of CPU time, if RLIMIT_CPU limits it and it is not watched yet.
+/// Begins to watch the process's use of CPU time, if RLIMIT_CPU limits it and it is not watched
+/// yet.
 pub fn watch(process: &Arc<Process>) {
     let (soft, hard) = process.rlimits.lock().get(RLIMIT_CPU);
     let limit_ns = soft.min(hard).saturating_mul(SECOND_NS);
-    if limit_ns == u64::MAX || process.is_zombie() || core::mem::replace(&mut process.traits.lock().cpu_watched, true) {
+    if limit_ns == u64::MAX
+        || process.is_zombie()
+        || core::mem::replace(&mut process.traits.lock().cpu_watched, true)
+    {
         return;
     }
     let left_ns = limit_ns.saturating_sub(process.times().total_ns());

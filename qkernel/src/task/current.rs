@@ -1,4 +1,5 @@
-//! The thread whose task is being polled, for the few operations of files that depend on who asks (signalfd(2)).
+//! The thread whose task is being polled, for the few operations of files that depend on who asks
+//! (signalfd(2)).
 
 use alloc::sync::Arc;
 use core::future::{Future, poll_fn};
@@ -41,7 +42,8 @@ pub async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
     .await
 }
 
-/// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works for none.
+/// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it works
+/// for none.
 pub fn memory_limits() -> (u64, u64) {
     get().map_or((0, 0), |thread| {
         let Growth { stack_bytes, total_bytes } = thread.process.growth();

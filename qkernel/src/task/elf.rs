@@ -3,9 +3,14 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use object::LittleEndian as LE;
+use object::elf::{
+    ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileHeader64, PF_R, PF_W, PF_X,
+    PT_GNU_STACK, PT_INTERP, PT_LOAD, ProgramFlags, ProgramHeader64, ProgramType,
+};
+use object::pod;
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
-use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::io::IoBuffer;
@@ -13,72 +18,88 @@ use crate::mm::map::Place;
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
-const ET_EXEC: u16 = 2;
-const ET_DYN: u16 = 3;
-const EM_X86_64: u16 = 62;
-const PT_LOAD: u32 = 1;
-const PT_INTERP: u32 = 3;
-const PT_GNU_STACK: u32 = 0x6474_e551;
-const PF_X: u32 = 1;
-const PF_W: u32 = 2;
-const PF_R: u32 = 4;
 /// As Linux: the program headers must fit in one page's worth.
 const MAX_HEADERS_BYTES: usize = 4096;
 
-abi_struct! {
-    /// Elf64_Ehdr.
-    pub struct FileHeader {
-        pub ident: [u8; 16],
-        pub kind: u16,
-        pub machine: u16,
-        pub version: u32,
-        pub entry: u64,
-        pub phoff: u64,
-        pub shoff: u64,
-        pub flags: u32,
-        pub ehsize: u16,
-        pub phentsize: u16,
-        pub phnum: u16,
-        pub shentsize: u16,
-        pub shnum: u16,
-        pub shstrndx: u16,
-    }
+/// A loadable or descriptive part of the file (Elf64_Phdr), as far as it is of use here.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    kind: ProgramType,
+    flags: ProgramFlags,
+    offset: u64,
+    vaddr: u64,
+    filesz: u64,
+    memsz: u64,
 }
 
-abi_struct! {
-    /// Elf64_Phdr.
-    pub struct ProgramHeader {
-        pub kind: u32,
-        pub flags: u32,
-        pub offset: u64,
-        pub vaddr: u64,
-        pub paddr: u64,
-        pub filesz: u64,
-        pub memsz: u64,
-        pub align: u64,
-    }
-}
-
-/// Reads exactly `out.len()` bytes at `offset`; ENOEXEC when the file is shorter.
-pub fn read_exact(file: &OpenFile, offset: u64, out: &mut [u8]) -> Result {
-    let mut done = 0;
-    while done < out.len() {
-        let mut buffer = IoBuffer::kernel(&mut out[done..]);
-        match file.ops.read(file, &mut buffer, offset + done as u64)? {
-            0 => return Err(Errno::ENOEXEC),
-            count => done += count,
+impl Segment {
+    fn of(header: &ProgramHeader64<LE>) -> Segment {
+        Segment {
+            kind: header.p_type.get(LE),
+            flags: header.p_flags.get(LE),
+            offset: header.p_offset.get(LE),
+            vaddr: header.p_vaddr.get(LE),
+            filesz: header.p_filesz.get(LE),
+            memsz: header.p_memsz.get(LE),
         }
     }
-    Ok(())
+}
+
+/// Bytes of a [`Head`]: what linkers put first, the headers and the dynamic loader's path, and the
+/// first line of a script.
+const HEAD_BYTES: usize = 1024;
+
+/// The beginning of a program's file, which is read once: each read may be a host call.
+pub struct Head<'a> {
+    file: &'a OpenFile,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Head<'a> {
+    /// Reads it. It is shorter if the file is.
+    pub fn read(file: &'a OpenFile) -> Result<Self> {
+        // On the heap, for the host writes to it.
+        let mut bytes = alloc::vec![0; HEAD_BYTES];
+        let length = file.ops.read(file, &mut IoBuffer::kernel(&mut bytes), 0)?;
+        bytes.truncate(length);
+        Ok(Head { file, bytes })
+    }
+
+    /// What was read.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// So many bytes of the file at `offset`, wherever that is; ENOEXEC when the file is shorter.
+    fn exact(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        if let Some(known) = self.bytes.get(begin..begin.saturating_add(length)) {
+            return Ok(known.to_vec());
+        }
+        let mut out = alloc::vec![0; length];
+        let mut done = 0;
+        while done < length {
+            let mut buffer = IoBuffer::kernel(&mut out[done..]);
+            match self.file.ops.read(self.file, &mut buffer, offset.saturating_add(done as u64))? {
+                0 => return Err(Errno::ENOEXEC),
+                count => done += count,
+            }
+        }
+        Ok(out)
+    }
 }
 
 /// The headers of an executable.
 #[derive(Debug)]
 pub struct Elf {
-    /// File header.
-    pub header: FileHeader,
-    /// Program headers.
-    pub segments: Vec<ProgramHeader>,
+    /// Where it begins to run, as linked.
+    pub entry: u64,
+    /// How many program headers there are.
+    pub header_count: u16,
+    /// Where they lie in the file.
+    headers_offset: u64,
+    is_relocatable: bool,
+    segments: Vec<Segment>,
     /// PT_INTERP: the path of the dynamic loader.
     pub interpreter: Option<Vec<u8>>,
     /// The stack is to be executable (PT_GNU_STACK).
@@ -86,44 +107,53 @@ pub struct Elf {
 }
 
 impl Elf {
-    /// Reads and checks the headers.
-    pub fn read(file: &OpenFile) -> Result<Elf> {
-        // On the heap, for the host writes to it.
-        let mut bytes = alloc::vec![0; size_of::<FileHeader>()];
-        read_exact(file, 0, &mut bytes)?;
-        let header: FileHeader = zerocopy::FromBytes::read_from_bytes(&bytes).map_err(|_| Errno::ENOEXEC)?;
-        let is_elf64 = header.ident[..6] == [0x7f, b'E', b'L', b'F', 2, 1];
-        if !is_elf64 || header.machine != EM_X86_64 || !matches!(header.kind, ET_EXEC | ET_DYN) {
+    /// Reads and checks the headers of a file that begins with `head`.
+    pub fn read(head: &Head<'_>) -> Result<Elf> {
+        let bytes = head.exact(0, size_of::<FileHeader64<LE>>())?;
+        let (header, _) =
+            pod::from_bytes::<FileHeader64<LE>>(&bytes).map_err(|()| Errno::ENOEXEC)?;
+        let ident = &header.e_ident;
+        let is_elf64 =
+            ident.magic == ELFMAG && ident.class == ELFCLASS64 && ident.data == ELFDATA2LSB;
+        let kind = header.e_type.get(LE);
+        if !is_elf64 || header.e_machine.get(LE) != EM_X86_64 || !matches!(kind, ET_EXEC | ET_DYN) {
             return Err(Errno::ENOEXEC);
         }
-        let table_bytes = usize::from(header.phnum) * size_of::<ProgramHeader>();
-        if usize::from(header.phentsize) != size_of::<ProgramHeader>()
+        let header_count = header.e_phnum.get(LE);
+        let table_bytes = usize::from(header_count) * size_of::<ProgramHeader64<LE>>();
+        if usize::from(header.e_phentsize.get(LE)) != size_of::<ProgramHeader64<LE>>()
             || table_bytes == 0
             || table_bytes > MAX_HEADERS_BYTES
         {
             return Err(Errno::ENOEXEC);
         }
-        let mut table = alloc::vec![0; table_bytes];
-        read_exact(file, header.phoff, &mut table)?;
-        let segments: Vec<ProgramHeader> = table
-            .chunks_exact(size_of::<ProgramHeader>())
-            .filter_map(|chunk| zerocopy::FromBytes::read_from_bytes(chunk).ok())
-            .collect();
-        let mut elf = Elf { header, segments, interpreter: None, executable_stack: false };
+        let headers_offset = header.e_phoff.get(LE);
+        let table = head.exact(headers_offset, table_bytes)?;
+        let (table, _) =
+            pod::slice_from_bytes::<ProgramHeader64<LE>>(&table, usize::from(header_count))
+                .map_err(|()| Errno::ENOEXEC)?;
+        let mut elf = Elf {
+            entry: header.e_entry.get(LE),
+            header_count,
+            headers_offset,
+            is_relocatable: kind == ET_DYN,
+            segments: table.iter().map(Segment::of).collect(),
+            interpreter: None,
+            executable_stack: false,
+        };
         for segment in &elf.segments {
             match segment.kind {
                 PT_INTERP => {
                     if !(2..=4096).contains(&segment.filesz) {
                         return Err(Errno::ENOEXEC);
                     }
-                    let mut path = alloc::vec![0; segment.filesz as usize];
-                    read_exact(file, segment.offset, &mut path)?;
+                    let mut path = head.exact(segment.offset, segment.filesz as usize)?;
                     if path.pop() != Some(0) {
                         return Err(Errno::ENOEXEC);
                     }
                     elf.interpreter = Some(path);
                 }
-                PT_GNU_STACK => elf.executable_stack = segment.flags & PF_X != 0,
+                PT_GNU_STACK => elf.executable_stack = segment.flags.contains(PF_X),
                 _ => {}
             }
         }
@@ -132,14 +162,15 @@ impl Elf {
 
     /// Whether it can be loaded anywhere.
     pub fn is_relocatable(&self) -> bool {
-        self.header.kind == ET_DYN
+        self.is_relocatable
     }
 
-    fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {
+    fn loads(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|s| s.kind == PT_LOAD && s.memsz > 0)
     }
 
-    /// First page and end of all segments, as linked; ENOEXEC when there is none or they are nonsense.
+    /// First page and end of all segments, as linked; ENOEXEC when there is none or they are
+    /// nonsense.
     fn extent(&self) -> Result<(u64, u64)> {
         let (mut low, mut high) = (u64::MAX, 0);
         for segment in self.loads() {
@@ -153,13 +184,24 @@ impl Elf {
         if low >= high { Err(Errno::ENOEXEC) } else { Ok((low, high)) }
     }
 
-    /// Maps it into `mm`, at `base` if it is relocatable (`None`: anywhere): what must be added to its linked addresses, and its end.
-    pub fn load(&self, mm: &AddressSpace, file: &Arc<OpenFile>, base: Option<Va>) -> Result<(u64, Va)> {
+    /// Maps it into `mm`, at `base` if it is relocatable (`None`: anywhere): what must be added to
+    /// its linked addresses, and its end.
+    pub fn load(
+        &self,
+        mm: &AddressSpace,
+        file: &Arc<OpenFile>,
+        base: Option<Va>,
+    ) -> Result<(u64, Va)> {
         let (low, high) = self.extent()?;
-        let bias = if self.is_relocatable() {
+        let bias = if self.is_relocatable {
             // Reserve the whole extent first, so that the segments keep their distances.
             let place = base.map_or(Place::Hint(Va(0)), Place::Hint);
-            let whole = mm.map(place, high - low, Vma::anonymous(Prot::empty(), VmaFlags::empty()), u64::MAX)?;
+            let whole = mm.map(
+                place,
+                high - low,
+                Vma::anonymous(Prot::empty(), VmaFlags::empty()),
+                u64::MAX,
+            )?;
             mm.unmap(whole, (high - low).next_multiple_of(PAGE_SIZE))?;
             whole.0.wrapping_sub(low)
         } else {
@@ -168,9 +210,9 @@ impl Elf {
         let mapping = file.ops.mapping(file, false)?;
         for segment in self.loads() {
             let mut prot = Prot::empty();
-            prot.set(Prot::READ, segment.flags & PF_R != 0);
-            prot.set(Prot::WRITE, segment.flags & PF_W != 0);
-            prot.set(Prot::EXEC, segment.flags & PF_X != 0);
+            prot.set(Prot::READ, segment.flags.contains(PF_R));
+            prot.set(Prot::WRITE, segment.flags.contains(PF_W));
+            prot.set(Prot::EXEC, segment.flags.contains(PF_X));
             let start = Va(segment.vaddr.wrapping_add(bias));
             let file_end = start + segment.filesz;
             let end = start + segment.memsz;
@@ -188,7 +230,8 @@ impl Elf {
                 let vma = Vma::of_file(prot, Prot::all(), VmaFlags::empty(), backing);
                 mm.map(Place::Fixed(first), file_page_end - first, vma, u64::MAX)?;
                 if end > file_end && prot.contains(Prot::WRITE) {
-                    // To the end of the page: the dynamic loader takes the rest of its last page for its first objects.
+                    // To the end of the page: the dynamic loader takes the rest of its last page
+                    // for its first objects.
                     mm.write_zeros(file_end, (file_page_end - file_end) as usize)?;
                 }
             }
@@ -203,7 +246,7 @@ impl Elf {
 
     /// The address of the program headers in memory, for AT_PHDR.
     pub fn headers_address(&self, bias: u64) -> u64 {
-        let phoff = self.header.phoff;
+        let phoff = self.headers_offset;
         self.loads()
             .find(|s| s.offset <= phoff && phoff < s.offset.saturating_add(s.filesz))
             .map_or(0, |s| (phoff - s.offset).wrapping_add(s.vaddr).wrapping_add(bias))

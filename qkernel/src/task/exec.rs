@@ -4,14 +4,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::auxvec::{
-    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2, AT_MINSIGSTKSZ,
-    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_PLATFORM, AT_RANDOM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP,
+    AT_HWCAP2, AT_MINSIGSTKSZ, AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_PLATFORM,
+    AT_RANDOM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
 };
 use linux_raw_sys::general::{RLIMIT_STACK, SIGCHLD};
 use qlib::platform::UserRegs;
 use qlib::{PAGE_SIZE, Va};
 
-use super::elf::Elf;
+use super::elf::{Elf, Head};
+use super::outcome::RegistersReplaced;
 use super::process::Image;
 use super::{Thread, exit, rseq, signal, table, vdso};
 use crate::account;
@@ -19,7 +21,6 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
-use crate::io::IoBuffer;
 use crate::mm::map::Place;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
 use crate::sync::Mutex;
@@ -35,8 +36,8 @@ const STRING_BYTES: u64 = 96;
 const ASK_STRINGS: usize = 512;
 /// How often a script may name another script.
 const MAX_SCRIPTS: usize = 5;
-/// What of a file is looked at to recognise it (BINPRM_BUF_SIZE).
-const HEAD_BYTES: usize = 256;
+/// How far a script's first line is looked at (BINPRM_BUF_SIZE).
+const LINE_BYTES: usize = 256;
 /// The stack's size at the start; it grows down to RLIMIT_STACK.
 const INITIAL_STACK_BYTES: u64 = 132 << 10;
 /// Where relocatable executables are loaded, before randomization.
@@ -63,7 +64,8 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// The file that is executed: of a script the interpreter, whose set-user-id bits count, as on Linux.
+    /// The file that is executed: of a script the interpreter, whose set-user-id bits count, as on
+    /// Linux.
     pub fn file(&self) -> &OpenFile {
         &self.program.file
     }
@@ -73,7 +75,7 @@ impl Executable {
 pub struct Loaded {
     /// Registers at its first instruction.
     pub regs: UserRegs,
-    /// What /proc tells about it.
+    /// What /proc reports about it.
     pub image: Image,
     /// Its name (the last part of the executable's path), at most 15 bytes.
     pub name: Vec<u8>,
@@ -91,23 +93,26 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
     let mut scripts = 0;
     let elf = loop {
         unreadable |= !fs::open::is_readable(&thread.creds(), &program.file)?;
-        let mut head = alloc::vec![0; HEAD_BYTES];
-        let length = program.file.ops.read(&program.file, &mut IoBuffer::kernel(&mut head), 0)?;
-        head.truncate(length);
-        if !head.starts_with(b"#!") {
-            break Elf::read(&program.file)?;
-        }
+        let head = Head::read(&program.file)?;
+        let Some(text) = head.bytes().strip_prefix(b"#!") else { break Elf::read(&head)? };
+        let line = script_line(text)?.to_vec();
         scripts += 1;
         if scripts > MAX_SCRIPTS {
             return Err(Errno::ELOOP);
         }
-        follow_script(thread, &mut program, &head)?;
+        follow_script(thread, &mut program, &line)?;
     };
     Ok(Executable { program, elf, name_source, unreadable })
 }
 
-/// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new` credentials.
-pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable: Executable) -> Result<Loaded> {
+/// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new`
+/// credentials.
+pub fn load(
+    thread: &Arc<Thread>,
+    new: &ExecCreds,
+    mm: &AddressSpace,
+    executable: Executable,
+) -> Result<Loaded> {
     let Executable { program, elf, name_source, mut unreadable } = executable;
     let creds = &new.creds;
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
@@ -116,14 +121,14 @@ pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable
     mm.set_mmap_top((stack_top - stack_limit).align_down(PAGE_SIZE));
 
     let (bias, end) = elf.load(mm, &program.file, Some(base))?;
-    let mut entry = elf.header.entry.wrapping_add(bias);
+    let mut entry = elf.entry.wrapping_add(bias);
     let mut interpreter_base = 0;
     if let Some(path) = &elf.interpreter {
         let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
-        let interpreter = Elf::read(&file)?;
+        let interpreter = Elf::read(&Head::read(&file)?)?;
         let (bias, _) = interpreter.load(mm, &file, None)?;
-        entry = interpreter.header.entry.wrapping_add(bias);
+        entry = interpreter.entry.wrapping_add(bias);
         interpreter_base = bias;
     }
     let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + (random::next_u64() & 0x1fff) * PAGE_SIZE;
@@ -137,10 +142,10 @@ pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable
         (AT_CLKTCK, 100),
         (AT_PHDR, elf.headers_address(bias)),
         (AT_PHENT, 56),
-        (AT_PHNUM, u64::from(elf.header.phnum)),
+        (AT_PHNUM, u64::from(elf.header_count)),
         (AT_BASE, interpreter_base),
         (AT_FLAGS, 0),
-        (AT_ENTRY, elf.header.entry.wrapping_add(bias)),
+        (AT_ENTRY, elf.entry.wrapping_add(bias)),
         (AT_UID, u64::from(creds.uid)),
         (AT_EUID, u64::from(creds.euid)),
         (AT_GID, u64::from(creds.gid)),
@@ -152,7 +157,11 @@ pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable
     auxv.extend(rseq::auxv());
     let (sp, mut image) = build_stack(mm, stack_top, elf.executable_stack, &program, &auxv)?;
     image.exe = Some(program.file.clone());
-    image.path = program.file.path.as_ref().map_or_else(|| name_source.clone(), |l| l.path_from(&thread.fs().root));
+    image.path = program
+        .file
+        .path
+        .as_ref()
+        .map_or_else(|| name_source.clone(), |l| l.path_from(&thread.fs().root));
     let mut name: Vec<u8> = name_source.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
     name.truncate(15);
     let regs = UserRegs { rip: entry, rsp: sp.0, rflags: 0x202, ..UserRegs::default() };
@@ -160,17 +169,23 @@ pub fn load(thread: &Arc<Thread>, new: &ExecCreds, mm: &AddressSpace, executable
     Ok(Loaded { regs, image, name, dumpable, is_secure: new.is_secure })
 }
 
-/// `program` is a script that begins with `head`: replaces it by its interpreter, with the script's path as an argument.
-fn follow_script(thread: &Arc<Thread>, program: &mut Program, head: &[u8]) -> Result {
-    let line = match head.iter().position(|b| *b == b'\n') {
-        Some(end) => &head[2..end],
-        None if head.len() < HEAD_BYTES => &head[2..],
+/// The first line of a script, of which `text` is what follows `#!`.
+fn script_line(text: &[u8]) -> Result<&[u8]> {
+    let room = LINE_BYTES - b"#!".len();
+    let line = match text.iter().take(room).position(|b| *b == b'\n') {
+        Some(end) => &text[..end],
+        None if text.len() < room => text,
         None => return Err(Errno::ENOEXEC),
     };
-    let line = line.trim_ascii();
-    if line.is_empty() {
-        return Err(Errno::ENOEXEC);
+    match line.trim_ascii() {
+        [] => Err(Errno::ENOEXEC),
+        line => Ok(line),
     }
+}
+
+/// `program` is a script with this first line: replaces it by its interpreter, with the script's
+/// path as an argument.
+fn follow_script(thread: &Arc<Thread>, program: &mut Program, line: &[u8]) -> Result {
     let split = line.iter().position(|b| b" \t".contains(b)).unwrap_or(line.len());
     let (interpreter, argument) = (&line[..split], line[split..].trim_ascii());
     let mut args = alloc::vec![interpreter.to_vec()];
@@ -185,7 +200,8 @@ fn follow_script(thread: &Arc<Thread>, program: &mut Program, head: &[u8]) -> Re
     Ok(())
 }
 
-/// Maps the stack and fills it with arguments, environment and auxiliary vector: the stack pointer, and the image's strings.
+/// Maps the stack and fills it with arguments, environment and auxiliary vector: the stack pointer,
+/// and the image's strings.
 fn build_stack(
     mm: &AddressSpace,
     top: Va,
@@ -202,7 +218,8 @@ fn build_stack(
         bytes
     };
     let (cmdline, environ) = (join(&program.args), join(&program.env));
-    // From the top: 8 zero bytes, the executable's path, environment, arguments, platform, random bytes; then the vectors.
+    // From the top: 8 zero bytes, the executable's path, environment, arguments, platform, random
+    // bytes; then the vectors.
     let mut strings: Vec<u8> = Vec::new();
     let mut seed = alloc::vec![0; 16];
     random::fill(&mut seed);
@@ -283,7 +300,14 @@ async fn read_strings(mm: &AddressSpace, array: Va) -> Result<Vec<Vec<u8>>> {
 }
 
 /// execve(2) and execveat(2). On success the thread's registers have been replaced.
-pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: Va, flags: u32) -> Result<usize> {
+pub async fn execve(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    argv: Va,
+    envp: Va,
+    flags: u32,
+) -> Result<RegistersReplaced> {
     let mm = thread.mm();
     let path = mm.read_cstr(path, linux_raw_sys::general::PATH_MAX as usize)?;
     let mut args = read_strings(&mm, argv).await?;
@@ -308,8 +332,9 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
     thread.user.registers().await?;
     let mm = thread.mm();
     let is_alone = is_alone(&mm);
-    // While the old program's memory is there, and under the old thread id, by which the locks are held. (Linux, which changes the id
-    // first, leaves the locks of a thread that was not the leader locked for ever.)
+    // While the old program's memory is there, and under the old thread id, by which the locks are
+    // held. (Linux, which changes the id first, leaves the locks of a thread that was not the
+    // leader locked for ever.)
     exit::leave_memory(thread, is_alone);
     thread.become_leader();
     if own.is_none() && !is_alone {
@@ -337,23 +362,25 @@ pub async fn execve(thread: &Arc<Thread>, dirfd: Fd, path: Va, argv: Va, envp: V
     drop(mm);
     finish(thread, new.creds, loaded);
     drop(executing);
-    Err(super::run::REGISTERS_REPLACED)
+    Ok(RegistersReplaced)
 }
 
-/// Whether the old program may go on to know and decide everything about the new one. On platforms where user code carries out changes of mappings itself,
-/// what the old program has left with the platform (registers to go on with, for one) outlives the exchange of its memory.
+/// Whether the old program may go on to know and decide everything about the new one. On platforms
+/// where user code carries out changes of mappings itself, what the old program has left with the
+/// platform (registers to go on with, for one) outlives the exchange of its memory.
 fn trusts_caller(thread: &Thread, creds: &Creds, loaded: &Loaded) -> bool {
-    arch::walks_tables() || loaded.dumpable && *creds == *thread.creds()
+    !thread.mm().depends_on_user_code() || loaded.dumpable && *creds == *thread.creds()
 }
 
-/// Gives a loaded program an address space of its own on the platform, and a thread there for `thread` to go on as.
+/// Gives a loaded program an address space of its own on the platform, and a thread there for
+/// `thread` to go on as.
 fn move_out(thread: &Thread, loaded: &AddressSpace) -> Result<(UserThread, Arc<AddressSpace>)> {
     let own = AddressSpace::attach(loaded)?;
     Ok((UserThread::new(own.handle(), None, thread.user.token)?, own))
 }
 
-/// While a thread executes a program no process may come to share its root, working directory and umask: who shares them must not
-/// change them under a program with other rights.
+/// While a thread executes a program no process may come to share its root, working directory and
+/// umask: who shares them must not change them under a program with other rights.
 struct Executing {
     context: Arc<Mutex<FsContext>>,
     /// No other process shares them.
@@ -363,8 +390,9 @@ struct Executing {
 impl Executing {
     fn begin(thread: &Arc<Thread>) -> Self {
         let context = thread.fs.lock().clone();
-        let shares =
-            |t: &Arc<Thread>| !Arc::ptr_eq(&t.process, &thread.process) && Arc::ptr_eq(&*t.fs.lock(), &context);
+        let shares = |t: &Arc<Thread>| {
+            !Arc::ptr_eq(&t.process, &thread.process) && Arc::ptr_eq(&*t.fs.lock(), &context)
+        };
         let alone = !table::threads().iter().any(shares);
         context.lock().executing += 1;
         Executing { context, alone }
@@ -403,7 +431,8 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
         links.exit_signal = SIGCHLD;
         links.children.clone()
     };
-    // The signals that were to tell the old program of its children's ends are not for the new one.
+    // The signals that were to notify the old program of its children's ends are not for the new
+    // one.
     for child in children {
         child.tree.lock().exit_signal = SIGCHLD;
     }
@@ -416,8 +445,8 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     }
 }
 
-/// What a program with more rights than its caller's does not take over from it: a stack beyond 8 MiB, a signal at the parent's end,
-/// settings of personality(2) that make addresses predictable.
+/// What a program with more rights than its caller's does not take over from it: a stack beyond 8
+/// MiB, a signal at the parent's end, settings of personality(2) that make addresses predictable.
 fn secure(thread: &Thread) {
     const STACK_BYTES: u64 = 8 << 20;
     /// READ_IMPLIES_EXEC, ADDR_NO_RANDOMIZE, ADDR_COMPAT_LAYOUT, MMAP_PAGE_ZERO.
@@ -438,8 +467,9 @@ pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     thread.user.set_registers(&loaded.regs);
 }
 
-/// Ends all other threads of the process and waits until they are gone. An error means that this thread is to end itself, for the
-/// process ends or another thread executes a program: a mere signal waits until the new program runs.
+/// Ends all other threads of the process and waits until they are gone. An error means that this
+/// thread is to end itself, for the process ends or another thread executes a program: a mere
+/// signal waits until the new program runs.
 async fn end_other_threads(thread: &Arc<Thread>) -> Result {
     let process = &thread.process;
     if thread.is_dying() {

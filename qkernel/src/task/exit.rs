@@ -1,10 +1,12 @@
-//! The end of threads and processes (exit(2), exit_group(2)), and what their parents are told.
+//! The end of threads and processes (exit(2), exit_group(2)), and what their parents are notified
+//! of.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    CLD_CONTINUED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT, SIGCHLD, SIGCONT, SIGKILL,
+    CLD_CONTINUED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT, SIGCHLD,
+    SIGCONT, SIGKILL,
 };
 
 use super::process::{Image, Times};
@@ -25,7 +27,8 @@ pub fn thread_exit(thread: &Arc<Thread>, code: i32) {
     thread.kill();
 }
 
-/// All threads of the process are to end; `status` is its wait status unless one was decided on before.
+/// All threads of the process are to end; `status` is its wait status unless one was decided on
+/// before.
 pub fn group_exit(process: &Arc<Process>, status: i32) {
     process.tree.lock().exiting.get_or_insert(status);
     for thread in process.threads() {
@@ -53,7 +56,8 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     thread.user.end(&mm);
     mm.leave(&thread.user);
     drop(mm);
-    // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are closed now, not with the zombie.
+    // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are
+    // closed now, not with the zombie.
     thread.set_files(FdTable::new());
     table::remove_thread(thread.tid(), thread.user.token);
     process.traits.lock().times += thread.times();
@@ -70,25 +74,25 @@ pub fn thread_ended(thread: &Arc<Thread>) {
         process_ended(thread);
     } else {
         signal::send::retarget(thread, SigSet(u64::MAX));
-        signal::deliver::tell_if_stopped(process);
+        signal::deliver::notify_if_stopped(process);
         process.thread_events.wake(PollMask::READ);
     }
 }
 
-/// The thread will not use its memory any more (exit, exec): gives up its robust locks, and tells those who share the memory.
-/// `is_alone`: nobody shares it.
+/// The thread will not use its memory any more (exit, exec): gives up its robust locks, and tells
+/// those who share the memory. `is_alone`: nobody shares it.
 pub fn leave_memory(thread: &Arc<Thread>, is_alone: bool) {
     (thread.process.upcalls.leaves_memory)(thread);
     clear_child_tid(thread, is_alone);
 }
 
-/// set_tid_address(2): tells those who share the memory that the thread is gone.
+/// set_tid_address(2): notifies those who share the memory that the thread is gone.
 fn clear_child_tid(thread: &Arc<Thread>, is_alone: bool) {
     let address = core::mem::take(&mut thread.attrs.lock().clear_child_tid);
     if address.0 == 0 || is_alone {
         return;
     }
-    // The program may have unmapped it: then there is nobody to tell.
+    // The program may have unmapped it: then there is nobody to notify.
     let mm = thread.mm();
     if mm.write(address, &0u32).is_ok() {
         (thread.process.upcalls.wake_futex)(&mm, address, 1);
@@ -118,7 +122,7 @@ fn process_ended(last: &Arc<Thread>) {
         links.continue_report = false;
     }
     session::after_exit(process, &orphans);
-    tell_parent(process, status);
+    notify_parent(process, status);
     process.exit_events.wake(PollMask::READ);
     (process.upcalls.ended)(process, status);
     reclaim::note_freed();
@@ -132,7 +136,8 @@ fn forget_image(process: &Process) {
     drop(old);
 }
 
-/// Gives the children of a process that ends to its nearest ancestor that takes orphans, or to pid 1: those children.
+/// Gives the children of a process that ends to its nearest ancestor that takes orphans, or to pid
+/// 1: those children.
 fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
     let children = core::mem::take(&mut process.tree.lock().children);
     if children.is_empty() {
@@ -162,7 +167,7 @@ fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
             links.exit_status
         };
         if let Some(status) = status {
-            tell_parent(child, status);
+            notify_parent(child, status);
         }
     }
     children
@@ -185,11 +190,15 @@ fn child_reaper_of(process: &Arc<Process>) -> Option<Arc<Process>> {
 
 /// CLD_* code and status of a wait status, as siginfo has them.
 pub fn code_of_status(status: i32) -> (i32, i32) {
-    if status & 0x7f == 0 { (CLD_EXITED as i32, status >> 8 & 0xff) } else { (CLD_KILLED as i32, status & 0x7f) }
+    if status & 0x7f == 0 {
+        (CLD_EXITED as i32, status >> 8 & 0xff)
+    } else {
+        (CLD_KILLED as i32, status & 0x7f)
+    }
 }
 
-/// Tells the parent of a zombie; reaps it at once if the parent does not want to.
-fn tell_parent(process: &Arc<Process>, status: i32) {
+/// Notifies the parent of a zombie; reaps it at once if the parent does not want to.
+fn notify_parent(process: &Arc<Process>, status: i32) {
     let Some(parent) = process.parent() else { return };
     let exit_signal = process.tree.lock().exit_signal;
     let action = parent.signals.lock().action(SIGCHLD);
@@ -213,27 +222,27 @@ fn child_info(process: &Arc<Process>, signo: u32, code: i32, value: i32) -> SigI
     SigInfo::child(signo, code, process.pid, uid, value, ticks(user_ns), ticks(system_ns))
 }
 
-/// Tells the parent that job control stopped the process by `signo`.
-pub fn tell_stopped(process: &Arc<Process>, signo: u32) {
+/// Notifies the parent that job control stopped the process by `signo`.
+pub fn notify_stopped(process: &Arc<Process>, signo: u32) {
     {
         let mut links = process.tree.lock();
         links.stop_report = Some(signo);
         links.continue_report = false;
     }
-    tell_job_control(process, CLD_STOPPED as i32, signo as i32);
+    notify_job_control(process, CLD_STOPPED as i32, signo as i32);
 }
 
-/// Tells the parent that SIGCONT continued the process.
-pub fn tell_continued(process: &Arc<Process>) {
+/// Notifies the parent that SIGCONT continued the process.
+pub fn notify_continued(process: &Arc<Process>) {
     {
         let mut links = process.tree.lock();
         links.stop_report = None;
         links.continue_report = true;
     }
-    tell_job_control(process, CLD_CONTINUED as i32, SIGCONT as i32);
+    notify_job_control(process, CLD_CONTINUED as i32, SIGCONT as i32);
 }
 
-fn tell_job_control(process: &Arc<Process>, code: i32, value: i32) {
+fn notify_job_control(process: &Arc<Process>, code: i32, value: i32) {
     let Some(parent) = process.parent() else { return };
     let action = parent.signals.lock().action(SIGCHLD);
     if action.handler != signal::action::IGNORE && !action.has(SA_NOCLDSTOP) {

@@ -1,4 +1,5 @@
-//! Has all address spaces follow what memory objects lose by a system call, before it returns; see [`crate::mm::rmap`].
+//! Has all address spaces follow what memory objects lose by a system call, before it returns; see
+//! [`crate::mm::rmap`].
 
 use alloc::sync::Arc;
 
@@ -6,7 +7,8 @@ use super::{Thread, current, run};
 use crate::mm::AddressSpace;
 use crate::mm::rmap::Lost;
 
-/// Notes what an object has lost, for the system call of the current thread to [settle] before it returns.
+/// Notes what an object has lost, for the system call of the current thread to [settle] before it
+/// returns.
 pub fn note(lost: Lost) {
     // Kernel tasks shorten no objects that programs map.
     if let Some(thread) = current::get() {
@@ -37,12 +39,12 @@ async fn take_out(thread: &Arc<Thread>, mm: &Arc<AddressSpace>, lost: &Lost) {
         run::may_sync(thread).await;
         mm.lose(lost);
         drop(frozen);
-        thread.user.claim_orders(mm);
+        thread.user.claim_ops(mm);
     } else {
         let halted = mm.halt(&thread.user).await;
         run::may_sync(thread).await;
         mm.lose(lost);
-        mm.carry_out_orders().await;
+        mm.carry_out_ops().await;
         drop(halted);
     }
 }

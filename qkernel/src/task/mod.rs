@@ -1,7 +1,8 @@
 //! Processes and threads of the guest.
 //!
-//! A [`Thread`] is one executor task ([`run`]); a [`Process`] is what its threads share and what wait(2) sees. Both are found by
-//! number in [`table`]. Locks of different objects are taken one at a time unless a comment says otherwise.
+//! A [`Thread`] is one executor task ([`run`]); a [`Process`] is what its threads share and what
+//! wait(2) sees. Both are found by number in [`table`]. Locks of different objects are taken one at
+//! a time unless a comment says otherwise.
 
 pub mod access;
 pub mod clone;
@@ -13,6 +14,7 @@ pub mod exec;
 pub mod exit;
 pub mod lost;
 pub mod oom;
+pub mod outcome;
 pub mod pause;
 pub mod pidfd;
 pub mod process;
@@ -43,14 +45,14 @@ pub use signal::{SigSet, Signo};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, FdTable, FsContext};
-use crate::mm::fault::{self, Failure};
-use crate::mm::{Access, AddressSpace, UserThread, rmap};
+use crate::mm::{AddressSpace, UserThread, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
 
 /// A guest thread.
 pub struct Thread {
-    /// Thread id, unique among live threads. It changes when a thread that is not the leader calls execve(2).
+    /// Thread id, unique among live threads. It changes when a thread that is not the leader calls
+    /// execve(2).
     tid: AtomicU32,
     /// What it shares with the other threads of its process.
     pub process: Arc<Process>,
@@ -76,8 +78,9 @@ pub struct Thread {
     pub syscalls: AtomicU64,
     /// What memory objects have lost by the system call that it makes.
     pub lost: Mutex<Vec<rmap::Lost>>,
-    /// Threads of its address space that it has made, with their first registers. The platform has them made by this one when it goes on, and
-    /// until then nothing of theirs begins: whoever waited for them would wait for this one too.
+    /// Threads of its address space that it has made, with their first registers. The platform has
+    /// them made by this one when it goes on, and until then nothing of theirs begins: whoever
+    /// waited for them would wait for this one too.
     pub newborn: Mutex<Vec<(Arc<Thread>, UserRegs)>>,
     /// Nanoseconds in user mode, and when it last went there (0: it is not there).
     user_ns: AtomicU64,
@@ -93,7 +96,8 @@ pub struct ThreadAttrs {
     pub clear_child_tid: Va,
     /// get_robust_list(2): head and length.
     pub robust_list: (Va, usize),
-    /// vfork(2): the parent's thread, which waits until this is taken out (and set): at exec, or at the end.
+    /// vfork(2): the parent's thread, which waits until this is taken out (and set): at exec, or at
+    /// the end.
     pub vfork_parent: Option<Arc<Signal>>,
     /// PR_SET_PDEATHSIG.
     pub parent_death_signal: u32,
@@ -189,7 +193,8 @@ pub fn thread_of(caller: &dyn Caller) -> Result<&Arc<Thread>> {
 }
 
 impl Thread {
-    /// Makes a thread and enters it where it can be found: in its process and in [`table`]. The room above sets it going.
+    /// Makes a thread and enters it where it can be found: in its process and in [`table`]. The
+    /// room above sets it going.
     pub fn enter(new: NewThread) -> Arc<Self> {
         let thread = Arc::new(Thread {
             tid: AtomicU32::new(new.tid),
@@ -235,11 +240,6 @@ impl Thread {
         self.process.mm()
     }
 
-    /// Serves a page fault of it.
-    pub fn fault(&self, va: Va, access: Access) -> core::result::Result<(), Failure> {
-        fault::handle(&self.mm(), self.process.growth(), va, access)
-    }
-
     /// Its descriptors.
     pub fn files(&self) -> Arc<FdTable> {
         self.files.lock().clone()
@@ -277,7 +277,8 @@ impl Thread {
     pub fn set_creds(&self, creds: Creds) {
         let new = Arc::new(creds);
         let old = core::mem::replace(&mut *self.creds.lock(), new.clone());
-        // Who gets other rights may hold secrets from before (prctl(2), PR_SET_DUMPABLE and PR_SET_PDEATHSIG).
+        // Who gets other rights may hold secrets from before (prctl(2), PR_SET_DUMPABLE and
+        // PR_SET_PDEATHSIG).
         if !new.is_within(&old) {
             self.process.traits.lock().dumpable = 0;
             self.attrs.lock().parent_death_signal = 0;
@@ -296,7 +297,8 @@ impl Thread {
         }
     }
 
-    /// Makes it look at its signals (and `dying`): wakes it from any wait, interrupts it in user mode.
+    /// Makes it look at its signals (and `dying`): wakes it from any wait, interrupts it in user
+    /// mode.
     pub fn interrupt(&self) {
         self.wakeup.set();
         self.user.interrupt();
@@ -319,7 +321,8 @@ impl Thread {
     /// How long it ran. The kernel's own work for it is not told apart from user mode.
     pub fn times(&self) -> process::Times {
         let since = self.user_since_ns.load(Ordering::Relaxed);
-        let running_ns = if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
+        let running_ns =
+            if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
         process::Times { user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns, system_ns: 0 }
     }
 

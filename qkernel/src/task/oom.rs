@@ -1,19 +1,24 @@
-//! Guest memory used up: what is only kept to be fast goes first, then what was reserved and never touched, then a process is killed.
+//! Guest memory used up: what is only kept to be fast goes first, then what was reserved and never
+//! touched, then a process is killed.
 //!
 //! # Who waits for whom
 //!
-//! A thread comes here with a fault that found no frame, or with a system call or fault while the kernel heap is *low*
-//! ([`crate::arch::heap`]), before the call has begun: it holds nothing then. It stays in [`relieve`] until there is memory again, or
-//! until it is to die itself.
+//! A thread comes here with a fault that found no frame, or with a system call or fault while the
+//! kernel heap is *low* ([`crate::arch::heap`]), before the call has begun: it holds nothing then.
+//! It stays in [`relieve`] until there is memory again, or until it is to die itself.
 //!
-//! The one thing it holds for a while is its own frozen address space, in [`take_back_untouched`], and then it waits for the platform
-//! only: for threads of its own space that leave user mode or carry out orders. That needs no memory and nobody else's task. It waits for
-//! another process in [`relieve`] alone, where it holds nothing, with a deadline, and its own end wakes it ([`block_until_killed`]).
+//! The one thing it holds for a while is its own frozen address space, in [`take_back_untouched`],
+//! and then it waits for the platform only: for threads of its own space that leave user mode or
+//! carry out operations. That needs no memory and nobody else's task. It waits for another process
+//! in [`relieve`] alone, where it holds nothing, with a deadline, and its own end wakes it
+//! ([`block_until_killed`]).
 //!
-//! So whoever is killed ends: its threads in user mode are interrupted, those in system calls are woken (each wait for something but
-//! the platform ends for a dying thread), those in here return. What they allocate on their way out comes from the reserve. Should one
-//! not end all the same (a disk that does not answer), another is killed at the deadline. Pid 1 is last; if even its end does not come, the
-//! sandbox ends itself. Each step kills one more of finitely many, and a new process cannot be made while memory is low.
+//! So whoever is killed ends: its threads in user mode are interrupted, those in system calls are
+//! woken (each wait for something but the platform ends for a dying thread), those in here return.
+//! What they allocate on their way out comes from the reserve. Should one not end all the same (a
+//! disk that does not answer), another is killed at the deadline. Pid 1 is last; if even its end
+//! does not come, the sandbox ends itself. Each step kills one more of finitely many, and a new
+//! process cannot be made while memory is low.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -37,17 +42,21 @@ use crate::time;
 use crate::urgent;
 use crate::wait::{PollMask, Signal, Sleeper, block_until_killed_or};
 
-/// How long a victim has before another one is killed. Every step of its end starts this anew. As long as nothing comes of that it doubles, up to eight times.
+/// How long a victim has before another one is killed. Every step of its end starts this anew. As
+/// long as nothing comes of that it doubles, up to eight times.
 const PATIENCE_NS: u64 = 100_000_000;
-/// The same before pid 1 is killed, with which the container ends, or a small process that has just come by `quark exec`.
+/// The same before pid 1 is killed, with which the container ends, or a small process that has just
+/// come by `quark exec`.
 const PATIENCE_BEFORE_LAST_NS: u64 = 2_000_000_000;
 /// How long pid 1 has to end, when nobody else is left, before the sandbox ends without it.
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
 const WORTHWHILE_PAGES: u64 = 64;
-/// A process from outside that holds less than this part of memory is spared while there are others.
+/// A process from outside that holds less than this part of memory is spared while there are
+/// others.
 const VISITOR_SHARE: u64 = 16;
-/// From so many in one process group on, small ones are killed together: they are a fork bomb, which makes two for each that is killed alone.
+/// From so many in one process group on, small ones are killed together: they are a fork bomb,
+/// which makes two for each that is killed alone.
 const MANY: usize = 16;
 /// Together they give back at least this part of memory, if they have it.
 const TOGETHER_SHARE: u64 = 32;
@@ -93,8 +102,8 @@ fn in_vain() -> u32 {
     if reclaim::last_freed_ns() > LAST_KILL_NS.load(Relaxed) { 0 } else { IN_VAIN.load(Relaxed) }
 }
 
-/// Waits until there is what `thread` wants, and sees to that. EINTR when the thread is to die. ENOMEM when there is, so that it was something
-/// else that failed.
+/// Waits until there is what `thread` wants, and sees to that. EINTR when the thread is to die.
+/// ENOMEM when there is, so that it was something else that failed.
 pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     if want.is_met() {
         return Err(Errno::ENOMEM);
@@ -105,7 +114,11 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     drop(awaiting);
     if thread.process.is_visitor() {
         let waited_us = (time::monotonic_ns() - begin_ns) / 1000;
-        klog!(Debug, "process {}, from outside, waited {waited_us} us for memory ({want:?})", thread.process.pid);
+        klog!(
+            Debug,
+            "process {}, from outside, waited {waited_us} us for memory ({want:?})",
+            thread.process.pid
+        );
     }
     result
 }
@@ -119,7 +132,9 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
         if thread.is_dying() {
             return Err(Errno::EINTR);
         }
-        if core::mem::take(&mut may_take_back) && take_back_untouched(thread).await? >= WORTHWHILE_PAGES {
+        if core::mem::take(&mut may_take_back)
+            && take_back_untouched(thread).await? >= WORTHWHILE_PAGES
+        {
             reclaim::reclaim();
             continue;
         }
@@ -130,18 +145,22 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
             kill_one(now_ns);
         }
         let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 2;
-        let _ = block_until_killed_or(thread, &[reclaim::freed()], PollMask::IN, deadline_ns, || match want.is_met() {
-            true => Ok(()),
-            false => Err(Errno::EAGAIN),
-        })
-        .await;
+        let _ =
+            block_until_killed_or(thread, &[reclaim::freed()], PollMask::IN, deadline_ns, || {
+                match want.is_met() {
+                    true => Ok(()),
+                    false => Err(Errno::EAGAIN),
+                }
+            })
+            .await;
         reclaim::reclaim();
     }
     Ok(())
 }
 
-/// Has one process killed for a request from outside that found no memory, unless one is ending already, and waits until something has come
-/// of it, or a moment. `shrink` gives up what is only kept to be fast.
+/// Has one process killed for a request from outside that found no memory, unless one is ending
+/// already, and waits until something has come of it, or a moment. `shrink` gives up what is only
+/// kept to be fast.
 pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let now_ns = time::monotonic_ns();
     let _awaiting = reclaim::Waiting::begin();
@@ -159,7 +178,8 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     reclaim::freed().unregister(id);
 }
 
-/// Whether some process is on its way to its end, or its memory on its way back, and has not taken too long for it.
+/// Whether some process is on its way to its end, or its memory on its way back, and has not taken
+/// too long for it.
 fn somebody_is_ending(now_ns: u64) -> bool {
     if now_ns > last_step_ns() + (PATIENCE_NS << in_vain().min(3)) {
         return false;
@@ -168,14 +188,16 @@ fn somebody_is_ending(now_ns: u64) -> bool {
     space::some_are_dying() || victim.is_some_and(|p| !p.is_zombie())
 }
 
-/// Kills the process whose end gives back most, with those who share its memory; pid 1 only when nobody else is left.
+/// Kills the process whose end gives back most, with those who share its memory; pid 1 only when
+/// nobody else is left.
 fn kill_one(now_ns: u64) {
     let is_living = |p: &Arc<Process>| {
         let links = p.tree.lock();
         links.exit_status.is_none() && links.exiting.is_none()
     };
     let living: Vec<_> = table::processes().into_iter().filter(is_living).collect();
-    // What several hold each would give back counts for each: how much comes back when only one of them ends cannot be known.
+    // What several hold each would give back counts for each: how much comes back when only one of
+    // them ends cannot be known.
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
         (p.pid != 1, !is_spared(p, held), held, p.pid)
@@ -194,7 +216,8 @@ fn kill_one(now_ns: u64) {
         if now_ns > last_step_ns + LAST_PATIENCE_NS {
             klog!(
                 Error,
-                "out of memory: nothing is left to kill, and what was killed does not end; the container ends"
+                "out of memory: nothing is left to kill, and what was killed does not end; the \
+                container ends"
             );
             let _ = Call::new(Op::Exit).arg(0, KILLED_STATUS).run();
         }
@@ -205,7 +228,10 @@ fn kill_one(now_ns: u64) {
     *VICTIM.lock() = Some(Arc::downgrade(&victim));
     kill(&victim, &living);
     if victim.pid == 1 {
-        klog!(Error, "out of memory: the container ends, for its first process is the only one left");
+        klog!(
+            Error,
+            "out of memory: the container ends, for its first process is the only one left"
+        );
         return;
     }
     let together = held_bytes(&victim);
@@ -225,8 +251,8 @@ fn kill_one(now_ns: u64) {
     group.iter().take(count).for_each(|(_, process)| kill(process, &living));
 }
 
-/// How many of a process group that hold so much each, the most first, are killed together with the one that was chosen: until they give back
-/// `wanted` bytes, and none of a group of few.
+/// How many of a process group that hold so much each, the most first, are killed together with the
+/// one that was chosen: until they give back `wanted` bytes, and none of a group of few.
 fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usize {
     if held.len() < MANY {
         return 0;
@@ -240,7 +266,8 @@ fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usi
     .count()
 }
 
-/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came from within.
+/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came
+/// from within.
 fn is_spared(process: &Process, held: u64) -> bool {
     process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
 }
@@ -259,25 +286,38 @@ pub fn is_small(process: &Process) -> bool {
 fn kill(victim: &Arc<Process>, living: &[Arc<Process>]) {
     KILLS.fetch_add(1, Relaxed);
     let held_kib = held_bytes(victim) >> 10;
-    klog!(Warn, "out of memory: killed process {} ({held_kib} KiB) of {} processes", victim.pid, living.len());
+    klog!(
+        Warn,
+        "out of memory: killed process {} ({held_kib} KiB) of {} processes",
+        victim.pid,
+        living.len()
+    );
     let mm = victim.mm();
     for process in living.iter().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
         if process.pid != 1 || victim.pid == 1 {
             // Its threads pass others on their way out.
-            process.threads().iter().take(2).for_each(|thread| urgent::hasten_end(thread.user.token));
+            process
+                .threads()
+                .iter()
+                .take(2)
+                .for_each(|thread| urgent::hasten_end(thread.user.token));
             exit::group_exit(process, SIGKILL as i32);
         }
     }
 }
 
-/// What the end of a process would give back, about, in bytes: its pages and page tables, its ranges, what its descriptors lead to,
-/// and what it costs outside of guest memory.
+/// What the end of a process would give back, about, in bytes: its pages and page tables, its
+/// ranges, what its descriptors lead to, and what it costs outside of guest memory.
 pub fn held_bytes(process: &Process) -> u64 {
     let mm = process.mm();
     let (_, resident, _) = mm.sizes();
     let threads = process.threads();
     let files: u64 = threads.first().map_or(0, |thread| thread.files().held_bytes());
-    resident + mm.table_pages() * PAGE_SIZE + mm.books_bytes() + files + crate::account::charge_of(threads.len() as u64)
+    resident
+        + mm.table_pages() * PAGE_SIZE
+        + mm.books_bytes()
+        + files
+        + crate::account::charge_of(threads.len() as u64)
 }
 
 /// Takes back what the thread's address space reserved and never touched: how many pages.

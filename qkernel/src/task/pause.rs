@@ -28,15 +28,19 @@ struct Pause {
 
 impl Pause {
     const fn new() -> Pause {
-        Pause { holds: AtomicBool::new(false), ended: AtomicU64::new(0), begin_ns: AtomicU64::new(0) }
+        Pause {
+            holds: AtomicBool::new(false),
+            ended: AtomicU64::new(0),
+            begin_ns: AtomicU64::new(0),
+        }
     }
 }
 
 static SLEEP: Pause = Pause::new();
 static ORDER: Pause = Pause::new();
-/// Told when no reason holds any more.
+/// Notified when no reason holds any more.
 static RESUMED: WaitQueue = WaitQueue::new();
-/// Told at every trap while there are [`Traps`], and at the end of a pause.
+/// Notified at every trap while there are [`Traps`], and at the end of a pause.
 static TRAPPED: WaitQueue = WaitQueue::new();
 /// How many [`Traps`] there are.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
@@ -60,7 +64,8 @@ pub fn ordered_since_ns() -> Option<u64> {
     ORDER.holds.load(Relaxed).then(|| ORDER.begin_ns.load(Relaxed))
 }
 
-/// Where each thread waits, at its return to user mode, while the container is paused. A dying thread passes.
+/// Where each thread waits, at its return to user mode, while the container is paused. A dying
+/// thread passes.
 pub async fn wait_until_over(thread: &Arc<Thread>) {
     if !is_paused() {
         return;
@@ -80,7 +85,8 @@ pub fn holds_somebody() -> bool {
     AT_GATE.load(Relaxed) > 0
 }
 
-/// Interrupts all threads that are in user mode or have the platform change mappings: whether there are any.
+/// Interrupts all threads that are in user mode or have the platform change mappings: whether there
+/// are any.
 fn interrupt_all() -> bool {
     let mut running = false;
     for thread in table::threads() {
@@ -111,7 +117,7 @@ impl Held {
     }
 }
 
-/// Somebody who looks again at each trap.
+/// Somebody who rechecks at each trap.
 pub struct Traps {
     signal: Arc<Signal>,
     id: u64,
@@ -145,8 +151,8 @@ impl Drop for Traps {
     }
 }
 
-/// Stops all user code: afterwards every thread waits in the gate or in a system call, and none has the platform change mappings. EINTR
-/// when [`resume`] came meanwhile.
+/// Stops all user code: afterwards every thread waits in the gate or in a system call, and none has
+/// the platform change mappings. EINTR when [`resume`] came meanwhile.
 pub async fn pause(reason: Reason) -> Result<Held> {
     let held = Held::intend(reason);
     if !part(reason).holds.swap(true, Relaxed) {
@@ -162,7 +168,8 @@ pub async fn pause(reason: Reason) -> Result<Held> {
     }
 }
 
-/// Ends what stops user code for this reason, the intention too. It goes on unless the other reason holds.
+/// Ends what stops user code for this reason, the intention too. It goes on unless the other reason
+/// holds.
 pub fn resume(reason: Reason) {
     part(reason).holds.store(false, Relaxed);
     part(reason).ended.fetch_add(1, Relaxed);
@@ -181,8 +188,8 @@ pub fn is_watched() -> bool {
     LOOKING.load(Relaxed) > 0
 }
 
-/// A trap came: whoever pauses looks again. Not every thread that leaves user mode comes to the gate; it may block in a system call
-/// that overtook the interruption, or end.
+/// A trap came: whoever pauses rechecks. Not every thread that leaves user mode comes to the
+/// gate; it may block in a system call that overtook the interruption, or end.
 pub fn recheck() {
     if LOOKING.load(Relaxed) > 0 {
         TRAPPED.wake(PollMask::IN);

@@ -31,13 +31,13 @@ pub struct Process {
     pub rlimits: Mutex<Rlimits>,
     /// What it runs.
     pub image: Mutex<Image>,
-    /// Told when a child changes state (exits, stops, continues).
+    /// Notified when a child changes state (exits, stops, continues).
     pub child_events: WaitQueue,
-    /// Told when this process ends (pidfd, control Wait), and when a thread of it has.
+    /// Notified when this process ends (pidfd, control Wait), and when a thread of it has.
     pub exit_events: WaitQueue,
-    /// Told when one of its threads has ended (execve waits for that).
+    /// Notified when one of its threads has ended (execve waits for that).
     pub thread_events: WaitQueue,
-    /// Told when a signal arrives for it or one of its threads (signalfd, sigtimedwait).
+    /// Notified when a signal arrives for it or one of its threads (signalfd, sigtimedwait).
     pub signal_events: WaitQueue,
     /// prctl(2), personality(2) and accounting.
     pub traits: Mutex<Traits>,
@@ -161,7 +161,12 @@ pub struct Image {
 
 impl Process {
     /// A process without threads yet.
-    pub fn new(pid: u32, mm: Arc<AddressSpace>, rlimits: Rlimits, upcalls: &'static Upcalls) -> Self {
+    pub fn new(
+        pid: u32,
+        mm: Arc<AddressSpace>,
+        rlimits: Rlimits,
+        upcalls: &'static Upcalls,
+    ) -> Self {
         Process {
             pid,
             upcalls,
@@ -284,7 +289,11 @@ impl Process {
             return 'T';
         }
         let is_current = current::get().is_some_and(|t| t.process.pid == self.pid);
-        if is_current || self.threads().iter().any(|t| t.user.is_in_user_mode()) { 'R' } else { 'S' }
+        if is_current || self.threads().iter().any(|t| t.user.is_in_user_mode()) {
+            'R'
+        } else {
+            'S'
+        }
     }
 
     /// Looks at how much of its memory is resident: the most it has been seen to have, in KiB.

@@ -1,9 +1,11 @@
-//! Restartable sequences (rseq(2), Linux's kernel/rseq.c): an area in a thread's memory says which CPU it runs on, and which critical section
-//! it is in. A section in which the thread was preempted, moved to another CPU or got a signal is aborted, so that one that
-//! comes to its end has had the CPU for itself.
+//! Restartable sequences (rseq(2), Linux's kernel/rseq.c): an area in a thread's memory says which
+//! CPU it runs on, and which critical section it is in. A section in which the thread was
+//! preempted, moved to another CPU or got a signal is aborted, so that one that comes to its end
+//! has had the CPU for itself.
 //!
-//! The platform tells of preemptions and moves before user code runs on ([`qlib::platform::TRAP_PREEMPTED`]). A thread that waited in a system
-//! call and goes on where it was is not told anything: a section makes no system calls.
+//! The platform notifies of preemptions and moves before user code runs on
+//! ([`qlib::platform::TRAP_PREEMPTED`]). A thread that waited in a system call and goes on where it
+//! was is not notified: a section makes no system calls.
 
 use alloc::sync::Arc;
 
@@ -56,7 +58,10 @@ const NO_CPU: u32 = u32::MAX;
 /// What the auxiliary vector says of it.
 pub fn auxv() -> impl Iterator<Item = (u32, u64)> {
     let is_served = arch::cpu().is_some();
-    let all = [(AT_RSEQ_FEATURE_SIZE, u64::from(FEATURE_BYTES)), (AT_RSEQ_ALIGN, u64::from(ORIGINAL_BYTES))];
+    let all = [
+        (AT_RSEQ_FEATURE_SIZE, u64::from(FEATURE_BYTES)),
+        (AT_RSEQ_ALIGN, u64::from(ORIGINAL_BYTES)),
+    ];
     all.into_iter().filter(move |_| is_served)
 }
 
@@ -73,7 +78,8 @@ fn read<T: Pod>(mm: &AddressSpace, va: Va) -> Result<T, Failure> {
     mm.read(va).map_err(|_| Failure::Memory(va, Access::Read))
 }
 
-/// Registers an area for a thread that runs on `cpu`. EINVAL, EPERM, EBUSY, EFAULT as Linux has them.
+/// Registers an area for a thread that runs on `cpu`. EINVAL, EPERM, EBUSY, EFAULT as Linux has
+/// them.
 pub fn register(thread: &Arc<Thread>, area: Va, len: u32, sig: u32, cpu: u32) -> Result<(), Errno> {
     if let Some(old) = thread.attrs.lock().rseq {
         return Err(match old {
@@ -123,20 +129,25 @@ pub fn on_exec(thread: &Arc<Thread>) {
     }
 }
 
-/// The threads of a process that run at once are on different CPUs, so a CPU's number is a concurrency id (mm_cid) too.
+/// The threads of a process that run at once are on different CPUs, so a CPU's number is a
+/// concurrency id (mm_cid) too.
 fn write_cpu(mm: &AddressSpace, area: Va, start: u32, cpu: u32) -> Result<(), Failure> {
     let failure = |_| Failure::Memory(area, Access::Write);
     mm.write(area, &[start, cpu]).map_err(failure)?;
     mm.write(area + NODE_OFFSET, &[0, start]).map_err(failure)
 }
 
-/// The thread was preempted or has moved: its area is written, and the section it was in aborted. Whether the latter, so that the thread
-/// has other registers. A program whose area or section is of no use gets SIGSEGV.
+/// The thread was preempted or has moved: its area is written, and the section it was in aborted.
+/// Whether the latter, so that the thread has other registers. A program whose area or section is
+/// of no use gets SIGSEGV.
 pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
     while !thread.is_dying() {
         match update(thread, trap) {
             Ok(aborted) => return aborted,
-            Err(Failure::Memory(va, access)) if thread.fault(va, access) == Err(mm::fault::Failure::NO_MEMORY) => {
+            Err(Failure::Memory(va, access))
+                if mm::fault::handle(&thread.mm(), thread.process.growth(), va, access)
+                    == Err(mm::fault::Failure::NO_MEMORY) =>
+            {
                 if oom::relieve(thread, oom::Want::Frame).await.is_err() {
                     return false;
                 }
@@ -164,7 +175,8 @@ fn update(thread: &Thread, trap: &Trap) -> Result<bool, Failure> {
     Ok(abort.is_some())
 }
 
-/// A handler is about to be set up that comes back to `regs`: a section is aborted, so it comes back to where that leads.
+/// A handler is about to be set up that comes back to `regs`: a section is aborted, so it comes
+/// back to where that leads.
 pub fn on_signal(thread: &Thread, regs: &mut UserRegs) -> Result<(), Failure> {
     let Some(rseq) = thread.attrs.lock().rseq else { return Ok(()) };
     let mm = thread.mm();
@@ -205,7 +217,8 @@ fn leave(mm: &AddressSpace, rseq: &Rseq, area: &Area) -> Result<(), Failure> {
     if area.rseq_cs == 0 {
         return Ok(());
     }
-    mm.write(rseq.area + SECTION_OFFSET, &0u64).map_err(|_| Failure::Memory(rseq.area, Access::Write))
+    mm.write(rseq.area + SECTION_OFFSET, &0u64)
+        .map_err(|_| Failure::Memory(rseq.area, Access::Write))
 }
 
 impl Section {
@@ -232,7 +245,12 @@ mod tests {
     const MAX: u64 = 0x7fff_ffff_f000;
 
     fn section() -> Section {
-        Section { start_ip: 0x1000, post_commit_offset: 0x10, abort_ip: 0x2000, ..Section::default() }
+        Section {
+            start_ip: 0x1000,
+            post_commit_offset: 0x10,
+            abort_ip: 0x2000,
+            ..Section::default()
+        }
     }
 
     #[test]

@@ -1,22 +1,24 @@
-//! What a guest thread does between two stays in user mode besides being served: waiting until it may go on, and looking at signals.
+//! What a guest thread does between two stays in user mode besides being served: waiting until it
+//! may go on, and looking at signals.
 
 use alloc::sync::Arc;
 
+use super::outcome::Outcome;
 use super::signal::{self, Delivery};
 use super::{Thread, pause};
 use crate::arch::user::Go;
-use crate::errno::{Errno, Result};
 use crate::wait::Sleeper;
 
-/// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on the platform too.
+/// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on
+/// the platform too.
 pub fn start_newborn(thread: &Thread) {
     for (child, first) in core::mem::take(&mut *thread.newborn.lock()) {
         (thread.process.upcalls.start)(child, first);
     }
 }
 
-/// Waits until nothing keeps the thread from user mode: a pause of the container, a frozen address space, somebody who
-/// has it carry out orders. A dying thread passes.
+/// Waits until nothing keeps the thread from user mode: a pause of the container, a frozen address
+/// space, somebody who has it carry out operations. A dying thread passes.
 pub async fn may_go(thread: &Arc<Thread>) {
     loop {
         may_sync(thread).await;
@@ -29,8 +31,9 @@ pub async fn may_go(thread: &Arc<Thread>) {
     }
 }
 
-/// Waits until nothing keeps the thread from having the platform carry out orders in the middle of a system call: a pause of the
-/// container, or that it does so for somebody else. A dying thread passes.
+/// Waits until nothing keeps the thread from having the platform carry out operations in the middle
+/// of a system call: a pause of the container, or that it does so for somebody else. A dying thread
+/// passes.
 pub async fn may_sync(thread: &Arc<Thread>) {
     loop {
         pause::wait_until_over(thread).await;
@@ -42,13 +45,13 @@ pub async fn may_sync(thread: &Arc<Thread>) {
 }
 
 /// Returns to user mode; false when the thread is to end.
-pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)>) -> bool {
+pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Outcome)>) -> bool {
     loop {
         if thread.is_dying() {
             return false;
         }
         may_go(thread).await;
-        let replaced = matches!(call, Some((_, Err(REGISTERS_REPLACED))));
+        let replaced = matches!(call, Some((_, Outcome::RegistersReplaced)));
         let delivery = if replaced && !thread.is_interrupted() {
             Delivery::None(None)
         } else {
@@ -79,6 +82,3 @@ pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)>)
         }
     }
 }
-
-/// A system call's "result" when it has set all registers itself with [`super::UserThread::set_registers`] (execve, rt_sigreturn).
-pub const REGISTERS_REPLACED: Errno = Errno(600);

@@ -53,12 +53,16 @@ fn watches_over(parent: &Process, child: &Process) -> bool {
     parent.pgid() != child.pgid() && parent.sid() == child.sid()
 }
 
-/// Whether no process of the group has a parent in another group of the same session: nobody is there to continue it.
+/// Whether no process of the group has a parent in another group of the same session: nobody is
+/// there to continue it.
 pub fn is_orphaned_group(pgid: u32) -> bool {
-    !table::group(pgid).iter().any(|process| process.parent().is_some_and(|parent| watches_over(&parent, process)))
+    !table::group(pgid)
+        .iter()
+        .any(|process| process.parent().is_some_and(|parent| watches_over(&parent, process)))
 }
 
-/// After the end of `process`: groups that became orphaned by it and have stopped members get SIGHUP and SIGCONT.
+/// After the end of `process`: groups that became orphaned by it and have stopped members get
+/// SIGHUP and SIGCONT.
 pub fn after_exit(process: &Arc<Process>, was_parent_of: &[Arc<Process>]) {
     if process.parent().is_some_and(|parent| watches_over(&parent, process)) {
         hang_up_if_orphaned(process.pgid());

@@ -26,8 +26,9 @@ static TABLE: Mutex<Table> = mutex(Table {
     last_token: 0,
 });
 
-/// A free pid, in rising order as Linux gives them; also free as a process group and session id by construction, for those live on as
-/// long as a process of theirs is in the table. EAGAIN when there is none.
+/// A free pid, in rising order as Linux gives them; also free as a process group and session id by
+/// construction, for those live on as long as a process of theirs is in the table. EAGAIN when
+/// there is none.
 pub fn allocate_pid() -> Result<u32> {
     let mut table = TABLE.lock();
     for _ in 0..PID_MAX {

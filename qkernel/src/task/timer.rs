@@ -1,4 +1,5 @@
-//! A timer that goes off once or again and again, on any clock: what setitimer(2), timer_create(2) and timerfd_create(2) have in common.
+//! A timer that goes off once or again and again, on any clock: what setitimer(2), timer_create(2)
+//! and timerfd_create(2) have in common.
 
 use alloc::sync::{Arc, Weak};
 
@@ -18,11 +19,12 @@ pub enum Base {
     ThreadCpu(Weak<Thread>),
 }
 
-/// CPU time is looked at no more often than this: programs that run in many threads overshoot by so much.
+/// CPU time is looked at no more often than this: programs that run in many threads overshoot by so
+/// much.
 const MIN_SAMPLE_NS: u64 = 1_000_000;
 
-/// A timer that has gone off does so again no sooner than this: what was due in between is counted. Otherwise one with an interval of a
-/// nanosecond would be due for ever.
+/// A timer that has gone off does so again no sooner than this: what was due in between is counted.
+/// Otherwise one with an interval of a nanosecond would be due for ever.
 const MIN_REPEAT_NS: u64 = 50_000;
 
 impl Base {
@@ -48,9 +50,9 @@ impl Base {
     }
 }
 
-/// What a timer tells.
+/// What a timer reports.
 pub trait Expire: Send + Sync {
-    /// It went off, `times` times since it told last.
+    /// It went off, `times` times since it reported last.
     fn expired(&self, times: u64);
 }
 
@@ -64,7 +66,7 @@ pub struct Setting {
 }
 
 #[derive(Default)]
-struct State {
+struct TimerState {
     /// The time of the base at which it goes off next; 0: it does not.
     next_ns: u64,
     interval_ns: u64,
@@ -74,7 +76,7 @@ struct State {
 /// A timer.
 pub struct Timer {
     base: Base,
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
     target: Weak<dyn Expire>,
     me: Weak<Timer>,
 }
@@ -113,7 +115,7 @@ impl Timer {
             (state.next_ns, state.interval_ns)
         };
         if next_ns == 0 {
-            // As Linux tells of a timer that is not set: its interval still, if it had one.
+            // As Linux reports a timer that is not set: its interval still, if it had one.
             return Setting { left_ns: 0, interval_ns };
         }
         // One that is due and has not gone off yet is about to.
@@ -121,7 +123,8 @@ impl Timer {
         Setting { left_ns, interval_ns }
     }
 
-    /// Enters the wheel for what is set, to be looked at when CLOCK_MONOTONIC is `earliest_ns` at the earliest.
+    /// Enters the queue of timers for what is set, to be looked at when CLOCK_MONOTONIC is
+    /// `earliest_ns` at the earliest.
     fn schedule(&self, earliest_ns: u64) {
         let (old, next_ns) = {
             let mut state = self.state.lock();
@@ -137,13 +140,14 @@ impl Timer {
         }
     }
 
-    /// Takes it out of the wheel, for good: the wheel would keep it alive.
+    /// Takes it out of the queue, for good: the queue would keep it alive.
     pub fn stop(&self) {
         self.set_at(0, 0);
     }
 }
 
-/// How often a timer that was due at `next_ns` has gone off by `now_ns`, and when it is due again (0: not).
+/// How often a timer that was due at `next_ns` has gone off by `now_ns`, and when it is due again
+/// (0: not).
 fn expirations(next_ns: u64, interval_ns: u64, now_ns: u64) -> (u64, u64) {
     if interval_ns == 0 {
         return (1, 0);

@@ -45,7 +45,7 @@ struct IntervalTimer {
     _target: Arc<SendSignal>,
 }
 
-/// Whom a POSIX timer tells, and how (sigevent(3type)).
+/// Whom a POSIX timer notifies, and how (sigevent(3type)).
 pub enum Notify {
     /// SIGEV_NONE.
     Nobody,
@@ -82,7 +82,9 @@ impl Expire for PosixTimer {
                 None => return,
             },
             Notify::Thread(thread, signo) => match thread.upgrade() {
-                Some(thread) => (signal::add_overrun(&thread.process, Some(&thread), self.id, times), *signo),
+                Some(thread) => {
+                    (signal::add_overrun(&thread.process, Some(&thread), self.id, times), *signo)
+                }
                 None => return,
             },
         };
@@ -94,7 +96,9 @@ impl Expire for PosixTimer {
         let info = SigInfo::timer(signo, self.id, times - 1, self.value);
         // What RLIMIT_SIGPENDING refuses is lost, as on Linux.
         let _ = match &self.notify {
-            Notify::Process(process, _) => process.upgrade().map(|p| signal::send_to_process(&p, info)),
+            Notify::Process(process, _) => {
+                process.upgrade().map(|p| signal::send_to_process(&p, info))
+            }
             Notify::Thread(thread, _) => thread.upgrade().map(|t| signal::send_to_thread(&t, info)),
             Notify::Nobody => None,
         };
@@ -126,7 +130,8 @@ impl ProcessTimers {
         let target = Arc::new(SendSignal { process: me, signo });
         let weak: Weak<dyn Expire> = Arc::downgrade(&(target.clone() as Arc<dyn Expire>));
         let timer = Timer::new(base, weak);
-        self.interval.lock()[which as usize] = Some(IntervalTimer { timer: timer.clone(), _target: target });
+        self.interval.lock()[which as usize] =
+            Some(IntervalTimer { timer: timer.clone(), _target: target });
         timer
     }
 
@@ -166,7 +171,8 @@ impl ProcessTimers {
 
     /// execve(2): POSIX timers go, those of setitimer(2) stay.
     pub fn reset_for_exec(&self) {
-        let timers: Vec<Arc<PosixTimer>> = core::mem::take(&mut self.posix.lock().1).into_values().collect();
+        let timers: Vec<Arc<PosixTimer>> =
+            core::mem::take(&mut self.posix.lock().1).into_values().collect();
         for timer in timers {
             timer.timer.stop();
         }

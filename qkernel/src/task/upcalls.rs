@@ -1,6 +1,8 @@
-//! What this room calls in those above it, which hold what threads and processes give up when they end.
+//! What this room calls in those above it, which hold what threads and processes give up when they
+//! end.
 //!
-//! Every process leads to the table, which is a constant of the room that makes the first one ([`crate::kernel`]).
+//! Every process leads to the table, which is a constant of the room that makes the first one
+//! ([`crate::kernel`]).
 
 use alloc::sync::Arc;
 
@@ -13,7 +15,8 @@ use crate::fs::{Attributes, FileOps};
 use crate::mm::AddressSpace;
 
 /// Opens a special file of some kind: its attributes (with the device number) and O_* flags.
-pub type Opener = fn(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>>;
+pub type Opener =
+    fn(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>>;
 
 /// Functions of the kernel that the life of processes calls.
 #[derive(Debug)]
@@ -24,7 +27,8 @@ pub struct Upcalls {
     pub leaves_memory: fn(&Arc<Thread>),
     /// Wakes at most so many who wait for a futex.
     pub wake_futex: fn(&Arc<AddressSpace>, Va, usize),
-    /// A process has no memory any more, and is about to become a zombie: it gives up what it holds in rooms above.
+    /// A process has no memory any more, and is about to become a zombie: it gives up what it holds
+    /// in rooms above.
     pub gives_up: fn(&Arc<Process>),
     /// A process has become a zombie, with this wait status.
     pub ended: fn(&Arc<Process>, i32),

@@ -1,8 +1,9 @@
 //! The vDSO and its data in user address spaces, where the platform has none of its own (vdso(7)).
 //!
-//! Both are pages of the kernel: the clock page that ring 0 keeps ([`crate::arch::kvm::clock`]), and right behind it the ELF image
-//! built from `vdso/`. Their entries are like those of file windows: not counted, so neither fork, munmap nor
-//! hibernation has anything to do with the pages behind them.
+//! Both are pages of the kernel: the clock page that ring 0 keeps ([`crate::arch::kvm::clock`]),
+//! and right behind it the ELF image built from `vdso/`. Their entries are like those of file
+//! windows: not counted, so neither fork, munmap nor hibernation has anything to do with the pages
+//! behind them.
 
 use alloc::sync::Arc;
 
@@ -37,8 +38,9 @@ pub fn image() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// The frames with the copy that programs see. Not the bytes of the kernel image itself: those are constant, and the VMM may have put pages
-/// of its own binary in the place of RAM there. Made at first use, and kept for ever.
+/// The frames with the copy that programs see. Not the bytes of the kernel image itself: those are
+/// constant, and the VMM may have put pages of its own binary in the place of RAM there. Made at
+/// first use, and kept for ever.
 fn copy() -> Result<Gpa> {
     if let Some(known) = COPY.try_get() {
         return Ok(*known);
@@ -62,7 +64,9 @@ struct KernelPages {
 impl MappedFile for KernelPages {
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         // mremap(2) may have made the range longer than what lies behind it.
-        (index < self.pages).then(|| MappedPage::Window(self.start + (index << PAGE_SHIFT))).ok_or(Errno::EFAULT)
+        (index < self.pages)
+            .then(|| MappedPage::Window(self.start + (index << PAGE_SHIFT)))
+            .ok_or(Errno::EFAULT)
     }
 
     fn run_pages(&self, index: u64) -> u64 {
@@ -74,7 +78,8 @@ impl MappedFile for KernelPages {
     }
 }
 
-/// The vDSO of a new program in `mm`, whose stack ends at `stack_top`: the address for AT_SYSINFO_EHDR.
+/// The vDSO of a new program in `mm`, whose stack ends at `stack_top`: the address for
+/// AT_SYSINFO_EHDR.
 pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
     let boot = arch::boot();
     if boot.platform != PLATFORM_KVM || boot.vdso.0 != 0 {
@@ -86,11 +91,17 @@ pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
     let whole = Vma::anonymous(Prot::empty(), VmaFlags::empty());
     let start = mm.map(Place::Hint(hint), data_bytes + code_bytes, whole, u64::MAX)?;
 
-    let data = KernelPages { start: kvm::clock::page(), pages: data_bytes >> PAGE_SHIFT, name: b"[vvar]" };
+    let data =
+        KernelPages { start: kvm::clock::page(), pages: data_bytes >> PAGE_SHIFT, name: b"[vvar]" };
     mm.map(Place::Fixed(start), data_bytes, vma(Prot::READ, Prot::READ, data), u64::MAX)?;
     let code = KernelPages { start: copy()?, pages: code_bytes >> PAGE_SHIFT, name: b"[vdso]" };
     // A debugger may write its breakpoints: to a copy of the program's own.
-    mm.map(Place::Fixed(start + data_bytes), code_bytes, vma(Prot::READ | Prot::EXEC, Prot::all(), code), u64::MAX)?;
+    mm.map(
+        Place::Fixed(start + data_bytes),
+        code_bytes,
+        vma(Prot::READ | Prot::EXEC, Prot::all(), code),
+        u64::MAX,
+    )?;
     Ok(start + data_bytes)
 }
 
@@ -99,8 +110,8 @@ fn vma(prot: Prot, max_prot: Prot, pages: KernelPages) -> Vma {
     Vma::of_file(prot, max_prot, VmaFlags::empty(), backing)
 }
 
-/// Where `bytes` shall lie: somewhere between the stack's end and the end of its 2 MiB, as on Linux. 0, which is anywhere, when there is
-/// no room.
+/// Where `bytes` shall lie: somewhere between the stack's end and the end of its 2 MiB, as on
+/// Linux. 0, which is anywhere, when there is no room.
 fn place(stack_top: Va, user_max: Va, bytes: u64, random: u64) -> Va {
     let end = Va((stack_top.0 | (NEAR_BYTES - 1)) + 1).min(user_max);
     match end.0.checked_sub(stack_top.0).and_then(|room| room.checked_sub(bytes)) {
@@ -120,7 +131,10 @@ mod tests {
             for top in [max - PAGE_SIZE * 3, max - PAGE_SIZE * 700, max - NEAR_BYTES * 9] {
                 let at = place(top, max, 3 * PAGE_SIZE, random);
                 assert!(
-                    at >= top && at + 3 * PAGE_SIZE <= max && at - top < NEAR_BYTES && at.is_page_aligned(),
+                    at >= top
+                        && at + 3 * PAGE_SIZE <= max
+                        && at - top < NEAR_BYTES
+                        && at.is_page_aligned(),
                     "{at:?}"
                 );
             }

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    __WALL, __WCLONE, __WNOTHREAD, CLD_CONTINUED, CLD_STOPPED, SIGCHLD, SIGCONT, WCONTINUED, WEXITED, WNOHANG, WNOWAIT,
-    WUNTRACED,
+    __WALL, __WCLONE, __WNOTHREAD, CLD_CONTINUED, CLD_STOPPED, SIGCHLD, SIGCONT, WCONTINUED,
+    WEXITED, WNOHANG, WNOWAIT, WUNTRACED,
 };
 
 use super::process::Times;
@@ -70,9 +70,11 @@ pub struct Waited {
 }
 
 /// The options wait4(2) and waitid(2) know between them.
-pub const KNOWN_OPTIONS: u32 = WNOHANG | WUNTRACED | WEXITED | WCONTINUED | WNOWAIT | __WALL | __WCLONE | __WNOTHREAD;
+pub const KNOWN_OPTIONS: u32 =
+    WNOHANG | WUNTRACED | WEXITED | WCONTINUED | WNOWAIT | __WALL | __WCLONE | __WNOTHREAD;
 
-/// Waits for news of a child: `None` with WNOHANG when there are none. ECHILD when there is no such child.
+/// Waits for news of a child: `None` with WNOHANG when there are none. ECHILD when there is no such
+/// child.
 pub async fn wait_for(thread: &Arc<Thread>, who: Who, options: u32) -> Result<Option<Waited>> {
     let process = &thread.process;
     let attempt = || match look(process, who, options)? {

@@ -7,7 +7,8 @@ use crate::wait::Signal;
 
 /// Work at a stretch, in nanoseconds.
 const WORK_NS: u64 = 5_000_000;
-/// The pause after it in which others have their turn, in nanoseconds: what it takes a thread of the host to wake up.
+/// The pause after it in which others have their turn, in nanoseconds: what it takes a thread of
+/// the host to wake up.
 pub const PAUSE_NS: u64 = 100_000;
 /// Bytes that are moved between two looks at the clock.
 pub const PIECE_BYTES: usize = 256 << 10;
@@ -23,9 +24,9 @@ impl Breath {
         Breath { since_ns: monotonic_ns() }
     }
 
-    /// Between two pieces: pauses if that is due. Who wants the kernel cannot be known: this very thread of the host may be the one that takes
-    /// their calls in. All that the caller knows of other objects may be
-    /// different afterwards, and its thread may have been told to end.
+    /// Between two pieces: pauses if that is due. Who wants the kernel cannot be known: this very
+    /// thread of the host may be the one that takes their calls in. All that the caller knows of
+    /// other objects may be different afterwards, and its thread may have been asked to end.
     pub async fn take(&mut self) {
         if monotonic_ns().saturating_sub(self.since_ns) < WORK_NS {
             return;

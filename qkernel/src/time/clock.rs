@@ -1,8 +1,8 @@
 //! The clocks that programs name by id (clock_gettime(2)), and deadlines on them.
 
 use linux_raw_sys::general::{
-    CLOCK_BOOTTIME, CLOCK_BOOTTIME_ALARM, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW, CLOCK_REALTIME,
-    CLOCK_REALTIME_ALARM, CLOCK_REALTIME_COARSE, CLOCK_TAI,
+    CLOCK_BOOTTIME, CLOCK_BOOTTIME_ALARM, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE,
+    CLOCK_MONOTONIC_RAW, CLOCK_REALTIME, CLOCK_REALTIME_ALARM, CLOCK_REALTIME_COARSE, CLOCK_TAI,
 };
 
 use super::{monotonic_ns, realtime_ns};
@@ -25,7 +25,9 @@ impl Clock {
     pub fn from_id(id: i32) -> Result<Clock> {
         match u32::try_from(id).map_err(|_| Errno::EINVAL)? {
             // TAI: the guest, as most hosts, has no leap-second table, so its offset from UTC is 0.
-            CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_REALTIME_ALARM | CLOCK_TAI => Ok(Clock::Realtime),
+            CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_REALTIME_ALARM | CLOCK_TAI => {
+                Ok(Clock::Realtime)
+            }
             CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE => Ok(Clock::Monotonic),
             CLOCK_BOOTTIME | CLOCK_BOOTTIME_ALARM => Ok(Clock::Boottime),
             _ => Err(Errno::EINVAL),
@@ -35,7 +37,9 @@ impl Clock {
     /// The clock with this id, if timers may run on it; EINVAL otherwise.
     pub fn for_timers(id: i32) -> Result<Clock> {
         match id as u32 {
-            CLOCK_REALTIME_COARSE | CLOCK_MONOTONIC_COARSE | CLOCK_MONOTONIC_RAW => Err(Errno::EINVAL),
+            CLOCK_REALTIME_COARSE | CLOCK_MONOTONIC_COARSE | CLOCK_MONOTONIC_RAW => {
+                Err(Errno::EINVAL)
+            }
             _ => Clock::from_id(id),
         }
     }

@@ -1,21 +1,21 @@
-//! Time: the platform's clocks and one timer wheel over them.
+//! Time: the platform's clocks and one queue of timers over them.
 
 pub mod breath;
 pub mod clock;
-mod wheel;
+mod timer_queue;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use breath::Breath;
 pub use clock::{Clock, deadline_after};
-pub use wheel::{TimerKey, Wheel};
+pub use timer_queue::{TimerKey, TimerQueue};
 
 use crate::sync::{Mutex, mutex};
 use crate::wait::{Observer, PollMask, Signal};
 use crate::{arch, executor};
 
-static WHEEL: Mutex<Wheel<Arc<dyn Observer>>> = mutex(Wheel::new());
+static TIMERS: Mutex<TimerQueue<Arc<dyn Observer>>> = mutex(TimerQueue::new());
 /// What the platform's timer is armed for.
 static ARMED: Mutex<u64> = mutex(u64::MAX);
 /// Who waits for the next event.
@@ -37,12 +37,12 @@ pub fn realtime_ns() -> u64 {
 /// Notifies `observer` once CLOCK_MONOTONIC reaches `deadline_ns`.
 pub fn insert(deadline_ns: u64, observer: Arc<dyn Observer>) -> TimerKey {
     IS_MORE.store(true, Relaxed);
-    WHEEL.lock().insert(deadline_ns, observer)
+    TIMERS.lock().insert(deadline_ns, observer)
 }
 
 /// Forgets a timer that has not fired; harmless if it has.
 pub fn cancel(key: TimerKey) {
-    WHEEL.lock().cancel(key);
+    TIMERS.lock().cancel(key);
 }
 
 /// Sets `signal` when the kernel is entered next, which is soon.
@@ -59,8 +59,9 @@ pub fn on_timer() {
 /// No timer goes off now.
 static RESTING: AtomicBool = AtomicBool::new(false);
 
-/// Whether timers rest from now on: while the sandbox sleeps, and on the way there, for a system call that ended then would write to memory that
-/// has been written out. What is due goes off when they rest no more.
+/// Whether timers rest from now on: while the sandbox sleeps, and on the way there, for a system
+/// call that ended then would write to memory that has been written out. What is due goes off when
+/// they rest no more.
 pub fn rest(rests: bool) {
     RESTING.store(rests, Relaxed);
 }
@@ -75,13 +76,14 @@ pub fn advance() {
         return;
     }
     // Nothing armed: nothing can be due, and the clock need not be read.
-    if WHEEL.lock().is_empty() {
+    if TIMERS.lock().is_empty() {
         return;
     }
-    // What comes to be due meanwhile is for the next time, which is soon: others have the kernel in between.
+    // What comes to be due meanwhile is for the next time, which is soon: others have the kernel in
+    // between.
     let now_ns = monotonic_ns();
     loop {
-        let Some(observer) = WHEEL.lock().pop_due(now_ns) else { return };
+        let Some(observer) = TIMERS.lock().pop_due(now_ns) else { return };
         observer.notify(PollMask::empty());
     }
 }
@@ -102,7 +104,7 @@ pub fn rearm() {
     } else if RESTING.load(Relaxed) {
         u64::MAX
     } else {
-        WHEEL.lock().next_deadline().unwrap_or(u64::MAX)
+        TIMERS.lock().next_deadline().unwrap_or(u64::MAX)
     };
     let mut armed = ARMED.lock();
     if *armed != next {

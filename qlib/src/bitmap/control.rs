@@ -1,5 +1,6 @@
-//! The control page: the first 4 KiB of each 4 MiB block, found from any frame of the block by clearing the low 22
-//! bits of its address. Bits are changed under the allocator's lock only, reference counts by anyone.
+//! The control page: the first 4 KiB of each 4 MiB block, found from any frame of the block by
+//! clearing the low 22 bits of its address. Bits are changed under the allocator's lock only,
+//! reference counts by anyone.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -20,7 +21,8 @@ const MAGIC: u64 = 0x4d41_5051_0000_0000;
 /// The layout of a control page.
 #[repr(C)]
 pub struct Control {
-    /// Ties the page to its place and its allocator, so that a frame that is not of a live block is noticed.
+    /// Ties the page to its place and its allocator, so that a frame that is not of a live block is
+    /// noticed.
     magic: AtomicU64,
     /// Next block with free frames, in order of address.
     pub next: AtomicU64,
@@ -34,7 +36,8 @@ pub struct Control {
     dirty: [AtomicU64; 16],
     /// Free frames.
     free_count: AtomicU32,
-    /// No free aligned run of this order (log2 of its frames) or a higher one exists; a bound, not exact.
+    /// No free aligned run of this order (log2 of its frames) or a higher one exists; a bound, not
+    /// exact.
     run_limit: AtomicU32,
     /// Reference counts. Entry 0 is the control page itself and stays 0.
     pub refs: [AtomicU16; BLOCK_FRAMES as usize],
@@ -67,8 +70,8 @@ pub fn block_of(gpa: Gpa) -> Gpa {
 #[allow(unsafe_code)]
 pub fn at(phys: PhysMap, block: Gpa) -> &'static Control {
     match phys.ptr(block, PAGE_SIZE) {
-        // SAFETY: a whole mapped page, aligned to 4 MiB as all callers pass a block; every field is an atomic, which may
-        // alias and accepts any bytes.
+        // SAFETY: a whole mapped page, aligned to 4 MiB as all callers pass a block; every field is
+        // an atomic, which may alias and accepts any bytes.
         Some(page) => unsafe { &*page.cast::<Control>() },
         None => panic!("{block:?} is not RAM"),
     }
@@ -96,7 +99,11 @@ impl Control {
     /// Panics unless this is the live control page of `block` in the allocator `tag`.
     pub fn check(&self, block: Gpa, tag: u32) {
         let magic = self.magic.load(Relaxed);
-        assert_eq!(magic, MAGIC ^ block.0 ^ u64::from(tag), "{block:?} is not a block of this allocator");
+        assert_eq!(
+            magic,
+            MAGIC ^ block.0 ^ u64::from(tag),
+            "{block:?} is not a block of this allocator"
+        );
     }
 
     /// Makes sure that the page is not taken for a live one any more.
@@ -121,7 +128,8 @@ impl Control {
         if order >= self.run_limit.load(Relaxed) {
             return None;
         }
-        let found = if order <= 6 { self.run_in_words(order) } else { self.run_of_words(1 << (order - 6)) };
+        let found =
+            if order <= 6 { self.run_in_words(order) } else { self.run_of_words(1 << (order - 6)) };
         if found.is_none() {
             self.run_limit.store(order, Relaxed);
         }
@@ -134,7 +142,8 @@ impl Control {
             let word = left.trailing_zeros() as usize;
             left &= left - 1;
             let mut bits = self.free[word].load(Relaxed);
-            // After each step bit i says that the aligned run of 2^step frames that begins at i is free.
+            // After each step bit i says that the aligned run of 2^step frames that begins at i is
+            // free.
             for step in 0..order {
                 bits &= bits >> (1 << step) & ALIGNED[step as usize];
             }
@@ -204,7 +213,8 @@ impl Control {
         }
     }
 
-    /// Calls `f` with each maximal range (start, count) of dirty frames among `count` frames from `start`.
+    /// Calls `f` with each maximal range (start, count) of dirty frames among `count` frames from
+    /// `start`.
     pub fn dirty_ranges(&self, start: usize, count: usize, f: &mut dyn FnMut(usize, usize)) {
         let mut at = start;
         while let Some(from) = next(&self.dirty, true, at, start + count) {
@@ -213,8 +223,8 @@ impl Control {
         }
     }
 
-    /// Calls `f` with (start, count) ranges that cover every free dirty frame and no frame in use: as few as possible,
-    /// so clean frames between two dirty ones are included.
+    /// Calls `f` with (start, count) ranges that cover every free dirty frame and no frame in use:
+    /// as few as possible, so clean frames between two dirty ones are included.
     pub fn free_dirty_ranges(&self, f: &mut dyn FnMut(usize, usize)) {
         const END: usize = BLOCK_FRAMES as usize;
         let mut at = 0;

@@ -1,5 +1,5 @@
-//! Reference counts that change without a lock. Generic over the atomic cell, so that a model checker can try every
-//! interleaving of the very code that runs in the kernel.
+//! Reference counts that change without a lock. Generic over the atomic cell, so that a model
+//! checker can try every interleaving of the very code that runs in the kernel.
 
 use core::sync::atomic::{AtomicU16, Ordering};
 
@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU16, Ordering};
 pub trait Cell {
     /// Relaxed load.
     fn load(&self) -> u16;
-    /// Compare and exchange; the bool says which ordering a success has: acquire-release, else relaxed.
+    /// Compare and exchange; the bool says which ordering a success has: acquire-release, else
+    /// relaxed.
     fn compare_exchange(&self, current: u16, new: u16, acq_rel: bool) -> Result<u16, u16>;
 }
 
@@ -21,12 +22,13 @@ impl Cell for AtomicU16 {
     }
 }
 
-/// The count is at its maximum: no further reference can be taken, the caller must copy the frame instead.
+/// The count is at its maximum: no further reference can be taken, the caller must copy the frame
+/// instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saturated;
 
-/// Takes one more reference. The caller holds one already, so the count cannot reach zero meanwhile.
-/// Panics when the count is zero (the frame is free: a bug of the kernel).
+/// Takes one more reference. The caller holds one already, so the count cannot reach zero
+/// meanwhile. Panics when the count is zero (the frame is free: a bug of the kernel).
 pub fn inc(cell: &impl Cell) -> Result<(), Saturated> {
     let mut now = cell.load();
     loop {
@@ -39,8 +41,8 @@ pub fn inc(cell: &impl Cell) -> Result<(), Saturated> {
     }
 }
 
-/// Drops one reference; whether it was the last. Whoever gets true, and nobody else, frees the frame.
-/// Panics when the count is zero (the frame is free: a bug of the kernel).
+/// Drops one reference; whether it was the last. Whoever gets true, and nobody else, frees the
+/// frame. Panics when the count is zero (the frame is free: a bug of the kernel).
 pub fn dec(cell: &impl Cell) -> bool {
     let mut now = cell.load();
     loop {
@@ -89,7 +91,11 @@ mod loom_tests {
     #[test]
     fn exactly_one_of_two_holders_frees_and_sees_all_writes() {
         loom::model(|| {
-            let frame = Arc::new(Frame { refs: AtomicU16::new(2), bytes: AtomicU64::new(0), free: Mutex::new(0) });
+            let frame = Arc::new(Frame {
+                refs: AtomicU16::new(2),
+                bytes: AtomicU64::new(0),
+                free: Mutex::new(0),
+            });
             let other = frame.clone();
             let thread = loom::thread::spawn(move || {
                 other.bytes.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +112,11 @@ mod loom_tests {
     #[test]
     fn a_fork_racing_with_an_unmap_keeps_the_frame() {
         loom::model(|| {
-            let frame = Arc::new(Frame { refs: AtomicU16::new(2), bytes: AtomicU64::new(2), free: Mutex::new(0) });
+            let frame = Arc::new(Frame {
+                refs: AtomicU16::new(2),
+                bytes: AtomicU64::new(2),
+                free: Mutex::new(0),
+            });
             let other = frame.clone();
             // One holder forks (a second reference, kept), the other unmaps.
             let thread = loom::thread::spawn(move || other.drop_ref());

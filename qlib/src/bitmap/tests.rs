@@ -47,13 +47,18 @@ impl Fixture {
 fn every_frame_but_the_control_pages_lowest_first() {
     let f = fixture(3);
     let all: Vec<_> = core::iter::from_fn(|| f.frames.alloc()).collect();
-    let expected: Vec<_> = (0..3 * 1024).filter(|i| i % 1024 != 0).map(|i| Gpa(i * PAGE_SIZE)).collect();
+    let expected: Vec<_> =
+        (0..3 * 1024).filter(|i| i % 1024 != 0).map(|i| Gpa(i * PAGE_SIZE)).collect();
     assert_eq!(all, expected);
     assert_eq!(f.frames.stats(), FrameStats { frames_used: 3 * 1023, blocks: 3 });
     for &gpa in all.iter().rev() {
         f.frames.free(gpa);
     }
-    assert_eq!(f.frames.stats(), FrameStats { frames_used: 0, blocks: 1 }, "one empty block is kept");
+    assert_eq!(
+        f.frames.stats(),
+        FrameStats { frames_used: 0, blocks: 1 },
+        "one empty block is kept"
+    );
     assert_eq!(f.frames.alloc(), Some(Gpa(PAGE_SIZE)), "the lowest");
     f.frames.free(Gpa(PAGE_SIZE));
     f.release_all();
@@ -101,7 +106,10 @@ fn claims_are_exact() {
     let next = Frames { start: run + 16 * PAGE_SIZE, count: 100 };
     assert!(f.frames.try_claim(next));
     assert!(!f.frames.try_claim(Frames { start: next.start + 99 * PAGE_SIZE, count: 2 }));
-    assert!(!f.frames.try_claim(Frames { start: Gpa(1023 * PAGE_SIZE), count: 2 }), "it would leave the block");
+    assert!(
+        !f.frames.try_claim(Frames { start: Gpa(1023 * PAGE_SIZE), count: 2 }),
+        "it would leave the block"
+    );
     assert_eq!(f.frames.stats().frames_used, 116);
     assert_eq!(f.frames.ref_count(next.start + 99 * PAGE_SIZE), 1);
 }
@@ -140,7 +148,11 @@ fn untouched_frames_are_not_committed_by_zeroing() {
     f.frames.free_untouched(Frames { start: run, count: 512 });
     f.frames.free_clean(Frames { start: single, count: 1 });
     assert_eq!(f.frames.alloc_run_with(512, &mut |r| dirty.push(r)), Some(run));
-    assert_eq!(dirty, [Frames { start: run, count: 512 }], "still as dirty as when they were handed out");
+    assert_eq!(
+        dirty,
+        [Frames { start: run, count: 512 }],
+        "still as dirty as when they were handed out"
+    );
     assert_eq!(f.frames.alloc(), Some(single));
 }
 
@@ -149,7 +161,8 @@ fn free_memory_goes_back_in_few_ranges_and_only_once() {
     let f = fixture(2);
     let all: Vec<_> = (0..1023).map(|_| f.frames.alloc().unwrap()).collect();
     all.iter().for_each(|&g| f.fill(g, 5));
-    for &gpa in all.iter().filter(|g| !(100..110).contains(&index_of(**g)) && index_of(**g) != 700) {
+    for &gpa in all.iter().filter(|g| !(100..110).contains(&index_of(**g)) && index_of(**g) != 700)
+    {
         f.frames.free(gpa);
     }
     let ranges = f.release_all();
@@ -279,17 +292,24 @@ proptest! {
             match step {
                 Step::Alloc { .. } | Step::Run { .. } => {
                     let (pages, zeroed, got) = match step {
-                        Step::Alloc { zeroed } => (1, zeroed, if zeroed { f.frames.alloc_zeroed() } else { f.frames.alloc() }),
+                        Step::Alloc { zeroed: true } => (1, true, f.frames.alloc_zeroed()),
+                        Step::Alloc { zeroed: false } => (1, false, f.frames.alloc()),
                         Step::Run { order, zeroed } => {
                             let pages = 1usize << order;
-                            (pages, zeroed, if zeroed { f.frames.alloc_run_zeroed(pages) } else { f.frames.alloc_run(pages) })
+                            let frames = &f.frames;
+                            let run = match zeroed {
+                                true => frames.alloc_run_zeroed(pages),
+                                false => frames.alloc_run(pages),
+                            };
+                            (pages, zeroed, run)
                         }
                         _ => unreachable!(),
                     };
                     let size = pages as u64 * PAGE_SIZE;
                     match got {
                         Some(run) => {
-                            prop_assert!(run.0.is_multiple_of(size) && run.0 + size <= 4 * BLOCK_SIZE);
+                            prop_assert!(run.0.is_multiple_of(size));
+                            prop_assert!(run.0 + size <= 4 * BLOCK_SIZE);
                             for i in 0..pages as u64 {
                                 let gpa = run + i * PAGE_SIZE;
                                 prop_assert!(index_of(gpa) != 0);
@@ -303,7 +323,10 @@ proptest! {
                             // Only when no aligned run is free in the model either.
                             let runs = (0..4 * BLOCK_SIZE).step_by(size as usize);
                             for start in runs.filter(|s| s % BLOCK_SIZE != 0) {
-                                prop_assert!(model.range(start..start + size).next().is_some(), "a run at {start:#x} was overlooked");
+                                prop_assert!(
+                                    model.range(start..start + size).next().is_some(),
+                                    "a run at {start:#x} was overlooked",
+                                );
                             }
                         }
                     }
@@ -328,11 +351,16 @@ proptest! {
                 Step::Deflate => {
                     for range in f.release_all() {
                         let end = range.start.0 + range.len_bytes();
-                        prop_assert!(model.range(range.start.0..end).next().is_none(), "a frame in use was given back");
+                        prop_assert!(
+                            model.range(range.start.0..end).next().is_none(),
+                            "a frame in use was given back",
+                        );
                     }
                     let committed = f.ram.committed();
-                    for (i, _) in committed.iter().enumerate().filter(|(i, c)| **c && i % 1024 != 0) {
-                        prop_assert!(model.contains_key(&(i as u64 * PAGE_SIZE)), "a free frame is still committed");
+                    let blocks = committed.iter().enumerate();
+                    for (i, _) in blocks.filter(|(i, c)| **c && i % 1024 != 0) {
+                        let page = i as u64 * PAGE_SIZE;
+                        prop_assert!(model.contains_key(&page), "a free frame is still committed");
                     }
                 }
                 _ => {}
@@ -346,7 +374,11 @@ proptest! {
     }
 }
 
-fn drop_one(f: &Fixture, model: &mut BTreeMap<u64, (u16, u64)>, gpa: u64) -> Result<(), TestCaseError> {
+fn drop_one(
+    f: &Fixture,
+    model: &mut BTreeMap<u64, (u16, u64)>,
+    gpa: u64,
+) -> Result<(), TestCaseError> {
     let entry = model.get_mut(&gpa).unwrap();
     prop_assert_eq!(f.value(Gpa(gpa)), entry.1);
     entry.0 -= 1;

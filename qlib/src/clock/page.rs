@@ -1,13 +1,13 @@
-//! The clock page, as its writer and its readers see it. This file is compiled into the vDSO too: `core` only, no panic on
-//! any path, no call to a function outside of it that is not inlined.
+//! The clock page, as its writer and its readers see it. This file is compiled into the vDSO too:
+//! `core` only, no panic on any path, no call to a function outside of it that is not inlined.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Nanoseconds of a second, to take a time apart into a `struct timespec`.
 pub const TIMESPEC_NS: u64 = 1_000_000_000;
 
-/// Fraction bits of [`Line::ns_per_tick`]. At 5 GHz over 2 s the last bit is worth 36 us / 2^17, less than a nanosecond; at 100 MHz a tick
-/// of 10 ns leaves 12 bits to spare.
+/// Fraction bits of [`Line::ns_per_tick`]. At 5 GHz over 2 s the last bit is worth 36 us / 2^17,
+/// less than a nanosecond; at 100 MHz a tick of 10 ns leaves 12 bits to spare.
 pub const FRACTION_BITS: u32 = 48;
 
 /// Which of the page's three times a clock id (clock_gettime(2)) stands for.
@@ -21,11 +21,13 @@ pub enum Source {
     Boottime,
 }
 
-/// The source of clock `id`; `None` for clocks that the page knows nothing of (CPU time, dynamic clocks, unknown ones).
+/// The source of clock `id`; `None` for clocks that the page knows nothing of (CPU time, dynamic
+/// clocks, unknown ones).
 #[inline(always)]
 pub const fn source_of(id: u32) -> Option<Source> {
-    // By their numbers (linux/time.h), as this file is compiled without dependencies too. The guest has one rate for all
-    // clocks: MONOTONIC_RAW is MONOTONIC, as elsewhere in the kernel, and the coarse clocks are exact. TAI: no leap-second table.
+    // By their numbers (linux/time.h), as this file is compiled without dependencies too. The guest
+    // has one rate for all clocks: MONOTONIC_RAW is MONOTONIC, as elsewhere in the kernel, and the
+    // coarse clocks are exact. TAI: no leap-second table.
     match id {
         0 | 5 | 8 | 11 => Some(Source::Realtime),
         1 | 4 | 6 => Some(Source::Monotonic),
@@ -52,7 +54,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// The time of `source` at `tsc`, valid or not; before the line's beginning the time of its beginning. Wraps on nonsense.
+    /// The time of `source` at `tsc`, valid or not; before the line's beginning the time of its
+    /// beginning. Wraps on nonsense.
     #[inline(always)]
     pub const fn at(&self, source: Source, tsc: u64) -> u64 {
         let base_ns = match source {
@@ -71,8 +74,8 @@ impl Line {
     }
 }
 
-/// A [`Line`] that one writes while others read: a sequence lock. Fills the first 64 bytes of a page of its own. All zeros is a page that
-/// is not valid.
+/// A [`Line`] that one writes while others read: a sequence lock. Fills the first 64 bytes of a
+/// page of its own. All zeros is a page that is not valid.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ClockPage {
@@ -87,7 +90,8 @@ pub struct ClockPage {
     boottime_ns: AtomicU64,
 }
 
-/// A reader gives up after this many changes under its eyes, so that a page of garbage cannot hang it.
+/// A reader gives up after this many changes under its eyes, so that a page of garbage cannot hang
+/// it.
 const ATTEMPTS: u32 = 1000;
 
 impl ClockPage {
@@ -105,12 +109,14 @@ impl ClockPage {
         }
     }
 
-    /// Writes the line that `draw` gives, if any. One writer at a time. While `draw` runs nobody can read the page: every reading of the
-    /// counter that went with the old line was made before it.
+    /// Writes the line that `draw` gives, if any. One writer at a time. While `draw` runs nobody
+    /// can read the page: every reading of the counter that went with the old line was made before
+    /// it.
     pub fn update(&self, draw: impl FnOnce() -> Option<Line>) -> Option<Line> {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);
-        // A reader that sees one of the words below sees the odd number; and the counter is read after that is to be seen.
+        // A reader that sees one of the words below sees the odd number; and the counter is read
+        // after that is to be seen.
         fence(Ordering::SeqCst);
         let line = draw();
         if let Some(line) = &line {
@@ -136,8 +142,9 @@ impl ClockPage {
         self.sequence.fetch_or(1, Ordering::Relaxed);
     }
 
-    /// The line, and what `tsc` gave while it was the page's line. `tsc` must read the counter no earlier than it is called
-    /// (`lfence; rdtsc`). `None` if a writer was in the way for very long.
+    /// The line, and what `tsc` gave while it was the page's line. `tsc` must read the counter no
+    /// earlier than it is called (`lfence; rdtsc`). `None` if a writer was in the way for very
+    /// long.
     #[inline(always)]
     pub fn snapshot(&self, tsc: impl Fn() -> u64) -> Option<(Line, u64)> {
         let mut attempt = 0;
@@ -165,7 +172,8 @@ impl ClockPage {
         None
     }
 
-    /// The time of `source` now, in nanoseconds; `None` when the page is not valid now. `tsc` as in [`ClockPage::snapshot`].
+    /// The time of `source` now, in nanoseconds; `None` when the page is not valid now. `tsc` as in
+    /// [`ClockPage::snapshot`].
     #[inline(always)]
     pub fn read_with(&self, source: Source, tsc: impl Fn() -> u64) -> Option<u64> {
         match self.snapshot(tsc) {
@@ -174,8 +182,8 @@ impl ClockPage {
         }
     }
 
-    /// The time of clock `id` (CLOCK_*) at the time stamp `tsc`, in nanoseconds; `None` when the page is not valid then, or knows nothing of
-    /// the clock.
+    /// The time of clock `id` (CLOCK_*) at the time stamp `tsc`, in nanoseconds; `None` when the
+    /// page is not valid then, or knows nothing of the clock.
     pub fn read(&self, id: u32, tsc: u64) -> Option<u64> {
         self.read_with(source_of(id)?, || tsc)
     }

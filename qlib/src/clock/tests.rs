@@ -59,7 +59,14 @@ impl World {
         self.pass(delays[1] / 2);
         let monotonic_after_ns = self.truth(MONOTONIC) as u64;
         self.pass(delays[2]);
-        Sample { before_tsc, after_tsc: self.tsc(), monotonic_ns, realtime_ns, boottime_ns, monotonic_after_ns }
+        Sample {
+            before_tsc,
+            after_tsc: self.tsc(),
+            monotonic_ns,
+            realtime_ns,
+            boottime_ns,
+            monotonic_after_ns,
+        }
     }
 }
 
@@ -95,7 +102,11 @@ impl Reader {
             }
         }
         let now = IDS.map(|id| self.page.read(id, world.tsc()).expect("just made"));
-        assert!(now[0] >= self.told[0], "CLOCK_MONOTONIC went back by {} ns", self.told[0] - now[0]);
+        assert!(
+            now[0] >= self.told[0],
+            "CLOCK_MONOTONIC went back by {} ns",
+            self.told[0] - now[0]
+        );
         assert!(now[2] >= self.told[2], "CLOCK_BOOTTIME went back by {} ns", self.told[2] - now[2]);
         self.told = now;
         now
@@ -118,7 +129,8 @@ enum Step {
 }
 
 fn steps(slews: bool) -> impl Strategy<Value = Vec<Step>> {
-    let reads = (1u64..400, 1_000u64..300_000_000).prop_map(|(times, gap_ns)| Step::Reads { times, gap_ns });
+    let reads = (1u64..400, 1_000u64..300_000_000)
+        .prop_map(|(times, gap_ns)| Step::Reads { times, gap_ns });
     let sleep = (1_000_000_000u64..10 * 3_600_000_000_000).prop_map(|ns| Step::Sleep { ns });
     let slew = (-500i32..=500).prop_map(|ppm| Step::Slew { ppm });
     let step = prop_oneof![4 => reads, 1 => sleep, if slews { 2 } else { 0 } => slew];
@@ -158,37 +170,45 @@ fn run(hz: u64, slew_ppm: i32, noise_ns: u64, seed: u64, steps: &[Step]) -> i128
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// While the host's rate stays, no reading is wrong by more than the noise and 50 us (`DRIFT_NS`).
+    /// While the host's rate stays, no reading is wrong by more than the noise and 50 us
+    /// (`DRIFT_NS`).
     #[test]
     fn error_is_bounded_at_any_rate(
-        hz in 100_000_000u64..5_000_000_000, slew in -500i32..=500, noise in 0u64..100_000, seed: u64,
+        hz in 100_000_000u64..5_000_000_000, slew in -500i32..=500, noise in 0u64..100_000,
+        seed: u64,
         steps in steps(false),
     ) {
         let error = run(hz, slew, noise, seed, &steps);
         prop_assert!(error <= i128::from(noise) + 50_000, "{error} ns with noise of {noise} ns");
     }
 
-    /// When the host changes its rate, that shows within a line's life (1.5 ms for a change by 1,000 parts in a million), and a line that
-    /// takes the error away may meet the next change: 3 ms, and noise as above.
+    /// When the host changes its rate, that shows within a line's life (1.5 ms for a change by
+    /// 1,000 parts in a million), and a line that takes the error away may meet the next change: 3
+    /// ms, and noise as above.
     #[test]
     fn error_is_bounded_when_the_host_changes_its_rate(
-        hz in 100_000_000u64..5_000_000_000, noise in 0u64..100_000, seed: u64, steps in steps(true),
+        hz in 100_000_000u64..5_000_000_000, noise in 0u64..100_000, seed: u64,
+        steps in steps(true),
     ) {
         let error = run(hz, 0, noise, seed, &steps);
-        prop_assert!(error <= i128::from(noise) + 50_000 + 3_000_000, "{error} ns with noise of {noise} ns");
+        let limit = i128::from(noise) + 50_000 + 3_000_000;
+        prop_assert!(error <= limit, "{error} ns with noise of {noise} ns");
     }
 
     /// Whatever the samples say, clocks that must not go back do not, and nothing overflows.
     #[test]
     fn nonsense_does_not_turn_the_clock_back(
-        samples in prop::collection::vec((0u64..1 << 45, 0u64..1 << 24, 0u64..1 << 50, 0u64..1 << 20, any::<u32>()), 1..40),
+        samples in prop::collection::vec(
+            (0u64..1 << 45, 0u64..1 << 24, 0u64..1 << 50, 0u64..1 << 20, any::<u32>()), 1..40),
     ) {
         let (mut calibrator, page) = (Calibrator::new(), ClockPage::new());
         let mut told = [0; 2];
         for (tsc, window, ns, between, more) in samples {
             let sample = Sample {
-                before_tsc: tsc, after_tsc: tsc + window, monotonic_ns: ns, monotonic_after_ns: ns + between,
-                realtime_ns: ns.wrapping_sub(u64::from(more)), boottime_ns: ns + between / 2 + u64::from(more),
+                before_tsc: tsc, after_tsc: tsc + window, monotonic_ns: ns,
+                monotonic_after_ns: ns + between,
+                realtime_ns: ns.wrapping_sub(u64::from(more)),
+                boottime_ns: ns + between / 2 + u64::from(more),
             };
             if let Some(line) = calibrator.next(&sample, tsc + window, told[0]) {
                 page.publish(&line);
@@ -230,8 +250,15 @@ fn realtime_follows_steps_of_the_host_and_the_others_do_not() {
         world.realtime_offset += step_ns;
         world.pass(VALID_NS + 1_000_000);
         let after = reader.read(&mut world, &mut quiet);
-        let passed = |index: usize| after[index] as i64 - before[index] as i64 - (VALID_NS as i64 + 1_000_000);
-        assert!(passed(0).abs() < 10_000 && passed(2).abs() < 10_000, "{} {}", passed(0), passed(2));
+        let passed = |index: usize| {
+            after[index] as i64 - before[index] as i64 - (VALID_NS as i64 + 1_000_000)
+        };
+        assert!(
+            passed(0).abs() < 10_000 && passed(2).abs() < 10_000,
+            "{} {}",
+            passed(0),
+            passed(2)
+        );
         assert!((passed(1) - step_ns).abs() < 10_000, "{} for {step_ns}", passed(1));
     }
 }
@@ -313,7 +340,12 @@ fn a_page_of_zeros_is_not_valid() {
 #[test]
 fn other_clocks_are_not_the_pages() {
     let page = ClockPage::new();
-    page.publish(&Line { valid_until_tsc: 100, ns_per_tick: 1 << FRACTION_BITS, monotonic_ns: 7, ..Line::default() });
+    page.publish(&Line {
+        valid_until_tsc: 100,
+        ns_per_tick: 1 << FRACTION_BITS,
+        monotonic_ns: 7,
+        ..Line::default()
+    });
     assert_eq!(page.read(MONOTONIC, 10), Some(17));
     for id in [2, 3, 10, 12, 100, u32::MAX] {
         assert_eq!(page.read(id, 10), None, "clock {id}");

@@ -1,4 +1,5 @@
-//! Slabs: small objects of one size class in one or four frames, behind a header that says which slots are free.
+//! Slabs: small objects of one size class in one or four frames, behind a header that says which
+//! slots are free.
 
 use crate::bitmap::FrameAllocator;
 use crate::phys::PhysMap;
@@ -94,8 +95,14 @@ impl Slabs {
             let free_count = capacity(class) as u16;
             let mut free = [0; 4];
             (0..capacity(class)).for_each(|slot| free[slot / 64] |= 1 << (slot % 64));
-            *header(frames.phys(), slab) =
-                Header { magic: MAGIC, class: class as u16, free_count, next: NONE, prev: NONE, free };
+            *header(frames.phys(), slab) = Header {
+                magic: MAGIC,
+                class: class as u16,
+                free_count,
+                next: NONE,
+                prev: NONE,
+                free,
+            };
             self.lists[class].head = slab.0;
         }
         let slab = Gpa(self.lists[class].head);
@@ -118,10 +125,17 @@ impl Slabs {
         let gpa = frames.phys().gpa_of(pointer).expect("an object of the kernel heap");
         let slab = gpa.align_down((pages(class) as u64) * PAGE_SIZE);
         let head = header(frames.phys(), slab);
-        assert!(head.magic == MAGIC && usize::from(head.class) == class, "{gpa:?} is not of slab class {class}");
-        let offset = ((gpa - slab) as usize).checked_sub(first_slot(class)).expect("a slot, not the header");
+        assert!(
+            head.magic == MAGIC && usize::from(head.class) == class,
+            "{gpa:?} is not of slab class {class}"
+        );
+        let offset =
+            ((gpa - slab) as usize).checked_sub(first_slot(class)).expect("a slot, not the header");
         let (slot, size) = (offset / usize::from(SIZES[class]), usize::from(SIZES[class]));
-        assert!(offset.is_multiple_of(size) && slot < capacity(class), "{gpa:?} is not the beginning of an object");
+        assert!(
+            offset.is_multiple_of(size) && slot < capacity(class),
+            "{gpa:?} is not the beginning of an object"
+        );
         let bit = 1 << (slot % 64);
         assert_eq!(head.free[slot / 64] & bit, 0, "{gpa:?} freed twice");
         head.free[slot / 64] |= bit;
@@ -159,7 +173,8 @@ impl Slabs {
         frames.free_run(Frames { start: slab, count: pages(class) as u64 });
     }
 
-    /// Puts a slab into the list of those with free slots, lower addresses first as far as is cheap.
+    /// Puts a slab into the list of those with free slots, lower addresses first as far as is
+    /// cheap.
     fn link(&mut self, class: usize, slab: Gpa, frames: &FrameAllocator) {
         let (mut prev, mut next) = (NONE, self.lists[class].head);
         for _ in 0..SORT_STEPS {
@@ -193,10 +208,12 @@ impl Slabs {
     }
 }
 
-/// The header of the slab at `slab`. Callers hold one of these at a time; the heap's lock keeps others out.
+/// The header of the slab at `slab`. Callers hold one of these at a time; the heap's lock keeps
+/// others out.
 fn header(phys: PhysMap, slab: Gpa) -> &'static mut Header {
     let pointer = phys.ptr(slab, HEADER as u64).expect("a slab in RAM");
-    // SAFETY: a mapped frame of a slab (or of one being made) of this heap, aligned to a page; the heap's lock is held
-    // and no caller keeps a reference while it makes another to the same slab. Any bytes are a valid header.
+    // SAFETY: a mapped frame of a slab (or of one being made) of this heap, aligned to a page; the
+    // heap's lock is held and no caller keeps a reference while it makes another to the same slab.
+    // Any bytes are a valid header.
     unsafe { &mut *pointer.cast::<Header>() }
 }

@@ -61,7 +61,27 @@ fn nothing_before_init() {
 #[test]
 fn every_size_and_alignment_fits() {
     let f = fixture(RAM);
-    for size in [1, 7, 16, 17, 24, 25, 33, 100, 200, 513, 1025, 2047, 2048, 2049, 4096, 4097, 12288, 70_000, 2 << 20] {
+    for size in [
+        1,
+        7,
+        16,
+        17,
+        24,
+        25,
+        33,
+        100,
+        200,
+        513,
+        1025,
+        2047,
+        2048,
+        2049,
+        4096,
+        4097,
+        12288,
+        70_000,
+        2 << 20,
+    ] {
         for align in [1, 8, 16, 64, 256, 1024, 2048, 4096, 65536, 2 << 20] {
             let objects: Vec<_> = (0..3).map(|_| f.alloc(size, align)).collect();
             for (i, &object) in objects.iter().enumerate() {
@@ -198,12 +218,16 @@ enum Step {
 }
 
 fn size() -> impl Strategy<Value = usize> {
-    prop_oneof![6 => 1..300usize, 3 => 300..9000usize, 2 => 9000..300_000usize, 1 => 300_000..6_000_000usize]
+    prop_oneof![
+        6 => 1..300usize, 3 => 300..9000usize, 2 => 9000..300_000usize,
+        1 => 300_000..6_000_000usize,
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (size(), 0..13u32, any::<bool>()).prop_map(|(size, align_log2, zeroed)| Step::Alloc { size, align_log2, zeroed }),
+        8 => (size(), 0..13u32, any::<bool>())
+            .prop_map(|(size, align_log2, zeroed)| Step::Alloc { size, align_log2, zeroed }),
         5 => any::<usize>().prop_map(Step::Free),
         4 => (any::<usize>(), size()).prop_map(|(i, s)| Step::Resize(i, s)),
         1 => Just(Step::Deflate),
@@ -229,12 +253,18 @@ impl Object {
     }
     fn check(&mut self, len: usize) {
         let seed = self.seed;
-        assert!(self.bytes()[..len.min(64)].iter().all(|&b| b == seed), "an object was overwritten");
+        assert!(
+            self.bytes()[..len.min(64)].iter().all(|&b| b == seed),
+            "an object was overwritten"
+        );
     }
     fn check_all(&mut self) {
         let (seed, len) = (self.seed, self.layout.size());
         self.check(len);
-        assert!(self.bytes()[len - len.min(64)..].iter().all(|&b| b == seed), "an object was overwritten");
+        assert!(
+            self.bytes()[len - len.min(64)..].iter().all(|&b| b == seed),
+            "an object was overwritten"
+        );
     }
 }
 
@@ -250,7 +280,9 @@ proptest! {
                 Step::Alloc { size, align_log2, zeroed } => {
                     let layout = Layout::from_size_align(size, 1 << align_log2).unwrap();
                     // SAFETY: the layout is not empty.
-                    let pointer = unsafe { if zeroed { f.heap.alloc_zeroed(layout) } else { f.heap.alloc(layout) } };
+                    let pointer = unsafe {
+                        if zeroed { f.heap.alloc_zeroed(layout) } else { f.heap.alloc(layout) }
+                    };
                     if pointer.is_null() {
                         continue;
                     }
@@ -274,7 +306,8 @@ proptest! {
                     if !pointer.is_null() {
                         let kept = size.min(object.layout.size());
                         object.pointer = pointer;
-                        object.layout = Layout::from_size_align(size, object.layout.align()).unwrap();
+                        let align = object.layout.align();
+                        object.layout = Layout::from_size_align(size, align).unwrap();
                         object.check(kept);
                         object.mark();
                     }

@@ -53,11 +53,14 @@ impl Pte {
         Self(gpa.0 & ADDRESS | flags.bits())
     }
 
-    /// An entry for a page that lies in swap slot `slot`. `flags` say what it will be when it is back, PRESENT excepted.
-    /// Panics when the slot number is [`SLOT_END`] or more.
+    /// An entry for a page that lies in swap slot `slot`. `flags` say what it will be when it is
+    /// back, PRESENT excepted. Panics when the slot number is [`SLOT_END`] or more.
     pub const fn swapped(slot: u64, flags: PteFlags) -> Self {
         assert!(slot < SLOT_END, "swap slot number too large");
-        Self(slot << PAGE_SHIFT | flags.difference(PteFlags::PRESENT).union(PteFlags::SWAPPED).bits())
+        Self(
+            slot << PAGE_SHIFT
+                | flags.difference(PteFlags::PRESENT).union(PteFlags::SWAPPED).bits(),
+        )
     }
 
     /// Whether nothing is there.
@@ -85,7 +88,8 @@ impl Pte {
         if self.is_swapped() { Some((self.0 & ADDRESS) >> PAGE_SHIFT) } else { None }
     }
 
-    /// The seven bits that are free for the kernel's own use, whether the page is there or in the swap store.
+    /// The seven bits that are free for the kernel's own use, whether the page is there or in the
+    /// swap store.
     pub const fn spare(self) -> u8 {
         ((self.0 & SPARE_MASK) >> SPARE_SHIFT) as u8
     }

@@ -32,7 +32,8 @@ fn limited(ram: &TestRam, left: u64) -> Limited {
     Limited { frames: FrameAllocator::new(ram.map(), blocks, 0), left: Cell::new(left) }
 }
 
-const RW: PteFlags = PteFlags::PRESENT.union(PteFlags::WRITE).union(PteFlags::USER).union(PteFlags::NX);
+const RW: PteFlags =
+    PteFlags::PRESENT.union(PteFlags::WRITE).union(PteFlags::USER).union(PteFlags::NX);
 
 fn pte(page: u64) -> Pte {
     Pte::new(Gpa(page << 12), RW)
@@ -65,7 +66,10 @@ fn tables_come_and_go_with_their_entries() {
     assert_eq!(table.set(Va(0x1000), Pte::EMPTY), Ok(pte(5)));
     assert_eq!(table.table_pages(), 4);
     assert_eq!(table.set(Va(0x1000), Pte::EMPTY), Ok(Pte::EMPTY));
-    assert_eq!(table.update(Va(0x7fff_ffff_f000), |p| p.with(PteFlags::COW)).unwrap().1, pte(6).with(PteFlags::COW));
+    assert_eq!(
+        table.update(Va(0x7fff_ffff_f000), |p| p.with(PteFlags::COW)).unwrap().1,
+        pte(6).with(PteFlags::COW)
+    );
     assert_eq!(table.update(Va(0x1000), |_| unreachable!()), None);
     drop(table);
     assert_eq!(alloc.left.get(), 100);
@@ -164,8 +168,13 @@ enum Step {
 
 /// Page numbers in clusters, so that steps meet: near boundaries of each level.
 fn page() -> impl Strategy<Value = u64> {
-    let cluster =
-        prop_oneof![Just(0u64), Just(512), Just(512 * 512), Just(5 * 512 * 512 * 512), Just((1 << 35) - 1024)];
+    let cluster = prop_oneof![
+        Just(0u64),
+        Just(512),
+        Just(512 * 512),
+        Just(5 * 512 * 512 * 512),
+        Just((1 << 35) - 1024)
+    ];
     (cluster, 0..1023u64).prop_map(|(c, p)| c + p)
 }
 
@@ -193,7 +202,9 @@ proptest! {
         for step in steps {
             match step {
                 Step::Set(page, frame) => match table.set(va(page), pte(frame)) {
-                    Ok(old) => prop_assert_eq!(model.insert(page, pte(frame)).unwrap_or_default(), old),
+                    Ok(old) => {
+                        prop_assert_eq!(model.insert(page, pte(frame)).unwrap_or_default(), old)
+                    }
                     Err(error) => prop_assert_eq!(error, MapError::NoMemory),
                 },
                 Step::Clear(page) => {
@@ -214,18 +225,26 @@ proptest! {
                         seen.push((v.0 >> 12, p));
                         Action::Replace(Pte::EMPTY)
                     });
-                    let expected: Vec<_> = model.range(page..page + count).map(|(&p, &e)| (p, e)).collect();
+                    let pages = model.range(page..page + count);
+                    let expected: Vec<_> = pages.map(|(&p, &e)| (p, e)).collect();
                     prop_assert_eq!(&seen, &expected);
                     seen.iter().for_each(|(p, _)| { model.remove(p); });
                 }
                 Step::Protect(page, count) => {
-                    table.for_each(va(page)..va(page + count), &mut |_, p| Action::Replace(p.without(PteFlags::WRITE)));
-                    model.range_mut(page..page + count).for_each(|(_, p)| *p = p.without(PteFlags::WRITE));
+                    let read_only = |p: Pte| p.without(PteFlags::WRITE);
+                    table.for_each(va(page)..va(page + count), &mut |_, p| {
+                        Action::Replace(read_only(p))
+                    });
+                    model.range_mut(page..page + count).for_each(|(_, p)| *p = read_only(*p));
                 }
                 Step::FirstOnly(page) => {
                     let mut seen = Vec::new();
-                    table.for_each(va(page)..USER_END, &mut |v, p| { seen.push((v.0 >> 12, p)); Action::Stop });
-                    prop_assert_eq!(seen, model.range(page..).next().map(|(&p, &e)| (p, e)).into_iter().collect::<Vec<_>>());
+                    table.for_each(va(page)..USER_END, &mut |v, p| {
+                        seen.push((v.0 >> 12, p));
+                        Action::Stop
+                    });
+                    let first = model.range(page..).next().map(|(&p, &e)| (p, e));
+                    prop_assert_eq!(seen, first.into_iter().collect::<Vec<_>>());
                 }
             }
             // No more tables than the model needs.

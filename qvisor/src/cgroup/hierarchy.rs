@@ -9,10 +9,20 @@ use anyhow::{Context, Result, bail};
 
 use super::{Unavailable, Version, write_file};
 
-/// The controllers used on version 1, when mounted. `name=systemd` is joined so that tools which find a container by
-/// it see the right path.
-const WANTED: &[&str] =
-    &["blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "pids", "name=systemd"];
+/// The controllers used on version 1, when mounted. `name=systemd` is joined so that tools which
+/// find a container by it see the right path.
+const WANTED: &[&str] = &[
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "pids",
+    "name=systemd",
+];
 
 /// The mounted hierarchies.
 #[derive(Clone, Debug)]
@@ -35,7 +45,8 @@ impl Hierarchies {
     /// # Errors
     /// When they cannot be read or no hierarchy is mounted.
     pub fn detect() -> Result<Self> {
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").context("reading /proc/self/mountinfo")?;
+        let mountinfo =
+            fs::read_to_string("/proc/self/mountinfo").context("reading /proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
         let found = Self::parse(&mountinfo, &own)?;
         if let Some((point, _)) = found.mounts.values().find(|(point, _)| !shows_cgroups(point)) {
@@ -44,13 +55,15 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// The same from the texts of the two files. Version 1 is taken when any controller is mounted there (a "hybrid"
-    /// host has a version 2 hierarchy beside it, with few controllers or none).
+    /// The same from the texts of the two files. Version 1 is taken when any controller is mounted
+    /// there (a "hybrid" host has a version 2 hierarchy beside it, with few controllers or none).
     pub(super) fn parse(mountinfo: &str, own: &str) -> Result<Self> {
         let mut own_paths = BTreeMap::new();
         for line in own.lines() {
             let mut fields = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            let (Some(_), Some(controllers), Some(path)) =
+                (fields.next(), fields.next(), fields.next())
+            else {
                 continue;
             };
             for c in controllers.split(',') {
@@ -90,7 +103,10 @@ impl Hierarchies {
             return Ok(Hierarchies { version: Version::V1, mounts: v1 });
         }
         match v2 {
-            Some(mount) => Ok(Hierarchies { version: Version::V2, mounts: BTreeMap::from([(String::new(), mount)]) }),
+            Some(mount) => Ok(Hierarchies {
+                version: Version::V2,
+                mounts: BTreeMap::from([(String::new(), mount)]),
+            }),
             None => bail!(Unavailable("no cgroup hierarchy is mounted".to_owned())),
         }
     }
@@ -114,7 +130,10 @@ impl Hierarchies {
     /// (controller, mount point, directory) of each hierarchy for OCI's `cgroupsPath`.
     pub(super) fn directories(&self, path: &str) -> Result<Vec<(String, PathBuf, PathBuf)>> {
         if path.contains(':') && !path.starts_with('/') {
-            bail!("cgroupsPath {path:?} is in the form of the systemd driver, which is not supported; use a path");
+            bail!(
+                "cgroupsPath {path:?} is in the form of the systemd driver, which is not \
+                supported; use a path"
+            );
         }
         let wanted = Path::new(path);
         if wanted.components().any(|c| matches!(c, Component::ParentDir)) {
@@ -136,8 +155,9 @@ impl Hierarchies {
     }
 }
 
-/// Makes the controllers of a version 2 directory available to its children. A controller that refuses (a cgroup with
-/// processes of its own, or one that is not delegated to us) is left out; limits that need it then say so.
+/// Makes the controllers of a version 2 directory available to its children. A controller that
+/// refuses (a cgroup with processes of its own, or one that is not delegated to us) is left out;
+/// limits that need it then say so.
 pub(super) fn delegate(dir: &Path) -> io::Result<()> {
     let available = match fs::read_to_string(dir.join("cgroup.controllers")) {
         Ok(text) => text,
@@ -146,8 +166,10 @@ pub(super) fn delegate(dir: &Path) -> io::Result<()> {
     };
     let control = dir.join("cgroup.subtree_control");
     let enabled = fs::read_to_string(&control).unwrap_or_default();
-    let missing: Vec<&str> =
-        available.split_whitespace().filter(|c| !enabled.split_whitespace().any(|e| e == *c)).collect();
+    let missing: Vec<&str> = available
+        .split_whitespace()
+        .filter(|c| !enabled.split_whitespace().any(|e| e == *c))
+        .collect();
     for controller in missing {
         if let Err(e) = write_file(&control, &format!("+{controller}")) {
             tracing::debug!("{}: controller {controller} not enabled: {e}", dir.display());

@@ -33,13 +33,19 @@ impl Cgroup {
         {
             self.write("pids", "pids.max", &max_or(limit))?;
         }
-        if let Some(weight) = resources.block_io().as_ref().and_then(|b| b.weight()).filter(|w| *w != 0) {
+        if let Some(weight) =
+            resources.block_io().as_ref().and_then(|b| b.weight()).filter(|w| *w != 0)
+        {
             match self.version {
                 Version::V1 => {
-                    let file = ["blkio.weight", "blkio.bfq.weight"].into_iter().find(|f| self.has("blkio", f));
+                    let file = ["blkio.weight", "blkio.bfq.weight"]
+                        .into_iter()
+                        .find(|f| self.has("blkio", f));
                     match file {
                         Some(file) => self.write("blkio", file, &weight.to_string())?,
-                        None => tracing::warn!("this host cannot weigh block I/O; blockIO.weight is not applied"),
+                        None => tracing::warn!(
+                            "this host cannot weigh block I/O; blockIO.weight is not applied"
+                        ),
                     }
                 }
                 Version::V2 => {
@@ -50,7 +56,9 @@ impl Cgroup {
         }
         for (file, value) in resources.unified().iter().flatten() {
             if self.version == Version::V1 {
-                bail!("resources.unified ({file}) needs cgroup version 2, and this host has version 1");
+                bail!(
+                    "resources.unified ({file}) needs cgroup version 2, and this host has version 1"
+                );
             }
             if file.contains('/') || file.starts_with("cgroup.") {
                 bail!("resources.unified: {file:?} is not the name of a limit");
@@ -64,11 +72,15 @@ impl Cgroup {
         let limit = memory.limit().filter(|l| *l != 0);
         let swap = memory.swap().filter(|s| *s != 0);
         let swap_file = "memory.memsw.limit_in_bytes";
-        // The kernel wants limit <= memsw at every moment: raise the outer one first, lower it last.
-        let swap_first =
-            swap.is_some_and(|s| s == -1 || self.number("memory", swap_file).is_some_and(|now| s as u64 > now));
+        // The kernel wants limit <= memsw at every moment: raise the outer one first, lower it
+        // last.
+        let swap_first = swap.is_some_and(|s| {
+            s == -1 || self.number("memory", swap_file).is_some_and(|now| s as u64 > now)
+        });
         let set_swap = || match swap {
-            Some(swap) if self.has("memory", swap_file) => self.write("memory", swap_file, &swap.to_string()),
+            Some(swap) if self.has("memory", swap_file) => {
+                self.write("memory", swap_file, &swap.to_string())
+            }
             Some(_) => {
                 tracing::warn!("this host does not account swap; memory.swap is not applied");
                 Ok(())
@@ -106,7 +118,10 @@ impl Cgroup {
             let value = match (swap, limit) {
                 (-1, _) => "max".to_owned(),
                 (swap, Some(limit)) if limit > 0 && swap >= limit => (swap - limit).to_string(),
-                _ => bail!("memory.swap ({swap}) must be set together with memory.limit and not be below it"),
+                _ => bail!(
+                    "memory.swap ({swap}) must be set together with memory.limit and not be below \
+                    it"
+                ),
             };
             if self.has("memory", "memory.swap.max") {
                 self.write("memory", "memory.swap.max", &value)?;

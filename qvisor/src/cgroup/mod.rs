@@ -1,7 +1,9 @@
-//! Control groups of sandboxes, versions 1 and 2, by the file system alone (the `cgroupfs` driver of runc).
+//! Control groups of sandboxes, versions 1 and 2, by the file system alone (the `cgroupfs` driver
+//! of runc).
 //!
-//! A cgroup is made before its sandbox; the sandbox process moves itself in before it runs anything of its own, so all
-//! memory of the guest is charged there. Only the life-cycle code in `oci` enters this room.
+//! A cgroup is made before its sandbox; the sandbox process moves itself in before it runs anything
+//! of its own, so all memory of the guest is charged there. Only the life-cycle code in `oci`
+//! enters this room.
 #![deny(unsafe_code)]
 
 mod hierarchy;
@@ -23,14 +25,19 @@ use serde::{Deserialize, Serialize};
 
 /// This host offers no cgroup that a container could have.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}; mount the cgroup file systems writable, for instance: mount -t cgroup2 none /sys/fs/cgroup")]
+#[error(
+    "{0}; mount the cgroup file systems writable, for instance: mount -t cgroup2 none \
+    /sys/fs/cgroup"
+)]
 pub struct Unavailable(String);
 
 /// What is wrong when a cgroup cannot be made.
 fn unavailable(dir: &Path, error: io::Error) -> anyhow::Error {
     let what = format!("creating cgroup {}", dir.display());
     match error.kind() {
-        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => Unavailable(format!("{what}: {error}")).into(),
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => {
+            Unavailable(format!("{what}: {error}")).into()
+        }
         _ => anyhow::Error::new(error).context(what),
     }
 }
@@ -63,8 +70,8 @@ pub struct Membership {
     pub join: Vec<File>,
 }
 
-/// How long processes that have been killed may take to leave a cgroup. Their end is not yet over when the one that was waited for
-/// has ended.
+/// How long processes that have been killed may take to leave a cgroup. Their end is not yet over
+/// when the one that was waited for has ended.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// rmdir(2) of a container's own directory, waiting while the host says EBUSY.
@@ -73,7 +80,9 @@ fn remove_when_empty(dir: &Path) -> io::Result<()> {
     let mut pause = Duration::from_millis(1);
     loop {
         match fs::remove_dir(dir) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < end => std::thread::sleep(pause),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < end => {
+                std::thread::sleep(pause)
+            }
             other => return other,
         }
         pause = (pause * 2).min(Duration::from_millis(50));
@@ -81,13 +90,20 @@ fn remove_when_empty(dir: &Path) -> io::Result<()> {
 }
 
 impl Cgroup {
-    /// Makes the cgroup `path` (as OCI's `linux.cgroupsPath`: absolute from the root of the hierarchies, relative from
-    /// the caller's own) and sets its limits. Nothing is left behind on failure.
+    /// Makes the cgroup `path` (as OCI's `linux.cgroupsPath`: absolute from the root of the
+    /// hierarchies, relative from the caller's own) and sets its limits. Nothing is left behind on
+    /// failure.
     ///
     /// # Errors
-    /// When a limit is asked for that this host has no controller for, the cgroup has processes in it, or a file refuses its value.
-    pub fn create(hierarchies: &Hierarchies, path: &str, resources: Option<&LinuxResources>) -> Result<Self> {
-        let mut cgroup = Cgroup { version: hierarchies.version, dirs: BTreeMap::new(), made: Vec::new() };
+    /// When a limit is asked for that this host has no controller for, the cgroup has processes in
+    /// it, or a file refuses its value.
+    pub fn create(
+        hierarchies: &Hierarchies,
+        path: &str,
+        resources: Option<&LinuxResources>,
+    ) -> Result<Self> {
+        let mut cgroup =
+            Cgroup { version: hierarchies.version, dirs: BTreeMap::new(), made: Vec::new() };
         let result = cgroup.build(hierarchies, path, resources);
         match result {
             Ok(()) => Ok(cgroup),
@@ -98,17 +114,26 @@ impl Cgroup {
         }
     }
 
-    fn build(&mut self, hierarchies: &Hierarchies, path: &str, resources: Option<&LinuxResources>) -> Result<()> {
+    fn build(
+        &mut self,
+        hierarchies: &Hierarchies,
+        path: &str,
+        resources: Option<&LinuxResources>,
+    ) -> Result<()> {
         for (controller, base, dir) in hierarchies.directories(path)? {
             self.make_dir(&base, &dir).map_err(|e| unavailable(&dir, e))?;
             if controller == "cpuset" {
-                inherit_cpuset(&base, &dir).with_context(|| format!("setting up cgroup {}", dir.display()))?;
+                inherit_cpuset(&base, &dir)
+                    .with_context(|| format!("setting up cgroup {}", dir.display()))?;
             }
             self.dirs.insert(controller, dir);
         }
         let members = self.members()?;
         if !members.is_empty() {
-            bail!("cgroup {path} is in use: it has {} processes; choose another linux.cgroupsPath", members.len());
+            bail!(
+                "cgroup {path} is in use: it has {} processes; choose another linux.cgroupsPath",
+                members.len()
+            );
         }
         match resources {
             Some(resources) => self.set_limits(resources),
@@ -116,7 +141,8 @@ impl Cgroup {
         }
     }
 
-    /// Like mkdir -p below `base`, remembering what was made; a parent that another container removes meanwhile is made again.
+    /// Like mkdir -p below `base`, remembering what was made; a parent that another container
+    /// removes meanwhile is made again.
     fn make_dir(&mut self, base: &Path, dir: &Path) -> io::Result<()> {
         let below = dir.strip_prefix(base).map_err(|_| io::ErrorKind::InvalidInput)?;
         for _ in 0..16 {
@@ -150,8 +176,9 @@ impl Cgroup {
 
     /// What a new process needs to be in it.
     ///
-    /// With version 1 it writes to the `tasks` files: for a process with one thread they do the same as `cgroup.procs`,
-    /// but spare a lock that costs an RCU grace period, more than 10 ms. With version 2 it is born in the cgroup.
+    /// With version 1 it writes to the `tasks` files: for a process with one thread they do the
+    /// same as `cgroup.procs`, but spare a lock that costs an RCU grace period, more than 10 ms.
+    /// With version 2 it is born in the cgroup.
     ///
     /// # Errors
     /// When one cannot be opened.
@@ -162,11 +189,15 @@ impl Cgroup {
                 Version::V1 => {
                     let path = dir.join("tasks");
                     let file = OpenOptions::new().write(true).open(&path);
-                    membership.join.push(file.with_context(|| format!("opening {}", path.display()))?);
+                    membership
+                        .join
+                        .push(file.with_context(|| format!("opening {}", path.display()))?);
                 }
                 Version::V2 => {
-                    membership.born_in =
-                        Some(File::open(dir).with_context(|| format!("opening cgroup {}", dir.display()))?);
+                    membership.born_in = Some(
+                        File::open(dir)
+                            .with_context(|| format!("opening cgroup {}", dir.display()))?,
+                    );
                 }
             }
         }
@@ -178,7 +209,9 @@ impl Cgroup {
     /// # Errors
     /// When the list cannot be read.
     pub fn members(&self) -> Result<Vec<i32>> {
-        let Some(dir) = self.dirs.get("memory").or_else(|| self.dirs.values().next()) else { return Ok(Vec::new()) };
+        let Some(dir) = self.dirs.get("memory").or_else(|| self.dirs.values().next()) else {
+            return Ok(Vec::new());
+        };
         let path = dir.join("cgroup.procs");
         match fs::read_to_string(&path) {
             Ok(text) => Ok(text.lines().filter_map(|l| l.parse().ok()).collect()),
@@ -201,12 +234,18 @@ impl Cgroup {
                 Err(e) if !own => {
                     tracing::debug!("cgroup {} stays: {e}", dir.display());
                 }
-                Err(e) => failure = Some(anyhow::Error::new(e).context(format!("removing cgroup {}", dir.display()))),
+                Err(e) => {
+                    failure = Some(
+                        anyhow::Error::new(e).context(format!("removing cgroup {}", dir.display())),
+                    )
+                }
             }
         }
         // A parent that was there when this cgroup was made may be another container's leftover.
         for dir in self.dirs.values() {
-            if let Some(parent) = dir.parent().filter(|p| p.file_name().is_some_and(|n| n == "quark")) {
+            if let Some(parent) =
+                dir.parent().filter(|p| p.file_name().is_some_and(|n| n == "quark"))
+            {
                 fs::remove_dir(parent).ok();
             }
         }
@@ -223,8 +262,11 @@ impl Cgroup {
 
     /// Whether the host has killed a process in it for want of memory.
     pub fn was_out_of_memory(&self) -> bool {
-        let read =
-            |file: &str| self.memory_dir().and_then(|d| fs::read_to_string(d.join(file)).ok()).unwrap_or_default();
+        let read = |file: &str| {
+            self.memory_dir()
+                .and_then(|d| fs::read_to_string(d.join(file)).ok())
+                .unwrap_or_default()
+        };
         // Version 2, and version 1.
         let text = read("memory.events") + &read("memory.oom_control");
         text.lines().filter_map(|l| l.strip_prefix("oom_kill ")).any(|n| n.trim() != "0")
@@ -254,7 +296,8 @@ fn write_file(path: &Path, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// A fresh version 1 cpuset takes no process before it has CPUs and memory nodes: it gets its parent's.
+/// A fresh version 1 cpuset takes no process before it has CPUs and memory nodes: it gets its
+/// parent's.
 fn inherit_cpuset(base: &Path, dir: &Path) -> io::Result<()> {
     let mut at = base.to_path_buf();
     let below = dir.strip_prefix(base).map_err(|_| io::ErrorKind::InvalidInput)?;

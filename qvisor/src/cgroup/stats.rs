@@ -32,8 +32,8 @@ impl CgroupStats {
         self.first(&["total_cache", "cache", "file"])
     }
 
-    /// Clean page cache in bytes: what the host takes back without asking, so it does not count as held.
-    /// Shared memory is page cache to the kernel's books, but guest RAM to us, and counts.
+    /// Clean page cache in bytes: what the host takes back without asking, so it does not count as
+    /// held. Shared memory is page cache to the kernel's books, but guest RAM to us, and counts.
     pub fn clean_cache_bytes(&self) -> u64 {
         let shmem = self.first(&["total_shmem", "shmem"]);
         let dirty = self.first(&["total_dirty", "dirty", "file_dirty"]);
@@ -50,7 +50,10 @@ impl Cgroup {
     pub fn stats(&self) -> CgroupStats {
         let mut s = CgroupStats {
             memory_stat: self.table("memory", "memory.stat"),
-            pids: (self.number("pids", "pids.current").unwrap_or(0), self.number("pids", "pids.max").unwrap_or(0)),
+            pids: (
+                self.number("pids", "pids.current").unwrap_or(0),
+                self.number("pids", "pids.max").unwrap_or(0),
+            ),
             ..CgroupStats::default()
         };
         let cpu = self.table("cpu", "cpu.stat");
@@ -68,19 +71,24 @@ impl Cgroup {
                 if let Some(text) = self.text("cpuacct", "cpuacct.usage_percpu") {
                     s.percpu_ns = text.split_whitespace().filter_map(|v| v.parse().ok()).collect();
                 }
-                s.throttling = (of(&cpu, "nr_periods"), of(&cpu, "nr_throttled"), of(&cpu, "throttled_time"));
+                s.throttling =
+                    (of(&cpu, "nr_periods"), of(&cpu, "nr_throttled"), of(&cpu, "throttled_time"));
                 s.memory = (
                     n("memory", "memory.usage_in_bytes"),
                     n("memory", "memory.max_usage_in_bytes"),
                     n("memory", "memory.limit_in_bytes"),
                     n("memory", "memory.failcnt"),
                 );
-                s.kernel = (n("memory", "memory.kmem.usage_in_bytes"), n("memory", "memory.kmem.max_usage_in_bytes"));
+                s.kernel = (
+                    n("memory", "memory.kmem.usage_in_bytes"),
+                    n("memory", "memory.kmem.max_usage_in_bytes"),
+                );
             }
             Version::V2 => {
                 let us = |name| of(&cpu, name).saturating_mul(1000);
                 s.cpu_ns = (us("usage_usec"), us("user_usec"), us("system_usec"));
-                s.throttling = (of(&cpu, "nr_periods"), of(&cpu, "nr_throttled"), us("throttled_usec"));
+                s.throttling =
+                    (of(&cpu, "nr_periods"), of(&cpu, "nr_throttled"), us("throttled_usec"));
                 let events = self.table("memory", "memory.events");
                 s.memory = (
                     n("memory", "memory.current"),

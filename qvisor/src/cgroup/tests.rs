@@ -28,7 +28,10 @@ fn a_hybrid_host_is_version_1() {
 #[test]
 fn version_2_is_one_directory() {
     let info = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
-    assert_eq!(dirs(info, "0::/user\n", "/quark/x"), [(String::new(), "/sys/fs/cgroup/quark/x".to_owned())]);
+    assert_eq!(
+        dirs(info, "0::/user\n", "/quark/x"),
+        [(String::new(), "/sys/fs/cgroup/quark/x".to_owned())]
+    );
 }
 
 #[test]
@@ -55,8 +58,11 @@ fn version_2_limits_are_written_and_a_missing_file_is_an_error() {
     for file in ["memory.max", "memory.swap.max", "cpu.max", "cpu.weight", "cgroup.procs"] {
         fs::write(dir.join(file), "").unwrap();
     }
-    let cgroup =
-        Cgroup { version: Version::V2, dirs: BTreeMap::from([(String::new(), dir.clone())]), made: Vec::new() };
+    let cgroup = Cgroup {
+        version: Version::V2,
+        dirs: BTreeMap::from([(String::new(), dir.clone())]),
+        made: Vec::new(),
+    };
     let resources = |json: &str| serde_json::from_str::<LinuxResources>(json).unwrap();
     cgroup
         .set_limits(&resources(

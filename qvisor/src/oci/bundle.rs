@@ -1,4 +1,5 @@
-//! OCI bundles: reading `config.json`, checking it, and turning it into what the guest kernel is told.
+//! OCI bundles: reading `config.json`, checking it, and turning it into what the guest kernel is
+//! told.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +35,8 @@ impl Bundle {
     /// Reads and checks the bundle in `dir`.
     ///
     /// # Errors
-    /// With one line that says what is wrong, when anything is missing, malformed, or asks for what a sandbox does not do.
+    /// With one line that says what is wrong, when anything is missing, malformed, or asks for what
+    /// a sandbox does not do.
     pub fn load(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| format!("bundle {}", dir.display()))?;
         let path = dir.join("config.json");
@@ -50,7 +52,9 @@ impl Bundle {
     pub fn check(dir: PathBuf, spec: Spec) -> Result<Self> {
         let root = spec.root().as_ref().context("\"root\" is missing")?;
         let rootfs = dir.join(root.path());
-        let rootfs = rootfs.canonicalize().with_context(|| format!("root file system {}", rootfs.display()))?;
+        let rootfs = rootfs
+            .canonicalize()
+            .with_context(|| format!("root file system {}", rootfs.display()))?;
         if !rootfs.is_dir() {
             bail!("root file system {} is not a directory", rootfs.display());
         }
@@ -72,11 +76,13 @@ impl Bundle {
                     bail!("time namespaces are not supported; remove the one in linux.namespaces")
                 }
                 LinuxNamespaceType::Network => {}
-                // The guest has its own kernel: these are its own in any case. Another container's cannot be shared.
+                // The guest has its own kernel: these are its own in any case. Another container's
+                // cannot be shared.
                 kind => {
                     if namespace.path().as_ref().is_some_and(|p| !p.as_os_str().is_empty()) {
                         bail!(
-                            "joining an existing {kind:?} namespace is not supported: every container has its own kernel"
+                            "joining an existing {kind:?} namespace is not supported: every \
+                            container has its own kernel"
                         );
                     }
                 }
@@ -84,7 +90,10 @@ impl Bundle {
         }
         if let Some(hooks) = spec.hooks() {
             if hooks.start_container().as_ref().is_some_and(|h| !h.is_empty()) {
-                bail!("startContainer hooks are not supported: they would run inside the guest, before its program");
+                bail!(
+                    "startContainer hooks are not supported: they would run inside the guest, \
+                    before its program"
+                );
             }
             super::hooks::check(hooks)?;
         }
@@ -117,7 +126,9 @@ impl Bundle {
     /// The memory limit in bytes, 0 when there is none.
     pub fn memory_limit(&self) -> u64 {
         let resources = self.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-        let limit = resources.and_then(|r| r.memory().as_ref()).and_then(oci_spec::runtime::LinuxMemory::limit);
+        let limit = resources
+            .and_then(|r| r.memory().as_ref())
+            .and_then(oci_spec::runtime::LinuxMemory::limit);
         limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)
     }
 }
@@ -131,7 +142,8 @@ fn read_config(path: &Path) -> Result<Spec> {
         }
         serde_json::from_value(value)
     };
-    parse(&read_bounded(path)?).with_context(|| format!("{} is not a valid OCI configuration", path.display()))
+    parse(&read_bounded(path)?)
+        .with_context(|| format!("{} is not a valid OCI configuration", path.display()))
 }
 
 /// The least memory limit in bytes with which a sandbox starts and runs a small program.
@@ -141,17 +153,21 @@ const LEAST_PIDS: i64 = 5;
 
 /// Refuses limits with which the sandbox itself could not be.
 fn check_limits(spec: &Spec) -> Result<()> {
-    let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) else { return Ok(()) };
+    let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) else {
+        return Ok(());
+    };
     let memory = resources.memory().as_ref().and_then(oci_spec::runtime::LinuxMemory::limit);
     if let Some(limit) = memory.filter(|l| (1..LEAST_MEMORY).contains(l)) {
         bail!(
-            "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs {LEAST_MEMORY} (24 MiB)"
+            "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs \
+            {LEAST_MEMORY} (24 MiB)"
         );
     }
     let pids = resources.pids().as_ref().map(oci_spec::runtime::LinuxPids::limit);
     if let Some(limit) = pids.filter(|l| (1..LEAST_PIDS).contains(l)) {
         bail!(
-            "pids.limit of {limit} is too small: it counts the sandbox's own processes, which are {LEAST_PIDS} with one program"
+            "pids.limit of {limit} is too small: it counts the sandbox's own processes, which are \
+            {LEAST_PIDS} with one program"
         );
     }
     Ok(())
@@ -160,22 +176,37 @@ fn check_limits(spec: &Spec) -> Result<()> {
 /// Says what a configuration asks for that has no meaning for a guest.
 fn tell_ignored(spec: &Spec) {
     /// What every guest has.
-    const OWN_DEVICES: [&str; 8] =
-        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"];
+    const OWN_DEVICES: [&str; 8] = [
+        "/dev/null",
+        "/dev/zero",
+        "/dev/full",
+        "/dev/random",
+        "/dev/urandom",
+        "/dev/tty",
+        "/dev/console",
+        "/dev/ptmx",
+    ];
     let Some(linux) = spec.linux() else { return };
     let devices = linux.devices().iter().flatten().map(|d| d.path().display().to_string());
     let devices: Vec<String> = devices.filter(|d| !OWN_DEVICES.contains(&d.as_str())).collect();
     if !devices.is_empty() {
-        tracing::warn!("linux.devices is ignored, as a guest reaches no host device: {}", devices.join(", "));
+        tracing::warn!(
+            "linux.devices is ignored, as a guest reaches no host device: {}",
+            devices.join(", ")
+        );
     }
     if linux.seccomp().is_some() {
         tracing::warn!(
-            "linux.seccomp is ignored: programs make their system calls to the guest's kernel, not to the host's"
+            "linux.seccomp is ignored: programs make their system calls to the guest's kernel, \
+            not to the host's"
         );
     }
     let profile = spec.process().as_ref().and_then(|p| p.apparmor_profile().as_deref());
     if let Some(profile) = profile.filter(|p| !p.is_empty() && *p != "unconfined") {
-        tracing::warn!("process.apparmorProfile {profile:?} is ignored: the host does not see a guest's programs");
+        tracing::warn!(
+            "process.apparmorProfile {profile:?} is ignored: the host does not see a guest's \
+            programs"
+        );
     }
 }
 
@@ -183,12 +214,16 @@ fn tell_ignored(spec: &Spec) {
 pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => bail!("JSON specification file {} not found", path.display()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            bail!("JSON specification file {} not found", path.display())
+        }
         Err(e) => return Err(e).with_context(|| path.display().to_string()),
     };
     let mut text = Vec::new();
     // Its size may be unknown, and change meanwhile.
-    file.take(MAX_CONFIG + 1).read_to_end(&mut text).with_context(|| format!("reading {}", path.display()))?;
+    file.take(MAX_CONFIG + 1)
+        .read_to_end(&mut text)
+        .with_context(|| format!("reading {}", path.display()))?;
     if text.len() as u64 > MAX_CONFIG {
         bail!("{} has more than the {MAX_CONFIG} bytes that are accepted", path.display());
     }

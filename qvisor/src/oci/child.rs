@@ -1,7 +1,8 @@
 //! The sandbox process, from its first instruction to the boot of its guest kernel.
 //!
-//! It is in the container's cgroup and namespaces already. It gets its [`Setup`] over a socket, opens what the guest
-//! may see, boots, and says that it is ready. Its exit code is that of the container's program.
+//! It is in the container's cgroup and namespaces already. It gets its [`Setup`] over a socket,
+//! opens what the guest may see, boots, and says that it is ready. Its exit code is that of the
+//! container's program.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,8 +21,8 @@ use super::log;
 use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
-use crate::platform::PlatformKind;
 use crate::platform::process::{FastCalls, ProcessConfig};
+use crate::platform::{self, PlatformKind};
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 use crate::streams::Stream;
@@ -61,7 +62,8 @@ pub struct Setup {
     pub own_network: bool,
     /// For a new score, or `None` to leave it.
     pub oom_score_adj: Option<i32>,
-    /// Capabilities of the container's programs that its sockets need of the sandbox process: a mask, by number.
+    /// Capabilities of the container's programs that its sockets need of the sandbox process: a
+    /// mask, by number.
     pub capabilities: u64,
     /// The kernel image to boot in place of the built-in one; only builds for tests look at it.
     pub test_kernel: Option<PathBuf>,
@@ -76,8 +78,8 @@ pub struct Setup {
 /// From the command to the sandbox process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
-    /// First. With it come the control listener, the file for [`crate::sandbox::ended`], and a user namespace for the sandbox process, if it
-    /// is to have one.
+    /// First. With it come the control listener, the file for [`crate::sandbox::ended`], and a user
+    /// namespace for the sandbox process, if it is to have one.
     Setup(Box<Setup>),
     /// The hooks have been called.
     Go,
@@ -116,7 +118,9 @@ pub fn main() -> i32 {
 }
 
 fn sandbox(parent: &UnixStream) -> Result<i32> {
-    let Some((ToChild::Setup(mut setup), fds)) = wire::receive(parent)? else { bail!("no set-up came") };
+    let Some((ToChild::Setup(mut setup), fds)) = wire::receive(parent)? else {
+        bail!("no set-up came")
+    };
     let mut fds = fds.into_iter();
     let (Some(listener), Some(record)) = (fds.next(), fds.next()) else {
         bail!("the set-up came without its descriptors");
@@ -127,7 +131,8 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     }
     #[cfg(debug_assertions)]
     if let Some(kernel) = &setup.test_kernel {
-        crate::sandbox::loader::use_image(kernel).with_context(|| format!("reading {}", kernel.display()))?;
+        crate::sandbox::loader::use_image(kernel)
+            .with_context(|| format!("reading {}", kernel.display()))?;
     }
     // Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
@@ -141,12 +146,18 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
         bail!("the command that makes the container ended");
     }
-    hooks::run_in(Some(&setup.root), "createContainer", Some(&setup.create_container), &setup.hook_state)?;
+    hooks::run_in(
+        Some(&setup.root),
+        "createContainer",
+        Some(&setup.create_container),
+        &setup.hook_state,
+    )?;
     let (opened, user_namespace) = open_mapped(&setup, fds.next())?;
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>).context("mounting the sandbox's own /proc")?;
-    crate::procfs::make_own().context("mounting the sandbox's own /proc")?;
+    mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)
+        .context("mounting the sandbox's own /proc")?;
+    crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
     let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener: listener.into() };
@@ -157,18 +168,23 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
 pub struct Opened {
     /// The root directory.
     pub root: OwnedFd,
-    /// For each mount of the set-up with a host path: the descriptor, and whether it is a single file.
+    /// For each mount of the set-up with a host path: the descriptor, and whether it is a single
+    /// file.
     pub mounts: Vec<Option<(OwnedFd, bool)>>,
 }
 
-/// As [`open_all`], for users of `namespace` if all file systems can be mapped for them: with the namespace then.
+/// As [`open_all`], for users of `namespace` if all file systems can be mapped for them: with the
+/// namespace then.
 fn open_mapped(setup: &Setup, namespace: Option<OwnedFd>) -> Result<(Opened, Option<OwnedFd>)> {
     let opened = open_all(setup)?;
     let Some(namespace) = namespace else { return Ok((opened, None)) };
     let volumes = opened.mounts.iter().flatten().map(|(fd, _)| fd);
     for (i, mount) in std::iter::once(&opened.root).chain(volumes).enumerate() {
         if let Err(e) = crate::sys::map_mount(mount, &namespace) {
-            tracing::info!("the sandbox process stays the host's root: its files cannot be mapped for others: {e}");
+            tracing::info!(
+                "the sandbox process stays the host's root: its files cannot be mapped for \
+                others: {e}"
+            );
             // What has been mapped stays so.
             return Ok((if i == 0 { opened } else { open_all(setup)? }, None));
         }
@@ -176,7 +192,8 @@ fn open_mapped(setup: &Setup, namespace: Option<OwnedFd>) -> Result<(Opened, Opt
     Ok((opened, Some(namespace)))
 }
 
-/// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's kernel does.
+/// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's
+/// kernel does.
 fn open_all(setup: &Setup) -> Result<Opened> {
     let root = match &setup.view {
         Some(view) => view.open().context("showing the host's files")?,
@@ -189,13 +206,20 @@ fn open_all(setup: &Setup) -> Result<Opened> {
             mounts.push(None);
             continue;
         };
-        let fd = crate::sys::clone_mount(path, mount.recursive, mount.readonly()).map_err(|e| match e.raw_os_error() {
-            // What is mounted below it cannot be left out in a user namespace.
-            Some(libc::EINVAL) if !mount.recursive => anyhow!("{e}; if the host has mounts below it, use rbind"),
-            _ => e.into(),
+        let fd = crate::sys::clone_mount(path, mount.recursive, mount.readonly()).map_err(|e| {
+            match e.raw_os_error() {
+                // What is mounted below it cannot be left out in a user namespace.
+                Some(libc::EINVAL) if !mount.recursive => {
+                    anyhow!("{e}; if the host has mounts below it, use rbind")
+                }
+                _ => e.into(),
+            }
         });
-        let fd = fd.with_context(|| format!("opening {} for mount {}", path.display(), mount.destination))?;
-        let is_file = !nix::sys::stat::fstat(&fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFDIR);
+        let fd = fd.with_context(|| {
+            format!("opening {} for mount {}", path.display(), mount.destination)
+        })?;
+        let is_file =
+            !nix::sys::stat::fstat(&fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFDIR);
         mounts.push(Some((fd, is_file)));
     }
     Ok(Opened { root, mounts })
@@ -274,16 +298,17 @@ impl Boot {
             readonly_paths: setup.readonly_paths,
             memory_limit_bytes: guest_limit(setup.memory_limit_bytes),
         };
+        let process = ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() };
         let config = SandboxConfig {
             ram_bytes: ram_bytes(container.memory_limit_bytes)?,
-            cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             root: opened.root,
             mounts: fds,
             stdio: stdio.map(Some),
             control: Some(listener.into()),
             store: None,
-            platform: setup.platform,
-            process: ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() },
+            platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
                 network: CapabilitySet::from_bits_retain(setup.capabilities),
                 user_namespace,
@@ -297,8 +322,8 @@ impl Boot {
     }
 }
 
-/// What the guest may use of a memory limit in bytes: the kernel and the host's books about the guest are charged to the
-/// same cgroup, and the guest must come to its limit before the host does.
+/// What the guest may use of a memory limit in bytes: the kernel and the host's books about the
+/// guest are charged to the same cgroup, and the guest must come to its limit before the host does.
 fn guest_limit(limit: u64) -> u64 {
     let overhead = (limit / 16).max(8 << 20).min(limit / 2);
     limit - overhead

@@ -8,7 +8,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use super::log::Format as LogFormat;
 use crate::platform::{PlatformKind, process::FastCalls};
 
-/// An OCI container runtime in which every container has its own guest kernel, and idle ones hibernate.
+/// An OCI container runtime in which every container has its own guest kernel, and idle ones
+/// hibernate.
 #[derive(Debug, Parser)]
 #[command(name = "quark", version, disable_help_subcommand = true, args_override_self = true)]
 pub struct Cli {
@@ -41,8 +42,8 @@ pub struct Global {
     /// Accepted for runc's callers; it has no effect.
     #[arg(long, hide = true)]
     pub rootless: Option<String>,
-    /// How long to wait for a sandbox to answer, in seconds ("5s" is accepted) [default: 10, 30 for exec, 60 for start, 600 for hibernating
-    /// and waking].
+    /// How long to wait for a sandbox to answer, in seconds ("5s" is accepted) [default: 10, 30 for
+    /// exec, 60 for start, 600 for hibernating and waking].
     #[arg(long, global = true, value_parser = super::info::parse_seconds, value_name = "SECONDS")]
     pub timeout: Option<Duration>,
     /// How guest code runs in the container that is made.
@@ -79,7 +80,8 @@ impl From<Platform> for Option<PlatformKind> {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a command in a sandbox over this host's files, with a throw-away writable layer, and without its network.
+    /// Run a command in a sandbox over this host's files, with a throw-away writable layer, and
+    /// without its network.
     Do(Do),
     /// Create and start a container, and wait for it.
     Run(Run),
@@ -143,7 +145,12 @@ pub struct Do {
     #[arg(short, long = "volume", action = ArgAction::Append, value_name = "HOST:GUEST[:ro]")]
     pub volumes: Vec<String>,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
     pub command: Vec<String>,
 }
 
@@ -313,7 +320,8 @@ fn bytes(text: &str) -> Result<i64, String> {
     let lower = text.to_ascii_lowercase();
     let short = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
     let shift = short.chars().last().and_then(|c| "kmgtp".find(c)).map(|at| 10 * (at + 1));
-    let digits = if shift.is_some() { short.get(..short.len() - 1).unwrap_or_default() } else { short };
+    let digits =
+        if shift.is_some() { short.get(..short.len() - 1).unwrap_or_default() } else { short };
     let number = digits.parse::<i64>().ok().and_then(|n| n.checked_mul(1 << shift.unwrap_or(0)));
     number.ok_or_else(|| "use bytes, or a number with k, m, g, t or p".to_owned())
 }
@@ -323,7 +331,8 @@ fn bytes(text: &str) -> Result<i64, String> {
 pub struct Update {
     /// The container's ID.
     pub id: String,
-    /// File with an OCI resources object ("-" for standard input); the other options are then ignored.
+    /// File with an OCI resources object ("-" for standard input); the other options are then
+    /// ignored.
     #[arg(short, long)]
     pub resources: Option<PathBuf>,
     /// Memory limit in bytes, or with a suffix: 64M, 1g. -1 for none.

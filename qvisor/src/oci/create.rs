@@ -1,4 +1,5 @@
-//! Making a container: state directory, cgroup, sandbox process, hooks. Whatever fails, all steps before it are undone.
+//! Making a container: state directory, cgroup, sandbox process, hooks. Whatever fails, all steps
+//! before it are undone.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
@@ -19,9 +20,9 @@ use rustix::thread::CapabilitySet;
 use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
-use super::state::{Entry, State, Status, Store, start_time};
+use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{control, hooks, log, rootless, wire};
+use super::{client, hooks, log, rootless, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies};
 use crate::console::{self, Pty};
 use crate::platform;
@@ -64,7 +65,7 @@ pub struct Created {
     /// Its sandbox process.
     pub child: Child,
     /// For a tied one: the claim that this process is still there.
-    pub keeper: Option<Flock<fs::File>>,
+    pub owner_lock: Option<Flock<fs::File>>,
 }
 
 /// Undoes the steps that were taken, in reverse, unless told otherwise.
@@ -118,27 +119,32 @@ pub fn check_global(global: &Global) -> Result<()> {
 pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
-    let platform = platform::choose(global.platform.into())?.kind;
+    let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
     undo.entry = Some(entry.clone());
-    let keeper = request.tied.then(|| entry.keep()).transpose()?;
+    let owner_lock = request.tied.then(|| entry.lock_as_owner()).transpose()?;
 
     let resources = bundle.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-    let made = Hierarchies::detect().and_then(|h| Cgroup::create(&h, &bundle.cgroup_path(id), resources));
+    let made =
+        Hierarchies::detect().and_then(|h| Cgroup::create(&h, &bundle.cgroup_path(id), resources));
     let cgroup = match made {
         Ok(cgroup) => Some(cgroup),
         Err(e) if rootless::is_needed() => {
             // Guest memory is limited in any case, by the size of the guest's RAM.
             if resources.is_some_and(|r| *r != LinuxResources::default()) {
                 tracing::warn!(
-                    "limits of linux.resources are not applied, as no cgroup is delegated to this user: {e:#}"
+                    "limits of linux.resources are not applied, as no cgroup is delegated to this \
+                    user: {e:#}"
                 );
             }
             None
         }
         // What asks for no limit can do without.
-        Err(e) if resources.is_none_or(|r| *r == LinuxResources::default()) && e.is::<cgroup::Unavailable>() => {
+        Err(e)
+            if resources.is_none_or(|r| *r == LinuxResources::default())
+                && e.is::<cgroup::Unavailable>() =>
+        {
             tracing::warn!("the sandbox is in no cgroup of its own: {e:#}");
             None
         }
@@ -164,7 +170,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         init: 0,
     };
     entry.save(&state)?;
-    let listener = control::listen(&entry)?;
+    let listener = client::listen(&entry)?;
     let record = entry.make_ended()?;
 
     let (ours, theirs) = UnixStream::pair().context("making the set-up socket")?;
@@ -178,8 +184,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let setup = setup(request, &state);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
-    let fds: Vec<_> =
-        [listener.as_fd(), record.as_fd()].into_iter().chain(namespace.as_ref().map(AsFd::as_fd)).collect();
+    let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
+        .into_iter()
+        .chain(namespace.as_ref().map(AsFd::as_fd))
+        .collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
     if wait && let Some(hooks) = &state.hooks {
         let json = state.oci(Status::Creating);
@@ -207,7 +215,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.cgroup = None;
     undo.pid_file = None;
     undo.poststop = None;
-    Ok(Created { entry, state, child, keeper })
+    Ok(Created { entry, state, child, owner_lock })
 }
 
 /// Starts the sandbox process, in its cgroup and namespaces.
@@ -219,15 +227,20 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
         None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     };
     // In a PID namespace of its own all its stubs end with it, whatever happens.
-    let mut new_namespaces =
-        CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    let mut new_namespaces = CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWIPC;
     let network = match &request.network {
         None => None,
         Some(path) if path.as_os_str().is_empty() => {
             new_namespaces |= CloneFlags::CLONE_NEWNET;
             None
         }
-        Some(path) => Some(fs::File::open(path).with_context(|| format!("network namespace {}", path.display()))?),
+        Some(path) => Some(
+            fs::File::open(path)
+                .with_context(|| format!("network namespace {}", path.display()))?,
+        ),
     };
     let membership = cgroup.map(Cgroup::membership).transpose()?.unwrap_or_default();
     if rootless::is_needed() {
@@ -247,17 +260,25 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
     match spawned {
         Err(e) if rootless::is_needed() => {
             let why = rootless::obstacle().unwrap_or_else(|| "quark doctor tells more".to_owned());
-            Err(e).with_context(|| format!("starting the sandbox process of an ordinary user ({why})"))
+            Err(e).with_context(|| {
+                format!("starting the sandbox process of an ordinary user ({why})")
+            })
         }
-        other => other.with_context(|| match request.network.as_deref().filter(|_| network.is_some()) {
-            Some(path) => format!("starting the sandbox process in the network namespace {}", path.display()),
-            None => "starting the sandbox process".to_owned(),
-        }),
+        other => {
+            other.with_context(|| match request.network.as_deref().filter(|_| network.is_some()) {
+                Some(path) => format!(
+                    "starting the sandbox process in the network namespace {}",
+                    path.display()
+                ),
+                None => "starting the sandbox process".to_owned(),
+            })
+        }
     }
 }
 
-/// A user namespace for the sandbox process of root, if its sockets can do there what they may. The network namespace is not of that user
-/// namespace: raw sockets cannot be, and ports below 1024 are opened where the network is nobody else's.
+/// A user namespace for the sandbox process of root, if its sockets can do there what they may. The
+/// network namespace is not of that user namespace: raw sockets cannot be, and ports below 1024 are
+/// opened where the network is nobody else's.
 fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     let capabilities = CapabilitySet::from_bits_retain(setup.capabilities);
     let ports = setup.new_network || !capabilities.contains(CapabilitySet::NET_BIND_SERVICE);
@@ -265,8 +286,10 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
         return None;
     }
     let made = sys::user_namespace(&user_namespace::id_map());
-    made.inspect_err(|e| tracing::info!("the sandbox process stays the host's root: no user namespace for it: {e}"))
-        .ok()
+    made.inspect_err(|e| {
+        tracing::info!("the sandbox process stays the host's root: no user namespace for it: {e}")
+    })
+    .ok()
 }
 
 fn setup(request: &Request<'_>, state: &State) -> Setup {
@@ -287,7 +310,11 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         platform: state.platform,
         fast_calls: global.fast_calls,
         root: bundle.rootfs.clone(),
-        root_readonly: spec.root().as_ref().and_then(oci_spec::runtime::Root::readonly).unwrap_or(false),
+        root_readonly: spec
+            .root()
+            .as_ref()
+            .and_then(oci_spec::runtime::Root::readonly)
+            .unwrap_or(false),
         view: request.view.clone(),
         mounts: bundle.mounts.clone(),
         hostname: spec.hostname().clone().unwrap_or_else(|| "quark".to_owned()),
@@ -301,7 +328,10 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),
-        test_kernel: cfg!(debug_assertions).then(|| std::env::var_os("QUARK_TEST_KERNEL")).flatten().map(PathBuf::from),
+        test_kernel: cfg!(debug_assertions)
+            .then(|| std::env::var_os("QUARK_TEST_KERNEL"))
+            .flatten()
+            .map(PathBuf::from),
         capabilities: state.process.capabilities.iter().fold(0, |all, set| all | set),
         wait,
         create_container: hooks.and_then(|h| h.create_container().clone()).unwrap_or_default(),
@@ -309,8 +339,9 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
     }
 }
 
-/// Writes a process ID as containerd expects it: the file appears whole. What is there already is replaced, and no symbolic link is followed, neither
-/// at the file's own name nor at that of the file that becomes it.
+/// Writes a process ID as containerd expects it: the file appears whole. What is there already is
+/// replaced, and no symbolic link is followed, neither at the file's own name nor at that of the
+/// file that becomes it.
 ///
 /// # Errors
 /// Those of the file system.
@@ -332,7 +363,11 @@ fn new_beside(path: &Path, name: &OsStr) -> std::io::Result<(PathBuf, fs::File)>
     for _ in 0..16 {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let new = path.with_file_name(format!(".{}.{:016x}", name.to_string_lossy(), u64::from_ne_bytes(random)));
+        let new = path.with_file_name(format!(
+            ".{}.{:016x}",
+            name.to_string_lossy(),
+            u64::from_ne_bytes(random)
+        ));
         // O_EXCL follows no link.
         match fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -360,7 +395,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(fs::read_to_string(dir.join("pid")).unwrap(), "4711");
         assert!(fs::symlink_metadata(dir.join("pid")).unwrap().is_file());
-        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().flatten().map(|e| e.file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).unwrap().flatten().map(|e| e.file_name()).collect();
         names.sort();
         assert_eq!(names, [".pid", "pid", "victim"], "nothing is left beside it");
         fs::remove_dir_all(&dir).unwrap();

@@ -15,7 +15,10 @@ pub enum ContainerError {
     #[error("invalid container ID format: it has {0} characters, and {MAX_ID_BYTES} are the most")]
     LongId(usize),
     /// An ID that is "", "." or "..".
-    #[error("invalid container ID format {0:?}: it is to name a directory of its own; use letters, digits and _ + - .")]
+    #[error(
+        "invalid container ID format {0:?}: it is to name a directory of its own; use letters, \
+        digits and _ + - ."
+    )]
     NoId(String),
     /// `create` or `run` with an ID in use.
     #[error("container with given ID already exists: {0}")]
@@ -31,7 +34,8 @@ pub enum ContainerError {
     NotStopped(String, String),
 }
 
-/// The sandbox closed its control connection instead of answering: it has ended, or does so within moments.
+/// The sandbox closed its control connection instead of answering: it has ended, or does so within
+/// moments.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the sandbox ended")]
 pub struct SandboxEnded;

@@ -14,7 +14,7 @@ use qlib::control::{ProcessSpec, Reply, Request};
 
 use super::bundle::read_bounded;
 use super::cli::{self, Global};
-use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
+use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, WithCode};
 use super::state::{Entry, State, Status, Store};
 use super::{create, life, process, run};
@@ -22,8 +22,8 @@ use crate::console::{self, Pty};
 use crate::streams::Stream;
 use crate::sys::{self, Spawn};
 
-/// The first argument by which a process that stands for a guest process knows itself.
-pub const HOLDER_COMMAND: &CStr = c"exec-holder";
+/// The first argument by which a shim, a process that stands for a guest process, knows itself.
+pub const SHIM_COMMAND: &CStr = c"exec-shim";
 
 /// How long a sandbox may take to start a process: loading its program, and waking before that.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +36,8 @@ const FAILED: u8 = 255;
 /// # Errors
 /// With exit code 255.
 pub fn exec_command(global: &Global, options: &cli::Exec) -> Result<i32> {
-    exec(global, options).map_err(|e| WithCode { code: FAILED, error: e.context("exec failed") }.into())
+    exec(global, options)
+        .map_err(|e| WithCode { code: FAILED, error: e.context("exec failed") }.into())
 }
 
 fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
@@ -76,7 +77,7 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
         return Err(e);
     }
     let Some(signals) = signals else {
-        return match hold(&entry, pid, &connection, options.pid_file.as_deref()) {
+        return match leave_shim(&entry, pid, &connection, options.pid_file.as_deref()) {
             Ok(()) => Ok(0),
             Err(e) => {
                 signal(&entry, pid, libc::SIGKILL).ok();
@@ -109,8 +110,10 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
             process::complete(&mut value);
             serde_json::from_value(value)
         };
-        let process = parse().with_context(|| format!("{} is not an OCI process", path.display()))?;
-        let mut spec = process::convert(&process, &state.rootfs).with_context(|| path.display().to_string())?;
+        let process =
+            parse().with_context(|| format!("{} is not an OCI process", path.display()))?;
+        let mut spec = process::convert(&process, &state.rootfs)
+            .with_context(|| path.display().to_string())?;
         spec.terminal |= options.tty;
         return Ok(spec);
     }
@@ -123,7 +126,9 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
     spec.window = (0, 0);
     spec.default_actions = false;
     for variable in &options.env {
-        let Some((name, _)) = variable.split_once('=') else { bail!("--env {variable:?}: use NAME=value") };
+        let Some((name, _)) = variable.split_once('=') else {
+            bail!("--env {variable:?}: use NAME=value")
+        };
         let prefix = format!("{name}=");
         spec.env.retain(|e| !e.starts_with(&prefix));
         spec.env.push(variable.clone());
@@ -169,11 +174,17 @@ fn begin(connection: &mut Connection, spec: ProcessSpec, pty: Option<&Pty>) -> R
     }
 }
 
-/// Leaves a process behind that ends when the guest process does, with its exit code.
-fn hold(entry: &Entry, pid: u32, connection: &Connection, pid_file: Option<&Path>) -> Result<()> {
+/// Leaves a shim behind: a process that ends when the guest process does, with its exit code.
+fn leave_shim(
+    entry: &Entry,
+    pid: u32,
+    connection: &Connection,
+    pid_file: Option<&Path>,
+) -> Result<()> {
     let dir = CString::new(entry.dir.as_os_str().as_bytes())?;
-    let args = [c"quark".to_owned(), HOLDER_COMMAND.to_owned(), dir, CString::new(pid.to_string())?];
-    let null = File::options().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
+    let args = [c"quark".to_owned(), SHIM_COMMAND.to_owned(), dir, CString::new(pid.to_string())?];
+    let null =
+        File::options().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
     let mut child = sys::spawn(&Spawn {
         args: &args,
         stdio: [null.as_fd(); 3],
@@ -197,13 +208,14 @@ fn hold(entry: &Entry, pid: u32, connection: &Connection, pid_file: Option<&Path
     written
 }
 
-/// The main function of that process: `arguments` are the container's directory and the guest process id.
-pub fn holder_main(arguments: &[String]) -> i32 {
+/// The main function of a shim: `arguments` are the container's directory and the guest
+/// process id.
+pub fn shim_main(arguments: &[String]) -> i32 {
     rustix::thread::set_name(c"quark").ok();
-    holder(arguments).unwrap_or(i32::from(FAILED))
+    shim(arguments).unwrap_or(i32::from(FAILED))
 }
 
-fn holder(arguments: &[String]) -> Result<i32> {
+fn shim(arguments: &[String]) -> Result<i32> {
     let [dir, pid] = arguments else { bail!("this command is for quark's own use") };
     let pid = pid.parse().context("guest process id")?;
     let dir = Path::new(dir).to_path_buf();

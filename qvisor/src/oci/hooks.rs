@@ -1,4 +1,5 @@
-//! Hooks: programs of the host that are called at steps of a container's life, with its state on standard input.
+//! Hooks: programs of the host that are called at steps of a container's life, with its state on
+//! standard input.
 
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,7 +19,13 @@ use std::os::fd::AsFd;
 /// When a path is not absolute or a timeout not positive.
 pub fn check(hooks: &Hooks) -> Result<()> {
     #[allow(deprecated)]
-    let all = [hooks.prestart(), hooks.create_runtime(), hooks.create_container(), hooks.poststart(), hooks.poststop()];
+    let all = [
+        hooks.prestart(),
+        hooks.create_runtime(),
+        hooks.create_container(),
+        hooks.poststart(),
+        hooks.poststop(),
+    ];
     for hook in all.into_iter().flatten().flatten() {
         if !hook.path().is_absolute() {
             bail!("hook {} must have an absolute path", hook.path().display());
@@ -35,7 +42,8 @@ fn bundle(state: &serde_json::Value) -> Option<&Path> {
     state["bundle"].as_str().map(Path::new)
 }
 
-/// Calls `hooks` one after another with `state` on their standard input, in the bundle's directory. `step` is their name in messages.
+/// Calls `hooks` one after another with `state` on their standard input, in the bundle's directory.
+/// `step` is their name in messages.
 ///
 /// # Errors
 /// With the first that fails, and what it wrote to standard error.
@@ -47,14 +55,20 @@ pub fn run(step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) -> 
 ///
 /// # Errors
 /// As there.
-pub fn run_in(dir: Option<&Path>, step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) -> Result<()> {
+pub fn run_in(
+    dir: Option<&Path>,
+    step: &str,
+    hooks: Option<&Vec<Hook>>,
+    state: &serde_json::Value,
+) -> Result<()> {
     for hook in hooks.into_iter().flatten() {
         one(hook, dir, state).with_context(|| format!("{step} hook {}", hook.path().display()))?;
     }
     Ok(())
 }
 
-/// As [`run`], for steps whose failure must not stop anything: it is logged, and the next one is called.
+/// As [`run`], for steps whose failure must not stop anything: it is logged, and the next one is
+/// called.
 pub fn run_and_log(step: &str, hooks: Option<&Vec<Hook>>, state: &serde_json::Value) {
     for hook in hooks.into_iter().flatten() {
         if let Err(e) = one(hook, bundle(state), state) {
@@ -116,8 +130,7 @@ fn wait(child: &mut Child, timeout: Option<Duration>) -> Result<ExitStatus> {
 }
 
 fn tempfile() -> Result<std::fs::File> {
-    let fd = rustix::fs::memfd_create("hook-stderr", rustix::fs::MemfdFlags::CLOEXEC)?;
-    Ok(fd.into())
+    Ok(crate::sys::memfd(c"hook-stderr", 0, false)?.into())
 }
 
 #[cfg(test)]
@@ -131,17 +144,25 @@ mod tests {
     #[test]
     fn a_hook_reads_the_state_and_its_failure_is_told() {
         let state = serde_json::json!({"id": "abc"});
-        let good = hook(r#"{"path":"/bin/sh","args":["sh","-c","grep -q abc && test \"$A\" = b"],"env":["A=b"]}"#);
+        let good = hook(
+            r#"{"path":"/bin/sh","args":["sh","-c","grep -q abc && test \"$A\" = b"],"env":["A=b"]}"#,
+        );
         run("prestart", Some(&good), &state).unwrap();
         let bad = hook(r#"{"path":"/bin/sh","args":["sh","-c","echo no luck >&2; exit 3"]}"#);
         let error = format!("{:#}", run("prestart", Some(&bad), &state).unwrap_err());
-        assert!(error.contains("prestart hook /bin/sh") && error.contains("no luck") && error.contains('3'), "{error}");
+        assert!(
+            error.contains("prestart hook /bin/sh")
+                && error.contains("no luck")
+                && error.contains('3'),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_hook_that_hangs_is_killed() {
         let slow = hook(r#"{"path":"/bin/sleep","args":["sleep","60"],"timeout":1}"#);
-        let error = format!("{:#}", run("poststop", Some(&slow), &serde_json::Value::Null).unwrap_err());
+        let error =
+            format!("{:#}", run("poststop", Some(&slow), &serde_json::Value::Null).unwrap_err());
         assert!(error.contains("within 1 s"), "{error}");
     }
 }

@@ -8,11 +8,11 @@ use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
 use serde_json::{Value, json};
 
 use super::cli::{self, Format};
-use super::control::{ANSWER_TIMEOUT, Connection, unexpected};
+use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
-use super::state::{Entry, State, Status, Store};
+use super::state::{Entry, State, Status, Store, default_root};
 use super::{life, log};
-use crate::platform::PlatformKind;
+use crate::platform;
 
 /// `quark state`. What is known without the sandbox is printed in any case.
 ///
@@ -31,7 +31,8 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     };
     let mut value = state.oci(status);
     if let Some(fields) = value.as_object_mut() {
-        let hibernation = stats.as_ref().ok().and_then(Option::as_ref).map(|s| format!("{:?}", s.state));
+        let hibernation =
+            stats.as_ref().ok().and_then(Option::as_ref).map(|s| format!("{:?}", s.state));
         fields.insert("rootfs".into(), json!(state.rootfs));
         fields.insert("created".into(), json!(state.created));
         fields.insert("owner".into(), json!(state.owner));
@@ -39,7 +40,10 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         fields.insert("hibernation".into(), json!(hibernation));
         let (ended, incidents) = entry.ended();
         if status == Status::Stopped {
-            fields.insert("ended".into(), ended.map_or_else(|| killed(&state), |e| told(e.status, e.at_ns, &e.reason)));
+            fields.insert(
+                "ended".into(),
+                ended.map_or_else(|| killed(&state), |e| as_json(e.status, e.at_ns, &e.reason)),
+            );
         }
         if let Some(i) = incidents {
             let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(i.at_ns));
@@ -51,7 +55,7 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
 }
 
 /// How a sandbox ended, as it says itself.
-fn told(status: i32, at_ns: u64, reason: &str) -> Value {
+fn as_json(status: i32, at_ns: u64, reason: &str) -> Value {
     let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(at_ns));
     json!({"status": status, "at": at, "reason": reason})
 }
@@ -108,8 +112,8 @@ fn listed(state: &State) -> Value {
     value
 }
 
-/// `quark ps`: the guest's processes. With JSON runc's callers expect host process ids, and look those up themselves: they
-/// get the ones in the container's cgroup.
+/// `quark ps`: the guest's processes. With JSON runc's callers expect host process ids, and look
+/// those up themselves: they get the ones in the container's cgroup.
 ///
 /// # Errors
 /// When the container does not run.
@@ -117,7 +121,8 @@ pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result
     let (entry, state) = running(store, &options.id)?;
     if options.format == Format::Json {
         // Without a cgroup the one that is known has to do.
-        let members = state.cgroup.as_ref().map_or(Ok(vec![state.pid]), crate::cgroup::Cgroup::members)?;
+        let members =
+            state.cgroup.as_ref().map_or(Ok(vec![state.pid]), crate::cgroup::Cgroup::members)?;
         return print(&format!("{}\n", json!(members)));
     }
     let processes = match ask(&entry, &Request::Processes, timeout)? {
@@ -125,7 +130,9 @@ pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result
         other => return Err(unexpected(&other)),
     };
     let now_ns = boot_time_ns();
-    let mut rows = vec![["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "ELAPSED", "TIME", "CMD"].map(str::to_owned)];
+    let mut rows = vec![
+        ["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "ELAPSED", "TIME", "CMD"].map(str::to_owned),
+    ];
     rows.extend(processes.iter().map(|p| row(p, now_ns)));
     print(&table(&rows))
 }
@@ -157,10 +164,13 @@ fn boot_time_ns() -> u64 {
 /// # Errors
 /// When the container does not run.
 pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -> Result<()> {
-    let interval = parse_seconds(&options.interval).with_context(|| format!("--interval {:?}", options.interval))?;
+    let interval = parse_seconds(&options.interval)
+        .with_context(|| format!("--interval {:?}", options.interval))?;
     loop {
         let (entry, state) = match running(store, &options.id) {
-            Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => return Ok(()),
+            Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => {
+                return Ok(());
+            }
             other => other?,
         };
         print(&format!("{}\n", event(&entry, &state, timeout)?))?;
@@ -189,9 +199,10 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
     let is_alive = matches!(state.status(), Status::Running | Status::Paused);
     let guest = if is_alive { Some(stats(entry, timeout)?) } else { None };
     let mut platform = json!({"name": state.platform});
-    if is_alive && state.platform == PlatformKind::Kvm {
-        let counted = platform_stats(entry, timeout)?;
-        let object = |counts: Vec<(String, u64)>| counts.into_iter().map(|(k, v)| (k, v.into())).collect();
+    let counted = if is_alive { platform_stats(entry, timeout)? } else { PlatformStats::default() };
+    if !counted.exits.is_empty() {
+        let object =
+            |counts: Vec<(String, u64)>| counts.into_iter().map(|(k, v)| (k, v.into())).collect();
         platform["exits"] = Value::Object(object(counted.exits));
         platform["kvm"] = Value::Object(object(counted.kvm));
     }
@@ -291,7 +302,8 @@ pub fn doctor() -> Result<()> {
     let mut rows = vec![["", "WHAT", "DETAIL"].map(str::to_owned)];
     // First, while this process has one thread.
     let rootless = super::rootless::findings();
-    for finding in crate::platform::probe::findings(&crate::platform::probe_kvm()).into_iter().chain(rootless) {
+    let kvm = platform::probe_kvm(&default_root());
+    for finding in platform::probe::findings(&kvm).into_iter().chain(rootless) {
         let mark = if finding.available { "yes" } else { "no" };
         rows.push([mark.to_owned(), finding.name.to_owned(), finding.detail.replace('\n', " ")]);
     }

@@ -9,7 +9,7 @@ use qlib::control::{Reply, Request};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::control::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
+use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
 use super::hooks;
 use super::state::{Entry, State, Status, Store, start_time};
@@ -38,7 +38,8 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),
     }
-    let launched = Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
+    let launched =
+        Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
     match launched.and_then(|mut connection| launch(&mut connection, &state)) {
         Ok(pid) => state.init = pid,
         Err(e) => {
@@ -66,12 +67,18 @@ fn launch(connection: &mut Connection, state: &State) -> Result<u32> {
     }
 }
 
-/// The guest kernel says which program and why, in the words that Docker looks for; other errors are given the name.
+/// The guest kernel says which program and why, in the words that Docker looks for; other errors
+/// are given the name.
 pub fn exec_error(error: anyhow::Error, program: &str) -> anyhow::Error {
-    if error.downcast_ref::<Refused>().is_some() { error } else { error.context(format!("exec: {program:?}")) }
+    if error.downcast_ref::<Refused>().is_some() {
+        error
+    } else {
+        error.context(format!("exec: {program:?}"))
+    }
 }
 
-/// Opens the sandbox process, so that its number cannot come to mean another; `None` when it has ended.
+/// Opens the sandbox process, so that its number cannot come to mean another; `None` when it has
+/// ended.
 fn sandbox(state: &State) -> Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(state.pid) else { return Ok(None) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -101,8 +108,8 @@ fn ends_within(pidfd: &OwnedFd, limit: Duration) -> Result<bool> {
     Ok(poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], limit)? > 0)
 }
 
-/// The status after a request that failed with `error`. A sandbox that no longer answers may have to end first: a process closes what it has open
-/// before others see that it is gone.
+/// The status after a request that failed with `error`. A sandbox that no longer answers may have
+/// to end first: a process closes what it has open before others see that it is gone.
 pub(super) fn status_after(state: &State, error: &anyhow::Error) -> Status {
     const PATIENCE: Duration = Duration::from_secs(2);
     if error.is::<SandboxEnded>()
@@ -133,29 +140,42 @@ pub fn parse_signal(text: &str) -> Result<i32> {
     // signal(7): real-time signals count from 34 in the C library.
     let realtime = match (short.strip_prefix("RTMIN"), short.strip_prefix("RTMAX")) {
         (Some(""), _) => Some(34),
-        (Some(plus), _) => plus.strip_prefix('+').and_then(|n| n.parse::<i32>().ok()).map(|n| 34 + n),
+        (Some(plus), _) => {
+            plus.strip_prefix('+').and_then(|n| n.parse::<i32>().ok()).map(|n| 34 + n)
+        }
         (_, Some("")) => Some(64),
-        (_, Some(minus)) => minus.strip_prefix('-').and_then(|n| n.parse::<i32>().ok()).map(|n| 64 - n),
+        (_, Some(minus)) => {
+            minus.strip_prefix('-').and_then(|n| n.parse::<i32>().ok()).map(|n| 64 - n)
+        }
         _ => None,
     };
     realtime.filter(|n| (34..=64).contains(n)).with_context(|| format!("unknown signal {text:?}"))
 }
 
-/// Whether a signal ends the init process with which runc waits for `start`, a program in Go: what it has no use for it ignores.
+/// Whether a signal ends the init process with which runc waits for `start`, a program in Go: what
+/// it has no use for it ignores.
 fn ends_created(signo: i32) -> bool {
     #[rustfmt::skip]
     let ending = [
-        libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGKILL,
-        libc::SIGSEGV, libc::SIGTERM, libc::SIGSTKFLT, libc::SIGSYS,
+        libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT,
+        libc::SIGBUS, libc::SIGFPE, libc::SIGKILL, libc::SIGSEGV, libc::SIGTERM, libc::SIGSTKFLT,
+        libc::SIGSYS,
     ];
     ending.contains(&signo)
 }
 
-/// Sends a signal. STOP hibernates, CONT wakes, KILL ends the sandbox whatever its guest does, and 0 only asks whether there is one.
+/// Sends a signal. STOP hibernates, CONT wakes, KILL ends the sandbox whatever its guest does, and
+/// 0 only asks whether there is one.
 ///
 /// # Errors
 /// When the container does not run, or the sandbox refuses or does not answer within `timeout`.
-pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Duration>) -> Result<()> {
+pub fn kill(
+    store: &Store,
+    id: &str,
+    signo: i32,
+    all: bool,
+    timeout: Option<Duration>,
+) -> Result<()> {
     let (entry, state) = store.load(id)?;
     let status = state.status();
     match status {
@@ -165,7 +185,9 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Dura
         }
         // There is no program yet that could get it.
         Status::Creating | Status::Created if ends_created(signo) => return end(&state),
-        Status::Creating | Status::Created if !matches!(signo, libc::SIGSTOP | libc::SIGCONT) => return Ok(()),
+        Status::Creating | Status::Created if !matches!(signo, libc::SIGSTOP | libc::SIGCONT) => {
+            return Ok(());
+        }
         Status::Creating | Status::Created | Status::Running | Status::Paused => {}
     }
     match signo {
@@ -178,17 +200,27 @@ pub fn kill(store: &Store, id: &str, signo: i32, all: bool, timeout: Option<Dura
         libc::SIGCONT => Request::Wake,
         _ => Request::Signal { pid: state.init, all, signo: signo.unsigned_abs() },
     };
-    let usual = if matches!(request, Request::Hibernate | Request::Wake) { SWAP_TIMEOUT } else { ANSWER_TIMEOUT };
+    let usual = if matches!(request, Request::Hibernate | Request::Wake) {
+        SWAP_TIMEOUT
+    } else {
+        ANSWER_TIMEOUT
+    };
     match send(&entry, &request, timeout.unwrap_or(usual)) {
-        Err(e) if status_after(&state, &e) == Status::Stopped => Err(ContainerError::NotRunning.into()),
-        Err(e) if failed_to_store(&e) => Err(e.context(format!("hibernating, with the swap store in {STORE_DIR}"))),
+        Err(e) if status_after(&state, &e) == Status::Stopped => {
+            Err(ContainerError::NotRunning.into())
+        }
+        Err(e) if failed_to_store(&e) => {
+            Err(e.context(format!("hibernating, with the swap store in {STORE_DIR}")))
+        }
         other => other,
     }
 }
 
 /// Whether a container is not asleep as the host would not take its pages.
 fn failed_to_store(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Refused>().is_some_and(|r| matches!(r.errno, libc::ENOSPC | libc::EROFS | libc::EIO))
+    error
+        .downcast_ref::<Refused>()
+        .is_some_and(|r| matches!(r.errno, libc::ENOSPC | libc::EROFS | libc::EIO))
 }
 
 /// Makes a request that is answered with Done.
@@ -226,13 +258,16 @@ pub fn delete(store: &Store, id: &str, force: bool) -> Result<()> {
     let entry = store.entry(id)?;
     let result = delete_entry(&entry, force);
     match result {
-        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(id.to_owned())) => Ok(()),
+        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(id.to_owned())) => {
+            Ok(())
+        }
         other => other,
     }
 }
 
 fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
-    // Another command may hold the lock while it waits for a sandbox that does not answer: then it need not wait any longer.
+    // Another command may hold the lock while it waits for a sandbox that does not answer: then it
+    // need not wait any longer.
     if force && let Ok(state) = entry.load() {
         end(&state)?;
     }
@@ -240,7 +275,9 @@ fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
     let state = match entry.load() {
         Ok(state) => state,
         // A command was killed before it wrote any state.
-        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) => {
+        Err(e)
+            if force && e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) =>
+        {
             return entry.remove();
         }
         Err(e) => return Err(e),
@@ -249,7 +286,11 @@ fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
         Status::Stopped => {}
         Status::Created => end(&state)?,
         _ if force => end(&state)?,
-        other => return Err(ContainerError::NotStopped(entry.id.clone(), other.name().to_owned()).into()),
+        other => {
+            return Err(
+                ContainerError::NotStopped(entry.id.clone(), other.name().to_owned()).into()
+            );
+        }
     }
     destroy(entry, &state)
 }
@@ -272,9 +313,15 @@ mod tests {
 
     #[test]
     fn signals_have_names_and_numbers() {
-        for (text, number) in
-            [("TERM", 15), ("SIGKILL", 9), ("stop", 19), ("18", 18), ("RTMIN", 34), ("SIGRTMIN+3", 37), ("RTMAX-1", 63)]
-        {
+        for (text, number) in [
+            ("TERM", 15),
+            ("SIGKILL", 9),
+            ("stop", 19),
+            ("18", 18),
+            ("RTMIN", 34),
+            ("SIGRTMIN+3", 37),
+            ("RTMAX-1", 63),
+        ] {
             assert_eq!(parse_signal(text).unwrap(), number, "{text}");
         }
         assert_eq!(parse_signal("0").unwrap(), 0);

@@ -44,7 +44,9 @@ impl Lines {
         let level = level_name(level);
         let time = rfc3339(SystemTime::now());
         let line = match self.format {
-            Format::Json => serde_json::json!({"level": level, "msg": message, "time": time}).to_string(),
+            Format::Json => {
+                serde_json::json!({"level": level, "msg": message, "time": time}).to_string()
+            }
             Format::Text => format!("time={time:?} level={level} msg={message:?}"),
         };
         // Nothing useful can be done when the log cannot be written.
@@ -99,7 +101,9 @@ pub fn init(path: Option<&Path>, format: Format, debug: bool) -> Result<()> {
     let file = match path {
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
-            Some(Arc::new(Mutex::new(file.with_context(|| format!("opening log {}", path.display()))?)))
+            Some(Arc::new(Mutex::new(
+                file.with_context(|| format!("opening log {}", path.display()))?,
+            )))
         }
         None => None,
     };
@@ -147,7 +151,8 @@ fn civil(days: u64) -> (u64, u64, u64) {
     // Counted from 0000-03-01, so that the leap day is the last of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;

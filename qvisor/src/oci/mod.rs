@@ -1,14 +1,15 @@
 //! The command line and the life cycle of containers, as runc has them.
 //!
-//! A command is a short-lived process. It makes a *sandbox process* (`child`), talks to it over the container's control
-//! socket (`control`), and keeps what must outlive it in the state directory (`state`). Nothing here touches guest
-//! memory; the sandbox process leaves this room when it boots.
+//! A command is a short-lived process. It makes a *sandbox process* (`child`), talks to it over the
+//! container's control socket (`control`), and keeps what must outlive it in the state directory
+//! (`state`). Nothing here touches guest memory; the sandbox process leaves this room when it
+//! boots.
 #![deny(unsafe_code)]
 
 pub mod bundle;
 pub mod child;
 pub mod cli;
-pub mod control;
+pub mod client;
 pub mod create;
 pub mod error;
 pub mod exec;
@@ -39,13 +40,16 @@ use state::Store;
 
 /// The main function of `quark`.
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let arguments: Vec<String> =
+        std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     // Processes that quark starts itself take no detour over the command line.
     match arguments.get(1).map(String::as_bytes) {
         Some(first) if first == create::SANDBOX_COMMAND.to_bytes() => return code(child::main()),
-        Some(first) if first == rootless::PROBE_COMMAND.to_bytes() => return code(rootless::probe_main()),
-        Some(first) if first == exec::HOLDER_COMMAND.to_bytes() => {
-            return code(exec::holder_main(arguments.get(2..).unwrap_or_default()));
+        Some(first) if first == rootless::PROBE_COMMAND.to_bytes() => {
+            return code(rootless::probe_main());
+        }
+        Some(first) if first == exec::SHIM_COMMAND.to_bytes() => {
+            return code(exec::shim_main(arguments.get(2..).unwrap_or_default()));
         }
         _ => {}
     }
@@ -60,7 +64,8 @@ pub fn main() -> ExitCode {
         }
     };
     let log = cli.global.log.clone();
-    let result = log::init(log.as_deref(), cli.global.log_format, cli.global.debug).and_then(|()| dispatch(cli));
+    let result = log::init(log.as_deref(), cli.global.log_format, cli.global.debug)
+        .and_then(|()| dispatch(cli));
     match result {
         Ok(status) => code(status),
         Err(e) => {
@@ -79,7 +84,9 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Create(o) => run::create_command(global, o)?,
         Command::Start(o) => life::start(&store()?, &o.id, global.timeout)?,
         Command::State(o) => info::state(&store()?, &o.id, global.timeout)?,
-        Command::Kill(o) => life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?,
+        Command::Kill(o) => {
+            life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
+        }
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => info::list(&store()?, o)?,
         Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
@@ -98,7 +105,8 @@ fn dispatch(cli: Cli) -> Result<i32> {
 /// One line of what clap would say in many.
 fn usage_error(error: &clap::Error) -> String {
     let text = error.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:")).collect();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:")).collect();
     let message = lines.into_iter().filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     format!("{} (see quark --help)", message.strip_prefix("error: ").unwrap_or(&message))
 }

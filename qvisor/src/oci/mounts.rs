@@ -1,4 +1,5 @@
-//! Mounts: which of a configuration's mounts are the guest's own, and which show it a host directory or file.
+//! Mounts: which of a configuration's mounts are the guest's own, and which show it a host
+//! directory or file.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -33,29 +34,49 @@ impl Mount {
 }
 
 /// Options that mean something to the host's mount tree only.
-const PROPAGATION: &[&str] =
-    &["bind", "rbind", "private", "rprivate", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable"];
+const PROPAGATION: &[&str] = &[
+    "bind",
+    "rbind",
+    "private",
+    "rprivate",
+    "shared",
+    "rshared",
+    "slave",
+    "rslave",
+    "unbindable",
+    "runbindable",
+];
 
 /// Flags that every mount may have, and options of tmpfs(5) by their names.
 #[rustfmt::skip]
 const TMPFS: &[&str] = &[
-    "", "defaults", "ro", "rw", "rro", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "sync", "async", "dirsync", "mand", "nomand",
-    "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
-    "iversion", "noiversion", "silent", "loud", "symfollow", "nosymfollow", "remount", "tmpcopyup", "notmpcopyup",
-    "size", "nr_blocks", "nr_inodes", "mode", "uid", "gid", "huge", "mpol", "inode32", "inode64", "swap", "noswap",
+    "", "defaults", "ro", "rw", "rro", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "sync",
+    "async", "dirsync", "mand", "nomand", "atime", "noatime", "diratime", "nodiratime", "relatime",
+    "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion",
+    "noiversion", "silent", "loud", "symfollow", "nosymfollow", "remount", "tmpcopyup",
+    "notmpcopyup", "size", "nr_blocks", "nr_inodes", "mode", "uid", "gid", "huge", "mpol",
+    "inode32", "inode64", "swap", "noswap",
 ];
 
 /// Checks and converts the mounts of the bundle in `dir`.
 ///
 /// # Errors
-/// When a mount is malformed, its source is missing, or its file system is one that a guest does not have.
+/// When a mount is malformed, its source is missing, or its file system is one that a guest does
+/// not have.
 pub fn convert(mounts: &[oci_spec::runtime::Mount], dir: &Path) -> Result<Vec<Mount>> {
-    mounts.iter().map(|m| one(m, dir).with_context(|| format!("mount {}", m.destination().display()))).collect()
+    mounts
+        .iter()
+        .map(|m| one(m, dir).with_context(|| format!("mount {}", m.destination().display())))
+        .collect()
 }
 
 fn one(mount: &oci_spec::runtime::Mount, dir: &Path) -> Result<Mount> {
     // runc accepts a relative destination, which means one below the root.
-    let destination = Path::new("/").join(mount.destination()).to_str().context("its path is not UTF-8")?.to_owned();
+    let destination = Path::new("/")
+        .join(mount.destination())
+        .to_str()
+        .context("its path is not UTF-8")?
+        .to_owned();
     let options = mount.options().as_deref().unwrap_or_default();
     let is = |name: &str| options.iter().any(|o| o == name);
     let fstype = mount.typ().as_deref().unwrap_or("");
@@ -70,8 +91,11 @@ fn one(mount: &oci_spec::runtime::Mount, dir: &Path) -> Result<Mount> {
     if fstype == "bind" || is("bind") || is("rbind") {
         let source = mount.source().as_ref().context("a bind mount needs a source")?;
         let source = dir.join(source);
-        let source = source.canonicalize().with_context(|| format!("source {}", source.display()))?;
-        let kind = fs::metadata(&source).with_context(|| format!("source {}", source.display()))?.file_type();
+        let source =
+            source.canonicalize().with_context(|| format!("source {}", source.display()))?;
+        let kind = fs::metadata(&source)
+            .with_context(|| format!("source {}", source.display()))?
+            .file_type();
         if kind.is_block_device() || kind.is_char_device() {
             bail!("source {} is a device, and a guest reaches no host device", source.display());
         }
@@ -87,11 +111,17 @@ fn one(mount: &oci_spec::runtime::Mount, dir: &Path) -> Result<Mount> {
     }
     match fstype {
         "cgroup2" => result.fstype = "cgroup".to_owned(),
-        // Every runtime fills /dev with the standard devices; in a guest that is what its devtmpfs is.
-        "tmpfs" if result.destination.trim_end_matches('/') == "/dev" => result.fstype = "devtmpfs".to_owned(),
+        // Every runtime fills /dev with the standard devices; in a guest that is what its devtmpfs
+        // is.
+        "tmpfs" if result.destination.trim_end_matches('/') == "/dev" => {
+            result.fstype = "devtmpfs".to_owned()
+        }
         "proc" | "sysfs" | "tmpfs" | "devtmpfs" | "devpts" | "mqueue" | "cgroup" => {}
         "" => bail!("its type is missing"),
-        other => bail!("file system type {other:?} is not supported; a guest has bind mounts and its own file systems"),
+        other => bail!(
+            "file system type {other:?} is not supported; a guest has bind mounts and its own \
+            file systems"
+        ),
     }
     Ok(result)
 }
@@ -101,7 +131,10 @@ mod tests {
     use super::*;
 
     fn convert_json(json: &str) -> Result<Vec<Mount>> {
-        convert(&serde_json::from_str::<Vec<oci_spec::runtime::Mount>>(json).unwrap(), Path::new("/"))
+        convert(
+            &serde_json::from_str::<Vec<oci_spec::runtime::Mount>>(json).unwrap(),
+            Path::new("/"),
+        )
     }
 
     #[test]

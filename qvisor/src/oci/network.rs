@@ -4,17 +4,21 @@ use std::fs;
 use std::io::IoSlice;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendmsg, socket,
+};
 use std::os::fd::AsRawFd;
 
 /// The first port that needs no privilege, by its name for sysctl(8).
 const PORT_START: &str = "net.ipv4.ip_unprivileged_port_start";
 
-/// Sets the settings "net.…" among `sysctl` in this process's network namespace, whose sockets are the host's. What the guest kernel
-/// itself needs to know of the namespace is added, for it does not read it there. Needs a /proc of this namespace.
+/// Sets the settings "net.…" among `sysctl` in this process's network namespace, whose sockets are
+/// the host's. What the guest kernel itself needs to know of the namespace is added, for it does
+/// not read it there. Needs a /proc of this namespace.
 ///
 /// # Errors
-/// When a setting is refused, or `own` is not set: those of the host are not the container's to change.
+/// When a setting is refused, or `own` is not set: those of the host are not the container's to
+/// change.
 pub fn apply_settings(sysctl: &mut Vec<(String, String)>, own: bool) -> Result<()> {
     let path = |name: &str| format!("/proc/sys/{}", name.replace('.', "/"));
     for (name, value) in sysctl.iter().filter(|(name, _)| name.starts_with("net.")) {
@@ -35,13 +39,19 @@ pub fn apply_settings(sysctl: &mut Vec<(String, String)>, own: bool) -> Result<(
     Ok(())
 }
 
-/// Brings up the loopback device of this process's network namespace (rtnetlink(7)). Its addresses come by themselves.
+/// Brings up the loopback device of this process's network namespace (rtnetlink(7)). Its addresses
+/// come by themselves.
 ///
 /// # Errors
 /// Those that the kernel answers.
 pub fn loopback_up() -> Result<()> {
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
-        .context("opening a netlink socket")?;
+    let netlink = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )
+    .context("opening a netlink socket")?;
     // In every network namespace the loopback device is the first.
     let (index, up) = (1i32, libc::IFF_UP as u32);
     let mut message = Vec::with_capacity(32);

@@ -61,8 +61,8 @@ pub fn capability_names() -> impl Iterator<Item = String> {
 /// The most bytes of a guest's /etc/passwd that are looked at.
 const MAX_PASSWD: u64 = 1 << 20;
 
-/// Makes of a process what the library that reads it takes, as runc does: without a user it is root's, and capabilities that
-/// nobody knows are left out with a warning.
+/// Makes of a process what the library that reads it takes, as runc does: without a user it is
+/// root's, and capabilities that nobody knows are left out with a warning.
 pub fn complete(process: &mut Value) {
     let Some(process) = process.as_object_mut() else { return };
     let user = process.entry("user").or_insert_with(|| json!({}));
@@ -85,8 +85,8 @@ pub fn complete(process: &mut Value) {
     }
 }
 
-/// Checks and converts. `rootfs` is where the user's home directory is looked up. The handles of the standard streams
-/// are left for the sandbox to fill in.
+/// Checks and converts. `rootfs` is where the user's home directory is looked up. The handles of
+/// the standard streams are left for the sandbox to fill in.
 ///
 /// # Errors
 /// When a required field is missing or malformed.
@@ -117,12 +117,19 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     }
     let mut capabilities = [0; 5];
     if let Some(sets) = process.capabilities() {
-        let sets = [sets.bounding(), sets.effective(), sets.inheritable(), sets.permitted(), sets.ambient()];
+        let sets = [
+            sets.bounding(),
+            sets.effective(),
+            sets.inheritable(),
+            sets.permitted(),
+            sets.ambient(),
+        ];
         for (mask, set) in capabilities.iter_mut().zip(sets) {
             *mask = set.as_ref().map_or(Ok(0), mask_of)?;
         }
     }
-    let rlimits = process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard()));
+    let rlimits =
+        process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard()));
     let rlimits = with_own_file_size(rlimits.collect());
     let size = |v: u64| u16::try_from(v).unwrap_or(u16::MAX);
     Ok(ProcessSpec {
@@ -144,7 +151,8 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     })
 }
 
-/// Adds this process's own RLIMIT_FSIZE, as a program inherits it from its caller, if there is one and `rlimits` do not say.
+/// Adds this process's own RLIMIT_FSIZE, as a program inherits it from its caller, if there is one
+/// and `rlimits` do not say.
 fn with_own_file_size(mut rlimits: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
     let own = rustix::process::getrlimit(rustix::process::Resource::Fsize);
     let given = rlimits.iter().any(|(number, _, _)| *number == libc::RLIMIT_FSIZE);
@@ -170,7 +178,10 @@ fn mask_of(set: &Capabilities) -> Result<u64> {
 pub fn capability_bit(name: &str) -> Result<u64> {
     let upper = name.to_ascii_uppercase();
     let short = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    let number = CAPABILITIES.iter().position(|c| *c == short).with_context(|| format!("unknown capability {name}"))?;
+    let number = CAPABILITIES
+        .iter()
+        .position(|c| *c == short)
+        .with_context(|| format!("unknown capability {name}"))?;
     Ok(1 << number)
 }
 
@@ -196,20 +207,32 @@ fn rlimit_number(kind: PosixRlimitType) -> u32 {
     }
 }
 
-/// The home directory that the image's /etc/passwd gives `uid`, or "/". The image is not trusted: the file is opened
-/// beneath its root, and only its beginning is read.
+/// The home directory that the image's /etc/passwd gives `uid`, or "/". The image is not trusted:
+/// the file is opened beneath its root, and only its beginning is read.
 fn home_of(uid: u32, rootfs: &Path) -> String {
     let text = passwd(rootfs).unwrap_or_default();
-    let line = text.lines().map(|l| l.split(':').collect::<Vec<_>>()).find(|f| f.get(2) == Some(&&*uid.to_string()));
-    line.and_then(|f| f.get(5).map(|h| (*h).to_owned())).filter(|h| h.starts_with('/')).unwrap_or("/".to_owned())
+    let line = text
+        .lines()
+        .map(|l| l.split(':').collect::<Vec<_>>())
+        .find(|f| f.get(2) == Some(&&*uid.to_string()));
+    line.and_then(|f| f.get(5).map(|h| (*h).to_owned()))
+        .filter(|h| h.starts_with('/'))
+        .unwrap_or("/".to_owned())
 }
 
 fn passwd(rootfs: &Path) -> Option<String> {
     use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
-    let root = open(rootfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let root =
+        open(rootfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     // Non-blocking, for the image may have put a FIFO there.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat2(root, "etc/passwd", flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS);
+    let file = openat2(
+        root,
+        "etc/passwd",
+        flags,
+        Mode::empty(),
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+    );
     let file = std::fs::File::from(file.ok()?);
     if !file.metadata().ok()?.is_file() {
         return None;
@@ -224,7 +247,9 @@ fn passwd(rootfs: &Path) -> Option<String> {
 /// # Errors
 /// When it is not numeric.
 pub fn parse_user(text: &str) -> Result<(u32, Option<u32>)> {
-    let number = |s: &str| s.parse::<u32>().with_context(|| format!("--user {text:?}: use UID or UID:GID, in numbers"));
+    let number = |s: &str| {
+        s.parse::<u32>().with_context(|| format!("--user {text:?}: use UID or UID:GID, in numbers"))
+    };
     match text.split_once(':') {
         Some((uid, gid)) => Ok((number(uid)?, Some(number(gid)?))),
         None => Ok((number(text)?, None)),

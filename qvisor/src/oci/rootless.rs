@@ -1,4 +1,5 @@
-//! Containers of ordinary users: a user namespace in which the caller is root, and what of the host they have no right to.
+//! Containers of ordinary users: a user namespace in which the caller is root, and what of the host
+//! they have no right to.
 
 use std::ffi::CStr;
 use std::fs;
@@ -18,13 +19,15 @@ use crate::cgroup::Hierarchies;
 use crate::platform::probe::Finding;
 use crate::sys::{self, Spawn};
 
-/// Whether the caller is an ordinary user, who needs a user namespace for all that a sandbox process does.
+/// Whether the caller is an ordinary user, who needs a user namespace for all that a sandbox
+/// process does.
 pub fn is_needed() -> bool {
     !rustix::process::geteuid().is_root()
 }
 
-/// Gives the user namespace of process `pid`, which has just been made, its ids: 0 is the caller's own, and the others are those that
-/// /etc/subuid and /etc/subgid give them, if newuidmap(1) and newgidmap(1) are there to set them.
+/// Gives the user namespace of process `pid`, which has just been made, its ids: 0 is the caller's
+/// own, and the others are those that /etc/subuid and /etc/subgid give them, if newuidmap(1) and
+/// newgidmap(1) are there to set them.
 ///
 /// # Errors
 /// Those of user_namespaces(7).
@@ -37,10 +40,16 @@ pub fn map_ids(pid: i32) -> io::Result<()> {
         match (with_users, with_groups) {
             (true, true) => return Ok(()),
             (false, false) => {
-                tracing::debug!("newuidmap and newgidmap are of no use: only user and group 0 exist inside")
+                tracing::debug!(
+                    "newuidmap and newgidmap are of no use: only user and group 0 exist inside"
+                )
             }
             // One of them is set for good.
-            _ => return Err(io::Error::other("newuidmap and newgidmap do not agree: see /etc/subuid and /etc/subgid")),
+            _ => {
+                return Err(io::Error::other(
+                    "newuidmap and newgidmap do not agree: see /etc/subuid and /etc/subgid",
+                ));
+            }
         }
     }
     // Without this an ordinary user may not map a group (user_namespaces(7)).
@@ -50,14 +59,26 @@ pub fn map_ids(pid: i32) -> io::Result<()> {
 }
 
 fn helper(program: &str, pid: i32, own: u32, (first, count): (u32, u32)) -> bool {
-    let arguments =
-        [pid.to_string(), "0".into(), own.to_string(), "1".into(), "1".into(), first.to_string(), count.to_string()];
-    let status =
-        Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let arguments = [
+        pid.to_string(),
+        "0".into(),
+        own.to_string(),
+        "1".into(),
+        "1".into(),
+        first.to_string(),
+        count.to_string(),
+    ];
+    let status = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     status.is_ok_and(|s| s.success())
 }
 
-/// The first range of ids that a file as /etc/subuid gives to `user`: where it begins, and how many they are.
+/// The first range of ids that a file as /etc/subuid gives to `user`: where it begins, and how many
+/// they are.
 pub fn subordinate(file: &str, user: u32) -> Option<(u32, u32)> {
     let name = nix::unistd::User::from_uid(user.into()).ok().flatten().map(|u| u.name);
     range_of(&fs::read_to_string(file).ok()?, user, name.as_deref())
@@ -66,8 +87,11 @@ pub fn subordinate(file: &str, user: u32) -> Option<(u32, u32)> {
 fn range_of(text: &str, user: u32, name: Option<&str>) -> Option<(u32, u32)> {
     text.lines().find_map(|line| {
         let mut fields = line.trim().splitn(3, ':');
-        let (owner, first, count) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        (owner == user.to_string() || Some(owner) == name).then_some((first, count)).filter(|(_, count)| *count > 0)
+        let (owner, first, count) =
+            (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        (owner == user.to_string() || Some(owner) == name)
+            .then_some((first, count))
+            .filter(|(_, count)| *count > 0)
     })
 }
 
@@ -80,17 +104,25 @@ pub fn obstacle() -> Option<String> {
     [
         ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
         ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
     ]
     .into_iter()
     .find(|(name, bad, _)| value(name).as_deref() == Some(bad))
-    .map(|(_, _, cure)| format!("this host does not let them make user namespaces; an administrator may: {cure}"))
+    .map(|(_, _, cure)| {
+        format!("this host does not let them make user namespaces; an administrator may: {cure}")
+    })
 }
 
-/// The first argument by which a process knows that it is to try what a sandbox process of an ordinary user does.
+/// The first argument by which a process knows that it is to try what a sandbox process of an
+/// ordinary user does.
 pub const PROBE_COMMAND: &CStr = c"rootless-probe";
 
-/// What this host offers to ordinary users, for `quark doctor`. Call it while this process has one thread.
+/// What this host offers to ordinary users, for `quark doctor`. Call it while this process has one
+/// thread.
 pub fn findings() -> Vec<Finding> {
     let mut all = Vec::new();
     let mut add = |available, name, detail: String| all.push(Finding { name, available, detail });
@@ -100,27 +132,39 @@ pub fn findings() -> Vec<Finding> {
             None => add(
                 true,
                 "rootless",
-                "ordinary users may make user namespaces; what they lack their own quark doctor tells".into(),
+                "ordinary users may make user namespaces; what they lack their own quark doctor \
+                tells"
+                    .into(),
             ),
         }
         return all;
     }
     match probe() {
-        Ok(()) => {
-            add(true, "rootless", "a user namespace with mounts, /proc and a network of its own could be made".into())
-        }
+        Ok(()) => add(
+            true,
+            "rootless",
+            "a user namespace with mounts, /proc and a network of its own could be made".into(),
+        ),
         Err(e) => add(false, "rootless", obstacle().unwrap_or_else(|| format!("{e:#}"))),
     }
     let user = rustix::process::geteuid().as_raw();
-    let helpers = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|p| Path::new(p).exists());
+    let helpers =
+        ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|p| Path::new(p).exists());
     match (subordinate("/etc/subuid", user).zip(subordinate("/etc/subgid", user)), helpers) {
         (Some(((_, users), (_, groups))), true) => {
-            add(true, "rootless ids", format!("0 is yours, and {users} more users and {groups} more groups"));
+            add(
+                true,
+                "rootless ids",
+                format!("0 is yours, and {users} more users and {groups} more groups"),
+            );
         }
         (None, _) => add(
             false,
             "rootless ids",
-            format!("files can be user 0's only: give user {user} a range in /etc/subuid and /etc/subgid"),
+            format!(
+                "files can be user 0's only: give user {user} a range in /etc/subuid and \
+                /etc/subgid"
+            ),
         ),
         (_, false) => add(
             false,

@@ -11,7 +11,7 @@ use qlib::control::Request;
 
 use super::bundle::Bundle;
 use super::cli::{self, Global};
-use super::control::{ANSWER_TIMEOUT, Connection, Refused};
+use super::client::{ANSWER_TIMEOUT, Connection, Refused};
 use super::create::{self, Created, check_global, create};
 use super::life;
 use super::state::{Entry, Status, Store};
@@ -46,8 +46,8 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
     let signals = console::catch_signals()?;
     let created = create(&request(global, &options.create, &bundle, pty.as_ref(), &signals))?;
     let store = Store::new(&global.root)?;
-    let started =
-        hand_over(pty.as_ref(), &options.create).and_then(|()| life::start(&store, &options.create.id, global.timeout));
+    let started = hand_over(pty.as_ref(), &options.create)
+        .and_then(|()| life::start(&store, &options.create.id, global.timeout));
     if let Err(e) = started {
         if let Some(path) = &options.create.pid_file {
             std::fs::remove_file(path).ok();
@@ -69,12 +69,15 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
 /// With nothing left behind.
 pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     check_global(global)?;
-    let terminal = rustix::termios::isatty(std::io::stdin()) && rustix::termios::isatty(std::io::stdout());
+    let terminal =
+        rustix::termios::isatty(std::io::stdin()) && rustix::termios::isatty(std::io::stdout());
     let cwd = std::env::current_dir().context("finding the current directory")?;
-    let volumes: Vec<_> = options.volumes.iter().map(|v| super::spec::volume(v)).collect::<Result<_>>()?;
+    let volumes: Vec<_> =
+        options.volumes.iter().map(|v| super::spec::volume(v)).collect::<Result<_>>()?;
     let has_host_network = options.network == cli::Network::Host;
     let view = View::new(&cwd, has_host_network)?;
-    let shown: Vec<PathBuf> = volumes.iter().filter_map(|v| v["destination"].as_str().map(PathBuf::from)).collect();
+    let shown: Vec<PathBuf> =
+        volumes.iter().filter_map(|v| v["destination"].as_str().map(PathBuf::from)).collect();
     View::warn_of_empty(&cwd, &shown);
     view.check_program(options.command.first().map_or("", String::as_str), &shown)?;
     let spec = super::spec::host(&options.command, terminal, &cwd, &volumes)?;
@@ -104,7 +107,8 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     stay(created, pty, &signals, Stay::Do, global.timeout)
 }
 
-/// Removes what a `quark do` left that was killed: its sandbox has ended with it, its state directory and cgroup have not.
+/// Removes what a `quark do` left that was killed: its sandbox has ended with it, its state
+/// directory and cgroup have not.
 fn sweep(store: &Store) {
     for entry in store.entries("do-") {
         if !entry.is_abandoned() {
@@ -153,7 +157,9 @@ fn request<'a>(
 /// The terminal that a configuration asks for; runc's rules for `--console-socket`.
 fn terminal(bundle: &Bundle, socket: Option<&Path>, detached: bool) -> Result<Option<Pty>> {
     match (bundle.process.terminal, socket) {
-        (true, None) if detached => bail!("cannot allocate tty if quark will detach without setting console socket"),
+        (true, None) if detached => {
+            bail!("cannot allocate tty if quark will detach without setting console socket")
+        }
         (false, Some(_)) => bail!("cannot use console socket if quark will not allocate tty"),
         (false, None) => Ok(None),
         (true, None) => Ok(Some(Pty::open(console::window(std::io::stdin()))?)),
@@ -190,8 +196,14 @@ enum Stay {
 }
 
 /// Stays with a started container until it ends; its exit code.
-fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, how: Stay, timeout: Option<Duration>) -> Result<i32> {
-    let Created { entry, mut child, keeper: _keeper, .. } = created;
+fn stay(
+    created: Created,
+    pty: Option<Pty>,
+    signals: &SignalFd,
+    how: Stay,
+    timeout: Option<Duration>,
+) -> Result<i32> {
+    let Created { entry, mut child, owner_lock: _owner_lock, .. } = created;
     let state = entry.load()?;
     // Only the guest holds the other end now, so that it shows when it is closed.
     let master: Option<OwnedFd> = pty.map(|p| p.master);
@@ -212,14 +224,16 @@ fn stay(created: Created, pty: Option<Pty>, signals: &SignalFd, how: Stay, timeo
     Ok(status)
 }
 
-/// How long the next signal cannot interrupt one that is passed on. timeout(1) sends the same one twice, to its child and to its
-/// process group; who presses ^C again as nothing happens does so later.
+/// How long the next signal cannot interrupt one that is passed on. timeout(1) sends the same one
+/// twice, to its child and to its process group; who presses ^C again as nothing happens does so
+/// later.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Passes a signal on to a guest process; a changed window becomes a changed window.
 ///
 /// # Errors
-/// When a signal that asks a program to end cannot be passed on as the sandbox does not answer, or another one comes meanwhile.
+/// When a signal that asks a program to end cannot be passed on as the sandbox does not answer, or
+/// another one comes meanwhile.
 pub fn forward(
     entry: &Entry,
     pid: u32,
@@ -236,7 +250,8 @@ pub fn forward(
         Request::Signal { pid, all: false, signo: signal as u32 }
     };
     let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
-    let sent = Connection::open_interruptible(entry, timeout, PATIENCE).and_then(|mut c| c.order(&request));
+    let sent = Connection::open_interruptible(entry, timeout, PATIENCE)
+        .and_then(|mut c| c.order(&request));
     // It may just have ended.
     let Err(e) = sent else { return Ok(()) };
     if !entry.load().is_ok_and(|s| s.status() != Status::Stopped) {

@@ -50,8 +50,8 @@ pub fn volume(text: &str) -> Result<Value> {
     Ok(json!({"destination": guest, "source": host, "options": ["rbind", access]}))
 }
 
-/// The configuration of `quark do`: this host's root with `volumes`, the caller's environment, all capabilities that a
-/// guest knows (they reach no further than the guest).
+/// The configuration of `quark do`: this host's root with `volumes`, the caller's environment, all
+/// capabilities that a guest knows (they reach no further than the guest).
 ///
 /// # Errors
 /// When something is not UTF-8.
@@ -59,7 +59,9 @@ pub fn host(command: &[String], terminal: bool, cwd: &Path, volumes: &[Value]) -
     let mut env = Vec::new();
     for (name, value) in std::env::vars_os() {
         // What is not UTF-8 cannot be said in a configuration.
-        if let (Ok(name), Ok(value)) = (std::str::from_utf8(name.as_bytes()), std::str::from_utf8(value.as_bytes())) {
+        if let (Ok(name), Ok(value)) =
+            (std::str::from_utf8(name.as_bytes()), std::str::from_utf8(value.as_bytes()))
+        {
             env.push(format!("{name}={value}"));
         }
     }

@@ -1,7 +1,9 @@
-//! The state directory: one directory for each container below `--root`, with `state.json`, the control socket and a lock.
+//! The state directory: one directory for each container below `--root`, with `state.json`, the
+//! control socket and a lock.
 //!
-//! The directory's creation is what claims an ID. `state.json` is replaced as a whole, so a reader never sees half of it.
-//! Whether the container runs is not believed from the file: the sandbox process is looked at.
+//! The directory's creation is what claims an ID. `state.json` is replaced as a whole, so a reader
+//! never sees half of it. Whether the container runs is not believed from the file: the sandbox
+//! process is looked at.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -30,23 +32,26 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 /// The file in a container's directory in which the sandbox records how it ended.
 const ENDED: &str = "ended";
 /// The file in a container's directory that is locked by the command that stays with the container.
-const KEEPER: &str = "keeper";
+const OWNER_LOCK: &str = "owner.lock";
 /// No `state.json` is longer, in bytes: it holds a part of a configuration.
 const MAX_STATE: u64 = 64 << 20;
 
-/// How long to wait for another command that changes the same container: longer than one waits for its sandbox.
+/// How long to wait for another command that changes the same container: longer than one waits for
+/// its sandbox.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(90);
 /// How often to look whether it has ended.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the caller's containers are kept unless `--root` says otherwise: a directory for what lasts until the host boots. Not all hosts have
-/// one for ordinary users; their home directory has to do then.
+/// Where the caller's containers are kept unless `--root` says otherwise: a directory for what
+/// lasts until the host boots. Not all hosts have one for ordinary users; their home directory has
+/// to do then.
 pub fn default_root() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return DEFAULT_ROOT.into();
     }
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let variable =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let run = PathBuf::from(format!("/run/user/{}", user.as_raw()));
     variable("XDG_RUNTIME_DIR")
         .or_else(|| fs::metadata(&run).is_ok_and(|m| m.uid() == user.as_raw()).then_some(run))
@@ -93,7 +98,8 @@ pub struct State {
     pub oci_version: String,
     /// The sandbox process, 0 before there is one.
     pub pid: i32,
-    /// Its start time in clock ticks since boot, which tells it from a later process with the same number.
+    /// Its start time in clock ticks since boot, which tells it from a later process with the same
+    /// number.
     pub start_time: u64,
     /// The last step of its life; see [`State::status`] for the truth.
     pub step: Status,
@@ -176,7 +182,8 @@ impl Store {
     /// The store at `root`, which need not exist yet.
     ///
     /// # Errors
-    /// When it is there, and somebody else could have written what it says: which processes to kill, which hooks to call.
+    /// When it is there, and somebody else could have written what it says: which processes to
+    /// kill, which hooks to call.
     pub fn new(root: &Path) -> Result<Self> {
         let store = Store { root: std::path::absolute(root).context("finding --root")? };
         store.check()?;
@@ -188,27 +195,38 @@ impl Store {
         let (root, us) = (self.root.display(), rustix::process::geteuid().as_raw());
         let link = match fs::symlink_metadata(&self.root) {
             Ok(metadata) => metadata,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                return Ok(());
+            }
             Err(e) => return Err(e).with_context(|| format!("state directory {root}")),
         };
         // Where a link leads its owner decides.
         if ![us, 0].contains(&link.uid()) {
-            bail!("state directory {root} belongs to user {}, not to user {us}: choose another --root", link.uid());
+            bail!(
+                "state directory {root} belongs to user {}, not to user {us}: choose another \
+                --root",
+                link.uid()
+            );
         }
-        let directory = fs::metadata(&self.root).with_context(|| format!("state directory {root}"))?;
+        let directory =
+            fs::metadata(&self.root).with_context(|| format!("state directory {root}"))?;
         if !directory.is_dir() {
             bail!("state directory {root} is not a directory: choose another --root");
         }
         if directory.uid() != us {
             bail!(
-                "state directory {root} belongs to user {}, not to user {us}: choose another --root",
+                "state directory {root} belongs to user {}, not to user {us}: choose another \
+                --root",
                 directory.uid()
             );
         }
         if directory.mode() & 0o022 != 0 {
             let mode = directory.mode() & 0o7777;
             bail!(
-                "state directory {root} may be written by others (mode {mode:04o}): chmod go-w it, or choose another --root"
+                "state directory {root} may be written by others (mode {mode:04o}): chmod go-w \
+                it, or choose another --root"
             );
         }
         Ok(())
@@ -231,7 +249,9 @@ impl Store {
         self.check()?;
         match builder.recursive(false).create(&entry.dir) {
             Ok(()) => Ok(entry),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(ContainerError::Exists(id.to_owned()).into()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Err(ContainerError::Exists(id.to_owned()).into())
+            }
             Err(e) => Err(e).with_context(|| format!("creating {}", entry.dir.display())),
         }
     }
@@ -264,10 +284,16 @@ impl Store {
         Ok((entry, state))
     }
 
-    /// The directories of containers whose ID begins with `prefix`, also of those without a readable state.
+    /// The directories of containers whose ID begins with `prefix`, also of those without a
+    /// readable state.
     pub fn entries(&self, prefix: &str) -> Vec<Entry> {
-        let names = fs::read_dir(&self.root).into_iter().flatten().flatten().map(|item| item.file_name());
-        names.filter_map(|n| n.to_str().filter(|n| n.starts_with(prefix)).and_then(|n| self.entry(n).ok())).collect()
+        let names =
+            fs::read_dir(&self.root).into_iter().flatten().flatten().map(|item| item.file_name());
+        names
+            .filter_map(|n| {
+                n.to_str().filter(|n| n.starts_with(prefix)).and_then(|n| self.entry(n).ok())
+            })
+            .collect()
     }
 
     /// All containers, by ID. A directory without a readable state is left out.
@@ -282,7 +308,8 @@ impl Store {
         };
         let mut all = Vec::new();
         for item in dir {
-            let name = item.with_context(|| format!("reading {}", self.root.display()))?.file_name();
+            let name =
+                item.with_context(|| format!("reading {}", self.root.display()))?.file_name();
             if let Some(Ok(found)) = name.to_str().map(|id| self.load(id)) {
                 all.push(found);
             }
@@ -305,14 +332,18 @@ impl Entry {
     pub fn load(&self) -> Result<State> {
         let path = self.dir.join("state.json");
         let mut text = Vec::new();
-        match own(OpenOptions::new().read(true)).open(&path).and_then(|f| f.take(MAX_STATE).read_to_end(&mut text)) {
+        match own(OpenOptions::new().read(true))
+            .open(&path)
+            .and_then(|f| f.take(MAX_STATE).read_to_end(&mut text))
+        {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(ContainerError::NotExist(self.id.clone()).into());
             }
             Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
         };
-        serde_json::from_slice(&text).with_context(|| format!("{} is damaged; delete the container", path.display()))
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is damaged; delete the container", path.display()))
     }
 
     /// Replaces `state.json`.
@@ -323,7 +354,8 @@ impl Entry {
         let path = self.dir.join("state.json");
         let write = || -> Result<()> {
             let new = self.dir.join("state.json.new");
-            let mut file = own(OpenOptions::new().write(true).create(true).truncate(true)).open(&new)?;
+            let mut file =
+                own(OpenOptions::new().write(true).create(true).truncate(true)).open(&new)?;
             file.write_all(&serde_json::to_vec(state)?)?;
             fs::rename(&new, &path)?;
             Ok(())
@@ -350,7 +382,8 @@ impl Entry {
         ended::parse(&bytes)
     }
 
-    /// Waits until no other command changes this container, and keeps them away while the result lives.
+    /// Waits until no other command changes this container, and keeps them away while the result
+    /// lives.
     ///
     /// # Errors
     /// [`ContainerError::NotExist`] when it is gone; when the other command takes too long.
@@ -371,9 +404,15 @@ impl Entry {
                     continue;
                 }
                 Err((_, Errno::EWOULDBLOCK)) => {
-                    bail!("another command holds container {} (waited {LOCK_TIMEOUT:?}): end that one first", self.id)
+                    bail!(
+                        "another command holds container {} (waited {LOCK_TIMEOUT:?}): end that \
+                        one first",
+                        self.id
+                    )
                 }
-                Err((_, e)) => return Err(e).with_context(|| format!("locking {}", path.display())),
+                Err((_, e)) => {
+                    return Err(e).with_context(|| format!("locking {}", path.display()));
+                }
             };
             // The container may have been deleted, and even made again, while we waited.
             if fs::metadata(&path).is_ok_and(|m| m.ino() == inode) {
@@ -382,13 +421,13 @@ impl Entry {
         }
     }
 
-    /// Says that this entry is that of the calling process, and goes with it: until the result is dropped, or the process ends in
-    /// whatever way, [`Entry::is_abandoned`] is false.
+    /// Says that this entry is that of the calling process, and goes with it: until the result is
+    /// dropped, or the process ends in whatever way, [`Entry::is_abandoned`] is false.
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn keep(&self) -> Result<Flock<File>> {
-        let path = self.dir.join(KEEPER);
+    pub fn lock_as_owner(&self) -> Result<Flock<File>> {
+        let path = self.dir.join(OWNER_LOCK);
         let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
         let file = file.with_context(|| format!("creating {}", path.display()))?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock)
@@ -396,9 +435,9 @@ impl Entry {
             .with_context(|| format!("locking {}", path.display()))
     }
 
-    /// Whether the process that [kept](Entry::keep) the entry has ended.
+    /// True if the process that [owned](Entry::lock_as_owner) the entry has ended.
     pub fn is_abandoned(&self) -> bool {
-        let Ok(file) = File::open(self.dir.join(KEEPER)) else { return false };
+        let Ok(file) = File::open(self.dir.join(OWNER_LOCK)) else { return false };
         Flock::lock(file, FlockArg::LockSharedNonblock).is_ok()
     }
 

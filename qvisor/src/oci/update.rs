@@ -11,7 +11,8 @@ use super::cli::Update;
 use super::error::ContainerError;
 use super::state::{Status, Store};
 
-/// Sets limits of the container's cgroup. The guest keeps the amount of memory that it was told when it was created.
+/// Sets limits of the container's cgroup. The guest keeps the amount of memory that it was told
+/// when it was created.
 ///
 /// # Errors
 /// When the container has stopped or a limit is refused.
@@ -24,7 +25,8 @@ pub fn update(store: &Store, options: &Update) -> Result<()> {
         Some(path) if path.as_os_str() == "-" => {
             let mut text = Vec::new();
             std::io::stdin().take(1 << 20).read_to_end(&mut text)?;
-            serde_json::from_slice(&text).context("standard input is not an OCI resources object")?
+            serde_json::from_slice(&text)
+                .context("standard input is not an OCI resources object")?
         }
         Some(path) => serde_json::from_slice(&read_bounded(path)?)
             .with_context(|| format!("{} is not an OCI resources object", path.display()))?,
@@ -38,8 +40,11 @@ pub fn update(store: &Store, options: &Update) -> Result<()> {
 
 fn from_options(o: &Update) -> Result<LinuxResources> {
     let section = |fields: &[(&str, Value)]| {
-        let set: Map<String, Value> =
-            fields.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+        let set: Map<String, Value> = fields
+            .iter()
+            .filter(|(_, v)| !v.is_null())
+            .map(|(k, v)| ((*k).to_owned(), v.clone()))
+            .collect();
         (!set.is_empty()).then_some(Value::Object(set))
     };
     let memory = section(&[

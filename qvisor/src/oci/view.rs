@@ -1,8 +1,10 @@
-//! What `quark do` shows of the host: its root file system and what else keeps files on disks, but not the mounts through which a
-//! kernel shows itself and its processes (/proc, /sys, /dev …), nor /run and /tmp, which are for those who run now.
+//! What `quark do` shows of the host: its root file system and what else keeps files on disks, but
+//! not the mounts through which a kernel shows itself and its processes (/proc, /sys, /dev …), nor
+//! /run and /tmp, which are for those who run now.
 //!
-//! It is put together in the mount namespace of the sandbox process, which then takes a detached copy. What is not in that copy cannot
-//! be reached from inside, whatever the guest unmounts or its kernel does.
+//! It is put together in the mount namespace of the sandbox process, which then takes a detached
+//! copy. What is not in that copy cannot be reached from inside, whatever the guest unmounts or its
+//! kernel does.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +16,14 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use serde::{Deserialize, Serialize};
 
-/// Where the view is put together: a directory that every host has, and that the sandbox mounts its own file system on afterwards.
+/// Where the view is put together: a directory that every host has, and that the sandbox mounts its
+/// own file system on afterwards.
 const PLACE: &str = "/proc";
 
-/// Directories that are empty in the view, with their permissions. The guest has its own of the first three.
-const EMPTY: [(&str, u32); 5] = [("/proc", 0o555), ("/sys", 0o555), ("/dev", 0o755), ("/run", 0o755), ("/tmp", 0o1777)];
+/// Directories that are empty in the view, with their permissions. The guest has its own of the
+/// first three.
+const EMPTY: [(&str, u32); 5] =
+    [("/proc", 0o555), ("/sys", 0o555), ("/dev", 0o755), ("/run", 0o755), ("/tmp", 0o1777)];
 
 /// The directories of the guest's own kernel: nothing of the host's can be shown there.
 const GUEST: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -42,31 +47,37 @@ impl View {
         let cwd = cwd.canonicalize().context("finding the current directory")?;
         if let Some(dir) = GUEST.iter().find(|d| cwd.starts_with(d)) {
             bail!(
-                "the current directory {} is not there inside, where {dir} is the guest's: change to another",
+                "the current directory {} is not there inside, where {dir} is the guest's: change \
+                to another",
                 cwd.display()
             );
         }
         let mut keep = vec![cwd];
         // A host may keep this one in /run, and with its network goes its resolver.
-        keep.extend(host_network.then(|| Path::new("/etc/resolv.conf").canonicalize().ok()).flatten());
+        keep.extend(
+            host_network.then(|| Path::new("/etc/resolv.conf").canonicalize().ok()).flatten(),
+        );
         // Those that are empty stay so, also where they are mounts.
         keep.retain(|k| !EMPTY.iter().any(|(dir, _)| k == Path::new(dir)));
         keep.retain(|k| EMPTY.iter().any(|(dir, _)| k.starts_with(dir)) || is_on_other_mount(k));
         Ok(View { keep })
     }
 
-    /// Tells when the current directory `cwd` is one of those that are empty inside, and `volumes` (paths inside) do not show it.
+    /// Tells when the current directory `cwd` is one of those that are empty inside, and `volumes`
+    /// (paths inside) do not show it.
     pub fn warn_of_empty(cwd: &Path, volumes: &[PathBuf]) {
         let Ok(cwd) = cwd.canonicalize() else { return };
         if EMPTY.iter().any(|(dir, _)| cwd == Path::new(dir)) && !volumes.contains(&cwd) {
             let dir = cwd.display();
             tracing::warn!(
-                "{dir}, the current directory, is empty inside: change to a directory below it, or add --volume {dir}:{dir}"
+                "{dir}, the current directory, is empty inside: change to a directory below it, \
+                or add --volume {dir}:{dir}"
             );
         }
     }
 
-    /// Why the program `name` is not there inside, if it is there outside and `volumes` (paths inside) do not show it.
+    /// Why the program `name` is not there inside, if it is there outside and `volumes` (paths
+    /// inside) do not show it.
     ///
     /// # Errors
     /// With one line that says what to do.
@@ -79,20 +90,24 @@ impl View {
         let shown = self.keep.iter().chain(volumes).any(|k| program.starts_with(k));
         if let Some((dir, _)) = hidden.filter(|_| !shown) {
             let is_in_it = program.parent() == Some(Path::new(dir));
-            let (program, parent) = (program.display(), program.parent().unwrap_or(&program).display());
+            let (program, parent) =
+                (program.display(), program.parent().unwrap_or(&program).display());
             if is_in_it {
                 bail!(
-                    "{program} is not there inside, where {dir} is empty: put it into a directory below, or add --volume {parent}:{parent}:ro"
+                    "{program} is not there inside, where {dir} is empty: put it into a directory \
+                    below, or add --volume {parent}:{parent}:ro"
                 );
             }
             bail!(
-                "{program} is not there inside, where {dir} is empty: change to its directory, or add --volume {parent}:{parent}:ro"
+                "{program} is not there inside, where {dir} is empty: change to its directory, or \
+                add --volume {parent}:{parent}:ro"
             );
         }
         Ok(())
     }
 
-    /// Puts it together and gives a detached read-only copy. Needs a mount namespace of its own, and CAP_SYS_ADMIN there.
+    /// Puts it together and gives a detached read-only copy. Needs a mount namespace of its own,
+    /// and CAP_SYS_ADMIN there.
     ///
     /// # Errors
     /// When the host refuses a step.
@@ -101,14 +116,17 @@ impl View {
         let whole = match clone_tree(Path::new("/"), false) {
             Ok(tree) => Ok((tree, true)),
             // In a mount namespace that a user made, what is mounted on it cannot be left out.
-            Err(rustix::io::Errno::INVAL) => clone_tree(Path::new("/"), true).map(|tree| (tree, false)),
+            Err(rustix::io::Errno::INVAL) => {
+                clone_tree(Path::new("/"), true).map(|tree| (tree, false))
+            }
             Err(e) => Err(e),
         };
         let (tree, is_bare) = whole.context("cloning the root file system")?;
         attach(&tree, Path::new(PLACE)).context("attaching the root file system")?;
         let done = self.furnish(&mounts, is_bare);
-        let copy =
-            done.and_then(|()| crate::sys::clone_mount(Path::new(PLACE), true, true).context("cloning the view"));
+        let copy = done.and_then(|()| {
+            crate::sys::clone_mount(Path::new(PLACE), true, true).context("cloning the view")
+        });
         umount2(PLACE, MntFlags::MNT_DETACH).context("taking the view away")?;
         copy
     }
@@ -118,14 +136,19 @@ impl View {
             if is_hidden(point) {
                 continue;
             }
-            let wanted = mounts.has_files(point) || self.keep.iter().any(|k| mounts.of(k) == Some(point.as_path()));
+            let wanted = mounts.has_files(point)
+                || self.keep.iter().any(|k| mounts.of(k) == Some(point.as_path()));
             if wanted && is_bare {
                 let tree = clone_tree(point, false);
                 if let Err(e) = tree.and_then(|tree| attach(&tree, &inside(point))) {
-                    tracing::warn!("what is mounted on {} is not there inside: {e}", point.display());
+                    tracing::warn!(
+                        "what is mounted on {} is not there inside: {e}",
+                        point.display()
+                    );
                 }
             } else if !wanted && !is_bare && mounts.is_reachable(point) && inside(point).is_dir() {
-                cover(&inside(point), 0o555).with_context(|| format!("covering {fstype} on {}", point.display()))?;
+                cover(&inside(point), 0o555)
+                    .with_context(|| format!("covering {fstype} on {}", point.display()))?;
             }
         }
         for (dir, mode) in EMPTY {
@@ -173,7 +196,11 @@ fn inside(path: &Path) -> PathBuf {
 
 fn clone_tree(path: &Path, recursive: bool) -> rustix::io::Result<OwnedFd> {
     let all = if recursive { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
-    open_tree(rustix::fs::CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | all)
+    open_tree(
+        rustix::fs::CWD,
+        path,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | all,
+    )
 }
 
 fn attach(tree: &OwnedFd, at: &Path) -> rustix::io::Result<()> {
@@ -196,7 +223,8 @@ struct Mounts {
 
 impl Mounts {
     fn read() -> Result<Mounts> {
-        let table = fs::read_to_string("/proc/self/mountinfo").context("reading /proc/self/mountinfo")?;
+        let table =
+            fs::read_to_string("/proc/self/mountinfo").context("reading /proc/self/mountinfo")?;
         let types = fs::read_to_string("/proc/filesystems").unwrap_or_default();
         Ok(Mounts::parse(&table, &types))
     }
@@ -206,18 +234,24 @@ impl Mounts {
         let mut points = BTreeMap::new();
         for line in table.lines() {
             let Some((left, right)) = line.split_once(" - ") else { continue };
-            let (Some(point), Some(fstype)) = (left.split(' ').nth(4), right.split(' ').next()) else { continue };
+            let (Some(point), Some(fstype)) = (left.split(' ').nth(4), right.split(' ').next())
+            else {
+                continue;
+            };
             if point != "/" {
                 points.insert(PathBuf::from(unescape(point)), fstype.to_owned());
             }
         }
-        let on_disk = types.lines().filter(|l| !l.starts_with("nodev")).map(|l| l.trim().to_owned());
+        let on_disk =
+            types.lines().filter(|l| !l.starts_with("nodev")).map(|l| l.trim().to_owned());
         Mounts { points, on_disk: on_disk.chain(WITH_FILES.map(str::to_owned)).collect() }
     }
 
     /// The mount point of what `path` is on; `None` is the root.
     fn of(&self, path: &Path) -> Option<&Path> {
-        path.ancestors().find_map(|a| self.points.get_key_value(a)).map(|(point, _)| point.as_path())
+        path.ancestors()
+            .find_map(|a| self.points.get_key_value(a))
+            .map(|(point, _)| point.as_path())
     }
 
     /// Whether a mount, and all that it is mounted on, keeps files on a disk.
@@ -261,7 +295,8 @@ mod tests {
         assert!(has("/home") && has("/data"));
         assert!(!has("/proc") && !has("/home/a b/ram") && !has("/home/a b/ram/disk"));
         assert!(
-            mounts.is_reachable(Path::new("/home/a b/ram")) && !mounts.is_reachable(Path::new("/home/a b/ram/disk"))
+            mounts.is_reachable(Path::new("/home/a b/ram"))
+                && !mounts.is_reachable(Path::new("/home/a b/ram/disk"))
         );
         assert_eq!(mounts.of(Path::new("/home/a b/ram/x/y")), Some(Path::new("/home/a b/ram")));
         assert_eq!(mounts.of(Path::new("/etc")), None);

@@ -1,35 +1,26 @@
-//! How guest code gets to run. A platform supplies the `space_*`, `thread_*` and `fpstate_*` entries of
-//! [`qlib::platform::PlatformOps`] and calls the kernel's dispatch function with what user threads do.
+//! How guest code gets to run. A platform supplies the `space_*`, `thread_*` and `fpstate_*`
+//! entries of [`qlib::platform::PlatformOps`] and calls the kernel's dispatch function with what
+//! user threads do.
 //!
-//! `unsafe` is at home here: raw system calls, memory shared with stub processes, functions called from the kernel image.
+//! `unsafe` is at home here: raw system calls, memory shared with stub processes, functions called
+//! from the kernel image.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::path::Path;
 
 use anyhow::{Result, bail};
-use qlib::Gpa;
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::platform::Platform;
+use kvm::KvmConfig;
 use kvm::probe::cache::{Cache, Key};
+use process::ProcessConfig;
 
 #[allow(unsafe_code)]
 pub mod kvm;
 pub mod probe;
 #[allow(unsafe_code)]
 pub mod process;
-
-/// What lies behind guest physical addresses on the host.
-pub trait GuestPhys: Send + Sync {
-    /// The file descriptor, and the offset in it in bytes, behind `[gpa, gpa+len)`: the RAM memfd, or the file of a window.
-    /// `None` when the range is not guest memory or is not contiguous in one file. The platform keeps the descriptor
-    /// alive until the mapping has been made, so a window may be dropped at any time.
-    fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)>;
-
-    /// Whether user code may be shown `[gpa, gpa+len)`: none of it is memory of the guest kernel's own, by what is known outside of guest
-    /// memory.
-    fn is_for_users(&self, gpa: Gpa, len: u64) -> bool;
-}
 
 /// The platforms by name, as in `--platform=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +42,14 @@ impl fmt::Display for PlatformKind {
     }
 }
 
+/// The platform of that name; `process` says how the process platform works, if it is that one.
+pub fn make(kind: PlatformKind, process: ProcessConfig) -> Box<dyn Platform> {
+    match kind {
+        PlatformKind::Process => Box::new(process),
+        PlatformKind::Kvm => Box::new(KvmConfig),
+    }
+}
+
 /// The platform of a new sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -60,13 +59,14 @@ pub struct Choice {
     pub why: String,
 }
 
-/// Chooses the platform of a new sandbox: the one that is wanted, or (`None`) the strongest one that works on this host. What this host
-/// can do is found out once and kept until host or program change.
+/// Chooses the platform of a new sandbox: the one that is wanted, or (`None`) the strongest one
+/// that works on this host. What this host can do is found out once and kept in `dir` until host or
+/// program change.
 ///
 /// # Errors
 /// When the kvm platform is wanted and does not work here. There is no other instead.
-pub fn choose(wanted: Option<PlatformKind>) -> Result<Choice> {
-    decide(wanted, kept_verdict)
+pub fn choose(wanted: Option<PlatformKind>, dir: &Path) -> Result<Choice> {
+    decide(wanted, || kept_verdict(dir))
 }
 
 /// As [`choose`], for `auto`, with a fresh verdict on kvm.
@@ -75,7 +75,10 @@ pub fn choose_with(kvm: &kvm::probe::Report) -> Result<Choice> {
 }
 
 /// `refusal` says why kvm does not work here, and may take a while.
-fn decide(wanted: Option<PlatformKind>, refusal: impl FnOnce() -> Option<String>) -> Result<Choice> {
+fn decide(
+    wanted: Option<PlatformKind>,
+    refusal: impl FnOnce() -> Option<String>,
+) -> Result<Choice> {
     let choice = |kind, why: String| Ok(Choice { kind, why });
     match wanted {
         Some(PlatformKind::Process) => choice(PlatformKind::Process, "it was asked for".into()),
@@ -84,28 +87,30 @@ fn decide(wanted: Option<PlatformKind>, refusal: impl FnOnce() -> Option<String>
             None => choice(PlatformKind::Kvm, "it was asked for".into()),
         },
         None => match refusal() {
-            Some(reason) => choice(PlatformKind::Process, format!("kvm does not work here: {reason}")),
+            Some(reason) => {
+                choice(PlatformKind::Process, format!("kvm does not work here: {reason}"))
+            }
             None => choice(PlatformKind::Kvm, "kvm works here".into()),
         },
     }
 }
 
-/// Where the verdict on kvm is kept.
-fn verdict_cache() -> Cache {
-    Cache::new(&crate::oci::state::default_root(), rustix::process::geteuid().as_raw())
+/// The verdict on kvm, kept in `dir`.
+fn verdict_cache(dir: &Path) -> Cache {
+    Cache::new(dir, rustix::process::geteuid().as_raw())
 }
 
 /// Why kvm does not work here, from the last probe of this boot if there was one.
-fn kept_verdict() -> Option<String> {
-    let kept = Key::current().and_then(|key| verdict_cache().get(&key));
-    kept.unwrap_or_else(probe_kvm).refusal
+fn kept_verdict(dir: &Path) -> Option<String> {
+    let kept = Key::current().and_then(|key| verdict_cache(dir).get(&key));
+    kept.unwrap_or_else(|| probe_kvm(dir)).refusal
 }
 
-/// Finds out what KVM can do here, and keeps the verdict.
-pub fn probe_kvm() -> kvm::probe::Report {
+/// Finds out what KVM can do here, and keeps the verdict in `dir`.
+pub fn probe_kvm(dir: &Path) -> kvm::probe::Report {
     let report = kvm::probe::probe();
     // Without /dev/kvm there is no key, and nothing that would take time either.
-    if let Some(Err(e)) = Key::current().map(|key| verdict_cache().put(&key, &report)) {
+    if let Some(Err(e)) = Key::current().map(|key| verdict_cache(dir).put(&key, &report)) {
         tracing::debug!("the verdict on kvm is not kept: {e}");
     }
     report
@@ -127,7 +132,10 @@ mod tests {
         assert_eq!(refused, Err("--platform=kvm does not work on this host: no".into()));
         assert_eq!(kind(decide(None, works)), Ok(PlatformKind::Kvm));
         let fallback = decide(None, fails).unwrap();
-        assert_eq!((fallback.kind, fallback.why.as_str()), (PlatformKind::Process, "kvm does not work here: no"));
+        assert_eq!(
+            (fallback.kind, fallback.why.as_str()),
+            (PlatformKind::Process, "kvm does not work here: no")
+        );
     }
 
     #[test]

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use qlib::platform::*;
 use qlib::{Gpa, Va};
 
-use super::GuestPhys;
 use super::kvm::probe::{CALL_LIMIT_NS, INSTRUCTION_LIMIT_NS, Report};
-use super::process::sys;
 use super::process::{Missing, ProcessConfig, ProcessPlatform};
+use crate::sandbox::memory::GuestPhys;
+use crate::sys;
 
 /// One thing a platform can use.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// Looks at this host; `kvm` is what a probe of KVM found. Runs a tiny guest on the process platform, so it takes some milliseconds; call it on a thread that lives on.
+/// Looks at this host; `kvm` is what a probe of KVM found. Runs a tiny guest on the process
+/// platform, so it takes some milliseconds; call it on a thread that lives on.
 pub fn findings(kvm: &Report) -> Vec<Finding> {
     let mut out = Vec::new();
     let (major, minor) = sys::host_release();
@@ -37,14 +38,19 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
         Ok(trial) => add(
             "process platform",
             true,
-            format!("a guest ran; a system call's round trip takes {:.1} us", trial.call_ns as f64 / 1000.0),
+            format!(
+                "a guest ran; a system call's round trip takes {:.1} us",
+                trial.call_ns as f64 / 1000.0
+            ),
         ),
         Err(e) => add("process platform", false, format!("{e:#}")),
     }
     if let Ok(trial) = &trial {
         let whole = trial.missing == Missing::default();
         let effect = match whole {
-            true => "stubs have namespaces, an empty root and an unprivileged user of their own".into(),
+            true => {
+                "stubs have namespaces, an empty root and an unprivileged user of their own".into()
+            }
             false => format!("this host lets a stub not {}", trial.missing),
         };
         add("stub isolation", whole, effect);
@@ -53,34 +59,51 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
     let effect = if landlock {
         "a sandbox opens no file but those of its root and volumes, by whatever descriptor"
     } else {
-        "not in this kernel (Linux 5.19 or later, with landlock among its security modules): an empty root has to do"
+        "not in this kernel (Linux 5.19 or later, with landlock among its security modules): an \
+        empty root has to do"
     };
     add("landlock", landlock, effect.into());
     let notify = sys::filter_flag_known(0);
     add("seccomp notify", notify, "user notification: how stubs reach the guest kernel".into());
     let killable = sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
-    let effect =
-        if killable { "a stop leaves waiting calls whole" } else { "older than 5.19: stopped calls are made again" };
+    let effect = if killable {
+        "a stop leaves waiting calls whole"
+    } else {
+        "older than 5.19: stopped calls are made again"
+    };
     add("seccomp killable wait", killable, effect.into());
     let sync = trial.as_ref().is_ok_and(|t| t.sync_wake_up);
-    let effect =
-        if sync { "a call and its answer stay on one core" } else { "older than 6.6: calls cost up to ten times more" };
+    let effect = if sync {
+        "a call and its answer stay on one core"
+    } else {
+        "older than 6.6: calls cost up to ten times more"
+    };
     add("seccomp sync wake-up", sync, effect.into());
     let why_not = super::process::why_not_fast(sync);
-    let effect = why_not.unwrap_or("rows of system calls from patched call sites need not enter the host");
+    let effect =
+        why_not.unwrap_or("rows of system calls from patched call sites need not enter the host");
     add("fast calls", why_not.is_none(), effect.into());
     let ends = (major, minor) >= (6, 11);
-    let effect =
-        if ends { "receivers learn of a stub's end" } else { "older than 6.11: receivers poll before each call" };
+    let effect = if ends {
+        "receivers learn of a stub's end"
+    } else {
+        "older than 6.11: receivers poll before each call"
+    };
     add("seccomp listener end", ends, effect.into());
-    add("fsgsbase", sys::has_fsgsbase(), "user-mode segment bases; the process platform needs them".into());
+    add(
+        "fsgsbase",
+        sys::has_fsgsbase(),
+        "user-mode segment bases; the process platform needs them".into(),
+    );
     let xsave = std::is_x86_feature_detected!("xsave");
     add("xsave", xsave, "vector state in signal frames; the process platform needs it".into());
     out.extend(kvm_findings(kvm));
     out.push(match super::choose_with(kvm) {
-        Ok(choice) => {
-            Finding { name: "auto", available: true, detail: format!("takes {}: {}", choice.kind, choice.why) }
-        }
+        Ok(choice) => Finding {
+            name: "auto",
+            available: true,
+            detail: format!("takes {}: {}", choice.kind, choice.why),
+        },
         Err(e) => Finding { name: "auto", available: false, detail: format!("{e:#}") },
     });
     out
@@ -102,7 +125,11 @@ fn kvm_findings(report: &Report) -> Vec<Finding> {
     }
     if let Some(ns) = report.call_ns {
         let limit = format!("at most {CALL_LIMIT_NS} ns are accepted");
-        add("kvm system call", ns <= CALL_LIMIT_NS, format!("{ns} ns from ring 3 to ring 0 and back; {limit}"));
+        add(
+            "kvm system call",
+            ns <= CALL_LIMIT_NS,
+            format!("{ns} ns from ring 3 to ring 0 and back; {limit}"),
+        );
     }
     if let Some(ns) = report.exit_ns {
         add("kvm exit", true, format!("{:.1} us to the host and back", ns as f64 / 1000.0));
@@ -110,9 +137,10 @@ fn kvm_findings(report: &Report) -> Vec<Finding> {
     for missing in &report.inventory.missing {
         add("kvm needs", false, missing.clone());
     }
-    for (names, available, effect) in
-        [(&report.inventory.present, true, "used where they help"), (&report.inventory.absent, false, "not needed")]
-    {
+    for (names, available, effect) in [
+        (&report.inventory.present, true, "used where they help"),
+        (&report.inventory.absent, false, "not needed"),
+    ] {
         if !names.is_empty() {
             add("kvm features", available, format!("{}; {effect}", names.join(", ")));
         }
@@ -145,12 +173,21 @@ fn try_process() -> Result<Trial> {
     const AT: Va = Va(0x40_0000);
     let page = std::fs::File::from(sys::memfd(c"quark-probe", 0x1000, true).context("memfd")?);
     page.write_all_at(&CODE, 0).context("write guest code")?;
-    let platform = ProcessPlatform::new(Arc::new(OnePage(Arc::new(page.into()))), ProcessConfig::default())?;
+    let platform =
+        ProcessPlatform::new(Arc::new(OnePage(Arc::new(page.into()))), ProcessConfig::default())?;
     let platform = Arc::new(platform);
     let (sender, events) = channel();
-    // The kernel of this guest answers at once, on the receiver's thread, and reports every so many calls.
+    // The kernel of this guest answers at once, on the receiver's thread, and reports every so many
+    // calls.
     let answerer = Arc::downgrade(&platform);
-    let resume = |kind, regs| Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), root: Gpa(0), regs };
+    let resume = |kind, regs| Resume {
+        kind,
+        op_count: 0,
+        value: 0,
+        ops: std::ptr::null(),
+        root: Gpa(0),
+        regs,
+    };
     let (thread_sender, thread_receiver) = std::sync::mpsc::sync_channel(1);
     let state = std::sync::Mutex::new((thread_receiver, 0u64, 0u32));
     platform.set_dispatch(Box::new(move |event| {
@@ -158,7 +195,8 @@ fn try_process() -> Result<Trial> {
         if let Ok(thread) = state.0.try_recv() {
             state.1 = thread;
         }
-        let call = event.kind == EVENT_TRAP && event.trap.kind == TRAP_SYSCALL && event.trap.nr == 0x123;
+        let call =
+            event.kind == EVENT_TRAP && event.trap.kind == TRAP_SYSCALL && event.trap.nr == 0x123;
         state.2 += 1;
         if !call || state.2 % ROUNDS == 1 {
             let _ = sender.send((*event, Instant::now()));
@@ -172,8 +210,8 @@ fn try_process() -> Result<Trial> {
     let thread = platform.thread_new(space, 0, 1).map_err(errno).context("make a thread")?;
     thread_sender.send(thread)?;
     let regs = UserRegs { rip: AT.0, rflags: 0x202, ..UserRegs::default() };
-    let order = Order { op: ORDER_MAP, prot: 5, va: AT, len: 0x1000, gpa: Gpa(0) };
-    platform.thread_resume(thread, &resume(RESUME_REGS, regs), &[order]);
+    let op = DeferredOp { kind: OP_MAP, prot: 5, va: AT, len: 0x1000, gpa: Gpa(0) };
+    platform.thread_resume(thread, &resume(RESUME_REGS, regs), &[op]);
     let patience = Duration::from_secs(10);
     let (first, begin) = events.recv_timeout(patience).context("the guest did not run")?;
     let (second, end) = events.recv_timeout(patience).context("the guest stopped running")?;
@@ -206,7 +244,8 @@ mod tests {
             took_us: 5300,
             inventory,
         };
-        let lines: Vec<_> = kvm_findings(&report).into_iter().map(|f| (f.name, f.available, f.detail)).collect();
+        let lines: Vec<_> =
+            kvm_findings(&report).into_iter().map(|f| (f.name, f.available, f.detail)).collect();
         let want = [
             ("kvm platform", false, "slow; the probe took 5.3 ms"),
             ("kvm ring 0", false, "800.50 ns an instruction; at most 150 ns are accepted"),

@@ -1,8 +1,10 @@
-//! Why a sandbox ended, for those who come after: `quark state` tells it when nobody is left to ask.
+//! Why a sandbox ended, for those who come after: `quark state` shows it when nobody is left to
+//! ask.
 //!
-//! Two records of fixed length in a file of the container's state directory: how it ended, and the last *incident*, which is the end of a guest
-//! process that did what no honest one does. The file is opened before the sandbox process gives up its view of the host, and costs it
-//! nothing but pwritev2(2). All of this may be called from a signal handler: it takes no lock and no memory.
+//! Two records of fixed length in a file of the container's state directory: how it ended, and the
+//! last *incident*, which is the end of a guest process that did what no honest one does. The file
+//! is opened before the sandbox process gives up its view of the host, and costs it nothing but
+//! pwritev2(2). All of this may be called from a signal handler: it takes no lock and no memory.
 
 use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
@@ -18,7 +20,8 @@ pub const RECORD_BYTES: usize = 1024;
 /// What a reason may take of that, in bytes.
 const REASON_BYTES: usize = 768;
 
-/// Exit status of a sandbox that was ended for an attack: as if by SIGSYS, which is how Linux ends a process for a forbidden call.
+/// Exit status of a sandbox that was ended for an attack: as if by SIGSYS, which is how Linux ends
+/// a process for a forbidden call.
 pub const ATTACK_STATUS: i32 = 128 + libc::SIGSYS;
 
 static FILE: OnceLock<OwnedFd> = OnceLock::new();
@@ -52,7 +55,8 @@ pub fn record_in(file: OwnedFd) {
     FILE.set(file).ok();
 }
 
-/// Records that the sandbox ends with `status`, and why. The first call counts: what follows from it is not the reason.
+/// Records that the sandbox ends with `status`, and why. The first call counts: what follows from
+/// it is not the reason.
 pub fn ended(status: i32, reason: &str) {
     if !HAS_ENDED.swap(true, Ordering::AcqRel) {
         let mut line = Line::new();
@@ -69,14 +73,19 @@ pub fn incident(what: &str) {
     line.finish(what, RECORD_BYTES as u64);
 }
 
-/// Records the end that the guest kernel asks for, and gives the status that the sandbox ends with: the kernel knows that its first process was
-/// taken away, and this side knows whether that was for an attack.
+/// Records the end that the guest kernel asks for, and gives the status that the sandbox ends with:
+/// the kernel knows that its first process was taken away, and this side knows whether that was for
+/// an attack.
 pub fn ended_by_kernel(status: i32, why: u64) -> i32 {
     let (status, reason) = match why {
-        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL && INCIDENTS.load(Ordering::Acquire) > 0 => {
+        EXIT_TAKEN_AWAY
+            if status == 128 + libc::SIGKILL && INCIDENTS.load(Ordering::Acquire) > 0 =>
+        {
             (ATTACK_STATUS, "its first process attacked the sandbox (see incidents)")
         }
-        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL => (status, "the host killed its first process"),
+        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL => {
+            (status, "the host killed its first process")
+        }
         EXIT_MEMORY_LOST => (status, "its memory could not be read back from the swap store"),
         _ => (status, "its program ended"),
     };
@@ -146,7 +155,9 @@ impl Write for Line {
 /// Reads the two records of a file. What a sandbox wrote is believed in nothing but its form.
 pub fn parse(bytes: &[u8]) -> (Option<Ended>, Option<Incidents>) {
     let record = |at: usize| bytes.get(at..(at + RECORD_BYTES).min(bytes.len()));
-    let one_line = |text: String| text.chars().take(REASON_BYTES).filter(|c| !c.is_control()).collect::<String>();
+    let one_line = |text: String| {
+        text.chars().take(REASON_BYTES).filter(|c| !c.is_control()).collect::<String>()
+    };
     let ended = record(0).and_then(|r| serde_json::from_slice::<Ended>(r).ok());
     let incidents = record(RECORD_BYTES).and_then(|r| serde_json::from_slice::<Incidents>(r).ok());
     (
@@ -162,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_first_end_and_the_last_incident_are_kept() {
-        let fd = rustix::fs::memfd_create("ended", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let fd = crate::sys::memfd(c"ended", 0, false).unwrap();
         let file = std::fs::File::from(fd.try_clone().unwrap());
         record_in(fd);
         let read = || {
@@ -178,7 +189,10 @@ mod tests {
         assert_eq!(ended_now, None);
         let incidents = incidents.unwrap();
         assert_eq!(incidents.count, 2);
-        assert!(incidents.last.starts_with("'two' /  [31m ää") && incidents.last.ends_with('ä'), "{incidents:?}");
+        assert!(
+            incidents.last.starts_with("'two' /  [31m ää") && incidents.last.ends_with('ä'),
+            "{incidents:?}"
+        );
         assert!(incidents.at_ns > 1_700_000_000_000_000_000);
         assert_eq!(ended_by_kernel(137, EXIT_TAKEN_AWAY), ATTACK_STATUS);
         ended(70, "what follows");

@@ -1,5 +1,6 @@
-//! The event loop: one thread that sleeps in epoll_wait(2) until a watched socket or stream, the timer or a control
-//! connection has something, and tells the kernel. This is also what wakes a hibernated sandbox.
+//! The event loop: one thread that sleeps in epoll_wait(2) until a watched socket or stream, the
+//! timer or a control connection has something, and notifies the kernel. This is also what wakes a
+//! hibernated sandbox.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -22,7 +23,7 @@ pub const KEY_FIRST: u64 = INTERNAL | 16;
 
 /// No exit has been asked for.
 const NO_EXIT: i32 = -1;
-/// Events that may wait to be told apart from those that epoll keeps.
+/// Events that may wait here, apart from those that epoll keeps.
 const MAX_PENDING: usize = 65_536;
 
 /// Gives an event to the kernel.
@@ -32,7 +33,8 @@ pub type Dispatch<'a> = &'a dyn Fn(&Event);
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    /// What the guest watches. The loop's own set holds it, unless somebody else looks at it ([`Poller::look_begin`]).
+    /// What the guest watches. The loop's own set holds it, unless somebody else looks at it
+    /// ([`Poller::look_begin`]).
     guest: OwnedFd,
     timer: OwnedFd,
     wake: OwnedFd,
@@ -53,8 +55,10 @@ impl Poller {
     pub fn new() -> Result<Poller, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let guest = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer =
-            rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let timer = rustix::time::timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         // Edge triggered: each expiry is one edge, so the timer needs no read(2).
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -72,14 +76,16 @@ impl Poller {
         })
     }
 
-    /// Reports what `fd` becomes ready for, edge triggered, with `token` from now on, beginning with its state now. A second call
-    /// changes the token and reports anew. EINVAL for a token with the highest bit, EPERM for what cannot be watched.
+    /// Reports what `fd` becomes ready for, edge triggered, with `token` from now on, beginning
+    /// with its state now. A second call changes the token and reports anew. EINVAL for a token
+    /// with the highest bit, EPERM for what cannot be watched.
     pub fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
         if token & INTERNAL != 0 {
             return Err(Errno::INVAL);
         }
         use epoll::EventFlags as F;
-        let (data, flags) = (epoll::EventData::new_u64(token), F::IN | F::OUT | F::PRI | F::RDHUP | F::ET);
+        let (data, flags) =
+            (epoll::EventData::new_u64(token), F::IN | F::OUT | F::PRI | F::RDHUP | F::ET);
         match epoll::add(&self.guest, fd, data, flags) {
             Err(Errno::EXIST) => epoll::modify(&self.guest, fd, data, flags),
             other => other,
@@ -92,9 +98,15 @@ impl Poller {
         epoll::delete(&self.guest, fd).ok();
     }
 
-    /// Adds a descriptor of the VMM itself, level triggered, under `key` (which has [`INTERNAL`] set).
+    /// Adds a descriptor of the VMM itself, level triggered, under `key` (which has [`INTERNAL`]
+    /// set).
     pub fn add_source(&self, fd: BorrowedFd<'_>, key: u64) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key | INTERNAL), epoll::EventFlags::IN)
+        epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(key | INTERNAL),
+            epoll::EventFlags::IN,
+        )
     }
 
     /// Queues an EVENT_READY for an object that is always ready.
@@ -106,14 +118,19 @@ impl Poller {
         if pending.len() >= MAX_PENDING {
             return Err(Errno::AGAIN);
         }
-        pending.push_back(Event { kind: EVENT_READY, a: token, b: u64::from(mask), ..Event::default() });
+        pending.push_back(Event {
+            kind: EVENT_READY,
+            a: token,
+            b: u64::from(mask),
+            ..Event::default()
+        });
         drop(pending);
         self.wake();
         Ok(())
     }
 
-    /// Has the loop dispatch `event` soon, for those who are inside a host call and cannot dispatch themselves. They see to it that there
-    /// are few.
+    /// Has the loop dispatch `event` soon, for those who are inside a host call and cannot dispatch
+    /// themselves. They see to it that there are few.
     pub fn post(&self, event: Event) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
         self.wake();
@@ -139,7 +156,9 @@ impl Poller {
 
     /// Ends the event loop with `status`. The first call counts.
     pub fn request_exit(&self, status: i32) {
-        self.exit.compare_exchange(NO_EXIT, status.max(0), Ordering::AcqRel, Ordering::Acquire).ok();
+        self.exit
+            .compare_exchange(NO_EXIT, status.max(0), Ordering::AcqRel, Ordering::Acquire)
+            .ok();
         self.wake();
     }
 
@@ -188,20 +207,28 @@ impl Poller {
         Ok(())
     }
 
-    /// Dispatches what is ready of what the guest watches, without waiting. Whether anything was.
+    /// Dispatches what is ready of what the guest watches, without waiting. True if anything was.
     pub fn look(&self, dispatch: Dispatch<'_>) -> bool {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 32];
-        let Ok((events, _)) = epoll::wait(&self.guest, &mut space, Some(&NOW)) else { return false };
+        let Ok((events, _)) = epoll::wait(&self.guest, &mut space, Some(&NOW)) else {
+            return false;
+        };
         for event in &*events {
             // A packed structure: its fields are copied out.
             let (data, flags) = (event.data, event.flags);
-            dispatch(&Event { kind: EVENT_READY, a: data.u64(), b: u64::from(flags.bits()), ..Event::default() });
+            dispatch(&Event {
+                kind: EVENT_READY,
+                a: data.u64(),
+                b: u64::from(flags.bits()),
+                ..Event::default()
+            });
         }
         !events.is_empty()
     }
 
-    /// From now on the caller [`Self::look`]s often at what the guest watches, and the loop sleeps on.
+    /// From now on the caller [`Self::look`]s often at what the guest watches, and the loop sleeps
+    /// on.
     pub fn look_begin(&self) {
         self.loop_watches_guest(epoll::EventFlags::empty());
     }
@@ -219,7 +246,8 @@ impl Poller {
     fn drain(&self, dispatch: Dispatch<'_>) {
         rustix::io::read(&self.wake, &mut [0u8; 8]).ok();
         // Only what is there now: an event may cause another.
-        let events = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        let events =
+            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         for event in events {
             dispatch(&event);
         }
@@ -282,7 +310,9 @@ mod tests {
         until(&poller, &seen, |e| e.iter().any(|e| e.a == 7 && e.b & 1 != 0));
         seen.borrow_mut().clear();
         let push = |e: &Event| seen.borrow_mut().push(*e);
-        poller.turn(Some(Timespec { tv_sec: 0, tv_nsec: 1_000_000 }), &push, &mut NoSources).unwrap();
+        poller
+            .turn(Some(Timespec { tv_sec: 0, tv_nsec: 1_000_000 }), &push, &mut NoSources)
+            .unwrap();
         assert!(seen.borrow().is_empty(), "no second report without a change");
         // Watching again reports the state again, under the new token.
         poller.watch(r.as_fd(), 8).unwrap();
@@ -309,7 +339,9 @@ mod tests {
         poller.set_timer(monotonic_ns() + 20_000_000);
         poller.set_timer(u64::MAX);
         let push = |e: &Event| seen.borrow_mut().push(*e);
-        poller.turn(Some(Timespec { tv_sec: 0, tv_nsec: 50_000_000 }), &push, &mut NoSources).unwrap();
+        poller
+            .turn(Some(Timespec { tv_sec: 0, tv_nsec: 50_000_000 }), &push, &mut NoSources)
+            .unwrap();
         assert!(seen.borrow().is_empty());
     }
 
@@ -327,6 +359,9 @@ mod tests {
             poller.run(&|e| seen.borrow_mut().push(*e), &mut NoSources)
         });
         assert_eq!(status, Ok(42));
-        assert_eq!(seen.borrow().iter().map(|e| (e.kind, e.a, e.b)).collect::<Vec<_>>(), [(EVENT_READY, 3, 5)]);
+        assert_eq!(
+            seen.borrow().iter().map(|e| (e.kind, e.a, e.b)).collect::<Vec<_>>(),
+            [(EVENT_READY, 3, 5)]
+        );
     }
 }

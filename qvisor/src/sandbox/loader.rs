@@ -1,8 +1,10 @@
-//! Puts the kernel image into guest memory: copies its segments, relocates it, fills in the table of operations, sets the protection of its
-//! pages, and lays out what follows it (boot information, mailbox, free memory).
+//! Puts the kernel image into guest memory: copies its segments, relocates it, fills in the table
+//! of operations, sets the protection of its pages, and lays out what follows it (boot information,
+//! mailbox, free memory).
 //!
-//! What the image never writes (text, constants, tables of functions) is read-only before its first instruction, and no part of the file
-//! behind guest RAM: neither a stray write of the kernel nor a program that is shown the wrong frame can change it.
+//! What the image never writes (text, constants, tables of functions) is read-only before its first
+//! instruction, and no part of the file behind guest RAM: neither a stray write of the kernel nor a
+//! program that is shown the wrong frame can change it.
 
 use std::io::Cursor;
 use std::mem::offset_of;
@@ -17,10 +19,10 @@ use qlib::platform::{ABI_VERSION, KernelEntry, NOTE_NAME, NOTE_TYPE, PlatformOps
 use qlib::{Gpa, PAGE_SIZE};
 use vm_memory::GuestAddress;
 
-use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT, ops};
+use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT};
 
-/// Guest physical address at which the image's ELF address 0 lies. Not 0, so that a null physical address is a bug
-/// that shows.
+/// Guest physical address at which the image's ELF address 0 lies. Not 0, so that a null physical
+/// address is a bug that shows.
 pub const IMAGE_START: Gpa = Gpa(2 << 20);
 /// Size of the buffer for control requests, in bytes; more than the longest frame.
 pub const MAILBOX_BYTES: u64 = 256 << 10;
@@ -55,8 +57,8 @@ pub fn embedded_image() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// Maps what is never written of the embedded image from this binary's own file: one copy for all sandboxes of the host
-/// (section 3.5 of the paper). Where that does not work, each has a copy.
+/// Maps what is never written of the embedded image from this binary's own file: one copy for all
+/// sandboxes of the host (section 3.5 of the paper). Where that does not work, each has a copy.
 fn share_embedded(
     memory: &GuestMemory,
     own: Option<&OwnFile>,
@@ -68,11 +70,14 @@ fn share_embedded(
         let start = segment.p_vaddr(endian) - skew;
         let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
         let executable = segment.p_flags(endian).contains(elf::PF_X);
-        let offset = own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
+        let offset =
+            own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
         if let (Some(own), Some(offset)) = (own, offset.filter(|o| o.is_multiple_of(PAGE_SIZE))) {
             match memory.share(IMAGE_START + start, len, executable, own.file.as_fd(), offset) {
                 Ok(()) => continue,
-                Err(error) => tracing::warn!("the kernel image is not shared with other sandboxes: {error}"),
+                Err(error) => {
+                    tracing::warn!("the kernel image is not shared with other sandboxes: {error}")
+                }
             }
         }
         let protection = if executable { Protection::ReadExec } else { Protection::Read };
@@ -138,7 +143,8 @@ pub struct LoadedKernel {
 }
 
 impl LoadedKernel {
-    /// Has what is not writable stay so for the process' life. Guest memory cannot be unmapped whole afterwards.
+    /// Has what is not writable stay so for the process' life. Guest memory cannot be unmapped
+    /// whole afterwards.
     ///
     /// # Errors
     /// When the host refuses, but not where it does not know how.
@@ -181,21 +187,28 @@ pub enum LoaderError {
 type Header = elf::FileHeader64<Endianness>;
 type Segment = elf::ProgramHeader64<Endianness>;
 
-/// Where an image is to run, and with what beside it.
+/// The table of operations as it stands in a kernel image.
+pub type OpsBytes = [u8; size_of::<PlatformOps>()];
+
+/// Where an image is to run, and with what beside it: what a platform says of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Placement {
     /// The address that guest physical address 0 has for the kernel.
     pub base: u64,
     /// Bytes to be left free behind the mailbox; whole pages.
     pub extra_bytes: u64,
-    /// Where the image is the embedded one: to map what is never written of it from there.
-    pub own_file: Option<&'a OwnFile>,
     /// The operations, where they are not the image's own.
-    pub ops: Option<PlatformOps>,
+    pub ops: Option<OpsBytes>,
 }
 
-/// Loads `image`.
-pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<LoadedKernel, LoaderError> {
+/// Loads `image`. `own_file`: where it is the embedded one, to map what is never written of it from
+/// there.
+pub fn load(
+    memory: &GuestMemory,
+    image: &[u8],
+    placement: &Placement,
+    own_file: Option<&OwnFile>,
+) -> Result<LoadedKernel, LoaderError> {
     if image.is_empty() {
         return Err(LoaderError::NoImage);
     }
@@ -209,7 +222,7 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<Load
     let boot_info = image_end;
     let mailbox = boot_info + PAGE_SIZE;
     let extra = mailbox + MAILBOX_BYTES;
-    let free_start = Gpa((extra.0 + place.extra_bytes).next_multiple_of(RAM_UNIT));
+    let free_start = Gpa((extra.0 + placement.extra_bytes).next_multiple_of(RAM_UNIT));
     if free_start.0 + RAM_UNIT > memory.ram_bytes() {
         return Err(LoaderError::NoRoom(memory.ram_bytes()));
     }
@@ -217,8 +230,8 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<Load
     let ram = memory.vm_memory()?;
     Elf::load(&ram, Some(GuestAddress(IMAGE_START.0)), &mut Cursor::new(image), None)?;
     drop(ram);
-    relocate(memory, image, segments, endian, image_bytes, place.base)?;
-    let (table, dispatch) = fill_table(memory, image, segments, endian, place)?;
+    relocate(memory, image, segments, endian, image_bytes, placement.base)?;
+    let (table, dispatch) = fill_table(memory, image, segments, endian, placement)?;
     if !is_code(segments, endian, header.e_entry(endian)) {
         return Err(LoaderError::Bad("its entry point is no code of its own"));
     }
@@ -245,9 +258,19 @@ pub fn load(memory: &GuestMemory, image: &[u8], place: Place<'_>) -> Result<Load
         protect(start, end.saturating_sub(start), Protection::Read)?;
         memory.detach(IMAGE_START + start, end.saturating_sub(start), Protection::Read)?;
     }
-    share_embedded(memory, place.own_file, segments, endian)?;
+    share_embedded(memory, own_file, segments, endian)?;
     let entry = IMAGE_START + header.e_entry(endian);
-    Ok(LoadedKernel { entry, dispatch, table, image_end, boot_info, mailbox, extra, protections, free_start })
+    Ok(LoadedKernel {
+        entry,
+        dispatch,
+        table,
+        image_end,
+        boot_info,
+        mailbox,
+        extra,
+        protections,
+        free_start,
+    })
 }
 
 /// The whole pages of a PT_GNU_RELRO segment.
@@ -260,20 +283,23 @@ fn constant_after_relocation(segment: &Segment, endian: Endianness) -> (u64, u64
 fn is_code(segments: &[Segment], endian: Endianness, address: u64) -> bool {
     loads(segments, endian).any(|s| {
         s.p_flags(endian).contains(elf::PF_X)
-            && address.checked_sub(s.p_vaddr(endian)).is_some_and(|offset| offset < s.p_filesz(endian))
+            && address
+                .checked_sub(s.p_vaddr(endian))
+                .is_some_and(|offset| offset < s.p_filesz(endian))
     })
 }
 
-/// Finds the image's [`KernelEntry`], which is to be read-only, and puts the operations there: where it lies, and the kernel's function for
-/// events.
+/// Finds the image's [`KernelEntry`], which is to be read-only, and puts the operations there:
+/// where it lies, and the kernel's function for events.
 fn fill_table(
     memory: &GuestMemory,
     image: &[u8],
     segments: &[Segment],
     endian: Endianness,
-    place: Place<'_>,
+    placement: &Placement,
 ) -> Result<(Gpa, Gpa), LoaderError> {
-    let at = find_table(image, segments, endian)?.ok_or(LoaderError::Bad("it does not say where its entries are"))?;
+    let at = find_table(image, segments, endian)?
+        .ok_or(LoaderError::Bad("it does not say where its entries are"))?;
     let bytes = size_of::<KernelEntry>() as u64;
     let is_constant = segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO).any(|s| {
         let (start, end) = constant_after_relocation(s, endian);
@@ -290,27 +316,35 @@ fn fill_table(
     }
     let mut dispatch = [0; 8];
     memory.read(table + offset_of!(KernelEntry, dispatch) as u64, &mut dispatch)?;
-    let dispatch = u64::from_le_bytes(dispatch).wrapping_sub(place.base).wrapping_sub(IMAGE_START.0);
+    let dispatch =
+        u64::from_le_bytes(dispatch).wrapping_sub(placement.base).wrapping_sub(IMAGE_START.0);
     if !is_code(segments, endian, dispatch) {
         return Err(LoaderError::Bad("its function for events is no code of its own"));
     }
-    if let Some(ops) = &place.ops {
-        memory.write(table + offset_of!(KernelEntry, ops) as u64, &ops::bytes(ops))?;
+    if let Some(ops) = &placement.ops {
+        memory.write(table + offset_of!(KernelEntry, ops) as u64, ops)?;
     }
     Ok((table, IMAGE_START + dispatch))
 }
 
 /// Where the image's note says that the table lies.
-fn find_table(image: &[u8], segments: &[Segment], endian: Endianness) -> Result<Option<u64>, LoaderError> {
+fn find_table(
+    image: &[u8],
+    segments: &[Segment],
+    endian: Endianness,
+) -> Result<Option<u64>, LoaderError> {
     for segment in segments {
-        let data = segment.data(endian, image).map_err(|()| LoaderError::Bad("a segment lies outside the file"))?;
+        let data = segment
+            .data(endian, image)
+            .map_err(|()| LoaderError::Bad("a segment lies outside the file"))?;
         let Some(mut notes) = segment.notes(endian, image)? else { continue };
         while let Some(note) = notes.next()? {
             let Ok(distance) = <[u8; 4]>::try_from(note.desc()) else { continue };
             if note.name() != NOTE_NAME || note.n_type(endian) != elf::NoteType(NOTE_TYPE) {
                 continue;
             }
-            let offset = (note.desc().as_ptr() as usize).wrapping_sub(data.as_ptr() as usize) as u64;
+            let offset =
+                (note.desc().as_ptr() as usize).wrapping_sub(data.as_ptr() as usize) as u64;
             let from = segment.p_vaddr(endian).wrapping_add(offset);
             return Ok(Some(from.wrapping_add_signed(i32::from_le_bytes(distance).into())));
         }
@@ -341,7 +375,8 @@ fn check_segments(segments: &[Segment], endian: Endianness) -> Result<u64, Loade
             elf::PT_TLS => return Err(LoaderError::Bad("it has thread-local storage")),
             _ => {}
         }
-        let stop = s.p_vaddr(endian).checked_add(s.p_memsz(endian)).filter(|e| *e <= MAX_IMAGE_BYTES);
+        let stop =
+            s.p_vaddr(endian).checked_add(s.p_memsz(endian)).filter(|e| *e <= MAX_IMAGE_BYTES);
         let stop = stop.ok_or(LoaderError::Bad("a segment lies too high"))?;
         if s.p_type(endian) != elf::PT_LOAD {
             continue;
@@ -351,7 +386,7 @@ fn check_segments(segments: &[Segment], endian: Endianness) -> Result<u64, Loade
             return Err(LoaderError::Bad("a segment is both writable and executable"));
         }
         if s.p_vaddr(endian) & !(PAGE_SIZE - 1) < end.next_multiple_of(PAGE_SIZE) && end != 0 {
-            return Err(LoaderError::Bad("segments share a page or are out of order"));
+            return Err(LoaderError::Bad("segments share a page or are out of operation"));
         }
         if s.p_paddr(endian) != s.p_vaddr(endian) || s.p_filesz(endian) > s.p_memsz(endian) {
             return Err(LoaderError::Bad("a segment's addresses or sizes disagree"));
@@ -398,7 +433,8 @@ fn relocate(
         .map_err(|()| LoaderError::Bad("its relocations are misaligned"))?;
     let base = base + IMAGE_START.0;
     for entry in entries {
-        if entry.r_type(endian, false) != elf::R_X86_64_RELATIVE || entry.r_sym(endian, false) != 0 {
+        if entry.r_type(endian, false) != elf::R_X86_64_RELATIVE || entry.r_sym(endian, false) != 0
+        {
             return Err(LoaderError::Bad("it has a relocation other than R_X86_64_RELATIVE"));
         }
         let offset = entry.r_offset(endian);

@@ -13,7 +13,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use qlib::host::Segment;
 use qlib::{Gpa, PAGE_SIZE};
 
-use super::{BATCH_BYTES, PageMemory, raw};
+use super::{BATCH_BYTES, PageMemory};
+use crate::sys;
 
 /// Segments in one system call (UIO_MAXIOV).
 const MAX_IOVECS: usize = 1024;
@@ -35,9 +36,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `count` empty files on the file system of `dir`. If that cannot make them, who takes one is told so.
+    /// `count` empty files on the file system of `dir`. If that cannot make them, who takes one is
+    /// told so.
     pub fn new(dir: BorrowedFd<'_>, count: usize) -> Arc<Self> {
-        let made: io::Result<Vec<_>> = (0..count).map(|_| Ok(HiddenFile::create(dir)?.file.clone())).collect();
+        let made: io::Result<Vec<_>> =
+            (0..count).map(|_| Ok(HiddenFile::create(dir)?.file.clone())).collect();
         let error = made.as_ref().err().map(|e| e.raw_os_error().unwrap_or(libc::EIO));
         Arc::new(Pool { spare: Mutex::new(made.unwrap_or_default()), error })
     }
@@ -74,11 +77,21 @@ impl HiddenFile {
         match openat(dir, ".", flags | OFlag::O_TMPFILE | OFlag::O_EXCL, mode) {
             Ok(fd) => return Ok(fd.into()),
             // File systems that cannot, and kernels that do not know the flag.
-            Err(nix::Error::EOPNOTSUPP | nix::Error::EISDIR | nix::Error::EINVAL | nix::Error::ENOENT) => {}
+            Err(
+                nix::Error::EOPNOTSUPP
+                | nix::Error::EISDIR
+                | nix::Error::EINVAL
+                | nix::Error::ENOENT,
+            ) => {}
             Err(error) => return Err(error.into()),
         }
         let name = format!(".quark-store-{:016x}", RandomState::new().hash_one(0));
-        let fd = openat(dir, name.as_str(), flags | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW, mode)?;
+        let fd = openat(
+            dir,
+            name.as_str(),
+            flags | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW,
+            mode,
+        )?;
         unlinkat(dir, name.as_str(), UnlinkatFlags::NoRemoveDir)?;
         Ok(fd.into())
     }
@@ -95,13 +108,25 @@ impl HiddenFile {
     }
 
     /// Writes all of `from` at `offset`. There are at most [`MAX_IOVECS`] segments.
-    pub fn write_pages(&self, memory: &impl PageMemory, from: &[Segment], offset: u64) -> io::Result<()> {
-        let whole = move_all(from, offset, |rest, at| memory.write_out(rest, self.file.as_fd(), at))?;
+    pub fn write_pages(
+        &self,
+        memory: &impl PageMemory,
+        from: &[Segment],
+        offset: u64,
+    ) -> io::Result<()> {
+        let whole =
+            move_all(from, offset, |rest, at| memory.write_out(rest, self.file.as_fd(), at))?;
         if whole { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Fills all of `to` from `offset`; false when the file ends before. At most [`MAX_IOVECS`] segments.
-    pub fn read_pages(&self, memory: &impl PageMemory, to: &[Segment], offset: u64) -> io::Result<bool> {
+    /// Fills all of `to` from `offset`; false when the file ends before. At most [`MAX_IOVECS`]
+    /// segments.
+    pub fn read_pages(
+        &self,
+        memory: &impl PageMemory,
+        to: &[Segment],
+        offset: u64,
+    ) -> io::Result<bool> {
         move_all(to, offset, |rest, at| memory.read_in(rest, self.file.as_fd(), at))
     }
 
@@ -114,19 +139,26 @@ impl HiddenFile {
         }
     }
 
-    /// Lets the host begin to write a range to the disk. What goes wrong is seen by [`Self::settle`].
+    /// Lets the host begin to write a range to the disk. What goes wrong is seen by
+    /// [`Self::settle`].
     pub fn start_writeback(&self, offset: u64, len: u64) {
-        let _ = raw::sync_range(self.file.as_fd(), offset, len, false);
+        let _ = sys::sync_range(self.file.as_fd(), offset, len, false);
     }
 
-    /// Waits until a range is on the disk, as far as the host can tell: its pages are clean, and no error was seen. It is
-    /// not made to survive a crash of the host, for nothing of the sandbox does.
+    /// Waits until a range is on the disk, as far as the host can tell: its pages are clean, and no
+    /// error was seen. It is not made to survive a crash of the host, for nothing of the sandbox
+    /// does.
     pub fn settle(&self, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
         }
-        match raw::sync_range(self.file.as_fd(), offset, len, true) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)) => {
+        match sys::sync_range(self.file.as_fd(), offset, len, true) {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)
+                ) =>
+            {
                 self.file.sync_data()
             }
             result => result,
@@ -148,7 +180,8 @@ impl HiddenFile {
         }
     }
 
-    /// Takes a range back that was written by an operation that failed; the file ends at `end` without it.
+    /// Takes a range back that was written by an operation that failed; the file ends at `end`
+    /// without it.
     pub fn discard(&self, offset: u64, len: u64, end: u64) {
         if offset >= end { self.truncate(end) } else { self.punch(offset, len) }
     }
@@ -209,8 +242,8 @@ impl<'s> Cursor<'s> {
         Self { segments, done: 0 }
     }
 
-    /// The next segments: `limit` bytes (whole pages), or less when that is enough for one system call. At least one
-    /// page unless all are done.
+    /// The next segments: `limit` bytes (whole pages), or less when that is enough for one system
+    /// call. At least one page unless all are done.
     pub fn take(&mut self, limit: u64) -> Vec<Segment> {
         let mut left = limit.min(BATCH_BYTES);
         let mut batch = Vec::new();

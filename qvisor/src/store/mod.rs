@@ -1,15 +1,16 @@
-//! The store of one sandbox: the swap file and the REAP file of section 3.4 of the Hibernate Container paper.
+//! The store of one sandbox: the swap file and the REAP file of section 3.4 of the Hibernate
+//! Container paper.
 //!
-//! Both files have no name in any directory, are opened at their first use (or, for a process that gives up the directory, ahead), and
-//! vanish with the process. Every page has
-//! a checksum, keyed with a random seed, its file and its place; the checksums stay in memory (4 bytes a page), so a write that
-//! was lost is noticed as well as one that was damaged. An operation that fails leaves the store as it was.
+//! Both files have no name in any directory, are opened at their first use (or, for a process that
+//! gives up the directory, ahead), and vanish with the process. Every page has a checksum, keyed
+//! with a random seed, its file and its place; the checksums stay in memory (4 bytes a page), so a
+//! write that was lost is noticed as well as one that was damaged. An operation that fails leaves
+//! the store as it was.
 //!
 //! The process should ignore SIGXFSZ: a file-size limit is then an error like a full disk.
 
 mod file;
 pub mod populate;
-mod raw;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,8 @@ pub trait PageMemory {
     fn copy_out(&self, from: Gpa, to: &mut [u8]) -> io::Result<()>;
     /// Copies bytes into guest memory.
     fn copy_in(&self, to: Gpa, from: &[u8]) -> io::Result<()>;
-    /// Commits the memory of `ranges`, all of which is about to be filled: see [`populate`]. Only a hint.
+    /// Commits the memory of `ranges`, all of which is about to be filled: see [`populate`]. Only a
+    /// hint.
     fn populate(&self, ranges: &[Segment]) {
         let _ = ranges;
     }
@@ -55,7 +57,10 @@ pub trait PageMemory {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// More than the sandbox may store.
-    #[error("the store quota of {quota_bytes} bytes is used up: raise it, or give the container less memory")]
+    #[error(
+        "the store quota of {quota_bytes} bytes is used up: raise it, or give the container less \
+        memory"
+    )]
     Quota {
         /// The quota in bytes.
         quota_bytes: u64,
@@ -124,7 +129,7 @@ pub struct StoreStat {
 /// The store of one sandbox.
 #[derive(Debug)]
 pub struct Store {
-    place: Place,
+    source: FileSource,
     quota_bytes: u64,
     seed: u64,
     inner: Mutex<Inner>,
@@ -132,16 +137,16 @@ pub struct Store {
 
 /// Where files come from.
 #[derive(Debug)]
-enum Place {
+enum FileSource {
     Dir(OwnedFd),
     Pool(Arc<Pool>),
 }
 
-impl Place {
+impl FileSource {
     fn file(&self) -> io::Result<HiddenFile> {
         match self {
-            Place::Dir(dir) => HiddenFile::create(dir.as_fd()),
-            Place::Pool(pool) => pool.take(),
+            FileSource::Dir(dir) => HiddenFile::create(dir.as_fd()),
+            FileSource::Pool(pool) => pool.take(),
         }
     }
 }
@@ -178,8 +183,8 @@ enum Kind {
 }
 
 impl Store {
-    /// A store whose files will lie in the directory `dir`, and take `quota_bytes` bytes at most. Opens the directory
-    /// only; it need not be reachable by path later.
+    /// A store whose files will lie in the directory `dir`, and take `quota_bytes` bytes at most.
+    /// Opens the directory only; it need not be reachable by path later.
     pub fn new(dir: &Path, quota_bytes: u64) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self::in_dir(open(dir, flags, Mode::empty())?, quota_bytes))
@@ -187,35 +192,43 @@ impl Store {
 
     /// As [`Store::new`] in a directory that is open already.
     pub fn in_dir(dir: OwnedFd, quota_bytes: u64) -> Self {
-        Self::at(Place::Dir(dir), quota_bytes)
+        Self::at(FileSource::Dir(dir), quota_bytes)
     }
 
-    /// As [`Store::in_dir`], with all files opened now, so that nothing else of the directory can be reached by the store's descriptors.
-    /// If none can be made there, the first use says so.
+    /// As [`Store::in_dir`], with all files opened now, so that nothing else of the directory can
+    /// be reached by the store's descriptors. If none can be made there, the first use says so.
     pub fn opened(dir: OwnedFd, quota_bytes: u64) -> Self {
-        Self::at(Place::Pool(Pool::new(dir.as_fd(), FILES)), quota_bytes)
+        Self::at(FileSource::Pool(Pool::new(dir.as_fd(), FILES)), quota_bytes)
     }
 
-    fn at(place: Place, quota_bytes: u64) -> Self {
+    fn at(source: FileSource, quota_bytes: u64) -> Self {
         // A hasher's keys come from the host's random generator.
         let seed = RandomState::new().hash_one(0);
-        Self { place, quota_bytes, seed, inner: Mutex::default() }
+        Self { source, quota_bytes, seed, inner: Mutex::default() }
     }
 
-    /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The bytes have left for
-    /// the disk, and no error was seen, when this returns.
+    /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The
+    /// bytes have left for the disk, and no error was seen, when this returns.
     pub fn swap_out(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<Vec<u64>> {
         let pages = page_count(ranges)?;
         let mut inner = self.lock();
         self.check_quota(&inner, inner.next_reap.as_ref().or(inner.reap.as_ref()), pages)?;
         let Inner { swap, slots, .. } = &mut *inner;
-        let file = opened(swap, &self.place)?;
+        let file = opened(swap, &self.source)?;
         let places = slots.choose(pages);
         let mut sums = Vec::with_capacity(pages as usize);
         let mut cursor = Cursor::new(ranges);
         let written = (|| {
             for place in &places {
-                self.write(file, memory, &mut cursor, place.start, place.end - place.start, Kind::Swap, &mut sums)?;
+                self.write(
+                    file,
+                    memory,
+                    &mut cursor,
+                    place.start,
+                    place.end - place.start,
+                    Kind::Swap,
+                    &mut sums,
+                )?;
             }
             for place in &places {
                 file.settle(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?;
@@ -224,7 +237,11 @@ impl Store {
         })();
         if let Err(error) = written {
             for place in &places {
-                file.discard(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE, slots.end() * PAGE_SIZE);
+                file.discard(
+                    place.start * PAGE_SIZE,
+                    (place.end - place.start) * PAGE_SIZE,
+                    slots.end() * PAGE_SIZE,
+                );
             }
             return Err(error);
         }
@@ -234,8 +251,8 @@ impl Store {
         Ok(numbers)
     }
 
-    /// Reads the pages in `slot` and those that follow it into `frames`, at most [`MAX_SWAP_IN_PAGES`]. No frame is touched when a
-    /// page is damaged. The slots stay in use.
+    /// Reads the pages in `slot` and those that follow it into `frames`, at most
+    /// [`MAX_SWAP_IN_PAGES`]. No frame is touched when a page is damaged. The slots stay in use.
     pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frames: &[Segment]) -> Result<()> {
         let pages = page_count(frames)?;
         if pages > MAX_SWAP_IN_PAGES {
@@ -278,32 +295,43 @@ impl Store {
         Ok(())
     }
 
-    /// Begins a new REAP file. What the last one holds stays until [`Store::reap_end`]; one that was begun and not
-    /// ended is forgotten.
+    /// Begins a new REAP file. What the last one holds stays until [`Store::reap_end`]; one that
+    /// was begun and not ended is forgotten.
     pub fn reap_begin(&self) -> Result<()> {
         let mut inner = self.lock();
         inner.next_reap = None;
-        inner.next_reap = Some(Reap { file: self.place.file()?, sums: Vec::new() });
+        inner.next_reap = Some(Reap { file: self.source.file()?, sums: Vec::new() });
         Ok(())
     }
 
-    /// Appends pages to the REAP file that was begun. When it fails, that file is forgotten, and the last whole one stays.
+    /// Appends pages to the REAP file that was begun. When it fails, that file is forgotten, and
+    /// the last whole one stays.
     pub fn reap_append(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<()> {
         let mut inner = self.lock();
-        let mut next = inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
+        let mut next =
+            inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
         let pages = page_count(ranges)?;
         self.check_quota(&inner, Some(&next), pages)?;
         let first = next.pages();
-        self.write(&next.file, memory, &mut Cursor::new(ranges), first, pages, Kind::Reap, &mut next.sums)?;
+        self.write(
+            &next.file,
+            memory,
+            &mut Cursor::new(ranges),
+            first,
+            pages,
+            Kind::Reap,
+            &mut next.sums,
+        )?;
         inner.next_reap = Some(next);
         Ok(())
     }
 
-    /// Puts the REAP file that was begun in the place of the last one. Its bytes have left for the disk, and no error was
-    /// seen, when this succeeds; when it fails the last one stays.
+    /// Puts the REAP file that was begun in the place of the last one. Its bytes have left for the
+    /// disk, and no error was seen, when this succeeds; when it fails the last one stays.
     pub fn reap_end(&self) -> Result<()> {
         let mut inner = self.lock();
-        let mut next = inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
+        let mut next =
+            inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
         next.file.settle(0, next.pages() * PAGE_SIZE)?;
         next.sums.shrink_to_fit();
         inner.reap = Some(next);
@@ -316,9 +344,14 @@ impl Store {
         (inner.reap, inner.next_reap) = (None, None);
     }
 
-    /// Reads pages of the REAP file, from page `first_page` on, in the order in which they were written. When it fails
-    /// some of the memory may have been overwritten.
-    pub fn reap_in(&self, memory: &impl PageMemory, first_page: u64, ranges: &[Segment]) -> Result<()> {
+    /// Reads pages of the REAP file, from page `first_page` on, in the order in which they were
+    /// written. When it fails some of the memory may have been overwritten.
+    pub fn reap_in(
+        &self,
+        memory: &impl PageMemory,
+        first_page: u64,
+        ranges: &[Segment],
+    ) -> Result<()> {
         let pages = page_count(ranges)?;
         let inner = self.lock();
         let reap = inner.reap.as_ref().ok_or(StoreError::BadRequest("there is no REAP file"))?;
@@ -359,12 +392,13 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change is made after the last thing that can fail, so a panic elsewhere leaves it sound.
+        // Every change is made after the last thing that can fail, so a panic elsewhere leaves it
+        // sound.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `pages` more fit beside the swap file and `reap`. While a REAP file takes the place of another, both
-    /// take disk space, but only the new one counts.
+    /// Whether `pages` more fit beside the swap file and `reap`. While a REAP file takes the place
+    /// of another, both take disk space, but only the new one counts.
     fn check_quota(&self, inner: &Inner, reap: Option<&Reap>, pages: u64) -> Result<()> {
         let held = inner.slots.used() + reap.map_or(0, Reap::pages);
         let all = held.checked_add(pages).and_then(|p| p.checked_mul(PAGE_SIZE));
@@ -374,7 +408,8 @@ impl Store {
         }
     }
 
-    /// Writes the next `count` pages of `cursor` to the file at page `first`, and appends their checksums to `sums`.
+    /// Writes the next `count` pages of `cursor` to the file at page `first`, and appends their
+    /// checksums to `sums`.
     #[allow(clippy::too_many_arguments)]
     fn write(
         &self,
@@ -426,9 +461,9 @@ fn page_count(ranges: &[Segment]) -> Result<u64> {
 }
 
 /// The file, made at its first use.
-fn opened<'f>(file: &'f mut Option<HiddenFile>, place: &Place) -> Result<&'f mut HiddenFile> {
+fn opened<'f>(file: &'f mut Option<HiddenFile>, source: &FileSource) -> Result<&'f mut HiddenFile> {
     match file {
         Some(file) => Ok(file),
-        None => Ok(file.insert(place.file()?)),
+        None => Ok(file.insert(source.file()?)),
     }
 }

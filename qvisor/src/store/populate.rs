@@ -1,28 +1,31 @@
-//! Committing guest memory ahead of a bulk read. What an inflate costs is populating pages: a preadv into absent pages
-//! of a memory file takes about 3 µs a page, most of it for allocating and mapping them one by one. Dense parts of the
-//! range are made huge pages first (touch one page of each 2 MiB, then MADV_COLLAPSE; Linux 6.1), which with the read
-//! takes a quarter of that. The rest is left to the read itself: allocating it ahead with fallocate(2) gains nothing.
+//! Committing guest memory ahead of a bulk read. What an inflate costs is populating pages: a
+//! preadv into absent pages of a memory file takes about 3 µs a page, most of it for allocating and
+//! mapping them one by one. Dense parts of the range are made huge pages first (touch one page of
+//! each 2 MiB, then MADV_COLLAPSE; Linux 6.1), which with the read takes a quarter of that. The
+//! rest is left to the read itself: allocating it ahead with fallocate(2) gains nothing.
 //!
 //! Everything here is a hint: bytes are never changed, and what fails is left for the read to do.
-#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::io;
 use std::time::Duration;
 
 use qlib::host::Segment;
 use qlib::{Gpa, PAGE_SIZE};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::sys;
 
 /// Bytes of a huge page.
 pub const HUGE: u64 = 2 << 20;
-/// A huge page is made where so many of its 512 pages will be filled: the others are committed for nothing.
+/// A huge page is made where so many of its 512 pages will be filled: the others are committed for
+/// nothing.
 const DENSE_PAGES: u64 = 448;
-/// A huge page that took more of the CPU than this cost more than 512 small ones: the host has to move memory to find
-/// room (or, itself a virtual machine, gets memory that it never used before).
+/// A huge page that took more of the CPU than this cost more than 512 small ones: the host has to
+/// move memory to find room (or, itself a virtual machine, gets memory that it never used before).
 const TOO_LONG: Duration = Duration::from_micros(1800);
 
-/// Guest RAM as the host sees it: guest physical address `x` lies at `base + x` of this process, where a memory file is
-/// mapped shared at a multiple of 2 MiB of it.
+/// Guest RAM as the host sees it: guest physical address `x` lies at `base + x` of this process,
+/// where a memory file is mapped shared at a multiple of 2 MiB of it.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedRam {
     /// Address of guest physical address 0; a multiple of 2 MiB, or there are no huge pages.
@@ -31,7 +34,8 @@ pub struct MappedRam {
     pub bytes: u64,
 }
 
-/// Makes huge pages behind the dense parts of `ranges`; how many. Ranges that are not RAM are ignored.
+/// Makes huge pages behind the dense parts of `ranges`; how many. Ranges that are not RAM are
+/// ignored.
 pub fn populate(ram: MappedRam, ranges: &[Segment]) -> u64 {
     if !(ram.base as u64).is_multiple_of(HUGE) {
         return 0;
@@ -40,8 +44,9 @@ pub fn populate(ram: MappedRam, ranges: &[Segment]) -> u64 {
     for extent in dense(ram.bytes, ranges) {
         let start = cpu_time();
         // An extent without any page cannot be collapsed.
-        let done = advise(ram, Segment { gpa: extent, len: PAGE_SIZE }, libc::MADV_POPULATE_WRITE)
-            .and_then(|()| advise(ram, Segment { gpa: extent, len: HUGE }, libc::MADV_COLLAPSE));
+        let at = ram.base + extent.0 as usize;
+        let done =
+            sys::populate(at, PAGE_SIZE as usize).and_then(|()| sys::collapse(at, HUGE as usize));
         if let Err(error) = done {
             tracing::debug!(%error, "no huge page for guest memory");
             break;
@@ -59,7 +64,9 @@ pub fn populate(ram: MappedRam, ranges: &[Segment]) -> u64 {
 fn dense(ram_bytes: u64, ranges: &[Segment]) -> Vec<Gpa> {
     let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
     for range in ranges {
-        let Some(end) = range.gpa.checked_add(range.len).filter(|end| end.0 <= ram_bytes) else { continue };
+        let Some(end) = range.gpa.checked_add(range.len).filter(|end| end.0 <= ram_bytes) else {
+            continue;
+        };
         let mut at = range.gpa;
         while at < end {
             let stop = (at.align_down(HUGE) + HUGE).min(end);
@@ -67,23 +74,16 @@ fn dense(ram_bytes: u64, ranges: &[Segment]) -> Vec<Gpa> {
             at = stop;
         }
     }
-    let dense = covered.into_iter().filter(|(extent, pages)| *pages >= DENSE_PAGES && extent + HUGE <= ram_bytes);
+    let dense = covered
+        .into_iter()
+        .filter(|(extent, pages)| *pages >= DENSE_PAGES && extent + HUGE <= ram_bytes);
     dense.map(|(extent, _)| Gpa(extent)).collect()
 }
 
 /// What this thread used of the CPU. On a busy host the clock would count what others use.
 pub(super) fn cpu_time() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills in one timespec. It cannot fail for this clock; zero would mean "no time used".
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-fn advise(ram: MappedRam, range: Segment, advice: libc::c_int) -> io::Result<()> {
-    let at = std::ptr::with_exposed_provenance_mut(ram.base + range.gpa.0 as usize);
-    // SAFETY: both kinds of advice only commit memory; no byte of any mapping changes, whatever lies there.
-    let ret = unsafe { libc::madvise(at, range.len as usize, advice) };
-    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -96,16 +96,29 @@ mod tests {
 
     #[test]
     fn only_dense_extents_in_ram_become_huge() {
-        let ranges =
-            [segment(100, 412), segment(512, 1024), segment(1536, 450), segment(2048, 447), segment(4096, 512)];
+        let ranges = [
+            segment(100, 412),
+            segment(512, 1024),
+            segment(1536, 450),
+            segment(2048, 447),
+            segment(4096, 512),
+        ];
         assert_eq!(dense(4096 * PAGE_SIZE, &ranges), [Gpa(HUGE), Gpa(2 * HUGE), Gpa(3 * HUGE)]);
-        assert_eq!(dense(4096 * PAGE_SIZE, &[Segment { gpa: Gpa(u64::MAX - 4095), len: 1 << 30 }]), []);
-        assert_eq!(dense(500 * PAGE_SIZE, &[segment(0, 500)]), [], "the rest of the extent is not RAM");
+        assert_eq!(
+            dense(4096 * PAGE_SIZE, &[Segment { gpa: Gpa(u64::MAX - 4095), len: 1 << 30 }]),
+            []
+        );
+        assert_eq!(
+            dense(500 * PAGE_SIZE, &[segment(0, 500)]),
+            [],
+            "the rest of the extent is not RAM"
+        );
     }
 
     #[test]
     fn scattered_pieces_of_an_extent_count_together() {
-        let pieces: Vec<_> = (0..512).filter(|p| p % 10 != 3).rev().map(|p| segment(512 + p, 1)).collect();
+        let pieces: Vec<_> =
+            (0..512).filter(|p| p % 10 != 3).rev().map(|p| segment(512 + p, 1)).collect();
         assert_eq!(dense(1 << 30, &pieces), [Gpa(HUGE)]);
     }
 }

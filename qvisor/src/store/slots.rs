@@ -1,4 +1,5 @@
-//! Which slots of the swap file are in use, and their checksums: 4 bytes and two bits for each slot.
+//! Which slots of the swap file are in use, and their checksums: 4 bytes and two bits for each
+//! slot.
 
 use std::ops::Range;
 
@@ -8,8 +9,8 @@ use super::file::HiddenFile;
 
 /// Checksums in one piece of the table.
 const CHUNK: usize = 1024;
-/// A hole is filled when it takes so many pages of a request, or all that are left of it: a few long writes are better
-/// than many short ones.
+/// A hole is filled when it takes so many pages of a request, or all that are left of it: a few
+/// long writes are better than many short ones.
 const MIN_HOLE: u64 = 32;
 
 /// The slots. Slot `n` is page `n` of the file.
@@ -48,7 +49,8 @@ impl Slots {
         self.used.get(slot).then(|| self.sums[slot as usize / CHUNK][slot as usize % CHUNK])
     }
 
-    /// Where `pages` pages may go: holes that are long enough, lowest first, and the end of the file. Changes nothing.
+    /// Where `pages` pages may go: holes that are long enough, lowest first, and the end of the
+    /// file. Changes nothing.
     pub fn choose(&self, pages: u64) -> Vec<Range<u64>> {
         let mut places = Vec::new();
         let mut left = pages;
@@ -114,7 +116,10 @@ impl Slots {
 
 impl Bits {
     fn get(&self, at: u64) -> bool {
-        usize::try_from(at / 64).ok().and_then(|w| self.0.get(w)).is_some_and(|w| w >> (at % 64) & 1 != 0)
+        usize::try_from(at / 64)
+            .ok()
+            .and_then(|w| self.0.get(w))
+            .is_some_and(|w| w >> (at % 64) & 1 != 0)
     }
 
     /// Sets a bit; whether it changed.

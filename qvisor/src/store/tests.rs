@@ -28,7 +28,11 @@ impl Fake {
     }
 
     fn check(&self, range: &Segment) -> io::Result<std::ops::Range<usize>> {
-        let end = range.gpa.0.checked_add(range.len).filter(|&e| e <= self.bytes.lock().unwrap().len() as u64);
+        let end = range
+            .gpa
+            .0
+            .checked_add(range.len)
+            .filter(|&e| e <= self.bytes.lock().unwrap().len() as u64);
         let end = end.ok_or(io::Error::from_raw_os_error(libc::EFAULT))?;
         Ok(range.gpa.0 as usize..end as usize)
     }
@@ -38,17 +42,18 @@ impl Fake {
         let start = (page * PAGE_SIZE) as usize;
         let mut bytes = self.bytes.lock().unwrap();
         for (i, word) in bytes[start..start + PAGE].chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64).to_le_bytes());
+            word.copy_from_slice(
+                &(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64).to_le_bytes(),
+            );
         }
     }
 
     fn holds(&self, page: u64, value: u64) -> bool {
         let start = (page * PAGE_SIZE) as usize;
         let bytes = self.bytes.lock().unwrap();
-        bytes[start..start + PAGE]
-            .chunks_exact(8)
-            .enumerate()
-            .all(|(i, word)| word == (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64).to_le_bytes())
+        bytes[start..start + PAGE].chunks_exact(8).enumerate().all(|(i, word)| {
+            word == (value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i as u64).to_le_bytes()
+        })
     }
 }
 
@@ -75,8 +80,10 @@ impl PageMemory for Fake {
         for range in to {
             let range = self.check(range)?;
             let len = range.len().min(self.step - done);
-            let got =
-                file.read_at(&mut self.bytes.lock().unwrap()[range.start..range.start + len], offset + done as u64)?;
+            let got = file.read_at(
+                &mut self.bytes.lock().unwrap()[range.start..range.start + len],
+                offset + done as u64,
+            )?;
             done += got;
             if got < range.len() {
                 break;
@@ -122,9 +129,14 @@ fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
 #[test]
 fn pages_come_back_from_their_slots() {
     let (store, memory) = (store(1000), Fake::new(600));
-    assert_eq!(store.stat(), StoreStat { quota_bytes: 1000 * PAGE_SIZE, ..StoreStat::default() }, "nothing is opened");
+    assert_eq!(
+        store.stat(),
+        StoreStat { quota_bytes: 1000 * PAGE_SIZE, ..StoreStat::default() },
+        "nothing is opened"
+    );
     (0..600).for_each(|p| memory.fill(p, p));
-    let slots = store.swap_out(&memory, &[segment(300, 300), segment(10, 1), segment(20, 100)]).unwrap();
+    let slots =
+        store.swap_out(&memory, &[segment(300, 300), segment(10, 1), segment(20, 100)]).unwrap();
     assert_eq!(slots, (0..401).collect::<Vec<_>>());
     for (page, slot) in [(300, 0), (599, 299), (10, 300), (119, 400)] {
         store.swap_in(&memory, slot, &[segment(0, 1)]).unwrap();
@@ -132,9 +144,18 @@ fn pages_come_back_from_their_slots() {
     }
     // Several at once, into scattered frames.
     store.swap_in(&memory, 298, &[segment(1, 1), segment(5, 2), segment(3, 1)]).unwrap();
-    assert!(memory.holds(1, 598) && memory.holds(5, 599) && memory.holds(6, 10) && memory.holds(3, 20));
-    assert_eq!(errno(store.swap_in(&memory, 399, &[segment(0, 3)])), libc::EINVAL, "past the last slot");
-    assert_eq!(errno(store.swap_in(&memory, 0, &[segment(0, MAX_SWAP_IN_PAGES + 1)])), libc::EINVAL);
+    assert!(
+        memory.holds(1, 598) && memory.holds(5, 599) && memory.holds(6, 10) && memory.holds(3, 20)
+    );
+    assert_eq!(
+        errno(store.swap_in(&memory, 399, &[segment(0, 3)])),
+        libc::EINVAL,
+        "past the last slot"
+    );
+    assert_eq!(
+        errno(store.swap_in(&memory, 0, &[segment(0, MAX_SWAP_IN_PAGES + 1)])),
+        libc::EINVAL
+    );
     assert_eq!(errno(store.swap_in(&memory, u64::MAX, &[segment(0, 2)])), libc::EINVAL);
     let stat = store.stat();
     assert_eq!((stat.swap_pages, stat.reap_pages), (401, 0));
@@ -237,7 +258,11 @@ fn a_failed_reap_file_leaves_the_last_one() {
     store.reap_begin().unwrap();
     store.reap_append(&memory, &[segment(0, 300), segment(1000, 5)]).unwrap();
     store.reap_append(&memory, &[segment(700, 100)]).unwrap();
-    assert_eq!(errno(store.reap_in(&memory, 0, &[segment(0, 1)])), libc::EINVAL, "not before it is whole");
+    assert_eq!(
+        errno(store.reap_in(&memory, 0, &[segment(0, 1)])),
+        libc::EINVAL,
+        "not before it is whole"
+    );
     store.reap_end().unwrap();
     store.reap_begin().unwrap();
     store.reap_append(&memory, &[segment(0, 300)]).unwrap();
@@ -287,11 +312,18 @@ fn damage_is_noticed() {
     assert_eq!(errno(store.swap_in(&memory, slots[123], &[segment(899, 1)])), libc::EBADMSG);
     assert!(memory.holds(899, 7), "bad bytes do not reach the guest");
     let before = memory.bytes.lock().unwrap()[899 * PAGE..].to_vec();
-    assert_eq!(errno(store.swap_in(&memory, slots[122], &[segment(899, 2)])), libc::EBADMSG, "one of two is enough");
+    assert_eq!(
+        errno(store.swap_in(&memory, slots[122], &[segment(899, 2)])),
+        libc::EBADMSG,
+        "one of two is enough"
+    );
     assert_eq!(memory.bytes.lock().unwrap()[899 * PAGE..], before, "and neither frame is touched");
     store.swap_in(&memory, slots[122], &[segment(899, 1)]).unwrap();
     let damaged = store.reap_in(&memory, 0, &[segment(0, 500)]).unwrap_err();
-    assert_eq!((damaged.errno(), damaged.to_string()), (libc::EBADMSG, "page 321 of the REAP file is damaged".into()));
+    assert_eq!(
+        (damaged.errno(), damaged.to_string()),
+        (libc::EBADMSG, "page 321 of the REAP file is damaged".into())
+    );
     store.reap_in(&memory, 322, &[segment(0, 178)]).unwrap();
 }
 
@@ -300,7 +332,8 @@ fn lost_and_misplaced_writes_are_noticed() {
     let (store, memory) = (store(10_000), Fake::new(10));
     memory.fill(0, 1);
     let first = store.swap_out(&memory, &[segment(0, 1), segment(0, 1)]).unwrap();
-    let file = |store: &Store| store.lock().swap.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let file =
+        |store: &Store| store.lock().swap.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap();
     let disk = File::from(file(&store));
     let mut old = [0; PAGE];
     disk.read_exact_at(&mut old, 0).unwrap();
@@ -337,7 +370,8 @@ fn files_have_no_name_and_cannot_get_one() {
 
 #[test]
 fn written_pages_are_clean() {
-    // An idle sandbox must not be charged for dirty page cache: the file's pages are clean when the call returns.
+    // An idle sandbox must not be charged for dirty page cache: the file's pages are clean when the
+    // call returns.
     let (store, memory) = (store(10_000), Fake::new(2000));
     (0..2000).for_each(|p| memory.fill(p, p));
     store.swap_out(&memory, &[segment(0, 2000)]).unwrap();
@@ -369,7 +403,11 @@ fn in_a_directory_of_one_mebibyte() {
         assert!(memory.holds(599, page));
     }
     store.swap_free(&slots).unwrap();
-    assert_eq!(store.swap_out(&memory, &[segment(0, 200)]).unwrap().len(), 200, "freed space can be used again");
+    assert_eq!(
+        store.swap_out(&memory, &[segment(0, 200)]).unwrap().len(),
+        200,
+        "freed space can be used again"
+    );
 }
 
 #[test]
@@ -387,7 +425,11 @@ fn a_full_disk() {
         .output();
     std::fs::remove_dir(&dir).unwrap();
     let output = done.unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     if output.status.code() == Some(77) || text.contains("unshare failed") {
         return skip(format!("no mount namespace here: {text}"));
     }
@@ -422,7 +464,7 @@ proptest! {
             match step {
                 Step::Out(page, count) | Step::OutFails(page, count, _) => {
                     (page..page + count).for_each(|p| { value += 1; memory.fill(p, value); });
-                    let fails = if let Step::OutFails(_, _, ok) = step { ok < count } else { false };
+                    let fails = matches!(step, Step::OutFails(_, _, ok) if ok < count);
                     if let Step::OutFails(_, _, ok) = step {
                         memory.budget.set(ok * PAGE_SIZE);
                     }
@@ -439,7 +481,8 @@ proptest! {
                     memory.budget.set(u64::MAX);
                 }
                 Step::Free(i, count) if !model.is_empty() => {
-                    let some: Vec<u64> = model.keys().copied().skip(i % model.len()).take(count).collect();
+                    let from = model.keys().copied().skip(i % model.len());
+                    let some: Vec<u64> = from.take(count).collect();
                     store.swap_free(&some).unwrap();
                     some.iter().for_each(|slot| { model.remove(slot); });
                     prop_assert!(store.swap_free(&some[..1]).is_err());
@@ -466,8 +509,12 @@ fn files_made_ahead_are_used_again_and_empty() {
     let pool = Pool::new(dir.as_fd(), 2);
     let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
     assert_eq!(pool.take().unwrap_err().raw_os_error(), Some(libc::ENFILE));
-    std::os::unix::fs::FileExt::write_all_at(&std::fs::File::from(one.as_fd().try_clone_to_owned().unwrap()), b"x", 0)
-        .unwrap();
+    std::os::unix::fs::FileExt::write_all_at(
+        &std::fs::File::from(one.as_fd().try_clone_to_owned().unwrap()),
+        b"x",
+        0,
+    )
+    .unwrap();
     drop(one);
     let again = pool.take().unwrap();
     assert!(!again.read_exactly(0, &mut [0]).unwrap(), "what was written is gone");

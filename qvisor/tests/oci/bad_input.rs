@@ -43,7 +43,11 @@ const CASES: &[Case] = &[
         },
         says: "config.json",
     },
-    Case { name: "no rootfs", spoil: |p| fs::remove_dir_all(p.rootfs()).unwrap(), says: "No such file or directory" },
+    Case {
+        name: "no rootfs",
+        spoil: |p| fs::remove_dir_all(p.rootfs()).unwrap(),
+        says: "No such file or directory",
+    },
     Case {
         name: "rootfs is a file",
         spoil: |p| config(p, |c| c["root"]["path"] = json!("config.json")),
@@ -81,13 +85,20 @@ const CASES: &[Case] = &[
     Case {
         name: "a device as volume",
         spoil: |p| {
-            config(p, |c| c["mounts"] = json!([{"destination": "/data", "source": "/dev/zero", "options": ["bind"]}]));
+            config(p, |c| {
+                c["mounts"] =
+                    json!([{"destination": "/data", "source": "/dev/zero", "options": ["bind"]}])
+            });
         },
         says: "device",
     },
     Case {
         name: "unknown file system",
-        spoil: |p| config(p, |c| c["mounts"] = json!([{"destination": "/data", "type": "ext4", "source": "/dev/x"}])),
+        spoil: |p| {
+            config(p, |c| {
+                c["mounts"] = json!([{"destination": "/data", "type": "ext4", "source": "/dev/x"}])
+            })
+        },
         says: "\"ext4\" is not supported",
     },
     Case {
@@ -97,18 +108,29 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "missing network namespace",
-        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network", "path": "/nonexistent/ns"}])),
+        spoil: |p| {
+            config(p, |c| {
+                c["linux"]["namespaces"] = json!([{"type": "network", "path": "/nonexistent/ns"}])
+            })
+        },
         says: "network namespace /nonexistent/ns",
     },
     Case {
         name: "not a network namespace",
-        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network", "path": "/dev/null"}])),
+        spoil: |p| {
+            config(p, |c| {
+                c["linux"]["namespaces"] = json!([{"type": "network", "path": "/dev/null"}])
+            })
+        },
         says: "in the network namespace /dev/null",
     },
     Case {
         name: "a namespace twice",
         spoil: |p| {
-            config(p, |c| c["linux"]["namespaces"] = json!([{"type": "pid"}, {"type": "mount"}, {"type": "pid"}]))
+            config(p, |c| {
+                c["linux"]["namespaces"] =
+                    json!([{"type": "pid"}, {"type": "mount"}, {"type": "pid"}])
+            })
         },
         says: "namespace twice",
     },
@@ -129,7 +151,8 @@ const CASES: &[Case] = &[
     Case {
         name: "less memory than the sandbox itself needs",
         spoil: |p| config(p, |c| c["linux"]["resources"] = json!({"memory": {"limit": 16 << 20}})),
-        says: "memory.limit of 16777216 bytes is too small: a sandbox, its kernel included, needs 25165824",
+        says: "memory.limit of 16777216 bytes is too small: a sandbox, its kernel included, needs \
+            25165824",
     },
     Case {
         name: "fewer processes than the sandbox itself",
@@ -235,8 +258,16 @@ fn bad_arguments_are_refused() {
         (&["update", "--memory", "1", "nobody"], "does not exist", 1),
         (&["exec", "nobody", "true"], "does not exist", 255),
         (&["create", "a/b"], "invalid container ID format", 1),
-        (&["create", ".."], "invalid container ID format \"..\": it is to name a directory of its own", 1),
-        (&["create", &long], "invalid container ID format: it has 300 characters, and 200 are the most", 1),
+        (
+            &["create", ".."],
+            "invalid container ID format \"..\": it is to name a directory of its own",
+            1,
+        ),
+        (
+            &["create", &long],
+            "invalid container ID format: it has 300 characters, and 200 are the most",
+            1,
+        ),
         (&["update", "--memory", "64X", "nobody"], "use bytes", 1),
         (&["create", ""], "invalid container ID format", 1),
         (&["state", "ä"], "invalid container ID format", 1),
@@ -260,7 +291,11 @@ fn a_platform_that_does_not_exist_is_refused() {
     let Some(p) = place() else { return };
     // Not with the platform under test. Of kvm where it does not work see platform.rs.
     let mut command = std::process::Command::new(crate::shared::quark_binary());
-    command.arg("--root").arg(&p.root).args(["--platform", "frob", "create", "x"]).current_dir(&p.bundle);
+    command
+        .arg("--root")
+        .arg(&p.root)
+        .args(["--platform", "frob", "create", "x"])
+        .current_dir(&p.bundle);
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -273,7 +308,8 @@ fn a_platform_that_does_not_exist_is_refused() {
 fn the_log_gets_the_error_as_runc_writes_it() {
     let Some(p) = place() else { return };
     let log = p.dir.join("log.json");
-    let output = p.output(&["--log", log.to_str().unwrap(), "--log-format", "json", "state", "nobody"]);
+    let output =
+        p.output(&["--log", log.to_str().unwrap(), "--log-format", "json", "state", "nobody"]);
     assert_eq!(output.status.code(), Some(1));
     let text = fs::read_to_string(&log).unwrap();
     let line: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
@@ -303,7 +339,10 @@ fn without_root_there_is_no_permission() {
         return skip("/dev/kvm is not for other users, which is told first");
     }
     let mut command = crate::shared::quark();
-    let output = command.args(["--root", "/run/quark-not-allowed", "create", &p.id]).current_dir(&p.bundle).uid(65534);
+    let output = command
+        .args(["--root", "/run/quark-not-allowed", "create", &p.id])
+        .current_dir(&p.bundle)
+        .uid(65534);
     // A build directory that others may not enter cannot show it.
     let Ok(output) = output.output() else {
         return skip("the binary cannot be run as another user");
@@ -321,7 +360,8 @@ fn a_state_directory_that_others_can_write_is_refused() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     let Some(p) = place() else { return };
     fs::create_dir(&p.root).unwrap();
-    let commands: &[&[&str]] = &[&["create", &p.id], &["list"], &["state", &p.id], &["delete", "--force", &p.id]];
+    let commands: &[&[&str]] =
+        &[&["create", &p.id], &["list"], &["state", &p.id], &["delete", "--force", &p.id]];
     let try_all = |says: &str| {
         for args in commands {
             let output = p.output(args);
@@ -355,7 +395,8 @@ fn a_state_directory_that_others_can_write_is_refused() {
 fn a_pid_file_of_another_user_is_not_followed() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let Some(p) = place() else { return };
-    // A directory for everyone, as /tmp, and links where the file, and the one that becomes it, might come to lie.
+    // A directory for everyone, as /tmp, and links where the file, and the one that becomes it,
+    // might come to lie.
     let shared = p.dir.join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();

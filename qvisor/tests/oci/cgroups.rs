@@ -34,9 +34,12 @@ fn the_sandbox_starts_in_its_cgroup_on_a_version_2_host() {
                   \"$@\"; code=$?; find /sys/fs/cgroup -name \"$ID\" >&2; exit $code";
     let mut command = Command::new("unshare");
     let quark = p.quark(&["run", &p.id]);
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(quark.get_program());
+    command
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(quark.get_program());
     command.args(quark.get_args()).env("ID", &p.id).current_dir(&p.bundle);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = finish(child, &["unshare"]);
     if output.status.code() == Some(99) {
         return skip("the cgroup hierarchies cannot be replaced here");

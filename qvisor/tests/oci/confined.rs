@@ -25,7 +25,10 @@ fn proc_of(p: &Place) -> PathBuf {
 /// The status of each thread, by its name.
 fn threads(process: &Path) -> Vec<(String, String)> {
     let tasks = fs::read_dir(process.join("task")).unwrap().flatten();
-    tasks.filter_map(|t| fs::read_to_string(t.path().join("status")).ok()).map(|s| (field(&s, "Name"), s)).collect()
+    tasks
+        .filter_map(|t| fs::read_to_string(t.path().join("status")).ok())
+        .map(|s| (field(&s, "Name"), s))
+        .collect()
 }
 
 fn field(status: &str, name: &str) -> String {
@@ -42,7 +45,8 @@ fn running(capabilities: &[&str]) -> Option<Place> {
     let p = place()?;
     p.configure(&["sleep", "1000"], |c| {
         let names: Vec<String> = capabilities.iter().map(|n| format!("CAP_{n}")).collect();
-        c["process"]["capabilities"] = json!({"bounding": names, "effective": names, "permitted": names});
+        c["process"]["capabilities"] =
+            json!({"bounding": names, "effective": names, "permitted": names});
     });
     p.create(&[]);
     p.good(&["start", &p.id]);
@@ -76,13 +80,19 @@ fn every_thread_is_without_privileges() {
 fn nothing_of_the_host_is_reached_by_a_path() {
     let Some(p) = running(&["SYS_ADMIN"]) else { return };
     let process = proc_of(&p);
-    let names: Vec<_> = fs::read_dir(process.join("root")).unwrap().flatten().map(|e| e.path()).collect();
+    let names: Vec<_> =
+        fs::read_dir(process.join("root")).unwrap().flatten().map(|e| e.path()).collect();
     assert_eq!(names, [""; 0].map(PathBuf::from), "the root is empty");
     assert!(fs::write(process.join("root/new"), "").is_err(), "and stays so");
     let mounts = fs::read_to_string(process.join("mountinfo")).unwrap();
-    let types: Vec<_> = mounts.lines().filter_map(|l| l.split_once(" - ")?.1.split(' ').next()).collect();
+    let types: Vec<_> =
+        mounts.lines().filter_map(|l| l.split_once(" - ")?.1.split(' ').next()).collect();
     assert_eq!(types, ["tmpfs"], "{mounts}");
-    assert!(mounts.lines().all(|l| l.split(' ').nth(5).is_some_and(|o| o.starts_with("ro,nosuid,nodev,noexec"))));
+    assert!(
+        mounts
+            .lines()
+            .all(|l| l.split(' ').nth(5).is_some_and(|o| o.starts_with("ro,nosuid,nodev,noexec")))
+    );
     // Its working directory is the /proc of its own processes, and of nothing else.
     for name in ["sys", "sysrq-trigger", "kcore", "mounts"] {
         assert!(!process.join("cwd").join(name).exists(), "{name}");
@@ -90,7 +100,13 @@ fn nothing_of_the_host_is_reached_by_a_path() {
     assert!(process.join("cwd/self").symlink_metadata().is_ok());
     // No descriptor leads further than the container's own directories.
     for entry in fs::read_dir(process.join("fd")).unwrap().flatten() {
-        for up in ["sys/kernel", "../sys/kernel", "../../sys/kernel", "../../../etc/shadow", "../../../../etc/shadow"] {
+        for up in [
+            "sys/kernel",
+            "../sys/kernel",
+            "../../sys/kernel",
+            "../../../etc/shadow",
+            "../../../../etc/shadow",
+        ] {
             let path = entry.path().join(up);
             assert!(!path.exists(), "{} by {}", path.display(), entry.path().display());
         }
@@ -99,19 +115,22 @@ fn nothing_of_the_host_is_reached_by_a_path() {
 
 /// Whether the files of this test's place can be id-mapped.
 fn can_be_mapped(p: &Place) -> bool {
-    let mapped = qvisor::sys::clone_mount(&p.dir, false, false)
-        .and_then(|mount| qvisor::sys::map_mount(&mount, &qvisor::sys::user_namespace("0 100000 1000\n")?));
+    let mapped = qvisor::sys::clone_mount(&p.dir, false, false).and_then(|mount| {
+        qvisor::sys::map_mount(&mount, &qvisor::sys::user_namespace("0 100000 1000\n")?)
+    });
     if let Err(e) = &mapped {
         skip(format!("files in {} cannot be id-mapped: {e}", p.dir.display()));
     }
     mapped.is_ok()
 }
 
-const IN_FILES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "NET_BIND_SERVICE"];
+const IN_FILES: [&str; 7] =
+    ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "NET_BIND_SERVICE"];
 
 /// A container with a volume in which it does what only root may.
 fn with_volume(p: &Place, source: &Path) {
-    let script = "stat -c 'theirs %u:%g %a' /data/theirs; touch /data/mine; busybox chown 77:78 /data/theirs; \
+    let script = "stat -c 'theirs %u:%g %a' /data/theirs; touch /data/mine; busybox chown 77:78 \
+        /data/theirs; \
                   busybox chown 5:6 /data/mine; busybox chmod 4750 /data/theirs; stat -c 'now %u:%g %a' /data/theirs; sleep 1000";
     p.configure(&["sh", "-c", script], |c| {
         let names: Vec<String> = IN_FILES.iter().map(|n| format!("CAP_{n}")).collect();
@@ -146,15 +165,18 @@ fn outside_of_its_user_namespace_it_is_nobody() {
     assert_eq!(owner_and_mode(volume.join("mine")), (5, 6, 0o644));
     for (name, status) in threads(&proc_of(&p)) {
         for ids in ["Uid", "Gid"] {
-            let all: Vec<u32> = field(&status, ids).split_whitespace().map(|id| id.parse().unwrap()).collect();
+            let all: Vec<u32> =
+                field(&status, ids).split_whitespace().map(|id| id.parse().unwrap()).collect();
             assert_eq!(all, [1 << 30; 4], "{ids} of {name}");
         }
         assert_eq!(field(&status, "Groups"), "", "{name}");
         assert_eq!(mask(&status, "CapEff"), FILES, "{name}");
     }
-    // None of the host's users is there, for what CAP_FOWNER may do to a file asks for its user's id only.
+    // None of the host's users is there, for what CAP_FOWNER may do to a file asks for its user's
+    // id only.
     let map = fs::read_to_string(proc_of(&p).join("uid_map")).unwrap();
-    let outside: Vec<u64> = map.lines().map(|l| l.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
+    let outside: Vec<u64> =
+        map.lines().map(|l| l.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
     assert_eq!(outside, [1 << 30], "{map}");
     let own = fs::read_link("/proc/self/ns/user").unwrap();
     assert_ne!(fs::read_link(proc_of(&p).join("ns/user")).unwrap(), own);
@@ -176,7 +198,8 @@ fn files_that_cannot_be_mapped_are_roots() {
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     with_volume(&p, &volume);
-    let (id, dir, quark) = (&p.id, volume.display(), p.quark(&["--debug", "--log", "log", "run", "--detach", &p.id]));
+    let (id, dir, quark) =
+        (&p.id, volume.display(), p.quark(&["--debug", "--log", "log", "run", "--detach", &p.id]));
     let words: Vec<_> = std::iter::once(quark.get_program()).chain(quark.get_args()).collect();
     let quark = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let script = format!(
@@ -186,8 +209,10 @@ fn files_that_cannot_be_mapped_are_roots() {
          stat -c '%n %u:%g %a' {dir}/mine {dir}/theirs"
     );
     let mut unshare = std::process::Command::new("unshare");
-    let output = unshare.args(["--mount", "sh", "-c", &script]).current_dir(&p.bundle).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let output =
+        unshare.args(["--mount", "sh", "-c", &script]).current_dir(&p.bundle).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("/mine 5:6 644") && text.contains("/theirs 77:78 4750"), "{text}");
     let log = fs::read_to_string(p.bundle.join("log")).unwrap();
     assert!(log.contains("stays the host's root"), "{log}");

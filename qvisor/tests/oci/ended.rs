@@ -10,7 +10,8 @@ use super::support::{Place, place};
 
 /// A program that does to its stub what no honest program does, into the container's /bin.
 fn add_adversary(p: &Place) {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-apps/adversary/adversary");
+    let program =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-apps/adversary/adversary");
     assert!(program.exists(), "{} is missing; run: make test-apps", program.display());
     fs::copy(program, p.rootfs().join("bin/adversary")).unwrap();
 }
@@ -39,14 +40,21 @@ fn a_sandbox_that_was_ended_for_an_attack_says_so() {
     let log = p.dir.join("log");
     let options = |rest: &[&'static str]| [&["--log", "LOG"][..], rest].concat();
     let with_log = |args: &[&str]| -> Vec<String> {
-        args.iter().map(|a| if *a == "LOG" { log.display().to_string() } else { (*a).to_owned() }).collect()
+        args.iter()
+            .map(|a| if *a == "LOG" { log.display().to_string() } else { (*a).to_owned() })
+            .collect()
     };
     let args = with_log(&options(&["create"]));
     let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
     args.push(&p.id);
     let output = fs::File::create(p.dir.join("output")).unwrap();
     assert!(
-        p.quark(&args).stdout(output.try_clone().unwrap()).stderr(output).status().unwrap().success(),
+        p.quark(&args)
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .status()
+            .unwrap()
+            .success(),
         "{}",
         p.log()
     );
@@ -78,7 +86,8 @@ fn an_attack_of_another_process_is_an_incident() {
         &[
             "sh",
             "-c",
-            "adversary report_done; adversary report_done; trap 'exit 4' TERM; echo up; while :; do sleep 0.1; done",
+            "adversary report_done; adversary report_done; trap 'exit 4' TERM; echo up; while :; \
+            do sleep 0.1; done",
         ],
         |_| {},
     );
@@ -89,7 +98,11 @@ fn an_attack_of_another_process_is_an_incident() {
     p.good(&["start", &p.id]);
     p.wait_for("the attacks", || p.log().contains("up"));
     let state = p.state();
-    assert_eq!((state["status"].as_str(), state["incidents"]["count"].as_i64()), (Some("running"), Some(2)), "{state}");
+    assert_eq!(
+        (state["status"].as_str(), state["incidents"]["count"].as_i64()),
+        (Some("running"), Some(2)),
+        "{state}"
+    );
     assert!(state["ended"].is_null(), "{state}");
     p.good(&["kill", &p.id, "TERM"]);
     p.wait_for("the end", || p.status() == "stopped");

@@ -1,4 +1,5 @@
-//! Ways out of a container that a program in it may try: `test-apps/adversary` under the whole runtime.
+//! Ways out of a container that a program in it may try: `test-apps/adversary` under the whole
+//! runtime.
 
 use std::ffi::CString;
 use std::fs;
@@ -19,7 +20,12 @@ pub fn add_program(p: &Place, name: &str) {
     let out = BUILT.get_or_init(|| {
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("escape");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../test-apps/adversary");
-        let made = Command::new("make").arg("-s").arg("-C").arg(source).arg(format!("OUT={}", out.display())).status();
+        let made = Command::new("make")
+            .arg("-s")
+            .arg("-C")
+            .arg(source)
+            .arg(format!("OUT={}", out.display()))
+            .status();
         assert!(made.expect("make").success(), "build the adversary: make and gcc are needed");
         out
     });
@@ -38,7 +44,8 @@ fn sockets_lend_no_capability_of_the_host() {
     assert!(text.lines().filter(|l| l.starts_with("refused")).count() > 40, "{text}");
 }
 
-/// Exchanges `dir/name` with a symbolic link to `outside`, to and fro, until told to stop. How often it was done.
+/// Exchanges `dir/name` with a symbolic link to `outside`, to and fro, until told to stop. How
+/// often it was done.
 fn exchange(dir: &Path, name: &str, outside: &Path, stop: &AtomicBool, done: &AtomicU32) {
     let link = dir.join(format!("{name}-link"));
     let c = |path: &Path| CString::new(path.to_str().unwrap()).unwrap();
@@ -48,12 +55,25 @@ fn exchange(dir: &Path, name: &str, outside: &Path, stop: &AtomicBool, done: &At
             fs::remove_dir(&link).or_else(|_| fs::remove_file(&link)).ok();
             symlink(outside, &link).ok();
         }
-        if rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, rustix::fs::RenameFlags::EXCHANGE)
-            .is_ok()
+        if rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &a,
+            rustix::fs::CWD,
+            &b,
+            rustix::fs::RenameFlags::EXCHANGE,
+        )
+        .is_ok()
         {
             done.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_micros(20));
-            rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, rustix::fs::RenameFlags::EXCHANGE).ok();
+            rustix::fs::renameat_with(
+                rustix::fs::CWD,
+                &a,
+                rustix::fs::CWD,
+                &b,
+                rustix::fs::RenameFlags::EXCHANGE,
+            )
+            .ok();
         }
     }
 }
@@ -69,7 +89,15 @@ fn no_race_on_a_volume_reaches_a_file_outside() {
     fs::write(volume.join("file"), "x").unwrap();
     let look = || {
         let m = fs::metadata(&outside).unwrap();
-        (m.mode(), m.uid(), m.gid(), m.mtime_nsec(), m.ctime_nsec(), m.len(), fs::read_to_string(&outside).unwrap())
+        (
+            m.mode(),
+            m.uid(),
+            m.gid(),
+            m.mtime_nsec(),
+            m.ctime_nsec(),
+            m.len(),
+            fs::read_to_string(&outside).unwrap(),
+        )
     };
     let before = look();
     let rounds = std::env::var("QUARK_ESCAPE_ROUNDS").unwrap_or_else(|_| "2000".into());
@@ -92,5 +120,8 @@ fn no_race_on_a_volume_reaches_a_file_outside() {
     });
     assert!(output.status.success(), "{output:?}");
     assert_eq!(look(), before, "the file outside was changed; {output:?}");
-    assert!(done.load(Ordering::Relaxed) > 100, "the names were exchanged {done:?} times: too few to say anything");
+    assert!(
+        done.load(Ordering::Relaxed) > 100,
+        "the names were exchanged {done:?} times: too few to say anything"
+    );
 }

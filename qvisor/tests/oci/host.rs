@@ -18,7 +18,8 @@ fn script(p: &Place, options: &[&str], cwd: &Path, script: &str) -> (Option<i32>
 #[test]
 fn what_the_hosts_kernel_shows_of_itself_is_not_there() {
     let Some(p) = place() else { return };
-    // Things of the host that the guest has not of its own: below its mounts, which its root may take away, and in /run and /tmp.
+    // Things of the host that the guest has not of its own: below its mounts, which its root may
+    // take away, and in /run and /tmp.
     let secret = format!("quark-secret-{}", p.id);
     let places = ["/run", "/dev/shm", "/tmp"].map(|d| Path::new(d).join(&secret));
     for place in &places {
@@ -29,7 +30,8 @@ fn what_the_hosts_kernel_shows_of_itself_is_not_there() {
         &[],
         Path::new("/"),
         &format!(
-            "umount /proc; umount /dev/mqueue; umount /dev/shm; umount /dev/pts; umount -l /dev; umount /sys; \
+            "umount /proc; umount /dev/mqueue; umount /dev/shm; umount /dev/pts; umount -l /dev; \
+            umount /sys; \
              ls /proc /sys; cat /proc/1/environ /proc/version /sys/kernel/uevent_seqnum; \
              cat /run/{secret} /dev/shm/{secret} /tmp/{secret}; ls /run /tmp; [ -e /dev/kmsg ] || echo none"
         ),
@@ -48,13 +50,18 @@ fn the_hosts_network_is_there_only_if_asked_for() {
     let Some(p) = place() else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let connect =
-        format!("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5); print(\"in\")'");
+    let connect = format!(
+        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 5); \
+        print(\"in\")'"
+    );
     let served = std::thread::spawn(move || listener.accept().map(drop));
     for options in [&[][..], &["--network=none"], &["--network", "new"]] {
         let (code, out, errors) = script(&p, options, Path::new("/"), &connect);
         assert_eq!((code, out.as_str()), (Some(1), ""), "{errors}");
-        assert!(errors.contains("ConnectionRefusedError"), "a loopback device of its own: {errors}");
+        assert!(
+            errors.contains("ConnectionRefusedError"),
+            "a loopback device of its own: {errors}"
+        );
     }
     assert!(!served.is_finished());
     assert_eq!(script(&p, &["--network=host"], Path::new("/"), &connect).1, "in\n");
@@ -73,12 +80,21 @@ fn the_current_directory_is_there_wherever_it_lies() {
         let program = dir.join("busybox");
         fs::File::create(&program).unwrap().write_all(&busybox).unwrap();
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let (code, out, errors) = script(&p, &[], dir, "pwd; ./busybox echo ran; echo new > made && cat made; ls ..");
+        let (code, out, errors) =
+            script(&p, &[], dir, "pwd; ./busybox echo ran; echo new > made && cat made; ls ..");
         let name = dir.file_name().unwrap().to_str().unwrap();
-        assert_eq!((code, out), (Some(0), format!("{}\nran\nnew\n{name}\n", dir.display())), "{errors}");
+        assert_eq!(
+            (code, out),
+            (Some(0), format!("{}\nran\nnew\n{name}\n", dir.display())),
+            "{errors}"
+        );
         assert!(!dir.join("made").exists(), "what is written is thrown away");
         // From elsewhere the program is not there, and it is said what to do.
-        let output = p.quark(&["do", "--", program.to_str().unwrap(), "true"]).current_dir("/").output().unwrap();
+        let output = p
+            .quark(&["do", "--", program.to_str().unwrap(), "true"])
+            .current_dir("/")
+            .output()
+            .unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
         let volume = format!("{0}:{0}:ro", dir.display());
@@ -109,11 +125,19 @@ fn other_disks_are_shown_and_other_memory_is_not() {
     mount(Some(&base.join("source")), &disk, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
     mount(Some("tmpfs"), &memory, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     fs::write(memory.join("file"), "in memory").unwrap();
-    let read = format!("cat {0}/disk/file; cat {0}/memory/file 2> /dev/null || echo; ls {0}/memory", base.display());
+    let read = format!(
+        "cat {0}/disk/file; cat {0}/memory/file 2> /dev/null || echo; ls {0}/memory",
+        base.display()
+    );
     let elsewhere = script(&p, &[], Path::new("/"), &read);
     let inside = script(&p, &[], &memory, &read);
     let volume = format!("{0}/memory:{0}/memory", base.display());
-    let asked = script(&p, &["-v", &volume], Path::new("/"), &format!("{read}; echo w > {}/w", memory.display()));
+    let asked = script(
+        &p,
+        &["-v", &volume],
+        Path::new("/"),
+        &format!("{read}; echo w > {}/w", memory.display()),
+    );
     let written = fs::read_to_string(memory.join("w"));
     umount2(&disk, MntFlags::MNT_DETACH).unwrap();
     umount2(&memory, MntFlags::MNT_DETACH).unwrap();

@@ -34,8 +34,13 @@ fn run_passes_streams_and_the_exit_code() {
     assert_eq!(run(&p).0, Some(0));
 
     p.configure(&["wc", "-c"], |_| {});
-    let mut child =
-        p.quark(&["run", &p.id]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = p
+        .quark(&["run", &p.id])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(b"12345").unwrap();
     assert_eq!(finish(child, &["run"]).stdout, b"5\n");
 }
@@ -48,7 +53,10 @@ fn run_sets_user_directory_environment_and_host_name() {
         c["process"]["cwd"] = json!("/tmp");
         c["process"]["env"] = json!(["PATH=/bin", "A=b c"]);
     });
-    assert_eq!(run(&p), (Some(0), "1000\n1001\n/tmp\n/home/user b c\nguest\n0007\n".into(), String::new()));
+    assert_eq!(
+        run(&p),
+        (Some(0), "1000\n1001\n/tmp\n/home/user b c\nguest\n0007\n".into(), String::new())
+    );
 }
 
 #[test]
@@ -90,7 +98,10 @@ fn create_start_kill_delete() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not stopped: running"));
 
     let list: Value = serde_json::from_str(&p.good(&["list", "-f", "json"])).unwrap();
-    assert_eq!((list[0]["id"].as_str(), list[0]["status"].as_str()), (Some(p.id.as_str()), Some("running")));
+    assert_eq!(
+        (list[0]["id"].as_str(), list[0]["status"].as_str()),
+        (Some(p.id.as_str()), Some("running"))
+    );
     assert_eq!(p.good(&["list", "-q"]), format!("{}\n", p.id));
     assert!(p.good(&["list"]).starts_with("ID "));
 
@@ -121,15 +132,23 @@ fn exec_ps_events_and_pause() {
     sh(&p, "while :; do sleep 0.2; done");
     p.create(&[]);
     p.good(&["start", &p.id]);
-    assert_eq!(p.good(&["exec", "--env", "X=y", "--cwd", "/tmp", &p.id, "sh", "-c", "echo $X; pwd"]), "y\n/tmp\n");
+    assert_eq!(
+        p.good(&["exec", "--env", "X=y", "--cwd", "/tmp", &p.id, "sh", "-c", "echo $X; pwd"]),
+        "y\n/tmp\n"
+    );
     assert_eq!(p.good(&["exec", "--user", "5:6", &p.id, "sh", "-c", "id -u; id -g"]), "5\n6\n");
     assert_eq!(p.output(&["exec", &p.id, "sh", "-c", "exit 9"]).status.code(), Some(9));
     let missing = p.output(&["exec", &p.id, "nothing"]);
     assert_eq!(missing.status.code(), Some(255));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("executable file not found in $PATH"));
+    assert!(
+        String::from_utf8_lossy(&missing.stderr).contains("executable file not found in $PATH")
+    );
     let process = p.dir.join("process.json");
-    fs::write(&process, r#"{"user":{"uid":0,"gid":0},"cwd":"/","args":["echo","from file"],"env":["PATH=/bin"]}"#)
-        .unwrap();
+    fs::write(
+        &process,
+        r#"{"user":{"uid":0,"gid":0},"cwd":"/","args":["echo","from file"],"env":["PATH=/bin"]}"#,
+    )
+    .unwrap();
     assert_eq!(p.good(&["exec", "--process", process.to_str().unwrap(), &p.id]), "from file\n");
 
     let ps = p.good(&["ps", &p.id]);
@@ -138,7 +157,10 @@ fn exec_ps_events_and_pause() {
     assert!(pids.contains(&p.state()["pid"].as_i64().unwrap()), "host process ids: {pids:?}");
 
     let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
-    assert_eq!((event["type"].as_str(), event["id"].as_str()), (Some("stats"), Some(p.id.as_str())));
+    assert_eq!(
+        (event["type"].as_str(), event["id"].as_str()),
+        (Some("stats"), Some(p.id.as_str()))
+    );
     assert!(event["data"]["memory"]["usage"]["usage"].as_u64().unwrap() > 0, "{event}");
     assert!(event["data"]["cpu"]["usage"]["total"].as_u64().unwrap() > 0, "{event}");
     assert!(event["data"]["pids"]["current"].as_u64().unwrap() > 0, "{event}");
@@ -164,7 +186,16 @@ fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     let exec = |script: &str| {
         fs::remove_file(&pid_file).ok();
         // Not with pipes: the process in the guest would hold them open.
-        let args = ["exec", "--detach", "--pid-file", pid_file.to_str().unwrap(), &p.id, "sh", "-c", script];
+        let args = [
+            "exec",
+            "--detach",
+            "--pid-file",
+            pid_file.to_str().unwrap(),
+            &p.id,
+            "sh",
+            "-c",
+            script,
+        ];
         assert!(p.quark(&args).stdout(Stdio::null()).status().unwrap().success());
         let pid = fs::read_to_string(&pid_file).unwrap().parse().unwrap();
         assert!(pid > 1);
@@ -173,7 +204,7 @@ fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     let ended = |pid| {
         let mut status = WaitStatus::StillAlive;
-        p.wait_for("the end of the holder", || {
+        p.wait_for("the end of the shim", || {
             status = waitpid(pid, Some(WaitPidFlag::WNOHANG)).unwrap();
             status != WaitStatus::StillAlive
         });
@@ -204,7 +235,11 @@ fn volumes_show_host_directories_and_files() {
     fs::write(ro.join("old"), "kept").unwrap();
     fs::write(&file, "from the host").unwrap();
     p.configure(
-        &["sh", "-c", "echo new > /rw/made; cat /ro/old /data/file; echo bad > /ro/old || echo refused"],
+        &[
+            "sh",
+            "-c",
+            "echo new > /rw/made; cat /ro/old /data/file; echo bad > /ro/old || echo refused",
+        ],
         |c| {
             c["mounts"].as_array_mut().unwrap().extend([
                 json!({"destination": "/rw", "source": rw, "options": ["rbind"]}),
@@ -227,7 +262,8 @@ fn hooks_are_called_in_order_with_the_state() {
     let hook = |name: &str| {
         let script = format!(
             "state=$(cat); pid=$(echo $state | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'); \
-             ns=other; [ $pid = 0 ] || [ \"$(readlink /proc/$pid/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && ns=same; \
+             ns=other; [ $pid = 0 ] || [ \"$(readlink /proc/$pid/ns/net)\" = \"$(readlink \
+                 /proc/self/ns/net)\" ] && ns=same; \
              echo {name} $(echo $state | sed 's/.*\"status\":\"\\([a-z]*\\)\".*/\\1/') $ns >> {}",
             record.display()
         );
@@ -243,7 +279,12 @@ fn hooks_are_called_in_order_with_the_state() {
     let text = fs::read_to_string(&record).unwrap();
     assert_eq!(
         text.lines().collect::<Vec<_>>(),
-        ["prestart creating other", "createRuntime creating other", "poststart running other", "poststop stopped same"]
+        [
+            "prestart creating other",
+            "createRuntime creating other",
+            "poststart running other",
+            "poststop stopped same"
+        ]
     );
 }
 
@@ -253,7 +294,8 @@ fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
     sh(&p, "while :; do sleep 0.2; done");
     let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["linux"]["resources"] = json!({"memory": {"limit": 268_435_456}, "pids": {"limit": 100}});
+    config["linux"]["resources"] =
+        json!({"memory": {"limit": 268_435_456}, "pids": {"limit": 100}});
     fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
     p.create(&[]);
     p.good(&["start", &p.id]);
@@ -295,7 +337,8 @@ fn a_killed_sandbox_leaves_nothing_but_its_entry() {
     p.good(&["start", &p.id]);
     let pid = i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap();
     assert!(pid > 1, "it has ended by itself: {}", p.log());
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+        .unwrap();
     p.wait_for("the end", || p.status() == "stopped");
     p.good(&["delete", &p.id]);
     assert_eq!(p.leftovers(&p.id), [""; 0]);
@@ -328,10 +371,13 @@ fn delete_waits_for_processes_that_are_on_their_way_out_of_the_cgroup() {
 fn a_terminal_goes_to_the_console_socket() {
     use std::io::Read;
     let Some(p) = place() else { return };
-    p.configure(&["sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo a terminal; stty size"], |c| {
-        c["process"]["terminal"] = json!(true);
-        c["process"]["consoleSize"] = json!({"height": 33, "width": 77});
-    });
+    p.configure(
+        &["sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo a terminal; stty size"],
+        |c| {
+            c["process"]["terminal"] = json!(true);
+            c["process"]["consoleSize"] = json!({"height": 33, "width": 77});
+        },
+    );
     let path = p.dir.join("console");
     let listener = UnixListener::bind(&path).unwrap();
     let receiver = std::thread::spawn(move || {
@@ -374,9 +420,18 @@ fn do_runs_over_the_hosts_root_and_writes_nothing_to_it() {
     let Some(p) = place() else { return };
     let probe = format!("/var/{}", p.id);
     let script = format!("echo x > {probe} && cat {probe}; pwd; echo $MARK; exit 6");
-    let output =
-        p.quark(&["do", "--", "/bin/sh", "-c", &script]).env("MARK", "m").current_dir("/usr").output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "x\n/usr\nm\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let output = p
+        .quark(&["do", "--", "/bin/sh", "-c", &script])
+        .env("MARK", "m")
+        .current_dir("/usr")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "x\n/usr\nm\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert_eq!(output.status.code(), Some(6));
     assert!(!fs::exists(&probe).unwrap());
     assert_eq!(fs::read_dir(&p.root).unwrap().count(), 0);
@@ -386,8 +441,11 @@ fn do_runs_over_the_hosts_root_and_writes_nothing_to_it() {
 fn what_a_killed_do_leaves_is_swept_by_the_next() {
     let Some(p) = place() else { return };
     let start = || {
-        let mut child =
-            p.quark(&["do", "--", "/bin/sh", "-c", "echo up; sleep 1000"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = p
+            .quark(&["do", "--", "/bin/sh", "-c", "echo up; sleep 1000"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut up = [0; 3];
         child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
         child
@@ -418,7 +476,10 @@ fn the_callers_file_size_limit_is_the_guests() {
     let inner = "f=$(mktemp); ulimit -f; head -c 60000 /dev/zero > $f; echo $(wc -c < $f)";
     let quark = p.quark(&["do", "--", "/bin/sh", "-c", inner]);
     let mut command = std::process::Command::new("/bin/sh");
-    command.args(["-c", "ulimit -S -f 100; exec \"$@\"", "sh"]).arg(quark.get_program()).args(quark.get_args());
+    command
+        .args(["-c", "ulimit -S -f 100; exec \"$@\"", "sh"])
+        .arg(quark.get_program())
+        .args(quark.get_args());
     let output = command.output().unwrap();
     // dash counts blocks of 512 bytes.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -434,7 +495,8 @@ fn network_settings_are_those_of_the_namespace() {
         p.configure(&["sh", "-c", script], |c| {
             c["process"]["user"] = serde_json::json!({"uid": 1000, "gid": 1000});
             if let Some(start) = start {
-                c["linux"]["sysctl"] = serde_json::json!({"net.ipv4.ip_unprivileged_port_start": start});
+                c["linux"]["sysctl"] =
+                    serde_json::json!({"net.ipv4.ip_unprivileged_port_start": start});
             }
         });
         run(&p).1
@@ -465,8 +527,11 @@ fn settings_have_an_effect_or_are_refused() {
         run(&p)
     };
     let show = "cd /proc/sys; cat kernel/msgmax kernel/sem vm/swappiness";
-    let (code, out, errors) =
-        with(serde_json::json!({"kernel.msgmax": "4096", "kernel.sem": "100 200", "vm.swappiness": "60"}), show);
+    let (code, out, errors) = with(
+        serde_json::json!({"kernel.msgmax": "4096", "kernel.sem": "100 \
+            200", "vm.swappiness": "60"}),
+        show,
+    );
     assert_eq!((code, out.as_str()), (Some(0), "4096\n100\t200\t500\t32000\n60\n"), "{errors}");
     for (name, value, why) in [
         ("vm.swappiness", "10", "no effect"),
@@ -477,10 +542,15 @@ fn settings_have_an_effect_or_are_refused() {
     ] {
         let (code, _, errors) = with(serde_json::json!({name: value}), "echo it ran");
         assert_eq!((code, errors.lines().count()), (Some(1), 1), "{name}={value}: {errors}");
-        assert!(errors.contains(&format!("sysctl {name}={value}: ")) && errors.contains(why), "{errors}");
+        assert!(
+            errors.contains(&format!("sysctl {name}={value}: ")) && errors.contains(why),
+            "{errors}"
+        );
     }
-    // From inside, as on Linux: what can be written is, and the rest is as files that nobody may write.
-    let script = "cd /proc/sys; echo 5000 > kernel/msgmax && cat kernel/msgmax; echo here > kernel/domainname && cat kernel/domainname;
+    // From inside, as on Linux: what can be written is, and the rest is as files that nobody may
+    // write.
+    let script = "cd /proc/sys; echo 5000 > kernel/msgmax && cat kernel/msgmax; echo here > \
+        kernel/domainname && cat kernel/domainname;
         (echo 1 > vm/swappiness) 2>/dev/null || echo refused; (echo x > kernel/msgmax) 2>/dev/null || echo invalid; cat kernel/msgmax";
     let (code, out, errors) = with(serde_json::json!({}), script);
     assert_eq!((code, out.as_str()), (Some(0), "5000\nhere\nrefused\ninvalid\n5000\n"), "{errors}");
@@ -493,7 +563,14 @@ fn sync_reaches_the_hosts_file_systems() {
     let calls = |args: &[&str]| {
         p.configure(args, |_| {});
         let options = ["--debug", "--log", log.to_str().unwrap(), "run", &p.id];
-        assert!(p.quark(&options).env("QUARK_TRACE", "1").stdout(Stdio::null()).status().unwrap().success());
+        assert!(
+            p.quark(&options)
+                .env("QUARK_TRACE", "1")
+                .stdout(Stdio::null())
+                .status()
+                .unwrap()
+                .success()
+        );
         let text = fs::read_to_string(&log).unwrap();
         fs::remove_file(&log).unwrap();
         text.matches("SyncFs").count()
@@ -507,7 +584,9 @@ fn sync_reaches_the_hosts_file_systems() {
 
 /// Runs system-call cases of `test-apps` with a directory of the host, `volume`, as /tmp.
 fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
-    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-apps/syscalls").join(cases[0]);
+    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../target/test-apps/syscalls")
+        .join(cases[0]);
     let program = program.canonicalize().expect("the test programs are made by: make test-apps");
     let mut args = vec![program.to_str().unwrap()];
     args.extend(&cases[1..]);
@@ -540,7 +619,12 @@ fn a_noexec_mount_of_the_host_is_one_for_the_guest() {
     fs::create_dir(&volume).unwrap();
     mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::MS_NOEXEC, None::<&str>).unwrap();
     let result = std::panic::catch_unwind(|| {
-        cases_on(&p, &volume, &["memory", "nothing_on_a_noexec_mount_is_executable"], "QUARK_NOEXEC=1");
+        cases_on(
+            &p,
+            &volume,
+            &["memory", "nothing_on_a_noexec_mount_is_executable"],
+            "QUARK_NOEXEC=1",
+        );
     });
     umount2(&volume, MntFlags::MNT_DETACH).unwrap();
     if let Err(panic) = result {

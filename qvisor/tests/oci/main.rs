@@ -1,5 +1,5 @@
-//! The command line from outside: what a user of runc sees, with a busybox root file system. Needs root, for cgroups
-//! and namespaces, and busybox (Debian's busybox-static).
+//! The command line from outside: what a user of runc sees, with a busybox root file system. Needs
+//! root, for cgroups and namespaces, and busybox (Debian's busybox-static).
 
 mod bad_input;
 mod cgroups;

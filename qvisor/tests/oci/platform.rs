@@ -9,8 +9,9 @@ use super::support::place;
 
 /// `quark doctor`'s line for `what`: yes or no, and the rest.
 fn line(doctor: &str, what: &str) -> Option<(bool, String)> {
-    let line =
-        doctor.lines().find(|l| l.split_once(' ').is_some_and(|(_, rest)| rest.trim_start().starts_with(what)))?;
+    let line = doctor
+        .lines()
+        .find(|l| l.split_once(' ').is_some_and(|(_, rest)| rest.trim_start().starts_with(what)))?;
     let (mark, rest) = line.split_once(' ')?;
     Some((mark == "yes", rest.trim_start().strip_prefix(what)?.trim().to_owned()))
 }
@@ -27,7 +28,11 @@ fn kvm_is_refused_where_doctor_says_that_it_does_not_work() {
     let doctor = p.good(&["doctor"]);
     let (works, reason) = line(&doctor, "kvm platform").expect("a line about kvm");
     let (chosen, auto) = line(&doctor, "auto").expect("a line about auto");
-    assert!(chosen && (auto.starts_with("takes process: ") || (works && auto.starts_with("takes kvm: "))), "{doctor}");
+    assert!(
+        chosen
+            && (auto.starts_with("takes process: ") || (works && auto.starts_with("takes kvm: "))),
+        "{doctor}"
+    );
     assert!(reason.contains("the probe took"), "{doctor}");
     if works {
         // All other tests show that it is not refused.
@@ -59,7 +64,11 @@ fn doctor_tells_the_numbers_of_kvm_or_what_is_missing() {
     let (works, reason) = line(&doctor, "kvm platform").unwrap();
     if works {
         for what in ["kvm ring 0", "kvm system call", "kvm exit"] {
-            assert!(line(&doctor, what).is_some_and(|(good, detail)| good && detail.contains(['n', 'u'])), "{doctor}");
+            assert!(
+                line(&doctor, what)
+                    .is_some_and(|(good, detail)| good && detail.contains(['n', 'u'])),
+                "{doctor}"
+            );
         }
     } else {
         let bad = ["kvm ring 0", "kvm system call", "kvm needs"];

@@ -1,5 +1,5 @@
-//! A guest kernel that has been taken over gets nothing: a test build of it (`qkernel/src/arch/poison.rs`) tries, one attempt in each
-//! sandbox, and is refused or ended.
+//! A guest kernel that has been taken over gets nothing: a test build of it
+//! (`qkernel/src/arch/poison.rs`) tries, one attempt in each sandbox, and is refused or ended.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -21,7 +21,16 @@ fn image() -> &'static PathBuf {
         let mut cargo = Command::new(env!("CARGO"));
         cargo
             .current_dir(workspace())
-            .args(["build", "--quiet", "--release", "--locked", "-p", "qkernel", "--bin", "qkernel"])
+            .args([
+                "build",
+                "--quiet",
+                "--release",
+                "--locked",
+                "-p",
+                "qkernel",
+                "--bin",
+                "qkernel",
+            ])
             .args(["--features", "image,poison", "--target", "x86_64-unknown-none", "--target-dir"])
             .arg(&target)
             .env("RUSTFLAGS", "-C force-frame-pointers=yes")
@@ -43,12 +52,19 @@ fn boot_with(p: &Place, order: &str, program: &str, stdin: Stdio) -> (Output, St
     p.configure(&[program], |c| c["hostname"] = json!(format!("poison-{order}")));
     let log = p.dir.join("log");
     std::fs::remove_file(&log).ok();
-    // The binary that cargo built with the tests: one for release boots no other kernel than its own.
+    // The binary that cargo built with the tests: one for release boots no other kernel than its
+    // own.
     let mut command = Command::new(env!("CARGO_BIN_EXE_quark"));
     if let Some(platform) = std::env::var_os("QUARK_PLATFORM") {
         command.arg("--platform").arg(platform);
     }
-    command.arg("--root").arg(&p.root).arg("--log").arg(&log).args(["run", &p.id]).current_dir(&p.bundle);
+    command
+        .arg("--root")
+        .arg(&p.root)
+        .arg("--log")
+        .arg(&log)
+        .args(["run", &p.id])
+        .current_dir(&p.bundle);
     let output = command.env("QUARK_TEST_KERNEL", image()).stdin(stdin).output().unwrap();
     assert_eq!(p.leftovers(&p.id), [""; 0], "{order}");
     (output, std::fs::read_to_string(&log).unwrap_or_default())
@@ -88,7 +104,8 @@ const REFUSED_CALLS: &[(&str, &str)] = &[
     ("kill", "62-2-19"),
     ("tgkill", "234-2-2-9"),
     ("rt_sigqueueinfo", "129-2-9-0"),
-    // AF_UNIX, AF_PACKET, AF_NETLINK for netfilter and audit, AF_ALG, AF_VSOCK, AF_XDP; raw sockets of TCP.
+    // AF_UNIX, AF_PACKET, AF_NETLINK for netfilter and audit, AF_ALG, AF_VSOCK, AF_XDP; raw sockets
+    // of TCP.
     ("socket", "41-1-x80802-0"),
     ("socket", "41-17-x80803-768"),
     ("socket", "41-16-x80803-12"),
@@ -164,7 +181,8 @@ fn host_calls_outside_of_the_filter_end_the_sandbox() {
         let (output, log) = boot(&p, &format!("call-{call}"));
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && !log.contains(" = "), "{name} {call}: {log} {error}");
-        let reason = format!("the sandbox was ended for a host call that it may not make: {name} (");
+        let reason =
+            format!("the sandbox was ended for a host call that it may not make: {name} (");
         assert!(log.contains(&reason), "{name} {call}: {log} {error}");
         assert!(error.contains(&reason), "{name} {call}: {error}");
         assert_eq!(output.status.code(), Some(1), "quark run: the container was not made");
@@ -198,7 +216,8 @@ fn host_calls_inside_of_the_filter_gain_nothing() {
         "62-100000-9",
     ] {
         let (_, log) = boot(&p, &format!("call-{call}"));
-        let result = log.split(&format!("poison: call-{call} = ")).nth(1).and_then(|r| r.split('"').next());
+        let result =
+            log.split(&format!("poison: call-{call} = ")).nth(1).and_then(|r| r.split('"').next());
         let result: i64 = result.unwrap_or_else(|| panic!("{call}: {log}")).parse().unwrap();
         assert!((-4095..0).contains(&result), "{call}: {result}");
     }
@@ -206,7 +225,8 @@ fn host_calls_inside_of_the_filter_gain_nothing() {
     assert!(log.contains("poison: files = 0 found"), "{log}");
 }
 
-/// A name like `..` would lead out of a directory that came as a standard stream, were there no Landlock domain.
+/// A name like `..` would lead out of a directory that came as a standard stream, were there no
+/// Landlock domain.
 #[test]
 fn a_directory_that_came_as_a_stream_leads_nowhere() {
     let Some(p) = place() else { return };
@@ -222,19 +242,23 @@ fn a_directory_that_came_as_a_stream_leads_nowhere() {
 }
 
 #[test]
-fn operations_of_the_door_with_hostile_arguments_have_answers() {
+fn host_calls_with_hostile_arguments_have_answers() {
     let Some(p) = place() else { return };
     let (output, log) = boot(&p, "operations");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("poison: operations = "), "{log} {error}");
-    assert!(error.contains("poisoned"), "the sandbox lives to say that it makes no container: {log} {error}");
+    assert!(
+        error.contains("poisoned"),
+        "the sandbox lives to say that it makes no container: {log} {error}"
+    );
     for word in ["panic", "fault", "may not make"] {
         assert!(!log.contains(word) && !error.contains(word), "{log} {error}");
     }
     assert_ne!(output.status.code(), Some(REFUSED));
 }
 
-/// The functions of qvisor that the kernel calls stand in a table. To write there is code in the sandbox process.
+/// The functions of qvisor that the kernel calls stand in a table. To write there is code in the
+/// sandbox process.
 #[test]
 fn the_table_of_operations_cannot_be_changed() {
     let Some(p) = place() else { return };
@@ -268,22 +292,32 @@ fn host_release() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// What a program is shown is decided by page tables in guest memory. Whatever stands there, none sees the kernel's own frames.
+/// What a program is shown is decided by page tables in guest memory. Whatever stands there, none
+/// sees the kernel's own frames.
 #[test]
 fn no_program_is_shown_memory_of_the_kernel() {
     let Some(p) = place() else { return };
     if is_kvm() {
-        return skip("there page tables are followed by hardware, and what they can name is the virtual machine's");
+        return skip(
+            "there page tables are followed by hardware, and what they can name is the virtual \
+            machine's",
+        );
     }
     super::escape::add_program(&p, "frames");
     let (output, _) = boot_with(&p, "map-none", "frames", Stdio::null());
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("refused: 0 bytes") && output.status.success(), "an honest kernel: {text}");
+    assert!(
+        text.contains("refused: 0 bytes") && output.status.success(),
+        "an honest kernel: {text}"
+    );
     for order in ["map-heap", "map-table", "map-static", "map-control"] {
         let (output, log) = boot_with(&p, order, "frames", Stdio::null());
         let all = format!("{order}: {output:?} {log}");
         assert!(!String::from_utf8_lossy(&output.stdout).contains("GOT"), "{all}");
-        assert!(log.contains("guest process killed: an order would map memory of the guest kernel"), "{all}");
+        assert!(
+            log.contains("guest process killed: an operation would map memory of the guest kernel"),
+            "{all}"
+        );
         assert_eq!(output.status.code(), Some(REFUSED), "{all}");
     }
 }

@@ -1,4 +1,5 @@
-//! Files opened again and again on host files: what the guest kernel keeps for the next open must never be seen.
+//! Files opened again and again on host files: what the guest kernel keeps for the next open must
+//! never be seen.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,18 +24,22 @@ fn add_program(p: &Place) {
 /// Runs every case of the program; all must pass.
 fn run_cases(p: &Place) {
     let output = p.output(&["run", &p.id]);
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let bad: Vec<&str> = text.lines().filter(|l| !l.starts_with("ok ")).collect();
     assert!(bad.is_empty() && output.status.success(), "{bad:#?} {errors}");
     assert!(text.lines().count() > 10, "{text}");
 }
 
-/// How many files of `directory` the sandbox has open. By inode: the sandbox's mounts are its own, so its paths say nothing here.
+/// How many files of `directory` the sandbox has open. By inode: the sandbox's mounts are its own,
+/// so its paths say nothing here.
 fn open_in(p: &Place, directory: &Path) -> usize {
     let pid = p.state()["pid"].as_i64().unwrap();
     let inode = |path: PathBuf| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    let files: HashSet<_> = fs::read_dir(directory).unwrap().flatten().filter_map(|f| inode(f.path())).collect();
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter_map(|f| inode(f.path()));
+    let files: HashSet<_> =
+        fs::read_dir(directory).unwrap().flatten().filter_map(|f| inode(f.path())).collect();
+    let open =
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter_map(|f| inode(f.path()));
     open.filter(|file| files.contains(file)).count()
 }
 
@@ -77,7 +82,8 @@ fn what_the_host_changes_in_a_volume_is_seen_by_the_next_open() {
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     fs::write(volume.join("f"), "old").unwrap();
-    let script = "cat /v/f /v/f; echo > /v/ready; while [ ! -e /v/replaced ]; do cat /v/f > /dev/null; done; cat /v/f; \
+    let script = "cat /v/f /v/f; echo > /v/ready; while [ ! -e /v/replaced ]; do cat /v/f > \
+        /dev/null; done; cat /v/f; \
                   echo > /v/again; while [ ! -e /v/removed ]; do cat /v/f > /dev/null; done; cat /v/f || echo gone";
     p.configure(&["sh", "-c", script], |c| {
         let volume = json!({"destination": "/v", "source": volume, "options": ["rbind"]});
@@ -99,8 +105,8 @@ fn what_the_host_changes_in_a_volume_is_seen_by_the_next_open() {
 #[test]
 fn few_files_stay_open_and_none_for_long() {
     let Some(p) = place() else { return };
-    let script =
-        "i=0; while [ $i -lt 200 ]; do echo $i > /data/$i; : < /data/$i; i=$((i+1)); done; echo ready; sleep 1000";
+    let script = "i=0; while [ $i -lt 200 ]; do echo $i > /data/$i; : < /data/$i; i=$((i+1)); \
+        done; echo ready; sleep 1000";
     p.configure(&["sh", "-c", script], |_| {});
     p.create(&[]);
     p.good(&["start", &p.id]);
@@ -122,16 +128,29 @@ fn kept_files_make_room_when_the_host_is_out_of_descriptors() {
     for i in 0..2 * MAX_KEPT {
         fs::write(p.rootfs().join(format!("data/{i}")), "").unwrap();
     }
-    let script = format!("i=0; while [ $i -lt {} ]; do : < /data/$i || exit 1; i=$((i+1)); done", 2 * MAX_KEPT);
+    let script = format!(
+        "i=0; while [ $i -lt {} ]; do : < /data/$i || exit 1; i=$((i+1)); done",
+        2 * MAX_KEPT
+    );
     p.configure(&["sh", "-c", &script], |_| {});
     // What is kept would take all descriptors that the sandbox may have.
     let limited = format!("ulimit -n {MAX_KEPT}; exec \"$@\"");
     let quark = p.quark(&["run", &p.id]);
     let mut command = Command::new("sh");
-    command.args(["-c", &limited, "sh"]).arg(quark.get_program()).args(quark.get_args()).current_dir(&p.bundle);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command
+        .args(["-c", &limited, "sh"])
+        .arg(quark.get_program())
+        .args(quark.get_args())
+        .current_dir(&p.bundle);
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = super::support::finish(child, &["run"]);
-    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]

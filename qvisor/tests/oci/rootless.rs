@@ -13,7 +13,8 @@ use super::support::{Place, finish, place};
 /// Who these tests are.
 const USER: u32 = 1234;
 
-/// A place, and a directory in it that is the user's; `None` when this host does not let ordinary users make user namespaces.
+/// A place, and a directory in it that is the user's; `None` when this host does not let ordinary
+/// users make user namespaces.
 fn users_place() -> Option<(Place, PathBuf)> {
     let p = place()?;
     let home = p.dir.join("home");
@@ -31,7 +32,8 @@ fn users_place() -> Option<(Place, PathBuf)> {
 
 /// Runs quark as the user, with `home` for all that is theirs.
 fn as_user(p: &Place, home: &Path, cwd: &Path, args: &[&str]) -> Output {
-    let child = command(home, cwd, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        command(home, cwd, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let _ = p;
     finish(child, args)
 }
@@ -40,7 +42,10 @@ fn command(home: &Path, cwd: &Path, args: &[&str]) -> Command {
     let quark = crate::shared::quark();
     let mut command = Command::new("setpriv");
     let id = USER.to_string();
-    command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(quark.get_program()).args(quark.get_args());
+    command
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
+        .arg(quark.get_program())
+        .args(quark.get_args());
     command.args(args).current_dir(cwd).stdin(Stdio::null());
     command.env("HOME", home).env("XDG_RUNTIME_DIR", home);
     command
@@ -62,22 +67,30 @@ fn do_works_for_an_ordinary_user_with_their_rights() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     }
     let script = format!(
-        "id -u; cat {}; cat {} || echo denied; cat /etc/shadow || echo denied; echo x > {0} && cat {0}; \
+        "id -u; cat {}; cat {} || echo denied; cat /etc/shadow || echo denied; echo x > {0} && \
+        cat {0}; \
          ls /run /tmp /sys/fs/cgroup; cat /proc/1/comm; umount /proc; ls /proc; exit 5",
         mine.display(),
         roots.display()
     );
     let volume = format!("{0}:{0}", p.dir.display());
     let output = as_user(&p, &home, &home, &["do", "-v", &volume, "--", "/bin/sh", "-c", &script]);
-    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(5), "{out}{errors}");
     let lines: Vec<&str> = out.lines().filter(|l| !l.is_empty()).collect();
     assert_eq!(lines[..5], ["0", "of 1234", "denied", "denied", "x"], "{errors}");
     assert!(out.contains("\nsh\n"), "{out}");
     // Through a volume it is written; its owner is who it was.
-    assert_eq!((fs::read_to_string(&mine).unwrap().as_str(), mine.metadata().unwrap().uid()), ("x\n", USER));
+    assert_eq!(
+        (fs::read_to_string(&mine).unwrap().as_str(), mine.metadata().unwrap().uid()),
+        ("x\n", USER)
+    );
     // Nothing is left, and the state was where it belongs.
-    assert_eq!(fs::read_dir(home.join("quark")).unwrap().flatten().filter(|e| e.path().is_dir()).count(), 0);
+    assert_eq!(
+        fs::read_dir(home.join("quark")).unwrap().flatten().filter(|e| e.path().is_dir()).count(),
+        0
+    );
     // Without the volume what is written is thrown away.
     let script = "echo y > mine && cat mine";
     let output = as_user(&p, &home, &home, &["do", "--", "/bin/sh", "-c", script]);
@@ -90,7 +103,9 @@ fn do_of_an_ordinary_user_has_the_network_that_is_asked_for() {
     let Some((p, home)) = users_place() else { return };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let connect = format!("import socket; socket.create_connection((\"127.0.0.1\", {port}), 5); print(\"in\")");
+    let connect = format!(
+        "import socket; socket.create_connection((\"127.0.0.1\", {port}), 5); print(\"in\")"
+    );
     let run = |network: &str| {
         let output = as_user(&p, &home, &home, &["do", network, "--", "python3", "-c", &connect]);
         (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
@@ -116,7 +131,12 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
             c["linux"]["resources"] = json!({"memory": {"limit": 268_435_456}});
         },
     );
-    let owned = Command::new("chown").arg("-R").arg(USER.to_string()).args([&p.bundle, &volume]).status().unwrap();
+    let owned = Command::new("chown")
+        .arg("-R")
+        .arg(USER.to_string())
+        .args([&p.bundle, &volume])
+        .status()
+        .unwrap();
     assert!(owned.success());
     // What a container inherits must not be a pipe that somebody reads to its end.
     let output = fs::File::create(p.dir.join("output")).unwrap();
@@ -128,7 +148,8 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
     assert_eq!(volume.join("file").metadata().unwrap().uid(), USER);
     assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "well"]), "well\n");
     assert!(good(&p, &home, &["ps", &p.id]).contains("sh -c"));
-    let pids: Vec<i64> = serde_json::from_str(&good(&p, &home, &["ps", "-f", "json", &p.id])).unwrap();
+    let pids: Vec<i64> =
+        serde_json::from_str(&good(&p, &home, &["ps", "-f", "json", &p.id])).unwrap();
     let state: Value = serde_json::from_str(&good(&p, &home, &["state", &p.id])).unwrap();
     assert!(pids.contains(&state["pid"].as_i64().unwrap()), "{pids:?} {state}");
     assert_eq!(state["owner"], USER.to_string());

@@ -1,4 +1,5 @@
-//! Regular files as standard streams: what programs see of them is what they see on Linux, so each is run there too.
+//! Regular files as standard streams: what programs see of them is what they see on Linux, so each
+//! is run there too.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -8,7 +9,8 @@ use super::support::{Place, finish, place};
 
 const INPUT: &str = "one\ntwo\nthree\nfour\n";
 
-/// What a command made of its standard input, [`INPUT`] from its fourth byte on, and of its standard output, a file with something in it.
+/// What a command made of its standard input, [`INPUT`] from its fourth byte on, and of its
+/// standard output, a file with something in it.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     code: Option<i32>,
@@ -24,9 +26,13 @@ fn see(p: &Place, mut command: Command, append: bool) -> Seen {
     fs::write(&output, "what was there\n").unwrap();
     let mut input = File::open(&input).unwrap();
     input.seek(SeekFrom::Start(4)).unwrap();
-    let mut output = OpenOptions::new().read(true).write(!append).append(append).open(&output).unwrap();
+    let mut output =
+        OpenOptions::new().read(true).write(!append).append(append).open(&output).unwrap();
     output.seek(SeekFrom::Start(5)).unwrap();
-    command.stdin(input.try_clone().unwrap()).stdout(output.try_clone().unwrap()).stderr(Stdio::piped());
+    command
+        .stdin(input.try_clone().unwrap())
+        .stdout(output.try_clone().unwrap())
+        .stderr(Stdio::piped());
     let done = finish(command.spawn().unwrap(), &["do"]);
     let positions = (input.stream_position().unwrap(), output.stream_position().unwrap());
     let mut text = String::new();
@@ -83,7 +89,11 @@ say("/proc/self/fdinfo", open("/proc/self/fdinfo/1").read().split()[:2])
             let mut native = Command::new("/bin/sh");
             native.args(["-c", script]);
             let expected = see(&p, native, append);
-            assert_eq!(see(&p, p.quark(&["do", "--", "/bin/sh", "-c", script]), append), expected, "{script}");
+            assert_eq!(
+                see(&p, p.quark(&["do", "--", "/bin/sh", "-c", script]), append),
+                expected,
+                "{script}"
+            );
         }
     }
 }
@@ -93,7 +103,10 @@ fn run_and_exec_take_files_too() {
     let Some(p) = place() else { return };
     p.configure(&["sh", "-c", "read first; wc -c; echo done"], |_| {});
     let seen = see(&p, p.quark(&["run", &p.id]), false);
-    assert_eq!((seen.code, seen.output.as_str(), seen.errors.as_str()), (Some(0), "what 11\ndone\ne\n", ""));
+    assert_eq!(
+        (seen.code, seen.output.as_str(), seen.errors.as_str()),
+        (Some(0), "what 11\ndone\ne\n", "")
+    );
     assert_eq!(seen.positions.0, INPUT.len() as u64);
 
     p.configure(&["sleep", "1000"], |_| {});
@@ -108,7 +121,8 @@ fn links_tell_what_kind_of_file_it_is_and_not_where() {
     let Some(p) = place() else { return };
     let link = |stdin: Stdio| {
         let mut command = p.quark(&["do", "--", "readlink", "/proc/self/fd/0"]);
-        let child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child =
+            command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         String::from_utf8(finish(child, &["do"]).stdout).unwrap()
     };
     fs::write(p.dir.join("input"), INPUT).unwrap();

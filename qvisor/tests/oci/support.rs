@@ -29,7 +29,9 @@ pub fn place() -> Option<Place> {
         skip("these tests make cgroups and namespaces and need root");
         return None;
     }
-    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists()) else {
+    let Some(busybox) =
+        ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists())
+    else {
         skip("no busybox; install it with: apt-get install busybox-static");
         return None;
     };
@@ -42,13 +44,16 @@ pub fn place() -> Option<Place> {
     }
     fs::copy(busybox, rootfs.join("bin/busybox")).unwrap();
     for applet in [
-        "sh", "true", "false", "sleep", "cat", "echo", "env", "hostname", "id", "kill", "ls", "nc", "pwd", "stat",
-        "stty", "touch", "tty", "wc", "mkdir", "ip", "timeout", "sync",
+        "sh", "true", "false", "sleep", "cat", "echo", "env", "hostname", "id", "kill", "ls", "nc",
+        "pwd", "stat", "stty", "touch", "tty", "wc", "mkdir", "ip", "timeout", "sync",
     ] {
         symlink("busybox", rootfs.join("bin").join(applet)).unwrap();
     }
-    fs::write(rootfs.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n")
-        .unwrap();
+    fs::write(
+        rootfs.join("etc/passwd"),
+        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n",
+    )
+    .unwrap();
     place.configure(&["true"], |_| {});
     Some(place)
 }
@@ -83,13 +88,21 @@ impl Place {
     /// The command with this place's state directory.
     pub fn quark(&self, args: &[&str]) -> Command {
         let mut command = shared::quark();
-        command.arg("--root").arg(&self.root).args(args).current_dir(&self.bundle).stdin(Stdio::null());
+        command
+            .arg("--root")
+            .arg(&self.root)
+            .args(args)
+            .current_dir(&self.bundle)
+            .stdin(Stdio::null());
         command
     }
 
     /// Runs it; panics when it takes too long.
     pub fn output(&self, args: &[&str]) -> Output {
-        finish(self.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), args)
+        finish(
+            self.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+            args,
+        )
     }
 
     /// Runs it; panics unless its exit code is 0. What it printed.
@@ -128,7 +141,12 @@ impl Place {
     pub fn wait_for(&self, what: &str, mut ready: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !ready() {
-            assert!(begin.elapsed() < limit(), "{what}: not within {:?}; output: {}", limit(), self.log());
+            assert!(
+                begin.elapsed() < limit(),
+                "{what}: not within {:?}; output: {}",
+                limit(),
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -152,7 +170,9 @@ impl Place {
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let Ok(command) = fs::read(process.path().join("cmdline")) else { continue };
             let words: Vec<&[u8]> = command.split(|b| *b == 0).collect();
-            if words.get(1) == Some(&&b"sandbox-process"[..]) && words.get(2) == Some(&id.as_bytes()) {
+            if words.get(1) == Some(&&b"sandbox-process"[..])
+                && words.get(2) == Some(&id.as_bytes())
+            {
                 found.push(format!("process {}", process.path().display()));
             }
         }

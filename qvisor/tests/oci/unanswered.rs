@@ -1,4 +1,5 @@
-//! Commands to a sandbox that does not answer: one line after a bounded time, and signals end them. And `delete --force` still works.
+//! Commands to a sandbox that does not answer: one line after a bounded time, and signals end them.
+//! And `delete --force` still works.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -29,7 +30,8 @@ fn stopped() -> Option<(Place, Pid)> {
     Some((p, pid))
 }
 
-/// Standard output and error go to files: what the streams of an `exec` are stays open in the socket of a sandbox that does not take it.
+/// Standard output and error go to files: what the streams of an `exec` are stays open in the
+/// socket of a sandbox that does not take it.
 fn spawn(p: &Place, args: &[&str]) -> Child {
     let file = |name: &str| fs::File::create(p.dir.join(name)).unwrap();
     p.quark(args).stdout(file("out")).stderr(file("err")).spawn().unwrap()
@@ -42,7 +44,8 @@ fn end(p: &Place, child: Child, args: &[&str]) -> (Option<i32>, String, String) 
     (status.code(), read("out"), read("err"))
 }
 
-/// The command fails within about a second with one line that says what to do; what it printed on standard output.
+/// The command fails within about a second with one line that says what to do; what it printed on
+/// standard output.
 fn gives_up(p: &Place, args: &[&str], code: i32) -> String {
     let begin = Instant::now();
     let (status, stdout, stderr) = end(p, spawn(p, args), args);
@@ -51,7 +54,10 @@ fn gives_up(p: &Place, args: &[&str], code: i32) -> String {
     assert_eq!(stderr.lines().count(), 1, "{args:?}: not one line: {stderr}");
     let says = ["does not answer", "waited 1s", &format!("quark delete --force {}", p.id)];
     assert!(says.iter().all(|s| stderr.contains(s)), "{args:?}: {stderr}");
-    assert!(took >= Duration::from_secs(1) && took < crate::shared::limit(), "{args:?} took {took:?}");
+    assert!(
+        took >= Duration::from_secs(1) && took < crate::shared::limit(),
+        "{args:?} took {took:?}"
+    );
     stdout
 }
 
@@ -73,8 +79,12 @@ fn commands_give_up_on_a_sandbox_that_does_not_answer() {
     gives_up(&p, &["exec", "--timeout", "1", id, "true"], 255);
     gives_up(&p, &["exec", "--detach", "--timeout", "1", id, "true"], 255);
     let state: serde_json::Value =
-        serde_json::from_str(&gives_up(&p, &["state", "--timeout", "1", id], 1)).expect("what is known all the same");
-    assert_eq!((state["status"].as_str(), state["pid"].as_i64()), (Some("running"), Some(pid.as_raw().into())));
+        serde_json::from_str(&gives_up(&p, &["state", "--timeout", "1", id], 1))
+            .expect("what is known all the same");
+    assert_eq!(
+        (state["status"].as_str(), state["pid"].as_i64()),
+        (Some("running"), Some(pid.as_raw().into()))
+    );
     // Nothing of that has spoilt it.
     kill(pid, Signal::SIGCONT).unwrap();
     assert_eq!(p.good(&["exec", id, "echo", "well"]), "well\n");
@@ -93,7 +103,8 @@ fn a_full_queue_of_connections_holds_nobody_up() {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, connect, socket};
         use std::os::fd::AsRawFd;
         loop {
-            let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+            let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)
+                .unwrap();
             match connect(fd.as_raw_fd(), &address) {
                 Ok(()) => all.push(UnixStream::from(fd)),
                 Err(nix::errno::Errno::EAGAIN) => return all,
@@ -120,7 +131,10 @@ fn signals_end_a_waiting_exec() {
         kill(pid, signal).unwrap();
         let (status, _, stderr) = end(&p, child, &args);
         assert_eq!(status, Some(255), "{stderr}");
-        assert!(stderr.contains(&format!("interrupted by {signal}")) && stderr.lines().count() == 1, "{stderr}");
+        assert!(
+            stderr.contains(&format!("interrupted by {signal}")) && stderr.lines().count() == 1,
+            "{stderr}"
+        );
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }
@@ -135,14 +149,18 @@ fn an_exec_whose_process_cannot_be_told_gives_up() {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
     let (status, _, stderr) = end(&p, child, &args);
     assert_eq!(status, Some(255), "{stderr}");
-    assert!(stderr.contains("signal SIGTERM not passed on") && stderr.contains("does not answer"), "{stderr}");
+    assert!(
+        stderr.contains("signal SIGTERM not passed on") && stderr.contains("does not answer"),
+        "{stderr}"
+    );
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
 fn a_second_signal_interrupts_the_first_that_waits_long_only() {
     let Some((p, sandbox)) = running() else { return };
-    let args = ["exec", &p.id, "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"];
+    let args =
+        ["exec", &p.id, "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"];
     let twice = |stays: bool| {
         let child = spawn(&p, &args);
         p.wait_for("its first line", || fs::read_to_string(p.dir.join("out")).unwrap() == "up\n");

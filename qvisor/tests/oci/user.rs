@@ -1,4 +1,5 @@
-//! What somebody who comes from runc and Docker tries first, and what they are told where a guest is different.
+//! What somebody who comes from runc and Docker tries first, and what they are told where a guest
+//! is different.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -39,7 +40,10 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
                 "bounding": all, "effective": all, "permitted": permitted, "ambient": all, "inheritable": inheritable});
         });
         let output = run(&p);
-        output.lines().map(|l| u64::from_str_radix(l.rsplit('\t').next().unwrap(), 16).unwrap()).collect::<Vec<_>>()
+        output
+            .lines()
+            .map(|l| u64::from_str_radix(l.rsplit('\t').next().unwrap(), 16).unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(sets(&[], &all), [0, 0, 0]);
     assert_eq!(sets(&["CAP_KILL"], &all), [1 << 5; 3]);
@@ -48,13 +52,18 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
     assert_eq!(sets(&["CAP_KILL", "CAP_SYS_ADMIN"], &["CAP_KILL", "CAP_SYS_ADMIN"]), [1 << 5; 3]);
 
     p.configure(&["sleep", "1000"], |c| {
-        c["process"]["capabilities"] = json!({"bounding": all, "effective": all, "permitted": all, "ambient": all});
+        c["process"]["capabilities"] =
+            json!({"bounding": all, "effective": all, "permitted": all, "ambient": all});
     });
     p.create(&[]);
     p.good(&["start", &p.id]);
     let status = ["grep", "CapEff", "/proc/self/status"];
-    let exec = |options: &[&str]| p.good(&[&["exec"][..], options, &[p.id.as_str()], &status].concat());
-    assert_eq!(exec(&["--user", "1000:1000", "--cap", "CAP_NET_RAW"]), "CapEff:\t0000000000000000\n");
+    let exec =
+        |options: &[&str]| p.good(&[&["exec"][..], options, &[p.id.as_str()], &status].concat());
+    assert_eq!(
+        exec(&["--user", "1000:1000", "--cap", "CAP_NET_RAW"]),
+        "CapEff:\t0000000000000000\n"
+    );
     assert_eq!(exec(&["--cap", "CAP_NET_RAW"]), "CapEff:\t0000000020002420\n");
 }
 
@@ -62,7 +71,8 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
 fn signals_to_a_created_container_are_runcs() {
     let Some(p) = place() else { return };
     p.configure(&["echo", "ran"], |_| {});
-    for signal in ["0", "STOP", "CONT", "USR1", "USR2", "WINCH", "CHLD", "PIPE", "ALRM", "RTMIN+3"] {
+    for signal in ["0", "STOP", "CONT", "USR1", "USR2", "WINCH", "CHLD", "PIPE", "ALRM", "RTMIN+3"]
+    {
         p.create(&[]);
         p.good(&["kill", &p.id, signal]);
         assert_eq!(p.status(), "created", "{signal}");
@@ -121,7 +131,8 @@ fn what_runc_makes_up_for_is_made_up_for() {
     let refused = p.output(&["exec", "--cwd", "/not/there", &p.id, "true"]);
     assert!(text(&refused.stderr).contains("chdir to cwd"), "{refused:?}");
     p.good(&["update", "--memory", "64M", &p.id]);
-    let event: serde_json::Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event: serde_json::Value =
+        serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
     assert_eq!(event["data"]["memory"]["usage"]["limit"], 64 << 20);
     let ps = p.good(&["ps", &p.id]);
     assert!(ps.contains("ELAPSED") && ps.contains("00:00:") && !ps.contains("-00:"), "{ps}");
@@ -139,7 +150,12 @@ fn what_a_guest_has_no_use_for_is_told() {
     });
     p.good(&["--log", log.to_str().unwrap(), "run", &p.id]);
     let log = fs::read_to_string(&log).unwrap();
-    for says in ["linux.devices is ignored", "host device: /dev/kvm", "linux.seccomp is ignored", "docker-default"] {
+    for says in [
+        "linux.devices is ignored",
+        "host device: /dev/kvm",
+        "linux.seccomp is ignored",
+        "docker-default",
+    ] {
         assert!(log.contains(says), "{says}: {log}");
     }
     assert!(log.lines().all(|l| l.contains("level=warning")), "{log}");
@@ -188,7 +204,8 @@ fn shows(master: &mut fs::File, screen: &mut String, what: &str) -> bool {
 }
 
 fn set_window(master: impl AsFd, rows: u16, columns: u16) {
-    tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
+        .unwrap();
 }
 
 #[test]
@@ -215,7 +232,8 @@ fn a_detached_terminal_has_the_size_that_its_owner_sets() {
     assert_eq!(p.good(&["exec", &p.id, "sh", "-c", set]), "7 9\n7 9\n");
 }
 
-/// Starts `quark do` of a program that says when it is there, and gives it a signal: exit code, and how long its end took.
+/// Starts `quark do` of a program that says when it is there, and gives it a signal: exit code, and
+/// how long its end took.
 fn end_by(p: &Place, args: &[&str], signal: nix::sys::signal::Signal) -> (Option<i32>, Duration) {
     let mut command = p.quark(args);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -232,7 +250,9 @@ fn a_signal_ends_what_do_runs() {
     let Some(p) = place() else { return };
     let long = crate::shared::slowed(Duration::from_secs(8));
     let program = "echo up; exec sleep 10";
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1] {
+    for signal in
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1]
+    {
         let (code, took) = end_by(&p, &["do", "--", "/bin/sh", "-c", program], signal);
         assert_eq!(code, Some(128 + signal as i32));
         assert!(took < long, "{signal}: {took:?}");
@@ -303,7 +323,8 @@ fn an_empty_current_directory_is_told() {
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), ""));
     let errors = text(&output.stderr);
     assert!(errors.lines().count() == 1 && errors.contains("--volume /tmp:/tmp"), "{errors}");
-    let output = p.quark(&["do", "-v", "/tmp:/tmp:ro", "--", "ls"]).current_dir("/tmp").output().unwrap();
+    let output =
+        p.quark(&["do", "-v", "/tmp:/tmp:ro", "--", "ls"]).current_dir("/tmp").output().unwrap();
     assert!(text(&output.stdout).contains(&p.id) && output.stderr.is_empty(), "{output:?}");
     let program = std::path::Path::new("/tmp").join(format!("{}-program", p.id));
     fs::copy("/bin/true", &program).unwrap();
@@ -311,16 +332,23 @@ fn an_empty_current_directory_is_told() {
     let output = p.quark(&["do", "--", &name]).current_dir("/tmp").output().unwrap();
     fs::remove_file(&program).unwrap();
     let errors = text(&output.stderr);
-    assert!(errors.contains("put it into a directory below") && !errors.contains("change to its"), "{errors}");
+    assert!(
+        errors.contains("put it into a directory below") && !errors.contains("change to its"),
+        "{errors}"
+    );
 }
 
-/// Runs a shell script in a mount namespace of its own, with the words of a quark command as its arguments.
+/// Runs a shell script in a mount namespace of its own, with the words of a quark command as its
+/// arguments.
 fn unshared(p: &Place, script: &str, args: &[&str]) -> Output {
     let quark = p.quark(args);
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
     command.arg(quark.get_program()).args(quark.get_args()).current_dir(&p.bundle);
-    finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), args)
+    finish(
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+        args,
+    )
 }
 
 #[test]
@@ -330,7 +358,11 @@ fn without_cgroups_only_limits_are_refused() {
         let script = format!("{hide} && exec \"$@\"");
         let output = unshared(&p, &script, &["do", "--", "echo", "ran"]);
         let errors = text(&output.stderr);
-        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ran\n"), "{errors}");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout).as_str()),
+            (Some(0), "ran\n"),
+            "{errors}"
+        );
         assert!(errors.lines().count() == 1 && errors.contains("no cgroup of its own"), "{errors}");
         p.configure(&["true"], |c| c["linux"]["resources"] = json!({"pids": {"limit": 100}}));
         let output = unshared(&p, &script, &["run", &p.id]);
@@ -345,10 +377,16 @@ fn without_cgroups_only_limits_are_refused() {
 fn where_the_swap_store_lies_is_told_when_it_fails() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");
-    let script = "mount -o ro -t tmpfs none /var/tmp && \"$@\" run -d test-store > /dev/null 2>&1 && \"$@\" kill test-store STOP; \
+    let script = "mount -o ro -t tmpfs none /var/tmp && \"$@\" run -d test-store > /dev/null 2>&1 \
+        && \"$@\" kill test-store STOP; \
         code=$?; \"$@\" delete -f test-store; exit $code";
     let output = unshared(&p, script, &[]);
     let errors = text(&output.stderr);
     assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
-    assert!(errors.contains("/var/tmp") && errors.contains("read-only") && errors.contains("stays awake"), "{errors}");
+    assert!(
+        errors.contains("/var/tmp")
+            && errors.contains("read-only")
+            && errors.contains("stays awake"),
+        "{errors}"
+    );
 }

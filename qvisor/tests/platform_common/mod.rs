@@ -1,4 +1,5 @@
-//! A mock kernel for tests of the process platform: guest memory in a memfd, and events handed to the test one by one.
+//! A mock kernel for tests of the process platform: guest memory in a memfd, and events handed to
+//! the test one by one.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use qlib::platform::*;
 use qlib::{Gpa, Va};
-use qvisor::platform::GuestPhys;
 use qvisor::platform::process::{FastCalls, ProcessConfig, ProcessPlatform, Test};
+use qvisor::sandbox::memory::GuestPhys;
 
 pub const RAM_BYTES: u64 = 64 << 20;
 pub const CODE: u64 = 0x40_0000;
@@ -72,16 +73,16 @@ pub struct Program {
     pub token: u64,
 }
 
-pub fn map(va: u64, len: u64, gpa: u64, prot: u32) -> Order {
-    Order { op: ORDER_MAP, prot, va: Va(va), len, gpa: Gpa(gpa) }
+pub fn map(va: u64, len: u64, gpa: u64, prot: u32) -> DeferredOp {
+    DeferredOp { kind: OP_MAP, prot, va: Va(va), len, gpa: Gpa(gpa) }
 }
 
-pub fn unmap(va: u64, len: u64) -> Order {
-    Order { op: ORDER_UNMAP, va: Va(va), len, ..Order::default() }
+pub fn unmap(va: u64, len: u64) -> DeferredOp {
+    DeferredOp { kind: OP_UNMAP, va: Va(va), len, ..DeferredOp::default() }
 }
 
-pub fn protect(va: u64, len: u64, prot: u32) -> Order {
-    Order { op: ORDER_PROTECT, prot, va: Va(va), len, ..Order::default() }
+pub fn protect(va: u64, len: u64, prot: u32) -> DeferredOp {
+    DeferredOp { kind: OP_PROTECT, prot, va: Va(va), len, ..DeferredOp::default() }
 }
 
 pub const R: u32 = 1;
@@ -90,7 +91,14 @@ pub const RX: u32 = 5;
 pub const RWX: u32 = 7;
 
 pub fn resume(kind: u32) -> Resume {
-    Resume { kind, order_count: 0, value: 0, orders: std::ptr::null(), root: Gpa(0), regs: UserRegs::default() }
+    Resume {
+        kind,
+        op_count: 0,
+        value: 0,
+        ops: std::ptr::null(),
+        root: Gpa(0),
+        regs: UserRegs::default(),
+    }
 }
 
 impl Mock {
@@ -105,12 +113,23 @@ impl Mock {
     }
 
     /// On RAM of the test's own, with frames from `first_frame` on.
-    pub fn on(phys: Arc<dyn GuestPhys>, ram: File, first_frame: u64, config: ProcessConfig) -> Self {
+    pub fn on(
+        phys: Arc<dyn GuestPhys>,
+        ram: File,
+        first_frame: u64,
+        config: ProcessConfig,
+    ) -> Self {
         let _ = tracing_subscriber::fmt().with_test_writer().try_init();
         let platform = ProcessPlatform::new(phys, config).expect("platform");
         let (sender, events) = channel();
         platform.set_dispatch(Box::new(move |event| sender.send(*event).unwrap_or(())));
-        Self { platform, ram, events, next_frame: AtomicU64::new(first_frame), next_token: AtomicU64::new(1) }
+        Self {
+            platform,
+            ram,
+            events,
+            next_frame: AtomicU64::new(first_frame),
+            next_token: AtomicU64::new(1),
+        }
     }
 
     /// Fresh frames.
@@ -139,8 +158,8 @@ impl Mock {
         self.events.recv_timeout(Duration::from_secs(10)).expect("an event")
     }
 
-    /// The next event of a program that does what it likes with stub code, and may run in circles there: after a while it is stopped,
-    /// which comes as an event, or ends it.
+    /// The next event of a program that does what it likes with stub code, and may run in circles
+    /// there: after a while it is stopped, which comes as an event, or ends it.
     pub fn event_or_stop(&self, thread: u64) -> Event {
         if let Ok(event) = self.events.recv_timeout(Duration::from_secs(2)) {
             return event;
@@ -185,20 +204,20 @@ impl Mock {
         trap
     }
 
-    pub fn go(&self, thread: u64, kind: u32, orders: &[Order]) {
-        self.platform.thread_resume(thread, &resume(kind), orders);
+    pub fn go(&self, thread: u64, kind: u32, ops: &[DeferredOp]) {
+        self.platform.thread_resume(thread, &resume(kind), ops);
     }
 
     pub fn give(&self, thread: u64, value: i64) {
         self.give_after(thread, value, &[]);
     }
 
-    pub fn give_after(&self, thread: u64, value: i64, orders: &[Order]) {
-        self.platform.thread_resume(thread, &Resume { value, ..resume(RESUME_RETURN) }, orders);
+    pub fn give_after(&self, thread: u64, value: i64, ops: &[DeferredOp]) {
+        self.platform.thread_resume(thread, &Resume { value, ..resume(RESUME_RETURN) }, ops);
     }
 
-    pub fn set(&self, thread: u64, regs: UserRegs, orders: &[Order]) {
-        self.platform.thread_resume(thread, &Resume { regs, ..resume(RESUME_REGS) }, orders);
+    pub fn set(&self, thread: u64, regs: UserRegs, ops: &[DeferredOp]) {
+        self.platform.thread_resume(thread, &Resume { regs, ..resume(RESUME_REGS) }, ops);
     }
 
     /// Starts machine code with a page of data and a stack.
@@ -232,7 +251,10 @@ impl Mock {
             }
         }
         if let Some(pid) = pid {
-            assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "stub {pid} is still there");
+            assert!(
+                !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+                "stub {pid} is still there"
+            );
         }
     }
 }
@@ -260,7 +282,10 @@ macro_rules! guest_code {
                 static END: u8;
             }
             // SAFETY: the labels delimit one object in read-only data.
-            unsafe { std::slice::from_raw_parts(&raw const START, &raw const END as usize - &raw const START as usize) }
+            unsafe {
+                let size = &raw const END as usize - &raw const START as usize;
+                std::slice::from_raw_parts(&raw const START, size)
+            }
         }
     };
 }

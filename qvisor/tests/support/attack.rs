@@ -1,4 +1,5 @@
-//! Programs of `test-apps/adversary`, which judge themselves: a line for each thing tried, which begins with PASS, FAIL or SKIP.
+//! Programs of `test-apps/adversary`, which judge themselves: a line for each thing tried, which
+//! begins with PASS, FAIL or SKIP.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use super::{run, test_apps};
 
 /// Whether there are no sandboxes to attack in this build; says so.
 pub fn skipped() -> bool {
-    let without = option_env!("QUARK_KERNEL_IMAGE") == Some("none") && std::env::var_os("QUARK_BIN").is_none();
+    let without = option_env!("QUARK_KERNEL_IMAGE") == Some("none")
+        && std::env::var_os("QUARK_BIN").is_none();
     if without {
         super::skip("built without the kernel image");
     }
@@ -15,14 +17,23 @@ pub fn skipped() -> bool {
 }
 
 /// Runs a program in a sandbox, at most for `limit`: its lines, which must all say PASS or SKIP.
-pub fn attack(quark: &mut Command, program: &str, arguments: &[String], limit: Duration) -> Vec<String> {
+pub fn attack(
+    quark: &mut Command,
+    program: &str,
+    arguments: &[String],
+    limit: Duration,
+) -> Vec<String> {
     let path = test_apps("adversary").join(program);
     assert!(path.exists(), "{}: not there; run: make test-apps", path.display());
     let outcome = run(quark.args(["do", "--"]).arg(path).args(arguments), limit);
     let lines: Vec<String> = outcome.stdout.lines().map(str::to_owned).collect();
     lines.iter().for_each(|line| println!("{line}"));
     let failed: Vec<_> = lines.iter().filter(|line| line.starts_with("FAIL")).collect();
-    assert!(outcome.success() && failed.is_empty(), "{program}: {failed:#?} {}", outcome.describe());
+    assert!(
+        outcome.success() && failed.is_empty(),
+        "{program}: {failed:#?} {}",
+        outcome.describe()
+    );
     lines
 }
 

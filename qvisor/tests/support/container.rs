@@ -1,4 +1,5 @@
-//! A container under test: a bundle, the quark command line on it, and its requests over TCP, UDP and HTTP.
+//! A container under test: a bundle, the quark command line on it, and its requests over TCP, UDP
+//! and HTTP.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use qvisor::oci::control::Connection as Control;
+use qvisor::oci::client::Connection as Control;
 use qvisor::oci::state::CONTROL_SOCKET;
 use serde_json::Value;
 
@@ -26,7 +27,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// Starts `args` over the root file system `rootfs` ("busybox", "python"), detached; `{port}` in an argument becomes a free port.
+    /// Starts `args` over the root file system `rootfs` ("busybox", "python"), detached; `{port}`
+    /// in an argument becomes a free port.
     ///
     /// # Panics
     /// When it does not start.
@@ -49,7 +51,12 @@ impl Container {
         let apps = workspace().join("target/test-apps/hibernation");
         let functions = workspace().join("test-apps/functions");
         let mut bundle = Command::new("python3");
-        bundle.arg(workspace().join("rootfs/bundle.py")).arg("--rootfs").arg(root).arg("--out").arg(&directory);
+        bundle
+            .arg(workspace().join("rootfs/bundle.py"))
+            .arg("--rootfs")
+            .arg(root)
+            .arg("--out")
+            .arg(&directory);
         bundle.args(["--readonly", "--bind"]).arg(format!("{}:/mnt/apps:ro", apps.display()));
         bundle.arg("--bind").arg(format!("{}:/mnt/functions:ro", functions.display())).arg("--");
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
@@ -58,7 +65,11 @@ impl Container {
         let container = Container { id, directory, port };
         let output = File::create(container.directory.join("output")).expect("output file");
         let mut quark = container.quark(&["run", "--detach"]);
-        quark.arg("--bundle").arg(&container.directory).arg("--pid-file").arg(container.directory.join("pid"));
+        quark
+            .arg("--bundle")
+            .arg(&container.directory)
+            .arg("--pid-file")
+            .arg(container.directory.join("pid"));
         quark.arg(&container.id);
         let mut command = match wrapper {
             [] => quark,
@@ -72,7 +83,11 @@ impl Container {
         command.stdin(Stdio::null()).stdout(output.try_clone().expect("output")).stderr(output);
         let mut child = command.spawn().expect("start quark");
         let status = super::wait(&mut child, limit());
-        assert!(status.is_some_and(|s| s.success()), "quark run: {status:?}\n{}", container.output());
+        assert!(
+            status.is_some_and(|s| s.success()),
+            "quark run: {status:?}\n{}",
+            container.output()
+        );
         container
     }
 
@@ -99,7 +114,13 @@ impl Container {
     /// When it fails.
     pub fn must(&self, args: &[&str]) -> String {
         let outcome = self.command(args);
-        assert!(outcome.success(), "quark {}: {}\n{}", args.join(" "), outcome.describe(), self.output());
+        assert!(
+            outcome.success(),
+            "quark {}: {}\n{}",
+            args.join(" "),
+            outcome.describe(),
+            self.output()
+        );
         outcome.stdout
     }
 
@@ -118,9 +139,18 @@ impl Container {
         self.state()["hibernation"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Hibernates and makes sure that it is.
+    /// Hibernates and makes sure that it is; see [`put_to_sleep`].
+    ///
+    /// # Panics
+    /// When it does not.
     pub fn hibernate(&self) {
-        self.kill("STOP");
+        put_to_sleep(|| {
+            let outcome = self.command(&["kill", &self.id, "STOP"]);
+            match outcome.success() {
+                true => Ok(()),
+                false => Err(format!("{}\n{}", outcome.describe(), self.output())),
+            }
+        });
         assert_eq!(self.hibernation(), "Hibernated");
     }
 
@@ -137,14 +167,19 @@ impl Container {
     /// When nobody listens.
     pub fn control(&self) -> Control {
         let socket = self.directory.join("root").join(&self.id).join(CONTROL_SOCKET);
-        let mut control = Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
+        let mut control =
+            Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
         control.set_timeout(Some(limit()));
         control
     }
 
     /// The process ID of the sandbox on the host.
     pub fn pid(&self) -> i32 {
-        fs::read_to_string(self.directory.join("pid")).expect("pid file").trim().parse().expect("a number")
+        fs::read_to_string(self.directory.join("pid"))
+            .expect("pid file")
+            .trim()
+            .parse()
+            .expect("a number")
     }
 
     /// Waits until the program listens.
@@ -184,7 +219,8 @@ impl Container {
     /// When it is not answered with 200.
     pub fn get(&self, path: &str) -> String {
         let mut connection = self.connect().expect("connect");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         connection.stream.get_mut().write_all(request.as_bytes()).expect("send a request");
         let mut answer = String::new();
         connection.stream.read_to_string(&mut answer).expect("read an answer");
@@ -249,6 +285,23 @@ impl Connection {
     }
 }
 
+/// Has `stop` put a sandbox to sleep that nobody wants anything of. On a busy machine the end of
+/// the connection of the last client may come only on the way there, which wakes it: then once
+/// more.
+///
+/// # Panics
+/// When it does not sleep.
+pub fn put_to_sleep(mut stop: impl FnMut() -> Result<(), String>) {
+    const TRIES: usize = 5;
+    for _ in 0..TRIES {
+        match stop() {
+            Ok(()) => return,
+            Err(error) => assert!(error.contains("something woke it"), "{error}"),
+        }
+    }
+    panic!("something wakes it each time");
+}
+
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
 }
@@ -258,7 +311,9 @@ pub fn children(pid: i32) -> Vec<i32> {
     let tasks = Path::new("/proc").join(pid.to_string()).join("task");
     let Ok(tasks) = fs::read_dir(tasks) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("children")).ok());
-    lists.flat_map(|l| l.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<i32>>()).collect()
+    lists
+        .flat_map(|l| l.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<i32>>())
+        .collect()
 }
 
 /// Whether a host process is there (a zombie is not).

@@ -1,7 +1,9 @@
 //! What the integration tests share: where things are, and commands that always end.
 //!
-//! Environment: `QUARK_BIN` and `QUARK_PLATFORM` say what is tested. `QUARK_TEST_SLOWNESS` is how many times slower than usual the
-//! machine is, a whole number (1): limits of time are as many times longer, and what is repeated often is repeated less.
+//! Environment: `QUARK_BIN` and `QUARK_PLATFORM` say what is tested, `QUARK_TEST_WORKSPACE` in
+//! which other directory the built test programs lie. `QUARK_TEST_SLOWNESS` is how
+//! many times slower than usual the machine is, a whole number (1): limits of time are as many
+//! times longer, and what is repeated often is repeated less.
 #![allow(dead_code)]
 
 pub mod attack;
@@ -21,7 +23,13 @@ use std::time::{Duration, Instant};
 
 /// The directory of the workspace.
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+    if let Some(other) = std::env::var_os("QUARK_TEST_WORKSPACE") {
+        return other.into();
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the workspace")
+        .to_owned()
 }
 
 /// Where `make test-apps` puts the programs of `kind` ("syscalls", "hibernation").
@@ -31,7 +39,8 @@ pub fn test_apps(kind: &str) -> PathBuf {
 
 /// The quark binary under test: `QUARK_BIN`, or the one cargo built with the tests.
 pub fn quark_binary() -> PathBuf {
-    std::env::var_os("QUARK_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_quark")), PathBuf::from)
+    std::env::var_os("QUARK_BIN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_quark")), PathBuf::from)
 }
 
 /// `quark` with the platform that `QUARK_PLATFORM` names, if it does.
@@ -51,7 +60,11 @@ fn slowness() -> u32 {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     *SLOWNESS.get_or_init(|| match std::env::var("QUARK_TEST_SLOWNESS") {
         Err(_) => 1,
-        Ok(text) => text.parse().ok().filter(|n| *n >= 1).unwrap_or_else(|| panic!("QUARK_TEST_SLOWNESS={text}")),
+        Ok(text) => text
+            .parse()
+            .ok()
+            .filter(|n| *n >= 1)
+            .unwrap_or_else(|| panic!("QUARK_TEST_SLOWNESS={text}")),
     })
 }
 
@@ -60,7 +73,8 @@ pub fn slowed(limit: Duration) -> Duration {
     limit * slowness()
 }
 
-/// How often to repeat what is done `usual` times to meet a rare moment: less often on a slow machine, where it takes as much longer.
+/// How often to repeat what is done `usual` times to meet a rare moment: less often on a slow
+/// machine, where it takes as much longer.
 pub fn repeats(usual: u32) -> u32 {
     (usual / slowness()).max(usual.min(12))
 }

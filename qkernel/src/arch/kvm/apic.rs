@@ -1,14 +1,16 @@
 //! The local interrupt controller, in x2APIC mode: the vCPU's timer, and interrupts to other vCPUs.
 
-use super::msr;
 use qlib::kvm::VECTOR_TIMER;
+use x86_64::registers::model_specific::Msr;
 
-const EOI: u32 = 0x80b;
-const SPURIOUS: u32 = 0x80f;
-const COMMAND: u32 = 0x830;
-const LVT_TIMER: u32 = 0x832;
-const TIMER_INITIAL: u32 = 0x838;
-const TIMER_DIVIDE: u32 = 0x83e;
+use super::msr;
+
+const EOI: Msr = Msr::new(0x80b);
+const SPURIOUS: Msr = Msr::new(0x80f);
+const COMMAND: Msr = Msr::new(0x830);
+const LVT_TIMER: Msr = Msr::new(0x832);
+const TIMER_INITIAL: Msr = Msr::new(0x838);
+const TIMER_DIVIDE: Msr = Msr::new(0x83e);
 /// Divide the timer's clock by one.
 const DIVIDE_BY_ONE: u64 = 0b1011;
 /// Software enable, and the vector of spurious interrupts.
@@ -16,7 +18,8 @@ const ENABLE: u64 = 1 << 8 | 0xff;
 
 /// Sets up the controller of this vCPU, which qvisor has put in x2APIC mode.
 pub fn init() {
-    // SAFETY: registers of an x2APIC. No interrupt can come that has no handler: nothing else is unmasked.
+    // SAFETY: registers of an x2APIC. No interrupt can come that has no handler: nothing else is
+    // unmasked.
     unsafe {
         msr::write(SPURIOUS, ENABLE);
         msr::write(TIMER_DIVIDE, DIVIDE_BY_ONE);
@@ -32,14 +35,15 @@ pub fn end_of_interrupt() {
 
 /// Interrupts vCPU `cpu`.
 pub fn interrupt(cpu: u32, vector: u8) {
-    // Fixed delivery, physical destination. What was written before is seen by the interrupted: MSR writes of an x2APIC do not wait
-    // for earlier stores by themselves.
+    // Fixed delivery, physical destination. What was written before is seen by the interrupted: MSR
+    // writes of an x2APIC do not wait for earlier stores by themselves.
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     // SAFETY: a vCPU that runs this kernel has handlers for all vectors.
     unsafe { msr::write(COMMAND, u64::from(cpu) << 32 | u64::from(vector)) }
 }
 
-/// Has the timer interrupt come in `ns` nanoseconds (at least 1, at most about four seconds; KVM's bus runs at 1 GHz).
+/// Has the timer interrupt come in `ns` nanoseconds (at least 1, at most about four seconds; KVM's
+/// bus runs at 1 GHz).
 pub fn set_timer(ns: u64) {
     // SAFETY: takes any value of 32 bits; 0 would stop the timer.
     unsafe { msr::write(TIMER_INITIAL, ns.clamp(1, u64::from(u32::MAX))) }

@@ -1,6 +1,6 @@
-//! Clocks of ring 0, without leaving the guest: a page with a line from time stamps to times ([`qlib::clock`]), which user programs see
-//! too ([`crate::task::vdso`]). Who finds it expired asks the host and draws the next one. Nobody asks while nobody wants to
-//! know the time.
+//! Clocks of ring 0, without leaving the guest: a page with a line from time stamps to times
+//! ([`qlib::clock`]), which user programs see too ([`crate::task::vdso`]). Who finds it expired
+//! asks the host and draws the next one. Nobody asks while nobody wants to know the time.
 //!
 //! Called on any vCPU, under the kernel lock or not.
 
@@ -16,7 +16,8 @@ use crate::sync::{Mutex, mutex};
 
 /// Host calls for one sample: the first that is not disturbed, or the best of so many.
 const SAMPLES: usize = 3;
-/// How long to wait for another vCPU that asks the host, in ticks: some milliseconds. It may be one that is asked for itself, by this very call.
+/// How long to wait for another vCPU that asks the host, in ticks: some milliseconds. It may be one
+/// that is asked for itself, by this very call.
 const PATIENCE_TICKS: u64 = 1 << 24;
 
 /// A page of the image with nothing else in it, as programs see all of it.
@@ -33,8 +34,8 @@ pub fn page() -> Gpa {
     gpa_of((&raw const PAGE).cast())
 }
 
-/// The time of clock `id` (CLOCK_MONOTONIC, CLOCK_REALTIME or CLOCK_BOOTTIME) in nanoseconds. CLOCK_MONOTONIC never goes back, whichever vCPU
-/// asks.
+/// The time of clock `id` (CLOCK_MONOTONIC, CLOCK_REALTIME or CLOCK_BOOTTIME) in nanoseconds.
+/// CLOCK_MONOTONIC never goes back, whichever vCPU asks.
 pub fn now_ns(id: u32) -> u64 {
     KEEPER.now_ns(&PAGE.0, source_of(id).unwrap_or(Source::Monotonic), &Ring0)
 }
@@ -47,7 +48,8 @@ pub trait Clocks {
     fn khz(&self) -> u64 {
         0
     }
-    /// The host's CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME and CLOCK_MONOTONIC again, in nanoseconds.
+    /// The host's CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME and CLOCK_MONOTONIC again, in
+    /// nanoseconds.
     fn host(&self) -> Option<[u64; 4]>;
 }
 
@@ -58,7 +60,10 @@ impl Clocks for Ring0 {
     fn tsc(&self) -> u64 {
         let (low, high): (u32, u32);
         // SAFETY: reads a counter that every x86-64 processor has.
-        unsafe { asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+        unsafe {
+            asm!("lfence", "rdtsc", out("eax") low, out("edx") high,
+                options(nostack, preserves_flags))
+        };
         u64::from(high) << 32 | u64::from(low)
     }
 
@@ -77,14 +82,14 @@ impl Clocks for Ring0 {
 /// Keeps a clock page right.
 pub struct Keeper {
     calibrator: Mutex<Calibrator>,
-    /// The latest CLOCK_MONOTONIC time that somebody in the kernel was told.
-    told_ns: AtomicU64,
+    /// The latest CLOCK_MONOTONIC time that was reported to somebody in the kernel.
+    reported_ns: AtomicU64,
 }
 
 impl Keeper {
     /// One that knows nothing yet.
     pub const fn new() -> Self {
-        Keeper { calibrator: mutex(Calibrator::new()), told_ns: AtomicU64::new(0) }
+        Keeper { calibrator: mutex(Calibrator::new()), reported_ns: AtomicU64::new(0) }
     }
 
     /// The time of `source` by `page`, which is drawn anew if it has expired.
@@ -92,39 +97,50 @@ impl Keeper {
         let mut waiting_since = None;
         loop {
             if let Some(ns) = page.read_with(source, || clocks.tsc()) {
-                return self.tell(source, ns);
+                return self.report(source, ns);
             }
             if let Some(mut calibrator) = self.calibrator.try_lock() {
                 // Somebody else may have been here meanwhile.
                 let ns = page.read_with(source, || clocks.tsc());
-                return self.tell(source, ns.unwrap_or_else(|| self.calibrate(&mut calibrator, page, source, clocks)));
+                return self.report(
+                    source,
+                    ns.unwrap_or_else(|| self.calibrate(&mut calibrator, page, source, clocks)),
+                );
             }
-            // Another vCPU is at it. The old line will do, if it has just ended: the new one begins where it is then.
+            // Another vCPU is at it. The old line will do, if it has just ended: the new one begins
+            // where it is then.
             if let Some((line, now)) = page.snapshot(|| clocks.tsc())
                 && let Some(ns) = Calibrator::just_ended(&line, source, now)
             {
-                return self.tell(source, ns);
+                return self.report(source, ns);
             }
             let now = clocks.tsc();
             if now.wrapping_sub(*waiting_since.get_or_insert(now)) > PATIENCE_TICKS {
                 // Never seen but in a bug. It must not hang the machine.
-                let told = self.told_ns.load(Ordering::Relaxed);
-                return self.tell(source, clocks.host().map_or(told, |host| time_of(source, host)));
+                let reported = self.reported_ns.load(Ordering::Relaxed);
+                return self
+                    .report(source, clocks.host().map_or(reported, |host| time_of(source, host)));
             }
             core::hint::spin_loop();
         }
     }
 
-    /// CLOCK_MONOTONIC as it is told: not before what was told already.
-    fn tell(&self, source: Source, ns: u64) -> u64 {
+    /// CLOCK_MONOTONIC as it is reported: not before what was reported already.
+    fn report(&self, source: Source, ns: u64) -> u64 {
         match source {
-            Source::Monotonic => self.told_ns.fetch_max(ns, Ordering::Relaxed).max(ns),
+            Source::Monotonic => self.reported_ns.fetch_max(ns, Ordering::Relaxed).max(ns),
             _ => ns,
         }
     }
 
     /// Asks the host, and draws the next line if enough is known: the time.
-    fn calibrate(&self, known: &mut Calibrator, page: &ClockPage, source: Source, clocks: &impl Clocks) -> u64 {
+    fn calibrate(
+        &self,
+        known: &mut Calibrator,
+        page: &ClockPage,
+        source: Source,
+        clocks: &impl Clocks,
+    ) -> u64 {
         let mut best: Option<Sample> = None;
         for _ in 0..SAMPLES {
             let Some(sample) = look(clocks) else { continue };
@@ -138,17 +154,23 @@ impl Keeper {
         let Some(sample) = best else {
             // The host does not answer: the old line is the best guess.
             let guess = |line: &Line| line.at(source, clocks.tsc());
-            return known.line().map_or_else(|| self.told_ns.load(Ordering::Relaxed), guess);
+            return known.line().map_or_else(|| self.reported_ns.load(Ordering::Relaxed), guess);
         };
         if known.line().is_none() {
             known.assume(clocks.khz());
         }
-        let line = page.update(|| known.next(&sample, clocks.tsc(), self.told_ns.load(Ordering::Relaxed)));
+        let line = page
+            .update(|| known.next(&sample, clocks.tsc(), self.reported_ns.load(Ordering::Relaxed)));
         match line {
             Some(line) => line.at(source, clocks.tsc()),
             None => time_of(
                 source,
-                [sample.monotonic_ns, sample.realtime_ns, sample.boottime_ns, sample.monotonic_after_ns],
+                [
+                    sample.monotonic_ns,
+                    sample.realtime_ns,
+                    sample.boottime_ns,
+                    sample.monotonic_after_ns,
+                ],
             ),
         }
     }
@@ -165,7 +187,14 @@ fn look(clocks: &impl Clocks) -> Option<Sample> {
     let before_tsc = clocks.tsc();
     let [monotonic_ns, realtime_ns, boottime_ns, monotonic_after_ns] = clocks.host()?;
     let after_tsc = clocks.tsc();
-    Some(Sample { before_tsc, after_tsc, monotonic_ns, realtime_ns, boottime_ns, monotonic_after_ns })
+    Some(Sample {
+        before_tsc,
+        after_tsc,
+        monotonic_ns,
+        realtime_ns,
+        boottime_ns,
+        monotonic_after_ns,
+    })
 }
 
 fn time_of(source: Source, [monotonic, realtime, boottime, _]: [u64; 4]) -> u64 {

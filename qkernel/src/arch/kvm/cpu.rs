@@ -8,13 +8,19 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use alloc::sync::Arc;
 
 use qlib::kvm::{CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, KvmInfo};
+use x86_64::VirtAddr;
+use x86_64::registers::control::{Cr4, Cr4Flags};
+use x86_64::registers::model_specific::{GsBase, KernelGsBase, LStar, SFMask, Star};
+use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable};
+use x86_64::structures::tss::TaskStateSegment;
 
 use super::entry::{self, UserContext};
-use super::msr::{self, Features, cr4};
+use super::msr::{self, Features};
 use super::thread::KvmThread;
 use super::{apic, fpu};
 
-/// Selectors. SYSRET wants user data eight before user code; SYSCALL kernel data eight behind kernel code.
+/// Selectors. SYSRET wants user data eight before user code; SYSCALL kernel data eight behind
+/// kernel code.
 pub const KERNEL_CODE: u16 = 0x08;
 /// See [`KERNEL_CODE`].
 pub const KERNEL_DATA: u16 = 0x10;
@@ -23,22 +29,12 @@ pub const USER_DATA: u16 = 0x18 | 3;
 /// With the requested privilege level 3.
 pub const USER_CODE: u16 = 0x20 | 3;
 const TASK: u16 = 0x28;
+/// Words of the descriptor table: the null descriptor, four segments, two of the task.
+const DESCRIPTORS: usize = 7;
 
 /// Bytes of each stack for what cannot use the one that is in use (double fault, NMI).
 const EMERGENCY_STACK_BYTES: usize = 4096;
-
-#[repr(C, packed(4))]
-struct TaskState {
-    reserved0: u32,
-    /// Stack of an interrupt that comes in user mode: the end of the running thread's [`UserContext`].
-    rsp0: u64,
-    rsp: [u64; 2],
-    reserved1: u64,
-    ist: [u64; 7],
-    reserved2: [u64; 1],
-    reserved3: u16,
-    io_map: u16,
-}
+const EMERGENCY_STACKS: usize = 2;
 
 /// What belongs to one vCPU. It lies at the high end of its area.
 #[repr(C, align(4096))]
@@ -59,9 +55,12 @@ pub struct PerCpu {
     pub index: u32,
     /// 1: CLAC has a meaning.
     pub(super) smap: Cell<u32>,
-    gdt: [u64; 7],
-    task: UnsafeCell<TaskState>,
-    /// Root of the page table that user mode runs with now (bit 0 set then), or 0. Read by other vCPUs.
+    gdt: GlobalDescriptorTable<DESCRIPTORS>,
+    /// Its first stack, of an interrupt that comes in user mode, is the end of the running thread's
+    /// [`UserContext`].
+    task: UnsafeCell<TaskStateSegment>,
+    /// Root of the page table that user mode runs with now (bit 0 set then), or 0. Read by other
+    /// vCPUs.
     pub in_user: AtomicU64,
     /// Cached user translations are to be forgotten before user mode runs on.
     pub flush: AtomicBool,
@@ -71,15 +70,17 @@ pub struct PerCpu {
     pub timer_fired: AtomicBool,
     /// The thread whose floating-point state and segment bases are in the registers.
     pub(super) live: UnsafeCell<Option<Arc<KvmThread>>>,
-    /// When the timer of this vCPU will fire: CLOCK_MONOTONIC in nanoseconds, `u64::MAX` when it is off.
+    /// When the timer of this vCPU will fire: CLOCK_MONOTONIC in nanoseconds, `u64::MAX` when it is
+    /// off.
     pub armed_ns: Cell<u64>,
     /// When the thread that runs must give way to those that wait; `u64::MAX` when none waits.
     pub slice_ns: Cell<u64>,
     pub(super) features: Cell<Option<Features>>,
-    emergency: [[u8; EMERGENCY_STACK_BYTES]; 2],
+    emergency: [[u8; EMERGENCY_STACK_BYTES]; EMERGENCY_STACKS],
 }
 
-const _: () = assert!(offset_of!(PerCpu, this) == 0 && offset_of!(PerCpu, idle) == CPU_IDLE_OFFSET as usize);
+const _: () =
+    assert!(offset_of!(PerCpu, this) == 0 && offset_of!(PerCpu, idle) == CPU_IDLE_OFFSET as usize);
 const _: () = assert!(offset_of!(PerCpu, wake) == CPU_WAKE_OFFSET as usize);
 const _: () = assert!(size_of::<PerCpu>() <= CPU_DATA_BYTES as usize);
 
@@ -101,8 +102,24 @@ fn address(info: &KvmInfo, phys_base: u64, index: u32) -> u64 {
 pub fn of(index: u32) -> &'static PerCpu {
     let boot = crate::arch::boot();
     assert!(index < boot.cpus, "vCPU {index} of {}", boot.cpus);
-    // SAFETY: qvisor has laid the areas of all vCPUs out, zeroed; zeros are a valid PerCpu. What other vCPUs touch are atomics.
+    // SAFETY: qvisor has laid the areas of all vCPUs out, zeroed; zeros are a valid PerCpu. What
+    // other vCPUs touch are atomics.
     unsafe { &*(address(&boot.kvm, boot.phys_base, index) as *const PerCpu) }
+}
+
+/// The descriptors of the selectors above.
+fn descriptors(task: Descriptor) -> GlobalDescriptorTable<DESCRIPTORS> {
+    let mut table = GlobalDescriptorTable::empty();
+    for (descriptor, selector) in [
+        (Descriptor::kernel_code_segment(), KERNEL_CODE),
+        (Descriptor::kernel_data_segment(), KERNEL_DATA),
+        (Descriptor::user_data_segment(), USER_DATA),
+        (Descriptor::user_code_segment(), USER_CODE),
+        (task, TASK),
+    ] {
+        assert!(table.append(descriptor).0 == selector);
+    }
+    table
 }
 
 /// Sets up this vCPU: descriptor tables, control registers, system calls. Interrupts stay off.
@@ -112,7 +129,8 @@ pub fn of(index: u32) -> &'static PerCpu {
 pub unsafe fn init(info: &KvmInfo, phys_base: u64, index: u32) {
     let at = address(info, phys_base, index) as *mut PerCpu;
     let features = Features::detect();
-    // SAFETY: the area is this vCPU's own and nobody refers to it yet; qvisor has mapped it, zeroed.
+    // SAFETY: the area is this vCPU's own and nobody refers to it yet; qvisor has mapped it,
+    // zeroed.
     unsafe {
         (*at).this = at as u64;
         (*at).index = index;
@@ -122,36 +140,34 @@ pub unsafe fn init(info: &KvmInfo, phys_base: u64, index: u32) {
         (*at).features = Cell::new(Some(features));
         (*at).smap = Cell::new(u32::from(features.smap));
         let task = (*at).task.get();
-        let base = task as u64;
-        let limit = size_of::<TaskState>() as u64 - 1;
-        (*at).gdt = [
-            0,
-            0x00af_9b00_0000_ffff,
-            0x00cf_9300_0000_ffff,
-            0x00cf_f300_0000_ffff,
-            0x00af_fb00_0000_ffff,
-            limit & 0xffff | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56,
-            base >> 32,
-        ];
         let stacks = (&raw mut (*at).emergency) as u64;
-        (*task).ist = [stacks + EMERGENCY_STACK_BYTES as u64, stacks + 2 * EMERGENCY_STACK_BYTES as u64, 0, 0, 0, 0, 0];
-        (*task).io_map = size_of::<TaskState>() as u16;
-        entry::load_tables((&raw const (*at).gdt) as u64, size_of::<[u64; 7]>() as u16 - 1, TASK);
-        msr::write(msr::GS_BASE, at as u64);
-        msr::write(msr::KERNEL_GS_BASE, 0);
-        let mut control = msr::read_cr4() | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::OSXSAVE;
-        for (has, bit) in [
-            (features.umip, cr4::UMIP),
-            (features.fsgsbase, cr4::FSGSBASE),
-            (features.smep, cr4::SMEP),
-            (features.smap, cr4::SMAP),
-        ] {
-            control |= if has { bit } else { 0 };
+        let mut state = TaskStateSegment::new();
+        for number in 0..EMERGENCY_STACKS {
+            let top = stacks + ((number + 1) * EMERGENCY_STACK_BYTES) as u64;
+            state.interrupt_stack_table[number] = VirtAddr::new_truncate(top);
         }
-        msr::set_cr4(control);
-        msr::write(msr::STAR, u64::from(USER_DATA - 8) << 48 | u64::from(KERNEL_CODE) << 32);
-        msr::write(msr::LSTAR, entry::syscall_address());
-        msr::write(msr::SFMASK, entry::SYSCALL_CLEARS);
+        task.write(state);
+        (&raw mut (*at).gdt).write(descriptors(Descriptor::tss_segment_unchecked(task)));
+        entry::load_tables(&(*at).gdt, TASK);
+        msr::write(GsBase::MSR, at as u64);
+        msr::write(KernelGsBase::MSR, 0);
+        let mut control = Cr4::read_raw();
+        for (has, bit) in [
+            (true, Cr4Flags::PAGE_GLOBAL),
+            (true, Cr4Flags::OSFXSR),
+            (true, Cr4Flags::OSXMMEXCPT_ENABLE),
+            (true, Cr4Flags::OSXSAVE),
+            (features.umip, Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION),
+            (features.fsgsbase, Cr4Flags::FSGSBASE),
+            (features.smep, Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION),
+            (features.smap, Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION),
+        ] {
+            control |= if has { bit.bits() } else { 0 };
+        }
+        Cr4::write_raw(control);
+        msr::write(Star::MSR, u64::from(USER_DATA - 8) << 48 | u64::from(KERNEL_CODE) << 32);
+        msr::write(LStar::MSR, entry::syscall_address());
+        msr::write(SFMask::MSR, entry::SYSCALL_CLEARS);
     }
     apic::init();
 }
@@ -179,20 +195,46 @@ impl PerCpu {
 
     /// Has interrupts that come in user mode save registers to `context`.
     pub(super) fn point_to(&self, context: *mut UserContext) {
+        let end = VirtAddr::new_truncate(context as u64 + size_of::<UserContext>() as u64);
         // SAFETY: the CPU reads it only when it comes from user mode, which this vCPU is not in.
-        unsafe { (*self.task.get()).rsp0 = context as u64 + size_of::<UserContext>() as u64 };
+        unsafe { (*self.task.get()).privilege_stack_table[0] = end };
         self.context.set(context);
     }
 
     /// Whether it is `thread`'s state that is in the registers. Only this vCPU asks.
     pub(super) fn is_live(&self, thread: *const KvmThread) -> bool {
-        // SAFETY: only this vCPU's own code touches it, and nothing else of that runs during this expression.
-        unsafe { &*self.live.get() }.as_ref().is_some_and(|live| core::ptr::eq(Arc::as_ptr(live), thread))
+        // SAFETY: only this vCPU's own code touches it, and nothing else of that runs during this
+        // expression.
+        unsafe { &*self.live.get() }
+            .as_ref()
+            .is_some_and(|live| core::ptr::eq(Arc::as_ptr(live), thread))
     }
 
     /// Notes whose state is in the registers from now on; whose it was. Only this vCPU does.
     pub(super) fn set_live(&self, thread: Option<Arc<KvmThread>>) -> Option<Arc<KvmThread>> {
         // SAFETY: as above; what was there is dropped by the caller, afterwards.
         core::mem::replace(unsafe { &mut *self.live.get() }, thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_are_where_system_calls_and_interrupts_look() {
+        let state = TaskStateSegment::new();
+        // SAFETY: it is not loaded.
+        let table = descriptors(unsafe { Descriptor::tss_segment_unchecked(&state) });
+        let words: Vec<u64> = table.entries().iter().map(|entry| entry.raw()).collect();
+        let flat = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00cf_f300_0000_ffff];
+        assert_eq!(words[..4], flat);
+        // Base and limit of the task where the manual has them (Intel SDM volume 3, 8.2.3).
+        let at = &raw const state as u64;
+        let low = (at & 0xff_ffff) << 16 | 0x89 << 40 | (at >> 24 & 0xff) << 56 | 103;
+        assert_eq!(words[4..], [0x00af_fb00_0000_ffff, low, at >> 32]);
+        assert_eq!(table.limit(), 55);
     }
 }

@@ -1,8 +1,8 @@
-//! To user mode and back. [`enter_user`] is called like a function and returns at the next trap, with the user's registers saved in the
-//! thread's own [`UserContext`]: neither system calls nor exceptions of user code use a kernel stack to save anything, so no program
-//! can exhaust one.
+//! To user mode and back. [`enter_user`] is called like a function and returns at the next trap,
+//! with the user's registers saved in the thread's own [`UserContext`]: neither system calls nor
+//! exceptions of user code use a kernel stack to save anything, so no program can exhaust one.
 
-use core::arch::{asm, global_asm};
+use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 
@@ -10,6 +10,12 @@ use qlib::PAGE_SIZE;
 use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
 use qlib::pagetable::USER_END;
 use qlib::platform::UserRegs;
+use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
+use x86_64::instructions::tables::{lidt, load_tss};
+use x86_64::structures::DescriptorTablePointer;
+use x86_64::structures::gdt::{GlobalDescriptorTable, SegmentSelector};
+use x86_64::structures::idt::Entry;
+use x86_64::{PrivilegeLevel, VirtAddr};
 
 use super::cpu::{self, KERNEL_CODE, USER_CODE, USER_DATA, offset};
 use super::{apic, host, msr};
@@ -52,14 +58,33 @@ pub const SYSCALL: u64 = 0x100;
 pub const SYSCALL_CLEARS: u64 = 0x100 | 0x200 | 0x400 | 0x4000 | 0x1_0000 | 0x4_0000;
 /// Interrupt flag.
 const IF: u64 = 0x200;
-/// Flags that user code may have: arithmetic, trap, direction, resume, alignment check, identification.
+/// Flags that user code may have: arithmetic, trap, direction, resume, alignment check,
+/// identification.
 const USER_FLAGS: u64 = 0x0025_0dd5;
 
 impl UserContext {
     /// Takes registers from the kernel, which may have them from a program.
     pub fn set(&mut self, regs: &UserRegs) {
         let UserRegs {
-            r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, rip, rflags, rsp, ..
+            r15,
+            r14,
+            r13,
+            r12,
+            rbp,
+            rbx,
+            r11,
+            r10,
+            r9,
+            r8,
+            rax,
+            rcx,
+            rdx,
+            rsi,
+            rdi,
+            rip,
+            rflags,
+            rsp,
+            ..
         } = *regs;
         *self = UserContext {
             r15,
@@ -147,8 +172,9 @@ pub fn canonical(va: u64) -> u64 {
 }
 
 unsafe extern "C" {
-    /// Runs user code with the registers in `context` until its next trap; all are saved there then. `fast`: the thread is answered a
-    /// system call, so SYSRET, which spoils %rcx and %r11, will do.
+    /// Runs user code with the registers in `context` until its next trap; all are saved there
+    /// then. `fast`: the thread is answered a system call, so SYSRET, which spoils %rcx and %r11,
+    /// will do.
     fn quark_enter_user(context: *mut UserContext, fast: u32);
     fn quark_syscall_entry();
     static quark_trap_table: [u64; TRAPS];
@@ -165,7 +191,8 @@ pub fn syscall_address() -> u64 {
 /// See [`quark_enter_user`].
 ///
 /// # Safety
-/// This vCPU's page table is that of the thread, its segment bases and vector state are in the registers, interrupts are off.
+/// This vCPU's page table is that of the thread, its segment bases and vector state are in the
+/// registers, interrupts are off.
 pub unsafe fn enter_user(cpu: &cpu::PerCpu, context: *mut UserContext, fast: bool) {
     cpu.point_to(context);
     // SAFETY: as the caller promises; the context stays where it is until this returns.
@@ -229,7 +256,8 @@ global_asm!(
     "swapgs",
     "iretq",
     ".size quark_enter_user, . - quark_enter_user",
-    // ---- from user mode -------------------------------------------------------------------------------------
+    // ---- from user mode
+    // -------------------------------------------------------------------------------------
     ".balign 16",
     ".hidden quark_syscall_entry",
     ".globl quark_syscall_entry",
@@ -270,7 +298,8 @@ global_asm!(
     "pop rbp",
     "ret",
     ".size quark_syscall_entry, . - quark_syscall_entry",
-    // ---- exceptions and interrupts: the CPU has pushed the last words of a context, a stub the two before ------------
+    // ---- exceptions and interrupts: the CPU has pushed the last words of a context, a stub the
+    // two before ------------
     ".balign 16",
     ".type quark_trap_common,@function",
     "quark_trap_common:",
@@ -297,8 +326,9 @@ global_asm!(
     "je 3b",
     "clac",
     "jmp 3b",
-    // In kernel mode: on the stack in use, or an emergency one. Some emulators (QEMU's of SVM) deliver an interrupt that they have injected
-    // once more, at its handler's first instruction, although interrupts are off there: as if it had not come.
+    // In kernel mode: on the stack in use, or an emergency one. Some emulators (QEMU's of SVM)
+    // deliver an interrupt that they have injected once more, at its handler's first instruction,
+    // although interrupts are off there: as if it had not come.
     "4:",
     "cmp dword ptr [rsp], {FIRST_INTERRUPT}",
     "jb 5f",
@@ -346,7 +376,8 @@ global_asm!(
     "add rsp, 16",
     "iretq",
     ".size quark_trap_common, . - quark_trap_common",
-    // ---- a stub for each vector, and their addresses ----------------------------------------------------------------
+    // ---- a stub for each vector, and their addresses
+    // ----------------------------------------------------------------
     ".macro quark_stub vector, has_error",
     ".balign 16",
     "quark_trap_\\vector:",
@@ -359,7 +390,8 @@ global_asm!(
     ".altmacro",
     ".set quark_i, 0",
     ".rept {TRAPS}",
-    ".if quark_i == 8 || (quark_i >= 10 && quark_i <= 14) || quark_i == 17 || quark_i == 21 || quark_i == 29 || quark_i == 30",
+    ".if quark_i == 8 || (quark_i >= 10 && quark_i <= 14) || quark_i == 17 || quark_i == 21 || \
+    quark_i == 29 || quark_i == 30",
     "quark_stub %quark_i, 1",
     ".else",
     "quark_stub %quark_i, 0",
@@ -402,12 +434,12 @@ global_asm!(
 );
 
 #[repr(C, align(16))]
-struct Idt(UnsafeCell<[[u64; 2]; TRAPS]>);
+struct Idt(UnsafeCell<[Entry<()>; TRAPS]>);
 
 // SAFETY: written once, by the first vCPU before others run, and with equal values afterwards.
 unsafe impl Sync for Idt {}
 
-static IDT: Idt = Idt(UnsafeCell::new([[0; 2]; TRAPS]));
+static IDT: Idt = Idt(UnsafeCell::new([Entry::missing(); TRAPS]));
 
 /// Vectors that user code may raise by an instruction: breakpoint, overflow.
 const FROM_USER: [usize; 2] = [3, 4];
@@ -418,64 +450,56 @@ pub const PAGE_FAULT: u64 = 14;
 /// That of qvisor's way to say that the host cannot supply a page.
 pub const MACHINE_CHECK: u64 = 18;
 
-fn gate(vector: usize, address: u64) -> [u64; 2] {
-    let level = if FROM_USER.contains(&vector) { 3 } else { 0 };
-    let stack = match vector {
-        NMI => 2,
-        DOUBLE_FAULT => 1,
-        _ => 0,
-    };
-    // An interrupt gate: interrupts are off in the handler.
-    let kind = 0x8e | level << 5;
-    let low =
-        address & 0xffff | u64::from(KERNEL_CODE) << 16 | stack << 32 | kind << 40 | (address >> 16 & 0xffff) << 48;
-    [low, address >> 32]
+/// An interrupt gate: interrupts are off in the handler.
+///
+/// # Safety
+/// `address` is the kernel's entry code for this vector.
+unsafe fn gate(vector: usize, address: u64) -> Entry<()> {
+    let mut entry = Entry::missing();
+    // SAFETY: as the caller promises; that segment is 64-bit code, and the task has both stacks.
+    unsafe {
+        let options = entry.set_handler_addr(VirtAddr::new_truncate(address));
+        options.set_code_selector(SegmentSelector(KERNEL_CODE));
+        match vector {
+            DOUBLE_FAULT => _ = options.set_stack_index(0),
+            NMI => _ = options.set_stack_index(1),
+            vector if FROM_USER.contains(&vector) => {
+                options.set_privilege_level(PrivilegeLevel::Ring3);
+            }
+            _ => {}
+        }
+    }
+    entry
 }
 
 /// Loads GDT, IDT, segment and task registers.
 ///
 /// # Safety
-/// `gdt` is the address of a table with this kernel's selectors that stays; on each vCPU once.
-pub unsafe fn load_tables(gdt: u64, limit: u16, task: u16) {
-    #[repr(C, packed)]
-    struct Pointer {
-        limit: u16,
-        base: u64,
-    }
+/// `gdt` is a table with this kernel's selectors that stays; on each vCPU once.
+pub unsafe fn load_tables<const N: usize>(gdt: &GlobalDescriptorTable<N>, task: u16) {
     // SAFETY: see the table.
     unsafe {
         let table = IDT.0.get();
         for (vector, (entry, address)) in (*table).iter_mut().zip(quark_trap_table).enumerate() {
             *entry = gate(vector, address);
         }
-        let gdt = Pointer { limit, base: gdt };
-        let idt = Pointer { limit: size_of::<Idt>() as u16 - 1, base: table as u64 };
-        asm!(
-            "lgdt [{gdt}]",
-            "lidt [{idt}]",
-            "mov ds, {null:x}",
-            "mov es, {null:x}",
-            "mov fs, {null:x}",
-            "mov gs, {null:x}",
-            "mov ss, {data:x}",
-            "push {code}",
-            "lea {scratch}, [rip + 2f]",
-            "push {scratch}",
-            "retfq",
-            "2:",
-            "ltr {task:x}",
-            gdt = in(reg) &gdt,
-            idt = in(reg) &idt,
-            null = in(reg) 0u32,
-            data = in(reg) u32::from(cpu::KERNEL_DATA),
-            code = in(reg) u64::from(KERNEL_CODE),
-            scratch = out(reg) _,
-            task = in(reg) u32::from(task),
-        );
+        gdt.load_unsafe();
+        lidt(&DescriptorTablePointer {
+            limit: size_of::<Idt>() as u16 - 1,
+            base: VirtAddr::from_ptr(table),
+        });
+        DS::set_reg(SegmentSelector::NULL);
+        ES::set_reg(SegmentSelector::NULL);
+        FS::set_reg(SegmentSelector::NULL);
+        GS::set_reg(SegmentSelector::NULL);
+        SS::set_reg(SegmentSelector(cpu::KERNEL_DATA));
+        CS::set_reg(SegmentSelector(KERNEL_CODE));
+        load_tss(SegmentSelector(task));
     }
 }
 
-/// An interrupt that came while the vCPU idled, a fault of the copy routine, or a bug of the kernel.
+/// An interrupt that came while the vCPU idled, a fault of the copy routine, or a bug of the
+/// kernel.
 extern "C" fn kernel_trap(context: &mut UserContext) {
     let vector = context.vector;
     if vector >= u64::from(VECTOR_TIMER) {
@@ -500,4 +524,25 @@ pub fn note_interrupt(vector: u64) {
         _ => {}
     }
     apic::end_of_interrupt();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_have_the_levels_and_stacks_of_their_vectors() {
+        // As the manual has them (Intel SDM volume 3, 6.14.1).
+        let at = 0xffff_8123_4567_89ab_u64;
+        for (vector, options) in [(14, 0x8e00), (3, 0xee00), (4, 0xee00), (2, 0x8e02), (8, 0x8e01)]
+        {
+            // SAFETY: it is not loaded; the type has the size of two words and no padding.
+            let words: [u64; 2] = unsafe { core::mem::transmute(gate(vector, at)) };
+            let low = 0x4567_0000_0008_89ab | options << 32;
+            assert_eq!(words, [low, 0xffff_8123], "vector {vector}");
+        }
+        // SAFETY: as above.
+        let none: [u64; 2] = unsafe { core::mem::transmute(Entry::<()>::missing()) };
+        assert_eq!(none[0] >> 47 & 1, 0);
+    }
 }

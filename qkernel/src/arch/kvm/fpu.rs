@@ -1,5 +1,5 @@
-//! Floating-point and vector state of user threads. The kernel itself uses none, so it stays in the registers until another
-//! thread runs on the vCPU.
+//! Floating-point and vector state of user threads. The kernel itself uses none, so it stays in the
+//! registers until another thread runs on the vCPU.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
@@ -25,7 +25,8 @@ pub fn init(xsaveopt: bool) {
     let leaf = __cpuid_count(0xd, 0);
     let features = (u64::from(leaf.edx) << 32 | u64::from(leaf.eax)) & WANTED;
     // AVX-512 needs its three parts and AVX.
-    let features = if features & 0b1110_0100 == 0b1110_0100 { features } else { features & !0b1110_0000 };
+    let features =
+        if features & 0b1110_0100 == 0b1110_0100 { features } else { features & !0b1110_0000 };
     // SAFETY: XSAVE is there and on (qvisor refuses CPUs without); the CPU supports these features.
     unsafe { enable(features) };
     let mut bytes = MIN_XSAVE;
@@ -73,7 +74,8 @@ impl FpState {
 
     /// Makes it that of a new program.
     pub fn reset(&self) {
-        // SAFETY: the memory is as long as the format says and belongs to this object; the registers are not involved.
+        // SAFETY: the memory is as long as the format says and belongs to this object; the
+        // registers are not involved.
         unsafe {
             self.0.as_ptr().write_bytes(0, FORMAT.get().0.xsave_bytes);
             self.0.as_ptr().cast::<u16>().write(FCW_INITIAL);
@@ -90,9 +92,13 @@ impl FpState {
         unsafe {
             match opt {
                 true => {
-                    asm!("xsaveopt64 [{}]", in(reg) self.0.as_ptr(), in("eax") low, in("edx") high, options(nostack))
+                    asm!("xsaveopt64 [{}]", in(reg) self.0.as_ptr(), in("eax") low, in("edx") high,
+                        options(nostack))
                 }
-                false => asm!("xsave64 [{}]", in(reg) self.0.as_ptr(), in("eax") low, in("edx") high, options(nostack)),
+                false => {
+                    asm!("xsave64 [{}]", in(reg) self.0.as_ptr(), in("eax") low, in("edx") high,
+                        options(nostack))
+                }
             }
         }
     }
@@ -100,9 +106,11 @@ impl FpState {
     /// Loads the registers from here.
     pub fn restore(&self) {
         let features = FORMAT.get().0.features;
-        // SAFETY: the area is aligned, and was written by `save`, `reset` or `set`, which leave nothing that faults.
+        // SAFETY: the area is aligned, and was written by `save`, `reset` or `set`, which leave
+        // nothing that faults.
         unsafe {
-            asm!("xrstor64 [{}]", in(reg) self.0.as_ptr(), in("eax") features as u32, in("edx") (features >> 32) as u32, options(nostack))
+            asm!("xrstor64 [{}]", in(reg) self.0.as_ptr(), in("eax") features as u32,
+                in("edx") (features >> 32) as u32, options(nostack))
         }
     }
 
@@ -114,7 +122,8 @@ impl FpState {
         // SAFETY: the area is as long as the format says.
         let image = unsafe { core::slice::from_raw_parts(self.0.as_ptr(), format.xsave_bytes) };
         out[..image.len()].copy_from_slice(image);
-        // What is in its first state was not written by XSAVEOPT: programs look at these without asking.
+        // What is in its first state was not written by XSAVEOPT: programs look at these without
+        // asking.
         let mut words = [0; 8];
         words.copy_from_slice(&image[FX_BYTES..FX_BYTES + 8]);
         let present = u64::from_le_bytes(words);

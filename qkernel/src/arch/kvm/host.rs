@@ -1,9 +1,9 @@
-//! To qvisor and back: host calls and events through the door, other doorbells, the end of the sandbox. A doorbell is one OUT; qvisor
-//! serves it on this vCPU's own thread.
+//! To qvisor and back: host calls and events through the host-call channel, other hypercalls, the
+//! end of the sandbox. A hypercall is one OUT; qvisor serves it on this vCPU's own thread.
 
 use core::arch::{asm, global_asm};
 
-use qlib::door::{Doorbell, Driver, Params, Port};
+use qlib::channel::{Driver, Hypercall, Params, Port};
 use qlib::host::HostCall;
 use qlib::platform::Event;
 use qlib::{Frames, Gpa};
@@ -13,40 +13,41 @@ use super::{clock, cpu, sched};
 use crate::arch::{boot, gpa_of, phys};
 use crate::sync::{Mutex, mutex};
 
-/// How often an unanswered call is rung for again.
+/// How often an unanswered call is announced again.
 const MAX_WAITS: u32 = 1_000_000;
 /// Pauses between two of them: more than a microsecond.
 const PAUSES: u32 = 100;
 
-/// The door. It is used under the kernel lock.
-static DOOR: Mutex<Option<Driver<Bell>>> = mutex(None);
+/// The channel. It is used under the kernel lock.
+static CHANNEL: Mutex<Option<Driver<Out>>> = mutex(None);
 
-/// Rings with two words in registers, which qvisor reads at some doorbells.
-fn ring(port: Port, first: u64, second: u64) {
+/// A hypercall with two words in registers, which qvisor reads at some ports.
+fn hypercall(port: Port, first: u64, second: u64) {
     // SAFETY: a port of qvisor's, which checks what the words say. It may read and write memory.
     unsafe {
-        asm!("out dx, eax", in("dx") port as u16, in("eax") 0, in("rdi") first, in("rsi") second, options(nostack, preserves_flags))
+        asm!("out dx, eax", in("dx") port as u16, in("eax") 0, in("rdi") first, in("rsi") second,
+                options(nostack, preserves_flags))
     };
 }
 
 /// Rings with parameters; the result.
 fn ring_with<const N: usize>(port: Port, parameters: [u64; N]) -> u64 {
-    let params = Params::new(phys(), boot().kvm.door, cpu::this().index);
+    let params = Params::new(phys(), boot().kvm.channel, cpu::this().index);
     for (index, value) in parameters.into_iter().enumerate() {
         params.set(index, value);
     }
-    ring(port, 0, 0);
+    hypercall(port, 0, 0);
     params.get(0)
 }
 
 #[derive(Debug, Default)]
-struct Bell {
+struct Out {
     waits: u32,
 }
 
-impl Doorbell for Bell {
-    fn ring(&mut self, port: Port) {
-        ring(port, 0, 0);
+impl Hypercall for Out {
+    fn make(&mut self, port: Port) {
+        hypercall(port, 0, 0);
     }
 
     fn wait(&mut self) -> bool {
@@ -56,12 +57,12 @@ impl Doorbell for Bell {
     }
 }
 
-fn with_door<T>(f: impl FnOnce(&mut Driver<Bell>) -> T) -> T {
-    let mut door = DOOR.lock();
-    f(door.get_or_insert_with(|| {
-        let driver = Driver::new(phys(), boot().kvm.door, Bell::default());
+fn with_channel<T>(f: impl FnOnce(&mut Driver<Out>) -> T) -> T {
+    let mut channel = CHANNEL.lock();
+    f(channel.get_or_insert_with(|| {
+        let driver = Driver::new(phys(), boot().kvm.channel, Out::default());
         // Events may have come before there was a place for them.
-        ring(Port::Event, 0, 0);
+        hypercall(Port::Event, 0, 0);
         driver
     }))
 }
@@ -70,22 +71,23 @@ fn with_door<T>(f: impl FnOnce(&mut Driver<Bell>) -> T) -> T {
 pub(super) unsafe extern "C" fn host_call(call: *mut HostCall) {
     // SAFETY: the kernel's own, for the length of this call.
     let call = unsafe { &mut *call };
-    with_door(|door| door.call(call));
+    with_channel(|channel| channel.call(call));
 }
 
-/// Makes a host call without segments, whose result nobody asks for, together with the next one, or before the vCPU leaves the kernel.
+/// Makes a host call without segments, whose result nobody asks for, together with the next one, or
+/// before the vCPU leaves the kernel.
 pub fn host_post(call: &HostCall) {
-    with_door(|door| door.defer(call));
+    with_channel(|channel| channel.defer(call));
 }
 
 /// Makes the host calls that were put off.
 pub fn flush() {
-    with_door(|door| door.flush());
+    with_channel(|channel| channel.flush());
 }
 
 /// Takes the events that have come. An interrupt comes with the next one.
 pub fn take_events() {
-    while let Some(event) = with_door(|door| door.next_event()) {
+    while let Some(event) = with_channel(|channel| channel.next_event()) {
         sched::post(Event { kind: event.kind, a: event.a, b: event.b, ..Event::default() });
     }
 }
@@ -116,7 +118,8 @@ pub fn grow(end: Gpa) -> Option<Gpa> {
     (ready != 0).then_some(Gpa(ready))
 }
 
-/// Waits until this vCPU's wake word is set or CLOCK_MONOTONIC is at `deadline_ns`; may return for no reason. Whether the time has come.
+/// Waits until this vCPU's wake word is set or CLOCK_MONOTONIC is at `deadline_ns`; may return for
+/// no reason. Whether the time has come.
 pub fn wait(deadline_ns: u64) -> bool {
     ring_with(Port::Idle, [deadline_ns]) == 1
 }
@@ -134,14 +137,14 @@ pub fn start(cpu: u32) {
 /// The kernel has found a bug in itself.
 pub(super) unsafe extern "C" fn panic(message: *const u8, len: u64) -> ! {
     loop {
-        ring(Port::Panic, message as u64, len);
+        hypercall(Port::Panic, message as u64, len);
     }
 }
 
 /// An exception in kernel mode that has no fixup.
 pub fn report_fault(context: &UserContext, address: u64) -> ! {
     loop {
-        ring(Port::Fault, core::ptr::from_ref(context) as u64, address);
+        hypercall(Port::Fault, core::ptr::from_ref(context) as u64, address);
     }
 }
 
@@ -172,7 +175,8 @@ unsafe extern "C" {
 
 /// Ends the copy routine early if the fault is its own: whether it was.
 pub fn fixup_copy(context: &mut UserContext) -> bool {
-    let (start, exit) = (quark_ring0_copy as *const () as u64, quark_ring0_copy_exit as *const () as u64);
+    let (start, exit) =
+        (quark_ring0_copy as *const () as u64, quark_ring0_copy_exit as *const () as u64);
     let own = (start..exit).contains(&context.rip);
     if own {
         context.rip = exit;

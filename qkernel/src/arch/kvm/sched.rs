@@ -1,21 +1,29 @@
-//! What a vCPU does: attend to events, run a ready thread until its next trap, give the trap to the kernel; with nothing ready, idle.
+//! What a vCPU does: attend to events, run a ready thread until its next trap, give the trap to the
+//! kernel; with nothing ready, idle.
 //!
-//! Threads that are ready wait in one queue. A vCPU that runs one while others wait looks up after a time slice: then one that
-//! idles is woken, or the threads take turns. That is late enough for two threads that wait for each other to stay on one vCPU.
+//! Threads that are ready wait in one queue. A vCPU that runs one while others wait looks up after
+//! a time slice: then one that idles is woken, or the threads take turns. That is late enough for
+//! two threads that wait for each other to stay on one vCPU.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use linux_raw_sys::general::{CLOCK_MONOTONIC, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use linux_raw_sys::general::{
+    BUS_ADRALN, BUS_ADRERR, CLOCK_MONOTONIC, FPE_FLTDIV, FPE_FLTINV, FPE_FLTOVF, FPE_FLTRES,
+    FPE_FLTUND, FPE_INTDIV, ILL_ILLOPN, SI_KERNEL, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP,
+    TRAP_TRACE,
+};
 use qlib::Va;
 use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
-use qlib::platform::{EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
+use qlib::platform::{
+    EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap,
+};
 
 use super::cpu::{self, PerCpu};
 use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
-use super::thread::{KvmThread, Place};
+use super::thread::{KvmThread, RunState};
 use super::{apic, host, msr, space};
 use crate::arch::lock::{lock, unlock};
 use crate::arch::upcalls::{Next, Owner, UPCALLS};
@@ -52,7 +60,7 @@ pub fn post(event: Event) {
 
 /// A thread may run.
 pub fn ready(thread: Arc<KvmThread>) {
-    thread.place.set(Place::Ready);
+    thread.run_state.set(RunState::Ready);
     thread.ready_tsc.set(msr::tsc());
     match thread.keeps_turn.take() {
         true => QUEUE.lock().push_front(thread),
@@ -147,11 +155,16 @@ fn attend(cpu: &PerCpu) {
             } else if deadline != u64::MAX {
                 arm(cpu, deadline);
             }
-            if cpu.slice_ns.get() <= now {
+            let slice = cpu.slice_ns.get();
+            if slice <= now {
                 cpu.slice_ns.set(u64::MAX);
                 if somebody_starves() {
                     wake_another(cpu);
                 }
+            } else if slice != u64::MAX {
+                // The timer and the clock are two: it may fire a little too early. Were it not
+                // armed again, a thread that only computes would never give way.
+                arm(cpu, slice);
             }
         }
         cpu.kick.store(false, Ordering::SeqCst);
@@ -163,14 +176,16 @@ fn attend(cpu: &PerCpu) {
     host::flush();
 }
 
-/// Whether a thread has waited for most of a slice. Threads that wait for each other never do, and stay on one vCPU.
+/// Whether a thread has waited for most of a slice. Threads that wait for each other never do, and
+/// stay on one vCPU.
 fn somebody_starves() -> bool {
     let slice_ticks = boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);
     let first = QUEUE.lock().front().map(|thread| thread.ready_tsc.get());
     first.is_some_and(|since| msr::tsc().saturating_sub(since) > slice_ticks / 2)
 }
 
-/// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been started.
+/// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been
+/// started.
 fn wake_another(this: &PerCpu) {
     let idle = (0..online()).find(|i| *i != this.index && cpu::of(*i).idle.load(Ordering::Acquire));
     if let Some(index) = idle {
@@ -194,12 +209,13 @@ fn make_live(cpu: &PerCpu, thread: Option<&Arc<KvmThread>>) {
     }
 }
 
-/// Runs user code of `thread`, and serves its traps, as long as it need not wait for anything; then has its task take over.
+/// Runs user code of `thread`, and serves its traps, as long as it need not wait for anything; then
+/// has its task take over.
 fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
-    if thread.tell(cpu.index) {
+    if thread.must_notify(cpu.index) {
         return preempted(cpu, thread);
     }
-    thread.place.set(Place::Running(cpu.index));
+    thread.run_state.set(RunState::Running(cpu.index));
     make_live(cpu, Some(thread));
     space::load(thread.root.get());
     let owner = thread.owner();
@@ -265,8 +281,8 @@ fn enter_user(cpu: &PerCpu, thread: &KvmThread) -> u64 {
     }
 }
 
-/// The kernel's side takes over a thread that has left user mode by `vector`. `served`: the result of its system call, if that has been
-/// served already.
+/// The kernel's side takes over a thread that has left user mode by `vector`. `served`: the result
+/// of its system call, if that has been served already.
 fn leave(
     thread: &Arc<KvmThread>,
     owner: Option<Arc<dyn Owner>>,
@@ -282,14 +298,25 @@ fn leave(
             let args = context.syscall_args();
             Trap { nr: context.rax, args, ip: context.rip, ..thread.trap(TRAP_SYSCALL) }
         }
-        PAGE_FAULT => Trap { addr: address, code: context.error, regs: thread.regs(), ..thread.trap(TRAP_FAULT) },
+        PAGE_FAULT => Trap {
+            addr: address,
+            code: context.error,
+            regs: thread.regs(),
+            ..thread.trap(TRAP_FAULT)
+        },
         vector if vector < u64::from(VECTOR_TIMER) => {
             let (signo, si_code, addr) = signal_of(vector, context);
-            Trap { signo: signo as i32, si_code, addr, regs: thread.regs(), ..thread.trap(TRAP_EXCEPTION) }
+            Trap {
+                signo: signo as i32,
+                si_code: si_code as i32,
+                addr,
+                regs: thread.regs(),
+                ..thread.trap(TRAP_EXCEPTION)
+            }
         }
         _ => return interrupted(thread),
     };
-    thread.place.set(Place::Stopped);
+    thread.run_state.set(RunState::Stopped);
     // This trap answers a request to stop, too.
     thread.stop_asked.set(false);
     if let Some(owner) = owner {
@@ -298,10 +325,10 @@ fn leave(
     (UPCALLS.run_tasks)();
 }
 
-/// Tells the kernel that the thread was preempted, or has moved to this vCPU. When it is ready again, as it is at once if nothing holds
-/// it, its turn has come.
+/// Notifies the kernel that the thread was preempted, or has moved to this vCPU. When it is ready
+/// again, as it is at once if nothing holds it, its turn has come.
 fn preempted(cpu: &PerCpu, thread: &Arc<KvmThread>) {
-    thread.place.set(Place::Stopped);
+    thread.run_state.set(RunState::Stopped);
     thread.keeps_turn.set(true);
     let trap = Trap { cpu: cpu.index, regs: thread.regs(), ..thread.trap(TRAP_PREEMPTED) };
     (UPCALLS.serve)(&Event { kind: EVENT_TRAP, trap, ..Event::default() });
@@ -310,32 +337,24 @@ fn preempted(cpu: &PerCpu, thread: &Arc<KvmThread>) {
 /// The thread has done nothing itself: it stops if somebody wants that, or waits for its next turn.
 fn interrupted(thread: &Arc<KvmThread>) {
     if thread.stop_asked.replace(false) {
-        thread.place.set(Place::Stopped);
+        thread.run_state.set(RunState::Stopped);
         thread.post_stopped();
-    } else if thread.place.get() != Place::Ended {
+    } else if thread.run_state.get() != RunState::Ended {
         ready(thread.clone());
     }
 }
 
-/// si_code: the kernel does not say more.
-const SI_KERNEL: i32 = 0x80;
-
 /// The signal of an exception as Linux sends it: number, si_code, address.
-fn signal_of(vector: u64, context: &UserContext) -> (u32, i32, u64) {
+fn signal_of(vector: u64, context: &UserContext) -> (u32, u32, u64) {
     match vector {
-        // FPE_INTDIV
-        0 => (SIGFPE, 1, context.rip),
-        // TRAP_TRACE
-        1 => (SIGTRAP, 2, context.rip),
+        0 => (SIGFPE, FPE_INTDIV, context.rip),
+        1 => (SIGTRAP, TRAP_TRACE, context.rip),
         3 => (SIGTRAP, SI_KERNEL, 0),
-        // ILL_ILLOPN
-        6 => (SIGILL, 2, context.rip),
+        6 => (SIGILL, ILL_ILLOPN, context.rip),
         11 | 12 => (SIGBUS, SI_KERNEL, 0),
         16 => (SIGFPE, fpe_code(x87_exceptions()), context.rip),
-        // BUS_ADRALN
-        17 => (SIGBUS, 1, 0),
-        // BUS_ADRERR
-        MACHINE_CHECK => (SIGBUS, 2, 0),
+        17 => (SIGBUS, BUS_ADRALN, 0),
+        MACHINE_CHECK => (SIGBUS, BUS_ADRERR, 0),
         19 => (SIGFPE, fpe_code(simd_exceptions()), context.rip),
         _ => (SIGSEGV, SI_KERNEL, 0),
     }
@@ -346,7 +365,8 @@ fn x87_exceptions() -> u16 {
     let (mut control, mut status) = (0u16, 0u16);
     // SAFETY: stores two words.
     unsafe {
-        asm!("fnstcw [{}]", "fnstsw [{}]", in(reg) &mut control, in(reg) &mut status, options(nostack, preserves_flags))
+        asm!("fnstcw [{}]", "fnstsw [{}]", in(reg) &mut control, in(reg) &mut status,
+            options(nostack, preserves_flags))
     };
     status & !control
 }
@@ -360,19 +380,20 @@ fn simd_exceptions() -> u16 {
 }
 
 /// si_code of SIGFPE.
-fn fpe_code(exceptions: u16) -> i32 {
+fn fpe_code(exceptions: u16) -> u32 {
     match exceptions {
-        e if e & 1 != 0 => 7,    // FPE_FLTINV
-        e if e & 4 != 0 => 3,    // FPE_FLTDIV
-        e if e & 8 != 0 => 4,    // FPE_FLTOVF
-        e if e & 0x12 != 0 => 5, // FPE_FLTUND: underflow or denormal operand
-        e if e & 0x20 != 0 => 6, // FPE_FLTRES
+        e if e & 1 != 0 => FPE_FLTINV,
+        e if e & 4 != 0 => FPE_FLTDIV,
+        e if e & 8 != 0 => FPE_FLTOVF,
+        // Underflow, or a denormal operand.
+        e if e & 0x12 != 0 => FPE_FLTUND,
+        e if e & 0x20 != 0 => FPE_FLTRES,
         _ => 0,
     }
 }
 
-/// Nothing is ready: looks around for a moment, then waits at a doorbell. There, unlike halted, it is not woken by interrupts: those who have
-/// something for an idle vCPU set its wake word.
+/// Nothing is ready: looks around for a moment, then waits in a hypercall. There, unlike halted, it
+/// is not woken by interrupts: those who have something for an idle vCPU set its wake word.
 fn idle(cpu: &PerCpu) {
     make_live(cpu, None);
     space::leave();

@@ -1,11 +1,13 @@
-//! Page tables as the hardware walks them: the kernel's half in each, and forgetting what CPUs have cached.
+//! Page tables as the hardware walks them: the kernel's half in each, and forgetting what CPUs have
+//! cached.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use qlib::kvm::VECTOR_FLUSH;
 use qlib::pagetable::USER_END;
-use qlib::platform::{EVENT_SPACE_GONE, Event, ORDER_UNMAP, Order};
-use qlib::{Gpa, PAGE_SIZE};
+use qlib::platform::{EVENT_SPACE_GONE, Event};
+use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{apic, cpu, msr, sched};
 use crate::arch::{boot, phys};
@@ -26,7 +28,7 @@ pub(super) unsafe extern "C" fn space_drop(space: u64) {
 }
 
 /// The hardware's ACCESSED bits are the answer, and the caller looks at them itself.
-pub(super) unsafe extern "C" fn space_touched(_: u64, _: qlib::Va, pages: u64, bitmap: *mut u64) -> i64 {
+pub(super) unsafe extern "C" fn space_touched(_: u64, _: Va, pages: u64, bitmap: *mut u64) -> i64 {
     let words = pages.div_ceil(64) as usize;
     // SAFETY: the kernel's bitmap has a bit for each page, in whole words.
     unsafe { core::slice::from_raw_parts_mut(bitmap, words) }.fill(u64::MAX);
@@ -56,21 +58,23 @@ pub fn load(root: Gpa) {
     }
 }
 
-/// Leaves user page tables. Before the kernel lock is given up, unless user mode is entered: a table may be freed by whoever has it.
+/// Leaves user page tables. Before the kernel lock is given up, unless user mode is entered: a
+/// table may be freed by whoever has it.
 pub fn leave() {
     load(boot().kvm.kernel_root);
 }
 
-/// What CPUs have cached of the pages that `orders` name, in the address space with page table `root`, is forgotten when this returns.
-pub fn flush(root: Gpa, orders: &[Order]) {
+/// What CPUs have cached of the pages of `ranges`, in the address space with page table `root`, is
+/// forgotten when this returns.
+pub fn flush(root: Gpa, ranges: &[Range<Va>]) {
     let here = msr::cr3() == root.0;
     let mut whole = false;
-    for order in orders {
-        let pages = order.len / PAGE_SIZE;
-        if pages > MAX_SINGLE || order.va >= USER_END {
+    for range in ranges {
+        let pages = (range.end - range.start) / PAGE_SIZE;
+        if pages > MAX_SINGLE || range.start >= USER_END {
             whole = true;
-        } else if here && matches!(order.op, ORDER_UNMAP | qlib::platform::ORDER_PROTECT | qlib::platform::ORDER_MAP) {
-            (0..pages).for_each(|page| msr::invlpg(order.va.0 + page * PAGE_SIZE));
+        } else if here {
+            (0..pages).for_each(|page| msr::invlpg(range.start.0 + page * PAGE_SIZE));
         }
     }
     if here && whole {
@@ -80,7 +84,8 @@ pub fn flush(root: Gpa, orders: &[Order]) {
     others(Some(root));
 }
 
-/// All CPUs forget everything about user pages; this one leaves the page table in use if `gone` has it.
+/// All CPUs forget everything about user pages; this one leaves the page table in use if `gone` has
+/// it.
 pub fn flush_everything(gone: &[Gpa]) {
     let root = Gpa(msr::cr3());
     let next = if gone.contains(&root) { boot().kvm.kernel_root } else { root };
@@ -89,7 +94,8 @@ pub fn flush_everything(gone: &[Gpa]) {
     others(None);
 }
 
-/// Has the other vCPUs forget what they have cached, if they run user code (of `root`); those that do not, do so before they will.
+/// Has the other vCPUs forget what they have cached, if they run user code (of `root`); those that
+/// do not, do so before they will.
 fn others(root: Option<Gpa>) {
     let this = cpu::this().index;
     let running = |cpu: &cpu::PerCpu| {

@@ -5,9 +5,10 @@ use core::cell::{Cell, UnsafeCell};
 
 use qlib::Gpa;
 use qlib::platform::{
-    EVENT_TRAP, Event, ORDER_SET_FS, ORDER_SET_GS, Order, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS,
-    RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
+    DeferredOp, EVENT_TRAP, Event, OP_SET_FS, OP_SET_GS, RESUME_EXIT, RESUME_GO, RESUME_HOLD,
+    RESUME_REGS, RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
 };
+use x86_64::registers::model_specific::{FsBase, KernelGsBase};
 
 use super::entry::{SYSCALL, UserContext, canonical};
 use super::fpu::FpState;
@@ -18,7 +19,7 @@ use crate::errno::Errno;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RunState {
     /// The kernel has it.
     Stopped,
     /// Waits for a vCPU.
@@ -29,7 +30,8 @@ pub enum Place {
     Ended,
 }
 
-/// Registers, and below them room that is used only by an interrupt that comes although interrupts are off (see [`super::entry`]).
+/// Registers, and below them room that is used only by an interrupt that comes although interrupts
+/// are off (see [`super::entry`]).
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Saved {
@@ -37,7 +39,8 @@ struct Saved {
     context: UserContext,
 }
 
-/// One user thread. Everything here is touched under the kernel lock alone, but for the context, which is the vCPU's while it runs.
+/// One user thread. Everything here is touched under the kernel lock alone, but for the context,
+/// which is the vCPU's while it runs.
 pub struct KvmThread {
     token: u64,
     /// The kernel's side of it, once it was looked for.
@@ -49,7 +52,7 @@ pub struct KvmThread {
     /// Root of the page table that it runs with.
     pub root: Cell<Gpa>,
     /// Where it is.
-    pub place: Cell<Place>,
+    pub run_state: Cell<RunState>,
     /// A system call of it is not answered yet.
     pub in_syscall: Cell<bool>,
     /// Only %rax has changed since its system call, so SYSRET will do.
@@ -60,8 +63,8 @@ pub struct KvmThread {
     pub stop_asked: Cell<bool>,
     /// The kernel wants [`qlib::platform::TRAP_PREEMPTED`]s of it.
     watched: Cell<bool>,
-    /// The vCPU that the kernel was last told of, if the thread was not preempted since.
-    told: Cell<Option<u32>>,
+    /// The vCPU that the kernel was last notified of, if the thread was not preempted since.
+    notified: Cell<Option<u32>>,
     /// It goes before all others when it is ready next.
     pub keeps_turn: Cell<bool>,
     /// Since when it waits for a vCPU: a time stamp.
@@ -108,21 +111,23 @@ impl KvmThread {
     fn save_bases(&self) {
         // SAFETY: the registers exist. In kernel mode the user's GS base is in the second one.
         unsafe {
-            self.fs_base.set(msr::read(msr::FS_BASE));
-            self.gs_base.set(msr::read(msr::KERNEL_GS_BASE));
+            self.fs_base.set(msr::read(FsBase::MSR));
+            self.gs_base.set(msr::read(KernelGsBase::MSR));
         }
     }
 
-    /// Whether the kernel has to be told before it runs on vCPU `index`; from now on it has been.
-    pub fn tell(&self, index: u32) -> bool {
-        self.watched.get() && self.told.replace(Some(index)) != Some(index)
+    /// Whether the kernel has to be notified before it runs on vCPU `index`; from now on it has
+    /// been.
+    pub fn must_notify(&self, index: u32) -> bool {
+        self.watched.get() && self.notified.replace(Some(index)) != Some(index)
     }
 
-    /// Takes its state out of the registers, which others are to have. Who made a system call has given way itself.
+    /// Takes its state out of the registers, which others are to have. Who made a system call has
+    /// given way itself.
     pub fn save(&self) {
         // SAFETY: it is not running, and the kernel lock is held.
         if unsafe { (*self.context()).vector } != SYSCALL {
-            self.told.set(None);
+            self.notified.set(None);
         }
         self.save_bases();
         self.fp.save();
@@ -137,8 +142,8 @@ impl KvmThread {
     fn load_bases(&self) {
         // SAFETY: the registers take every canonical address.
         unsafe {
-            msr::write(msr::FS_BASE, canonical(self.fs_base.get()));
-            msr::write(msr::KERNEL_GS_BASE, canonical(self.gs_base.get()));
+            msr::write(FsBase::MSR, canonical(self.fs_base.get()));
+            msr::write(KernelGsBase::MSR, canonical(self.gs_base.get()));
         }
     }
 
@@ -163,12 +168,17 @@ impl KvmThread {
 
     /// Has a [`TRAP_STOPPED`] come.
     pub fn post_stopped(&self) {
-        let trap = Trap { in_syscall: u32::from(self.in_syscall.get()), regs: self.regs(), ..self.trap(TRAP_STOPPED) };
+        let trap = Trap {
+            in_syscall: u32::from(self.in_syscall.get()),
+            regs: self.regs(),
+            ..self.trap(TRAP_STOPPED)
+        };
         sched::post(Event { kind: EVENT_TRAP, trap, ..Event::default() });
     }
 }
 
-/// A thread's number: its place in guest physical memory, for numbers that look negative are errors.
+/// A thread's number: its place in guest physical memory, for numbers that look negative are
+/// errors.
 fn handle_of(thread: *const KvmThread) -> u64 {
     thread as u64 - boot().phys_base
 }
@@ -199,13 +209,13 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
         root: Cell::new(Gpa(0)),
-        place: Cell::new(Place::Stopped),
+        run_state: Cell::new(RunState::Stopped),
         in_syscall: Cell::new(false),
         fast: Cell::new(false),
         resumes: Cell::new(0),
         stop_asked: Cell::new(false),
         watched: Cell::new(false),
-        told: Cell::new(None),
+        notified: Cell::new(None),
         keeps_turn: Cell::new(false),
         ready_tsc: Cell::new(0),
     });
@@ -216,28 +226,28 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
 pub(super) unsafe extern "C" fn thread_drop(handle: u64) {
     // SAFETY: the kernel gives the handle up.
     let thread = unsafe { Arc::from_raw(pointer_of(handle)) };
-    thread.place.set(Place::Ended);
+    thread.run_state.set(RunState::Ended);
     sched::forget(&thread);
 }
 
 /// See [`qlib::platform::PlatformOps::thread_resume`].
 pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume) {
-    // SAFETY: a live handle; a valid Resume, whose orders pointer and count describe an array.
-    let (thread, resume, orders): (Arc<KvmThread>, &Resume, &[Order]) = unsafe {
+    // SAFETY: a live handle; a valid Resume, whose operations pointer and count describe an array.
+    let (thread, resume, ops): (Arc<KvmThread>, &Resume, &[DeferredOp]) = unsafe {
         let resume = &*resume;
-        let orders = match resume.order_count {
+        let ops = match resume.op_count {
             0 => &[][..],
-            count => core::slice::from_raw_parts(resume.orders, count as usize),
+            count => core::slice::from_raw_parts(resume.ops, count as usize),
         };
-        (of(handle), resume, orders)
+        (of(handle), resume, ops)
     };
-    debug_assert_eq!(thread.place.get(), Place::Stopped);
+    debug_assert_eq!(thread.run_state.get(), RunState::Stopped);
     thread.resumes.set(thread.resumes.get() + 1);
     thread.root.set(resume.root);
-    for order in orders {
-        match order.op {
-            ORDER_SET_FS => thread.set_bases(Some(order.va.0), None),
-            ORDER_SET_GS => thread.set_bases(None, Some(order.va.0)),
+    for op in ops {
+        match op.kind {
+            OP_SET_FS => thread.set_bases(Some(op.va.0), None),
+            OP_SET_GS => thread.set_bases(None, Some(op.va.0)),
             // What changes mappings has been carried out when it came up.
             _ => {}
         }
@@ -263,7 +273,7 @@ pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume
             sched::post(Event { kind: EVENT_TRAP, trap, ..Event::default() });
         }
         RESUME_EXIT => {
-            thread.place.set(Place::Ended);
+            thread.run_state.set(RunState::Ended);
             sched::forget(&thread);
         }
         _ => panic!("resume of kind {}", resume.kind),
@@ -274,18 +284,18 @@ pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume
 pub(super) unsafe extern "C" fn thread_stop(handle: u64) {
     // SAFETY: a live handle.
     let thread = unsafe { of(handle) };
-    match thread.place.get() {
-        Place::Running(cpu) => {
+    match thread.run_state.get() {
+        RunState::Running(cpu) => {
             thread.stop_asked.set(true);
             sched::kick(cpu);
         }
-        Place::Ready => {
+        RunState::Ready => {
             sched::unready(&thread);
-            thread.place.set(Place::Stopped);
+            thread.run_state.set(RunState::Stopped);
             thread.post_stopped();
         }
-        Place::Stopped if thread.in_syscall.get() => thread.post_stopped(),
-        Place::Stopped | Place::Ended => {}
+        RunState::Stopped if thread.in_syscall.get() => thread.post_stopped(),
+        RunState::Stopped | RunState::Ended => {}
     }
 }
 
@@ -294,14 +304,15 @@ pub(super) unsafe extern "C" fn thread_watch(handle: u64, on: u32) -> i64 {
     // SAFETY: a live handle.
     let thread = unsafe { of(handle) };
     thread.watched.set(on != 0);
-    thread.told.set(thread.is_live().then(|| cpu::this().index));
+    thread.notified.set(thread.is_live().then(|| cpu::this().index));
     0
 }
 
 /// See [`qlib::platform::PlatformOps::fpstate_read`].
 pub(super) unsafe extern "C" fn fpstate_read(handle: u64, buf: *mut u8, capacity: u64) -> i64 {
     // SAFETY: a live handle; the buffer has room for `capacity` bytes.
-    let (thread, out) = unsafe { (of(handle), core::slice::from_raw_parts_mut(buf, capacity as usize)) };
+    let (thread, out) =
+        unsafe { (of(handle), core::slice::from_raw_parts_mut(buf, capacity as usize)) };
     if thread.is_live() {
         thread.fp.save();
     }

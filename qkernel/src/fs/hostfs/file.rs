@@ -52,11 +52,15 @@ impl HostFile {
         let start = buffer.done();
         let mut piece = 128 << 10;
         while buffer.remaining() > 0 {
-            let result = buffer.segments(access, piece, MAX_SEGMENTS as usize).and_then(|segments| {
-                let wanted: u64 = segments.iter().map(|s| s.len).sum();
-                let moved = step(Call::on(op, self.number()).segments(&segments), buffer.done() - start)?;
-                Ok((moved.min(wanted), wanted))
-            });
+            let result =
+                buffer.segments(access, piece, MAX_SEGMENTS as usize).and_then(|segments| {
+                    let wanted: u64 = segments.iter().map(|s| s.len).sum();
+                    let moved = step(
+                        Call::on(op, self.number()).segments(&segments),
+                        buffer.done() - start,
+                    )?;
+                    Ok((moved.min(wanted), wanted))
+                });
             match result {
                 Ok((moved, wanted)) => {
                     buffer.advance(moved as usize);
@@ -81,7 +85,9 @@ impl FileOps for HostFile {
 
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let append = if file.is_append() { u64::from(RWF_APPEND) } else { 0 };
-        let step = |call: Call, done: usize| call.arg(0, offset.wrapping_add(done as u64)).arg(1, append).run();
+        let step = |call: Call, done: usize| {
+            call.arg(0, offset.wrapping_add(done as u64)).arg(1, append).run()
+        };
         self.node.is_changed();
         self.transfer(buffer, Access::Read, step, Op::Write)
     }
@@ -107,7 +113,11 @@ impl FileOps for HostFile {
 
     fn allocate(&self, _file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result {
         self.node.is_changed();
-        Call::on(Op::Allocate, self.number()).arg(0, u64::from(mode)).arg(1, offset).arg(2, len).run()?;
+        Call::on(Op::Allocate, self.number())
+            .arg(0, u64::from(mode))
+            .arg(1, offset)
+            .arg(2, len)
+            .run()?;
         Ok(())
     }
 
@@ -130,7 +140,10 @@ impl FileOps for HostFile {
         let mut position = position;
         let mut buffer = alloc::vec![0; 32 << 10];
         loop {
-            let len = Call::on(Op::ReadDir, self.number()).arg(0, position).bytes_out(&mut buffer).run()?;
+            let len = Call::on(Op::ReadDir, self.number())
+                .arg(0, position)
+                .bytes_out(&mut buffer)
+                .run()?;
             let mut rest = buffer.get(..len as usize).ok_or(Errno::EIO)?;
             if rest.is_empty() {
                 return Ok(position);
@@ -165,7 +178,8 @@ impl FileOps for HostFile {
 
 /// The first `struct linux_dirent64` of the host's answer, and its length.
 fn parse(bytes: &[u8]) -> Option<(DirEntry<'_>, usize)> {
-    let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+    let word =
+        |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
     let (ino, next) = (word(0)?, word(8)?);
     let len = usize::from(u16::from_le_bytes(bytes.get(16..18)?.try_into().ok()?));
     let kind = *bytes.get(18)?;

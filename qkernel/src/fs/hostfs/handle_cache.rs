@@ -1,16 +1,20 @@
-//! Host handles of files, shared and kept. A regular file that is opened only for reading has no state of its own on the
-//! host: position, flags and locks are the guest's. So all such opens of one name use one handle, and a few handles stay
-//! open for a while after the last close, so that the next open needs no host call.
+//! Host handles of files, shared and kept. A regular file that is opened only for reading has no
+//! state of its own on the host: position, flags and locks are the guest's. So all such opens of
+//! one name use one handle, and a few handles stay open for a while after the last close, so that
+//! the next open needs no host call.
 //!
-//! What is kept is bounded: [`MAX_KEPT`] handles in the sandbox, each until a tick of [`TICK_NS`] finds that it was not used
-//! since the last. They are given up at once when the name is removed or replaced, the file system unmounted, the host
-//! out of descriptors, guest memory used up, and before the sandbox is hibernated.
+//! What is kept is bounded: [`MAX_KEPT`] handles in the sandbox, each until a tick of [`TICK_NS`]
+//! finds that it was not used since the last. They are given up at once when the name is removed or
+//! replaced, the file system unmounted, the host out of descriptors, guest memory used up, and
+//! before the sandbox is hibernated.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_NOATIME, O_PATH, O_RDONLY, O_SYNC, O_TRUNC};
+use linux_raw_sys::general::{
+    O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_NOATIME, O_PATH, O_RDONLY, O_SYNC, O_TRUNC,
+};
 
 use crate::fs::attr::Attributes;
 use crate::host::Handle;
@@ -20,11 +24,13 @@ use crate::wait::{Observer, PollMask};
 
 /// The most handles that are kept although nobody may have them open.
 pub const MAX_KEPT: usize = 64;
-/// How often it is looked which of them were used, in nanoseconds. An unused one is kept for at most twice as long.
+/// How often it is looked which of them were used, in nanoseconds. An unused one is kept for at
+/// most twice as long.
 pub const TICK_NS: u64 = 2_000_000_000;
 
-/// A host file as it was at some time. The time of its last change is in it because a host's own overlay keeps showing a
-/// descriptor the lower file after it was copied up (mappings of it, at least).
+/// A host file as it was at some time. The time of its last change is in it because a host's own
+/// overlay keeps showing a descriptor the lower file after it was copied up (mappings of it, at
+/// least).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
     /// Device, as `major << 32 | minor`.
@@ -36,10 +42,11 @@ pub struct Id {
 }
 
 impl Id {
-    /// Of what statx(2) told.
+    /// Of what statx(2) reported.
     pub fn of(attributes: &Attributes) -> Self {
         let ctime = attributes.ctime;
-        let ctime_ns = (ctime.sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ctime.nsec as u64);
+        let ctime_ns =
+            (ctime.sec as u64).wrapping_mul(1_000_000_000).wrapping_add(ctime.nsec as u64);
         Id { dev: attributes.dev, ino: attributes.ino, ctime_ns }
     }
 }
@@ -94,7 +101,8 @@ static TABLE: Mutex<Table> = mutex(Table { handles: Vec::new(), hand: 0 });
 static TICKING: AtomicBool = AtomicBool::new(false);
 
 impl Table {
-    /// Takes a handle in: the one that it displaced, which the caller drops without holding the table.
+    /// Takes a handle in: the one that it displaced, which the caller drops without holding the
+    /// table.
     fn insert(&mut self, handle: Arc<FileHandle>) -> Option<Arc<FileHandle>> {
         handle.is_kept.store(true, Ordering::Relaxed);
         if self.handles.len() < MAX_KEPT {
@@ -270,7 +278,9 @@ mod tests {
         for flags in [O_RDONLY, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_CREAT] {
             assert!(may_share(flags), "{flags:o}");
         }
-        for flags in [O_WRONLY, O_RDWR, O_TRUNC, O_APPEND, O_DIRECT, O_NOATIME, O_SYNC, O_DSYNC, O_PATH] {
+        for flags in
+            [O_WRONLY, O_RDWR, O_TRUNC, O_APPEND, O_DIRECT, O_NOATIME, O_SYNC, O_DSYNC, O_PATH]
+        {
             assert!(!may_share(flags), "{flags:o}");
         }
     }

@@ -1,5 +1,6 @@
-//! Host files: a tree of files beneath a handle that qvisor gave, reached by relative paths through the door. No host
-//! descriptor is held for a name, only for open files, and a few for a while after that ([`kept`]).
+//! Host files: a tree of files beneath a handle that qvisor gave, reached by relative paths through
+//! the channel. No host descriptor is held for a name, only for open files, and a few for a while
+//! after that ([`kept`]).
 
 mod file;
 pub mod handle_cache;
@@ -35,13 +36,14 @@ pub struct HostFs {
 }
 
 impl HostFs {
-    /// The tree beneath the host handle `root`, a directory or a single file, which others may change at any time.
+    /// The tree beneath the host handle `root`, a directory or a single file, which others may
+    /// change at any time.
     pub fn new(root: u32) -> Result<Arc<Self>> {
         Self::with_trust(root, 0)
     }
 
-    /// A tree that belongs to the container alone: what is known is believed for a second (as FUSE does by default),
-    /// unless it is changed from here.
+    /// A tree that belongs to the container alone: what is known is believed for a second (as FUSE
+    /// does by default), unless it is changed from here.
     pub fn owned(root: u32) -> Result<Arc<Self>> {
         Self::with_trust(root, 1_000_000_000)
     }

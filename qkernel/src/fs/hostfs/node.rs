@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{
-    AT_REMOVEDIR, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE, O_TRUNC, RENAME_EXCHANGE,
-    S_IFDIR, S_IFMT, S_IFREG,
+    AT_REMOVEDIR, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE,
+    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFMT, S_IFREG,
 };
 use qlib::host::Op;
 
@@ -20,17 +20,18 @@ use crate::host::{Call, Handle};
 use crate::sync::Mutex;
 use crate::time;
 
-/// A name in a host tree. Two names of one host file are two nodes; what they share is found by device and inode.
+/// A name in a host tree. Two names of one host file are two nodes; what they share is found by
+/// device and inode.
 pub struct HostNode {
     fs: Arc<HostFs>,
-    place: Mutex<Place>,
+    place: Mutex<HostPlace>,
     kind: u32,
     last: Mutex<Last>,
     /// Where a symbolic link leads, once it was read.
     target: Mutex<Option<Vec<u8>>>,
 }
 
-struct Place {
+struct HostPlace {
     /// `None` for the root.
     parent: Option<Arc<HostNode>>,
     name: Vec<u8>,
@@ -57,7 +58,7 @@ impl HostNode {
     ) -> Arc<Self> {
         Arc::new(HostNode {
             fs,
-            place: Mutex::new(Place { parent, name: name.to_vec(), gone: false }),
+            place: Mutex::new(HostPlace { parent, name: name.to_vec(), gone: false }),
             kind: attributes.mode & S_IFMT,
             last: Mutex::new(Last {
                 attributes,
@@ -133,7 +134,8 @@ impl HostNode {
         // A further name of the same file may have changed it.
         let is_alone = self.kind == S_IFDIR || last.attributes.nlink == 1;
         let trusted = last.walk != 0 && is_alone && self.fs.trust_ns > 0;
-        (trusted && time::monotonic_ns().saturating_sub(last.at_ns) < self.fs.trust_ns).then_some(last.attributes)
+        (trusted && time::monotonic_ns().saturating_sub(last.at_ns) < self.fs.trust_ns)
+            .then_some(last.attributes)
     }
 
     /// What is known of it is old from now on.
@@ -179,9 +181,11 @@ impl HostNode {
             .arg(0, u64::from(file::host_flags(flags) | wanted | O_NOFOLLOW))
             .run_out()?;
         let id = Id { dev, ino, ctime_ns };
-        let handle = FileHandle::new(Handle::new(handle as u32), self.fs.handle(), shares.then_some(id));
+        let handle =
+            FileHandle::new(Handle::new(handle as u32), self.fs.handle(), shares.then_some(id));
         if shares {
-            // What the host gave may be newer than what is known of the name: the next walk will see.
+            // What the host gave may be newer than what is known of the name: the next walk will
+            // see.
             let is_known = {
                 let mut last = self.last.lock();
                 let is_known = Id::of(&last.attributes) == id;
@@ -202,8 +206,16 @@ impl HostNode {
         HostFile::new(FileHandle::new(handle, self.fs.handle(), None), self.clone())
     }
 
-    fn new_child(self: &Arc<Self>, call: Call, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
-        call.arg(0, u64::from(new.mode)).arg(1, u64::from(new.uid)).arg(2, u64::from(new.gid)).run()?;
+    fn new_child(
+        self: &Arc<Self>,
+        call: Call,
+        name: &[u8],
+        new: &NewNode,
+    ) -> Result<Arc<dyn Inode>> {
+        call.arg(0, u64::from(new.mode))
+            .arg(1, u64::from(new.uid))
+            .arg(2, u64::from(new.gid))
+            .run()?;
         self.is_changed();
         self.child(name)
     }
@@ -275,7 +287,8 @@ impl Inode for HostNode {
         if self.known().is_some() {
             return Ok(true);
         }
-        let attributes = stat_path(self.fs.handle(), &self.path()?).inspect_err(|_| self.is_changed())?;
+        let attributes =
+            stat_path(self.fs.handle(), &self.path()?).inspect_err(|_| self.is_changed())?;
         let same = {
             let last = self.last.lock();
             (attributes.dev, attributes.ino, attributes.kind())
@@ -315,7 +328,10 @@ impl Inode for HostNode {
             return Ok(Link::Path(target));
         }
         let mut target = alloc::vec![0; 4096];
-        let len = Call::on(Op::ReadLink, self.fs.handle()).bytes(&self.path()?).bytes_out(&mut target).run()?;
+        let len = Call::on(Op::ReadLink, self.fs.handle())
+            .bytes(&self.path()?)
+            .bytes_out(&mut target)
+            .run()?;
         target.truncate(len as usize);
         *self.target.lock() = Some(target.clone());
         Ok(Link::Path(target))
@@ -340,7 +356,7 @@ impl Inode for HostNode {
     fn create_unnamed(self: Arc<Self>, new: &NewNode, flags: u32) -> Result<Created> {
         let path = self.path()?;
         if path.is_empty() {
-            // The door has no way to name the root itself for this.
+            // Host calls have no way to name the root itself for this.
             return Err(Errno::EOPNOTSUPP);
         }
         let handle = Call::on(Op::Create, self.fs.handle())
@@ -369,7 +385,12 @@ impl Inode for HostNode {
         self.new_child(call.bytes(&path), name, new)
     }
 
-    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+    fn make_symlink(
+        self: Arc<Self>,
+        name: &[u8],
+        target: &[u8],
+        new: &NewNode,
+    ) -> Result<Arc<dyn Inode>> {
         let call = Call::on(Op::SymLink, self.fs.handle());
         let path = self.child_path(name)?;
         // The target may be a slice of anything: the host reads only the kernel's heap.
@@ -389,7 +410,10 @@ impl Inode for HostNode {
 
     fn unlink(&self, name: &[u8], child: &Arc<dyn Inode>) -> Result {
         let flags = if child.is_dir() { AT_REMOVEDIR } else { 0 };
-        Call::on(Op::Unlink, self.fs.handle()).bytes(&self.child_path(name)?).arg(0, u64::from(flags)).run()?;
+        Call::on(Op::Unlink, self.fs.handle())
+            .bytes(&self.child_path(name)?)
+            .arg(0, u64::from(flags))
+            .run()?;
         self.is_changed();
         Self::other(child)?.set_gone();
         Ok(())
@@ -461,7 +485,10 @@ impl Inode for HostNode {
 
     fn list_xattr(&self) -> Result<Vec<u8>> {
         let mut names = alloc::vec![0; 65536];
-        let len = Call::on(Op::ListXattr, self.fs.handle()).bytes(&self.path()?).bytes_out(&mut names).run()?;
+        let len = Call::on(Op::ListXattr, self.fs.handle())
+            .bytes(&self.path()?)
+            .bytes_out(&mut names)
+            .run()?;
         names.truncate(len as usize);
         Ok(names)
     }
@@ -480,7 +507,8 @@ impl Inode for HostNode {
 
 impl HostNode {
     fn move_to(&self, parent: Option<Arc<HostNode>>, name: Vec<u8>) {
-        let old = core::mem::replace(&mut *self.place.lock(), Place { parent, name, gone: false });
+        let old =
+            core::mem::replace(&mut *self.place.lock(), HostPlace { parent, name, gone: false });
         drop(old);
     }
 }

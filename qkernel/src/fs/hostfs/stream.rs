@@ -1,10 +1,13 @@
-//! Handles that qvisor hands over open: standard input, output and error. They may be pipes, files, sockets or terminals.
+//! Handles that qvisor hands over open: standard input, output and error. They may be pipes, files,
+//! sockets or terminals.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_RDWR, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK};
+use linux_raw_sys::general::{
+    O_ACCMODE, O_APPEND, O_RDWR, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK,
+};
 use qlib::host::{MAX_SEGMENTS, Op, STREAM};
 
 use super::stat_handle;
@@ -24,7 +27,7 @@ pub struct HostStream {
     is_file: bool,
     queue: WaitQueue,
     token: u64,
-    /// Whether the host can tell of its readiness; files are always ready.
+    /// Whether the host can notify of its readiness; files are always ready.
     watched: bool,
 }
 
@@ -130,7 +133,8 @@ impl FileOps for HostStream {
 
     fn label(&self, file: &OpenFile) -> Vec<u8> {
         let a = self.attributes(file).unwrap_or_default();
-        // Its name outside means nothing here; but the guest has a null device of its own, which is as good.
+        // Its name outside means nothing here; but the guest has a null device of its own, which is
+        // as good.
         let kind = match a.kind() {
             S_IFCHR if a.rdev == device(1, 3) => return b"/dev/null".to_vec(),
             S_IFIFO => "pipe",

@@ -29,7 +29,8 @@ pub fn window_bytes() -> u64 {
     WINDOW_BYTES.load(Ordering::Relaxed)
 }
 
-/// A host file that is mapped, read-only, writable, or both: its address is what futexes in it are known by.
+/// A host file that is mapped, read-only, writable, or both: its address is what futexes in it are
+/// known by.
 type Identity = u64;
 
 /// Files that are mapped, by device and inode.
@@ -69,7 +70,12 @@ struct Window {
 
 impl HostMapping {
     /// The mapping of an open file, shared with others who map the same file the same way.
-    pub(super) fn of(fs: &HostFs, handle: &Arc<FileHandle>, attributes: &Attributes, writable: bool) -> Arc<Self> {
+    pub(super) fn of(
+        fs: &HostFs,
+        handle: &Arc<FileHandle>,
+        attributes: &Attributes,
+        writable: bool,
+    ) -> Arc<Self> {
         let key = (attributes.dev, attributes.ino, writable);
         let known = fs.mappings.lock().get(&key).and_then(|m| m.upgrade());
         if let Some(mapping) = known {
@@ -87,7 +93,12 @@ impl HostMapping {
     }
 
     fn known(&self, index: u64) -> Option<Window> {
-        self.inner.lock().windows.iter().find(|w| index >= w.first && index - w.first < w.pages).copied()
+        self.inner
+            .lock()
+            .windows
+            .iter()
+            .find(|w| index >= w.first && index - w.first < w.pages)
+            .copied()
     }
 
     /// EFAULT if page `index` lies past the file's end.
@@ -107,11 +118,13 @@ impl HostMapping {
         if let Some(window) = self.known(index) {
             return Ok(window);
         }
-        // Windows of a file never overlap: which pages lie side by side must not depend on who asks.
+        // Windows of a file never overlap: which pages lie side by side must not depend on who
+        // asks.
         let first = index & !(ALIGN_PAGES - 1);
         let file_pages = size.div_ceil(PAGE_SIZE).next_multiple_of(ALIGN_PAGES);
         let next = self.inner.lock().windows.iter().map(|w| w.first).filter(|f| *f > index).min();
-        let pages = (file_pages.min(next.unwrap_or(u64::MAX)) - first).clamp(ALIGN_PAGES, MAX_PAGES);
+        let pages =
+            (file_pages.min(next.unwrap_or(u64::MAX)) - first).clamp(ALIGN_PAGES, MAX_PAGES);
         let gpa = Call::on(Op::WindowMap, self.handle.number())
             .arg(0, first << PAGE_SHIFT)
             .arg(1, pages << PAGE_SHIFT)
@@ -145,7 +158,7 @@ impl Drop for HostMapping {
     fn drop(&mut self) {
         for window in core::mem::take(&mut self.inner.get_mut().windows) {
             WINDOW_BYTES.fetch_sub(window.pages << PAGE_SHIFT, Ordering::Relaxed);
-            // The host forgets it in any case; there is nobody to tell of an error.
+            // The host forgets it in any case; there is nobody to report an error to.
             let _ = Call::on(Op::WindowDrop, self.handle.number()).arg(0, window.gpa.0).run();
         }
     }

@@ -17,8 +17,8 @@ use crate::io::IoBuffer;
 const CHUNK: usize = 128 << 10;
 
 impl OverlayNode {
-    /// Makes sure that it is in the upper layer, and its parents: its inode there. `empty`: a file's content is not
-    /// wanted, for it is about to be cut off.
+    /// Makes sure that it is in the upper layer, and its parents: its inode there. `empty`: a
+    /// file's content is not wanted, for it is about to be cut off.
     pub(super) fn copy_up(&self, empty: bool) -> Result<Arc<dyn Inode>> {
         let layers = self.layers();
         if let Some(upper) = layers.upper {
@@ -26,10 +26,17 @@ impl OverlayNode {
         }
         let lower = layers.lower.ok_or(Errno::ENOENT)?;
         let attributes = lower.attributes()?;
-        let new = NewNode { mode: attributes.mode, uid: attributes.uid, gid: attributes.gid, rdev: attributes.rdev };
+        let new = NewNode {
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: attributes.rdev,
+        };
         let fs = self.fs()?;
         let upper: Arc<dyn Inode> = match layers.parent {
-            Some(parent) if !layers.gone => make(&parent.copy_up(false)?, &layers.name, &new, &lower, empty)?,
+            Some(parent) if !layers.gone => {
+                make(&parent.copy_up(false)?, &layers.name, &new, &lower, empty)?
+            }
             // A removed file that is still open.
             _ if attributes.is_regular() => {
                 let (inode, _) = fs.upper.root().create_unnamed(&new, O_RDONLY)?;
@@ -38,7 +45,9 @@ impl OverlayNode {
             }
             _ => return Err(Errno::ENOENT),
         };
-        for name in lower.list_xattr().unwrap_or_default().split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        for name in
+            lower.list_xattr().unwrap_or_default().split(|b| *b == 0).filter(|n| !n.is_empty())
+        {
             if let Ok(value) = lower.get_xattr(name) {
                 upper.set_xattr(name, &value, 0)?;
             }

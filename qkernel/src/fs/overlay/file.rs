@@ -27,7 +27,11 @@ pub struct OverlayFile {
 }
 
 impl OverlayFile {
-    pub(super) fn new(node: Arc<OverlayNode>, inner: Arc<dyn FileOps>, from_upper: bool) -> Arc<Self> {
+    pub(super) fn new(
+        node: Arc<OverlayNode>,
+        inner: Arc<dyn FileOps>,
+        from_upper: bool,
+    ) -> Arc<Self> {
         Arc::new(OverlayFile { node, inner, from_upper })
     }
 }
@@ -101,7 +105,8 @@ fn names(inode: &Arc<dyn Inode>) -> Result<Pieces<Entry>> {
     let file = OpenFile::new(inode.clone().open_data()?, O_RDONLY);
     let mut entries = Pieces::new();
     let mut outcome = Ok(());
-    // From position 2 on for those file systems that make up "." and ".."; the host has them among its own.
+    // From position 2 on for those file systems that make up "." and ".."; the host has them among
+    // its own.
     let start = if inode.downcast::<crate::fs::tmpfs::TmpNode>().is_some() { 2 } else { 0 };
     file.ops.read_dir(&file, start, &mut |entry| {
         if entry.name != b"." && entry.name != b".." {
@@ -193,7 +198,12 @@ impl FileOps for OverlayDir {
         let entries = self.entries.lock().clone();
         let skip = usize::try_from(position - 2).unwrap_or(usize::MAX);
         for entry in entries.iter().skip(skip) {
-            if !sink(DirEntry { ino: entry.ino, next: position + 1, kind: entry.kind, name: &entry.name }) {
+            if !sink(DirEntry {
+                ino: entry.ino,
+                next: position + 1,
+                kind: entry.kind,
+                name: &entry.name,
+            }) {
                 break;
             }
             position += 1;

@@ -1,7 +1,8 @@
 //! An overlay: a guest-private upper layer in memory over a lower layer that is never written.
 //!
-//! Removed names of the lower layer are remembered beside the upper layer's directories, not in them. A file of the lower
-//! layer is copied up when it is first opened for writing or changed otherwise; its inode number stays the same.
+//! Removed names of the lower layer are remembered beside the upper layer's directories, not in
+//! them. A file of the lower layer is copied up when it is first opened for writing or changed
+//! otherwise; its inode number stays the same.
 
 mod copy;
 mod file;
@@ -13,14 +14,14 @@ use alloc::vec::Vec;
 
 pub use node::OverlayNode;
 
+use linux_raw_sys::general::OVERLAYFS_SUPER_MAGIC;
+
 use super::attr::StatFs;
 use super::inode::{FileSystem, Inode, next_device};
 use super::tmpfs::TmpFs;
 use crate::errno::Result;
 use crate::sync::Mutex;
 
-/// OVERLAYFS_SUPER_MAGIC (statfs(2)).
-const OVERLAY_MAGIC: i64 = 0x794c_7630;
 /// Set in the inode numbers of objects that the lower layer never had.
 const UPPER_INO: u64 = 1 << 62;
 
@@ -31,7 +32,8 @@ pub struct OverlayFs {
     device: u64,
     root: Mutex<Weak<OverlayNode>>,
     this: Weak<OverlayFs>,
-    /// Names of the lower layer that are no longer to be seen, by inode number of the upper directory.
+    /// Names of the lower layer that are no longer to be seen, by inode number of the upper
+    /// directory.
     hidden: Mutex<BTreeMap<u64, BTreeSet<Vec<u8>>>>,
     /// Inode numbers of what was copied up, by inode number in the upper layer.
     origins: Mutex<BTreeMap<u64, u64>>,
@@ -74,13 +76,14 @@ impl FileSystem for OverlayFs {
             return root;
         }
         let fs = self.this.upgrade().expect("a file system in use is alive");
-        let root = OverlayNode::new(&fs, None, b"", Some(self.upper.root()), Some(self.lower.root()));
+        let root =
+            OverlayNode::new(&fs, None, b"", Some(self.upper.root()), Some(self.lower.root()));
         *self.root.lock() = Arc::downgrade(&root);
         root
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        Ok(StatFs { kind: OVERLAY_MAGIC, ..self.upper.statfs()? })
+        Ok(StatFs { kind: i64::from(OVERLAYFS_SUPER_MAGIC), ..self.upper.statfs()? })
     }
 
     fn unmounted(&self) {

@@ -4,7 +4,9 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFREG};
+use linux_raw_sys::general::{
+    O_ACCMODE, O_RDONLY, O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFREG,
+};
 
 use super::file::{OverlayDir, OverlayFile, list};
 use super::{OverlayFs, UPPER_INO};
@@ -61,7 +63,13 @@ impl OverlayNode {
         };
         let kind = upper.as_ref().or(lower.as_ref()).map_or(S_IFREG, |i| i.kind());
         let layers = Layers { upper, lower, parent, name: name.to_vec(), gone: false };
-        Arc::new(OverlayNode { fs: Arc::downgrade(fs), kind, ino, device: fs.device, layers: Mutex::new(layers) })
+        Arc::new(OverlayNode {
+            fs: Arc::downgrade(fs),
+            kind,
+            ino,
+            device: fs.device,
+            layers: Mutex::new(layers),
+        })
     }
 
     pub(super) fn fs(&self) -> Result<Arc<OverlayFs>> {
@@ -99,7 +107,8 @@ impl OverlayNode {
         Ok(self.upper_number().is_none_or(|number| !fs.is_hidden(number, name)))
     }
 
-    /// Lets the lower layer's `name` be seen no more, if there is one. The directory is in the upper layer.
+    /// Lets the lower layer's `name` be seen no more, if there is one. The directory is in the
+    /// upper layer.
     fn hide(&self, name: &[u8]) -> Result {
         let Some(lower) = self.layers().lower else { return Ok(()) };
         if lower.lookup(name).is_ok()
@@ -240,7 +249,12 @@ impl Inode for OverlayNode {
         self.adopt(name, made)
     }
 
-    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+    fn make_symlink(
+        self: Arc<Self>,
+        name: &[u8],
+        target: &[u8],
+        new: &NewNode,
+    ) -> Result<Arc<dyn Inode>> {
         let made = self.copy_up(false)?.make_symlink(name, target, new)?;
         self.adopt(name, made)
     }
@@ -269,7 +283,8 @@ impl Inode for OverlayNode {
         let replaced = rename.replaced.map(arc_of).transpose()?;
         let exchange = rename.flags & RENAME_EXCHANGE != 0;
         // A directory that also lies in the lower layer cannot leave it; mv(1) copies then.
-        let merged = |node: &OverlayNode| node.kind == S_IFDIR && node.layers.lock().lower.is_some();
+        let merged =
+            |node: &OverlayNode| node.kind == S_IFDIR && node.layers.lock().lower.is_some();
         if merged(&child) || exchange && replaced.as_ref().is_some_and(|r| merged(r)) {
             return Err(Errno::EXDEV);
         }

@@ -81,10 +81,15 @@ fn a_change_copies_up_and_leaves_the_lower_layer_alone() {
     let dir = fs.root().lookup(b"dir").unwrap();
     let one = dir.clone().lookup(b"one").unwrap();
     let before = one.attributes().unwrap();
-    one.set_attributes(&SetAttributes { mode: Some(0o400), uid: Some(9), ..Default::default() }).unwrap();
+    one.set_attributes(&SetAttributes { mode: Some(0o400), uid: Some(9), ..Default::default() })
+        .unwrap();
     let after = one.attributes().unwrap();
-    assert_eq!((after.mode & 0o777, after.uid, after.ino, after.dev), (0o400, 9, before.ino, before.dev));
-    let untouched = lower.root().lookup(b"dir").unwrap().lookup(b"one").unwrap().attributes().unwrap();
+    assert_eq!(
+        (after.mode & 0o777, after.uid, after.ino, after.dev),
+        (0o400, 9, before.ino, before.dev)
+    );
+    let untouched =
+        lower.root().lookup(b"dir").unwrap().lookup(b"one").unwrap().attributes().unwrap();
     assert_eq!((untouched.mode & 0o777, untouched.uid), (0o644, 0));
     // A new look-up finds the copy, under the same number.
     let again = fs.root().lookup(b"dir").unwrap().lookup(b"one").unwrap().attributes().unwrap();
@@ -97,7 +102,8 @@ fn files_of_the_lower_layer_are_renamed_and_directories_are_not() {
     let (lower, fs) = overlay();
     let root = fs.root();
     let (file, dir) = (root.clone().lookup(b"file").unwrap(), root.clone().lookup(b"dir").unwrap());
-    let rename = |child, to_name, replaced, flags| Rename { child, to: &dir, to_name, replaced, flags };
+    let rename =
+        |child, to_name, replaced, flags| Rename { child, to: &dir, to_name, replaced, flags };
     root.rename(b"file", &rename(&file, b"moved", None, 0)).unwrap();
     assert_eq!(root.clone().lookup(b"file").err(), Some(Errno::ENOENT));
     assert_eq!(names(&dir), ["moved", "one", "two"]);

@@ -46,7 +46,12 @@ impl FdDir {
     fn names(&self, skip: usize, most: usize) -> Vec<(Vec<u8>, u32)> {
         let Ok(thread) = self.subject.thread() else { return Vec::new() };
         let kind = if self.infos { S_IFREG } else { S_IFLNK };
-        thread.files().list(skip, most).iter().map(|fd| (fd.to_string().into_bytes(), kind)).collect()
+        thread
+            .files()
+            .list(skip, most)
+            .iter()
+            .map(|fd| (fd.to_string().into_bytes(), kind))
+            .collect()
     }
 }
 
@@ -56,7 +61,11 @@ impl Dir for FdDir {
         self.subject.thread().ok()?.files().get(fd).ok()?;
         let subject = self.subject.clone();
         Some(if self.infos {
-            Node::File(0o400, Box::new(move |reader| info(&subject.check_access(reader)?, fd)), None)
+            Node::File(
+                0o400,
+                Box::new(move |reader| info(&subject.check_access(reader)?, fd)),
+                None,
+            )
         } else {
             Node::Link(Box::new(move |reader| {
                 let file = subject.check_access(reader)?.files().get(fd)?;
@@ -101,12 +110,14 @@ fn info(thread: &Arc<Thread>, fd: Fd) -> Result<Vec<u8>> {
     let ino = file.attributes().map_or(0, |a| a.ino);
     let position = file.tell()?;
     let flags = file.flags() | cloexec | 0o100000;
-    let mut out = format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t{mount}\nino:\t{ino}\n").into_bytes();
+    let mut out = format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t{mount}\nino:\t{ino}\n")
+        .into_bytes();
     out.extend(file.ops.details(&file));
     Ok(out)
 }
 
-/// Where an open file is; for one without a place a place of its own, through which it can be opened again.
+/// Where an open file is; for one without a place a place of its own, through which it can be
+/// opened again.
 fn place_of(file: &Arc<OpenFile>) -> Location {
     if let Some(place) = &file.path {
         return place.clone();
@@ -226,7 +237,13 @@ impl FileOps for Again {
         self.0.ops.queue()
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         self.0.ops.ioctl(caller, &self.0, command, argument)
     }
 

@@ -14,7 +14,8 @@ use crate::fs::attr::device_parts;
 use crate::fs::file::file_of;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
-/// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from a root.
+/// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from
+/// a root.
 pub type Next = fn(&Arc<AddressSpace>, &Location, u64) -> Result<Option<(Vec<u8>, u64)>>;
 
 fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
@@ -31,7 +32,9 @@ fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
                     }
                     path = place.path_from(root);
                 }
-                None => path.extend_from_slice(backing.mapping.name().unwrap_or(b"/dev/zero (deleted)")),
+                None => {
+                    path.extend_from_slice(backing.mapping.name().unwrap_or(b"/dev/zero (deleted)"))
+                }
             }
         }
         None if vma.flags.contains(VmaFlags::STACK) => path.extend_from_slice(b"[stack]"),
@@ -63,15 +66,20 @@ fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
     out.push(b'\n');
 }
 
-/// maps: the cursor is the address from which on ranges are still to be told of.
-pub fn maps(mm: &Arc<AddressSpace>, root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+/// maps: the cursor is the address from which on ranges are still to be listed.
+pub fn maps(
+    mm: &Arc<AddressSpace>,
+    root: &Location,
+    cursor: u64,
+) -> Result<Option<(Vec<u8>, u64)>> {
     let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
     Ok(Some((out, vma.end.0)))
 }
 
-/// The rows of smaps for `size` bytes, `resident` of them present. Pages that several share count as private.
+/// The rows of smaps for `size` bytes, `resident` of them present. Pages that several share count
+/// as private.
 fn rows(out: &mut String, size: Option<u64>, resident: u64, anonymous: bool, swapped: u64) {
     let kib = |bytes: u64| bytes / 1024;
     let mut row = |name: &str, bytes: u64| {
@@ -96,7 +104,11 @@ fn rows(out: &mut String, size: Option<u64>, resident: u64, anonymous: bool, swa
 }
 
 /// smaps: the cursor is as in [`maps`].
-pub fn smaps(mm: &Arc<AddressSpace>, root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+pub fn smaps(
+    mm: &Arc<AddressSpace>,
+    root: &Location,
+    cursor: u64,
+) -> Result<Option<(Vec<u8>, u64)>> {
     let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
@@ -126,7 +138,11 @@ pub fn smaps(mm: &Arc<AddressSpace>, root: &Location, cursor: u64) -> Result<Opt
 }
 
 /// smaps_rollup: one record.
-pub fn smaps_rollup(mm: &Arc<AddressSpace>, _root: &Location, cursor: u64) -> Result<Option<(Vec<u8>, u64)>> {
+pub fn smaps_rollup(
+    mm: &Arc<AddressSpace>,
+    _root: &Location,
+    cursor: u64,
+) -> Result<Option<(Vec<u8>, u64)>> {
     if cursor != 0 {
         return Ok(None);
     }
@@ -136,7 +152,8 @@ pub fn smaps_rollup(mm: &Arc<AddressSpace>, _root: &Location, cursor: u64) -> Re
         end = vma.end.0;
     });
     let (_, resident, swapped) = mm.sizes();
-    let mut text = format!("{:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", start.unwrap_or(0), "[rollup]");
+    let mut text =
+        format!("{:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", start.unwrap_or(0), "[rollup]");
     rows(&mut text, None, resident, true, swapped);
     Ok(Some((text.into_bytes(), 1)))
 }

@@ -1,4 +1,4 @@
-//! proc(5): what the kernel tells of processes and of itself.
+//! proc(5): what the kernel reports of processes and of itself.
 
 mod fd;
 mod maps;
@@ -13,7 +13,7 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::S_IFDIR;
+use linux_raw_sys::general::{PROC_SUPER_MAGIC, S_IFDIR};
 
 pub use sys::set as set_sysctl;
 
@@ -24,19 +24,20 @@ use crate::errno::Result;
 use crate::ipc::sysv;
 use crate::task::table;
 
-/// PROC_SUPER_MAGIC (statfs(2)).
-const PROC_MAGIC: u32 = 0x9fa0;
-
 /// Makes a file system of type proc.
 pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(SynthFs::new("proc", PROC_MAGIC, Arc::new(Root)))
+    Ok(SynthFs::new("proc", PROC_SUPER_MAGIC, Arc::new(Root)))
 }
 
 /// The root: fixed names, and a directory for each process.
 struct Root;
 
 static FIXED: Table = Table(&[
-    ("self", || Node::Link(alloc::boxed::Box::new(|t| Ok(Link::Path(t.process.pid.to_string().into_bytes()))))),
+    ("self", || {
+        Node::Link(alloc::boxed::Box::new(|t| {
+            Ok(Link::Path(t.process.pid.to_string().into_bytes()))
+        }))
+    }),
     ("thread-self", || {
         Node::Link(alloc::boxed::Box::new(|t| {
             Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid()).into_bytes()))
@@ -61,8 +62,8 @@ static FIXED: Table = Table(&[
 
 /// /proc/sysvipc.
 const SYSVIPC: Table = Table(&[
-    ("msg", || file(|_| Ok(sysv::msg::list()?.into_bytes()))),
-    ("sem", || file(|_| Ok(sysv::sem::list()?.into_bytes()))),
+    ("msg", || file(|_| Ok(sysv::list::<sysv::msg::Queue>()?.into_bytes()))),
+    ("sem", || file(|_| Ok(sysv::list::<sysv::sem::Set>()?.into_bytes()))),
     ("shm", || file(|_| Ok(sysv::shm::list()?.into_bytes()))),
 ]);
 

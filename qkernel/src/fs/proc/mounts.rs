@@ -17,7 +17,9 @@ use crate::sync::Mutex;
 fn escape(out: &mut Vec<u8>, text: &[u8]) {
     for byte in text {
         match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => out.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            b' ' | b'\t' | b'\n' | b'\\' => {
+                out.extend_from_slice(format!("\\{byte:03o}").as_bytes())
+            }
             other => out.push(*other),
         }
     }
@@ -43,8 +45,9 @@ fn flags(flags: MountFlags) -> Vec<u8> {
 /// One mount as a line, if it can be reached from `root`.
 type Line = fn(&Mount, &[u8]) -> Vec<u8>;
 
-/// Opens one of the lists, of the mounts that the subject can reach, with their mount points as it sees them, in an order in which parents
-/// come first. A line at a time: all together could have any length. The list is that of the moment at which it is read from its beginning.
+/// Opens one of the lists, of the mounts that the subject can reach, with their mount points as it
+/// sees them, in an order in which parents come first. A line at a time: all together could have
+/// any length. The list is that of the moment at which it is read from its beginning.
 pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
     let subject = subject.clone();
     // Known by weak references only: an open list keeps no file system mounted.
@@ -56,7 +59,8 @@ pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
             let below = |_: &Arc<Mount>, point: &Location| {
                 !Arc::ptr_eq(&point.mount, &root.mount) || root.dentry.is_above(&point.dentry)
             };
-            let visible: Vec<Weak<Mount>> = root.mount.tree(below).iter().map(Arc::downgrade).collect();
+            let visible: Vec<Weak<Mount>> =
+                root.mount.tree(below).iter().map(Arc::downgrade).collect();
             *list.lock() = visible;
         }
         let mut index = cursor;
@@ -117,7 +121,7 @@ pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
 fn inner_root(mount: &Mount) -> Vec<u8> {
     let mut names = Vec::new();
     let mut at = mount.root.clone();
-    // As deep as a path could name; of what lies deeper the end is told.
+    // As deep as a path could name; of what lies deeper the end is reported.
     while let Some(parent) = at.parent().filter(|_| names.len() < PATH_MAX) {
         names.push(at.name());
         at = parent;

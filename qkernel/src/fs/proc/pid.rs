@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
+use linux_raw_sys::general::{CAP_DAC_OVERRIDE, CAP_SYS_RESOURCE, S_IFDIR, S_IFLNK, S_IFREG};
 use qlib::{PAGE_SIZE, Va};
 
 use super::{fd, maps, mounts, net, number, status};
@@ -17,7 +17,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
 use crate::fs::records::RecordFile;
 use crate::fs::synth::{Dir, Names, Node, dir};
-use crate::fs::{FileOps, OpenFile, perm};
+use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
 use crate::sync::{Mutex, mutex};
@@ -76,8 +76,8 @@ fn about(subject: Subject, read: fn(&Subject, &Arc<Thread>) -> Result<Vec<u8>>) 
     Node::File(0o444, Box::new(move |reader| read(&subject, reader)), None)
 }
 
-/// As [`about`], for those who may look into the process when they open the file. It tells of the program that runs then: once
-/// another one is executed there is no more to read.
+/// As [`about`], for those who may look into the process when they open the file. It tells of the
+/// program that runs then: once another one is executed there is no more to read.
 fn private(subject: Subject, read: fn(&Process) -> Vec<u8>) -> Node {
     Node::Own(
         0o400,
@@ -93,7 +93,8 @@ fn private(subject: Subject, read: fn(&Process) -> Vec<u8>) -> Node {
     )
 }
 
-/// As [`private`], about the memory alone: also a record at a time. `next` is as in [`RecordFile::new`], with whom the file was opened by.
+/// As [`private`], about the memory alone: also a record at a time. `next` is as in
+/// [`RecordFile::new`], with whom the file was opened by.
 fn about_memory(subject: Subject, next: maps::Next) -> Node {
     Node::Own(
         0o400,
@@ -128,9 +129,14 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("loginuid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
     ("maps", S_IFREG, |s| about_memory(s, maps::maps)),
     ("mem", S_IFREG, |s| {
-        Node::Own(0o600, Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.mm().program())))))
+        Node::Own(
+            0o600,
+            Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.mm().program())))),
+        )
     }),
-    ("mountinfo", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mountinfo)))),
+    ("mountinfo", S_IFREG, |s| {
+        Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mountinfo)))
+    }),
     ("mounts", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mounts)))),
     ("net", S_IFDIR, |_| dir(net::FILES)),
     ("ns", S_IFDIR, |_| dir(NAMESPACES)),
@@ -178,7 +184,8 @@ fn comm(subject: Subject) -> Node {
             if !Arc::ptr_eq(&by.process, &thread.process) {
                 return Err(Errno::EINVAL);
             }
-            let end = bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
+            let end =
+                bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
             thread.attrs.lock().name = bytes[..end].to_vec();
             Ok(())
         })),
@@ -192,7 +199,8 @@ struct Score {
     least: i32,
 }
 
-/// Values of oom_score_adj that were set, by pid. The OOM killer goes by size alone; they are kept for those who read them back.
+/// Values of oom_score_adj that were set, by pid. The OOM killer goes by size alone; they are kept
+/// for those who read them back.
 static OOM_SCORE_ADJ: Mutex<BTreeMap<u32, Score>> = mutex(BTreeMap::new());
 
 fn oom_score_adj(subject: Subject) -> Node {
@@ -211,7 +219,7 @@ fn oom_score_adj(subject: Subject) -> Node {
                 return Err(Errno::EINVAL);
             }
             let (creds, owner) = (by.creds(), writer.thread()?.creds().euid);
-            if creds.fsuid != owner && !creds.has_cap(perm::CAP_DAC_OVERRIDE) {
+            if creds.fsuid != owner && !creds.has_cap(CAP_DAC_OVERRIDE) {
                 // It has come to belong to another user since the file was opened.
                 return Err(Errno::EACCES);
             }
@@ -220,7 +228,7 @@ fn oom_score_adj(subject: Subject) -> Node {
             let mut values = OOM_SCORE_ADJ.lock();
             values.retain(|pid, _| living.contains(pid));
             let score = values.entry(pid).or_default();
-            if creds.has_cap(perm::CAP_SYS_RESOURCE) {
+            if creds.has_cap(CAP_SYS_RESOURCE) {
                 score.least = value;
             } else if value < score.least {
                 return Err(Errno::EACCES);
@@ -239,7 +247,11 @@ impl Dir for PidDir {
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         let shown = |n: &str| !self.0.is_thread() || n != "task";
-        NAMES.iter().filter(|(n, ..)| shown(n)).map(|(n, kind, _)| (n.as_bytes().to_vec(), *kind)).collect()
+        NAMES
+            .iter()
+            .filter(|(n, ..)| shown(n))
+            .map(|(n, kind, _)| (n.as_bytes().to_vec(), *kind))
+            .collect()
     }
 
     fn owner(&self) -> (u32, u32) {
@@ -259,7 +271,8 @@ impl Dir for TaskDir {
         if !Arc::ptr_eq(&thread.process, &process) {
             return None;
         }
-        let subject = Subject { process: self.0.process.clone(), thread: Some(Arc::downgrade(&thread)) };
+        let subject =
+            Subject { process: self.0.process.clone(), thread: Some(Arc::downgrade(&thread)) };
         Some(Node::Dir(Arc::new(PidDir(subject))))
     }
 
@@ -273,8 +286,8 @@ impl Dir for TaskDir {
     }
 }
 
-/// /proc/PID/mem: the memory of the program that ran when the file was opened, which is when access is checked. Protection holds here too:
-/// what the process itself may not write is not written.
+/// /proc/PID/mem: the memory of the program that ran when the file was opened, which is when access
+/// is checked. Protection holds here too: what the process itself may not write is not written.
 struct MemFile(ProgramMemory);
 
 impl MemFile {
@@ -309,7 +322,9 @@ impl FileOps for MemFile {
     }
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
-        self.transfer(buffer, offset, |mm, buffer, va, len| mm.write_bytes(va, &buffer.take_vec(len)?))
+        self.transfer(buffer, offset, |mm, buffer, va, len| {
+            mm.write_bytes(va, &buffer.take_vec(len)?)
+        })
     }
 
     fn is_seekable(&self) -> bool {

@@ -104,7 +104,8 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     );
     let _ = write!(
         out,
-        "{} {} {stack} 0 0 {pending} {blocked} {} {} 0 0 0 {exit_signal} 0 0 0 0 0 0 0 0 0 0 0 0 0 {exit_status}",
+        "{} {} {stack} 0 0 {pending} {blocked} {} {} 0 0 0 {exit_signal} 0 0 0 0 0 0 0 0 0 0 0 0 \
+        0 {exit_status}",
         text.0, text.1, ignored.0, caught.0,
     );
     out.push('\n');
@@ -116,7 +117,13 @@ pub fn statm(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let sizes = sizes(&*subject.process()?);
     let pages = |bytes: u64| bytes / PAGE_SIZE;
     let data = pages(sizes.data + sizes.stack);
-    Ok(format!("{} {} 0 {} 0 {data} 0\n", pages(sizes.total), pages(sizes.resident), pages(sizes.text)).into_bytes())
+    Ok(format!(
+        "{} {} 0 {} 0 {data} 0\n",
+        pages(sizes.total),
+        pages(sizes.resident),
+        pages(sizes.text)
+    )
+    .into_bytes())
 }
 
 /// status.
@@ -134,7 +141,11 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid());
     let name = thread.as_ref().map_or(String::from("exited"), |t| t.name());
     let umask = thread.as_ref().map_or(0o22, |t| t.fs().umask);
-    let _ = write!(out, "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n", process.pid);
+    let _ = write!(
+        out,
+        "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n",
+        process.pid
+    );
     let _ = write!(out, "Ngid:\t0\nPid:\t{id}\nPPid:\t{}\nTracerPid:\t0\n", process.ppid());
     let creds = thread.as_ref().map(|t| t.creds()).unwrap_or_default();
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", creds.uid, creds.euid, creds.suid, creds.fsuid);
@@ -155,11 +166,20 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         memory_rows(&mut out, &sizes(&process));
     }
     let _ = writeln!(out, "Threads:\t{}", process.threads().len().max(1));
-    let (pending, blocked) = thread.as_ref().map_or((0, 0), |t| (signal::pending(t).0, t.signals.lock().mask.0));
+    let (pending, blocked) =
+        thread.as_ref().map_or((0, 0), |t| (signal::pending(t).0, t.signals.lock().mask.0));
     let shared = process.signals.lock().pending().0;
     let (ignored, caught) = process.signals.lock().ignored_and_caught();
-    let _ = writeln!(out, "SigQ:\t0/30000\nSigPnd:\t{:016x}\nShdPnd:\t{shared:016x}", pending & !shared);
-    let _ = writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}", ignored.0, caught.0);
+    let _ = writeln!(
+        out,
+        "SigQ:\t0/30000\nSigPnd:\t{:016x}\nShdPnd:\t{shared:016x}",
+        pending & !shared
+    );
+    let _ = writeln!(
+        out,
+        "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}",
+        ignored.0, caught.0
+    );
     for (name, set) in [
         ("CapInh", creds.cap_inheritable),
         ("CapPrm", creds.cap_permitted),
@@ -171,8 +191,16 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     }
     let cpus = arch::boot().cpus.clamp(1, 64);
     let mask = u64::MAX >> (64 - cpus);
-    let _ = writeln!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0", u32::from(creds.no_new_privs));
-    let _ = writeln!(out, "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t{}", crate::fs::sysfs::cpu_list());
+    let _ = writeln!(
+        out,
+        "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0",
+        u32::from(creds.no_new_privs)
+    );
+    let _ = writeln!(
+        out,
+        "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t{}",
+        crate::fs::sysfs::cpu_list()
+    );
     out.push_str(
         "Mems_allowed:\t1\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
     );
@@ -222,8 +250,10 @@ pub fn limits(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
         ("Max realtime timeout", "us"),
     ];
     let limits = subject.process()?.rlimits.lock().clone();
-    let mut out = format!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
-    let show = |limit: u64| if limit == u64::MAX { String::from("unlimited") } else { format!("{limit}") };
+    let mut out =
+        format!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let show =
+        |limit: u64| if limit == u64::MAX { String::from("unlimited") } else { format!("{limit}") };
     for ((name, unit), (soft, hard)) in ROWS.iter().zip(limits.0) {
         let _ = writeln!(out, "{name:<25} {:<20} {:<20} {unit:<10}", show(soft), show(hard));
     }
@@ -232,6 +262,7 @@ pub fn limits(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
 
 /// io. Bytes are not counted.
 pub fn io() -> Vec<u8> {
-    let zeros = ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"];
+    let zeros =
+        ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"];
     zeros.iter().map(|n| format!("{n}: 0\n")).collect::<String>().into_bytes()
 }

@@ -1,6 +1,7 @@
-//! /proc/sys: settings (sysctl(8), proc_sys(5)). Those that can be written have an effect: whoever it concerns asks for the number here. What has
-//! none in this kernel is there for programs that look at it, and cannot be written. Settings of the network ("net/…") that a container was
-//! given have their effect on the host's side and are shown here as they were given.
+//! /proc/sys: settings (sysctl(8), proc_sys(5)). Those that can be written have an effect: whoever
+//! it concerns asks for the number here. What has none in this kernel is there for programs that
+//! look at it, and cannot be written. Settings of the network ("net/…") that a container was given
+//! have their effect on the host's side and are shown here as they were given.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-use linux_raw_sys::general::{S_IFDIR, S_IFREG};
+use linux_raw_sys::general::{CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
@@ -21,7 +22,8 @@ use crate::utsname;
 
 /// What a setting reads as.
 enum Value {
-    /// Numbers that can be written, as many as there are, each between these: they are this, until they are set.
+    /// Numbers that can be written, as many as there are, each between these: they are this, until
+    /// they are set.
     Numbers(&'static str, RangeInclusive<u64>),
     /// This, always.
     Fixed(&'static str),
@@ -125,8 +127,9 @@ const SETTINGS: &[(&str, Value)] = &[
 /// Values that were set.
 static SET: Mutex<BTreeMap<String, Vec<u8>>> = mutex(BTreeMap::new());
 
-/// Sets a setting by its sysctl(8) name ("net.core.somaxconn"), as the container's specification has it. ENOENT when there is none, EINVAL for a
-/// value that it cannot have, EPERM when it has no effect here and is not what it is anyway.
+/// Sets a setting by its sysctl(8) name ("net.core.somaxconn"), as the container's specification
+/// has it. ENOENT when there is none, EINVAL for a value that it cannot have, EPERM when it has no
+/// effect here and is not what it is anyway.
 pub fn set(name: &str, value: &str) -> Result {
     let path = name.replace('.', "/");
     match write(&path, value) {
@@ -135,7 +138,9 @@ pub fn set(name: &str, value: &str) -> Result {
             SET.lock().insert(path, value.as_bytes().to_vec());
             Ok(())
         }
-        Err(Errno::EPERM) if words(&String::from_utf8_lossy(&read(&path)?)).eq(words(value)) => Ok(()),
+        Err(Errno::EPERM) if words(&String::from_utf8_lossy(&read(&path)?)).eq(words(value)) => {
+            Ok(())
+        }
         result => result,
     }
 }
@@ -150,9 +155,11 @@ fn write(path: &str, value: &str) -> Result {
         None => Err(Errno::ENOENT),
         Some(Value::Fixed(_) | Value::Made(_)) => Err(Errno::EPERM),
         Some(Value::Name(_, set)) => {
-            // As proc_dostring does: one line, as long as uname(2) can tell.
+            // As proc_dostring does: one line, as long as uname(2) can report.
             let line = value.split('\n').next().unwrap_or_default();
-            let end = (0..=line.len().min(utsname::NAME_BYTES)).rev().find(|end| line.is_char_boundary(*end));
+            let end = (0..=line.len().min(utsname::NAME_BYTES))
+                .rev()
+                .find(|end| line.is_char_boundary(*end));
             set(line[..end.unwrap_or(0)].to_string());
             Ok(())
         }
@@ -164,8 +171,14 @@ fn write(path: &str, value: &str) -> Result {
     }
 }
 
-/// The numbers of a setting after `value` was written to it: as on Linux, the first ones only may be given.
-fn with_new_numbers(value: &str, old: &[u64], default: &str, range: &RangeInclusive<u64>) -> Result<String> {
+/// The numbers of a setting after `value` was written to it: as on Linux, the first ones only may
+/// be given.
+fn with_new_numbers(
+    value: &str,
+    old: &[u64],
+    default: &str,
+    range: &RangeInclusive<u64>,
+) -> Result<String> {
     let new = value.split_ascii_whitespace().map(|word| word.parse().map_err(|_| Errno::EINVAL));
     let new = new.collect::<Result<Vec<u64>>>()?;
     let count = default.split_ascii_whitespace().count();
@@ -199,7 +212,8 @@ fn boot_id() -> String {
     }
 }
 
-/// A directory of settings: its path beneath /proc/sys, with a slash at its end unless it is the root.
+/// A directory of settings: its path beneath /proc/sys, with a slash at its end unless it is the
+/// root.
 pub struct SysDir(String);
 
 impl SysDir {
@@ -212,7 +226,8 @@ impl SysDir {
     fn paths(&self) -> Vec<String> {
         let set = SET.lock();
         let known = SETTINGS.iter().map(|(p, _)| *p).chain(set.keys().map(String::as_str));
-        let mut below: Vec<String> = known.filter_map(|p| p.strip_prefix(self.0.as_str())).map(String::from).collect();
+        let mut below: Vec<String> =
+            known.filter_map(|p| p.strip_prefix(self.0.as_str())).map(String::from).collect();
         below.sort();
         below.dedup();
         below
@@ -239,7 +254,8 @@ pub fn numbers(path: &str) -> Vec<u64> {
     words.map(str::parse).collect::<core::result::Result<_, _>>().unwrap_or_default()
 }
 
-/// The number that a setting of the list holds now; if somebody wrote there what is no number, `otherwise`.
+/// The number that a setting of the list holds now; if somebody wrote there what is no number,
+/// `otherwise`.
 pub fn number(path: &str, otherwise: u64) -> u64 {
     numbers(path).first().copied().unwrap_or(otherwise)
 }
@@ -254,7 +270,7 @@ fn setting(path: String) -> Node {
         0o644,
         Box::new(move |_| read(&path)),
         Some(Box::new(move |thread, bytes| {
-            if !thread.creds().has_cap(crate::fs::perm::CAP_SYS_ADMIN) {
+            if !thread.creds().has_cap(CAP_SYS_ADMIN) {
                 return Err(Errno::EPERM);
             }
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
@@ -271,7 +287,10 @@ impl Dir for SysDir {
             return Some(setting(format!("{}{name}", self.0)));
         }
         let prefix = format!("{name}/");
-        paths.iter().any(|p| p.starts_with(&prefix)).then(|| Node::Dir(Arc::new(SysDir(format!("{}{prefix}", self.0)))))
+        paths
+            .iter()
+            .any(|p| p.starts_with(&prefix))
+            .then(|| Node::Dir(Arc::new(SysDir(format!("{}{prefix}", self.0)))))
     }
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {

@@ -1,4 +1,4 @@
-//! What /proc tells of the whole system.
+//! What /proc reports of the whole system.
 
 use alloc::format;
 use alloc::string::String;
@@ -26,7 +26,10 @@ pub(super) fn swaps() -> Node {
 }
 
 pub(super) fn devices() -> Node {
-    text("Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n136 pts\n\nBlock devices:\n")
+    text(
+        "Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n136 \
+        pts\n\nBlock devices:\n",
+    )
 }
 
 pub(super) fn version() -> Node {
@@ -48,7 +51,8 @@ pub(super) fn uptime() -> Node {
         let now = time::monotonic_ns() / TICK_NS;
         let busy: u64 = table::processes().iter().map(|p| p.times().user_ns / TICK_NS).sum();
         let idle = (now * u64::from(arch::boot().cpus)).saturating_sub(busy);
-        Ok(format!("{}.{:02} {}.{:02}\n", now / 100, now % 100, idle / 100, idle % 100).into_bytes())
+        Ok(format!("{}.{:02} {}.{:02}\n", now / 100, now % 100, idle / 100, idle % 100)
+            .into_bytes())
     })
 }
 
@@ -98,7 +102,9 @@ pub(super) fn meminfo() -> Node {
         for (name, bytes) in rows {
             let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), bytes / 1024);
         }
-        out.push_str("HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
+        out.push_str(
+            "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n",
+        );
         Ok(out.into_bytes())
     })
 }
@@ -115,12 +121,23 @@ pub(super) fn stat() -> Node {
         let idle = (time::monotonic_ns() / TICK_NS * cpus).saturating_sub(user + system);
         let mut out = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");
         for cpu in 0..cpus {
-            let _ = writeln!(out, "cpu{cpu} {} 0 {} {} 0 0 0 0 0 0", user / cpus, system / cpus, idle / cpus);
+            let _ = writeln!(
+                out,
+                "cpu{cpu} {} 0 {} {} 0 0 0 0 0 0",
+                user / cpus,
+                system / cpus,
+                idle / cpus
+            );
         }
-        let boot_s = (time::realtime_ns() - time::monotonic_ns().min(time::realtime_ns())) / 1_000_000_000;
+        let boot_s =
+            (time::realtime_ns() - time::monotonic_ns().min(time::realtime_ns())) / 1_000_000_000;
         let running = table::threads().iter().filter(|t| t.user.is_in_user_mode()).count().max(1);
-        let _ = writeln!(out, "intr 0\nctxt 0\nbtime {boot_s}\nprocesses {}", table::processes().len());
-        let _ = writeln!(out, "procs_running {running}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0");
+        let _ =
+            writeln!(out, "intr 0\nctxt 0\nbtime {boot_s}\nprocesses {}", table::processes().len());
+        let _ = writeln!(
+            out,
+            "procs_running {running}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0"
+        );
         Ok(out.into_bytes())
     })
 }
@@ -129,7 +146,8 @@ pub(super) fn vmstat() -> Node {
     file(|_| {
         let used = mm::frames::stats().frames_used;
         let free = (arch::boot().ram_bytes / PAGE_SIZE).saturating_sub(used);
-        Ok(format!("nr_free_pages {free}\nnr_anon_pages {used}\npgfault 0\npgmajfault 0\n").into_bytes())
+        Ok(format!("nr_free_pages {free}\nnr_anon_pages {used}\npgfault 0\npgmajfault 0\n")
+            .into_bytes())
     })
 }
 
@@ -141,7 +159,8 @@ pub(super) fn cpuinfo() -> Node {
         for index in 0..count {
             let _ = write!(
                 out,
-                "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\nstepping\t: {}\n\
+                "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel \
+                name\t: {}\nstepping\t: {}\n\
                  cpu MHz\t\t: 2000.000\ncache size\t: 1024 KB\nphysical id\t: 0\nsiblings\t: {count}\ncore id\t\t: {index}\n\
                  cpu cores\t: {count}\napicid\t\t: {index}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\n\
                  flags\t\t: {}\nbogomips\t: 4000.00\nclflush size\t: 64\ncache_alignment\t: 64\n\

@@ -37,7 +37,9 @@ impl FileOps for TmpFile {
     fn held_bytes(&self) -> u64 {
         // What has a name stays.
         let is_unlinked = self.node.attributes.lock().nlink == 0;
-        self.node.data().map_or(0, |data| if is_unlinked { data.page_count() * PAGE_SIZE } else { 0 })
+        self.node
+            .data()
+            .map_or(0, |data| if is_unlinked { data.page_count() * PAGE_SIZE } else { 0 })
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
@@ -101,7 +103,9 @@ impl FileOps for TmpFile {
             Err(full) => return Ok(full),
         };
         loop {
-            let Some((next, name, node)) = names.lock().after(position) else { return Ok(position) };
+            let Some((next, name, node)) = names.lock().after(position) else {
+                return Ok(position);
+            };
             let attributes = *node.attributes.lock();
             let kind = entry_kind(attributes.mode);
             if !sink(DirEntry { ino: attributes.ino, next, kind, name: &name }) {
@@ -113,7 +117,10 @@ impl FileOps for TmpFile {
 
     fn mapping(&self, _file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         match &self.node.content {
-            Content::File(data) if writable && data.seals() & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0 => {
+            Content::File(data)
+                if writable
+                    && data.seals() & (memfd::SEAL_WRITE | memfd::SEAL_FUTURE_WRITE) != 0 =>
+            {
                 Err(Errno::EPERM)
             }
             Content::File(data) => Ok(data.clone()),

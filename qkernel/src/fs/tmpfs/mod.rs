@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use linux_raw_sys::general::S_IFDIR;
+use linux_raw_sys::general::{S_IFDIR, TMPFS_MAGIC};
 use qlib::PAGE_SIZE;
 
 pub use file::TmpFile;
@@ -18,9 +18,6 @@ use super::inode::{FileSystem, Inode, next_device, simple_statfs};
 use super::shmem::Quota;
 use crate::errno::Result;
 use crate::sync::Mutex;
-
-/// TMPFS_MAGIC (statfs(2)).
-const TMPFS_MAGIC: u32 = 0x0102_1994;
 
 /// A file system in guest memory.
 pub struct TmpFs {
@@ -38,11 +35,23 @@ impl TmpFs {
     }
 
     /// An empty one that may hold `limit_bytes` of file content; `mode` and owner are its root's.
-    pub fn new(type_name: &'static str, limit_bytes: u64, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
+    pub fn new(
+        type_name: &'static str,
+        limit_bytes: u64,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Arc<Self> {
         Self::with_quota(type_name, Quota::lasting(limit_bytes.div_ceil(PAGE_SIZE)), mode, uid, gid)
     }
 
-    fn with_quota(type_name: &'static str, quota: Arc<Quota>, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
+    fn with_quota(
+        type_name: &'static str,
+        quota: Arc<Quota>,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Arc<Self> {
         let fs = Arc::new(TmpFs {
             type_name,
             device: next_device(),
@@ -50,7 +59,11 @@ impl TmpFs {
             quota,
             root: Mutex::new(None),
         });
-        let root = TmpNode::new(&fs, fs.attributes(S_IFDIR | mode & 0o7777, uid, gid), node::Content::dir());
+        let root = TmpNode::new(
+            &fs,
+            fs.attributes(S_IFDIR | mode & 0o7777, uid, gid),
+            node::Content::dir(),
+        );
         *fs.root.lock() = Some(root);
         fs
     }
@@ -81,7 +94,14 @@ impl FileSystem for TmpFs {
     fn statfs(&self) -> Result<StatFs> {
         let (limit, used) = self.quota.state();
         let free = limit.saturating_sub(used);
-        Ok(StatFs { blocks: limit, bfree: free, bavail: free, files: limit, ffree: free, ..simple_statfs(TMPFS_MAGIC) })
+        Ok(StatFs {
+            blocks: limit,
+            bfree: free,
+            bavail: free,
+            files: limit,
+            ffree: free,
+            ..simple_statfs(TMPFS_MAGIC)
+        })
     }
 
     fn options(&self) -> Vec<u8> {

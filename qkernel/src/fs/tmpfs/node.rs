@@ -50,11 +50,12 @@ struct Entry {
     lasting: Lasting,
 }
 
-/// What a name and its node take, about, in bytes, besides the characters: the node, its object, both maps of the directory.
+/// What a name and its node take, about, in bytes, besides the characters: the node, its object,
+/// both maps of the directory.
 const NODE_BYTES: u64 = 1024;
 
-/// The names of a directory. Positions for getdents64(2) are given in the order of making, so that a listing goes on
-/// where it was whatever comes and goes.
+/// The names of a directory. Positions for getdents64(2) are given in the order of making, so that
+/// a listing goes on where it was whatever comes and goes.
 #[derive(Default)]
 pub struct Names {
     by_name: BTreeMap<Vec<u8>, Entry>,
@@ -251,16 +252,26 @@ impl Inode for TmpNode {
     }
 
     fn make_dir(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
-        let node = self.make(&NewNode { mode: S_IFDIR | new.mode & 0o7777, ..*new }, Content::dir())?;
+        let node =
+            self.make(&NewNode { mode: S_IFDIR | new.mode & 0o7777, ..*new }, Content::dir())?;
         self.add(name, node)
     }
 
     fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
-        let node = if new.mode & S_IFMT == S_IFREG { self.new_file(new)? } else { self.make(new, Content::Special)? };
+        let node = if new.mode & S_IFMT == S_IFREG {
+            self.new_file(new)?
+        } else {
+            self.make(new, Content::Special)?
+        };
         self.add(name, node)
     }
 
-    fn make_symlink(self: Arc<Self>, name: &[u8], target: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
+    fn make_symlink(
+        self: Arc<Self>,
+        name: &[u8],
+        target: &[u8],
+        new: &NewNode,
+    ) -> Result<Arc<dyn Inode>> {
         let new = NewNode { mode: S_IFLNK | 0o777, ..*new };
         let node = self.make(&new, Content::Link(target.to_vec()))?;
         self.add(name, node)

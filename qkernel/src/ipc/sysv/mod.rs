@@ -1,13 +1,20 @@
-//! System V IPC (sysvipc(7)): what shared memory, semaphore sets and message queues have in common: keys, identifiers, permissions.
+//! System V IPC (sysvipc(7)): what shared memory, semaphore sets and message queues have in common:
+//! keys, identifiers, permissions, the commands of the control calls, the lists in /proc/sysvipc.
 
 pub mod msg;
 pub mod sem;
 pub mod shm;
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
+use core::ops::Deref;
 
-use crate::abi::abi_struct;
+use linux_raw_sys::general::{CAP_IPC_OWNER, CAP_SYS_ADMIN};
+use qlib::Va;
+
+use crate::abi::{Pod, abi_struct};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
@@ -35,8 +42,6 @@ pub const EIDRM: Errno = Errno(linux_raw_sys::errno::EIDRM as i32);
 /// Identifiers are a place in the table and how often places were used.
 const PLACES: u32 = 32768;
 const SEQUENCES: u32 = 65536;
-const CAP_IPC_OWNER: u32 = 15;
-const CAP_SYS_ADMIN: u32 = 21;
 /// All permissions to read, and to write.
 pub const READ: u32 = 0o444;
 /// See [`READ`].
@@ -45,8 +50,8 @@ pub const WRITE: u32 = 0o222;
 abi_struct! {
     /// struct ipc64_perm of x86-64.
     pub struct PermAbi {
-        pub key: i32, pub uid: u32, pub gid: u32, pub cuid: u32, pub cgid: u32, pub mode: u32, pub seq: u16, pub pad0: u16,
-        pub pad1: u32, pub unused: [u64; 2],
+        pub key: i32, pub uid: u32, pub gid: u32, pub cuid: u32, pub cgid: u32, pub mode: u32,
+        pub seq: u16, pub pad0: u16, pub pad1: u32, pub unused: [u64; 2],
     }
 }
 
@@ -80,7 +85,11 @@ impl Perm {
         } else {
             self.mode
         };
-        if wanted & !granted == 0 || creds.has_cap(CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
+        if wanted & !granted == 0 || creds.has_cap(CAP_IPC_OWNER) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     /// EPERM unless `creds` may change or remove it.
@@ -113,26 +122,76 @@ impl Perm {
     }
 }
 
+/// What the kinds of objects differ in where they are controlled and listed.
+pub trait Kind: Sized + 'static {
+    /// SHM_STAT, SEM_STAT or MSG_STAT.
+    const STAT: u32;
+    /// As [`Kind::STAT`], without permission to read.
+    const STAT_ANY: u32;
+    /// SHM_INFO, SEM_INFO or MSG_INFO.
+    const INFO: u32;
+    /// The first line of its list in /proc/sysvipc.
+    const HEADER: &'static str;
+    /// What another line takes at most, about, in bytes.
+    const LINE_BYTES: usize;
+    /// What IPC_STAT gives and IPC_SET takes.
+    type Abi: Pod;
+
+    /// All there are.
+    fn table() -> &'static Mutex<Table<Self>>;
+    /// As programs see it. EINVAL when it is about to go.
+    fn describe(object: &Object<Self>) -> Result<Self::Abi>;
+    /// The permissions in a description.
+    fn perm(described: &Self::Abi) -> &PermAbi;
+    /// IPC_INFO, or [`Kind::INFO`] if `in_use`, but for what it returns.
+    fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result;
+    /// Whether IPC_SET may set besides permissions what `new` says: EPERM.
+    fn may_set(_creds: &Creds, _new: &Self::Abi) -> Result {
+        Ok(())
+    }
+    /// IPC_SET, but for permissions.
+    fn set(object: &Object<Self>, new: &Self::Abi);
+    /// IPC_RMID.
+    fn remove(object: Arc<Object<Self>>);
+    /// Its line in /proc/sysvipc, with its identifier and its owners' ids as they are printed.
+    fn line(object: &Object<Self>, described: &Self::Abi, id: i32, owners: &str) -> String;
+}
+
 /// An object with an identifier.
-pub trait Object {
-    /// Its permissions.
-    fn perm(&self) -> &Mutex<Perm>;
+pub struct Object<T> {
+    perm: Mutex<Perm>,
+    content: T,
+}
+
+impl<T> Object<T> {
+    /// Its permissions now.
+    pub fn perm(&self) -> Perm {
+        *self.perm.lock()
+    }
+}
+
+impl<T> Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.content
+    }
 }
 
 /// All objects of a kind, by their place.
 pub struct Table<T> {
-    places: BTreeMap<u32, Arc<T>>,
+    places: BTreeMap<u32, Arc<Object<T>>>,
     sequence: u32,
     last: u32,
 }
 
-impl<T: Object> Table<T> {
+impl<T> Table<T> {
     /// An empty one.
     pub const fn empty() -> Self {
         Table { places: BTreeMap::new(), sequence: 0, last: 0 }
     }
 
-    fn first_from(&self, place: u32) -> Option<(u32, Arc<T>)> {
+    fn first_from(&self, place: u32) -> Option<(u32, Arc<Object<T>>)> {
         self.places.range(place..).next().map(|(place, object)| (*place, object.clone()))
     }
 
@@ -152,19 +211,23 @@ impl<T: Object> Table<T> {
     }
 
     /// The object with identifier `id`: EINVAL.
-    pub fn find(&self, id: i32) -> Result<Arc<T>> {
+    pub fn find(&self, id: i32) -> Result<Arc<Object<T>>> {
         let place = u32::try_from(id).map_err(|_| Errno::EINVAL)? % PLACES;
         let found = self.places.get(&place).ok_or(Errno::EINVAL)?;
-        if found.perm().lock().id == id { Ok(found.clone()) } else { Err(Errno::EINVAL) }
+        if found.perm().id == id { Ok(found.clone()) } else { Err(Errno::EINVAL) }
     }
 
     /// The object in a place (the *_STAT commands count through them): EINVAL.
-    pub fn at(&self, place: i32) -> Result<Arc<T>> {
-        u32::try_from(place).ok().and_then(|place| self.places.get(&place)).cloned().ok_or(Errno::EINVAL)
+    pub fn at(&self, place: i32) -> Result<Arc<Object<T>>> {
+        u32::try_from(place)
+            .ok()
+            .and_then(|place| self.places.get(&place))
+            .cloned()
+            .ok_or(Errno::EINVAL)
     }
 
-    /// What the get calls do: the object with this key if there is one and `fits` says nothing against it, else a new one, if the
-    /// flags allow and there are fewer than `most`.
+    /// What the get calls do: the object with this key if there is one and `fits` says nothing
+    /// against it, else a new one, if the flags allow and there are fewer than `most`.
     pub fn get(
         &mut self,
         thread: &Thread,
@@ -172,16 +235,16 @@ impl<T: Object> Table<T> {
         flags: u32,
         most: u64,
         fits: impl FnOnce(&T) -> Result,
-        make: impl FnOnce(Perm) -> Result<T>,
+        make: impl FnOnce() -> Result<T>,
     ) -> Result<i32> {
         let creds = thread.creds();
-        let known = self.places.values().find(|o| key != IPC_PRIVATE && o.perm().lock().key == key);
+        let known = self.places.values().find(|o| key != IPC_PRIVATE && o.perm().key == key);
         if let Some(known) = known {
             if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
                 return Err(Errno::EEXIST);
             }
             fits(known)?;
-            let perm = *known.perm().lock();
+            let perm = known.perm();
             perm.check(&creds, flags & 0o777)?;
             return Ok(perm.id);
         }
@@ -191,7 +254,8 @@ impl<T: Object> Table<T> {
         if self.places.len() as u64 >= most {
             return Err(Errno::ENOSPC);
         }
-        let place = (0..PLACES).find(|place| !self.places.contains_key(place)).ok_or(Errno::ENOSPC)?;
+        let place =
+            (0..PLACES).find(|place| !self.places.contains_key(place)).ok_or(Errno::ENOSPC)?;
         if place <= self.last {
             // A place is used again: its old identifier must not name the new object.
             self.sequence = (self.sequence + 1) % SEQUENCES;
@@ -199,25 +263,97 @@ impl<T: Object> Table<T> {
         self.last = place;
         let (uid, gid) = (creds.euid, creds.egid);
         let id = (self.sequence * PLACES + place) as i32;
-        let object = make(Perm { id, key, uid, gid, cuid: uid, cgid: gid, mode: flags & 0o777 })?;
+        let perm = Perm { id, key, uid, gid, cuid: uid, cgid: gid, mode: flags & 0o777 };
+        let object = Object { perm: Mutex::new(perm), content: make()? };
         self.places.insert(place, Arc::new(object));
         Ok(id)
     }
 
     /// Takes an object out.
-    pub fn remove(&mut self, id: i32) -> Option<Arc<T>> {
+    pub fn remove(&mut self, id: i32) -> Option<Arc<Object<T>>> {
         self.places.remove(&(id as u32 % PLACES))
     }
 }
 
-/// All objects, by place, one after the other: a list of them might need more memory than there is when a process ends.
-pub fn each<T: Object>(table: &Mutex<Table<T>>) -> impl Iterator<Item = Arc<T>> {
+/// All objects, by place, one after the other: a list of them might need more memory than there is
+/// when a process ends.
+pub fn each<T: Kind>() -> impl Iterator<Item = Arc<Object<T>>> {
     let mut next = 0;
     core::iter::from_fn(move || {
-        let (place, object) = table.lock().first_from(next)?;
+        let (place, object) = T::table().lock().first_from(next)?;
         next = place + 1;
         Some(object)
     })
+}
+
+/// The object with identifier `id`: EINVAL.
+pub fn find<T: Kind>(id: i32) -> Result<Arc<Object<T>>> {
+    T::table().lock().find(id)
+}
+
+/// shmctl(2), semctl(2), msgctl(2). `other`: serves the commands that are of this kind alone.
+pub fn control<T: Kind>(
+    thread: &Thread,
+    id: i32,
+    command: u32,
+    buffer: Va,
+    other: impl FnOnce() -> Result<usize>,
+) -> Result<usize> {
+    match command {
+        IPC_INFO => information::<T>(thread, false, buffer),
+        command if command == T::INFO => information::<T>(thread, true, buffer),
+        IPC_STAT => stat::<T>(thread, &*find(id)?, true, buffer).map(|_| 0),
+        command if command == T::STAT || command == T::STAT_ANY => {
+            let object = T::table().lock().at(id)?;
+            let id = stat::<T>(thread, &object, command == T::STAT, buffer)?;
+            Ok(id as usize)
+        }
+        IPC_SET => {
+            let new = thread.mm().read::<T::Abi>(buffer)?;
+            let object = find::<T>(id)?;
+            let creds = thread.creds();
+            object.perm().check_owner(&creds)?;
+            T::may_set(&creds, &new)?;
+            object.perm.lock().set(T::perm(&new));
+            T::set(&object, &new);
+            Ok(0)
+        }
+        IPC_RMID => {
+            let object = find::<T>(id)?;
+            object.perm().check_owner(&thread.creds())?;
+            T::remove(object);
+            Ok(0)
+        }
+        _ => other(),
+    }
+}
+
+fn information<T: Kind>(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
+    T::information(thread, in_use, buffer)?;
+    Ok(T::table().lock().highest())
+}
+
+/// Describes an object: its identifier.
+fn stat<T: Kind>(thread: &Thread, object: &Object<T>, checks: bool, buffer: Va) -> Result<i32> {
+    let perm = object.perm();
+    if checks {
+        perm.check(&thread.creds(), READ)?;
+    }
+    thread.mm().write(buffer, &T::describe(object)?)?;
+    Ok(perm.id)
+}
+
+/// /proc/sysvipc/shm, sem or msg.
+pub fn list<T: Kind>() -> Result<String> {
+    let mut out = String::from(T::HEADER);
+    out.try_reserve(T::table().lock().len() * T::LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    for object in each::<T>() {
+        let Ok(it) = T::describe(&object) else { continue };
+        let perm = T::perm(&it);
+        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
+        out.push_str(&T::line(&object, &it, object.perm().id, &owners));
+    }
+    Ok(out)
 }
 
 /// The time that objects keep, in seconds.

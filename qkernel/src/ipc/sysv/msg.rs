@@ -5,15 +5,14 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::Write;
 
+use linux_raw_sys::general::CAP_SYS_RESOURCE;
 use qlib::Va;
 
-use super::{
-    EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now,
-};
+use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
@@ -26,21 +25,21 @@ const MSG_COPY: u32 = 0o40000;
 const MSG_STAT: u32 = 11;
 const MSG_INFO: u32 = 12;
 const MSG_STAT_ANY: u32 = 13;
-const CAP_SYS_RESOURCE: u32 = 24;
 /// ENOMSG.
 const ENOMSG: Errno = Errno(linux_raw_sys::errno::ENOMSG as i32);
 
 abi_struct! {
     /// struct msqid64_ds.
     pub struct MsgIdDs {
-        pub perm: PermAbi, pub stime: i64, pub rtime: i64, pub ctime: i64, pub bytes: u64, pub count: u64, pub max_bytes: u64,
-        pub lspid: i32, pub lrpid: i32, pub unused: [u64; 2],
+        pub perm: PermAbi, pub stime: i64, pub rtime: i64, pub ctime: i64, pub bytes: u64,
+        pub count: u64, pub max_bytes: u64, pub lspid: i32, pub lrpid: i32, pub unused: [u64; 2],
     }
 }
 abi_struct! {
     /// struct msginfo.
     pub struct MsgInfo {
-        pub pool: i32, pub map: i32, pub max: i32, pub mnb: i32, pub mni: i32, pub ssz: i32, pub tql: i32, pub seg: u16, pub pad: u16,
+        pub pool: i32, pub map: i32, pub max: i32, pub mnb: i32, pub mni: i32, pub ssz: i32,
+        pub tql: i32, pub seg: u16, pub pad: u16,
     }
 }
 
@@ -69,31 +68,20 @@ struct Inner {
 
 /// A queue.
 pub struct Queue {
-    perm: Mutex<Perm>,
     inner: Mutex<Inner>,
     events: WaitQueue,
     _lasting: Lasting,
 }
 
-impl Object for Queue {
-    fn perm(&self) -> &Mutex<Perm> {
-        &self.perm
-    }
-}
-
 static TABLE: Mutex<Table<Queue>> = mutex(Table::empty());
-
-fn find(id: i32) -> Result<Arc<Queue>> {
-    TABLE.lock().find(id)
-}
 
 /// msgget(2).
 pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
     let max_bytes = sys::number("kernel/msgmnb", 16384);
-    let make = |perm| {
+    let make = || {
         let inner = Inner { max_bytes, ctime: now(), ..Inner::default() };
         let lasting = Lasting::take(QUEUE_BYTES)?;
-        Ok(Queue { perm: Mutex::new(perm), inner: Mutex::new(inner), events: WaitQueue::new(), _lasting: lasting })
+        Ok(Queue { inner: Mutex::new(inner), events: WaitQueue::new(), _lasting: lasting })
     };
     TABLE.lock().get(thread, key, flags, sys::number("kernel/msgmni", 32000), |_| Ok(()), make)
 }
@@ -103,7 +91,12 @@ pub fn max_message() -> u64 {
     sys::number("kernel/msgmax", 8192)
 }
 
-async fn wait<T>(thread: &Thread, queue: &Queue, mask: PollMask, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+async fn wait<T>(
+    thread: &Thread,
+    queue: &Queue,
+    mask: PollMask,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
     let result = block_on(thread, &[&queue.events], mask, None, &mut attempt).await;
     // Never restarted (signal(7)).
     result.map_err(|e| if e == Errno::ERESTARTSYS { Errno::EINTR } else { e })
@@ -111,8 +104,8 @@ async fn wait<T>(thread: &Thread, queue: &Queue, mask: PollMask, mut attempt: im
 
 /// msgsnd(2).
 pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flags: u32) -> Result {
-    let queue = find(id)?;
-    queue.perm.lock().check(&thread.creds(), WRITE)?;
+    let queue = find::<Queue>(id)?;
+    queue.perm().check(&thread.creds(), WRITE)?;
     // msgsnd(2): "The system does not have enough memory to make a copy of the message".
     let lasting = Lasting::take(bytes.len() as u64 + MESSAGE_BYTES).map_err(|_| Errno::ENOMEM)?;
     let mut message = Some(Message { kind, bytes, _lasting: lasting });
@@ -122,7 +115,9 @@ pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flag
             return Err(EIDRM);
         }
         let length = message.as_ref().map_or(0, |m| m.bytes.len() as u64);
-        if inner.bytes + length > inner.max_bytes || inner.messages.len() as u64 + 1 > inner.max_bytes {
+        if inner.bytes + length > inner.max_bytes
+            || inner.messages.len() as u64 + 1 > inner.max_bytes
+        {
             return Err(Errno::EAGAIN);
         }
         account::room_in(&mut inner.messages)?;
@@ -161,13 +156,19 @@ fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> 
 }
 
 /// msgrcv(2): the message's type and its bytes, at most `room`.
-pub async fn receive(thread: &Arc<Thread>, id: i32, room: usize, kind: i64, flags: u32) -> Result<(i64, Vec<u8>)> {
+pub async fn receive(
+    thread: &Arc<Thread>,
+    id: i32,
+    room: usize,
+    kind: i64,
+    flags: u32,
+) -> Result<(i64, Vec<u8>)> {
     if flags & MSG_COPY != 0 {
         // As Linux without CONFIG_CHECKPOINT_RESTORE.
         return Err(Errno::ENOSYS);
     }
-    let queue = find(id)?;
-    queue.perm.lock().check(&thread.creds(), READ)?;
+    let queue = find::<Queue>(id)?;
+    queue.perm().check(&thread.creds(), READ)?;
     let attempt = || {
         let mut inner = queue.inner.lock();
         if inner.is_removed {
@@ -189,103 +190,101 @@ pub async fn receive(thread: &Arc<Thread>, id: i32, room: usize, kind: i64, flag
     Ok((message.kind, message.bytes))
 }
 
-fn describe(queue: &Queue) -> MsgIdDs {
-    let perm = queue.perm.lock().to_abi();
-    let inner = queue.inner.lock();
-    MsgIdDs {
-        perm,
-        stime: inner.stime,
-        rtime: inner.rtime,
-        ctime: inner.ctime,
-        bytes: inner.bytes,
-        count: inner.messages.len() as u64,
-        max_bytes: inner.max_bytes,
-        lspid: inner.last_sender as i32,
-        lrpid: inner.last_receiver as i32,
-        unused: [0; 2],
-    }
-}
+impl Kind for Queue {
+    const STAT: u32 = MSG_STAT;
+    const STAT_ANY: u32 = MSG_STAT_ANY;
+    const INFO: u32 = MSG_INFO;
+    const HEADER: &'static str = "       key      msqid perms      cbytes       qnum lspid lrpid   \
+        uid   gid  cuid  cgid      stime      rtime      ctime\n";
+    const LINE_BYTES: usize = 150;
+    type Abi = MsgIdDs;
 
-fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
-    let limit = |name| i32::try_from(sys::number(name, 0)).unwrap_or(i32::MAX);
-    let (max, mnb, mni) = (limit("kernel/msgmax"), limit("kernel/msgmnb"), limit("kernel/msgmni"));
-    let mut info = MsgInfo { max, mnb, mni, ssz: 16, seg: 0xffff, ..MsgInfo::default() };
-    if in_use {
-        for queue in each(&TABLE).map(|q| describe(&q)) {
-            info.pool += 1;
-            info.map += queue.count as i32;
-            info.tql += queue.bytes as i32;
-        }
-    } else {
-        info.pool = mni.saturating_mul(mnb) / 1024;
-        (info.map, info.tql) = (mnb, mnb);
+    fn table() -> &'static Mutex<Table<Self>> {
+        &TABLE
     }
-    thread.mm().write(buffer, &info)?;
-    Ok(TABLE.lock().highest())
+
+    fn describe(queue: &Object<Self>) -> Result<MsgIdDs> {
+        let perm = queue.perm().to_abi();
+        let inner = queue.inner.lock();
+        Ok(MsgIdDs {
+            perm,
+            stime: inner.stime,
+            rtime: inner.rtime,
+            ctime: inner.ctime,
+            bytes: inner.bytes,
+            count: inner.messages.len() as u64,
+            max_bytes: inner.max_bytes,
+            lspid: inner.last_sender as i32,
+            lrpid: inner.last_receiver as i32,
+            unused: [0; 2],
+        })
+    }
+
+    fn perm(described: &MsgIdDs) -> &PermAbi {
+        &described.perm
+    }
+
+    fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result {
+        let limit = |name| i32::try_from(sys::number(name, 0)).unwrap_or(i32::MAX);
+        let (max, mnb) = (limit("kernel/msgmax"), limit("kernel/msgmnb"));
+        let mni = limit("kernel/msgmni");
+        let mut info = MsgInfo { max, mnb, mni, ssz: 16, seg: 0xffff, ..MsgInfo::default() };
+        if in_use {
+            for queue in each::<Queue>() {
+                let inner = queue.inner.lock();
+                info.pool += 1;
+                info.map += inner.messages.len() as i32;
+                info.tql += inner.bytes as i32;
+            }
+        } else {
+            info.pool = mni.saturating_mul(mnb) / 1024;
+            (info.map, info.tql) = (mnb, mnb);
+        }
+        thread.mm().write(buffer, &info)
+    }
+
+    fn may_set(creds: &Creds, new: &MsgIdDs) -> Result {
+        let most = sys::number("kernel/msgmnb", 16384);
+        if new.max_bytes <= most || creds.has_cap(CAP_SYS_RESOURCE) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    fn set(queue: &Object<Self>, new: &MsgIdDs) {
+        {
+            let mut inner = queue.inner.lock();
+            (inner.max_bytes, inner.ctime) = (new.max_bytes, now());
+        }
+        queue.events.wake(PollMask::READ | PollMask::WRITE);
+    }
+
+    fn remove(queue: Arc<Object<Self>>) {
+        drop(TABLE.lock().remove(queue.perm().id));
+        queue.inner.lock().is_removed = true;
+        queue.events.wake(PollMask::READ | PollMask::WRITE);
+    }
+
+    fn line(_: &Object<Self>, it: &MsgIdDs, id: i32, owners: &str) -> String {
+        format!(
+            "{:10} {id:10}  {:4o}  {:10} {:10} {:5} {:5} {owners} {:10} {:10} {:10}\n",
+            it.perm.key,
+            it.perm.mode,
+            it.bytes,
+            it.count,
+            it.lspid,
+            it.lrpid,
+            it.stime,
+            it.rtime,
+            it.ctime
+        )
+    }
 }
 
 /// msgctl(2).
 pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usize> {
-    let (mm, creds) = (thread.mm(), thread.creds());
-    match command {
-        IPC_INFO | MSG_INFO => information(thread, command == MSG_INFO, buffer),
-        IPC_STAT | MSG_STAT | MSG_STAT_ANY => {
-            let queue = if command == IPC_STAT { find(id)? } else { TABLE.lock().at(id)? };
-            let perm = *queue.perm.lock();
-            if command != MSG_STAT_ANY {
-                perm.check(&creds, READ)?;
-            }
-            mm.write(buffer, &describe(&queue))?;
-            Ok(if command == IPC_STAT { 0 } else { perm.id as usize })
-        }
-        IPC_SET => {
-            let new = mm.read::<MsgIdDs>(buffer)?;
-            let queue = find(id)?;
-            queue.perm.lock().check_owner(&creds)?;
-            if new.max_bytes > sys::number("kernel/msgmnb", 16384) && !creds.has_cap(CAP_SYS_RESOURCE) {
-                return Err(Errno::EPERM);
-            }
-            queue.perm.lock().set(&new.perm);
-            {
-                let mut inner = queue.inner.lock();
-                (inner.max_bytes, inner.ctime) = (new.max_bytes, now());
-            }
-            queue.events.wake(PollMask::READ | PollMask::WRITE);
-            Ok(0)
-        }
-        IPC_RMID => {
-            let queue = find(id)?;
-            queue.perm.lock().check_owner(&creds)?;
-            drop(TABLE.lock().remove(id));
-            queue.inner.lock().is_removed = true;
-            queue.events.wake(PollMask::READ | PollMask::WRITE);
-            Ok(0)
-        }
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-/// What a line of [`list`] takes at most, about, in bytes.
-const LINE_BYTES: usize = 150;
-
-/// /proc/sysvipc/msg.
-pub fn list() -> Result<String> {
-    let mut out = String::from(
-        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
-    );
-    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
-    for queue in each(&TABLE) {
-        let id = queue.perm.lock().id;
-        let it = describe(&queue);
-        let perm = it.perm;
-        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
-        let _ = writeln!(
-            out,
-            "{:10} {id:10}  {:4o}  {:10} {:10} {:5} {:5} {owners} {:10} {:10} {:10}",
-            perm.key, perm.mode, it.bytes, it.count, it.lspid, it.lrpid, it.stime, it.rtime, it.ctime
-        );
-    }
-    Ok(out)
+    super::control::<Queue>(thread, id, command, buffer, || Err(Errno::EINVAL))
 }
 
 #[cfg(test)]

@@ -5,13 +5,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::Write;
 
 use qlib::Va;
 
-use super::{
-    EIDRM, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now,
-};
+use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
@@ -41,14 +38,15 @@ abi_struct! {
 abi_struct! {
     /// struct semid64_ds of x86-64.
     pub struct SemIdDs {
-        pub perm: PermAbi, pub otime: i64, pub unused1: u64, pub ctime: i64, pub unused2: u64, pub count: u64, pub unused3: [u64; 2],
+        pub perm: PermAbi, pub otime: i64, pub unused1: u64, pub ctime: i64, pub unused2: u64,
+        pub count: u64, pub unused3: [u64; 2],
     }
 }
 abi_struct! {
     /// struct seminfo.
     pub struct SemInfo {
-        pub map: i32, pub mni: i32, pub mns: i32, pub mnu: i32, pub msl: i32, pub opm: i32, pub ume: i32, pub usz: i32, pub vmx: i32,
-        pub aem: i32,
+        pub map: i32, pub mni: i32, pub mns: i32, pub mnu: i32, pub msl: i32, pub opm: i32,
+        pub ume: i32, pub usz: i32, pub vmx: i32, pub aem: i32,
     }
 }
 
@@ -87,7 +85,6 @@ struct Inner {
 
 /// A set.
 pub struct Set {
-    perm: Mutex<Perm>,
     inner: Mutex<Inner>,
     queue: WaitQueue,
     _lasting: Lasting,
@@ -96,25 +93,18 @@ pub struct Set {
 /// What a set takes besides its semaphores, about, in bytes.
 const SET_BYTES: u64 = 512;
 
-impl Object for Set {
-    fn perm(&self) -> &Mutex<Perm> {
-        &self.perm
-    }
-}
-
 static TABLE: Mutex<Table<Set>> = mutex(Table::empty());
-
-fn find(id: i32) -> Result<Arc<Set>> {
-    TABLE.lock().find(id)
-}
 
 /// semget(2).
 pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
     let [per_set, in_all, _, sets] = limits();
-    let count = usize::try_from(count).ok().filter(|n| *n as u64 <= per_set).ok_or(Errno::EINVAL)?;
-    let fits = |set: &Set| if set.inner.lock().semaphores.len() < count { Err(Errno::EINVAL) } else { Ok(()) };
-    let used: usize = each(&TABLE).map(|set| set.inner.lock().semaphores.len()).sum();
-    let make = |perm| {
+    let count =
+        usize::try_from(count).ok().filter(|n| *n as u64 <= per_set).ok_or(Errno::EINVAL)?;
+    let fits = |set: &Set| {
+        if set.inner.lock().semaphores.len() < count { Err(Errno::EINVAL) } else { Ok(()) }
+    };
+    let used: usize = each::<Set>().map(|set| set.inner.lock().semaphores.len()).sum();
+    let make = || {
         if count == 0 {
             return Err(Errno::EINVAL);
         }
@@ -123,15 +113,21 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
         }
         let lasting = Lasting::take(SET_BYTES + (count * size_of::<Semaphore>()) as u64)?;
         account::ask_for::<Semaphore>(count)?;
-        Ok(Set::new(perm, count, lasting))
+        Ok(Set::new(count, lasting))
     };
     TABLE.lock().get(thread, key, flags, sets, fits, make)
 }
 
 impl Inner {
     /// Does all of `operations` or nothing: the index of the first that has to wait.
-    fn apply(&mut self, operations: &[SemBuf], pid: u32) -> Result<core::result::Result<(), usize>> {
-        let undo_lasting = match operations.iter().any(|o| o.flags & SEM_UNDO != 0) && !self.undo.contains_key(&pid) {
+    fn apply(
+        &mut self,
+        operations: &[SemBuf],
+        pid: u32,
+    ) -> Result<core::result::Result<(), usize>> {
+        let undo_lasting = match operations.iter().any(|o| o.flags & SEM_UNDO != 0)
+            && !self.undo.contains_key(&pid)
+        {
             true => Lasting::take((self.semaphores.len() * size_of::<i32>()) as u64)?,
             false => Lasting::default(),
         };
@@ -168,7 +164,7 @@ impl Inner {
 }
 
 impl Set {
-    fn new(perm: Perm, count: usize, lasting: Lasting) -> Self {
+    fn new(count: usize, lasting: Lasting) -> Self {
         let inner = Inner {
             semaphores: alloc::vec![Semaphore::default(); count],
             undo: BTreeMap::new(),
@@ -179,7 +175,7 @@ impl Set {
             otime: 0,
             ctime: now(),
         };
-        Set { perm: Mutex::new(perm), inner: Mutex::new(inner), queue: WaitQueue::new(), _lasting: lasting }
+        Set { inner: Mutex::new(inner), queue: WaitQueue::new(), _lasting: lasting }
     }
 
     fn changed(&self) {
@@ -214,7 +210,10 @@ impl Set {
         let inner = self.inner.lock();
         let Some(waiting) = inner.waiting.iter().find(|w| w.token == token) else { return false };
         let nowait = |o: &&SemBuf| u32::from(o.flags) & IPC_NOWAIT != 0;
-        operations.iter().filter(nowait).any(|o| o.number == waiting.number && (o.change == 0) == waiting.for_zero)
+        operations
+            .iter()
+            .filter(nowait)
+            .any(|o| o.number == waiting.number && (o.change == 0) == waiting.for_zero)
     }
 }
 
@@ -228,14 +227,19 @@ impl Drop for Waits<'_> {
 }
 
 /// semop(2), semtimedop(2).
-pub async fn operate(thread: &Arc<Thread>, id: i32, operations: &[SemBuf], deadline_ns: Option<u64>) -> Result {
-    let set = find(id)?;
+pub async fn operate(
+    thread: &Arc<Thread>,
+    id: i32,
+    operations: &[SemBuf],
+    deadline_ns: Option<u64>,
+) -> Result {
+    let set = find::<Set>(id)?;
     let highest = operations.iter().map(|o| usize::from(o.number)).max().ok_or(Errno::EINVAL)?;
     if highest >= set.inner.lock().semaphores.len() {
         return Err(Errno::EFBIG);
     }
     let alters = operations.iter().any(|o| o.change != 0);
-    set.perm.lock().check(&thread.creds(), if alters { WRITE } else { READ })?;
+    set.perm().check(&thread.creds(), if alters { WRITE } else { READ })?;
     let token = {
         let mut inner = set.inner.lock();
         inner.last_token += 1;
@@ -272,14 +276,15 @@ pub fn max_operations() -> u64 {
 
 /// A process has ended: what it did with SEM_UNDO is undone.
 pub fn process_ended(pid: u32) {
-    for set in each(&TABLE) {
+    for set in each::<Set>() {
         let had_undo = {
             let mut inner = set.inner.lock();
             let undo = inner.undo.remove(&pid);
             drop(inner.undo_lasting.remove(&pid));
             for (semaphore, change) in inner.semaphores.iter_mut().zip(undo.iter().flatten()) {
                 if *change != 0 {
-                    *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
+                    *semaphore =
+                        Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
                 }
             }
             undo.is_some()
@@ -290,65 +295,101 @@ pub fn process_ended(pid: u32) {
     }
 }
 
-fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
-    let [msl, mns, opm, mni] = limits().map(|n| i32::try_from(n).unwrap_or(i32::MAX));
-    let mut info =
-        SemInfo { map: mns, mni, mns, mnu: mns, msl, opm, ume: opm, usz: 20, vmx: MAX_VALUE, aem: MAX_VALUE };
-    if in_use {
-        info.usz = TABLE.lock().len() as i32;
-        info.aem = each(&TABLE).map(|set| set.inner.lock().semaphores.len() as i32).sum();
-    }
-    thread.mm().write(buffer, &info)?;
-    Ok(TABLE.lock().highest())
-}
+impl Kind for Set {
+    const STAT: u32 = SEM_STAT;
+    const STAT_ANY: u32 = SEM_STAT_ANY;
+    const INFO: u32 = SEM_INFO;
+    const HEADER: &'static str = "       key      semid perms      nsems   uid   gid  cuid  \
+        cgid      \
+        otime      ctime\n";
+    const LINE_BYTES: usize = 120;
+    type Abi = SemIdDs;
 
-fn describe(set: &Set) -> SemIdDs {
-    let perm = set.perm.lock().to_abi();
-    let inner = set.inner.lock();
-    let (otime, ctime, count) = (inner.otime, inner.ctime, inner.semaphores.len() as u64);
-    SemIdDs { perm, otime, ctime, count, ..SemIdDs::default() }
+    fn table() -> &'static Mutex<Table<Self>> {
+        &TABLE
+    }
+
+    fn describe(set: &Object<Self>) -> Result<SemIdDs> {
+        let perm = set.perm().to_abi();
+        let inner = set.inner.lock();
+        let (otime, ctime, count) = (inner.otime, inner.ctime, inner.semaphores.len() as u64);
+        Ok(SemIdDs { perm, otime, ctime, count, ..SemIdDs::default() })
+    }
+
+    fn perm(described: &SemIdDs) -> &PermAbi {
+        &described.perm
+    }
+
+    fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result {
+        let [msl, mns, opm, mni] = limits().map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        let mut info = SemInfo {
+            map: mns,
+            mni,
+            mns,
+            mnu: mns,
+            msl,
+            opm,
+            ume: opm,
+            usz: 20,
+            vmx: MAX_VALUE,
+            aem: MAX_VALUE,
+        };
+        if in_use {
+            info.usz = TABLE.lock().len() as i32;
+            info.aem = each::<Set>().map(|set| set.inner.lock().semaphores.len() as i32).sum();
+        }
+        thread.mm().write(buffer, &info)
+    }
+
+    fn set(set: &Object<Self>, _: &SemIdDs) {
+        set.inner.lock().ctime = now();
+    }
+
+    fn remove(set: Arc<Object<Self>>) {
+        drop(TABLE.lock().remove(set.perm().id));
+        set.inner.lock().is_removed = true;
+        set.changed();
+    }
+
+    fn line(_: &Object<Self>, it: &SemIdDs, id: i32, owners: &str) -> String {
+        format!(
+            "{:10} {id:10}  {:4o} {:10} {owners} {:10} {:10}\n",
+            it.perm.key, it.perm.mode, it.count, it.otime, it.ctime
+        )
+    }
 }
 
 /// semctl(2). `argument`: the union semun.
-pub fn control(thread: &Thread, id: i32, number: i32, command: u32, argument: u64) -> Result<usize> {
+pub fn control(
+    thread: &Thread,
+    id: i32,
+    number: i32,
+    command: u32,
+    argument: u64,
+) -> Result<usize> {
+    super::control::<Set>(thread, id, command, Va(argument), || {
+        control_values(thread, id, number, command, argument)
+    })
+}
+
+/// The commands of semctl(2) that read and set semaphores.
+fn control_values(
+    thread: &Thread,
+    id: i32,
+    number: i32,
+    command: u32,
+    argument: u64,
+) -> Result<usize> {
+    let set = find::<Set>(id)?;
     let (mm, creds, buffer) = (thread.mm(), thread.creds(), Va(argument));
-    match command {
-        IPC_INFO | SEM_INFO => return information(thread, command == SEM_INFO, buffer),
-        SEM_STAT | SEM_STAT_ANY => {
-            let set = TABLE.lock().at(id)?;
-            let perm = *set.perm.lock();
-            if command == SEM_STAT {
-                perm.check(&creds, READ)?;
-            }
-            mm.write(buffer, &describe(&set))?;
-            return Ok(perm.id as usize);
-        }
-        _ => {}
-    }
-    let set = find(id)?;
     let count = set.inner.lock().semaphores.len();
-    let perm = *set.perm.lock();
+    let perm = set.perm();
     let index = || usize::try_from(number).ok().filter(|n| *n < count).ok_or(Errno::EINVAL);
     match command {
-        IPC_STAT => {
-            perm.check(&creds, READ)?;
-            mm.write(buffer, &describe(&set))?;
-        }
-        IPC_SET => {
-            let new = mm.read::<SemIdDs>(buffer)?;
-            perm.check_owner(&creds)?;
-            set.perm.lock().set(&new.perm);
-            set.inner.lock().ctime = now();
-        }
-        IPC_RMID => {
-            perm.check_owner(&creds)?;
-            drop(TABLE.lock().remove(id));
-            set.inner.lock().is_removed = true;
-            set.changed();
-        }
         GETALL => {
             perm.check(&creds, READ)?;
-            let values: Vec<u16> = set.inner.lock().semaphores.iter().map(|s| s.value as u16).collect();
+            let values: Vec<u16> =
+                set.inner.lock().semaphores.iter().map(|s| s.value as u16).collect();
             mm.write_bytes(buffer, zerocopy::IntoBytes::as_bytes(values.as_slice()))?;
         }
         SETALL => {
@@ -372,8 +413,13 @@ pub fn control(thread: &Thread, id: i32, number: i32, command: u32, argument: u6
             let index = index()?;
             perm.check(&creds, READ)?;
             let inner = set.inner.lock();
-            let waiting =
-                |zero| inner.waiting.iter().filter(|w| usize::from(w.number) == index && w.for_zero == zero).count();
+            let waiting = |zero| {
+                inner
+                    .waiting
+                    .iter()
+                    .filter(|w| usize::from(w.number) == index && w.for_zero == zero)
+                    .count()
+            };
             return Ok(match command {
                 GETVAL => inner.semaphores[index].value as usize,
                 GETPID => inner.semaphores[index].pid as usize,
@@ -399,28 +445,6 @@ fn set_values(set: &Set, values: impl Iterator<Item = (usize, i32)>, pid: u32) {
     set.changed();
 }
 
-/// What a line of [`list`] takes at most, about, in bytes.
-const LINE_BYTES: usize = 120;
-
-/// /proc/sysvipc/sem.
-pub fn list() -> Result<String> {
-    let mut out =
-        String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
-    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
-    for set in each(&TABLE) {
-        let id = set.perm.lock().id;
-        let it = describe(&set);
-        let perm = it.perm;
-        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
-        let _ = writeln!(
-            out,
-            "{:10} {id:10}  {:4o} {:10} {owners} {:10} {:10}",
-            perm.key, perm.mode, it.count, it.otime, it.ctime
-        );
-    }
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,12 +455,14 @@ mod tests {
 
     #[test]
     fn operations_happen_together_or_not_at_all() {
-        let perm = Perm { id: 0, key: 0, uid: 0, gid: 0, cuid: 0, cgid: 0, mode: 0o600 };
-        let set = Set::new(perm, 2, Lasting::default());
+        let set = Set::new(2, Lasting::default());
         let mut inner = set.inner.lock();
         assert_eq!(inner.apply(&[op(0, 2, 0), op(1, -1, 0)], 1), Ok(Err(1)));
         assert_eq!(inner.semaphores[0].value, 0);
-        assert_eq!(inner.apply(&[op(0, 2, SEM_UNDO), op(0, -1, SEM_UNDO), op(1, 0, 0)], 1), Ok(Ok(())));
+        assert_eq!(
+            inner.apply(&[op(0, 2, SEM_UNDO), op(0, -1, SEM_UNDO), op(1, 0, 0)], 1),
+            Ok(Ok(()))
+        );
         assert_eq!((inner.semaphores[0].value, inner.undo[&1][0]), (1, -1));
         assert_eq!(inner.apply(&[op(0, 0, 0)], 1), Ok(Err(0)));
         assert_eq!(inner.apply(&[op(0, i16::MAX, 0)], 1), Err(Errno::ERANGE));

@@ -1,19 +1,18 @@
 //! Shared memory segments (shmget(2), shmat(2), shmctl(2)).
 //!
-//! A segment's memory is a memory object as a tmpfs file's is. What is mapped is the segment itself, so that it lives as long as
-//! somebody has it attached, after its identifier is gone too.
+//! A segment's memory is a memory object as a tmpfs file's is. What is mapped is the segment
+//! itself, so that it lives as long as somebody has it attached, after its identifier is gone too.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt::Write;
 
-use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_MEMLOCK};
+use linux_raw_sys::general::{CAP_IPC_LOCK, RLIMIT_AS, RLIMIT_MEMLOCK};
 use qlib::{PAGE_SIZE, Va};
 
-use super::{IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Object, Perm, PermAbi, READ, Table, WRITE, each, now};
+use super::{IPC_PRIVATE, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
@@ -38,24 +37,25 @@ const SHM_STAT_ANY: u32 = 15;
 /// Mode bits: it goes when nobody has it attached any more; SHM_LOCK was called.
 const SHM_DEST: u32 = 0o1000;
 const SHM_LOCKED: u32 = 0o2000;
-const CAP_IPC_LOCK: u32 = 14;
 
 abi_struct! {
     /// struct shmid64_ds.
     pub struct ShmIdDs {
-        pub perm: PermAbi, pub size: u64, pub atime: i64, pub dtime: i64, pub ctime: i64, pub cpid: i32, pub lpid: i32,
-        pub attached: u64, pub unused: [u64; 2],
+        pub perm: PermAbi, pub size: u64, pub atime: i64, pub dtime: i64, pub ctime: i64,
+        pub cpid: i32, pub lpid: i32, pub attached: u64, pub unused: [u64; 2],
     }
 }
 abi_struct! {
     /// struct shminfo64.
-    pub struct ShmInfo64 { pub max: u64, pub min: u64, pub mni: u64, pub seg: u64, pub all: u64, pub unused: [u64; 4], }
+    pub struct ShmInfo64 {
+        pub max: u64, pub min: u64, pub mni: u64, pub seg: u64, pub all: u64, pub unused: [u64; 4],
+    }
 }
 abi_struct! {
     /// struct shm_info.
     pub struct ShmInfo {
-        pub used_ids: i32, pub pad: i32, pub total: u64, pub resident: u64, pub swapped: u64, pub attempts: u64,
-        pub successes: u64,
+        pub used_ids: i32, pub pad: i32, pub total: u64, pub resident: u64, pub swapped: u64,
+        pub attempts: u64, pub successes: u64,
     }
 }
 
@@ -82,25 +82,17 @@ impl MappedFile for Segment {
 }
 
 /// A place in the table: after IPC_RMID only those who have the segment attached keep it.
-struct Entry {
-    perm: Mutex<Perm>,
+pub struct Entry {
     kept: Mutex<Option<Arc<Segment>>>,
     segment: Weak<Segment>,
-}
-
-impl Object for Entry {
-    fn perm(&self) -> &Mutex<Perm> {
-        &self.perm
-    }
 }
 
 static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
 
 /// Takes those out of the table that nobody has attached any more since their removal.
 fn prune() {
-    for entry in each(&TABLE).filter(|e| e.segment.strong_count() == 0) {
-        let id = entry.perm.lock().id;
-        drop(TABLE.lock().remove(id));
+    for entry in each::<Entry>().filter(|e| e.segment.strong_count() == 0) {
+        drop(TABLE.lock().remove(entry.perm().id));
     }
 }
 
@@ -108,14 +100,13 @@ fn segment(entry: &Entry) -> Result<Arc<Segment>> {
     entry.segment.upgrade().ok_or(Errno::EINVAL)
 }
 
-fn find(id: i32) -> Result<(Arc<Entry>, Arc<Segment>)> {
-    let entry = TABLE.lock().find(id)?;
-    let segment = segment(&entry)?;
-    Ok((entry, segment))
+/// All segments.
+fn segments() -> impl Iterator<Item = Arc<Segment>> {
+    each::<Entry>().filter_map(|e| e.segment.upgrade())
 }
 
 fn pages_in_use() -> u64 {
-    each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
+    segments().map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
 }
 
 /// shmget(2).
@@ -130,7 +121,7 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         let small = segment(entry).is_ok_and(|s| s.size < size);
         if small { Err(Errno::EINVAL) } else { Ok(()) }
     };
-    let make = |perm: Perm| {
+    let make = || {
         if size == 0 || size > sys::number("kernel/shmmax", u64::MAX) {
             return Err(Errno::EINVAL);
         }
@@ -145,14 +136,15 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         let memory = Shmem::new(size, Quota::lasting(u64::MAX));
         let segment = Arc::new(Segment { size, memory, times: Mutex::new(times) });
         let weak = Arc::downgrade(&segment);
-        Ok(Entry { perm: Mutex::new(perm), kept: Mutex::new(Some(segment)), segment: weak })
+        Ok(Entry { kept: Mutex::new(Some(segment)), segment: weak })
     };
     TABLE.lock().get(thread, key, flags, sys::number("kernel/shmmni", 4096), fits, make)
 }
 
 /// shmat(2): where it was attached.
 pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
-    let (entry, segment) = find(id)?;
+    let entry = find::<Entry>(id)?;
+    let segment = segment(&entry)?;
     let mut at = addr;
     if !at.is_page_aligned() {
         if flags & SHM_RND == 0 {
@@ -173,7 +165,7 @@ pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
         prot |= Prot::EXEC;
         wanted |= 0o111;
     }
-    entry.perm.lock().check(&thread.creds(), wanted)?;
+    entry.perm().check(&thread.creds(), wanted)?;
     let max_prot = if flags & SHM_RDONLY == 0 { Prot::all() } else { Prot::READ | Prot::EXEC };
     let backing = FileMapping { mapping: segment.clone(), file: None, first_page: 0 };
     let vma = Vma::of_file(prot, max_prot, VmaFlags::SHARED, backing);
@@ -195,7 +187,7 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
         return Err(Errno::EINVAL);
     }
     let mm = thread.mm();
-    let known: Vec<Arc<Segment>> = each(&TABLE).filter_map(|e| e.segment.upgrade()).collect();
+    let known: Vec<Arc<Segment>> = segments().collect();
     let mut found: Option<Arc<Segment>> = None;
     // Parts of it may have been unmapped or protected differently since.
     let mut next = Va(0);
@@ -203,7 +195,9 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
         next = vma.end;
         let Some(backing) = &vma.backing else { continue };
         let begins = vma.start.0.checked_sub(backing.first_page * PAGE_SIZE) == Some(addr.0);
-        let Some(segment) = known.iter().find(|s| begins && s.identity() == backing.mapping.identity()) else {
+        let Some(segment) =
+            known.iter().find(|s| begins && s.identity() == backing.mapping.identity())
+        else {
             continue;
         };
         if found.as_ref().is_none_or(|f| Arc::ptr_eq(f, segment)) {
@@ -228,122 +222,126 @@ fn attached(segment: &Segment) -> u64 {
     for process in table::processes() {
         let mm: Arc<AddressSpace> = process.mm();
         if seen.insert(Arc::as_ptr(&mm) as usize) {
-            let is_it = |vma: &Vma| vma.backing.as_ref().is_some_and(|b| b.mapping.identity() == segment.identity());
+            let is_it = |vma: &Vma| {
+                vma.backing.as_ref().is_some_and(|b| b.mapping.identity() == segment.identity())
+            };
             mm.for_each_range(|vma| count += u64::from(is_it(vma)));
         }
     }
     count
 }
 
-fn describe(entry: &Entry, segment: &Segment) -> ShmIdDs {
-    let times = *segment.times.lock();
-    let perm = entry.perm.lock().to_abi();
-    ShmIdDs {
-        perm,
-        size: segment.size,
-        atime: times.attached,
-        dtime: times.detached,
-        ctime: times.changed,
-        cpid: times.creator as i32,
-        lpid: times.last as i32,
-        attached: attached(segment),
-        unused: [0; 2],
+impl Kind for Entry {
+    const STAT: u32 = SHM_STAT;
+    const STAT_ANY: u32 = SHM_STAT_ANY;
+    const INFO: u32 = SHM_INFO;
+    const HEADER: &'static str = "       key      shmid perms                  size  cpid  lpid \
+        nattch   \
+        uid   gid  cuid  cgid      atime      dtime      ctime                   rss        \
+        \x20         swap\n";
+    const LINE_BYTES: usize = 220;
+    type Abi = ShmIdDs;
+
+    fn table() -> &'static Mutex<Table<Self>> {
+        &TABLE
+    }
+
+    fn describe(entry: &Object<Self>) -> Result<ShmIdDs> {
+        let segment = segment(entry)?;
+        let times = *segment.times.lock();
+        Ok(ShmIdDs {
+            perm: entry.perm().to_abi(),
+            size: segment.size,
+            atime: times.attached,
+            dtime: times.detached,
+            ctime: times.changed,
+            cpid: times.creator as i32,
+            lpid: times.last as i32,
+            attached: attached(&segment),
+            unused: [0; 2],
+        })
+    }
+
+    fn perm(described: &ShmIdDs) -> &PermAbi {
+        &described.perm
+    }
+
+    fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result {
+        if in_use {
+            let resident = segments().map(|s| s.memory.page_count()).sum();
+            let used_ids = TABLE.lock().len() as i32;
+            let total = pages_in_use();
+            return thread
+                .mm()
+                .write(buffer, &ShmInfo { used_ids, total, resident, ..ShmInfo::default() });
+        }
+        let limit = |name| sys::number(name, 0);
+        let (max, mni, all) =
+            (limit("kernel/shmmax"), limit("kernel/shmmni"), limit("kernel/shmall"));
+        thread.mm().write(buffer, &ShmInfo64 { max, min: 1, mni, seg: mni, all, unused: [0; 4] })
+    }
+
+    fn set(entry: &Object<Self>, _: &ShmIdDs) {
+        if let Ok(segment) = segment(entry) {
+            segment.times.lock().changed = now();
+        }
+    }
+
+    /// It stays in its place until nobody has it attached any more.
+    fn remove(entry: Arc<Object<Self>>) {
+        {
+            let mut perm = entry.perm.lock();
+            (perm.key, perm.mode) = (IPC_PRIVATE, perm.mode | SHM_DEST);
+        }
+        let kept = entry.kept.lock().take();
+        drop(kept);
+        prune();
+    }
+
+    fn line(entry: &Object<Self>, it: &ShmIdDs, id: i32, owners: &str) -> String {
+        let rss = segment(entry).map_or(0, |s| s.memory.page_count()) * PAGE_SIZE;
+        let times = format!("{:10} {:10} {:10}", it.atime, it.dtime, it.ctime);
+        format!(
+            "{:10} {id:10}  {:4o} {:21} {:5} {:5}  {:5} {owners} {times} {rss:21} {:21}\n",
+            it.perm.key, it.perm.mode, it.size, it.cpid, it.lpid, it.attached, 0
+        )
     }
 }
 
 /// shmctl(2).
 pub fn control(thread: &Thread, id: i32, command: u32, buffer: Va) -> Result<usize> {
     prune();
-    let (mm, creds) = (thread.mm(), thread.creds());
-    match command {
-        IPC_INFO => {
-            let limit = |name| sys::number(name, 0);
-            let (max, mni, all) = (limit("kernel/shmmax"), limit("kernel/shmmni"), limit("kernel/shmall"));
-            mm.write(buffer, &ShmInfo64 { max, min: 1, mni, seg: mni, all, unused: [0; 4] })?;
-            Ok(TABLE.lock().highest())
-        }
-        SHM_INFO => {
-            let resident = each(&TABLE).filter_map(|e| e.segment.upgrade()).map(|s| s.memory.page_count()).sum();
-            let used_ids = TABLE.lock().len() as i32;
-            mm.write(buffer, &ShmInfo { used_ids, total: pages_in_use(), resident, ..ShmInfo::default() })?;
-            Ok(TABLE.lock().highest())
-        }
-        IPC_STAT | SHM_STAT | SHM_STAT_ANY => {
-            let entry = if command == IPC_STAT { TABLE.lock().find(id)? } else { TABLE.lock().at(id)? };
-            let perm = *entry.perm.lock();
-            if command != SHM_STAT_ANY {
-                perm.check(&creds, READ)?;
-            }
-            mm.write(buffer, &describe(&entry, &*segment(&entry)?))?;
-            Ok(if command == IPC_STAT { 0 } else { perm.id as usize })
-        }
-        IPC_SET => {
-            let new = mm.read::<ShmIdDs>(buffer)?;
-            let (entry, segment) = find(id)?;
-            entry.perm.lock().check_owner(&creds)?;
-            entry.perm.lock().set(&new.perm);
-            segment.times.lock().changed = now();
-            Ok(0)
-        }
-        IPC_RMID => {
-            let (entry, segment) = find(id)?;
-            entry.perm.lock().check_owner(&creds)?;
-            {
-                let mut perm = entry.perm.lock();
-                (perm.key, perm.mode) = (IPC_PRIVATE, perm.mode | SHM_DEST);
-            }
-            drop(segment);
-            let kept = entry.kept.lock().take();
-            drop(kept);
-            prune();
-            Ok(0)
-        }
-        SHM_LOCK | SHM_UNLOCK => {
-            let (entry, segment) = find(id)?;
-            if !creds.has_cap(CAP_IPC_LOCK) {
-                let perm = *entry.perm.lock();
-                if creds.euid != perm.uid && creds.euid != perm.cuid {
-                    return Err(Errno::EPERM);
-                }
-                match thread.process.rlimit(RLIMIT_MEMLOCK) {
-                    _ if command == SHM_UNLOCK => {}
-                    0 => return Err(Errno::EPERM),
-                    limit if segment.size > limit => return Err(Errno::ENOMEM),
-                    _ => {}
-                }
-            }
-            // Nothing but hibernation moves pages out, and it moves locked ones too, as those of mlock(2).
-            let mut perm = entry.perm.lock();
-            perm.mode = if command == SHM_LOCK { perm.mode | SHM_LOCKED } else { perm.mode & !SHM_LOCKED };
-            Ok(0)
-        }
+    super::control::<Entry>(thread, id, command, buffer, || match command {
+        SHM_LOCK | SHM_UNLOCK => lock(thread, id, command == SHM_LOCK),
         _ => Err(Errno::EINVAL),
-    }
+    })
 }
 
-/// What a line of [`list`] takes at most, about, in bytes.
-const LINE_BYTES: usize = 220;
+/// SHM_LOCK, SHM_UNLOCK.
+fn lock(thread: &Thread, id: i32, locks: bool) -> Result<usize> {
+    let entry = find::<Entry>(id)?;
+    let segment = segment(&entry)?;
+    let creds = thread.creds();
+    if !creds.has_cap(CAP_IPC_LOCK) {
+        let perm = entry.perm();
+        if creds.euid != perm.uid && creds.euid != perm.cuid {
+            return Err(Errno::EPERM);
+        }
+        match thread.process.rlimit(RLIMIT_MEMLOCK) {
+            _ if !locks => {}
+            0 => return Err(Errno::EPERM),
+            limit if segment.size > limit => return Err(Errno::ENOMEM),
+            _ => {}
+        }
+    }
+    // Nothing but hibernation moves pages out, and it moves locked ones too, as those of mlock(2).
+    let mut perm = entry.perm.lock();
+    perm.mode = if locks { perm.mode | SHM_LOCKED } else { perm.mode & !SHM_LOCKED };
+    Ok(0)
+}
 
 /// /proc/sysvipc/shm.
 pub fn list() -> Result<String> {
     prune();
-    let mut out = String::from(
-        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap\n",
-    );
-    out.try_reserve(TABLE.lock().len() * LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
-    for entry in each(&TABLE) {
-        let Ok(segment) = segment(&entry) else { continue };
-        let id = entry.perm.lock().id;
-        let it = describe(&entry, &segment);
-        let perm = it.perm;
-        let rss = segment.memory.page_count() * PAGE_SIZE;
-        let owners = format!("{:5} {:5} {:5} {:5}", perm.uid, perm.gid, perm.cuid, perm.cgid);
-        let times = format!("{:10} {:10} {:10}", it.atime, it.dtime, it.ctime);
-        let _ = writeln!(
-            out,
-            "{:10} {id:10}  {:4o} {:21} {:5} {:5}  {:5} {owners} {times} {rss:21} {:21}",
-            perm.key, perm.mode, it.size, it.cpid, it.lpid, it.attached, 0
-        );
-    }
-    Ok(out)
+    super::list::<Entry>()
 }

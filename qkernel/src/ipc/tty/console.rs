@@ -1,5 +1,6 @@
-//! A terminal of the host as the container's own: its far side is a host handle. The host's line discipline is switched to raw; ours does
-//! the work, so that job control and line editing belong to the guest.
+//! A terminal of the host as the container's own: its far side is a host handle. The host's line
+//! discipline is switched to raw; ours does the work, so that job control and line editing belong
+//! to the guest.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +32,12 @@ pub struct Console {
     window: Mutex<Window>,
 }
 
-/// Waits until the host has taken the output of all consoles, or `deadline_ns` (CLOCK_MONOTONIC) has passed.
+/// Waits until the host has taken the output of all consoles, or `deadline_ns` (CLOCK_MONOTONIC)
+/// has passed.
 pub async fn drain(deadline_ns: u64) {
     const LOOK_NS: u64 = 5_000_000;
-    let is_full = || pty::list().into_iter().filter_map(pty::tty).any(|t| t.far.drains() && t.has_output());
+    let is_full =
+        || pty::list().into_iter().filter_map(pty::tty).any(|t| t.far.drains() && t.has_output());
     while is_full() && time::monotonic_ns() < deadline_ns {
         let signal = Arc::new(Signal::default());
         time::insert(time::monotonic_ns() + LOOK_NS, signal.clone());
@@ -71,7 +74,10 @@ fn make_raw(number: u32) -> Result {
     let mut termios = Termios::read_from_bytes(&bytes).map_err(|_| Errno::EIO)?;
     termios.make_raw();
     bytes.copy_from_slice(termios.as_bytes());
-    Call::on(Op::TtyIoctl, number).arg(0, u64::from(TCSETS)).bytes(&bytes[..TERMIOS_BYTES]).run()?;
+    Call::on(Op::TtyIoctl, number)
+        .arg(0, u64::from(TCSETS))
+        .bytes(&bytes[..TERMIOS_BYTES])
+        .run()?;
     Ok(())
 }
 
@@ -92,7 +98,11 @@ impl Console {
                 self.is_throttled.store(true, Ordering::Relaxed);
                 return;
             }
-            match Call::on(Op::Read, self.handle.number()).arg(0, STREAM).bytes_out(&mut bytes[..room]).run() {
+            match Call::on(Op::Read, self.handle.number())
+                .arg(0, STREAM)
+                .bytes_out(&mut bytes[..room])
+                .run()
+            {
                 Ok(0) => return tty.hang_up(),
                 Ok(count) => tty.feed(&bytes[..(count as usize).min(room)]),
                 Err(Errno::EAGAIN | Errno::EINTR) => return,

@@ -1,10 +1,11 @@
-//! The devices that lead to terminals: /dev/tty, /dev/console, /dev/ptmx and /dev/pts/N; and the open file of a terminal.
+//! The devices that lead to terminals: /dev/tty, /dev/console, /dev/ptmx and /dev/pts/N; and the
+//! open file of a terminal.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::O_NOCTTY;
+use linux_raw_sys::general::{CAP_SYS_ADMIN, O_NOCTTY};
 
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
@@ -18,32 +19,48 @@ use crate::wait::{PollMask, WaitQueue};
 pub const TTY_MAJOR: u32 = 5;
 /// Major number of /dev/pts/N.
 pub const SLAVE_MAJOR: u32 = 136;
-const CAP_SYS_ADMIN: u32 = 21;
 
-/// A process's terminal as /proc/PID/stat tells it: its device number as user programs see it, and its foreground process group.
+/// A process's terminal as /proc/PID/stat reports it: its device number as user programs see it,
+/// and its foreground process group.
 pub fn terminal(process: &Arc<Process>) -> Option<(u64, i32)> {
     let tty = jobs::controlling(process).ok()?;
     let (_, foreground) = tty.owners();
-    // As the kernel's own numbers are encoded: the minor's lower 8 bits, the major, the minor's rest.
+    // As the kernel's own numbers are encoded: the minor's lower 8 bits, the major, the minor's
+    // rest.
     let (major, minor) = (u64::from(SLAVE_MAJOR), u64::from(tty.number));
-    Some((minor & 0xff | major << 8 | (minor & !0xff) << 12, if foreground == 0 { -1 } else { foreground as i32 }))
+    Some((
+        minor & 0xff | major << 8 | (minor & !0xff) << 12,
+        if foreground == 0 { -1 } else { foreground as i32 },
+    ))
 }
 
 /// Opens /dev/tty.
-pub fn open_current(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+pub fn open_current(
+    thread: &Arc<Thread>,
+    _node: &Attributes,
+    flags: u32,
+) -> Result<Arc<dyn FileOps>> {
     let tty = jobs::controlling(&thread.process)?;
     TtyFile::open(thread, &tty, flags | O_NOCTTY)
 }
 
 /// Opens /dev/console.
-pub fn open_console(thread: &Arc<Thread>, _node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
+pub fn open_console(
+    thread: &Arc<Thread>,
+    _node: &Attributes,
+    flags: u32,
+) -> Result<Arc<dyn FileOps>> {
     // The terminal of the container's first process.
     let console = pty::tty(0).ok_or(Errno::ENXIO)?;
     TtyFile::open(thread, &console, flags)
 }
 
 /// Opens /dev/ptmx.
-pub fn open_ptmx(_thread: &Arc<Thread>, _node: &Attributes, _flags: u32) -> Result<Arc<dyn FileOps>> {
+pub fn open_ptmx(
+    _thread: &Arc<Thread>,
+    _node: &Attributes,
+    _flags: u32,
+) -> Result<Arc<dyn FileOps>> {
     pty::open_master()
 }
 
@@ -63,7 +80,8 @@ pub struct TtyFile {
 }
 
 impl TtyFile {
-    /// Opens `tty`; it becomes the controlling terminal of a session leader that has none, without O_NOCTTY.
+    /// Opens `tty`; it becomes the controlling terminal of a session leader that has none, without
+    /// O_NOCTTY.
     pub fn open(thread: &Arc<Thread>, tty: &Arc<Tty>, flags: u32) -> Result<Arc<dyn FileOps>> {
         if tty.is_hung_up() {
             return Err(Errno::EIO);
@@ -110,7 +128,13 @@ impl FileOps for TtyFile {
         Some(self.tty.queue())
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         ioctl::serve(task::thread_of(caller)?, &self.tty, false, command, argument)
     }
 

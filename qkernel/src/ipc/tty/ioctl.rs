@@ -4,9 +4,10 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{TCIFLUSH, TCIOFLUSH, TCOFLUSH, TCOOFF, TCOON};
 use linux_raw_sys::ioctl::{
-    FIONREAD, TCFLSH, TCGETA, TCGETS, TCGETS2, TCSBRK, TCSBRKP, TCSETA, TCSETAF, TCSETAW, TCSETS, TCSETS2, TCSETSF,
-    TCSETSF2, TCSETSW, TCSETSW2, TCXONC, TIOCEXCL, TIOCGDEV, TIOCGETD, TIOCGEXCL, TIOCGPGRP, TIOCGSID, TIOCGWINSZ,
-    TIOCNOTTY, TIOCNXCL, TIOCOUTQ, TIOCSCTTY, TIOCSETD, TIOCSPGRP, TIOCSTI, TIOCSWINSZ,
+    FIONREAD, TCFLSH, TCGETA, TCGETS, TCGETS2, TCSBRK, TCSBRKP, TCSETA, TCSETAF, TCSETAW, TCSETS,
+    TCSETS2, TCSETSF, TCSETSF2, TCSETSW, TCSETSW2, TCXONC, TIOCEXCL, TIOCGDEV, TIOCGETD, TIOCGEXCL,
+    TIOCGPGRP, TIOCGSID, TIOCGWINSZ, TIOCNOTTY, TIOCNXCL, TIOCOUTQ, TIOCSCTTY, TIOCSETD, TIOCSPGRP,
+    TIOCSTI, TIOCSWINSZ,
 };
 use qlib::Va;
 use zerocopy::{FromBytes, IntoBytes};
@@ -18,7 +19,13 @@ use crate::errno::{Errno, Result};
 use crate::task::Thread;
 
 /// Serves an ioctl on `tty`, from its own side or (`is_master`) from its master's.
-pub fn serve(thread: &Arc<Thread>, tty: &Arc<Tty>, is_master: bool, command: u32, argument: u64) -> Result<usize> {
+pub fn serve(
+    thread: &Arc<Thread>,
+    tty: &Arc<Tty>,
+    is_master: bool,
+    command: u32,
+    argument: u64,
+) -> Result<usize> {
     let at = Va(argument);
     let mm = thread.mm();
     let may_change = || if is_master { Ok(()) } else { jobs::check_change(thread, tty) };
@@ -68,7 +75,8 @@ pub fn serve(thread: &Arc<Thread>, tty: &Arc<Tty>, is_master: bool, command: u32
             match argument as u32 {
                 TCOOFF => tty.set_stopped(true),
                 TCOON => tty.set_stopped(false),
-                // TCIOFF and TCION send the stop and start characters, which nobody on the far side is there to obey.
+                // TCIOFF and TCION send the stop and start characters, which nobody on the far side
+                // is there to obey.
                 2 | 3 => {}
                 _ => return Err(Errno::EINVAL),
             }
@@ -86,7 +94,8 @@ pub fn serve(thread: &Arc<Thread>, tty: &Arc<Tty>, is_master: bool, command: u32
             }
         }
         TIOCGDEV => mm.write(at, &(super::device::SLAVE_MAJOR << 8 | tty.number))?,
-        // Feigned input is a way out of a sandbox inside; Linux lets administrators switch it off, too.
+        // Feigned input is a way out of a sandbox inside; Linux lets administrators switch it off,
+        // too.
         TIOCSTI => return Err(Errno::EPERM),
         _ => return Err(Errno::ENOTTY),
     }

@@ -2,14 +2,12 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{SIGCONT, SIGHUP, SIGTTIN, SIGTTOU, TOSTOP};
+use linux_raw_sys::general::{CAP_SYS_ADMIN, SIGCONT, SIGHUP, SIGTTIN, SIGTTOU, TOSTOP};
 
 use super::Tty;
 use crate::errno::{Errno, Result};
 use crate::task::signal::{Disposition, SigInfo, send_to_group, send_to_process};
 use crate::task::{Process, Thread, session, table};
-
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// Whether `tty` is the process's controlling terminal.
 pub fn is_controlling(process: &Process, tty: &Arc<Tty>) -> bool {
@@ -22,8 +20,9 @@ pub fn controlling(process: &Process) -> Result<Arc<Tty>> {
     own.and_then(|tty| tty.downcast().ok()).ok_or(Errno::ENXIO)
 }
 
-/// Makes `tty` the controlling terminal of the session that the process leads. EPERM when it leads none, has one already, or the
-/// terminal belongs to another session (unless `steal`, for the privileged).
+/// Makes `tty` the controlling terminal of the session that the process leads. EPERM when it leads
+/// none, has one already, or the terminal belongs to another session (unless `steal`, for the
+/// privileged).
 pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
     let process = &thread.process;
     let (sid, pgid, has_one) = {
@@ -58,7 +57,8 @@ fn leave(sid: u32) {
     }
 }
 
-/// TIOCNOTTY: the process gives up its controlling terminal; if it leads the session, all of it does.
+/// TIOCNOTTY: the process gives up its controlling terminal; if it leads the session, all of it
+/// does.
 pub fn release(process: &Arc<Process>, tty: &Arc<Tty>) -> Result {
     if !is_controlling(process, tty) {
         return Err(Errno::ENOTTY);
@@ -87,7 +87,8 @@ fn disassociate(leader: &Arc<Process>, tty: &Arc<Tty>, sid: u32) {
     drop(old);
 }
 
-/// A process ended. If it led its session, the foreground group is told, and the terminal is free for another one.
+/// A process ended. If it led its session, the foreground group is notified, and the terminal is
+/// free for another one.
 pub fn process_ended(process: &Arc<Process>) {
     let sid = process.sid();
     if sid == process.pid
@@ -104,8 +105,8 @@ pub fn hang_up_session(process: &Arc<Process>) {
     }
 }
 
-/// A terminal has hung up: tells its session's leader and its foreground group.
-pub fn tell_hang_up(tty: &Tty) {
+/// A terminal has hung up: notifies its session's leader and its foreground group.
+pub fn notify_hang_up(tty: &Tty) {
     let (sid, foreground) = tty.owners();
     if let Some(leader) = table::process(sid).filter(|_| sid != 0) {
         let _ = send_to_process(&leader, SigInfo::kernel(SIGHUP));

@@ -1,13 +1,14 @@
-//! The line discipline: what becomes of bytes on their way from a terminal to its readers, and from writers to it. Knows nothing of
-//! processes and files.
+//! The line discipline: what becomes of bytes on their way from a terminal to its readers, and from
+//! writers to it. Knows nothing of processes and files.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    ECHO, ECHOCTL, ECHOE, ECHOK, ECHOKE, ECHONL, ICANON, ICRNL, IEXTEN, IGNCR, IMAXBEL, INLCR, ISIG, ISTRIP, IUTF8,
-    IXANY, IXON, NOFLSH, OCRNL, ONLCR, ONLRET, ONOCR, OPOST, SIGINT, SIGQUIT, SIGTSTP, VEOF, VEOL, VEOL2, VERASE,
-    VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT, VSTART, VSTOP, VSUSP, VWERASE,
+    ECHO, ECHOCTL, ECHOE, ECHOK, ECHOKE, ECHONL, ICANON, ICRNL, IEXTEN, IGNCR, IMAXBEL, INLCR,
+    ISIG, ISTRIP, IUTF8, IXANY, IXON, NOFLSH, OCRNL, ONLCR, ONLRET, ONOCR, OPOST, SIGINT, SIGQUIT,
+    SIGTSTP, VEOF, VEOL, VEOL2, VERASE, VINTR, VKILL, VLNEXT, VMIN, VQUIT, VREPRINT, VSTART, VSTOP,
+    VSUSP, VWERASE,
 };
 
 use super::termios::Termios;
@@ -245,7 +246,8 @@ impl LineDiscipline {
         }
     }
 
-    /// Takes the last character of the line away: its bytes. With IUTF8 a character may have several.
+    /// Takes the last character of the line away: its bytes. With IUTF8 a character may have
+    /// several.
     fn pop_char(&mut self) -> Option<u8> {
         let mut byte = self.edit.pop()?;
         while self.input_flag(IUTF8) && is_continuation(byte) {
@@ -372,7 +374,8 @@ impl LineDiscipline {
                 }
                 _ => {
                     out.push(byte);
-                    let invisible = is_control(byte) || (self.input_flag(IUTF8) && is_continuation(byte));
+                    let invisible =
+                        is_control(byte) || (self.input_flag(IUTF8) && is_continuation(byte));
                     self.column = self.column.wrapping_add(usize::from(!invisible));
                 }
             }
@@ -381,7 +384,11 @@ impl LineDiscipline {
 
     /// Whether a read would find something.
     pub fn can_read(&self) -> bool {
-        if self.termios.is_canonical() { !self.lines.is_empty() } else { self.ready.len() >= self.minimum().max(1) }
+        if self.termios.is_canonical() {
+            !self.lines.is_empty()
+        } else {
+            self.ready.len() >= self.minimum().max(1)
+        }
     }
 
     /// VMIN.
@@ -399,8 +406,8 @@ impl LineDiscipline {
         if self.termios.is_canonical() { self.lines.iter().sum() } else { self.ready.len() }
     }
 
-    /// Takes up to `max` bytes: of one line only when lines are edited; nothing at all for an end of file. `None` when there is
-    /// nothing yet.
+    /// Takes up to `max` bytes: of one line only when lines are edited; nothing at all for an end
+    /// of file. `None` when there is nothing yet.
     pub fn read(&mut self, max: usize) -> Option<Vec<u8>> {
         if !self.termios.is_canonical() {
             let count = max.min(self.ready.len());

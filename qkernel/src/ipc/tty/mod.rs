@@ -1,7 +1,8 @@
-//! Terminals: line discipline, pseudoterminals, the console, and what sessions have to do with them (tty(4), pty(7)).
+//! Terminals: line discipline, pseudoterminals, the console, and what sessions have to do with them
+//! (tty(4), pty(7)).
 //!
-//! A [`Tty`] is what programs read, write and control: the slave side of a pseudoterminal, or the console. What is beyond it (a
-//! master, or a terminal of the host) is its [`Far`] side.
+//! A [`Tty`] is what programs read, write and control: the slave side of a pseudoterminal, or the
+//! console. What is beyond it (a master, or a terminal of the host) is its [`Far`] side.
 
 pub mod console;
 pub mod device;
@@ -58,13 +59,13 @@ pub trait Far: Send + Sync {
 pub struct Tty {
     /// The number in /dev/pts.
     pub number: u32,
-    state: Mutex<State>,
-    /// Told when it can be read or written, and when it hangs up.
+    state: Mutex<TtyState>,
+    /// Notified when it can be read or written, and when it hangs up.
     queue: WaitQueue,
     far: Arc<dyn Far>,
 }
 
-struct State {
+struct TtyState {
     line: LineDiscipline,
     window: Window,
     /// Processed output on its way to the far side.
@@ -97,7 +98,7 @@ impl Tty {
     pub fn new(number: u32, far: Arc<dyn Far>) -> Arc<Self> {
         Arc::new(Tty {
             number,
-            state: Mutex::new(State {
+            state: Mutex::new(TtyState {
                 line: LineDiscipline::default(),
                 window: Window::default(),
                 output: VecDeque::new(),
@@ -150,7 +151,7 @@ impl Tty {
         self.signal_group(foreground, linux_raw_sys::general::SIGWINCH);
     }
 
-    /// Takes over a window size that was set on the far side, of which nobody tells.
+    /// Takes over a window size that was set on the far side, of which nobody notifies.
     pub fn follow_window(&self) {
         if let Some(window) = self.far.changed_window() {
             self.set_window(window);
@@ -270,7 +271,8 @@ impl Tty {
         self.far.on_output(self);
     }
 
-    /// The far side is gone: readers see the end, the session's leader and the foreground group get SIGHUP.
+    /// The far side is gone: readers see the end, the session's leader and the foreground group get
+    /// SIGHUP.
     pub fn hang_up(&self) {
         {
             let mut state = self.state.lock();
@@ -280,7 +282,7 @@ impl Tty {
             state.output.clear();
         }
         self.queue.wake(PollMask::all());
-        jobs::tell_hang_up(self);
+        jobs::notify_hang_up(self);
     }
 
     /// Reads for a program: EAGAIN when there is nothing yet.
@@ -307,7 +309,7 @@ impl Tty {
     }
 
     /// A raw read that VMIN does not satisfy yet: what VTIME makes of it.
-    fn read_raw(self: &Arc<Self>, state: &mut State, max: usize) -> Option<Vec<u8>> {
+    fn read_raw(self: &Arc<Self>, state: &mut TtyState, max: usize) -> Option<Vec<u8>> {
         let (minimum, timeout_ns) = (state.line.minimum(), state.line.timeout_ns());
         if minimum == 0 && timeout_ns == 0 {
             return Some(state.line.read(max).unwrap_or_default());
@@ -382,7 +384,7 @@ impl Tty {
         mask
     }
 
-    /// Where readiness for programs is told.
+    /// What is notified of readiness for programs.
     pub fn queue(&self) -> &WaitQueue {
         &self.queue
     }

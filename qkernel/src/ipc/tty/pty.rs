@@ -38,7 +38,11 @@ struct Entry {
 static ENTRIES: Mutex<BTreeMap<u32, Entry>> = mutex(BTreeMap::new());
 
 /// Enters a terminal under the lowest free number; `make` builds it.
-pub fn enter(make: impl FnOnce(u32) -> Arc<Tty>, is_locked: bool, owner: (u32, u32)) -> Result<Arc<Tty>> {
+pub fn enter(
+    make: impl FnOnce(u32) -> Arc<Tty>,
+    is_locked: bool,
+    owner: (u32, u32),
+) -> Result<Arc<Tty>> {
     let number = {
         let entries = ENTRIES.lock();
         (0..MAX_PTYS).find(|n| !entries.contains_key(n)).ok_or(Errno::ENOSPC)?
@@ -71,7 +75,7 @@ pub fn is_locked(number: u32) -> bool {
     ENTRIES.lock().get(&number).is_some_and(|e| e.is_locked)
 }
 
-/// What stat(2) tells of /dev/pts/`number` besides the file system's own numbers.
+/// What stat(2) reports of /dev/pts/`number` besides the file system's own numbers.
 pub fn slave_attributes(number: u32) -> Attributes {
     const TTY_GROUP: u32 = 5;
     let (uid, gid) = ENTRIES.lock().get(&number).map_or((0, TTY_GROUP), |e| e.owner);
@@ -97,7 +101,7 @@ pub struct Master {
 /// What both sides know of each other.
 #[derive(Default)]
 struct Side {
-    /// Told when the master can read or write.
+    /// Notified when the master can read or write.
     queue: WaitQueue,
     /// The terminal was open and no longer is.
     slave_closed: AtomicBool,
@@ -117,7 +121,8 @@ impl Far for Side {
     }
 }
 
-/// The sides of pseudoterminals whose master lives, to be told of the terminal's opens and closes.
+/// The sides of pseudoterminals whose master lives, to be notified of the terminal's opens and
+/// closes.
 static SIDES: Mutex<BTreeMap<u32, Weak<Side>>> = mutex(BTreeMap::new());
 
 fn side_of(tty: &Tty) -> Option<Arc<Side>> {
@@ -202,7 +207,13 @@ impl FileOps for Master {
         Some(&self.side.queue)
     }
 
-    fn ioctl(&self, caller: &dyn Caller, _file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
         let (thread, mm) = (task::thread_of(caller)?, caller.mm());
         let at = Va(argument);
         match command {
@@ -223,7 +234,10 @@ impl FileOps for Master {
                 return thread.files().insert(file, close_on_exec, 0, limit).map(|fd| fd as usize);
             }
             TIOCSIG => {
-                let signo = u32::try_from(argument).ok().filter(|s| (1..=SIGNALS).contains(s)).ok_or(Errno::EINVAL)?;
+                let signo = u32::try_from(argument)
+                    .ok()
+                    .filter(|s| (1..=SIGNALS).contains(s))
+                    .ok_or(Errno::EINVAL)?;
                 let (_, foreground) = self.tty.owners();
                 if foreground != 0 {
                     send_to_group(foreground, SigInfo::kernel(signo));

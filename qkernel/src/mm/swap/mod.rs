@@ -1,9 +1,10 @@
-//! Pages that lie in the store: which slots ([`slots`]), when they were last used ([`usage`]), reading them back ([`read`]); and what hibernation does
-//! to an address space: noting what was used, hiding it from the platform, and rewriting its entries.
+//! Pages that lie in the store: which slots ([`slots`]), when they were last used ([`usage`]),
+//! reading them back ([`read`]); and what hibernation does to an address space: noting what was
+//! used, hiding it from the platform, and rewriting its entries.
 
 mod read;
 pub mod slots;
-mod usage;
+pub mod usage;
 
 pub use read::{memory_is_lost, swap_in, swap_in_run, swap_ins};
 pub use usage::Usage;
@@ -14,34 +15,38 @@ use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::platform::MAX_TOUCHED_PAGES;
 use qlib::{PAGE_SIZE, Va};
 
-use super::fault::{Failure, WARM_UP_FAULTS, entry_flags};
+use super::AddressSpace;
+use super::fault::{Failure, entry_flags};
 use super::frames::counted_frame;
 use super::space::Inner;
 use super::vma::Vma;
-use super::{AddressSpace, orders};
 use crate::arch;
 
-/// Pages that come back from the swap file together at most: an aligned group of them. What a request uses lies close together (a
-/// pool of Python's allocator has this size), and three neighbours cost less than a fault.
+/// Pages that come back from the swap file together at most: an aligned group of them. What a
+/// request uses lies close together (a pool of Python's allocator has this size), and three
+/// neighbours cost less than a fault.
 const GROUP_PAGES: u64 = 4;
 
 /// Bytes that the platform is asked about at once.
 const CHUNK_BYTES: u64 = MAX_TOUCHED_PAGES * PAGE_SIZE;
 
-/// Whether an entry is shown and its page not known to be used: only then has the platform something to tell.
+/// Whether an entry is shown and its page not known to be used: only then has the platform
+/// something to tell.
 fn is_open(pte: Pte) -> bool {
     pte.is_present() && pte.has(PteFlags::ACCESSED) && Usage::of(pte).is_unseen()
 }
 
 impl AddressSpace {
-    /// Hides every page from the platform; the order must be carried out ([`crate::task::UserThread::flush`]). Before, which pages user
-    /// code has touched is noted in their entries. No thread of the space may be in user mode.
+    /// Hides every page from the platform; the operation must be carried out
+    /// ([`crate::task::UserThread::flush`]). Before, which pages user code has touched is noted in
+    /// their entries. No thread of the space may be in user mode.
     pub fn hide_all(&self) {
         self.note_touched();
         self.epoch.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         let mut inner = self.lock();
-        inner.hide(arch::boot().user_min..arch::boot().user_max);
-        inner.warm_up = WARM_UP_FAULTS;
+        let (table, mmu) = inner.parts();
+        mmu.forget(table, arch::boot().user_min..arch::boot().user_max);
+        mmu.expect_warm_up();
     }
 
     fn note_touched(&self) {
@@ -62,28 +67,35 @@ impl AddressSpace {
             inner.table().for_each(chunk..chunk + CHUNK_BYTES, &mut |va, pte| {
                 let page = ((va - chunk) / PAGE_SIZE) as usize;
                 let touched = bitmap[page / 64] >> (page % 64) & 1 != 0;
-                if touched && is_open(pte) { Action::Replace(Usage::of(pte).seen().put(pte)) } else { Action::Keep }
+                if touched && is_open(pte) {
+                    Action::Replace(Usage::of(pte).seen().put(pte))
+                } else {
+                    Action::Keep
+                }
             });
         }
     }
 
-    /// Visits the entries of private ranges that hold a frame. The space must be hidden. `rewrite(anonymous, entry)` gives the new
-    /// entry; for what becomes of the frames' references it answers itself.
+    /// Visits the entries of private ranges that hold a frame. The space must be hidden.
+    /// `rewrite(anonymous, entry)` gives the new entry; for what becomes of the frames' references
+    /// it answers itself.
     pub fn rewrite_private(&self, rewrite: &mut dyn FnMut(bool, Pte) -> Pte) {
         self.rewrite(false, &mut |vma, pte| rewrite(vma.backing.is_none(), pte));
     }
 
-    /// As [`Self::rewrite_private`] for ranges that show memory objects (shared memory, files in memory). Mapped host files have no frames.
+    /// As [`Self::rewrite_private`] for ranges that show memory objects (shared memory, files in
+    /// memory). Mapped host files have no frames.
     pub fn rewrite_shared(&self, rewrite: &mut dyn FnMut(Pte) -> Pte) {
         self.rewrite(true, &mut |_, pte| rewrite(pte));
     }
 
     fn rewrite(&self, shared: bool, rewrite: &mut dyn FnMut(&Vma, Pte) -> Pte) {
-        // A system call that has ended since the space was hidden may have brought a page in, and the order to show it has not been carried
-        // out: it would show the frame that is given up here.
+        // A system call that has ended since the space was hidden may have brought a page in, and
+        // the operation to show it has not been carried out: it would show the frame that is given
+        // up here.
         self.epoch.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         let mut inner = self.lock();
-        inner.orders.iter_mut().for_each(orders::void_map);
+        inner.mmu.void_maps();
         // One by one: there may be very many, and this is done when memory is used up, too.
         let mut next = inner.vmas.iter().next().cloned();
         while let Some(vma) = next {
@@ -105,7 +117,8 @@ impl AddressSpace {
 }
 
 impl Inner {
-    /// Brings the page at `page`, which lies in `slot`, back from the swap file, with its neighbours if they left together with it.
+    /// Brings the page at `page`, which lies in `slot`, back from the swap file, with its
+    /// neighbours if they left together with it.
     pub(super) fn bring_back(&mut self, vma: &Vma, page: Va, slot: u64) -> Result<(), Failure> {
         debug_assert!(!vma.is_shared(), "pages of shared objects are swapped by their object");
         let (start, count) = self.group(vma, page, slot);
@@ -122,8 +135,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The largest aligned group of pages around `page` that lie in slots in a row: first page and count. Those that left the
-    /// working set were not used for long; nobody guesses them back.
+    /// The largest aligned group of pages around `page` that lie in slots in a row: first page and
+    /// count. Those that left the working set were not used for long; nobody guesses them back.
     fn group(&mut self, vma: &Vma, page: Va, slot: u64) -> (Va, u64) {
         let mut count = GROUP_PAGES;
         while count > 1 {
@@ -132,8 +145,11 @@ impl Inner {
             let mut found = 0;
             if vma.start <= start && end <= vma.end {
                 self.table().visit(start..end, &mut |va, pte| {
-                    let expected = (slot + (va - start) / PAGE_SIZE).checked_sub((page - start) / PAGE_SIZE);
-                    let fits = pte.slot().is_some() && pte.slot() == expected && Usage::of(pte) != Usage::LEFT;
+                    let expected =
+                        (slot + (va - start) / PAGE_SIZE).checked_sub((page - start) / PAGE_SIZE);
+                    let fits = pte.slot().is_some()
+                        && pte.slot() == expected
+                        && Usage::of(pte) != Usage::LEFT;
                     found += u64::from(fits);
                     fits
                 });

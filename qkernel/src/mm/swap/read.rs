@@ -1,4 +1,5 @@
-//! Reading pages back from the swap file, and what becomes of a container whose memory cannot be read back.
+//! Reading pages back from the swap file, and what becomes of a container whose memory cannot be
+//! read back.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,7 +22,8 @@ pub fn swap_ins() -> u64 {
     SWAP_INS.load(Relaxed)
 }
 
-/// Brings the page of `slot` back after a fault: its frame. The faulting entry's reference to the slot is dropped.
+/// Brings the page of `slot` back after a fault: its frame. The faulting entry's reference to the
+/// slot is dropped.
 pub fn swap_in(slot: u64) -> Result<Gpa> {
     if slot == slots::ZERO {
         return frames::alloc_zeroed();
@@ -31,7 +33,8 @@ pub fn swap_in(slot: u64) -> Result<Gpa> {
     Ok(frame)
 }
 
-/// The same for `count` slots in a row (a power of two, more than one): the first of as many contiguous frames; `None` if there are none.
+/// The same for `count` slots in a row (a power of two, more than one): the first of as many
+/// contiguous frames; `None` if there are none.
 pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
     if slot == slots::ZERO || count < 2 {
         return None;
@@ -49,11 +52,19 @@ fn read_slots(slot: u64, frames: &[Segment], count: u64) {
     SWAP_INS.fetch_add(count, Relaxed);
 }
 
-/// The container's memory is lost: it ends here and now, rather than run on bad data. The host call does not come back, and nobody goes on in
-/// the meantime, for this thread has the kernel.
+/// The container's memory is lost: it ends here and now, rather than run on bad data. The host call
+/// does not come back, and nobody goes on in the meantime, for this thread has the kernel.
 pub fn memory_is_lost(error: Errno) -> ! {
-    let what = if error == Errno::EBADMSG { "is damaged (a checksum does not hold)" } else { "cannot be read" };
-    klog!(Error, "the swap store {what} ({}): the container's memory is lost, so it was ended", error.name());
+    let what = if error == Errno::EBADMSG {
+        "is damaged (a checksum does not hold)"
+    } else {
+        "cannot be read"
+    };
+    klog!(
+        Error,
+        "the swap store {what} ({}): the container's memory is lost, so it was ended",
+        error.name()
+    );
     let ended = Call::new(Op::Exit).arg(0, DAMAGED_STATUS).arg(1, EXIT_MEMORY_LOST).run();
     panic!("the sandbox goes on although its memory is lost ({ended:?})");
 }

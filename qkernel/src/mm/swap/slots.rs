@@ -8,7 +8,8 @@ use qlib::host::Op;
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 
-/// The "slot" of a page that is all zeros: it takes no place in the store. Real slots are stored one higher.
+/// The "slot" of a page that is all zeros: it takes no place in the store. Real slots are stored
+/// one higher.
 pub const ZERO: u64 = 0;
 /// Freed slots are given back to the store in batches of this many.
 const BATCH: usize = 256;

@@ -1,10 +1,12 @@
-//! When a page was last used, counted in sleeps: what decides whether it is prefetched at the next wake. Lives in the spare
-//! bits of the page's entry, or beside the frame of a memory object.
+//! When a page was last used, counted in sleeps: what decides whether it is prefetched at the next
+//! wake. Lives in the spare bits of the page's entry, or beside the frame of a memory object.
 //!
-//! A page that a wake prefetched is *unseen* until something uses it. One that stays unseen for [`PATIENCE`] sleeps in a row leaves the
-//! working set for the swap file. Keeping a page costs a prefetch a wake (under 1 µs) and its memory; missing it costs a fault (20 µs and a
-//! random read). So one use in two wakes must not send it to and fro: the patience is more than one sleep, and a page that came
-//! back after it had left has proved that it is used now and then, and is waited for much longer.
+//! A page that a wake prefetched is *unseen* until something uses it. One that stays unseen for
+//! [`PATIENCE`] sleeps in a row leaves the working set for the swap file. Keeping a page costs a
+//! prefetch a wake (under 1 µs) and its memory; missing it costs a fault (20 µs and a random read).
+//! So one use in two wakes must not send it to and fro: the patience is more than one sleep, and a
+//! page that came back after it had left has proved that it is used now and then, and is waited for
+//! much longer.
 
 use qlib::pagetable::Pte;
 
@@ -60,8 +62,8 @@ impl Usage {
         Usage((self.0 & Self::IDLE).min(other.0 & Self::IDLE) | Self::UNSEEN | returned)
     }
 
-    /// At a sleep, after a life that `counts` (whether anything was asked of the container in it): what it is when the next wake has
-    /// prefetched it; `None` when it is to leave the working set.
+    /// At a sleep, after a life that `counts` (whether anything was asked of the container in it):
+    /// what it is when the next wake has prefetched it; `None` when it is to leave the working set.
     pub fn after_sleep(self, counts: bool) -> Option<Usage> {
         let returned = self.0 & Self::RETURNED;
         let idle = match self.is_unseen() {
@@ -83,7 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// How many sleeps a page survives in the set when it is used in the lives that `used` names, up to `most`.
+    /// How many sleeps a page survives in the set when it is used in the lives that `used` names,
+    /// up to `most`.
     fn survives(first: Usage, most: u32, used: impl Fn(u32) -> bool) -> u32 {
         let mut usage = first;
         for life in 1..=most {
@@ -103,7 +106,11 @@ mod tests {
         assert_eq!(survives(Usage::USED, 100, |_| true), 100);
         assert_eq!(survives(Usage::USED, 100, |_| false), u32::from(PATIENCE));
         assert_eq!(survives(Usage::USED, 100, |life| life <= 10), 10 + u32::from(PATIENCE));
-        assert_eq!(survives(Usage::GUESSED, 100, |_| false), u32::from(PATIENCE) - 1, "a wrong guess goes sooner");
+        assert_eq!(
+            survives(Usage::GUESSED, 100, |_| false),
+            u32::from(PATIENCE) - 1,
+            "a wrong guess goes sooner"
+        );
     }
 
     #[test]
@@ -115,7 +122,11 @@ mod tests {
     #[test]
     fn who_comes_back_is_waited_for_longer() {
         assert!(survives(Usage::USED, 100, |life| life % 5 == 0) < 5);
-        assert_eq!(survives(Usage::LEFT, 100, |life| life % 5 == 0), 100, "one bounce, not one each time");
+        assert_eq!(
+            survives(Usage::LEFT, 100, |life| life % 5 == 0),
+            100,
+            "one bounce, not one each time"
+        );
         assert_eq!(survives(Usage::LEFT, 100, |_| false), u32::from(PATIENCE_RETURNED));
     }
 
@@ -126,7 +137,10 @@ mod tests {
             usage = usage.after_sleep(false).expect("it stays");
         }
         assert!(usage.is_unseen());
-        assert_eq!(usage.after_sleep(true), Usage::USED.after_sleep(true).and_then(|u| u.after_sleep(true)));
+        assert_eq!(
+            usage.after_sleep(true),
+            Usage::USED.after_sleep(true).and_then(|u| u.after_sleep(true))
+        );
     }
 
     #[test]

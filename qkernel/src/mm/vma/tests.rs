@@ -30,7 +30,11 @@ fn neighbours_join_and_split() {
     let removed = set.remove(page(12), page(22));
     assert_eq!(removed.iter().map(Vma::len).sum::<u64>(), 10 * PAGE_SIZE);
     assert_eq!(set.len(), 2);
-    assert!(set.find(page(11)).is_some() && set.find(page(12)).is_none() && set.find(page(22)).is_some());
+    assert!(
+        set.find(page(11)).is_some()
+            && set.find(page(12)).is_none()
+            && set.find(page(22)).is_some()
+    );
 }
 
 #[test]
@@ -46,7 +50,9 @@ fn a_gap_is_the_highest_that_fits() {
 
 proptest! {
     #[test]
-    fn agrees_with_a_model(steps in proptest::collection::vec((0u8..3, 0u64..60, 1u64..20, 0u32..8), 1..60)) {
+    fn agrees_with_a_model(
+        steps in proptest::collection::vec((0u8..3, 0u64..60, 1u64..20, 0u32..8), 1..60),
+    ) {
         let mut set = VmaSet::default();
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
         for (what, start, pages, bits) in steps {
@@ -63,7 +69,9 @@ proptest! {
                 }
                 _ => {
                     set.update(from, to, |vma| vma.prot = Prot::from_bits_truncate(bits));
-                    (start..start + pages).for_each(|p| { model.entry(p).and_modify(|b| *b = bits); });
+                    for page in start..start + pages {
+                        model.entry(page).and_modify(|b| *b = bits);
+                    }
                 }
             }
             for number in 0..90 {
@@ -71,7 +79,8 @@ proptest! {
                 prop_assert_eq!(found, model.get(&number).copied());
             }
             prop_assert_eq!(set.total_bytes(), model.len() as u64 * PAGE_SIZE);
-            prop_assert_eq!(set.covers(from, to), (start..start + pages).all(|p| model.contains_key(&p)));
+            prop_assert_eq!(set.covers(from, to),
+                (start..start + pages).all(|p| model.contains_key(&p)));
         }
     }
 }

@@ -1,7 +1,8 @@
-//! AF_UNIX sockets (unix(7)), which live in the guest alone: streams, datagrams and sequenced packets.
+//! AF_UNIX sockets (unix(7)), which live in the guest alone: streams, datagrams and sequenced
+//! packets.
 //!
-//! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's wait queue (datagrams) or is
-//! told through its own (connections).
+//! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's
+//! wait queue (datagrams) or is notified through its own (connections).
 
 pub mod names;
 mod options;
@@ -27,7 +28,8 @@ use names::Name;
 use options::Options;
 use rights::InFlight;
 
-/// What a message costs its sender's buffer besides its bytes, as on Linux: it bounds how many empty ones wait.
+/// What a message costs its sender's buffer besides its bytes, as on Linux: it bounds how many
+/// empty ones wait.
 const MESSAGE_BYTES: usize = 576;
 
 /// One message, or a piece of a stream.
@@ -59,7 +61,7 @@ impl Drop for Charge {
 }
 
 #[derive(Default)]
-struct State {
+struct UnixState {
     /// bind(2).
     name: Option<Name>,
     /// The other side of a connection, or where a datagram socket sends.
@@ -79,7 +81,7 @@ struct State {
     write_shut: bool,
     /// The descriptor is closed.
     is_closed: bool,
-    /// To be told by the next call, and by SO_ERROR.
+    /// To be reported by the next call, and by SO_ERROR.
     error: Option<Errno>,
     /// listen(2): the longest backlog, and the connections not accepted yet.
     backlog: Option<usize>,
@@ -91,7 +93,7 @@ struct State {
 /// An AF_UNIX socket.
 pub struct UnixSocket {
     kind: u32,
-    state: Mutex<State>,
+    state: Mutex<UnixState>,
     queue: WaitQueue,
     me: Weak<UnixSocket>,
 }
@@ -105,7 +107,12 @@ impl Drop for UnixSocket {
 impl UnixSocket {
     /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
     pub fn new(kind: u32) -> Arc<Self> {
-        Arc::new_cyclic(|me| UnixSocket { kind, state: Mutex::default(), queue: WaitQueue::new(), me: me.clone() })
+        Arc::new_cyclic(|me| UnixSocket {
+            kind,
+            state: Mutex::default(),
+            queue: WaitQueue::new(),
+            me: me.clone(),
+        })
     }
 
     /// socketpair(2).
@@ -145,7 +152,7 @@ impl UnixSocket {
         (state.incoming_bytes + (state.incoming.len() + state.pending.len()) * MESSAGE_BYTES) as u64
     }
 
-    /// What tells of readiness.
+    /// What notifies of readiness.
     pub fn events(&self) -> &WaitQueue {
         &self.queue
     }
@@ -220,7 +227,11 @@ impl UnixSocket {
     }
 
     /// Finds where a message goes; `None`: the socket's own peer.
-    pub fn resolve_for_send(&self, thread: &Arc<Thread>, address: &[u8]) -> Result<Option<Arc<UnixSocket>>> {
+    pub fn resolve_for_send(
+        &self,
+        thread: &Arc<Thread>,
+        address: &[u8],
+    ) -> Result<Option<Arc<UnixSocket>>> {
         if !self.is_datagram() {
             let is_connected = self.state.lock().is_connected;
             // A connection's messages need no address, and may have none.
@@ -233,7 +244,8 @@ impl UnixSocket {
         names::find(thread, address, self.kind).map(Some)
     }
 
-    /// connect(2), without waiting: EAGAIN while the backlog is full. `target`: what [`UnixSocket::resolve`] found.
+    /// connect(2), without waiting: EAGAIN while the backlog is full. `target`: what
+    /// [`UnixSocket::resolve`] found.
     pub fn connect(&self, target: Option<&Arc<UnixSocket>>, credentials: Credentials) -> Result {
         if self.is_datagram() {
             let mut state = self.state.lock();
@@ -322,7 +334,12 @@ impl UnixSocket {
             state.is_closed = true;
             state.incoming_bytes = 0;
             let peer = state.peer.take().and_then(|p| p.upgrade());
-            (state.name.clone(), core::mem::take(&mut state.incoming), core::mem::take(&mut state.pending), peer)
+            (
+                state.name.clone(),
+                core::mem::take(&mut state.incoming),
+                core::mem::take(&mut state.pending),
+                peer,
+            )
         };
         if let (Some(name), Some(me)) = (name, self.me.upgrade()) {
             names::forget(&name, &me);
@@ -384,7 +401,9 @@ impl UnixSocket {
                     (false, first) => first.map_or(0, |packet| packet.bytes.len()),
                 }
             }
-            SIOCOUTQ if self.is_stream() => self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes),
+            SIOCOUTQ if self.is_stream() => {
+                self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes)
+            }
             SIOCOUTQ => self.state.lock().outgoing_bytes,
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
@@ -414,7 +433,10 @@ impl UnixSocket {
             return mask;
         }
         let is_over = state.is_connected && peer.is_none();
-        mask.set(PollMask::HUP, is_over || !state.is_connected || (state.read_shut && state.write_shut));
+        mask.set(
+            PollMask::HUP,
+            is_over || !state.is_connected || (state.read_shut && state.write_shut),
+        );
         mask.set(PollMask::WRITE, !peer_full);
         mask
     }

@@ -16,7 +16,7 @@ use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 
 /// Bytes of sun_path.
-const PATH_BYTES: usize = 108;
+const PATH_BYTES: usize = linux_raw_sys::net::UNIX_PATH_MAX as usize;
 /// Names that autobind gives: five hexadecimal digits.
 const AUTOBIND_NAMES: u32 = 1 << 20;
 
@@ -104,7 +104,8 @@ pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Res
     }
 }
 
-/// Finds the socket of this kind with that address: ECONNREFUSED, EPROTOTYPE, and the errors of finding a file.
+/// Finds the socket of this kind with that address: ECONNREFUSED, EPROTOTYPE, and the errors of
+/// finding a file.
 pub fn find(thread: &Arc<Thread>, bytes: &[u8], kind: u32) -> Result<Arc<UnixSocket>> {
     let found = match parse(bytes)? {
         Given::Abstract(name) => ABSTRACT.lock().get(&name).and_then(Weak::upgrade),
@@ -142,10 +143,11 @@ pub fn forget(name: &Name, socket: &Arc<UnixSocket>) {
 
 /// Makes a socket file: its device and inode number.
 fn make_file(thread: &Arc<Thread>, path: &[u8]) -> Result<(u64, u64)> {
-    let place = make_node(thread, AT_FDCWD, path, S_IFSOCK | 0o777, 0).map_err(|error| match error {
-        Errno::EEXIST => Errno::EADDRINUSE,
-        other => other,
-    })?;
+    let place =
+        make_node(thread, AT_FDCWD, path, S_IFSOCK | 0o777, 0).map_err(|error| match error {
+            Errno::EEXIST => Errno::EADDRINUSE,
+            other => other,
+        })?;
     let attributes = place.attributes()?;
     Ok((attributes.dev, attributes.ino))
 }

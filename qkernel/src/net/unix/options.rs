@@ -1,13 +1,15 @@
-//! Options of AF_UNIX sockets (unix(7), socket(7)). What has no effect on them on Linux (SO_RCVBUF, SO_LINGER, SO_KEEPALIVE and the
-//! like) is kept and told, as there.
+//! Options of AF_UNIX sockets (unix(7), socket(7)). What has no effect on them on Linux (SO_RCVBUF,
+//! SO_LINGER, SO_KEEPALIVE and the like) is kept and reported, as there.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::{
-    AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_DONTROUTE, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE,
-    SO_PASSCRED, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT,
-    SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TYPE, SOL_SOCKET,
+    AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_DONTROUTE, SO_ERROR, SO_KEEPALIVE,
+    SO_LINGER, SO_OOBINLINE, SO_PASSCRED, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE,
+    SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TYPE,
+    SOL_SOCKET,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,13 +24,11 @@ pub const QUEUE_BYTES: usize = 212_992;
 /// The least of SO_SNDBUF and SO_RCVBUF (SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF).
 const MIN_SEND_BYTES: usize = 4608;
 const MIN_RECEIVE_BYTES: usize = 2304;
-/// CAP_NET_ADMIN: may exceed the limits on buffers.
-const CAP_NET_ADMIN: u32 = 12;
 
 /// What setsockopt(2) has set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// SO_SNDBUF as getsockopt(2) tells it: twice what was asked for.
+    /// SO_SNDBUF as getsockopt(2) reports it: twice what was asked for.
     pub send_bytes: usize,
     /// SO_RCVBUF, likewise.
     receive_bytes: usize,
@@ -42,7 +42,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { send_bytes: QUEUE_BYTES, receive_bytes: QUEUE_BYTES, low_water: 1, linger: [0; 2], flags: 0 }
+        Options {
+            send_bytes: QUEUE_BYTES,
+            receive_bytes: QUEUE_BYTES,
+            low_water: 1,
+            linger: [0; 2],
+            flags: 0,
+        }
     }
 }
 
@@ -103,23 +109,31 @@ impl UnixSocket {
             return Err(Errno::EOPNOTSUPP);
         }
         let word = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?;
-        if matches!(name, SO_SNDBUFFORCE | SO_RCVBUFFORCE) && !thread.creds().has_cap(CAP_NET_ADMIN) {
+        if matches!(name, SO_SNDBUFFORCE | SO_RCVBUFFORCE) && !thread.creds().has_cap(CAP_NET_ADMIN)
+        {
             return Err(Errno::EPERM);
         }
-        let most = |which| sys::number(&alloc::format!("net/core/{which}_max"), QUEUE_BYTES as u64) as usize;
+        let most = |which| {
+            sys::number(&alloc::format!("net/core/{which}_max"), QUEUE_BYTES as u64) as usize
+        };
         let mut state = self.state.lock();
         let options = &mut state.options;
         match name {
             SO_PASSCRED => state.passes_credentials = word != 0,
             SO_SNDBUF => options.send_bytes = buffer_bytes(word, MIN_SEND_BYTES, most("wmem")),
-            SO_RCVBUF => options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, most("rmem")),
+            SO_RCVBUF => {
+                options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, most("rmem"))
+            }
             SO_SNDBUFFORCE => options.send_bytes = buffer_bytes(word, MIN_SEND_BYTES, usize::MAX),
-            SO_RCVBUFFORCE => options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, usize::MAX),
+            SO_RCVBUFFORCE => {
+                options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, usize::MAX)
+            }
             // A negative number means as much as there can be.
             SO_RCVLOWAT if (word as i32) < 0 => options.low_water = i32::MAX as usize,
             SO_RCVLOWAT => options.low_water = word.max(1) as usize,
             SO_LINGER => {
-                let [on, seconds] = <[u32; 2]>::read_from_prefix(value).map_err(|_| Errno::EINVAL)?.0;
+                let [on, seconds] =
+                    <[u32; 2]>::read_from_prefix(value).map_err(|_| Errno::EINVAL)?.0;
                 options.linger = if on == 0 { [0, options.linger[1]] } else { [1, seconds] };
             }
             // Of internet sockets only.
@@ -137,7 +151,8 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Gives a socket with SO_PASSCRED a name before it connects or sends a message, so that there is one to answer to (unix(7)).
+    /// Gives a socket with SO_PASSCRED a name before it connects or sends a message, so that there
+    /// is one to answer to (unix(7)).
     pub fn autobind(&self, thread: &Arc<Thread>) -> Result {
         let wants_name = {
             let state = self.state.lock();

@@ -1,7 +1,8 @@
 //! Descriptors in flight (SCM_RIGHTS): in a message that nobody has received yet.
 //!
-//! Sockets in flight to each other can form a circle that no descriptor leads to any more. Their number is bounded, as Linux bounds
-//! it, and such circles are looked for ([`collect`]) when there are many in flight and when memory is short.
+//! Sockets in flight to each other can form a circle that no descriptor leads to any more. Their
+//! number is bounded, as Linux bounds it, and such circles are looked for ([`collect`]) when there
+//! are many in flight and when memory is short.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -47,13 +48,15 @@ fn unix_of(file: &OpenFile) -> Option<&Arc<UnixSocket>> {
     }
 }
 
-/// Closes sockets in flight that no descriptor leads to, nor a socket that one leads to: how many files were let go.
+/// Closes sockets in flight that no descriptor leads to, nor a socket that one leads to: how many
+/// files were let go.
 ///
-/// As Linux's garbage collector: a file whose references all come from queues is a candidate. What the queues of other sockets
-/// hold can be received, and so on from there; the candidates that are not found that way are garbage.
+/// As Linux's garbage collector: a file whose references all come from queues is a candidate. What
+/// the queues of other sockets hold can be received, and so on from there; the candidates that are
+/// not found that way are garbage.
 ///
-/// Done when memory is short: its books grow in small pieces, element by element (`collect` would sort a list of all), and when there
-/// is no room for them nothing is let go.
+/// Done when memory is short: its books grow in small pieces, element by element (`collect` would
+/// sort a list of all), and when there is no room for them nothing is let go.
 pub fn collect() -> usize {
     let mut holders: BTreeMap<usize, Arc<UnixSocket>> = BTreeMap::new();
     HOLDERS.lock().retain(|at, weak| match weak.upgrade() {
@@ -76,7 +79,8 @@ pub fn collect() -> usize {
         lost.insert(*socket);
     });
     let mut open = Pieces::new();
-    let mut has_room = holders.keys().filter(|at| !lost.contains(at)).all(|at| open.push(*at).is_ok());
+    let mut has_room =
+        holders.keys().filter(|at| !lost.contains(at)).all(|at| open.push(*at).is_ok());
     while let Some(at) = open.pop() {
         let Some(holder) = holders.get(&at) else { continue };
         holder.visit_rights(&mut |file| {
@@ -91,7 +95,11 @@ pub fn collect() -> usize {
         return 0;
     }
     // Dropped one after the other; the sockets themselves stay until the end.
-    lost.iter().filter_map(|at| holders.get(at)).flat_map(|holder| holder.take_rights()).map(|r| r.0.len()).sum()
+    lost.iter()
+        .filter_map(|at| holders.get(at))
+        .flat_map(|holder| holder.take_rights())
+        .map(|r| r.0.len())
+        .sum()
 }
 
 /// ETOOMANYREFS.
@@ -141,12 +149,14 @@ impl InFlight {
     }
 }
 
-/// Files to be let go, and whether somebody is at it. In pieces: a long chain may come to its end when memory is short.
+/// Files to be let go, and whether somebody is at it. In pieces: a long chain may come to its end
+/// when memory is short.
 static GRAVEYARD: Mutex<(bool, Pieces<Arc<OpenFile>>)> = mutex((false, Pieces::new()));
 
 impl Drop for InFlight {
-    /// They never arrive. A file let go here may be a socket with more files in flight to it, and so on: they are let go one after
-    /// the other, not one within the other, for there may be more of them than fit on a stack.
+    /// They never arrive. A file let go here may be a socket with more files in flight to it, and
+    /// so on: they are let go one after the other, not one within the other, for there may be more
+    /// of them than fit on a stack.
     fn drop(&mut self) {
         let files = self.receive();
         if files.is_empty() {

@@ -112,9 +112,11 @@ fn long_chains_of_sockets_in_flight_are_let_go() {
     }
     drop(last);
     let (a, _b) = UnixSocket::pair(SOCK_STREAM, ME);
-    let many: Vec<Arc<OpenFile>> = (0..200).map(|_| OpenFile::new(EventFd::new(0, false), 0)).collect();
+    let many: Vec<Arc<OpenFile>> =
+        (0..200).map(|_| OpenFile::new(EventFd::new(0, false), 0)).collect();
     let mut with = Control { rights: many, ..control() };
-    a.send(&mut IoBuffer::kernel_const(b"x"), 0, None, &mut with).expect("none are in flight any more");
+    a.send(&mut IoBuffer::kernel_const(b"x"), 0, None, &mut with)
+        .expect("none are in flight any more");
 }
 
 #[test]

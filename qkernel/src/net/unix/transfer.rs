@@ -25,8 +25,8 @@ fn send_off(peer: &Arc<UnixSocket>, control: &mut Control) -> Result<InFlight> {
 }
 
 impl UnixSocket {
-    /// sendmsg(2), without waiting. `target`: where a datagram goes, if not to the peer. The rights in `control` are taken
-    /// once they have been sent. EAGAIN.
+    /// sendmsg(2), without waiting. `target`: where a datagram goes, if not to the peer. The rights
+    /// in `control` are taken once they have been sent. EAGAIN.
     pub fn send(
         &self,
         buffer: &mut IoBuffer<'_>,
@@ -70,7 +70,12 @@ impl UnixSocket {
         }
     }
 
-    fn send_stream(&self, peer: &Arc<UnixSocket>, buffer: &mut IoBuffer<'_>, control: &mut Control) -> Result<usize> {
+    fn send_stream(
+        &self,
+        peer: &Arc<UnixSocket>,
+        buffer: &mut IoBuffer<'_>,
+        control: &mut Control,
+    ) -> Result<usize> {
         let mut sent = 0;
         while buffer.remaining() > 0 {
             if peer.state.lock().read_shut {
@@ -116,7 +121,12 @@ impl UnixSocket {
         if buffer.remaining() == 0 { Ok(0) } else { Err(Errno::EAGAIN) }
     }
 
-    fn send_packet(&self, peer: &Arc<UnixSocket>, buffer: &mut IoBuffer<'_>, control: &mut Control) -> Result<usize> {
+    fn send_packet(
+        &self,
+        peer: &Arc<UnixSocket>,
+        buffer: &mut IoBuffer<'_>,
+        control: &mut Control,
+    ) -> Result<usize> {
         let own_name = {
             let state = self.state.lock();
             if buffer.remaining() > state.options.send_bytes - 32 {
@@ -177,8 +187,9 @@ impl UnixSocket {
                 if let Some(error) = state.error.take() {
                     return Err(error);
                 }
-                let is_over =
-                    state.read_shut || (!self.is_datagram() && state.peer.as_ref().and_then(Weak::upgrade).is_none());
+                let is_over = state.read_shut
+                    || (!self.is_datagram()
+                        && state.peer.as_ref().and_then(Weak::upgrade).is_none());
                 return if is_over { Ok(Received::default()) } else { Err(Errno::EAGAIN) };
             }
         }
@@ -188,7 +199,8 @@ impl UnixSocket {
             self.receive_packet(buffer, flags)
         }?;
         if flags & MSG_PEEK == 0 {
-            // Room for more: those who send datagrams wait here, the peer of a connection at its own queue.
+            // Room for more: those who send datagrams wait here, the peer of a connection at its
+            // own queue.
             self.queue.wake(PollMask::WRITE);
             if let Some(peer) = self.peer() {
                 peer.queue.wake(PollMask::WRITE);
@@ -217,8 +229,12 @@ impl UnixSocket {
         let mut failure = None;
         while buffer.remaining() > 0 {
             let Some(mut packet) = self.pop() else { break };
-            // Bytes of different senders are not glued together when the program asks who sent them.
-            if received.bytes > 0 && passes_credentials && packet.credentials != received.credentials {
+            // Bytes of different senders are not glued together when the program asks who sent
+            // them.
+            if received.bytes > 0
+                && passes_credentials
+                && packet.credentials != received.credentials
+            {
                 self.unpop(packet);
                 break;
             }

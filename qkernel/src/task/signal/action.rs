@@ -1,8 +1,8 @@
 //! What a process does about each signal (sigaction(2)).
 
 use linux_raw_sys::general::{
-    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS,
-    SIGTRAP, SIGXCPU, SIGXFSZ,
+    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT,
+    SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ,
 };
 
 use super::set::{IGNORED_SIGNALS, STOP_SIGNALS};
@@ -19,8 +19,9 @@ abi_struct! {
     pub struct SigAction { pub handler: u64, pub flags: u64, pub restorer: u64, pub mask: u64, }
 }
 
-const CORE_SIGNALS: SigSet =
-    SigSet::of(&[SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS]);
+const CORE_SIGNALS: SigSet = SigSet::of(&[
+    SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS,
+]);
 
 /// What to do about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,8 @@ impl Actions {
         }
     }
 
-    /// The signals whose handlers are SIG_IGN, and those that have a handler (for /proc/PID/status).
+    /// The signals whose handlers are SIG_IGN, and those that have a handler (for
+    /// /proc/PID/status).
     pub fn ignored_and_caught(&self) -> (SigSet, SigSet) {
         let (mut ignored, mut caught) = (SigSet::EMPTY, SigSet::EMPTY);
         for (action, signo) in self.0.iter().zip(1..) {

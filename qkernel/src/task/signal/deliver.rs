@@ -1,8 +1,11 @@
-//! Delivery: what pending signals do at a thread's return to user mode, and the way back from a handler.
+//! Delivery: what pending signals do at a thread's return to user mode, and the way back from a
+//! handler.
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{__NR_restart_syscall, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSTOP, SIGTRAP, SS_ONSTACK};
+use linux_raw_sys::general::{
+    __NR_restart_syscall, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSTOP, SIGTRAP, SS_ONSTACK,
+};
 use qlib::Va;
 use qlib::platform::UserRegs;
 use zerocopy::IntoBytes;
@@ -14,18 +17,19 @@ use super::set::UNBLOCKABLE;
 use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::task::run::REGISTERS_REPLACED;
+use crate::task::outcome::{Outcome, RegistersReplaced};
 use crate::task::{Process, Thread, exit, rseq, session};
 use crate::wait::Sleeper;
 
 /// What the thread does at its return to user mode.
 #[derive(Debug)]
 pub enum Delivery {
-    /// Nothing to handle: go on, with `result` for the system call (restart codes resolved) if there was one.
+    /// Nothing to handle: go on, with `result` for the system call (restart codes resolved) if
+    /// there was one.
     None(Option<i64>),
     /// Go on with these registers (a handler is set up, or the call is restarted).
     Registers(UserRegs),
-    /// The process ends: the caller looks at `dying` again.
+    /// The process ends: the caller rechecks `dying`.
     Ended,
 }
 
@@ -42,7 +46,10 @@ pub fn to_return_value(result: Result<usize>) -> i64 {
 fn is_restart(result: &Result<usize>) -> bool {
     matches!(
         result,
-        Err(Errno::ERESTARTSYS | Errno::ERESTARTNOINTR | Errno::ERESTARTNOHAND | Errno::ERESTART_RESTARTBLOCK)
+        Err(Errno::ERESTARTSYS
+            | Errno::ERESTARTNOINTR
+            | Errno::ERESTARTNOHAND
+            | Errno::ERESTART_RESTARTBLOCK)
     )
 }
 
@@ -55,7 +62,8 @@ pub fn force_exception(thread: &Arc<Thread>, signo: Signo, si_code: i32, addr: V
         SIGFPE if si_code != linux_raw_sys::general::FPE_INTDIV as i32 => 19,
         _ => 0,
     };
-    thread.signals.lock().fault = Fault { err: 4, trapno, cr2: if trapno == 14 { addr.0 } else { 0 } };
+    thread.signals.lock().fault =
+        Fault { err: 4, trapno, cr2: if trapno == 14 { addr.0 } else { 0 } };
     force(thread, SigInfo::fault(signo, si_code, addr.0));
 }
 
@@ -77,7 +85,8 @@ fn force(thread: &Arc<Thread>, info: SigInfo) {
     signals.pending.push(info, u64::MAX);
 }
 
-/// The program's memory is of no use for a handler of `signo`, or for what it has asked for (0): as Linux's force_sigsegv.
+/// The program's memory is of no use for a handler of `signo`, or for what it has asked for (0): as
+/// Linux's force_sigsegv.
 pub fn force_segv(thread: &Arc<Thread>, signo: Signo) {
     if signo == SIGSEGV {
         thread.process.signals.lock().set_action(SIGSEGV, SigAction::default());
@@ -85,13 +94,14 @@ pub fn force_segv(thread: &Arc<Thread>, signo: Signo) {
     force(thread, SigInfo::kernel(SIGSEGV));
 }
 
-/// Handles pending signals at the return to user mode. `call`: the number of the system call the thread is in, and its
-/// result. Stops and continues are handled here too.
-pub async fn deliver(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)>) -> Delivery {
-    let mut replaced = false;
-    if matches!(call, Some((_, Err(REGISTERS_REPLACED)))) {
-        (call, replaced) = (None, true);
-    }
+/// Handles pending signals at the return to user mode. `call`: the number of the system call the
+/// thread is in, and its outcome. Stops and continues are handled here too.
+pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Delivery {
+    let (mut call, mut replaced) = match call {
+        Some((nr, Outcome::Returns(result))) => (Some((nr, result)), false),
+        Some((_, Outcome::RegistersReplaced)) => (None, true),
+        None => (None, false),
+    };
     loop {
         if thread.is_dying() {
             return Delivery::Ended;
@@ -104,7 +114,8 @@ pub async fn deliver(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)
             return Delivery::Ended;
         }
         let Some(info) = dequeue(thread) else {
-            // What the wait's own mask let through has been handled; now the thread's mask counts again.
+            // What the wait's own mask let through has been handled; now the thread's mask counts
+            // again.
             restore_saved_mask(thread);
             continue;
         };
@@ -156,7 +167,9 @@ pub async fn deliver(thread: &Arc<Thread>, mut call: Option<(u64, Result<usize>)
 
 /// Whether pid 1 does not take `signo`, having no handler for it.
 fn is_protected(process: &Process, signo: Signo) -> bool {
-    super::send::is_init(process) && !UNBLOCKABLE.contains(signo) && !process.signals.lock().is_killable
+    super::send::is_init(process)
+        && !UNBLOCKABLE.contains(signo)
+        && !process.signals.lock().is_killable
 }
 
 fn dequeue(thread: &Thread) -> Option<SigInfo> {
@@ -164,9 +177,13 @@ fn dequeue(thread: &Thread) -> Option<SigInfo> {
     super::take_pending(thread, SigSet(!mask.0))
 }
 
-/// The registers with which the thread leaves a system call: its result, or the call again. `handler`: a handler with this
-/// action runs first.
-fn finish_call(mut regs: UserRegs, call: Option<(u64, Result<usize>)>, handler: Option<&SigAction>) -> UserRegs {
+/// The registers with which the thread leaves a system call: its result, or the call again.
+/// `handler`: a handler with this action runs first.
+fn finish_call(
+    mut regs: UserRegs,
+    call: Option<(u64, Result<usize>)>,
+    handler: Option<&SigAction>,
+) -> UserRegs {
     let Some((nr, result)) = call else { return regs };
     let again = match (result, handler) {
         (Err(Errno::ERESTARTNOINTR), _) => Some(nr),
@@ -198,13 +215,23 @@ fn remember_restart(thread: &Thread, nr: u64, result: Result<usize>) {
     }
 }
 
-/// Builds the frame, and blocks what the handler's action says. EFAULT when the stack cannot take it.
-fn set_up_handler(thread: &Arc<Thread>, regs: &UserRegs, info: &SigInfo, action: &SigAction) -> Result<UserRegs> {
+/// Builds the frame, and blocks what the handler's action says. EFAULT when the stack cannot take
+/// it.
+fn set_up_handler(
+    thread: &Arc<Thread>,
+    regs: &UserRegs,
+    info: &SigInfo,
+    action: &SigAction,
+) -> Result<UserRegs> {
     let signo = info.signal();
     let (alt_stack, mask, fault) = {
         let mut signals = thread.signals.lock();
         signals.restart = None;
-        (signals.alt_stack, signals.saved_mask.unwrap_or(signals.mask), core::mem::take(&mut signals.fault))
+        (
+            signals.alt_stack,
+            signals.saved_mask.unwrap_or(signals.mask),
+            core::mem::take(&mut signals.fault),
+        )
     };
     if !action.has(linux_raw_sys::general::SA_RESTORER) {
         return Err(Errno::EFAULT);
@@ -244,7 +271,7 @@ fn set_up_handler(thread: &Arc<Thread>, regs: &UserRegs, info: &SigInfo, action:
 }
 
 /// rt_sigreturn(2): takes a frame back.
-pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<usize> {
+pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<RegistersReplaced> {
     let regs = thread.user.registers().await?;
     match take_frame(thread, &regs) {
         Ok(restored) => thread.user.set_registers(&restored),
@@ -253,7 +280,7 @@ pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<usize> {
             force(thread, SigInfo::kernel(SIGSEGV));
         }
     }
-    Err(REGISTERS_REPLACED)
+    Ok(RegistersReplaced)
 }
 
 fn take_frame(thread: &Arc<Thread>, regs: &UserRegs) -> Result<UserRegs> {
@@ -268,7 +295,8 @@ fn take_frame(thread: &Arc<Thread>, regs: &UserRegs) -> Result<UserRegs> {
         let mut head = [0; FXSAVE_BYTES];
         mm.read_bytes(fpstate_at, &mut head)?;
         let length = frame::xstate_bytes(&head).unwrap_or(FXSAVE_BYTES);
-        let length = length.clamp(FXSAVE_BYTES, arch::boot().fpstate_bytes.max(FXSAVE_BYTES as u64) as usize);
+        let length = length
+            .clamp(FXSAVE_BYTES, arch::boot().fpstate_bytes.max(FXSAVE_BYTES as u64) as usize);
         let mut fpstate = alloc::vec![0; length];
         mm.read_bytes(fpstate_at, &mut fpstate)?;
         thread.user.set_fpstate(&fpstate)?;
@@ -294,7 +322,7 @@ fn begin_stop(process: &Arc<Process>, signo: Signo) {
             return;
         }
         signals.stopped_by = Some(signo);
-        signals.stop_told = false;
+        signals.stop_notified = false;
     }
     for thread in process.threads() {
         thread.interrupt();
@@ -307,7 +335,7 @@ async fn park_while_stopped(thread: &Arc<Thread>) {
         return;
     }
     thread.signals.lock().is_parked = true;
-    tell_if_stopped(&thread.process);
+    notify_if_stopped(&thread.process);
     let wakeup = thread.wakeup();
     loop {
         wakeup.clear();
@@ -319,8 +347,8 @@ async fn park_while_stopped(thread: &Arc<Thread>) {
     thread.signals.lock().is_parked = false;
 }
 
-/// Tells the parent that the process has stopped, once all its threads have.
-pub fn tell_if_stopped(process: &Arc<Process>) {
+/// Notifies the parent that the process has stopped, once all its threads have.
+pub fn notify_if_stopped(process: &Arc<Process>) {
     let threads = process.threads();
     let all_parked = threads.iter().all(|t| t.is_dying() || t.signals.lock().is_parked);
     if threads.is_empty() || !all_parked {
@@ -329,12 +357,12 @@ pub fn tell_if_stopped(process: &Arc<Process>) {
     let signo = {
         let mut signals = process.signals.lock();
         let Some(signo) = signals.stopped_by else { return };
-        if core::mem::replace(&mut signals.stop_told, true) {
+        if core::mem::replace(&mut signals.stop_notified, true) {
             return;
         }
         signo
     };
-    exit::tell_stopped(process, signo);
+    exit::notify_stopped(process, signo);
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The signal frame: what a handler finds on its stack, and what rt_sigreturn(2) takes back. Laid out as Linux's
-//! `struct rt_sigframe` of x86-64.
+//! The signal frame: what a handler finds on its stack, and what rt_sigreturn(2) takes back. Laid
+//! out as Linux's `struct rt_sigframe` of x86-64.
 
 use qlib::Va;
 use qlib::platform::UserRegs;
@@ -16,9 +16,10 @@ abi_struct! {
 abi_struct! {
     /// struct sigcontext (mcontext_t).
     pub struct SigContext {
-        pub r8: u64, pub r9: u64, pub r10: u64, pub r11: u64, pub r12: u64, pub r13: u64, pub r14: u64, pub r15: u64,
-        pub rdi: u64, pub rsi: u64, pub rbp: u64, pub rbx: u64, pub rdx: u64, pub rax: u64, pub rcx: u64, pub rsp: u64,
-        pub rip: u64, pub rflags: u64, pub cs: u16, pub gs: u16, pub fs: u16, pub ss: u16, pub err: u64, pub trapno: u64,
+        pub r8: u64, pub r9: u64, pub r10: u64, pub r11: u64, pub r12: u64, pub r13: u64,
+        pub r14: u64, pub r15: u64, pub rdi: u64, pub rsi: u64, pub rbp: u64, pub rbx: u64,
+        pub rdx: u64, pub rax: u64, pub rcx: u64, pub rsp: u64, pub rip: u64, pub rflags: u64,
+        pub cs: u16, pub gs: u16, pub fs: u16, pub ss: u16, pub err: u64, pub trapno: u64,
         pub oldmask: u64, pub cr2: u64, pub fpstate: u64, pub reserved: [u64; 8],
     }
 }
@@ -26,7 +27,8 @@ abi_struct! {
 abi_struct! {
     /// struct ucontext.
     pub struct UContext {
-        pub flags: u64, pub link: u64, pub stack: SigStack, pub mcontext: SigContext, pub sigmask: u64,
+        pub flags: u64, pub link: u64, pub stack: SigStack, pub mcontext: SigContext,
+        pub sigmask: u64,
     }
 }
 
@@ -71,7 +73,8 @@ pub struct Placement {
     pub fpstate: Va,
 }
 
-/// Places a frame on the stack that begins at `top` (`red_zone`: it is the interrupted stack). `None` when it would wrap around.
+/// Places a frame on the stack that begins at `top` (`red_zone`: it is the interrupted stack).
+/// `None` when it would wrap around.
 pub fn place(top: u64, red_zone: bool, fpstate_bytes: u64) -> Option<Placement> {
     let top = if red_zone { top.checked_sub(RED_ZONE_BYTES)? } else { top };
     let fpstate = top.checked_sub(fpstate_bytes)? & !63;
@@ -124,7 +127,8 @@ pub fn save(regs: &UserRegs, mask: SigSet, fault: Fault, fpstate: Va) -> SigCont
     }
 }
 
-/// `regs` with what `saved` says; segment bases stay, and so do the flags that a program may not set.
+/// `regs` with what `saved` says; segment bases stay, and so do the flags that a program may not
+/// set.
 pub fn restore(regs: &UserRegs, saved: &SigContext) -> UserRegs {
     UserRegs {
         r8: saved.r8,
@@ -153,7 +157,13 @@ pub fn restore(regs: &UserRegs, saved: &SigContext) -> UserRegs {
 /// The user context of a frame.
 pub fn context(saved: SigContext, stack: SigStack, mask: SigSet, fpstate: &[u8]) -> UContext {
     let extended = if xstate_bytes(fpstate).is_some() { UC_FP_XSTATE } else { 0 };
-    UContext { flags: UC_SIGCONTEXT_SS | extended, link: 0, stack, mcontext: saved, sigmask: mask.0 }
+    UContext {
+        flags: UC_SIGCONTEXT_SS | extended,
+        link: 0,
+        stack,
+        mcontext: saved,
+        sigmask: mask.0,
+    }
 }
 
 /// The registers with which a handler begins.
@@ -170,10 +180,15 @@ pub fn enter(regs: &UserRegs, handler: u64, signo: u32, at: Placement) -> UserRe
     }
 }
 
-/// The length of the whole floating-point state whose first [`FXSAVE_BYTES`] are `head`, if it has the extended format.
+/// The length of the whole floating-point state whose first [`FXSAVE_BYTES`] are `head`, if it has
+/// the extended format.
 pub fn xstate_bytes(head: &[u8]) -> Option<usize> {
-    let word = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
-    (word(SOFTWARE_WORDS)? == FP_XSTATE_MAGIC1).then(|| word(SOFTWARE_WORDS + 4)).flatten().map(|n| n as usize)
+    let word =
+        |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    (word(SOFTWARE_WORDS)? == FP_XSTATE_MAGIC1)
+        .then(|| word(SOFTWARE_WORDS + 4))
+        .flatten()
+        .map(|n| n as usize)
 }
 
 #[cfg(test)]

@@ -47,7 +47,8 @@ impl SigInfo {
         Self::new(signo, SI_TKILL).with_sender(pid, uid)
     }
 
-    /// From sigqueue(3) of the kernel's own services (message queues, asynchronous I/O): `code` SI_*.
+    /// From sigqueue(3) of the kernel's own services (message queues, asynchronous I/O): `code`
+    /// SI_*.
     pub fn queue(signo: Signo, code: i32, pid: u32, uid: u32, value: u64) -> Self {
         let mut info = Self::new(signo, code).with_sender(pid, uid);
         info.fields[1] = value;
@@ -80,8 +81,17 @@ impl SigInfo {
         info
     }
 
-    /// A change of child `pid`: `code` CLD_*, `status` its exit code or signal, times in clock ticks.
-    pub fn child(signo: Signo, code: i32, pid: u32, uid: u32, status: i32, utime: i64, stime: i64) -> Self {
+    /// A change of child `pid`: `code` CLD_*, `status` its exit code or signal, times in clock
+    /// ticks.
+    pub fn child(
+        signo: Signo,
+        code: i32,
+        pid: u32,
+        uid: u32,
+        status: i32,
+        utime: i64,
+        stime: i64,
+    ) -> Self {
         let mut info = Self::new(signo, code).with_sender(pid, uid);
         info.fields[1] = u64::from(status as u32);
         info.fields[2] = utime as u64;

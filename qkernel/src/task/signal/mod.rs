@@ -1,5 +1,5 @@
-//! Signals (signal(7)): who has which pending, blocked, handled; [`send`]ing them, and [`deliver`]ing them at the return
-//! to user mode.
+//! Signals (signal(7)): who has which pending, blocked, handled; [`send`]ing them, and
+//! [`deliver`]ing them at the return to user mode.
 
 pub mod action;
 pub mod deliver;
@@ -81,7 +81,9 @@ impl AltStack {
         match stack.flags & !SS_AUTODISARM {
             SS_DISABLE => Ok(AltStack { flags: stack.flags, ..AltStack::default() }),
             0 | SS_ONSTACK if stack.size < MIN_STACK_BYTES => Err(Errno::ENOMEM),
-            0 | SS_ONSTACK => Ok(AltStack { sp: stack.sp, size: stack.size, flags: stack.flags & SS_AUTODISARM }),
+            0 | SS_ONSTACK => {
+                Ok(AltStack { sp: stack.sp, size: stack.size, flags: stack.flags & SS_AUTODISARM })
+            }
             _ => Err(Errno::EINVAL),
         }
     }
@@ -126,8 +128,8 @@ pub struct ProcessSignals {
     pending: PendingQueue,
     /// Job control: stopped by this signal.
     stopped_by: Option<Signo>,
-    /// All threads have parked since, and the parent was told.
-    stop_told: bool,
+    /// All threads have parked since, and the parent was notified.
+    stop_notified: bool,
     /// An exception of its own may end it although it is pid 1.
     is_killable: bool,
     /// It has the default actions of others although it is pid 1.
@@ -142,7 +144,8 @@ impl ProcessSignals {
 }
 
 impl ThreadSignals {
-    /// For a new thread with the mask of its maker, or as fork(2) copies: `keep_stack` unless it shares memory.
+    /// For a new thread with the mask of its maker, or as fork(2) copies: `keep_stack` unless it
+    /// shares memory.
     pub fn inherit(&self, keep_stack: bool) -> Self {
         ThreadSignals {
             mask: self.saved_mask.unwrap_or(self.mask),
@@ -212,8 +215,8 @@ impl ProcessSignals {
     }
 }
 
-/// As execve(2) does to the signal state of its thread and process: handlers go, the alternate stack goes; masks and
-/// pending signals stay.
+/// As execve(2) does to the signal state of its thread and process: handlers go, the alternate
+/// stack goes; masks and pending signals stay.
 pub fn on_exec(thread: &Arc<Thread>) {
     thread.process.signals.lock().reset_for_exec();
     thread.process.timers.reset_for_exec();
@@ -222,7 +225,8 @@ pub fn on_exec(thread: &Arc<Thread>) {
     signals.restart = None;
 }
 
-/// Whether the thread has to look at its signals: one is pending that is not blocked, or the process is stopped.
+/// Whether the thread has to look at its signals: one is pending that is not blocked, or the
+/// process is stopped.
 pub fn has_deliverable(thread: &Thread) -> bool {
     let (own, mask) = {
         let signals = thread.signals.lock();
@@ -254,15 +258,15 @@ pub fn pending(thread: &Thread) -> SigSet {
     own.union(thread.process.signals.lock().pending.set())
 }
 
-/// Takes a pending signal of `wanted` (for sigtimedwait(2) and signalfd(2)): the thread's own first.
-/// [`super::Process::signal_events`] tells of arrivals.
+/// Takes a pending signal of `wanted` (for sigtimedwait(2) and signalfd(2)): the thread's own
+/// first. [`super::Process::signal_events`] notifies of arrivals.
 pub fn take_pending(thread: &Thread, wanted: SigSet) -> Option<SigInfo> {
     let own = thread.signals.lock().pending.take(wanted);
     own.or_else(|| thread.process.signals.lock().pending.take(wanted))
 }
 
-/// Adds to the overrun count of the signal of POSIX timer `id`, if one is pending for the thread, or without one for the
-/// process; false when none is.
+/// Adds to the overrun count of the signal of POSIX timer `id`, if one is pending for the thread,
+/// or without one for the process; false when none is.
 pub fn add_overrun(process: &super::Process, thread: Option<&Thread>, id: i32, times: i32) -> bool {
     match thread {
         Some(thread) => thread.signals.lock().pending.add_overrun(id, times),
@@ -270,14 +274,16 @@ pub fn add_overrun(process: &super::Process, thread: Option<&Thread>, id: i32, t
     }
 }
 
-/// For a call with a relative timeout that a signal interrupted: the error to return, so that it goes on until `deadline_ns`
-/// (CLOCK_MONOTONIC) if no handler runs, and fails with EINTR if one does. The call asks [`take_restart_deadline`] at its start.
+/// For a call with a relative timeout that a signal interrupted: the error to return, so that it
+/// goes on until `deadline_ns` (CLOCK_MONOTONIC) if no handler runs, and fails with EINTR if one
+/// does. The call asks [`take_restart_deadline`] at its start.
 pub fn restart_until(thread: &Thread, deadline_ns: u64) -> Errno {
     thread.signals.lock().restart = Some(Restart { nr: 0, deadline_ns, is_active: false });
     Errno::ERESTART_RESTARTBLOCK
 }
 
-/// The deadline to use instead of the relative timeout, if the call is being taken up again after a signal.
+/// The deadline to use instead of the relative timeout, if the call is being taken up again after a
+/// signal.
 pub fn take_restart_deadline(thread: &Thread) -> Option<u64> {
     let mut signals = thread.signals.lock();
     let active = signals.restart.filter(|r| r.is_active)?;

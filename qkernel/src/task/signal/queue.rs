@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use super::{FIRST_REALTIME, SigInfo, SigSet, Signo};
 
-/// Signals that were sent and not taken yet. Standard signals are pending once however often they are sent; real-time
-/// ones queue.
+/// Signals that were sent and not taken yet. Standard signals are pending once however often they
+/// are sent; real-time ones queue.
 #[derive(Clone, Debug, Default)]
 pub struct PendingQueue {
     set: SigSet,
@@ -28,8 +28,9 @@ impl PendingQueue {
         self.set.is_empty()
     }
 
-    /// Adds a signal; false when it was a standard one that is pending already. Beyond `limit` entries a real-time signal
-    /// is pending without its information, at most once; and so is any for whose information there is no memory.
+    /// Adds a signal; false when it was a standard one that is pending already. Beyond `limit`
+    /// entries a real-time signal is pending without its information, at most once; and so is any
+    /// for whose information there is no memory.
     pub fn push(&mut self, info: SigInfo, limit: u64) -> bool {
         let signo = info.signal();
         if signo < FIRST_REALTIME && self.set.contains(signo) {
@@ -97,7 +98,8 @@ mod tests {
         assert!(queue.push(user(40, 4), 100));
         assert!(queue.push(user(35, 5), 100));
         let all = SigSet(u64::MAX);
-        let order: Vec<(u32, u32)> = core::iter::from_fn(|| queue.take(all)).map(|i| (i.signal(), i.pid())).collect();
+        let order: Vec<(u32, u32)> =
+            core::iter::from_fn(|| queue.take(all)).map(|i| (i.signal(), i.pid())).collect();
         assert_eq!(order, [(15, 1), (35, 5), (40, 3), (40, 4)]);
         assert!(queue.is_empty() && queue.take(all).is_none());
     }

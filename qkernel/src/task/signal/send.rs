@@ -44,7 +44,12 @@ pub fn send_to_group(pgid: u32, info: SigInfo) -> usize {
     members.len()
 }
 
-fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo, origin: Origin) -> Result {
+fn send(
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    info: SigInfo,
+    origin: Origin,
+) -> Result {
     let signo = info.signal();
     let threads = process.threads();
     if threads.is_empty() {
@@ -63,14 +68,20 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo, ori
     let fresh = match target {
         Some(thread) => {
             let mut signals = thread.signals.lock();
-            if info.is_queued() && signals.pending.len() as u64 >= limit && signo >= super::FIRST_REALTIME {
+            if info.is_queued()
+                && signals.pending.len() as u64 >= limit
+                && signo >= super::FIRST_REALTIME
+            {
                 return Err(Errno::EAGAIN);
             }
             signals.pending.push(info, limit)
         }
         None => {
             let mut signals = process.signals.lock();
-            if info.is_queued() && signals.pending.len() as u64 >= limit && signo >= super::FIRST_REALTIME {
+            if info.is_queued()
+                && signals.pending.len() as u64 >= limit
+                && signo >= super::FIRST_REALTIME
+            {
                 return Err(Errno::EAGAIN);
             }
             signals.pending.push(info, limit)
@@ -88,25 +99,31 @@ fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
         super::discard(process, SigSet::of(&[SIGCONT]));
     } else if signo == SIGCONT {
         super::discard(process, STOP_SIGNALS);
-        let was_told = {
+        let was_notified = {
             let mut signals = process.signals.lock();
             let stopped = signals.stopped_by.take().is_some();
-            let told = core::mem::take(&mut signals.stop_told);
+            let notified = core::mem::take(&mut signals.stop_notified);
             if !stopped {
                 return;
             }
-            told
+            notified
         };
         for thread in threads {
             thread.interrupt();
         }
-        if was_told {
-            exit::tell_continued(process);
+        if was_notified {
+            exit::notify_continued(process);
         }
     }
 }
 
-fn is_ignored(process: &Process, blocker: &Thread, threads: &[Arc<Thread>], signo: Signo, origin: Origin) -> bool {
+fn is_ignored(
+    process: &Process,
+    blocker: &Thread,
+    threads: &[Arc<Thread>],
+    signo: Signo,
+    origin: Origin,
+) -> bool {
     let action = process.signals.lock().action(signo);
     let is_default = action.handler == super::action::DEFAULT;
     let is_init = is_init(process);
@@ -120,14 +137,21 @@ fn is_ignored(process: &Process, blocker: &Thread, threads: &[Arc<Thread>], sign
     (is_init && is_default) || action.disposition(signo) == Disposition::Ignore
 }
 
-/// Whether it is the container's init, which signals without a handler do not reach (pid_namespaces(7)).
+/// Whether it is the container's init, which signals without a handler do not reach
+/// (pid_namespaces(7)).
 pub(super) fn is_init(process: &Process) -> bool {
     process.pid == 1 && !process.signals.lock().is_ordinary
 }
 
-/// Has a thread that does not block the signal look at it, and tells those who wait for signals.
-fn wake_taker(process: &Process, target: Option<&Arc<Thread>>, threads: &[Arc<Thread>], signo: Signo) {
-    let takes = |thread: &&Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
+/// Has a thread that does not block the signal look at it, and notifies those who wait for signals.
+fn wake_taker(
+    process: &Process,
+    target: Option<&Arc<Thread>>,
+    threads: &[Arc<Thread>],
+    signo: Signo,
+) {
+    let takes =
+        |thread: &&Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
     let taker = match target {
         Some(thread) => Some(thread).filter(takes),
         None => threads.iter().find(takes),
@@ -138,7 +162,8 @@ fn wake_taker(process: &Process, target: Option<&Arc<Thread>>, threads: &[Arc<Th
     process.signal_events.wake(PollMask::READ);
 }
 
-/// Has other threads look at signals of the process that `thread` (by blocking `signals`, or by its end) will not take.
+/// Has other threads look at signals of the process that `thread` (by blocking `signals`, or by its
+/// end) will not take.
 pub fn retarget(thread: &Thread, signals: SigSet) {
     let left = thread.process.signals.lock().pending.set().and(signals);
     if left.is_empty() {

@@ -1,43 +1,47 @@
-//! The kvm platform: the guest kernel runs in ring 0 of a KVM virtual machine, user code in its ring 3.
+//! The kvm platform: the guest kernel runs in ring 0 of a KVM virtual machine, user code in its
+//! ring 3.
 //!
-//! The virtual machine has RAM, file windows, vCPUs with their local interrupt controllers, and nothing else: no firmware, no
-//! bus, no device. A vCPU is a thread of the sandbox process that is in KVM_RUN, enters straight in long mode ([`vcpu`]) with page
-//! tables made here ([`tables`]), and comes out for a doorbell.
+//! The virtual machine has RAM, file windows, vCPUs with their local interrupt controllers, and
+//! nothing else: no firmware, no bus, no device. A vCPU is a thread of the sandbox process that is
+//! in KVM_RUN, enters straight in long mode ([`vcpu`]) with page tables made here ([`tables`]), and
+//! comes out for a hypercall.
 
-pub mod door;
+mod boot;
+pub mod channel;
 pub mod probe;
 mod slots;
 pub mod stats;
 pub mod tables;
 pub mod vcpu;
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
-    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES,
-    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT, kvm_enable_cap,
-    kvm_msi,
+    CpuId, KVM_CAP_SPLIT_IRQCHIP, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS,
+    KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS,
+    KVM_X86_DISABLE_EXITS_HLT, kvm_enable_cap, kvm_msi,
 };
 use kvm_ioctls::{Kvm, VmFd};
-use qlib::door::{DOOR_BYTES, DoorLayout};
-use qlib::kvm::{CPU_AREA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK};
-use qlib::platform::{BootInfo, Event};
+use qlib::channel::{CHANNEL_BYTES, ChannelLayout};
+use qlib::kvm::{CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, HOLE, KvmInfo, MAX_CPUS, VECTOR_KICK};
+use qlib::platform::BootInfo;
 use qlib::{Frames, Gpa};
 use rustix::io::Errno;
 
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::LoadedKernel;
-use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT, ops};
-use door::{Door, DoorError};
+use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT};
+use crate::sandbox::panic;
+use crate::sys;
+pub use boot::KvmConfig;
+use channel::{Channel, ChannelError};
 use probe::needs;
 use slots::Slots;
 use stats::Exits;
 use vcpu::Vcpu;
 
-/// Address space for file windows, in bytes.
-pub const WINDOW_BYTES: u64 = 64 << 30;
 /// Where kernel memory may begin: a place of the upper half that is random, in steps of 1 GiB.
 const BASE_LOW: u64 = 0xffff_8000_0000_0000;
 const BASE_STEP: u64 = 1 << 30;
@@ -59,7 +63,8 @@ impl Shape {
     /// A random base for `cpus` vCPUs.
     pub fn new(cpus: u32) -> Result<Shape> {
         let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).context("get random bytes")?;
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .context("get random bytes")?;
         let step = u64::from_le_bytes(random) % BASE_STEPS;
         Ok(Shape { base: BASE_LOW + step * BASE_STEP, cpus: cpus.clamp(1, MAX_CPUS) })
     }
@@ -99,7 +104,7 @@ pub struct Shared {
 
 /// What there is once the kernel has been loaded.
 struct LaidOut {
-    door: Door,
+    channel: Channel,
     info: KvmInfo,
 }
 
@@ -108,16 +113,16 @@ impl Shared {
         self.laid_out.get().expect("vCPUs run, and events come, only afterwards")
     }
 
-    fn door(&self) -> &Door {
-        &self.laid_out().door
+    fn channel(&self) -> &Channel {
+        &self.laid_out().channel
     }
 
     /// Has a vCPU look around, if `wanted`, for an event: one that idles, or the first.
-    fn tell_of_event(&self, wanted: Result<bool, DoorError>) {
+    fn notify(&self, wanted: Result<bool, ChannelError>) {
         match wanted {
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => ops::end_with_report("virtual machine error", &error.to_string(), "", ops::PANIC_STATUS),
+            Err(error) => panic::end_with_report("virtual machine error", &error.to_string(), ""),
         }
         let idle = || (0..self.shape.cpus).find(|cpu| self.idles(*cpu));
         if let Some(cpu) = idle() {
@@ -142,20 +147,25 @@ impl Shared {
         self.memory().read(self.cpu_data(cpu) + CPU_IDLE_OFFSET, &mut byte).is_ok() && byte != [0]
     }
 
-    /// The address of the wake word of vCPU `cpu` in this process.
-    fn wake_word(&self, cpu: u32) -> usize {
-        (self.memory().base() + self.cpu_data(cpu).0 + CPU_WAKE_OFFSET) as usize
+    /// The wake word of vCPU `cpu`.
+    fn wake_word(&self, cpu: u32) -> &AtomicU32 {
+        let word = self.memory().word(self.cpu_data(cpu) + CPU_WAKE_OFFSET);
+        word.expect("the data of vCPUs are RAM that was laid out here")
     }
 
     /// Ends the wait of vCPU `cpu`, or the next one.
     fn wake_idle(&self, cpu: u32) {
         // The area is RAM of ours.
         self.memory().write(self.cpu_data(cpu) + CPU_WAKE_OFFSET, &1u32.to_le_bytes()).ok();
-        ops::wake_one(self.wake_word(cpu));
+        sys::futex_wake_private(self.wake_word(cpu));
     }
 
     fn interrupt(&self, index: u32) {
-        let msi = kvm_msi { address_lo: 0xfee0_0000 | index << 12, data: u32::from(VECTOR_KICK), ..Default::default() };
+        let msi = kvm_msi {
+            address_lo: 0xfee0_0000 | index << 12,
+            data: u32::from(VECTOR_KICK),
+            ..Default::default()
+        };
         if let Err(error) = self.vm.signal_msi(msi) {
             tracing::error!("cannot interrupt vCPU {index}: {error}");
         }
@@ -173,11 +183,16 @@ impl Shared {
     /// Gives back the ranges that the array at `list` names.
     fn release(&self, list: Gpa, count: u64) -> Result<(), Errno> {
         const SIZE: usize = size_of::<Frames>();
-        let bytes = count.checked_mul(SIZE as u64).filter(|bytes| *bytes <= MAX_RELEASE_BYTES).ok_or(Errno::INVAL)?;
+        let bytes = count
+            .checked_mul(SIZE as u64)
+            .filter(|bytes| *bytes <= MAX_RELEASE_BYTES)
+            .ok_or(Errno::INVAL)?;
         let mut raw = vec![0u8; bytes as usize];
         self.memory().ram_slice(list, bytes).ok_or(Errno::FAULT)?.read(&mut raw)?;
         let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
-        let frames = raw.chunks_exact(SIZE).map(|f| Frames { start: Gpa(word(&f[..8])), count: word(&f[8..]) });
+        let frames = raw
+            .chunks_exact(SIZE)
+            .map(|f| Frames { start: Gpa(word(&f[..8])), count: word(&f[8..]) });
         self.memory().release(frames)
     }
 
@@ -192,23 +207,29 @@ impl KvmPlatform {
     /// A virtual machine over the memory of `host`.
     pub fn new(host: Arc<HostSide>, shape: Shape) -> Result<Arc<KvmPlatform>> {
         let kvm = Kvm::new().context("open /dev/kvm")?;
-        let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
+        let cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("ask KVM for CPU features")?;
         if let Some(missing) = needs::inventory(&kvm, &cpuid).missing.first() {
             bail!("this host's KVM lacks {missing}; use --platform=process");
         }
         let vm = make_vm(&kvm)?;
-        // vCPUs idle at a doorbell and never halt. KVM is told so because it otherwise halts one that touches a page which the host
-        // must fetch first, and tries again without end when there is none (a window whose file was cut short).
-        let halts = vm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) as u32 & KVM_X86_DISABLE_EXITS_HLT;
+        // vCPUs idle in a hypercall and never halt. KVM knows it because it otherwise halts one
+        // that touches a page which the host must fetch first, and tries again without end when
+        // there is none (a window whose file was cut short).
+        let halts = vm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into()) as u32
+            & KVM_X86_DISABLE_EXITS_HLT;
         if halts != 0 {
             enable(&vm, KVM_CAP_X86_DISABLE_EXITS, halts).context("KVM_CAP_X86_DISABLE_EXITS")?;
         }
         let memory = &host.memory;
         memory.exclude_windows(HOLE);
         let slots = Slots::new(memory);
-        let shared = Arc::new(Shared { vm, host: host.clone(), shape, slots, laid_out: OnceLock::new() });
+        let shared =
+            Arc::new(Shared { vm, host: host.clone(), shape, slots, laid_out: OnceLock::new() });
         let weak = Arc::downgrade(&shared);
-        memory.set_reach(move |end| weak.upgrade().map_or(Err(Errno::NODEV), |shared| shared.reach(end).map(|_| ())));
+        memory.set_reach(move |end| {
+            weak.upgrade().map_or(Err(Errno::NODEV), |shared| shared.reach(end).map(|_| ()))
+        });
         Ok(Arc::new(KvmPlatform {
             shared,
             cpuid,
@@ -223,13 +244,13 @@ impl KvmPlatform {
         let Shape { base, cpus } = self.shared.shape;
         let memory = self.shared.memory();
         let tables_at = loaded.extra;
-        let door = DoorLayout { start: tables_at + TABLES_BYTES };
-        let areas = door.start + DOOR_BYTES;
+        let channel = ChannelLayout { start: tables_at + TABLES_BYTES };
+        let areas = channel.start + CHANNEL_BYTES;
         let mut small = loaded.protections.clone();
         small.push((loaded.boot_info, qlib::PAGE_SIZE, Protection::Read));
         small.push((loaded.mailbox, crate::sandbox::loader::MAILBOX_BYTES, Protection::Read));
         small.push((tables_at, TABLES_BYTES, Protection::Read));
-        small.push((door.start, DOOR_BYTES, Protection::ReadWrite));
+        small.push((channel.start, CHANNEL_BYTES, Protection::ReadWrite));
         small.extend(tables::cpu_areas(areas, cpus));
         let plan = tables::Plan {
             base,
@@ -245,13 +266,22 @@ impl KvmPlatform {
         }
         tables::write(memory, tables_at, &built).context("write the kernel's page tables")?;
         let first = Vcpu::new(&self.shared, &self.cpuid, 0, &self.exits)?;
-        let ready = self.shared.reach(loaded.free_start + RAM_UNIT).context("give the virtual machine its memory")?;
+        let ready = self
+            .shared
+            .reach(loaded.free_start + RAM_UNIT)
+            .context("give the virtual machine its memory")?;
         let tsc_khz = first.tsc_khz();
-        let kvm = KvmInfo { kernel_root: tables_at, tsc_khz, door, ready, cpu_areas: areas };
+        let kvm = KvmInfo { kernel_root: tables_at, tsc_khz, channel, ready, cpu_areas: areas };
         let info = BootInfo { phys_base: base, kvm, ..info };
-        ops::write_boot_info(memory, loaded, &info).context("write the boot information")?;
-        let start = vcpu::Start { entry: base + loaded.entry.0, info: base + loaded.boot_info.0, base, kvm };
-        let laid_out = LaidOut { door: Door::new(self.shared.host.memory.clone(), door)?, info: kvm };
+        memory.write_boot_info(loaded.boot_info, &info).context("write the boot information")?;
+        let start = vcpu::Start {
+            entry: base + loaded.entry.0,
+            info: base + loaded.boot_info.0,
+            base,
+            kvm,
+        };
+        let laid_out =
+            LaidOut { channel: Channel::new(self.shared.host.memory.clone(), channel)?, info: kvm };
         self.shared.laid_out.set(laid_out).map_err(|_| anyhow!("started twice"))?;
         self.start.set(start).map_err(|_| anyhow!("started twice"))?;
         *self.started() = 1;
@@ -272,26 +302,17 @@ impl KvmPlatform {
         if index != *started || index >= self.shared.shape.cpus {
             bail!("vCPU {index} cannot be started: {} of {} are", *started, self.shared.shape.cpus);
         }
-        Vcpu::new(&self.shared, &self.cpuid, index, &self.exits)?.spawn(self.clone(), self.begin()?)?;
+        Vcpu::new(&self.shared, &self.cpuid, index, &self.exits)?
+            .spawn(self.clone(), self.begin()?)?;
         *started += 1;
         Ok(())
     }
 
-    /// What is counted of its exits.
-    pub fn exits(&self) -> Arc<Exits> {
-        self.exits.clone()
-    }
-
-    /// Gives the guest kernel an event.
-    pub fn dispatch(&self, event: &Event) {
-        self.shared.tell_of_event(self.shared.door().post(event));
+    /// What was fixed before the kernel was loaded.
+    fn shape(&self) -> Shape {
+        self.shared.shape
     }
 }
 
 /// Room for the kernel's page tables: enough for RAM of 256 GiB and windows in pages of 2 MiB.
 pub const TABLES_BYTES: u64 = 2 << 20;
-
-/// Bytes that the loader leaves free for this platform behind the mailbox.
-pub fn extra_bytes(cpus: u32) -> u64 {
-    (TABLES_BYTES + DOOR_BYTES + u64::from(cpus) * CPU_AREA_BYTES).next_multiple_of(RAM_UNIT)
-}

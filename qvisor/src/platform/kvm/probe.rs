@@ -1,9 +1,11 @@
 //! Whether this host's KVM is good enough for a guest kernel in ring 0.
 //!
-//! That /dev/kvm opens proves little: there are hosts without virtualization in their CPU whose KVM module emulates ring 0, at
-//! about a microsecond an instruction. So a tiny guest runs ([`guest`]) and is timed and checked. All times are CPU times of its
-//! thread, the least of some tries, so that a busy host does not change the verdict; a host that is a virtual machine itself, or one
-//! whose virtualization is emulated, is good enough as long as ring 0 is run and not interpreted by the host's kernel.
+//! That /dev/kvm opens proves little: there are hosts without virtualization in their CPU whose KVM
+//! module emulates ring 0, at about a microsecond an instruction. So a tiny guest runs ([`guest`])
+//! and is timed and checked. All times are CPU times of its thread, the least of some tries, so
+//! that a busy host does not change the verdict; a host that is a virtual machine itself, or one
+//! whose virtualization is emulated, is good enough as long as ring 0 is run and not interpreted by
+//! the host's kernel.
 
 pub mod cache;
 pub mod guest;
@@ -15,7 +17,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_msi, kvm_regs, kvm_userspace_memory_region, kvm_xcr, kvm_xcrs};
+use kvm_bindings::{
+    CpuId, KVM_MAX_CPUID_ENTRIES, kvm_msi, kvm_regs, kvm_userspace_memory_region, kvm_xcr, kvm_xcrs,
+};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use serde::{Deserialize, Serialize};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -24,15 +28,18 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 use guest::word;
 use needs::Inventory;
 
-/// The most that an instruction of ring 0 may cost, in nanoseconds. Hardware needs less than one, QEMU's translation some
-/// ten, a host kernel that emulates ring 0 six to eight hundred.
+/// The most that an instruction of ring 0 may cost, in nanoseconds. Hardware needs less than one,
+/// QEMU's translation some ten, a host kernel that emulates ring 0 six to eight hundred.
 pub const INSTRUCTION_LIMIT_NS: u64 = 150;
-/// The most that a system call from ring 3 to ring 0 and back may cost, in nanoseconds; on the process platform it is about 4,500.
+/// The most that a system call from ring 3 to ring 0 and back may cost, in nanoseconds; on the
+/// process platform it is about 4,500.
 pub const CALL_LIMIT_NS: u64 = 3_000;
-/// How often something is timed at most, when it takes too long, and at least; the least time counts.
+/// How often something is timed at most, when it takes too long, and at least; the least time
+/// counts.
 const TRIES: u32 = 6;
 const GOOD_TRIES: u32 = 3;
-/// How long the guest may take from one exit to the next: at first, and when that was not enough, as the host may have been busy.
+/// How long the guest may take from one exit to the next: at first, and when that was not enough,
+/// as the host may have been busy.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(40), Duration::from_secs(1)];
 /// How long it may take to come out of the guest after that.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
@@ -77,10 +84,12 @@ pub fn probe() -> Report {
     report
 }
 
-/// All reasons against the platform in one line: what the guest met with, which says most, and what is missing.
+/// All reasons against the platform in one line: what the guest met with, which says most, and what
+/// is missing.
 fn refusal(missing: &[String], error: Option<anyhow::Error>) -> Option<String> {
     let error = error.map(|e| format!("{e:#}"));
-    let reasons: Vec<String> = error.into_iter().chain(missing.iter().map(|m| format!("missing {m}"))).collect();
+    let reasons: Vec<String> =
+        error.into_iter().chain(missing.iter().map(|m| format!("missing {m}"))).collect();
     (!reasons.is_empty()).then(|| reasons.join("; ").replace('\n', " "))
 }
 
@@ -90,15 +99,18 @@ extern "C" fn do_nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::
 fn attempt(report: &mut Report, patience: Duration) -> Result<()> {
     let kvm = Kvm::new().context("/dev/kvm")?;
     ensure!(kvm.get_api_version() == 12, "KVM API version {} is not 12", kvm.get_api_version());
-    let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM_GET_SUPPORTED_CPUID")?;
+    let cpuid =
+        kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM_GET_SUPPORTED_CPUID")?;
     report.inventory = needs::inventory(&kvm, &cpuid);
     let mut trial = Trial::new(&kvm, &cpuid)?;
-    // The handler stays; it has no effect but that a system call of the thread that gets the signal returns.
+    // The handler stays; it has no effect but that a system call of the thread that gets the signal
+    // returns.
     let kick = SIGRTMIN() + 7;
     register_signal_handler(kick, do_nothing).context("a signal handler for kicks")?;
     let (late, exits) = (trial.late.clone(), trial.exits.clone());
     let (sender, results) = channel();
-    let runner = std::thread::Builder::new().name("kvm-probe".into()).spawn(move || trial.run(&sender));
+    let runner =
+        std::thread::Builder::new().name("kvm-probe".into()).spawn(move || trial.run(&sender));
     let runner = runner.context("a thread for the vCPU")?;
     let (mut wait, mut seen, mut begin) = (patience, 0, Instant::now());
     loop {
@@ -123,7 +135,8 @@ fn attempt(report: &mut Report, patience: Duration) -> Result<()> {
             if begin.elapsed() > patience + LAST_PATIENCE {
                 bail!("a vCPU does not come out of the guest when it is told to");
             }
-            // A signal that comes just before the guest is entered has no effect, so they are sent again.
+            // A signal that comes just before the guest is entered has no effect, so they are sent
+            // again.
             late.store(true, Ordering::SeqCst);
             runner.kill(kick).ok();
             wait = Duration::from_millis(1);
@@ -159,7 +172,8 @@ fn cpu_ns() -> u64 {
 impl Trial {
     pub(super) fn new(kvm: &Kvm, cpuid: &CpuId) -> Result<Trial> {
         let vm = super::make_vm(kvm)?;
-        // Intel's first virtualizing CPUs need three pages for it; there is nothing else at that address.
+        // Intel's first virtualizing CPUs need three pages for it; there is nothing else at that
+        // address.
         vm.set_tss_address(0xfffb_d000).context("KVM_SET_TSS_ADDR")?;
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), guest::MEMORY_BYTES)])?;
         memory.write_slice(&guest::image(), GuestAddress(0))?;
@@ -168,8 +182,8 @@ impl Trial {
             userspace_addr: memory.get_host_address(GuestAddress(0))? as u64,
             ..Default::default()
         };
-        // SAFETY: the range is a mapping of its own that nothing but this guest uses, and it lives longer than the virtual
-        // machine: it comes after `vm` in the structure, and after it here.
+        // SAFETY: the range is a mapping of its own that nothing but this guest uses, and it lives
+        // longer than the virtual machine: it comes after `vm` in the structure, and after it here.
         unsafe { vm.set_user_memory_region(region) }.context("KVM_SET_USER_MEMORY_REGION")?;
         let vcpu = vm.create_vcpu(0).context("KVM_CREATE_VCPU")?;
         vcpu.set_cpuid2(cpuid).context("KVM_SET_CPUID2")?;
@@ -177,10 +191,15 @@ impl Trial {
         let has_xsave = needs::has(cpuid, "XSAVE");
         guest::enter_long_mode(&mut sregs, has_xsave);
         vcpu.set_sregs(&sregs).context("KVM_SET_SREGS")?;
-        vcpu.set_regs(&kvm_regs { rip: guest::ENTRY, rflags: 2, ..Default::default() }).context("KVM_SET_REGS")?;
+        vcpu.set_regs(&kvm_regs { rip: guest::ENTRY, rflags: 2, ..Default::default() })
+            .context("KVM_SET_REGS")?;
         if has_xsave {
             // x87, SSE and, where it exists, AVX.
-            let offered = cpuid.as_slice().iter().find(|e| e.function == 0xd && e.index == 0).map_or(3, |e| e.eax & 7);
+            let offered = cpuid
+                .as_slice()
+                .iter()
+                .find(|e| e.function == 0xd && e.index == 0)
+                .map_or(3, |e| e.eax & 7);
             let mut xcrs = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
             xcrs.xcrs[0] = kvm_xcr { xcr: 0, value: u64::from(offered), ..Default::default() };
             vcpu.set_xcrs(&xcrs).context("KVM_SET_XCRS")?;
@@ -206,8 +225,8 @@ impl Trial {
         }
         tell(Finding::ExitNs(exit_ns))?;
 
-        // A few at first: where each costs a microsecond that is enough. So few that such a host ends the loop, so many that
-        // what is wrong with the time of an exit does not count.
+        // A few at first: where each costs a microsecond that is enough. So few that such a host
+        // ends the loop, so many that what is wrong with the time of an exit does not count.
         for rounds in [300, 50_000] {
             let instructions = rounds * guest::LOOP_INSTRUCTIONS;
             let most = instructions * INSTRUCTION_LIMIT_NS;
@@ -220,7 +239,8 @@ impl Trial {
             tell(Finding::InstructionPs(ns * 1000 / instructions))?;
             if ns > most {
                 bail!(
-                    "ring 0 takes {} ns an instruction (at most {INSTRUCTION_LIMIT_NS}): this KVM emulates it, the CPU has no virtualization here",
+                    "ring 0 takes {} ns an instruction (at most {INSTRUCTION_LIMIT_NS}): this KVM \
+                    emulates it, the CPU has no virtualization here",
                     ns / instructions
                 );
             }
@@ -228,7 +248,14 @@ impl Trial {
         for calls in [100, 2_000] {
             let most = calls * CALL_LIMIT_NS;
             let user = guest::user_calls();
-            let ns = self.timed(guest::ORDER_SYSRET, user, calls, most, exit_ns, "system calls from ring 3")?;
+            let ns = self.timed(
+                guest::ORDER_SYSRET,
+                user,
+                calls,
+                most,
+                exit_ns,
+                "system calls from ring 3",
+            )?;
             let (served, returned) = (self.word(word::CALLS)?, self.word(word::RETURNS)?);
             ensure!(
                 served == calls && returned == calls,
@@ -238,18 +265,43 @@ impl Trial {
             ensure!(ns <= most, "a system call takes {} ns (at most {CALL_LIMIT_NS})", ns / calls);
         }
         self.fault(guest::user_read(), guest::UNMAPPED, 4, "a read of nothing from ring 3")?;
-        self.fault(guest::user_write(), guest::FORBIDDEN, 7, "a write to ring 0's memory from ring 3")?;
+        self.fault(
+            guest::user_write(),
+            guest::FORBIDDEN,
+            7,
+            "a write to ring 0's memory from ring 3",
+        )?;
         self.order(guest::ORDER_VECTOR, 0, 0, "XSAVE and XRSTOR")?;
         ensure!(self.word(word::RESULT)? == guest::PATTERN, "XSAVE and XRSTOR lose vector state");
-        let msi = kvm_msi { address_lo: 0xfee0_0000, data: guest::IRQ_VECTOR.into(), ..Default::default() };
-        ensure!(self.vm.signal_msi(msi).context("KVM_SIGNAL_MSI")? > 0, "KVM_SIGNAL_MSI: the vCPU does not take it");
+        let msi = kvm_msi {
+            address_lo: 0xfee0_0000,
+            data: guest::IRQ_VECTOR.into(),
+            ..Default::default()
+        };
+        ensure!(
+            self.vm.signal_msi(msi).context("KVM_SIGNAL_MSI")? > 0,
+            "KVM_SIGNAL_MSI: the vCPU does not take it"
+        );
         self.order(guest::ORDER_INTERRUPT, 0, 0, "an interrupt of a halted vCPU")?;
-        ensure!(self.word(word::INTERRUPTS)? == 1, "{} interrupts came instead of one", self.word(word::INTERRUPTS)?);
+        ensure!(
+            self.word(word::INTERRUPTS)? == 1,
+            "{} interrupts came instead of one",
+            self.word(word::INTERRUPTS)?
+        );
         Ok(())
     }
 
-    /// The least CPU time of an order in nanoseconds, without that of its exit. More than `most` is tried more often.
-    fn timed(&mut self, order: u64, count: u64, arg: u64, most: u64, exit_ns: u64, stage: &'static str) -> Result<u64> {
+    /// The least CPU time of an order in nanoseconds, without that of its exit. More than `most` is
+    /// tried more often.
+    fn timed(
+        &mut self,
+        order: u64,
+        count: u64,
+        arg: u64,
+        most: u64,
+        exit_ns: u64,
+        stage: &'static str,
+    ) -> Result<u64> {
         let mut least = u64::MAX;
         for i in 0..TRIES {
             if i >= GOOD_TRIES && least <= most {
@@ -274,8 +326,13 @@ impl Trial {
         }
         let [got_code, got_address, rip, cs, rsi] = seen;
         ensure!(
-            got_code == code && got_address == address && guest::is_user(cs) && rsi == guest::PATTERN && rip > entry,
-            "{stage}: a fault with code {got_code} at {got_address:#x} (code {code} at {address:#x} is right), rip {rip:#x}, cs {cs:#x}, rsi {rsi:#x}"
+            got_code == code
+                && got_address == address
+                && guest::is_user(cs)
+                && rsi == guest::PATTERN
+                && rip > entry,
+            "{stage}: a fault with code {got_code} at {got_address:#x} (code {code} at \
+            {address:#x} is right), rip {rip:#x}, cs {cs:#x}, rsi {rsi:#x}"
         );
         Ok(())
     }
@@ -284,7 +341,13 @@ impl Trial {
         Ok(self.memory.read_obj(GuestAddress(at))?)
     }
 
-    pub(super) fn order(&mut self, order: u64, count: u64, arg: u64, stage: &'static str) -> Result<()> {
+    pub(super) fn order(
+        &mut self,
+        order: u64,
+        count: u64,
+        arg: u64,
+        stage: &'static str,
+    ) -> Result<()> {
         for (at, value) in [(word::ORDER, order), (word::COUNT, count), (word::ARG, arg)] {
             self.memory.write_obj(value, GuestAddress(at))?;
         }
@@ -303,11 +366,16 @@ impl Trial {
                 Ok(VcpuExit::IoOut(guest::PORT_DONE, _)) => return Ok(()),
                 Ok(VcpuExit::IoOut(guest::PORT_TRAP, _)) => {
                     let [vector, cr2, top, next] = word::TRAP.map(|at| self.word(at).unwrap_or(0));
-                    bail!("{stage}: exception {vector} in the guest, CR2 {cr2:#x}, frame {top:#x} {next:#x}");
+                    bail!(
+                        "{stage}: exception {vector} in the guest, CR2 {cr2:#x}, frame {top:#x} \
+                        {next:#x}"
+                    );
                 }
                 Ok(VcpuExit::Intr) => {}
                 Ok(VcpuExit::InternalError) => bail!("{stage}: KVM cannot emulate an instruction"),
-                Ok(VcpuExit::Shutdown) => bail!("{stage}: the guest's exceptions do not reach it (triple fault)"),
+                Ok(VcpuExit::Shutdown) => {
+                    bail!("{stage}: the guest's exceptions do not reach it (triple fault)")
+                }
                 Ok(other) => bail!("{stage}: the guest ended with {other:?}"),
                 Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => {}
                 Err(e) => bail!("{stage}: KVM_RUN: {e}"),
@@ -340,7 +408,9 @@ mod tests {
     #[test]
     fn a_guest_that_does_not_end_is_taken_out() {
         let Ok(kvm) = Kvm::new() else { return skip("no /dev/kvm") };
-        let Ok(cpuid) = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES) else { return skip("no CPUID") };
+        let Ok(cpuid) = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES) else {
+            return skip("no CPUID");
+        };
         if let Err(e) = Trial::new(&kvm, &cpuid) {
             return skip(format!("{e:#}"));
         }

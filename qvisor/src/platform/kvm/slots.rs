@@ -1,5 +1,6 @@
-//! Memory slots: which guest physical addresses KVM knows. It keeps two bytes for each page of a slot (host kernels that can track pages), so RAM
-//! and windows become slots as they are needed, lowest first.
+//! Memory slots: which guest physical addresses KVM knows. It keeps two bytes for each page of a
+//! slot (host kernels that can track pages), so RAM and windows become slots as they are needed,
+//! lowest first.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -48,19 +49,23 @@ struct Inner {
 fn beside_hole(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
     let below = (start, end.min(HOLE.start.0));
     let above = (start.max(HOLE.end.0), end);
-    [below, above].into_iter().filter(|(start, end)| start < end).map(|(start, end)| (start, end - start))
+    [below, above]
+        .into_iter()
+        .filter(|(start, end)| start < end)
+        .map(|(start, end)| (start, end - start))
 }
 
 impl Slots {
     /// None yet of `memory`.
     pub fn new(memory: &GuestMemory) -> Slots {
         let area = |start, bytes| Area { start, ready: start, end: start + bytes };
-        let (ram, windows) = (area(0, memory.ram_bytes()), area(memory.ram_bytes(), memory.window_bytes()));
+        let (ram, windows) =
+            (area(0, memory.ram_bytes()), area(memory.ram_bytes(), memory.window_bytes()));
         Slots { inner: Mutex::new(Inner { next: 0, ram, windows }) }
     }
 
-    /// Makes what lies below `gpa` known to KVM, of RAM or of windows, whichever `gpa` is the end of a part of. Up to where it is then.
-    /// EFAULT when that is beyond guest memory.
+    /// Makes what lies below `gpa` known to KVM, of RAM or of windows, whichever `gpa` is the end
+    /// of a part of. Up to where it is then. EFAULT when that is beyond guest memory.
     pub fn reach(&self, vm: &VmFd, memory: &GuestMemory, gpa: Gpa) -> Result<Gpa, Errno> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ram = gpa.0 <= inner.ram.end;
@@ -80,9 +85,11 @@ impl Slots {
                 memory_size: bytes,
                 userspace_addr: memory.base() + start,
             };
-            // SAFETY: guest memory stays reserved for the life of the virtual machine, which its owner keeps shorter than that of the
-            // memory; what is mapped there is only guest memory.
-            unsafe { vm.set_user_memory_region(region) }.map_err(|e| Errno::from_raw_os_error(e.errno()))?;
+            // SAFETY: guest memory stays reserved for the life of the virtual machine, which its
+            // owner keeps shorter than that of the memory; what is mapped there is only guest
+            // memory.
+            unsafe { vm.set_user_memory_region(region) }
+                .map_err(|e| Errno::from_raw_os_error(e.errno()))?;
             inner.next += 1;
         }
         let area = if is_ram { &mut inner.ram } else { &mut inner.windows };

@@ -1,5 +1,5 @@
-//! How often vCPUs leave the guest, and why: what our own vCPU loop counts, and KVM's binary statistics
-//! (Documentation/virt/kvm/api.rst, KVM_GET_STATS_FD; Linux 5.14).
+//! How often vCPUs leave the guest, and why: what our own vCPU loop counts, and KVM's binary
+//! statistics (Documentation/virt/kvm/api.rst, KVM_GET_STATS_FD; Linux 5.14).
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ ioctl_io_nr!(KVM_GET_STATS_FD, KVMIO, 0xce);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCause {
     /// The guest kernel calls the host.
-    Doorbell,
+    Hypercall,
     /// It waits for the kernel lock.
     LockWait,
     /// It has nothing to do.
@@ -37,7 +37,7 @@ pub enum ExitCause {
 impl ExitCause {
     /// All of them.
     pub const ALL: [ExitCause; 7] = [
-        ExitCause::Doorbell,
+        ExitCause::Hypercall,
         ExitCause::LockWait,
         ExitCause::Halt,
         ExitCause::Io,
@@ -49,7 +49,7 @@ impl ExitCause {
     /// The name in statistics.
     pub fn name(self) -> &'static str {
         match self {
-            ExitCause::Doorbell => "doorbell",
+            ExitCause::Hypercall => "hypercall",
             ExitCause::LockWait => "lock_wait",
             ExitCause::Halt => "halt",
             ExitCause::Io => "io",
@@ -96,11 +96,14 @@ impl Exits {
         Exits::default()
     }
 
-    /// Adds a vCPU; its loop counts in the result. Call it before the vCPU runs for the first time: KVM answers no further ioctl of a
-    /// vCPU that runs. Where KVM keeps no statistics, only our own are shown.
+    /// Adds a vCPU; its loop counts in the result. Call it before the vCPU runs for the first time:
+    /// KVM answers no further ioctl of a vCPU that runs. Where KVM keeps no statistics, only our
+    /// own are shown.
     pub fn add(&self, vcpu: &impl AsRawFd) -> Arc<ExitStats> {
         let own = Arc::new(ExitStats::default());
-        let file = statistics_file(vcpu).inspect_err(|e| tracing::debug!("no statistics of KVM: {e}")).ok();
+        let file = statistics_file(vcpu)
+            .inspect_err(|e| tracing::debug!("no statistics of KVM: {e}"))
+            .ok();
         self.lock().push((own.clone(), file));
         own
     }
@@ -116,7 +119,9 @@ impl Exits {
         let exits = ExitCause::ALL.map(|cause| (cause.name().to_owned(), sum(cause))).to_vec();
         let mut kvm: Vec<(String, u64)> = Vec::new();
         for file in vcpus.iter().filter_map(|(_, file)| file.as_ref()) {
-            for (name, value) in read_whole(file).ok().and_then(|image| counters(&image)).unwrap_or_default() {
+            for (name, value) in
+                read_whole(file).ok().and_then(|image| counters(&image)).unwrap_or_default()
+            {
                 match kvm.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, total)) => *total = total.wrapping_add(value),
                     None => kvm.push((name, value)),
@@ -132,7 +137,8 @@ impl Exits {
 /// # Errors
 /// ENOTTY before Linux 5.14.
 fn statistics_file(vcpu: &impl AsRawFd) -> io::Result<File> {
-    // SAFETY: the call has no argument and changes nothing; the wrapper passes only the descriptor's number on.
+    // SAFETY: the call has no argument and changes nothing; the wrapper passes only the
+    // descriptor's number on.
     let fd = unsafe { ioctl(&vcpu.as_raw_fd(), KVM_GET_STATS_FD()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -158,8 +164,9 @@ fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     Ok(image)
 }
 
-/// The counters in a statistics file's bytes: what only grows and is one number (no histograms, no values of the moment). `None` when
-/// it is not of the form that struct kvm_stats_header and kvm_stats_desc have.
+/// The counters in a statistics file's bytes: what only grows and is one number (no histograms, no
+/// values of the moment). `None` when it is not of the form that struct kvm_stats_header and
+/// kvm_stats_desc have.
 pub fn counters(image: &[u8]) -> Option<Vec<(String, u64)>> {
     const DESCRIPTOR_BYTES: usize = 16;
     let [_flags, name_bytes, descriptors, _id, descriptors_at, data_at] =
@@ -167,7 +174,8 @@ pub fn counters(image: &[u8]) -> Option<Vec<(String, u64)>> {
     let (name_bytes, descriptors) = (name_bytes? as usize, descriptors? as usize);
     let (descriptors_at, data_at) = (descriptors_at? as usize, data_at? as usize);
     let step = DESCRIPTOR_BYTES.checked_add(name_bytes)?;
-    let all = image.get(descriptors_at..descriptors_at.checked_add(step.checked_mul(descriptors)?)?)?;
+    let all =
+        image.get(descriptors_at..descriptors_at.checked_add(step.checked_mul(descriptors)?)?)?;
     let mut found = Vec::new();
     for descriptor in all.chunks_exact(step) {
         let flags = u32_at(descriptor, 0)?;
@@ -199,14 +207,14 @@ mod tests {
         // Not vCPUs: KVM has no statistics of them.
         let null = File::open("/dev/null").unwrap();
         let (one, two) = (exits.add(&null), exits.add(&null));
-        one.count(ExitCause::Doorbell);
-        one.count(ExitCause::Doorbell);
-        two.count(ExitCause::Doorbell);
+        one.count(ExitCause::Hypercall);
+        one.count(ExitCause::Hypercall);
+        two.count(ExitCause::Hypercall);
         two.count(ExitCause::Shutdown);
         let stats = exits.read();
         assert_eq!((stats.name.as_str(), stats.kvm.len()), ("kvm", 0));
         let value = |name: &str| stats.exits.iter().find(|(n, _)| n == name).unwrap().1;
-        assert_eq!((value("doorbell"), value("shutdown"), value("halt")), (3, 1, 0));
+        assert_eq!((value("hypercall"), value("shutdown"), value("halt")), (3, 1, 0));
         for (i, cause) in ExitCause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, i, "{cause:?}");
         }
@@ -243,20 +251,29 @@ mod tests {
         }
     }
 
-    /// The statistics of a vCPU on Linux 6.1 with AMD's virtualization. `kvm_counts_the_exits_of_a_guest` prints them.
+    /// The statistics of a vCPU on Linux 6.1 with AMD's virtualization.
+    /// `kvm_counts_the_exits_of_a_guest` prints them.
     const RECORDED: &[u8] = include_bytes!("vcpu-stats-6.1.bin");
 
     #[test]
     fn a_recorded_image_is_understood() {
         let counters = counters(RECORDED).unwrap();
         let value = |name: &str| counters.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
-        for name in
-            ["exits", "halt_exits", "irq_exits", "io_exits", "pf_taken", "pf_fixed", "signal_exits", "irq_injections"]
-        {
+        for name in [
+            "exits",
+            "halt_exits",
+            "irq_exits",
+            "io_exits",
+            "pf_taken",
+            "pf_fixed",
+            "signal_exits",
+            "irq_injections",
+        ] {
             assert!(value(name).is_some(), "{name} is not in {counters:?}");
         }
         assert!(
-            value("exits").unwrap() >= value("io_exits").unwrap() && value("io_exits").unwrap() >= 16,
+            value("exits").unwrap() >= value("io_exits").unwrap()
+                && value("io_exits").unwrap() >= 16,
             "{counters:?}"
         );
         assert!(!counters.iter().any(|(n, _)| n.contains("hist")), "no histograms: {counters:?}");

@@ -1,5 +1,6 @@
-//! The kernel's page tables, made before it runs: guest physical memory, mapped linearly from the kernel's base on, each page with no
-//! more rights than it needs. The kernel itself cannot change them: the pages that hold them are mapped read-only.
+//! The kernel's page tables, made before it runs: guest physical memory, mapped linearly from the
+//! kernel's base on, each page with no more rights than it needs. The kernel itself cannot change
+//! them: the pages that hold them are mapped read-only.
 
 use qlib::kvm::{CPU_AREA_BYTES, CPU_GUARD_BYTES, HOLE};
 use qlib::{Gpa, PAGE_SIZE};
@@ -148,7 +149,10 @@ mod tests {
             }
             if level == 0 || entry & LARGE != 0 {
                 let inside = va & ((1 << (12 + 9 * level)) - 1);
-                return Some(((entry & 0x000f_ffff_ffff_f000 & !((1u64 << (12 + 9 * level)) - 1)) + inside, entry));
+                return Some((
+                    (entry & 0x000f_ffff_ffff_f000 & !((1u64 << (12 + 9 * level)) - 1)) + inside,
+                    entry,
+                ));
             }
             table = ((entry & 0x000f_ffff_ffff_f000) - first.0) as usize / 4096;
         }
@@ -179,7 +183,16 @@ mod tests {
                 assert_eq!(entry & WRITE != 0, gpa >= 0x20_4000, "{gpa:#x}");
                 assert_eq!(entry & NO_EXECUTE == 0, gpa < 0x20_3000, "{gpa:#x}");
             }
-            for gpa in [0u64, 0x1000, 0x20_6000, (8 << 20) - 1, 0xfec0_0000, 0xfee0_0000, 0xfeff_ffff, 7 << 30] {
+            for gpa in [
+                0u64,
+                0x1000,
+                0x20_6000,
+                (8 << 20) - 1,
+                0xfec0_0000,
+                0xfee0_0000,
+                0xfeff_ffff,
+                7 << 30,
+            ] {
                 assert_eq!(walk(&tables, first, plan.base + gpa), None, "{gpa:#x}");
             }
             assert!(tables.len() < if has_large { 8 } else { 16 }, "{}", tables.len());

@@ -6,15 +6,15 @@ use anyhow::{Context, Result};
 use kvm_bindings::{CpuId, kvm_regs, kvm_segment};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use qlib::Gpa;
-use qlib::door::Port;
+use qlib::channel::Port;
 use qlib::kvm::KvmInfo;
 
-use super::door::DoorError;
+use super::channel::ChannelError;
 use super::stats::{ExitCause, ExitStats, Exits};
 use super::{KvmPlatform, Shared};
 use crate::sandbox::confine::{self, profiles::Profile};
-use crate::sandbox::memory::ops::PANIC_STATUS;
-use crate::sandbox::{backtrace, memory::ops};
+use crate::sandbox::{backtrace, panic};
+use crate::sys;
 
 /// Where a vCPU begins: see [`qlib::kvm`].
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub struct Start {
     pub info: u64,
     /// Kernel virtual address of guest physical address 0.
     pub base: u64,
-    /// What ring 0 is told.
+    /// What ring 0 learns at its start.
     pub kvm: KvmInfo,
 }
 
@@ -41,7 +41,8 @@ const MAX_MESSAGE: u64 = 4096;
 /// Stack of a vCPU's host thread, in bytes: host calls need little.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
-/// What the guest sees of the CPU: all that KVM supports, less what asks for more than this platform gives.
+/// What the guest sees of the CPU: all that KVM supports, less what asks for more than this
+/// platform gives.
 fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
     let mut cpuid = supported.clone();
     for leaf in cpuid.as_mut_slice() {
@@ -63,7 +64,10 @@ fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
 impl Vcpu {
     /// vCPU `index` of a virtual machine.
     pub fn new(shared: &Shared, cpuid: &CpuId, index: u32, exits: &Exits) -> Result<Vcpu> {
-        let fd = shared.vm.create_vcpu(u64::from(index)).with_context(|| format!("make vCPU {index}"))?;
+        let fd = shared
+            .vm
+            .create_vcpu(u64::from(index))
+            .with_context(|| format!("make vCPU {index}"))?;
         fd.set_cpuid2(&cpuid_of(cpuid, index)).context("set CPU features")?;
         let stats = exits.add(&fd);
         Ok(Vcpu { fd, index, stats })
@@ -153,19 +157,19 @@ impl Runner {
                 }
                 Err(error) if error.errno() == libc::EFAULT => {
                     self.stats.count(ExitCause::Other);
-                    self.tell_of_missing_page();
+                    self.inject_machine_check();
                     continue;
                 }
                 Err(error) => self.fail(&format!("KVM_RUN: {error}")),
             };
             let Some(port) = Port::from_u16(port) else {
                 self.stats.count(ExitCause::Io);
-                self.fail(&format!("a doorbell at port {port:#x}, where none is"))
+                self.fail(&format!("a hypercall at port {port:#x}, where none is"))
             };
             self.stats.count(match port {
                 Port::LockWait | Port::LockWake => ExitCause::LockWait,
                 Port::Idle => ExitCause::Halt,
-                _ => ExitCause::Doorbell,
+                _ => ExitCause::Hypercall,
             });
             if let Err(error) = self.serve(port) {
                 self.fail(&error.to_string());
@@ -177,56 +181,61 @@ impl Runner {
         &self.platform.shared
     }
 
-    fn serve(&self, port: Port) -> Result<(), DoorError> {
+    fn serve(&self, port: Port) -> Result<(), ChannelError> {
         let shared = self.shared();
-        let door = shared.door();
+        let channel = shared.channel();
         match port {
             Port::Call => {
-                door.serve(&|call| shared.host.call(call))?;
+                channel.serve(&|call| shared.host.call(call))?;
             }
-            Port::Event => shared.tell_of_event(door.flush_events()),
+            Port::Event => shared.notify(channel.flush_events()),
             Port::LockWait | Port::LockWake => {
-                let [word, expected, ..] = door.params(self.index)?;
-                if !word.is_multiple_of(4) || shared.memory().ram_slice(Gpa(word), 4).is_none() {
+                let [word, expected, ..] = channel.params(self.index)?;
+                let Some(word) = shared.memory().word(Gpa(word)) else {
                     self.fail("a lock that is no word of RAM");
-                }
-                let word = (shared.memory().base() + word) as usize;
+                };
                 match port {
-                    Port::LockWait => ops::wait_on(word, expected as u32),
-                    _ => ops::wake_one(word),
+                    Port::LockWait => sys::futex_wait_private(word, expected as u32),
+                    _ => sys::futex_wake_private(word),
                 }
             }
             Port::Idle => {
-                let [deadline_ns, ..] = door.params(self.index)?;
-                let is_over = ops::wait_on_until(shared.wake_word(self.index), 0, deadline_ns);
-                door.set_result(self.index, is_over.into())?;
+                let [deadline_ns, ..] = channel.params(self.index)?;
+                let word = shared.wake_word(self.index);
+                let is_over = sys::futex_wait_private_until(word, 0, deadline_ns);
+                channel.set_result(self.index, is_over.into())?;
             }
             Port::Wake => {
-                let [index, ..] = door.params(self.index)?;
+                let [index, ..] = channel.params(self.index)?;
                 match u32::try_from(index).ok().filter(|index| *index < shared.shape.cpus) {
-                    Some(index) => ops::wake_one(shared.wake_word(index)),
+                    Some(index) => sys::futex_wake_private(shared.wake_word(index)),
                     None => self.fail(&format!("vCPU {index} cannot be woken: there is none")),
                 }
             }
             Port::Start => {
-                let [index, ..] = door.params(self.index)?;
-                if let Err(error) = self.platform.start_vcpu(u32::try_from(index).unwrap_or(u32::MAX)) {
+                let [index, ..] = channel.params(self.index)?;
+                if let Err(error) =
+                    self.platform.start_vcpu(u32::try_from(index).unwrap_or(u32::MAX))
+                {
                     self.fail(&format!("{error:#}"));
                 }
             }
             Port::Release => {
-                let [list, count, ..] = door.params(self.index)?;
+                let [list, count, ..] = channel.params(self.index)?;
                 let result = match shared.release(Gpa(list), count) {
                     Ok(()) => 0,
                     Err(errno) => -i64::from(errno.raw_os_error()),
                 };
-                door.set_result(self.index, result as u64)?;
+                channel.set_result(self.index, result as u64)?;
             }
             Port::Grow => {
-                let [end, ..] = door.params(self.index)?;
+                let [end, ..] = channel.params(self.index)?;
                 // RAM: windows are reached when they are made.
                 let ready = shared.memory().ram_slice(Gpa(0), end).map(|_| shared.reach(Gpa(end)));
-                door.set_result(self.index, ready.and_then(Result::ok).map_or(0, |ready| ready.0))?;
+                channel.set_result(
+                    self.index,
+                    ready.and_then(Result::ok).map_or(0, |ready| ready.0),
+                )?;
             }
             Port::Panic => self.report_panic(),
             Port::Fault => self.report_exception(),
@@ -251,16 +260,19 @@ impl Runner {
         if let Some(gpa) = self.shared().gpa_of(regs.rdi, 22 * 8) {
             self.shared().memory().read(gpa, saved.as_flattened_mut()).ok();
         }
-        let names = "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi vector error rip cs rflags rsp ss";
+        let names = "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi vector error rip \
+            cs rflags rsp ss";
         let saved = saved.map(u64::from_le_bytes);
-        let list: Vec<String> = names.split(' ').zip(saved).map(|(name, value)| format!("{name} {value:#x}")).collect();
+        let list: Vec<String> =
+            names.split(' ').zip(saved).map(|(name, value)| format!("{name} {value:#x}")).collect();
         let (vector, rip, rbp) = (saved[15], saved[17], saved[4]);
         let what = format!("exception {vector}, address {:#x}; {}", regs.rsi, list.join(" "));
         self.report("kernel fault", &what, rip, rbp)
     }
 
-    /// The host cannot supply a page that the guest touched (a file was cut short under a window): the guest gets a machine check.
-    fn tell_of_missing_page(&self) {
+    /// The host cannot supply a page that the guest touched (a file was cut short under a window):
+    /// the guest gets a machine check.
+    fn inject_machine_check(&self) {
         let events = self.fd.get_vcpu_events().and_then(|mut events| {
             events.exception.injected = 1;
             events.exception.nr = 18;
@@ -269,15 +281,19 @@ impl Runner {
             self.fd.set_vcpu_events(&events)
         });
         if let Err(error) = events {
-            self.fail(&format!("a page is missing, and the guest cannot be told: {error}"));
+            self.fail(&format!("a page is missing, and the guest cannot be notified: {error}"));
         }
     }
 
-    /// The guest cannot go on: says why, with registers and the kernel functions on the stack, and ends the sandbox.
+    /// The guest cannot go on: says why, with registers and the kernel functions on the stack, and
+    /// ends the sandbox.
     fn fail(&self, what: &str) -> ! {
-        let (regs, sregs) = (self.fd.get_regs().unwrap_or_default(), self.fd.get_sregs().unwrap_or_default());
+        let (regs, sregs) =
+            (self.fd.get_regs().unwrap_or_default(), self.fd.get_sregs().unwrap_or_default());
         let message = format!(
-            "vCPU {} stopped: {what}; rip {:#x} rsp {:#x} rflags {:#x} cs {:#x} rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} rbp {:#x} cr0 {:#x} cr2 {:#x} cr3 {:#x} cr4 {:#x} efer {:#x}",
+            "vCPU {} stopped: {what}; rip {:#x} rsp {:#x} rflags {:#x} cs {:#x} rax {:#x} rbx \
+            {:#x} rcx {:#x} rdx {:#x} rsi {:#x} rdi {:#x} rbp {:#x} cr0 {:#x} cr2 {:#x} cr3 {:#x} \
+            cr4 {:#x} efer {:#x}",
             self.index,
             regs.rip,
             regs.rsp,
@@ -309,6 +325,6 @@ impl Runner {
             Some((word(&pair[..8]), word(&pair[8..])))
         };
         let trace = backtrace::describe(base, &backtrace::walk(base, rip, frame, &read));
-        ops::end_with_report(what, message, &trace, PANIC_STATUS)
+        panic::end_with_report(what, message, &trace)
     }
 }

@@ -1,5 +1,5 @@
-//! The thread slots of one stub process, as the sandbox process sees them. The guest can write all over them at any
-//! time: everything read here is copied once and then judged.
+//! The thread slots of one stub process, as the sandbox process sees them. The guest can write all
+//! over them at any time: everything read here is copied once and then judged.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::layout::*;
 
-/// A shared mapping of a stub's slots. The memory file behind it ends after the last slot in use: whoever touches more, gets SIGBUS.
+/// A shared mapping of a stub's slots. The memory file behind it ends after the last slot in use:
+/// whoever touches more, gets SIGBUS.
 #[derive(Debug)]
 pub struct Area {
     start: *mut u8,
@@ -21,17 +22,17 @@ pub struct Area {
     spare: AtomicBool,
 }
 
-// SAFETY: the mapping belongs to this value; all access to its bytes goes through volatile or byte-wise copies, and races with the
-// guest and with other threads can only yield other bytes.
+// SAFETY: the mapping belongs to this value; all access to its bytes goes through volatile or
+// byte-wise copies, and races with the guest and with other threads can only yield other bytes.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Makes the memory for a new stub, with one slot, and maps it. `gs_address`: where the stub has it, if its threads shall find their slots
-    /// by the GS base; else 0.
+    /// Makes the memory for a new stub, with one slot, and maps it. `gs_address`: where the stub
+    /// has it, if its threads shall find their slots by the GS base; else 0.
     pub fn new(gs_address: u64) -> io::Result<Self> {
-        let file = super::sys::memfd(c"quark-threads", SLOT_BYTES, false)?;
+        let file = crate::sys::memfd(c"quark-threads", SLOT_BYTES, false)?;
         // SAFETY: a new mapping at an address of the host's choice.
         let start = unsafe {
             libc::mmap(
@@ -62,7 +63,9 @@ impl Area {
 
     fn resize(&self, slots: u32) -> io::Result<()> {
         // SAFETY: plain numbers. Nobody in the sandbox process touches slots that are not in use.
-        match unsafe { libc::ftruncate(self.file.as_raw_fd(), (u64::from(slots) * SLOT_BYTES) as i64) } {
+        match unsafe {
+            libc::ftruncate(self.file.as_raw_fd(), (u64::from(slots) * SLOT_BYTES) as i64)
+        } {
             0 => {
                 self.size.store(slots, Ordering::Relaxed);
                 Ok(())
@@ -139,7 +142,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots at the end that must be free before they are given back, so that a thread that comes and goes costs nothing.
+    /// Slots at the end that must be free before they are given back, so that a thread that comes
+    /// and goes costs nothing.
     const SLACK: u32 = 8;
 
     /// A slot for a new thread: the first that is free, so that the file stays short.
@@ -171,8 +175,8 @@ impl Slots {
         }
     }
 
-    /// Gives the memory of unused slots at the end back to the host. Only for the receiver of the space, as it may look at slots of threads
-    /// that have just ended.
+    /// Gives the memory of unused slots at the end back to the host. Only for the receiver of the
+    /// space, as it may look at slots of threads that have just ended.
     pub fn trim(&mut self, area: &Area, limit: &Limit) {
         area.spare.store(false, Ordering::Relaxed);
         let before = self.end;
@@ -188,7 +192,8 @@ impl Slots {
         }
     }
 
-    /// How many count for the limit: those in use, and free ones between them, which a guest can fill too.
+    /// How many count for the limit: those in use, and free ones between them, which a guest can
+    /// fill too.
     pub fn count(&self) -> u32 {
         self.end
     }

@@ -1,11 +1,14 @@
-//! What user processes and threads cost the host besides guest RAM, and how many of them a memory limit leaves room for.
+//! What user processes and threads cost the host besides guest RAM, and how many of them a memory
+//! limit leaves room for.
 //!
-//! `cargo test -p qvisor --test platform_cost -- --nocapture` (as root, with a memory cgroup) measures the constants.
+//! `cargo test -p qvisor --test platform_cost -- --nocapture` (as root, with a memory cgroup)
+//! measures the constants.
 
 use super::layout::SLOT_BYTES;
 
-/// Bytes of a stub process with one thread, and of the thread that receives from it: task, address space, slot, filter and listener. Its
-/// page tables are no more than the guest's, which are counted there a second time for them.
+/// Bytes of a stub process with one thread, and of the thread that receives from it: task, address
+/// space, slot, filter and listener. Its page tables are no more than the guest's, which are
+/// counted there a second time for them.
 pub const PROCESS_BYTES: u64 = 160 << 10;
 /// Bytes of a further thread of a stub, its slot included, which the guest can fill.
 pub const THREAD_BYTES: u64 = 32 << 10 | SLOT_BYTES;
@@ -19,8 +22,9 @@ pub fn max_processes(limit_bytes: u64) -> u32 {
     most(limit_bytes, 2 * PROCESS_BYTES, LEAST_PROCESSES)
 }
 
-/// Most threads under a memory limit in bytes (0: none). Slots of threads that have ended can stay between those of others, and count here but
-/// not for the guest kernel: so that they are at most a sixteenth of the limit, which the guest kernel leaves to the sandbox.
+/// Most threads under a memory limit in bytes (0: none). Slots of threads that have ended can stay
+/// between those of others, and count here but not for the guest kernel: so that they are at most a
+/// sixteenth of the limit, which the guest kernel leaves to the sandbox.
 pub fn max_threads(limit_bytes: u64) -> u32 {
     most(limit_bytes, 16 * SLOT_BYTES, LEAST_THREADS)
 }

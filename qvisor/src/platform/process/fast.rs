@@ -1,9 +1,12 @@
-//! The fast call: a system call that a patched call site hands over in its thread's slot, without entering the host.
+//! The fast call: a system call that a patched call site hands over in its thread's slot, without
+//! entering the host.
 //!
-//! The kernel patches call sites to jump to stub code ([`super::stub`], `quark_stub_fast`). While a receiver looks at the thread's
-//! slot ([`FAST_ON`]), that code writes the call there and looks for the answer. Without a receiver, or when it takes too long, the
-//! call becomes an ordinary one. A guest can write whatever it likes into its slots, and run on while its call is served: a
-//! fast call is taken only from a thread that runs user code, is only ever *its* call, and proves nothing ([`Trap::unproven`]).
+//! The kernel patches call sites to jump to stub code ([`super::stub`], `quark_stub_fast`). While a
+//! receiver looks at the thread's slot ([`FAST_ON`]), that code writes the call there and looks for
+//! the answer. Without a receiver, or when it takes too long, the call becomes an ordinary one. A
+//! guest can write whatever it likes into its slots, and run on while its call is served: a fast
+//! call is taken only from a thread that runs user code, is only ever *its* call, and proves
+//! nothing ([`Trap::unproven`]).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -13,27 +16,28 @@ use qlib::platform::*;
 
 use super::frame::FrameAt;
 use super::layout::*;
-use super::space::{Space, State, trap};
-use super::sys::{self, Listener, Processors, Received};
+use super::space::{Space, SpaceState, trap};
 use super::thread::*;
 use super::{FastCalls, Shared};
+use crate::sys::{self, Listener, Processors, Received};
 
 /// Threads that one receiver looks at.
 const MOST_THREADS: usize = 4;
 /// Calls that come this soon after the last one are a row.
 const ROW: Duration = Duration::from_micros(500);
-/// How long a receiver looks without finding anything. Long enough for the threads to get to another processor, and for a client nearby to
-/// ask again.
+/// How long a receiver looks without finding anything. Long enough for the threads to get to
+/// another processor, and for a client nearby to ask again.
 const LINGER: Duration = Duration::from_micros(500);
 /// A receiver that did not run for this long has no processor to spare.
 const TAKEN_AWAY: Duration = Duration::from_micros(300);
-/// Looks at the slots between two looks at the clock, and between two looks at what costs a host call.
+/// Looks at the slots between two looks at the clock, and between two looks at what costs a host
+/// call.
 const LOOKS: u32 = 16;
 const LOOKS_HOST: u32 = 64;
 /// Events in a row that did not come by a slot, after which looking at slots ends.
 const MOST_DRY: u32 = 8;
-/// Calls that had to wait, and not for anything from outside, after which it ends: they wait for another process of the guest, which this
-/// receiver only keeps from a processor.
+/// Calls that had to wait, and not for anything from outside, after which it ends: they wait for
+/// another process of the guest, which this receiver only keeps from a processor.
 const MOST_INSIDE: u32 = 4;
 /// The shortest row that makes a receiver look at slots.
 const MIN_ROW: u32 = 32;
@@ -57,14 +61,16 @@ pub fn answers_another(space: u32) -> bool {
     ![0, space].contains(&RECEIVER_OF.get())
 }
 
-/// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit mode.
+/// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit
+/// mode.
 pub fn cpu_can() -> bool {
     const LAHF: u32 = 1;
     let extended = std::arch::x86_64::__cpuid(0x8000_0001);
     is_x86_feature_detected!("bmi2") && extended.ecx & LAHF != 0
 }
 
-/// When a receiver looks at slots: after a row of calls, longer rows after each time that it did not pay.
+/// When a receiver looks at slots: after a row of calls, longer rows after each time that it did
+/// not pay.
 #[derive(Debug)]
 pub struct Row {
     eager: bool,
@@ -79,7 +85,8 @@ impl Row {
         Self { eager, length: 0, needed: MIN_ROW, last: None }
     }
 
-    /// A call that could be fast came at `now`, as a notification. Whether to look at slots from now on.
+    /// A call that could be fast came at `now`, as a notification. Whether to look at slots from
+    /// now on.
     pub fn goes_on(&mut self, now: Instant) -> bool {
         let soon = self.last.is_some_and(|last| now.duration_since(last) < ROW);
         self.last = Some(now);
@@ -111,17 +118,17 @@ pub enum Outcome {
     Inside,
 }
 
-/// The threads whose slots are looked at. They and the receiver are kept on different processors meanwhile, for the host's
-/// scheduler, left alone, has one wait for the other.
+/// The threads whose slots are looked at. They and the receiver are kept on different processors
+/// meanwhile, for the host's scheduler, left alone, has one wait for the other.
 struct Watched {
     cpu: usize,
     receiver: Processors,
-    threads: Vec<Place>,
+    threads: Vec<ThreadAt>,
 }
 
 /// Where a thread is.
 #[derive(Clone, Copy)]
-struct Place {
+struct ThreadAt {
     number: u32,
     slot: u32,
     tid: u32,
@@ -137,7 +144,7 @@ impl Watched {
     }
 
     /// Looks at a thread's slot from now on. The thread waits in the host.
-    fn add(&mut self, space: &Space, place: Place) {
+    fn add(&mut self, space: &Space, place: ThreadAt) {
         if self.threads.len() < MOST_THREADS && !self.threads.iter().any(|t| t.tid == place.tid) {
             if let Some(others) = self.receiver.without(self.cpu) {
                 others.give_to(place.tid);
@@ -153,7 +160,7 @@ impl Watched {
     }
 
     fn end(&mut self, space: &Space) {
-        for Place { slot, tid, .. } in self.threads.drain(..) {
+        for ThreadAt { slot, tid, .. } in self.threads.drain(..) {
             space.area.word(slot, FAST_ON).store(0, Ordering::SeqCst);
             self.receiver.give_to(tid);
         }
@@ -162,7 +169,8 @@ impl Watched {
 }
 
 impl Shared {
-    /// Whether a notification is a system call that would have been fast, had a receiver looked: its site is patched.
+    /// Whether a notification is a system call that would have been fast, had a receiver looked:
+    /// its site is patched.
     pub(super) fn could_be_fast(&self, space: &Space, row: &mut Row, event: &Event) -> bool {
         let trap = &event.trap;
         if event.kind != EVENT_TRAP || trap.kind != TRAP_SYSCALL || !may_be_fast(trap.nr) {
@@ -172,7 +180,7 @@ impl Shared {
             return true;
         }
         let mut state = space.lock();
-        let Some(Place { slot, number, .. }) = state.place_of(trap.token) else { return false };
+        let Some(ThreadAt { slot, number, .. }) = state.place_of(trap.token) else { return false };
         if state.thread_mut(number).is_some_and(|t| std::mem::take(&mut t.answered_inside)) {
             // Processes that wait for each other need the processors themselves.
             row.length = 0;
@@ -184,9 +192,15 @@ impl Shared {
         u64::from(passed) == trap.nr
     }
 
-    /// The receiver's loop while calls come in a row: looks at the slots of the threads that make them, and now and then at the
-    /// listener. `first`: the call that it has just received.
-    pub(super) fn serve_slots(&self, space: &Space, listener: &Listener, row: &mut Row, first: &Event) {
+    /// The receiver's loop while calls come in a row: looks at the slots of the threads that make
+    /// them, and now and then at the listener. `first`: the call that it has just received.
+    pub(super) fn serve_slots(
+        &self,
+        space: &Space,
+        listener: &Listener,
+        row: &mut Row,
+        first: &Event,
+    ) {
         if !self.pollers.enter() {
             return self.deliver(first);
         }
@@ -244,9 +258,10 @@ impl Shared {
                 let now = Instant::now();
                 lost = now.duration_since(looked) > TAKEN_AWAY;
                 looked = now;
-                // Whoever else wants this processor gets it by this thread's going back to sleep. Not by sched_yield(2): each call puts
-                // the caller's whole slice on its account (Linux 6.18), so after some seconds of it this thread, and all threads that
-                // wake up meanwhile, the host's own among them, would wait half a minute for their turn.
+                // Whoever else wants this processor gets it by this thread's going back to sleep.
+                // Not by sched_yield(2): each call puts the caller's whole slice on its account
+                // (Linux 6.18), so after some seconds of it this thread, and all threads that wake
+                // up meanwhile, the host's own among them, would wait half a minute for their turn.
                 if lost || now.duration_since(last) > LINGER {
                     break;
                 }
@@ -257,7 +272,8 @@ impl Shared {
             outside.end();
         }
         watched.end(space);
-        // Whoever wrote a call before it could see that takes it back after a while; this is sooner.
+        // Whoever wrote a call before it could see that takes it back after a while; this is
+        // sooner.
         loop {
             // Not in the loop's head, where the lock would be held while the kernel runs.
             let event = space.lock().take_any_fast(space);
@@ -276,7 +292,8 @@ impl Shared {
         tracing::debug!(space = space.id, calls, ?outcome, needed = row.needed, "looked at slots");
     }
 
-    /// Delivers an event, and looks at the slot of its thread from now on. Whether it is a call that has no answer yet.
+    /// Delivers an event, and looks at the slot of its thread from now on. Whether it is a call
+    /// that has no answer yet.
     fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) -> bool {
         if event.trap.kind != TRAP_SYSCALL {
             self.deliver(event);
@@ -291,7 +308,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl SpaceState {
     /// Takes the call in a thread's slot, if the thread is in a position to make one.
     pub(super) fn take_fast(&mut self, space: &Space, number: u32) -> Option<Event> {
         if self.is_killed() {
@@ -304,13 +321,16 @@ impl State {
             return None;
         }
         if thread.stop_wanted {
-            // The kick finds it, and it makes the call again later. Else a thread that calls all the time would never be stopped.
+            // The kick finds it, and it makes the call again later. Else a thread that calls all
+            // the time would never be stopped.
             return None;
         }
         let word = space.area.word(thread.slot, FAST_STATE);
-        word.compare_exchange(FAST_REQUEST, FAST_TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        word.compare_exchange(FAST_REQUEST, FAST_TAKEN, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
         let nr = u64::from(space.area.word(thread.slot, FAST_NR).load(Ordering::Relaxed));
-        let args = std::array::from_fn(|i| space.area.read_u64(thread.slot, FAST_ARGS + 8 * i as u64));
+        let args =
+            std::array::from_fn(|i| space.area.read_u64(thread.slot, FAST_ARGS + 8 * i as u64));
         let ip = space.area.read_u64(thread.slot, FAST_IP).wrapping_add(2);
         if !may_be_fast(nr) {
             self.kill(space.id, "a fast call that cannot be one");
@@ -323,26 +343,30 @@ impl State {
 
     /// Takes a call out of any slot.
     fn take_any_fast(&mut self, space: &Space) -> Option<Event> {
-        let calls = |t: &Thread| t.phase == Phase::User && !t.stop_wanted && is_in_state(space, t.slot, FAST_REQUEST);
+        let calls = |t: &Thread| {
+            t.phase == Phase::User && !t.stop_wanted && is_in_state(space, t.slot, FAST_REQUEST)
+        };
         let number = self.find_thread(calls)?;
         self.take_fast(space, number)
     }
 
-    /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether its call, fast or not, has none.
+    /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether
+    /// its call, fast or not, has none.
     fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
         let Some(number) = self.find_thread(|t| t.token == token) else { return false };
         let Some(thread) = self.thread_mut(number) else { return false };
         if thread.phase == Phase::Fast {
             let word = space.area.word(thread.slot, FAST_STATE);
-            let _ = word.compare_exchange(FAST_TAKEN, FAST_SLEEP, Ordering::Relaxed, Ordering::Relaxed);
+            let _ =
+                word.compare_exchange(FAST_TAKEN, FAST_SLEEP, Ordering::Relaxed, Ordering::Relaxed);
         }
         matches!(thread.phase, Phase::Fast | Phase::Call(_))
     }
 
-    fn place_of(&self, token: u64) -> Option<Place> {
+    fn place_of(&self, token: u64) -> Option<ThreadAt> {
         let number = self.find_thread(|t| t.token == token)?;
         let thread = self.thread(number)?;
-        Some(Place { number, slot: thread.slot, tid: thread.tid })
+        Some(ThreadAt { number, slot: thread.slot, tid: thread.tid })
     }
 
     /// Lets a thread go on that has made a fast call and looks for the answer.
@@ -356,8 +380,9 @@ impl State {
         self.kick_out(space, shared, number, Pending::Resume(Box::new(plan)));
     }
 
-    /// A thread has been interrupted. If that was in the code of the fast call, its frame is made to say what the program must see:
-    /// the registers before its system-call instruction, or after it.
+    /// A thread has been interrupted. If that was in the code of the fast call, its frame is made
+    /// to say what the program must see: the registers before its system-call instruction, or after
+    /// it.
     pub(super) fn settle_fast(&self, space: &Space, shared: &Shared, number: u32, frame: FrameAt) {
         let code = &shared.zygote.addresses.fast;
         let Some(thread) = self.thread(number) else { return };
@@ -371,7 +396,9 @@ impl State {
         let site = if posted { slot(FAST_IP) } else { regs.r11 };
         let mut after = false;
         if posted {
-            let withdrawn = word.compare_exchange(FAST_REQUEST, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            let withdrawn = word
+                .compare_exchange(FAST_REQUEST, 0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
             let called = thread.call.is_some_and(|c| c.fast);
             after = called || !withdrawn && word.load(Ordering::Relaxed) == FAST_DONE;
         }

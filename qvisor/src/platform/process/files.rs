@@ -1,6 +1,8 @@
-//! The descriptors of stubs. All stubs and the zygote have one table, which is not the sandbox process': the zygote's socket, guest RAM, and
-//! the files of windows that some stub has been ordered to map, each at a number that is chosen here. A file gets there when an order that
-//! needs it is approved, by the hand of the thread that carries it out (SECCOMP_IOCTL_NOTIF_ADDFD), and is closed by the zygote when its window is gone.
+//! The descriptors of stubs. All stubs and the zygote have one table, which is not the sandbox
+//! process': the zygote's socket, guest RAM, and the files of windows that some stub has been
+//! ordered to map, each at a number that is chosen here. A file gets there when an operation that
+//! needs it is approved, by the hand of the thread that carries it out (SECCOMP_IOCTL_NOTIF_ADDFD),
+//! and is closed by the zygote when its window is gone.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,13 +21,13 @@ pub struct Files {
 struct Table {
     zygote: Arc<Zygote>,
     most: i32,
-    state: Mutex<State>,
+    state: Mutex<Descriptors>,
 }
 
 #[derive(Default)]
-struct State {
+struct Descriptors {
     /// By the address of the file's `OwnedFd`, which is no other's as long as there is a `Weak`.
-    files: HashMap<usize, (Weak<OwnedFd>, Arc<Place>)>,
+    files: HashMap<usize, (Weak<OwnedFd>, Arc<StubFile>)>,
     /// The first number that was never used.
     next: i32,
     /// Numbers that are free when the zygote has closed so many.
@@ -33,20 +35,20 @@ struct State {
 }
 
 /// A number in the stubs' table. It is closed there when the last of these goes.
-pub struct Place {
+pub struct StubFile {
     /// The number.
     pub number: i32,
     there: AtomicBool,
     table: Option<Arc<Table>>,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for StubFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "descriptor {} of stubs", self.number)
     }
 }
 
-impl Place {
+impl StubFile {
     /// Whether the file is there already.
     pub fn is_there(&self) -> bool {
         self.there.load(Ordering::Acquire)
@@ -58,11 +60,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StubFile {
     fn drop(&mut self) {
         if let Some(table) = self.table.take() {
             let closed = if self.is_there() { table.zygote.close(self.number) } else { 0 };
-            table.state.lock().unwrap_or_else(|e| e.into_inner()).free.push_back((self.number, closed));
+            table
+                .state
+                .lock()
+                .unwrap_or_else(|e| e.into_inner())
+                .free
+                .push_back((self.number, closed));
         }
     }
 }
@@ -72,7 +79,7 @@ impl Files {
     pub fn new(ram: Arc<OwnedFd>, zygote: Arc<Zygote>) -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most = limit.and_then(|n| i32::try_from(n).ok()).unwrap_or(i32::MAX);
-        let state = Mutex::new(State { next: FD_FILES, ..State::default() });
+        let state = Mutex::new(Descriptors { next: FD_FILES, ..Descriptors::default() });
         Self { ram, table: Arc::new(Table { zygote, most, state }) }
     }
 
@@ -81,9 +88,10 @@ impl Files {
         Arc::ptr_eq(file, &self.ram).then_some(FD_RAM)
     }
 
-    /// The number of a file; `None` when there are no more. That cannot be unless the zygote has ended: each file has a number in this process'
-    /// table as well, and that has other files besides.
-    pub fn place(&self, file: &Arc<OwnedFd>) -> Option<Arc<Place>> {
+    /// The number of a file; `None` when there are no more. That cannot be unless the zygote has
+    /// ended: each file has a number in this process' table as well, and that has other files
+    /// besides.
+    pub fn place(&self, file: &Arc<OwnedFd>) -> Option<Arc<StubFile>> {
         let key = Arc::as_ptr(file) as usize;
         let mut state = self.table.state.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, place)) = state.files.get(&key) {
@@ -102,7 +110,8 @@ impl Files {
             }
             _ => return None,
         };
-        let place = Place { number, there: AtomicBool::new(false), table: Some(self.table.clone()) };
+        let place =
+            StubFile { number, there: AtomicBool::new(false), table: Some(self.table.clone()) };
         let place = Arc::new(place);
         state.files.insert(key, (Arc::downgrade(file), place.clone()));
         Some(place)

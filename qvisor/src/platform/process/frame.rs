@@ -1,4 +1,5 @@
-//! Signal frames (`struct rt_sigframe` of x86-64 Linux, see sigreturn(2)) in a thread slot: registers out and in.
+//! Signal frames (`struct rt_sigframe` of x86-64 Linux, see sigreturn(2)) in a thread slot:
+//! registers out and in.
 
 use qlib::platform::UserRegs;
 
@@ -29,7 +30,8 @@ const UC_STRICT_RESTORE_SS: u64 = 4;
 /// `cs`, `gs`, `fs`, `ss` of a 64-bit user program.
 const SELECTORS: u64 = 0x33 | 0x2b << 48;
 
-/// Where a frame is: a slot, and an offset that has been checked to leave room for it on the slot's signal stack.
+/// Where a frame is: a slot, and an offset that has been checked to leave room for it on the slot's
+/// signal stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameAt {
     /// The slot.
@@ -57,7 +59,8 @@ pub struct Cause {
 }
 
 impl FrameAt {
-    /// Checks a frame address reported by the thread of `slot`, whose slots begin at `area` in the stub.
+    /// Checks a frame address reported by the thread of `slot`, whose slots begin at `area` in the
+    /// stub.
     pub fn check(area: u64, slot: u32, address: u64) -> Option<Self> {
         let offset = address.checked_sub(area + u64::from(slot) * SLOT_BYTES)?;
         ((STACK_OFFSET..=SLOT_BYTES - FRAME_BYTES).contains(&offset) && offset.is_multiple_of(8))
@@ -91,7 +94,8 @@ impl FrameAt {
         frame.regs(area.read_u64(self.slot, SLOT_FS), shown)
     }
 
-    /// Sets the GS base of the program. One that uses none has the slot's address there, for the fast call.
+    /// Sets the GS base of the program. One that uses none has the slot's address there, for the
+    /// fast call.
     pub fn set_gs(self, area: &Area, gs_base: u64) {
         let base = if gs_base == 0 { area.gs_base(self.slot) } else { canonical(gs_base) };
         area.write_u64(self.slot, SLOT_GS, base);
@@ -114,8 +118,8 @@ impl FrameAt {
         self.put(area, RIP, value);
     }
 
-    /// Writes a frame that enters 64-bit code with `regs`, no signal blocked, and the signal stack of this slot. The vector
-    /// state stays what it is.
+    /// Writes a frame that enters 64-bit code with `regs`, no signal blocked, and the signal stack
+    /// of this slot. The vector state stays what it is.
     pub fn set_regs(self, area: &Area, stub_area: u64, regs: &UserRegs) {
         let r = [
             regs.r8,
@@ -151,8 +155,8 @@ impl FrameAt {
         self.set_gs(area, regs.gs_base);
     }
 
-    /// The frame's pointer to the vector state, as an offset in the slot; `None` when it has none, `Some(Err)` when it
-    /// points elsewhere.
+    /// The frame's pointer to the vector state, as an offset in the slot; `None` when it has none,
+    /// `Some(Err)` when it points elsewhere.
     pub fn fpstate(self, area: &Area, stub_area: u64) -> Option<Result<u64, ()>> {
         let p = self.word(area, FPSTATE);
         if p == 0 {
@@ -166,7 +170,8 @@ impl FrameAt {
         })
     }
 
-    /// Points the frame at a vector state at `offset` in the slot, or at none (which means the initial state).
+    /// Points the frame at a vector state at `offset` in the slot, or at none (which means the
+    /// initial state).
     pub fn set_fpstate(self, area: &Area, stub_area: u64, offset: Option<u64>) {
         let p = offset.map_or(0, |o| stub_area + u64::from(self.slot) * SLOT_BYTES + o);
         self.put(area, FPSTATE, p);

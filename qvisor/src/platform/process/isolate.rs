@@ -1,7 +1,9 @@
-//! What a zygote's surroundings are made of: namespaces, an empty root, no capability, a descriptor table of its own. This code runs in a copy
-//! of a process that may have had other threads: it makes system calls and nothing else, allocates nothing and takes no lock.
+//! What a zygote's surroundings are made of: namespaces, an empty root, no capability, a descriptor
+//! table of its own. This code runs in a copy of a process that may have had other threads: it
+//! makes system calls and nothing else, allocates nothing and takes no lock.
 //!
-//! What the host refuses of it is left out and told ([`Missing`]); what no host refuses must succeed.
+//! What the host refuses of it is left out and told ([`Missing`]); what no host refuses must
+//! succeed.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,7 +36,11 @@ type Tried = Result<(), i32>;
 
 fn tried(result: libc::c_long) -> Tried {
     // This process has an errno of its own: its memory is a copy.
-    if result < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)) } else { Ok(()) }
+    if result < 0 {
+        Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    } else {
+        Ok(())
+    }
 }
 
 fn prctl(option: i32, a: u64, b: u64) -> Tried {
@@ -49,7 +55,8 @@ fn unshare(flags: i32) -> Tried {
 
 impl Surroundings {
     fn word(&self, offset: u64) -> &AtomicU64 {
-        // SAFETY: offsets are constants inside the page, 8-aligned; it is mapped as long as this code runs.
+        // SAFETY: offsets are constants inside the page, 8-aligned; it is mapped as long as this
+        // code runs.
         unsafe { &*self.control.add(offset as usize).cast() }
     }
 
@@ -82,7 +89,17 @@ impl Surroundings {
 
     fn wake(&self, offset: u64) {
         // SAFETY: the word is mapped.
-        unsafe { libc::syscall(libc::SYS_futex, self.futex(offset).as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.futex(offset).as_ptr(),
+                libc::FUTEX_WAKE,
+                i32::MAX,
+                0,
+                0,
+                0,
+            )
+        };
     }
 }
 
@@ -102,7 +119,8 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
     let m = &mut missing;
     // SAFETY: no groups.
     s.optional(m, Step::Groups, || tried(unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) }));
-    // Its owner is the sandbox process' user, who keeps all power over what is in it, also without capabilities.
+    // Its owner is the sandbox process' user, who keeps all power over what is in it, also without
+    // capabilities.
     let own_ids = s.optional(m, Step::UserNamespace, || unshare(libc::CLONE_NEWUSER));
     if own_ids {
         // Else the files in /proc by which ids are mapped are root's of the host.
@@ -138,7 +156,8 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
         Ok(())
     });
     s.optional(m, Step::Securebits, || {
-        /// NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE and their locks, KEEP_CAPS' lock: from linux/securebits.h.
+        /// NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE and their locks, KEEP_CAPS' lock: from
+        /// linux/securebits.h.
         const ALL_LOCKED: u64 = 0xef;
         prctl(libc::PR_SET_SECUREBITS, ALL_LOCKED, 0)
     });
@@ -166,11 +185,13 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
     s.required(Step::Descriptors, || descriptors(s));
     s.word(CTL_NESTED).store(u64::from(nested), Ordering::SeqCst);
     if nested {
-        // That is what processes see of a parent outside of their namespace. If it ends, so does the namespace's init process.
+        // That is what processes see of a parent outside of their namespace. If it ends, so does
+        // the namespace's init process.
         s.word(CTL_PARENT).store(0, Ordering::SeqCst);
     }
     s.word(CTL_MISSING).store(missing.0, Ordering::SeqCst);
-    // SAFETY: stub code is mapped there; it takes nothing from here but the control page in %r12, and never comes back.
+    // SAFETY: stub code is mapped there; it takes nothing from here but the control page in %r12,
+    // and never comes back.
     unsafe { asm!("jmp {entry}", entry = in(reg) s.entry, in("r12") s.control, options(noreturn)) }
 }
 
@@ -179,8 +200,11 @@ fn mapped(s: &Surroundings) -> Tried {
     /// Looks; the sandbox process is busy with nothing else.
     const PATIENCE: u32 = 1000;
     let word = s.futex(CTL_MAPPED);
-    // SAFETY: no arguments.
-    let orphaned = || u64::from(unsafe { libc::getppid() }.unsigned_abs()) != s.word(CTL_PARENT).load(Ordering::SeqCst);
+    let orphaned = || {
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getppid() };
+        u64::from(parent.unsigned_abs()) != s.word(CTL_PARENT).load(Ordering::SeqCst)
+    };
     for _ in 0..PATIENCE {
         if orphaned() {
             // SAFETY: ends this copy without running anything of the sandbox's.
@@ -193,7 +217,17 @@ fn mapped(s: &Surroundings) -> Tried {
         }
         let wait = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         // SAFETY: the word is mapped.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, 0, &raw const wait, 0, 0) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                word.as_ptr(),
+                libc::FUTEX_WAIT,
+                0,
+                &raw const wait,
+                0,
+                0,
+            )
+        };
     }
     Err(libc::ETIMEDOUT)
 }
@@ -202,12 +236,16 @@ fn mapped(s: &Surroundings) -> Tried {
 fn empty_root() -> Tried {
     const FSCONFIG_SET_STRING: u32 = 1;
     const FSCONFIG_CMD_CREATE: u32 = 6;
-    const FLAGS: u64 =
-        libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    const FLAGS: u64 = libc::MOUNT_ATTR_RDONLY
+        | libc::MOUNT_ATTR_NOSUID
+        | libc::MOUNT_ATTR_NODEV
+        | libc::MOUNT_ATTR_NOEXEC;
     let (root, dot, none) = (c"/".as_ptr(), c".".as_ptr(), std::ptr::null::<libc::c_char>());
     // SAFETY: strings that live as long as this process, and descriptors of its own.
     unsafe {
-        tried(libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, std::ptr::null()).into())?;
+        tried(
+            libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, std::ptr::null()).into(),
+        )?;
         let context = libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1u32);
         tried(context)?;
         for (key, value) in [(c"mode", c"0555"), (c"nr_inodes", c"1"), (c"size", c"4096")] {
@@ -218,7 +256,14 @@ fn empty_root() -> Tried {
         let mount = libc::syscall(libc::SYS_fsmount, context, 1u32, FLAGS);
         tried(mount)?;
         let here = libc::MOVE_MOUNT_F_EMPTY_PATH;
-        tried(libc::syscall(libc::SYS_move_mount, mount, c"".as_ptr(), libc::AT_FDCWD, root, here))?;
+        tried(libc::syscall(
+            libc::SYS_move_mount,
+            mount,
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            root,
+            here,
+        ))?;
         tried(libc::fchdir(mount as i32).into())?;
         tried(libc::syscall(libc::SYS_pivot_root, dot, dot))?;
         tried(libc::umount2(dot, libc::MNT_DETACH).into())?;

@@ -1,5 +1,5 @@
-//! Where things lie in a stub process, and the words that stub code and sandbox exchange. The assembly in [`super::stub`] is
-//! built from the same constants.
+//! Where things lie in a stub process, and the words that stub code and sandbox exchange. The
+//! assembly in [`super::stub`] is built from the same constants.
 //!
 //! The stub region sits above everything a guest may map:
 //!
@@ -45,20 +45,22 @@ pub const AREA_BYTES: u64 = SLOT_BYTES * MAX_SLOTS as u64;
 pub const REGION_BYTES: u64 = AREA_OFFSET + AREA_BYTES;
 
 // Words of a slot's control page, as byte offsets.
-/// In slot 0 of a stub that probes what it can do without a filter of its own (a test): how many results lie at [`SLOT_ORDERS`].
+/// In slot 0 of a stub that probes what it can do without a filter of its own (a test): how many
+/// results lie at [`SLOT_OPS`].
 pub const SLOT_PROBED: u64 = 0;
 /// FS base: stored at entry of the handler, loaded at its end when [`GO_BASES`] is set.
 pub const SLOT_FS: u64 = 8;
 /// GS base, likewise.
 pub const SLOT_GS: u64 = 16;
-/// The order table: [`MAX_BATCH`] entries of 7 words (number and six arguments).
-pub const SLOT_ORDERS: u64 = 64;
-/// Bytes of an order.
-pub const ORDER_BYTES: u64 = 56;
-/// Orders handed over at once.
+/// The operation table: [`MAX_BATCH`] entries of 7 words (number and six arguments).
+pub const SLOT_OPS: u64 = 64;
+/// Bytes of an operation.
+pub const OP_BYTES: u64 = 56;
+/// Operations handed over at once.
 pub const MAX_BATCH: usize = 64;
 
-// The fast call (see `super::fast`): one cache line that both sides write, one that only the stub thread writes.
+// The fast call (see `super::fast`): one cache line that both sides write, one that only the stub
+// thread writes.
 /// The arguments; the first word becomes the result.
 pub const FAST_ARGS: u64 = 3712;
 /// Address of the call site's system-call instruction.
@@ -71,7 +73,8 @@ pub const FAST_STATE: u64 = FAST_ARGS + 60;
 pub const FAST_FLAGS: u64 = FAST_ARGS + 64;
 /// Not 0: a receiver looks at this slot. 32 bits.
 pub const FAST_ON: u64 = FAST_ARGS + 72;
-/// Written by the stub thread: there is a call. A bit that no other state has, so the thread can withdraw it in one instruction.
+/// Written by the stub thread: there is a call. A bit that no other state has, so the thread can
+/// withdraw it in one instruction.
 pub const FAST_REQUEST: u32 = 1;
 /// The receiver has taken it.
 pub const FAST_TAKEN: u32 = 2;
@@ -85,11 +88,14 @@ pub const FAST_SPINS: u32 = 500;
 pub const FAST_CALLS: u64 = 512;
 /// All slots have the same address above this bit.
 pub const AREA_SHIFT: u32 = 27;
-const _: () = assert!(REGION_STEP.is_multiple_of(1 << AREA_SHIFT) && AREA_OFFSET + AREA_BYTES < 1 << AREA_SHIFT);
-const _: () = assert!(FAST_ARGS.is_multiple_of(64) && SLOT_ORDERS + ORDER_BYTES * MAX_BATCH as u64 <= FAST_ARGS);
+const _: () = assert!(
+    REGION_STEP.is_multiple_of(1 << AREA_SHIFT) && AREA_OFFSET + AREA_BYTES < 1 << AREA_SHIFT
+);
+const _: () =
+    assert!(FAST_ARGS.is_multiple_of(64) && SLOT_OPS + OP_BYTES * MAX_BATCH as u64 <= FAST_ARGS);
 
-// The answer to a frame call: how many orders in the low 32 bits, and:
-/// Report again after the orders instead of returning to guest code.
+// The answer to a frame call: how many operations in the low 32 bits, and:
+/// Report again after the operations instead of returning to guest code.
 pub const GO_HOLD_BIT: u64 = 32;
 /// Load FS and GS base before returning to guest code.
 pub const GO_BASES_BIT: u64 = 33;
@@ -101,9 +107,9 @@ pub const FAST_WAIT_NR: u64 = 0x5155_4b02;
 // The frame call's first argument: a signal number, or:
 /// A new host thread has arrived in stub code.
 pub const REASON_START: u64 = 0x100;
-/// The orders of this batch are done.
+/// The operations of this batch are done.
 pub const REASON_DONE: u64 = 0x101;
-/// An order failed; the third argument is the negative errno.
+/// An operation failed; the third argument is the negative errno.
 pub const REASON_FAIL: u64 = 0x102;
 
 /// Brings a thread out of guest code.
@@ -121,7 +127,8 @@ pub const FD_AREA: i32 = 3;
 /// The first number for files of windows.
 pub const FD_FILES: i32 = 16;
 
-// Messages on the zygote's socket: four words of 32 bits, which are what it is, a number, and the sequence number of the request.
+// Messages on the zygote's socket: four words of 32 bits, which are what it is, a number, and the
+// sequence number of the request.
 /// To the zygote: make a stub, with the slots that come along.
 pub const MSG_MAKE: u32 = 1;
 /// To the zygote: send descriptor `number`, once it is there, and close it.
@@ -200,7 +207,8 @@ pub const READY: u32 = 1;
 /// The user namespace's ids are to be mapped.
 pub const WANTS_MAP: u32 = 2;
 
-/// Offset of the prepared frame of a new thread in its slot; room for the vector state lies above it.
+/// Offset of the prepared frame of a new thread in its slot; room for the vector state lies above
+/// it.
 pub const fn prepared_frame(fp_bytes: u64) -> u64 {
     // The kernel puts the frame 8 below a 16-byte boundary, as after a call instruction.
     ((SLOT_BYTES - ((fp_bytes + 63) & !63) - 512) & !63) - 8

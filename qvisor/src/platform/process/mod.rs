@@ -1,10 +1,11 @@
-//! The `process` platform: one host process (a *stub*) for each guest address space, one host thread for each guest
-//! thread. See `doc/architecture.md`.
+//! The `process` platform: one host process (a *stub*) for each guest address space, one host
+//! thread for each guest thread. See `doc/architecture.md`.
 //!
-//! A stub's seccomp filter sends every system call to the sandbox process, where one thread for each stub receives them and runs
-//! the guest kernel. Faults and exceptions enter the stub's signal handler, which reports them with a private system call
-//! and carries out the changes of mappings that the kernel orders. The sandbox lets a stub's system call reach the host
-//! only if it equals the order outstanding for that thread, number and arguments.
+//! A stub's seccomp filter sends every system call to the sandbox process, where one thread for
+//! each stub receives them and runs the guest kernel. Faults and exceptions enter the stub's signal
+//! handler, which reports them with a private system call and carries out the changes of mappings
+//! that the kernel wants. The sandbox lets a stub's system call reach the host only if it equals
+//! the operation outstanding for that thread, number and arguments.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -12,48 +13,54 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use foldhash::HashMap;
+use qlib::fpstate::FpFormat;
 use qlib::platform::*;
 use qlib::{Gpa, PAGE_SIZE, Va};
 use tracing::{error, warn};
 
+use crate::sandbox::memory::GuestPhys;
+use crate::sandbox::platform::Leave;
+use crate::sys::{self, Listener, Received};
+
 mod area;
+mod boot;
+#[cfg(test)]
+mod boot_tests;
+mod config;
 pub mod cost;
 mod fast;
 mod files;
 mod fpstate;
 mod frame;
 mod isolate;
+mod kernel;
 mod layout;
 mod ops;
 mod proof;
 mod space;
 mod steps;
 mod stub;
-pub(crate) mod sys;
 mod thread;
 mod watch;
 mod zygote;
 
-use super::GuestPhys;
 use area::{Area, Limit};
+pub use config::{FastCalls, ProcessConfig, Test};
 use fast::{Pollers, Row};
 use files::Files;
 use layout::*;
-use qlib::fpstate::FpFormat;
 use space::Space;
 pub use steps::{Missing, Step};
-use sys::{Listener, Received};
 use thread::{Backing, Plan};
 use watch::Watch;
-pub use zygote::Leave;
 use zygote::Zygote;
 
-/// The host objects that the guest watches. A receiver that looks at its threads' slots looks at these too, so that an answer from outside
-/// need not wake another thread first.
+/// The host objects that the guest watches. A receiver that looks at its threads' slots looks at
+/// these too, so that an answer from outside need not wake another thread first.
 pub trait Outside: Send + Sync {
     /// From now on [`Self::look`] is called often, and nobody else need watch.
     fn begin(&self);
-    /// Tells the kernel what is ready. Whether anything was.
+    /// Notifies the kernel of what is ready. True if anything was.
     fn look(&self) -> bool;
     /// No more.
     fn end(&self);
@@ -61,63 +68,6 @@ pub trait Outside: Send + Sync {
 
 /// What the platform takes the events to.
 pub type Dispatch = Box<dyn Fn(&Event) + Send + Sync>;
-
-/// Choices, for tests of the slower ways. The default is what this host can do best.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcessConfig {
-    /// Use SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP if there.
-    pub sync_wake_up: bool,
-    /// Use SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV if there.
-    pub wait_killable: bool,
-    /// Rely on the host to end a receive when all tasks are gone (Linux 6.11).
-    pub receive_ends: bool,
-    /// Virtual size of a receiver's stack, in bytes.
-    pub stack_bytes: usize,
-    /// Calls without entering the host.
-    pub fast_calls: FastCalls,
-    /// The container's memory limit in bytes, 0 for none: how many processes and threads there may be follows from it.
-    pub memory_limit_bytes: u64,
-    /// The most mappings that the host lets a process have; `None`: what it says (vm.max_map_count).
-    pub max_map_count: Option<u64>,
-    /// For tests.
-    pub test: Test,
-}
-
-/// Faults to inject, for tests.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Test {
-    /// The step of the set-up that fails, with EIO.
-    pub fail_step: Option<Step>,
-    /// Stubs do not install their filter but try what they can do without.
-    pub bare_stubs: bool,
-}
-
-/// Whether call sites are patched, so that rows of system calls need not enter the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
-pub enum FastCalls {
-    /// Those that are used much, where the host has processors to spare.
-    #[default]
-    Auto,
-    /// None.
-    Off,
-    /// All, at their first use, for tests.
-    Eager,
-}
-
-impl Default for ProcessConfig {
-    fn default() -> Self {
-        Self {
-            sync_wake_up: true,
-            wait_killable: true,
-            receive_ends: true,
-            stack_bytes: 256 << 10,
-            fast_calls: FastCalls::Auto,
-            memory_limit_bytes: 0,
-            test: Test { fail_step: None, bare_stubs: false },
-            max_map_count: None,
-        }
-    }
-}
 
 /// The platform of a sandbox process.
 pub struct ProcessPlatform(Arc<Shared>);
@@ -162,29 +112,45 @@ impl ProcessPlatform {
     pub fn finish(&self) -> Result<()> {
         let missing = self.0.zygote.finish()?.missing;
         if missing != Missing::default() {
-            warn!("user programs of this sandbox are less isolated than they could be: a stub cannot {missing}");
+            warn!(
+                "user programs of this sandbox are less isolated than they could be: a stub \
+                cannot {missing}"
+            );
         }
         Ok(())
     }
 
-    /// Makes the platform and begins to make its zygote, which takes a while without this thread. The calling thread must live as long as the process (see [`Zygote::start`]). The
-    /// sandbox process should be in its cgroup and namespaces already: stubs inherit them, and what `leave` leaves (see [`Zygote::start`]).
-    pub fn begin(phys: Arc<dyn GuestPhys>, config: ProcessConfig, leave: Option<&dyn Leave>) -> Result<Self> {
+    /// Makes the platform and begins to make its zygote, which takes a while without this thread.
+    /// The calling thread must live as long as the process (see [`Zygote::start`]). The sandbox
+    /// process should be in its cgroup and namespaces already: stubs inherit them, and what `leave`
+    /// leaves (see [`Zygote::start`]).
+    pub fn begin(
+        phys: Arc<dyn GuestPhys>,
+        config: ProcessConfig,
+        leave: Option<&dyn Leave>,
+    ) -> Result<Self> {
         let fp = fpstate::detect().context("the process platform needs a CPU with XSAVE")?;
-        // SAFETY: a plain query.
-        let min_stack = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
+        let min_stack = sys::min_signal_stack();
         if !sys::has_fsgsbase() {
-            bail!("the process platform needs FSGSBASE (Linux 5.9 on a CPU since Ivy Bridge or Zen)");
+            bail!(
+                "the process platform needs FSGSBASE (Linux 5.9 on a CPU since Ivy Bridge or Zen)"
+            );
         }
         if min_stack > STACK_BYTES {
-            bail!("signal frames of this CPU take {min_stack} bytes, more than the process platform has room for");
+            bail!(
+                "signal frames of this CPU take {min_stack} bytes, more than the process platform \
+                has room for"
+            );
         }
-        let wait_killable = config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
-        let flags = sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
+        let wait_killable =
+            config.wait_killable && sys::filter_flag_known(sys::FILTER_WAIT_KILLABLE);
+        let flags =
+            sys::FILTER_NEW_LISTENER | if wait_killable { sys::FILTER_WAIT_KILLABLE } else { 0 };
         let (ram, _) = phys.host_backing(Gpa(0), PAGE_SIZE).context("no guest RAM at address 0")?;
         // Read while the host's /proc is there.
         let most_mappings = config.max_map_count.unwrap_or_else(sys::max_map_count) / 8 * 7;
-        let zygote = Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test, leave)?);
+        let zygote =
+            Arc::new(Zygote::start(flags, fp.frame_bytes() as u64, &ram, config.test, leave)?);
         let shared = Arc::new(Shared {
             files: Files::new(ram, zygote.clone()),
             zygote,
@@ -215,7 +181,7 @@ impl ProcessPlatform {
         Ok(Self(shared))
     }
 
-    /// Whether the host wakes synchronously; known once a stub has been made.
+    /// True if the host wakes synchronously; known once a stub has been made.
     pub fn wakes_synchronously(&self) -> bool {
         self.0.sync_works.load(Ordering::Relaxed)
     }
@@ -239,7 +205,8 @@ impl ProcessPlatform {
         self.set_dispatch(Box::new(move |event| unsafe { dispatch(event) }));
     }
 
-    /// Fills in the entries `space_*`, `thread_*` and `fpstate_*`, and makes this the platform that they act on.
+    /// Fills in the entries `space_*`, `thread_*` and `fpstate_*`, and makes this the platform that
+    /// they act on.
     pub fn fill_ops(&self, ops: &mut PlatformOps) {
         ops::install(self.0.clone(), ops);
     }
@@ -261,7 +228,11 @@ impl ProcessPlatform {
 
     /// For [`BootInfo`]: without FSGSBASE, as the GS base of a thread may be the platform's.
     pub fn hwcap2(&self) -> u64 {
-        if self.0.pollers.possible() { sys::hwcap2() & !sys::HWCAP2_FSGSBASE } else { sys::hwcap2() }
+        if self.0.pollers.possible() {
+            sys::hwcap2() & !sys::HWCAP2_FSGSBASE
+        } else {
+            sys::hwcap2()
+        }
     }
 
     /// For [`BootInfo`].
@@ -324,8 +295,8 @@ impl ProcessPlatform {
     }
 
     /// See [`PlatformOps::thread_resume`].
-    pub fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
-        self.0.thread_resume(thread, resume, orders);
+    pub fn thread_resume(&self, thread: u64, resume: &Resume, ops: &[DeferredOp]) {
+        self.0.thread_resume(thread, resume, ops);
     }
 
     /// See [`PlatformOps::thread_stop`].
@@ -422,8 +393,10 @@ impl Shared {
             e.raw_os_error().unwrap_or(libc::ENOMEM)
         };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
-        let area = Area::new(if self.pollers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
-        // Its listener will need a descriptor: better told now, as an error of fork(2), than later, as the end of a process.
+        let area =
+            Area::new(if self.pollers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
+        // Its listener will need a descriptor: better told now, as an error of fork(2), than later,
+        // as the end of a process.
         drop(sys::memfd(c"quark-room", 0, false).map_err(errno)?);
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
@@ -451,12 +424,18 @@ impl Shared {
         if creator != 0 && creator >> 32 != space {
             return Err(libc::EINVAL);
         }
-        let number = self.space(space).ok_or(libc::ESRCH)?.thread_new(self, creator as u32, token)?;
+        let number =
+            self.space(space).ok_or(libc::ESRCH)?.thread_new(self, creator as u32, token)?;
         Ok(space << 32 | u64::from(number))
     }
 
-    fn thread_resume(&self, thread: u64, resume: &Resume, orders: &[Order]) {
-        let plan = Plan::new(resume, orders, self.user_max(), &Backing { phys: &*self.phys, files: &self.files });
+    fn thread_resume(&self, thread: u64, resume: &Resume, ops: &[DeferredOp]) {
+        let plan = Plan::new(
+            resume,
+            ops,
+            self.user_max(),
+            &Backing { phys: &*self.phys, files: &self.files },
+        );
         self.with_thread(thread, |space, number| match plan {
             Ok(plan) => space.thread_resume(self, number, plan),
             Err(why) => space.lock().kill(space.id, &why),
@@ -464,11 +443,13 @@ impl Shared {
     }
 
     fn fpstate_read(&self, thread: u64) -> Result<Vec<u8>, i32> {
-        self.with_thread(thread, |space, number| space.fpstate_read(self, number)).unwrap_or(Err(libc::ESRCH))
+        self.with_thread(thread, |space, number| space.fpstate_read(self, number))
+            .unwrap_or(Err(libc::ESRCH))
     }
 
     fn fpstate_write(&self, thread: u64, image: &[u8]) -> Result<(), i32> {
-        self.with_thread(thread, |space, number| space.fpstate_write(self, number, image)).unwrap_or(Err(libc::ESRCH))
+        self.with_thread(thread, |space, number| space.fpstate_write(self, number, image))
+            .unwrap_or(Err(libc::ESRCH))
     }
 
     fn deliver(&self, event: &Event) {
@@ -499,7 +480,7 @@ impl Shared {
         }
         let (orphans, dropped) = {
             let mut state = space.lock();
-            let orphans = state.survivors();
+            let orphans = state.live_threads();
             state.mark_exited();
             if let Some(pid) = pid {
                 sys::reap(pid);
@@ -547,8 +528,9 @@ impl Shared {
         }
     }
 
-    /// Makes the stub; again and again for a while where the host is short of processes, memory or descriptors: the guest has been told that
-    /// it has a new process. Until it has, it gets no further ones.
+    /// Makes the stub; again and again for a while where the host is short of processes, memory or
+    /// descriptors: the guest has been told that it has a new process. Until it has, it gets no
+    /// further ones.
     fn start_stub_in_time(&self, space: &Space, urgent: bool) -> Result<Option<Arc<Listener>>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let begin = Instant::now();

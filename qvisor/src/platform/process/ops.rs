@@ -1,16 +1,17 @@
-//! The entries of [`PlatformOps`] as functions that the kernel image can call. There is one platform in a sandbox process.
+//! The entries of [`PlatformOps`] as functions that the kernel image can call. There is one
+//! platform in a sandbox process.
 
 use std::sync::{Arc, RwLock};
 
 use qlib::Va;
-use qlib::platform::{MAX_TOUCHED_PAGES, Order, PlatformOps, Resume};
+use qlib::platform::{DeferredOp, MAX_TOUCHED_PAGES, PlatformOps, Resume};
 
 use super::Shared;
 
 static PLATFORM: RwLock<Option<Arc<Shared>>> = RwLock::new(None);
 
-/// Orders in one resume: more than a whole address space of single pages ever needs at once.
-const MAX_ORDERS: u32 = 1 << 20;
+/// Operations in one resume: more than a whole address space of single pages ever needs at once.
+const MAX_OPS: u32 = 1 << 20;
 
 pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
     *PLATFORM.write().unwrap_or_else(|e| e.into_inner()) = Some(shared);
@@ -56,7 +57,9 @@ unsafe extern "C" fn space_touched(space: u64, va: Va, pages: u64, bitmap: *mut 
     with(-i64::from(libc::ENODEV), |p| match p.space_touched(space, va, pages) {
         Ok(found) => {
             // SAFETY: the kernel's bitmap has a bit for each of `pages` pages, in whole words.
-            unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), bitmap, words.min(found.len())) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(found.as_ptr(), bitmap, words.min(found.len()))
+            };
             0
         }
         Err(errno) => -i64::from(errno),
@@ -74,14 +77,15 @@ unsafe extern "C" fn thread_drop(thread: u64) {
 }
 
 unsafe extern "C" fn thread_resume(thread: u64, resume: *const Resume) {
-    // SAFETY: the kernel hands over a valid Resume, whose orders pointer and count describe an array.
-    let (resume, orders): (Resume, &[Order]) = unsafe {
+    // SAFETY: the kernel hands over a valid Resume, whose operations pointer and count describe an
+    // array.
+    let (resume, ops): (Resume, &[DeferredOp]) = unsafe {
         let resume = *resume;
-        let count = resume.order_count.min(MAX_ORDERS) as usize;
-        let none = count == 0 || resume.orders.is_null();
-        (resume, if none { &[] } else { std::slice::from_raw_parts(resume.orders, count) })
+        let count = resume.op_count.min(MAX_OPS) as usize;
+        let none = count == 0 || resume.ops.is_null();
+        (resume, if none { &[] } else { std::slice::from_raw_parts(resume.ops, count) })
     };
-    with((), |p| p.thread_resume(thread, &resume, orders));
+    with((), |p| p.thread_resume(thread, &resume, ops));
 }
 
 unsafe extern "C" fn thread_stop(thread: u64) {

@@ -1,19 +1,25 @@
-//! Which orders the host has carried out.
+//! Which operations the host has carried out.
 //!
-//! The kernel uses frames again when the thread that was to unmap them traps, for then the host has done so. That rests on this room
-//! alone: **an order that is let through stays unproven until the host shows that it was carried out, and no trap is delivered before**.
+//! The kernel uses frames again when the thread that was to unmap them traps, for then the host has
+//! done so. That rests on this room alone: **an operation that is let through stays unproven until
+//! the host shows that it was carried out, and no trap is delivered before**.
 //!
-//! A thread's next notification is that proof, for a host thread makes one call at a time, and stub code, which nobody can change, reports
-//! failure first ([`REASON_FAIL`]). With two exceptions, open to a program that makes the frame call itself, with signals not blocked:
-//! - **A kick** can tear the call before it begins, on hosts where a waiting call can be torn after its answer was sent; or come after it
-//!   failed, before stub code can say so. Then the first call is the kick's report (its handler makes no other). Where the
-//!   thread was interrupted stands in memory that its siblings can write, so that proves nothing: it is told to carry the
-//!   order out again, and to report ([`Phase::Repeating`]). Nothing has used its range for other pages meanwhile: whoever changes
-//!   mappings waits for threads that have orders out (`qkernel/src/mm/freeze.rs`).
-//! - **The same call again**: any stop or freeze by the host tears a call without a handler, and makes it anew. It is let through
-//!   again. Changes of mappings can be made twice; clones and exits are not repeated, nor do they prove anything.
+//! A thread's next notification is that proof, for a host thread makes one call at a time, and stub
+//! code, which nobody can change, reports failure first ([`REASON_FAIL`]). With two exceptions,
+//! open to a program that makes the frame call itself, with signals not blocked:
+//! - **A kick** can tear the call before it begins, on hosts where a waiting call can be torn after
+//!   its answer was sent; or come after it failed, before stub code can say so. Then the first call
+//!   is the kick's report (its handler makes no other). Where the thread was interrupted stands in
+//!   memory that its siblings can write, so that proves nothing: it is told to carry the operation
+//!   out again, and to report ([`Phase::Repeating`]). Nothing has used its range for other pages
+//!   meanwhile: whoever changes mappings waits for threads that have operations out
+//!   (`qkernel/src/mm/freeze.rs`).
+//! - **The same call again**: any stop or freeze by the host tears a call without a handler, and
+//!   makes it anew. It is let through again. Changes of mappings can be made twice; clones and
+//!   exits are not repeated, nor do they prove anything.
 //!
-//! It also counts mappings: the host refuses what would make more than `vm.max_map_count`, and must never come to that.
+//! It also counts mappings: the host refuses what would make more than `vm.max_map_count`, and must
+//! never come to that.
 
 use std::io;
 
@@ -22,32 +28,40 @@ use tracing::warn;
 
 use super::Shared;
 use super::layout::*;
-use super::space::{Space, State};
-use super::sys::{self, Notification};
+use super::space::{Space, SpaceState};
 use super::thread::*;
+use crate::sys::{self, Notification};
 
-impl State {
-    /// Lets an order through, if the host will not refuse it for the number of mappings.
-    pub(super) fn let_through(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, order: HostOrder) {
-        if !self.has_room(space, shared, &order) {
+impl SpaceState {
+    /// Lets an operation through, if the host will not refuse it for the number of mappings.
+    pub(super) fn let_through(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        id: u64,
+        op: HostOp,
+    ) {
+        if !self.has_room(space, shared, &op) {
             return;
         }
-        if order.is_mapping()
+        if op.is_mapping()
             && let Some(thread) = self.thread_mut(number)
         {
-            thread.unproven = Some(order);
+            thread.unproven = Some(op);
         }
         self.let_continue(id);
     }
 
-    /// Whether this is the call that its thread was last told to make, once more: its first try was torn, or a kick came between.
+    /// Whether this is the call that its thread was last told to make, once more: its first try was
+    /// torn, or a kick came between.
     pub(super) fn is_repeated(&self, shared: &Shared, number: u32, n: &Notification) -> bool {
         let Some(thread) = self.thread(number) else { return false };
         let [a, b, c, d, e, f] = n.data.args;
         let words = [u64::from(n.data.nr as u32), a, b, c, d, e, f];
-        let is_next =
-            matches!(thread.phase, Phase::Orders(1..)) && thread.orders.front().is_some_and(|o| o.words == words);
-        n.data.instruction_pointer == shared.zygote.addresses.order_ip
+        let is_next = matches!(thread.phase, Phase::Ops(1..))
+            && thread.ops.front().is_some_and(|o| o.words == words);
+        n.data.instruction_pointer == shared.zygote.addresses.op_ip
             && thread.unproven.as_ref().is_some_and(|o| o.words == words)
             && !is_next
     }
@@ -58,24 +72,29 @@ impl State {
         if let Phase::Repeating { begun } = &mut thread.phase {
             *begun = true;
         }
-        if let Some(order) = thread.unproven.clone() {
-            self.let_through(space, shared, number, id, order);
+        if let Some(op) = thread.unproven.clone() {
+            self.let_through(space, shared, number, id, op);
         }
     }
 
-    /// A thread is parked by its kick: has it prove first that its last order is carried out.
-    pub(super) fn kick_arrived(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+    /// A thread is parked by its kick: has it prove first that its last operation is carried out.
+    pub(super) fn kick_arrived(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+    ) -> Option<Event> {
         let thread = self.thread_mut(number)?;
-        let (Some(order), Phase::Parked(id)) = (&thread.unproven, thread.phase) else {
+        let (Some(op), Phase::Parked(id)) = (&thread.unproven, thread.phase) else {
             return self.proven_kick(space, shared, number);
         };
-        space.put_order(thread.slot, 0, order);
+        space.put_op(thread.slot, 0, op);
         thread.phase = Phase::Repeating { begun: false };
         self.answer(id, (1u64 | 1 << GO_HOLD_BIT) as i64);
         None
     }
 
-    /// A frame call of a thread that has carried its last order out again.
+    /// A frame call of a thread that has carried its last operation out again.
     pub(super) fn repeat_reported(
         &mut self,
         space: &Space,
@@ -90,15 +109,17 @@ impl State {
             return self.proven_kick(space, shared, number);
         }
         match reason {
-            REASON_FAIL => self.kill(space.id, &format!("a change of its mappings failed: {}", host_error(error))),
-            _ => self.kill(space.id, "a false report of its last order"),
+            REASON_FAIL => self
+                .kill(space.id, &format!("a change of its mappings failed: {}", host_error(error))),
+            _ => self.kill(space.id, "a false report of its last operation"),
         }
         None
     }
 
-    /// Whether the host will carry an order out, as far as that depends on the number of mappings: else the space is ended.
-    fn has_room(&mut self, space: &Space, shared: &Shared, order: &HostOrder) -> bool {
-        let more = order.new_mappings();
+    /// Whether the host will carry an operation out, as far as that depends on the number of
+    /// mappings: else the space is ended.
+    fn has_room(&mut self, space: &Space, shared: &Shared, op: &HostOp) -> bool {
+        let more = op.new_mappings();
         self.mappings += more;
         if more == 0 || self.mappings <= shared.most_mappings {
             return true;
@@ -111,8 +132,10 @@ impl State {
         }
         if self.mappings > shared.most_mappings {
             let most = shared.most_mappings;
-            let why =
-                format!("it has {} mappings of the host, and may have {most}: see vm.max_map_count", self.mappings);
+            let why = format!(
+                "it has {} mappings of the host, and may have {most}: see vm.max_map_count",
+                self.mappings
+            );
             self.kill(space.id, &why);
         }
         self.mappings <= shared.most_mappings

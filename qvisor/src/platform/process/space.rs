@@ -1,5 +1,6 @@
-//! One guest address space: its stub process, its threads, and the state machine that takes notifications in and lets
-//! threads go on. Nothing here calls the kernel: [`State::notified`] hands back the event to deliver, if any.
+//! One guest address space: its stub process, its threads, and the state machine that takes
+//! notifications in and lets threads go on. Nothing here calls the kernel: [`SpaceState::notified`]
+//! hands back the event to deliver, if any.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -14,8 +15,8 @@ use super::fast;
 use super::frame::FrameAt;
 use super::layout::*;
 use super::proof::host_error;
-use super::sys::{self, Listener, Notification};
 use super::thread::*;
+use crate::sys::{self, Listener, Notification};
 
 /// An address space.
 pub struct Space {
@@ -23,13 +24,13 @@ pub struct Space {
     pub id: u32,
     /// The slots of its threads.
     pub area: Area,
-    state: Mutex<State>,
-    /// Signalled when [`State::dropped`] becomes true.
+    state: Mutex<SpaceState>,
+    /// Signalled when [`SpaceState::dropped`] becomes true.
     pub was_dropped: Condvar,
 }
 
 /// What changes.
-pub struct State {
+pub struct SpaceState {
     /// The stub process, once it exists and until it is reaped.
     pub pid: Option<u32>,
     /// Its listener.
@@ -42,7 +43,8 @@ pub struct State {
     pub dropped: bool,
     /// It was killed.
     killed: bool,
-    /// The first host thread (and its notification), arrived before the kernel has made a guest thread for it.
+    /// The first host thread (and its notification), arrived before the kernel has made a guest
+    /// thread for it.
     early: Option<(u32, u64)>,
     /// An upper bound of the stub's host mappings.
     pub(super) mappings: u64,
@@ -54,7 +56,7 @@ impl Space {
         Self {
             id,
             area,
-            state: Mutex::new(State {
+            state: Mutex::new(SpaceState {
                 pid: None,
                 listener: None,
                 threads: HashMap::default(),
@@ -71,7 +73,7 @@ impl Space {
     }
 
     /// Locks the state. Never held while the kernel runs.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, SpaceState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -79,10 +81,10 @@ impl Space {
         shared.stub_area() + u64::from(frame.slot) * SLOT_BYTES + frame.offset
     }
 
-    /// Writes an order to a slot's table.
-    pub(super) fn put_order(&self, slot: u32, entry: usize, order: &HostOrder) {
-        for (i, word) in order.words.iter().enumerate() {
-            self.area.write_u64(slot, SLOT_ORDERS + ORDER_BYTES * entry as u64 + 8 * i as u64, *word);
+    /// Writes an operation to a slot's table.
+    pub(super) fn put_op(&self, slot: u32, entry: usize, op: &HostOp) {
+        for (i, word) in op.words.iter().enumerate() {
+            self.area.write_u64(slot, SLOT_OPS + OP_BYTES * entry as u64 + 8 * i as u64, *word);
         }
     }
 
@@ -100,12 +102,18 @@ impl Space {
             return Err(libc::ESRCH);
         }
         let number = state.last_thread.checked_add(1).ok_or(libc::EAGAIN)?;
-        let slot =
-            state.slots.take(&self.area, &shared.threads).map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
+        let slot = state
+            .slots
+            .take(&self.area, &shared.threads)
+            .map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
         state.last_thread = number;
         let frame = FrameAt { slot, offset: prepared_frame(shared.fp.frame_bytes() as u64) };
         frame.set_fpstate(&self.area, shared.stub_area(), None);
-        frame.set_regs(&self.area, shared.stub_area(), &UserRegs { rflags: 0x202, ..UserRegs::default() });
+        frame.set_regs(
+            &self.area,
+            shared.stub_area(),
+            &UserRegs { rflags: 0x202, ..UserRegs::default() },
+        );
         let mut thread = Thread {
             token,
             slot,
@@ -116,7 +124,7 @@ impl Space {
             call: None,
             parked_unasked: false,
             pending: None,
-            orders: Default::default(),
+            ops: Default::default(),
             after: After::Go,
             batch_reports: false,
             bases: true,
@@ -148,16 +156,20 @@ impl Space {
         thread.resumes += 1;
         // A stop that was asked for and not reported happens after it has gone on.
         let unreported = matches!(thread.pending, Some(Pending::ReportStopped))
-            || matches!(thread.phase, Phase::Orders(_)) && thread.after == After::Stop;
+            || matches!(thread.phase, Phase::Ops(_)) && thread.after == After::Stop;
         thread.stop_wanted |= unreported && !matches!(plan.kind, RESUME_HOLD | RESUME_EXIT);
         match thread.phase {
             Phase::Unborn | Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(plan))),
             Phase::Parked(_) => state.execute(self, shared, number, plan),
             Phase::Call(id) => state.resume_call(self, shared, number, id, plan),
             Phase::Fast => state.resume_fast(self, shared, number, plan),
-            Phase::Orders(_) if thread.after == After::Stop => thread.pending = Some(Pending::Resume(Box::new(plan))),
-            Phase::Repeating { .. } if thread.call.is_some() => thread.pending = Some(Pending::Resume(Box::new(plan))),
-            Phase::User | Phase::Orders(_) | Phase::Repeating { .. } => {
+            Phase::Ops(_) if thread.after == After::Stop => {
+                thread.pending = Some(Pending::Resume(Box::new(plan)))
+            }
+            Phase::Repeating { .. } if thread.call.is_some() => {
+                thread.pending = Some(Pending::Resume(Box::new(plan)))
+            }
+            Phase::User | Phase::Ops(_) | Phase::Repeating { .. } => {
                 warn!(space = self.id, number, "resume of a running thread")
             }
             Phase::Gone => {}
@@ -176,7 +188,8 @@ impl Space {
                 state.send_batch(self, shared, number);
             }
             Phase::Parked(_) | Phase::Gone => {}
-            // Stopped as long as nothing has let it go. Then it comes soon, unless the thread that is to make it sees to that it does not.
+            // Stopped as long as nothing has let it go. Then it comes soon, unless the thread that
+            // is to make it sees to that it does not.
             Phase::Unborn => {
                 thread.stop_wanted = thread.pending.is_some();
                 if thread.stop_wanted {
@@ -189,10 +202,12 @@ impl Space {
                 kick(shared, self.id, pid, number, thread);
             }
             // The kernel has let it go on before it heard that it was stopped.
-            Phase::Orders(_) if thread.after == After::Stop && thread.pending.is_some() => thread.stop_wanted = true,
+            Phase::Ops(_) if thread.after == After::Stop && thread.pending.is_some() => {
+                thread.stop_wanted = true
+            }
             // The report is a trap of its own.
-            Phase::Orders(_) if thread.after != After::Go => {}
-            Phase::Orders(_) => {
+            Phase::Ops(_) if thread.after != After::Go => {}
+            Phase::Ops(_) => {
                 thread.stop_wanted = true;
                 kick(shared, self.id, pid, number, thread);
             }
@@ -204,7 +219,9 @@ impl Space {
                 }
                 _ => thread.pending = Some(Pending::ReportStopped),
             },
-            Phase::Call(id) => state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped),
+            Phase::Call(id) => {
+                state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped)
+            }
             Phase::Fast => state.kick_out(self, shared, number, Pending::ReportStopped),
         }
     }
@@ -224,7 +241,7 @@ impl Space {
             Phase::Repeating { .. } if thread.call.is_some() => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
             }
-            Phase::Orders(_) if thread.after == After::Stop => {
+            Phase::Ops(_) if thread.after == After::Stop => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
             }
             Phase::Unborn => {
@@ -240,7 +257,7 @@ impl Space {
                     state.forget(self, number);
                 }
             }
-            Phase::User | Phase::Orders(_) | Phase::Repeating { .. } => {}
+            Phase::User | Phase::Ops(_) | Phase::Repeating { .. } => {}
         }
     }
 
@@ -254,18 +271,21 @@ impl Space {
         self.was_dropped.notify_all();
     }
 
-    /// Looks after a thread that was kicked, or awaited, some time ago. Stub code never blocks the kick in guest code, but a guest can, by a
-    /// forged signal frame; then it can only be ended. So can one whose thread is not made as ordered. True to look again later.
+    /// Looks after a thread that was kicked, or awaited, some time ago. Stub code never blocks the
+    /// kick in guest code, but a guest can, by a forged signal frame; then it can only be ended. So
+    /// can one whose thread is not made as ordered. True to look again later.
     pub fn check_kick(&self, number: u32) -> bool {
         /// Clock ticks (of 10 ms) on a processor that nobody needs to leave the handler.
         const PLENTY: u64 = 5;
         /// Looks after which not knowing is enough.
         const PATIENCE: u32 = 100;
         let mut state = self.lock();
-        let (Some(pid), Some(thread)) = (state.pid, state.threads.get_mut(&number)) else { return false };
+        let (Some(pid), Some(thread)) = (state.pid, state.threads.get_mut(&number)) else {
+            return false;
+        };
         let waiting = match thread.phase {
             Phase::Unborn => thread.stop_wanted,
-            Phase::User | Phase::Orders(_) => thread.stop_wanted && thread.kick_out,
+            Phase::User | Phase::Ops(_) => thread.stop_wanted && thread.kick_out,
             Phase::Kicked => thread.kick_out,
             _ => false,
         };
@@ -314,7 +334,8 @@ impl Space {
             return Ok(());
         }
         let image = shared.fp.sanitize(image).ok_or(libc::EINVAL)?;
-        // The top of the slot: where the host puts it, too, unless guest code ran on the signal stack.
+        // The top of the slot: where the host puts it, too, unless guest code ran on the signal
+        // stack.
         let offset = (SLOT_BYTES - image.len() as u64) & !63;
         if frame.offset + super::frame::FRAME_BYTES > offset {
             return Err(libc::EFAULT);
@@ -356,9 +377,9 @@ fn sent(result: io::Result<()>) {
     }
 }
 
-impl State {
-    /// Tokens of threads that end without having been told to.
-    pub fn survivors(&self) -> Vec<u64> {
+impl SpaceState {
+    /// Tokens of threads that end without being asked to.
+    pub fn live_threads(&self) -> Vec<u64> {
         let alive = |t: &&Thread| !t.dropped && t.phase != Phase::Gone && t.after != After::Exit;
         self.threads.values().filter(alive).map(|t| t.token).collect()
     }
@@ -372,11 +393,11 @@ impl State {
         for thread in self.threads.values_mut() {
             thread.phase = Phase::Gone;
             thread.unproven = None;
-            thread.orders.clear();
+            thread.ops.clear();
         }
     }
 
-    /// Kills the stub: it did what stub code never does, or an order failed.
+    /// Kills the stub: it did what stub code never does, or an operation failed.
     pub fn kill(&mut self, space: u32, why: &str) {
         if !self.killed {
             self.killed = true;
@@ -403,9 +424,9 @@ impl State {
         self.threads.iter().find(|(_, t)| is_it(t)).map(|(number, _)| *number)
     }
 
-    /// How many mappings the orders can still add that were let through and are not proven.
+    /// How many mappings the operations can still add that were let through and are not proven.
     pub(super) fn unproven_mappings(&self) -> u64 {
-        self.threads.values().filter_map(|t| t.unproven.as_ref()).map(HostOrder::new_mappings).sum()
+        self.threads.values().filter_map(|t| t.unproven.as_ref()).map(HostOp::new_mappings).sum()
     }
 
     /// Gives slots back that no thread uses; see [`Slots::trim`].
@@ -452,8 +473,15 @@ impl State {
         }
     }
 
-    /// Interrupts a thread that has made a call and has no answer, so that its registers come; then `pending`.
-    pub(super) fn kick_out(&mut self, space: &Space, shared: &Shared, number: u32, pending: Pending) {
+    /// Interrupts a thread that has made a call and has no answer, so that its registers come; then
+    /// `pending`.
+    pub(super) fn kick_out(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        pending: Pending,
+    ) {
         let pid = self.pid;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         kick(shared, space.id, pid, number, thread);
@@ -465,7 +493,14 @@ impl State {
     }
 
     /// Gives a system call up that waits in the host.
-    fn kick_out_of_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, pending: Pending) {
+    fn kick_out_of_call(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        id: u64,
+        pending: Pending,
+    ) {
         self.kick_out(space, shared, number, pending);
         // Where a signal tears a waiting call, the kick has done it already, or will.
         if shared.wait_killable {
@@ -477,7 +512,8 @@ impl State {
     fn resume_call(&mut self, space: &Space, shared: &Shared, number: u32, id: u64, plan: Plan) {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let Some(call) = thread.call else { return };
-        // The kick may tear the call even where the host says that it does not (Linux before 6.18, if the answer comes too fast).
+        // The kick may tear the call even where the host says that it does not (Linux before 6.18,
+        // if the answer comes too fast).
         let torn = thread.kick_out;
         if thread.clones.is_empty() && !torn && plan.is_plain_answer() {
             thread.call = None;
@@ -489,11 +525,14 @@ impl State {
             return self.answer(id, plan.value);
         }
         if thread.clones.is_empty() && !torn && !call.fast {
-            if plan.kind == RESUME_EXIT && plan.orders.is_empty() && call.nr == libc::SYS_exit as u64 {
+            if plan.kind == RESUME_EXIT && plan.ops.is_empty() && call.nr == libc::SYS_exit as u64 {
                 self.gone(space, number);
                 return self.let_continue(id);
             }
-            if plan.kind == RESUME_RETURN && plan.value == 0 && self.sets_own_base(shared, call, &plan) {
+            if plan.kind == RESUME_RETURN
+                && plan.value == 0
+                && self.sets_own_base(shared, call, &plan)
+            {
                 if let Some(thread) = self.threads.get_mut(&number) {
                     thread.call = None;
                     thread.phase = Phase::User;
@@ -504,11 +543,12 @@ impl State {
         self.kick_out_of_call(space, shared, number, id, Pending::Resume(Box::new(plan)));
     }
 
-    /// Whether the plan is to set the FS base as the guest's own call does, which cannot fail. No call that changes mappings is let
-    /// through as the guest made it: nobody would learn that the host refused it.
+    /// Whether the plan is to set the FS base as the guest's own call does, which cannot fail. No
+    /// call that changes mappings is let through as the guest made it: nobody would learn that the
+    /// host refused it.
     fn sets_own_base(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
         const ARCH_SET_FS: u64 = 0x1002;
-        plan.orders.is_empty()
+        plan.ops.is_empty()
             && plan.gs.is_none()
             && plan.fs == Some(call.args[1])
             && call.nr == libc::SYS_arch_prctl as u64
@@ -522,7 +562,9 @@ impl State {
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.parked_unasked = false;
         match plan.kind {
-            RESUME_RETURN if thread.call.take().is_some() => thread.frame.set_rax(area, plan.value as u64),
+            RESUME_RETURN if thread.call.take().is_some() => {
+                thread.frame.set_rax(area, plan.value as u64)
+            }
             RESUME_REGS => {
                 thread.call = None;
                 thread.frame.set_regs(area, shared.stub_area(), &plan.regs);
@@ -545,37 +587,39 @@ impl State {
             _ => After::Go,
         };
         let clones = std::mem::take(&mut thread.clones);
-        let mut orders = std::collections::VecDeque::from(plan.orders);
+        let mut ops = std::collections::VecDeque::from(plan.ops);
         for child in clones {
             if let Some(child) = self.threads.get(&child) {
-                orders.push_back(HostOrder::clone_thread(space.frame_address(shared, child.frame)));
+                ops.push_back(HostOp::clone_thread(space.frame_address(shared, child.frame)));
             }
         }
         if plan.kind == RESUME_EXIT {
-            orders.push_back(HostOrder::exit());
+            ops.push_back(HostOp::exit());
         }
         let Some(thread) = self.threads.get_mut(&number) else { return };
-        thread.orders = orders;
+        thread.ops = ops;
         self.send_batch(space, shared, number);
     }
 
-    /// Hands the next orders to a parked thread.
+    /// Hands the next operations to a parked thread.
     fn send_batch(&mut self, space: &Space, shared: &Shared, number: u32) {
         let pid = self.pid;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let Phase::Parked(id) = thread.phase else { return };
-        let count = thread.orders.len().min(MAX_BATCH);
-        for (i, order) in thread.orders.iter().take(count).enumerate() {
-            space.put_order(thread.slot, i, order);
+        let count = thread.ops.len().min(MAX_BATCH);
+        for (i, op) in thread.ops.iter().take(count).enumerate() {
+            space.put_op(thread.slot, i, op);
         }
-        thread.batch_reports = count < thread.orders.len() || matches!(thread.after, After::Hold | After::Stop);
+        thread.batch_reports =
+            count < thread.ops.len() || matches!(thread.after, After::Hold | After::Stop);
         let mut answer = count as u64;
         if thread.batch_reports {
             answer |= 1 << GO_HOLD_BIT;
         } else if std::mem::take(&mut thread.bases) {
             answer |= 1 << GO_BASES_BIT;
         }
-        thread.phase = if count == 0 && !thread.batch_reports { Phase::User } else { Phase::Orders(count) };
+        thread.phase =
+            if count == 0 && !thread.batch_reports { Phase::User } else { Phase::Ops(count) };
         if thread.stop_wanted && thread.after == After::Go {
             kick(shared, space.id, pid, number, thread);
         }
@@ -625,7 +669,8 @@ impl State {
             Phase::User if frame_call => self.frame_from_user(space, shared, number, n),
             // Its answer came just before it asked to wait for it, or its kick comes just after.
             Phase::User | Phase::Kicked
-                if wait && (thread.phase == Phase::Kicked || fast::is_answered(space, thread.slot)) =>
+                if wait
+                    && (thread.phase == Phase::Kicked || fast::is_answered(space, thread.slot)) =>
             {
                 self.answer(n.id, 0);
                 None
@@ -641,7 +686,9 @@ impl State {
                 thread.call = Some(call);
                 trap(thread, Trap { kind: TRAP_SYSCALL, nr, args, ip, ..Trap::default() })
             }
-            Phase::Kicked | Phase::Call(_) | Phase::Fast if frame_call && args[0] == KICK as u64 => {
+            Phase::Kicked | Phase::Call(_) | Phase::Fast
+                if frame_call && args[0] == KICK as u64 =>
+            {
                 self.kicked_frame(space, shared, number, n)
             }
             // A host that lets any stop or freeze tear a waiting call: the same call again.
@@ -649,12 +696,16 @@ impl State {
                 thread.phase = Phase::Call(n.id);
                 None
             }
-            Phase::Parked(_) if frame_call && args[1] == space.frame_address(shared, thread.frame) => {
+            Phase::Parked(_)
+                if frame_call && args[1] == space.frame_address(shared, thread.frame) =>
+            {
                 thread.phase = Phase::Parked(n.id);
                 None
             }
-            Phase::Orders(left) => self.order_step(space, shared, number, left, n),
-            Phase::Repeating { begun: true } if frame_call => self.repeat_reported(space, shared, number, n),
+            Phase::Ops(left) => self.op_step(space, shared, number, left, n),
+            Phase::Repeating { begun: true } if frame_call => {
+                self.repeat_reported(space, shared, number, n)
+            }
             phase => {
                 self.kill(space.id, &format!("unexpected call {nr:#x} at {ip:#x} in {phase:?}"));
                 None
@@ -665,7 +716,8 @@ impl State {
     /// A host thread has arrived.
     fn started(&mut self, space: &Space, shared: &Shared, n: &Notification) -> Option<Event> {
         let number = self.threads.iter().find_map(|(number, t)| {
-            let here = t.phase == Phase::Unborn && space.frame_address(shared, t.frame) == n.data.args[1];
+            let here =
+                t.phase == Phase::Unborn && space.frame_address(shared, t.frame) == n.data.args[1];
             here.then_some(*number)
         });
         let Some(number) = number else {
@@ -724,7 +776,13 @@ impl State {
     }
 
     /// The frame of a thread that was kicked out of its system call.
-    fn kicked_frame(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> Option<Event> {
+    fn kicked_frame(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        n: &Notification,
+    ) -> Option<Event> {
         if !self.park(space, shared, number, n) {
             return None;
         }
@@ -739,8 +797,13 @@ impl State {
         self.kick_arrived(space, shared, number)
     }
 
-    /// A thread is parked by its kick, and has proved that its orders are carried out.
-    pub(super) fn proven_kick(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+    /// A thread is parked by its kick, and has proved that its operations are carried out.
+    pub(super) fn proven_kick(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+    ) -> Option<Event> {
         let thread = self.threads.get_mut(&number)?;
         if thread.call.is_some() {
             thread.parked_unasked = thread.pending.is_none();
@@ -755,7 +818,13 @@ impl State {
     }
 
     /// A frame call of a thread that was in guest code.
-    fn frame_from_user(&mut self, space: &Space, shared: &Shared, number: u32, n: &Notification) -> Option<Event> {
+    fn frame_from_user(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+        n: &Notification,
+    ) -> Option<Event> {
         let reason = n.data.args[0];
         if reason == REASON_FAIL {
             let error = host_error(n.data.args[2]);
@@ -781,9 +850,17 @@ impl State {
         let cause = frame.cause();
         const PAGE_FAULT: u64 = 14;
         const FAULT_BITS: u64 = 1 | 2 | 4 | 16;
-        let is_fault = signal == libc::SIGSEGV && cause.trapno == PAGE_FAULT && (1..0x80).contains(&cause.si_code);
+        let is_fault = signal == libc::SIGSEGV
+            && cause.trapno == PAGE_FAULT
+            && (1..0x80).contains(&cause.si_code);
         let what = if is_fault {
-            Trap { kind: TRAP_FAULT, addr: cause.cr2, code: cause.err & FAULT_BITS, regs, ..Trap::default() }
+            Trap {
+                kind: TRAP_FAULT,
+                addr: cause.cr2,
+                code: cause.err & FAULT_BITS,
+                regs,
+                ..Trap::default()
+            }
         } else {
             Trap {
                 kind: TRAP_EXCEPTION,
@@ -797,8 +874,9 @@ impl State {
         trap(thread, what)
     }
 
-    /// A call of a thread that carries out orders: the next order, word by word, or the report at the end.
-    fn order_step(
+    /// A call of a thread that carries out operations: the next operation, word by word, or the
+    /// report at the end.
+    fn op_step(
         &mut self,
         space: &Space,
         shared: &Shared,
@@ -810,17 +888,21 @@ impl State {
         let nr = u64::from(n.data.nr as u32);
         let ip = n.data.instruction_pointer;
         let addresses = &shared.zygote.addresses;
-        let makes_thread = thread.orders.front().is_some_and(HostOrder::is_clone);
-        if left > 0 && ip == if makes_thread { addresses.clone_ip } else { addresses.order_ip } {
-            let expected = thread.orders.front().map(|o| o.words);
+        let makes_thread = thread.ops.front().is_some_and(HostOp::is_clone);
+        if left > 0 && ip == if makes_thread { addresses.clone_ip } else { addresses.op_ip } {
+            let expected = thread.ops.front().map(|o| o.words);
             let [a, b, c, d, e, f] = n.data.args;
             if expected == Some([nr, a, b, c, d, e, f])
-                && let Some(mut order) = thread.orders.pop_front()
+                && let Some(mut op) = thread.ops.pop_front()
             {
-                thread.phase = if left == 1 && !thread.batch_reports { Phase::User } else { Phase::Orders(left - 1) };
-                if order.is_exit() {
+                thread.phase = if left == 1 && !thread.batch_reports {
+                    Phase::User
+                } else {
+                    Phase::Ops(left - 1)
+                };
+                if op.is_exit() {
                     self.gone(space, number);
-                } else if let (Some(file), Some(place)) = (&order.file, &order.place)
+                } else if let (Some(file), Some(place)) = (&op.file, &op.place)
                     && !place.is_there()
                     && let Some(listener) = &self.listener
                 {
@@ -834,8 +916,8 @@ impl State {
                         }
                     }
                 }
-                order.file = None;
-                self.let_through(space, shared, number, n.id, order);
+                op.file = None;
+                self.let_through(space, shared, number, n.id, op);
                 return None;
             }
         }
@@ -848,11 +930,11 @@ impl State {
         }
         let in_place = n.data.args[1] == space.frame_address(shared, thread.frame);
         if !(report && reason == REASON_DONE && left == 0 && in_place) {
-            self.kill(space.id, &format!("call {nr:#x} at {ip:#x} instead of an order"));
+            self.kill(space.id, &format!("call {nr:#x} at {ip:#x} instead of an operation"));
             return None;
         }
         thread.phase = Phase::Parked(n.id);
-        if !thread.orders.is_empty() {
+        if !thread.ops.is_empty() {
             self.send_batch(space, shared, number);
             return None;
         }

@@ -1,5 +1,6 @@
-//! The steps of setting up zygote and stubs. Each is checked; one that fails ends what it was part of and is reported by name. Some are
-//! worth less than a container that runs: where the host refuses them, the set-up goes on and says what is missing.
+//! The steps of setting up zygote and stubs. Each is checked; one that fails ends what it was part
+//! of and is reported by name. Some are worth less than a container that runs: where the host
+//! refuses them, the set-up goes on and says what is missing.
 
 use std::fmt;
 use std::io;

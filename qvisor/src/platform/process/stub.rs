@@ -1,8 +1,9 @@
 //! The code that runs in stub processes and in the zygote, and the page it is put in.
 //!
-//! It is position independent, uses no stack, no library and no memory but its own page, the control page and the
-//! thread slots. **Everything it does with a system call is checked by the sandbox process, argument by argument**; a guest that jumps into
-//! it with registers of its choice gets no further than with a system-call instruction of its own.
+//! It is position independent, uses no stack, no library and no memory but its own page, the
+//! control page and the thread slots. **Everything it does with a system call is checked by the
+//! sandbox process, argument by argument**; a guest that jumps into it with registers of its choice
+//! gets no further than with a system-call instruction of its own.
 
 use std::arch::global_asm;
 
@@ -10,7 +11,8 @@ use super::Test;
 use super::layout::*;
 use super::steps::{STEP_SHIFT, Step};
 
-// Register use in stub code: rbx = the signal frame, r12 = the slot, r13 = the last answer, r14 = orders left, r15 = next order.
+// Register use in stub code: rbx = the signal frame, r12 = the slot, r13 = the last answer, r14 =
+// operations left, r15 = next operation.
 global_asm!(
     r#"
     .pushsection .rodata.quark_stub,"a",@progbits
@@ -46,7 +48,8 @@ quark_stub_start:
     syscall
     .endm
 
-    # ---- the rest of what comes before the zygote; what Rust code can do is done (`super::isolate`). r12 = control page
+    # ---- the rest of what comes before the zygote; what Rust code can do is done
+    # (`super::isolate`). r12 = control page
     .globl quark_zygote
 quark_zygote:
     # the vDSO and its data go to their place in the region
@@ -85,7 +88,8 @@ quark_zygote:
     test %rax, %rax
     jnz quark_zygote_failed
 
-    # signals: those of faults and the kick to the handler, all others ignored, but the two that nobody can
+    # signals: those of faults and the kick to the handler, all others ignored, but the two that
+    # nobody can
     STEP {SIGNALS}, quark_zygote_failed
     mov $1, %ebx
 4:  movabs ${UNCHANGEABLE}, %rax
@@ -132,7 +136,8 @@ quark_zygote:
     test %rax, %rax
     jnz quark_zygote_failed
 
-    # From here on only system calls between these labels are allowed. The first process in a new PID namespace is its init.
+    # From here on only system calls between these labels are allowed. The first process in a new
+    # PID namespace is its init.
     .globl quark_setup_start
 quark_setup_start:
     cmpq $0, {CTL_NESTED}(%r12)
@@ -295,7 +300,8 @@ quark_exit:
     syscall
     ud2
 
-    # ---- a new stub. r12 = control page, r13 = sequence number, r15 = room for a message. Whatever fails, it says so and ends.
+    # ---- a new stub. r12 = control page, r13 = sequence number, r15 = room for a message. Whatever
+    # fails, it says so and ends.
 quark_stub:
     lea {CTL_STUB_OUT}(%r12), %r15
     STEP {STUB_PDEATHSIG}, quark_stub_failed
@@ -322,7 +328,7 @@ quark_stub:
     cmp $-4095, %rax
     jae quark_stub_failed
     mov %rax, %r14
-    lea {SLOT_ORDERS}(%r14), %r15
+    lea {SLOT_OPS}(%r14), %r15
     mov ${SYS_CLOSE}, %eax
     mov ${FD_AREA}, %edi
     syscall
@@ -353,7 +359,8 @@ quark_stub:
     mov quark_stub_filter_flags(%rip), %rsi
     lea quark_stub_filter(%rip), %rdx
     syscall
-    # Without a filter nothing of what follows may be done. With one, every system call is seen by the sandbox process from here on.
+    # Without a filter nothing of what follows may be done. With one, every system call is seen by
+    # the sandbox process from here on.
     cmp ${FD_LISTENER}, %rax
     jne quark_stub_failed
     mov ${REASON_START}, %edi
@@ -373,7 +380,7 @@ quark_setup_end:
     # ---- a test: what a stub can do that has no filter of its own
 quark_stub_probe:
     lea quark_stub_probes(%rip), %r14
-    lea {SLOT_ORDERS}(%r12), %r15
+    lea {SLOT_OPS}(%r12), %r15
 25: mov 0(%r14), %rax
     test %rax, %rax
     js 26f
@@ -411,7 +418,7 @@ quark_stub_frame:
 quark_stub_frame_ip:
     mov %rax, %r13
     mov %eax, %r14d
-    lea {SLOT_ORDERS}(%r12), %r15
+    lea {SLOT_OPS}(%r12), %r15
 8:  test %r14d, %r14d
     jz 9f
     mov 0(%r15), %rax
@@ -424,11 +431,11 @@ quark_stub_frame_ip:
     je 28f
     mov 48(%r15), %r9
     syscall
-    .globl quark_stub_order_ip
-quark_stub_order_ip:
+    .globl quark_stub_op_ip
+quark_stub_op_ip:
     cmp $-4095, %rax
     jae 10f
-    add ${ORDER_BYTES}, %r15
+    add ${OP_BYTES}, %r15
     dec %r14d
     jmp 8b
 9:  mov ${REASON_DONE}, %edi
@@ -449,23 +456,25 @@ quark_stub_sigreturn_ip:
 10: mov ${REASON_FAIL}, %edi
     mov %rax, %rdx
     jmp quark_stub_frame
-    # A new thread is made by an instruction of its own, after which it has no choice but to say so: all of its registers but %rax and %rsp
-    # are those of whoever made it, who may have come here by a jump. It is on the signal stack of its own slot.
+    # A new thread is made by an instruction of its own, after which it has no choice but to say so:
+    # all of its registers but %rax and %rsp are those of whoever made it, who may have come here by
+    # a jump. It is on the signal stack of its own slot.
 28: mov 48(%r15), %r9
     syscall
     .globl quark_stub_clone_ip
 quark_stub_clone_ip:
     test %rax, %rax
-    jnz quark_stub_order_ip
+    jnz quark_stub_op_ip
     mov %rsp, %r12
     and $-{SLOT_BYTES}, %r12
     mov %rsp, %rbx
     mov ${REASON_START}, %edi
     jmp quark_stub_frame
 
-    # ---- the fast call: a patched call site comes here with the number in %rax and the address of its system-call
-    # instruction in %r11. Nothing may change but %rax, %rcx and %r11, not even the flags; nothing may be put on the stack.
-    # `super::fast` knows where in here a thread can be interrupted, by the labels.
+    # ---- the fast call: a patched call site comes here with the number in %rax and the address of
+    # its system-call instruction in %r11. Nothing may change but %rax, %rcx and %r11, not even the
+    # flags; nothing may be put on the stack. `super::fast` knows where in here a thread can be
+    # interrupted, by the labels.
     .balign 64
     .globl quark_stub_fast
 quark_stub_fast:
@@ -657,8 +666,8 @@ quark_stub_end:
     SLOT_PROBED = const SLOT_PROBED,
     SLOT_FS = const SLOT_FS,
     SLOT_GS = const SLOT_GS,
-    SLOT_ORDERS = const SLOT_ORDERS,
-    ORDER_BYTES = const ORDER_BYTES,
+    SLOT_OPS = const SLOT_OPS,
+    OP_BYTES = const OP_BYTES,
     GO_HOLD_BIT = const GO_HOLD_BIT,
     GO_BASES_BIT = const GO_BASES_BIT,
     FRAME_NR = const FRAME_NR,
@@ -753,7 +762,7 @@ unsafe extern "C" {
     static quark_stub_bare: u8;
     static quark_stub_handler: u8;
     static quark_stub_frame_ip: u8;
-    static quark_stub_order_ip: u8;
+    static quark_stub_op_ip: u8;
     static quark_stub_clone_ip: u8;
     static quark_stub_sigreturn_ip: u8;
     static quark_stub_action: u8;
@@ -784,15 +793,16 @@ pub struct StubAddresses {
     pub zygote: u64,
     /// After the frame call's instruction.
     pub frame_ip: u64,
-    /// After the instruction that carries out orders.
-    pub order_ip: u64,
+    /// After the instruction that carries out operations.
+    pub op_ip: u64,
     /// After the one that carries out those to make a thread.
     pub clone_ip: u64,
     /// The code of the fast call.
     pub fast: FastCode,
 }
 
-/// Where the code of the fast call (`quark_stub_fast`) is, and what its instructions have done by then.
+/// Where the code of the fast call (`quark_stub_fast`) is, and what its instructions have done by
+/// then.
 #[derive(Clone, Copy, Debug)]
 pub struct FastCode {
     /// Where patched call sites jump to.
@@ -821,8 +831,8 @@ fn bpf(code: u32, jt: u8, jf: u8, k: u32) -> u64 {
     u64::from(code & 0xffff) | u64::from(jt) << 16 | u64::from(jf) << 24 | u64::from(k) << 32
 }
 
-/// The seccomp filter: everything to the listener, but rt_sigreturn from the stub's own instruction; nothing at all for
-/// 32-bit entries.
+/// The seccomp filter: everything to the listener, but rt_sigreturn from the stub's own
+/// instruction; nothing at all for 32-bit entries.
 fn filter(sigreturn_ip: u64) -> Vec<u64> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -843,9 +853,11 @@ fn filter(sigreturn_ip: u64) -> Vec<u64> {
     ]
 }
 
-/// The filter of the zygote, which its stubs have below their own: what zygote and stubs do while they are set up, by the address of the
-/// instruction, and rt_sigreturn from the stub's own. Everything else is for a tracer, and there is none: ENOSYS. A listener ranks above that (see
-/// seccomp(2)), so with its own filter a stub's calls are seen by the sandbox process, and executed if that says so.
+/// The filter of the zygote, which its stubs have below their own: what zygote and stubs do while
+/// they are set up, by the address of the instruction, and rt_sigreturn from the stub's own.
+/// Everything else is for a tracer, and there is none: ENOSYS. A listener ranks above that (see
+/// seccomp(2)), so with its own filter a stub's calls are seen by the sandbox process, and executed
+/// if that says so.
 fn static_filter(base: u64) -> Vec<u64> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
     const CALLS: [libc::c_long; 15] = [
@@ -903,16 +915,25 @@ fn static_filter(base: u64) -> Vec<u64> {
         skip => skip as u8,
     };
     let instructions = program.into_iter().enumerate();
-    instructions.map(|(at, (code, jt, jf, k))| bpf(code, resolve(at, jt), resolve(at, jf), k)).collect()
+    instructions
+        .map(|(at, (code, jt, jf, k))| bpf(code, resolve(at, jt), resolve(at, jf), k))
+        .collect()
 }
 
 /// Makes the contents of the stub's code page for a region at `base`.
-pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Vec<u8>, StubAddresses) {
+pub fn code_page(
+    base: u64,
+    filter_flags: u64,
+    fp_bytes: u64,
+    test: Test,
+) -> (Vec<u8>, StubAddresses) {
     let len = offset(&raw const quark_stub_end) as usize;
     assert!(len <= CODE_BYTES as usize, "stub code does not fit its page");
     // SAFETY: the symbols delimit one contiguous object in this binary's read-only data.
     let mut page = unsafe { std::slice::from_raw_parts(&raw const quark_stub_start, len) }.to_vec();
-    let mut put = |at: u64, value: u64| page[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
+    let mut put = |at: u64, value: u64| {
+        page[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes())
+    };
     put(offset(&raw const quark_stub_action), base + offset(&raw const quark_stub_handler));
     put(offset(&raw const quark_stub_action) + 16, base + offset(&raw const quark_stub_handler));
     put(offset(&raw const quark_stub_altstack), base + AREA_OFFSET + STACK_OFFSET);
@@ -923,14 +944,19 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Ve
     put(offset(&raw const quark_stub_bare), u64::from(test.bare_stubs));
     let program = static_filter(base);
     put(offset(&raw const quark_stub_static), program.len() as u64);
-    put(offset(&raw const quark_stub_static) + 8, base + offset(&raw const quark_stub_static_program));
+    put(
+        offset(&raw const quark_stub_static) + 8,
+        base + offset(&raw const quark_stub_static_program),
+    );
     for (i, instruction) in program.iter().enumerate() {
         put(offset(&raw const quark_stub_static_program) + 8 * i as u64, *instruction);
     }
     let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
     put(offset(&raw const quark_stub_filter), program.len() as u64);
     put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));
-    for (i, word) in qlib::platform::fast_calls::<{ FAST_CALLS as usize / 64 }>().into_iter().enumerate() {
+    for (i, word) in
+        qlib::platform::fast_calls::<{ FAST_CALLS as usize / 64 }>().into_iter().enumerate()
+    {
         put(offset(&raw const quark_stub_fast_calls) + 8 * i as u64, word);
     }
     for (i, instruction) in program.iter().enumerate() {
@@ -943,7 +969,7 @@ pub fn code_page(base: u64, filter_flags: u64, fp_bytes: u64, test: Test) -> (Ve
         base,
         zygote: base + offset(&raw const quark_zygote),
         frame_ip: base + offset(&raw const quark_stub_frame_ip),
-        order_ip: base + offset(&raw const quark_stub_order_ip),
+        op_ip: base + offset(&raw const quark_stub_op_ip),
         clone_ip: base + offset(&raw const quark_stub_clone_ip),
         fast: FastCode {
             entry: base + offset(&raw const quark_stub_fast),

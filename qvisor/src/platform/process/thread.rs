@@ -7,24 +7,24 @@ use std::sync::Arc;
 use qlib::Gpa;
 use qlib::platform::*;
 
-use super::files::{Files, Place};
+use super::files::{Files, StubFile};
 use super::frame::FrameAt;
 use super::layout::USER_MIN;
-use crate::platform::GuestPhys;
+use crate::sandbox::memory::GuestPhys;
 
 /// A host system call that a stub thread is ordered to make: number and six plain arguments.
 #[derive(Clone, Debug)]
-pub struct HostOrder {
+pub struct HostOp {
     /// Number, then arguments.
     pub words: [u64; 7],
     /// The number in stubs of the file that a mapping refers to, kept until the call has been made.
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<StubFile>>,
     /// The file, if it is not there yet.
     pub file: Option<Arc<OwnedFd>>,
 }
 
-impl HostOrder {
-    /// An order without a file.
+impl HostOp {
+    /// An operation without a file.
     pub fn plain(nr: i64, args: [u64; 6]) -> Self {
         let [a, b, c, d, e, f] = args;
         Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None }
@@ -32,10 +32,13 @@ impl HostOrder {
 
     /// Whether it changes mappings, and nothing else: then it may be carried out twice.
     pub fn is_mapping(&self) -> bool {
-        [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect].iter().any(|nr| *nr as u64 == self.words[0])
+        [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect]
+            .iter()
+            .any(|nr| *nr as u64 == self.words[0])
     }
 
-    /// How many mappings more it can leave behind: what lies there is split at both ends, and a new one comes.
+    /// How many mappings more it can leave behind: what lies there is split at both ends, and a new
+    /// one comes.
     pub fn new_mappings(&self) -> u64 {
         match self.words[0] as i64 {
             libc::SYS_mmap | libc::SYS_mprotect => 2,
@@ -79,7 +82,7 @@ pub struct Backing<'a> {
     pub files: &'a Files,
 }
 
-/// A [`Resume`] with its orders copied, checked and translated.
+/// A [`Resume`] with its operations copied, checked and translated.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// RESUME_*.
@@ -89,7 +92,7 @@ pub struct Plan {
     /// For RESUME_REGS.
     pub regs: UserRegs,
     /// Host calls to make first.
-    pub orders: Vec<HostOrder>,
+    pub ops: Vec<HostOp>,
     /// New FS base.
     pub fs: Option<u64>,
     /// New GS base.
@@ -99,7 +102,14 @@ pub struct Plan {
 impl Plan {
     /// Goes on as it is.
     pub fn go() -> Self {
-        Self { kind: RESUME_GO, value: 0, regs: UserRegs::default(), orders: Vec::new(), fs: None, gs: None }
+        Self {
+            kind: RESUME_GO,
+            value: 0,
+            regs: UserRegs::default(),
+            ops: Vec::new(),
+            fs: None,
+            gs: None,
+        }
     }
 
     /// Ends the thread.
@@ -109,47 +119,68 @@ impl Plan {
 
     /// Whether it is the answer to a system call and nothing else.
     pub fn is_plain_answer(&self) -> bool {
-        self.kind == RESUME_RETURN && self.orders.is_empty() && self.fs.is_none() && self.gs.is_none()
+        self.kind == RESUME_RETURN && self.ops.is_empty() && self.fs.is_none() && self.gs.is_none()
     }
 
-    /// Translates what the kernel asks for. An error tells which order is not valid; the kernel has a bug then.
-    pub fn new(resume: &Resume, orders: &[Order], user_max: u64, host: &Backing) -> Result<Self, String> {
-        let mut plan = Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
+    /// Translates what the kernel asks for. An error tells which operation is not valid; the kernel
+    /// has a bug then.
+    pub fn new(
+        resume: &Resume,
+        ops: &[DeferredOp],
+        user_max: u64,
+        host: &Backing,
+    ) -> Result<Self, String> {
+        let mut plan =
+            Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
         if !(RESUME_RETURN..=RESUME_EXIT).contains(&resume.kind) {
             return Err(format!("unknown resume kind {}", resume.kind));
         }
-        for order in orders {
-            match order.op {
-                ORDER_SET_FS => plan.fs = Some(order.va.0),
-                ORDER_SET_GS => plan.gs = Some(order.va.0),
-                ORDER_MAP | ORDER_UNMAP | ORDER_PROTECT => plan.push_range(order, user_max, host)?,
-                _ => return Err(format!("unknown order {order:?}")),
+        for op in ops {
+            match op.kind {
+                OP_SET_FS => plan.fs = Some(op.va.0),
+                OP_SET_GS => plan.gs = Some(op.va.0),
+                OP_MAP | OP_UNMAP | OP_PROTECT => plan.push_range(op, user_max, host)?,
+                _ => return Err(format!("unknown operation {op:?}")),
             }
         }
         Ok(plan)
     }
 
-    fn push_range(&mut self, order: &Order, user_max: u64, host: &Backing) -> Result<(), String> {
-        let (va, len) = (order.va.0, order.len);
+    fn push_range(&mut self, op: &DeferredOp, user_max: u64, host: &Backing) -> Result<(), String> {
+        let (va, len) = (op.va.0, op.len);
         let end = va.checked_add(len).filter(|e| *e <= user_max);
-        if len == 0 || (va | len) & 0xfff != 0 || va < USER_MIN || end.is_none() || order.prot & !7 != 0 {
-            return Err(format!("invalid order {order:?}"));
+        if len == 0
+            || (va | len) & 0xfff != 0
+            || va < USER_MIN
+            || end.is_none()
+            || op.prot & !7 != 0
+        {
+            return Err(format!("invalid operation {op:?}"));
         }
-        match order.op {
-            ORDER_UNMAP => self.orders.push(HostOrder::plain(libc::SYS_munmap, [va, len, 0, 0, 0, 0])),
-            ORDER_PROTECT => {
-                self.orders.push(HostOrder::plain(libc::SYS_mprotect, [va, len, order.prot.into(), 0, 0, 0]));
+        match op.kind {
+            OP_UNMAP => self.ops.push(HostOp::plain(libc::SYS_munmap, [va, len, 0, 0, 0, 0])),
+            OP_PROTECT => {
+                self.ops
+                    .push(HostOp::plain(libc::SYS_mprotect, [va, len, op.prot.into(), 0, 0, 0]));
             }
-            // Page tables lie in guest memory. Whatever stands there, the kernel's own frames are shown to nobody.
-            _ if !host.phys.is_for_users(order.gpa, len) => {
-                return Err(format!("an order would map memory of the guest kernel: {order:?}"));
+            // Page tables lie in guest memory. Whatever stands there, the kernel's own frames are
+            // shown to nobody.
+            _ if !host.phys.is_for_users(op.gpa, len) => {
+                return Err(format!("an operation would map memory of the guest kernel: {op:?}"));
             }
-            _ => return self.push_map(va, len, order.gpa, order.prot.into(), host),
+            _ => return self.push_map(va, len, op.gpa, op.prot.into(), host),
         }
         Ok(())
     }
 
-    fn push_map(&mut self, va: u64, len: u64, gpa: Gpa, prot: u64, host: &Backing) -> Result<(), String> {
+    fn push_map(
+        &mut self,
+        va: u64,
+        len: u64,
+        gpa: Gpa,
+        prot: u64,
+        host: &Backing,
+    ) -> Result<(), String> {
         if gpa.0 & 0xfff != 0 {
             return Err(format!("unaligned {gpa:?}"));
         }
@@ -159,23 +190,25 @@ impl Plan {
                 return Err(format!("nothing behind {gpa:?}"));
             }
             let half = (len / 2) & !0xfff;
-            let Some(middle) = gpa.checked_add(half) else { return Err(format!("nothing behind {gpa:?}")) };
+            let Some(middle) = gpa.checked_add(half) else {
+                return Err(format!("nothing behind {gpa:?}"));
+            };
             self.push_map(va, half, gpa, prot, host)?;
             return self.push_map(va + half, len - half, middle, prot, host);
         };
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
-        let mut order = HostOrder::plain(libc::SYS_mmap, [va, len, prot, flags, 0, offset]);
-        order.words[5] = match host.files.ram(&file) {
+        let mut op = HostOp::plain(libc::SYS_mmap, [va, len, prot, flags, 0, offset]);
+        op.words[5] = match host.files.ram(&file) {
             Some(number) => number as u64,
             None => {
                 let place = host.files.place(&file).ok_or("no descriptor is left for stubs")?;
-                order.file = (!place.is_there()).then_some(file);
+                op.file = (!place.is_there()).then_some(file);
                 let number = place.number as u64;
-                order.place = Some(place);
+                op.place = Some(place);
                 number
             }
         };
-        self.orders.push(order);
+        self.ops.push(op);
         Ok(())
     }
 }
@@ -195,9 +228,10 @@ pub enum Phase {
     Parked(u64),
     /// Its system call was given up for a kick: a frame call comes next.
     Kicked,
-    /// Carries out orders: how many of the batch are left.
-    Orders(usize),
-    /// Carries out its last order again, as nothing says that it has (see [`super::proof`]). Then it reports.
+    /// Carries out operations: how many of the batch are left.
+    Ops(usize),
+    /// Carries out its last operation again, as nothing says that it has (see [`super::proof`]).
+    /// Then it reports.
     Repeating {
         /// The host has been told to.
         begun: bool,
@@ -224,11 +258,11 @@ pub struct GuestCall {
 pub enum Pending {
     /// Let it go on.
     Resume(Box<Plan>),
-    /// Tell the kernel.
+    /// Notify the kernel.
     ReportStopped,
 }
 
-/// What follows the orders.
+/// What follows the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Guest code.
@@ -254,16 +288,17 @@ pub struct Thread {
     pub resumes: u64,
     /// Where it is.
     pub phase: Phase,
-    /// Its signal frame; valid while parked, unborn or carrying out orders.
+    /// Its signal frame; valid while parked, unborn or carrying out operations.
     pub frame: FrameAt,
     /// The unanswered system call.
     pub call: Option<GuestCall>,
-    /// It was parked in its system call without the kernel's doing, so the kernel does not know its registers.
+    /// It was parked in its system call without the kernel's doing, so the kernel does not know its
+    /// registers.
     pub parked_unasked: bool,
     /// See [`Pending`].
     pub pending: Option<Pending>,
-    /// Orders not yet carried out.
-    pub orders: VecDeque<HostOrder>,
+    /// Operations not yet carried out.
+    pub ops: VecDeque<HostOp>,
     /// See [`After`].
     pub after: After,
     /// This batch ends with a report.
@@ -276,14 +311,16 @@ pub struct Thread {
     pub kick_out: bool,
     /// The watch has it on its list.
     pub watched: bool,
-    /// Processor time of its host thread when the watch first looked after the kick, in clock ticks, and how often the watch has
-    /// looked since.
+    /// Processor time of its host thread when the watch first looked after the kick, in clock
+    /// ticks, and how often the watch has looked since.
     pub since_kick: Option<(u64, u32)>,
     /// Threads that it makes at its next resume.
     pub clones: Vec<u32>,
-    /// The last change of mappings that the host was told to carry out, while nothing proves that it has. See [`super::proof`].
-    pub unproven: Option<HostOrder>,
-    /// Its last call was answered by the receiver of another process of the guest, for which it had waited.
+    /// The last change of mappings that the host was told to carry out, while nothing proves that
+    /// it has. See [`super::proof`].
+    pub unproven: Option<HostOp>,
+    /// Its last call was answered by the receiver of another process of the guest, for which it had
+    /// waited.
     pub answered_inside: bool,
     /// The kernel has forgotten it.
     pub dropped: bool,

@@ -1,5 +1,5 @@
-//! Looks after kicks: a thread that does not come within a while is examined. The thread that does so exists only while kicks are
-//! about, so an idle sandbox has none.
+//! Looks after kicks: a thread that does not come within a while is examined. The thread that does
+//! so exists only while kicks are about, so an idle sandbox has none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

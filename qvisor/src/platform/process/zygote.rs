@@ -1,4 +1,5 @@
-//! The zygote: a tiny process that makes stubs on request. It owns nothing but what its stubs need; see [`super::isolate`].
+//! The zygote: a tiny process that makes stubs on request. It owns nothing but what its stubs need;
+//! see [`super::isolate`].
 
 use std::arch::asm;
 use std::io;
@@ -17,24 +18,11 @@ use super::isolate::{STUB_ID, Surroundings, isolate};
 use super::layout::*;
 use super::steps::{Failure, Missing};
 use super::stub::{StubAddresses, code_page};
-use super::sys;
+use crate::sandbox::platform::Leave;
+use crate::sys;
 
 /// How long the host may take to make a process.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the thread that makes a zygote leaves right before, for itself and for the zygote.
-pub trait Leave {
-    /// The host's file system, for an empty root directory, and its users.
-    ///
-    /// # Errors
-    /// When it cannot.
-    fn leave_host(&self) -> Result<()>;
-    /// What a Landlock domain forbids, in which no file of proc(5) can be written.
-    ///
-    /// # Errors
-    /// When it cannot.
-    fn enter_domain(&self) -> Result<()>;
-}
 
 /// The control page, in the sandbox process.
 struct Control(*mut u8);
@@ -46,7 +34,8 @@ unsafe impl Sync for Control {}
 
 impl Control {
     fn word(&self, offset: u64) -> &AtomicU64 {
-        // SAFETY: offsets are constants inside the page, 8-aligned; the page lives as long as this value.
+        // SAFETY: offsets are constants inside the page, 8-aligned; the page lives as long as this
+        // value.
         unsafe { &*self.0.add(offset as usize).cast() }
     }
 
@@ -108,10 +97,14 @@ impl Turns {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         if urgent {
             state.urgent += 1;
-            state = self.next_urgent.wait_while(state, |s| s.taken).unwrap_or_else(|e| e.into_inner());
+            state =
+                self.next_urgent.wait_while(state, |s| s.taken).unwrap_or_else(|e| e.into_inner());
             state.urgent -= 1;
         } else {
-            state = self.next.wait_while(state, |s| s.taken || s.urgent > 0).unwrap_or_else(|e| e.into_inner());
+            state = self
+                .next
+                .wait_while(state, |s| s.taken || s.urgent > 0)
+                .unwrap_or_else(|e| e.into_inner());
         }
         state.taken = true;
         state.number = state.number.wrapping_add(1);
@@ -123,7 +116,11 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.turns.state.lock().unwrap_or_else(|e| e.into_inner());
         state.taken = false;
-        if state.urgent > 0 { self.turns.next_urgent.notify_one() } else { self.turns.next.notify_one() }
+        if state.urgent > 0 {
+            self.turns.next_urgent.notify_one()
+        } else {
+            self.turns.next.notify_one()
+        }
     }
 }
 
@@ -142,7 +139,9 @@ pub struct Up {
 fn map_page(fd: &OwnedFd, at: u64, bytes: u64, prot: i32) -> io::Result<*mut u8> {
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
     // SAFETY: NOREPLACE never touches an existing mapping.
-    let p = unsafe { libc::mmap(at as *mut _, bytes as usize, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
+    let p = unsafe {
+        libc::mmap(at as *mut _, bytes as usize, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0)
+    };
     if p == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -159,10 +158,14 @@ fn special_mappings() -> Result<Vec<(u64, u64, String)>> {
     let maps = std::fs::read_to_string("/proc/self/maps").context("read /proc/self/maps")?;
     let mut out = Vec::new();
     for line in maps.lines() {
-        let Some(name) = line.split_whitespace().nth(5).filter(|n| n.starts_with("[v") && *n != "[vsyscall]") else {
+        let Some(name) =
+            line.split_whitespace().nth(5).filter(|n| n.starts_with("[v") && *n != "[vsyscall]")
+        else {
             continue;
         };
-        let Some((start, end)) = line.split(' ').next().and_then(|r| r.split_once('-')) else { continue };
+        let Some((start, end)) = line.split(' ').next().and_then(|r| r.split_once('-')) else {
+            continue;
+        };
         out.push((u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?, name.to_owned()));
     }
     Ok(out)
@@ -176,7 +179,10 @@ fn region_is_free(base: u64) -> bool {
             base as *mut _,
             REGION_BYTES as usize,
             libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE,
             -1,
             0,
         );
@@ -188,16 +194,24 @@ fn region_is_free(base: u64) -> bool {
     }
 }
 
-/// Makes a copy of this process that runs [`isolate`], as a child of this one, by way of a child that shares memory with this process: what was
-/// made by that has no area for restartable sequences, which would be looked for when all memory is gone. The copy's process id.
+/// Makes a copy of this process that runs [`isolate`], as a child of this one, by way of a child
+/// that shares memory with this process: what was made by that has no area for restartable
+/// sequences, which would be looked for when all memory is gone. The copy's process id.
 fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
     let mut all = 0u64;
-    // SAFETY: signals stay blocked in the parent only as long as the first child runs on our memory and stack, of which it uses nothing. It makes
-    // the copy, stores its id in the control page and ends. The copy has its own memory, continues below what this function uses of its own
-    // copy of the stack, and never comes back.
+    // SAFETY: signals stay blocked in the parent only as long as the first child runs on our memory
+    // and stack, of which it uses nothing. It makes the copy, stores its id in the control page and
+    // ends. The copy has its own memory, continues below what this function uses of its own copy of
+    // the stack, and never comes back.
     unsafe {
         let block = u64::MAX;
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const block, &raw mut all, 8);
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const block,
+            &raw mut all,
+            8,
+        );
         let result: i64;
         asm!(
             "syscall",
@@ -239,18 +253,26 @@ fn clone_copy(surroundings: &Surroundings) -> io::Result<u32> {
             out("rcx") _,
             out("r11") _,
         );
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, ptr::null_mut::<u64>(), 8);
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            ptr::null_mut::<u64>(),
+            8,
+        );
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result as i32));
         }
         sys::reap(result as u32);
-        let copy = (*surroundings.control.add(CTL_FIRST as usize).cast::<AtomicU64>()).load(Ordering::SeqCst) as i64;
+        let copy = (*surroundings.control.add(CTL_FIRST as usize).cast::<AtomicU64>())
+            .load(Ordering::SeqCst) as i64;
         if copy <= 0 { Err(io::Error::from_raw_os_error(-copy as i32)) } else { Ok(copy as u32) }
     }
 }
 
-/// A thread that maps the ids of the zygote's user namespace when the copy asks for it. Another than the one that makes the copy: that may
-/// be in a Landlock domain by then ([`Leave::enter_domain`]), and has other things to do.
+/// A thread that maps the ids of the zygote's user namespace when the copy asks for it. Another
+/// than the one that makes the copy: that may be in a Landlock domain by then
+/// ([`Leave::enter_domain`]), and has other things to do.
 struct IdMapper {
     control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
@@ -262,7 +284,8 @@ impl IdMapper {
     /// `proc`: /proc.
     fn start(control: &Arc<Control>, proc: OwnedFd) -> io::Result<Self> {
         let theirs = control.clone();
-        let builder = std::thread::Builder::new().name("quark-ids".into()).stack_size(Self::STACK_BYTES);
+        let builder =
+            std::thread::Builder::new().name("quark-ids".into()).stack_size(Self::STACK_BYTES);
         let thread = builder.spawn(move || Self::run(&theirs, &proc))?;
         Ok(Self { control: control.clone(), thread: Some(thread) })
     }
@@ -291,7 +314,12 @@ impl IdMapper {
 
 impl Drop for IdMapper {
     fn drop(&mut self) {
-        let _ = self.control.futex(CTL_MAPPED).compare_exchange(0, 2, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.control.futex(CTL_MAPPED).compare_exchange(
+            0,
+            2,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
         sys::futex_wake(self.control.futex(CTL_READY));
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
@@ -299,15 +327,22 @@ impl Drop for IdMapper {
     }
 }
 
-/// Maps the ids of the user namespace of child `pid` to [`STUB_ID`], or where that is not allowed, to this process' own.
+/// Maps the ids of the user namespace of child `pid` to [`STUB_ID`], or where that is not allowed,
+/// to this process' own.
 fn map_ids(proc: &OwnedFd, pid: u64) -> io::Result<()> {
     let write = |file: &str, text: String| -> io::Result<()> {
-        let file = rustix::fs::openat(proc, format!("{pid}/{file}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = rustix::fs::openat(
+            proc,
+            format!("{pid}/{file}"),
+            OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         io::Write::write_all(&mut std::fs::File::from(file), text.as_bytes())
     };
-    for (file, own) in
-        [("gid_map", rustix::process::getegid().as_raw()), ("uid_map", rustix::process::geteuid().as_raw())]
-    {
+    for (file, own) in [
+        ("gid_map", rustix::process::getegid().as_raw()),
+        ("uid_map", rustix::process::geteuid().as_raw()),
+    ] {
         if write(file, format!("{STUB_ID} {STUB_ID} 1")).is_err() {
             // Before Linux 3.19 there is no such file, and no such rule.
             let _ = write("setgroups", "deny".into());
@@ -318,9 +353,10 @@ fn map_ids(proc: &OwnedFd, pid: u64) -> io::Result<()> {
 }
 
 impl Zygote {
-    /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time in between. The calling thread must live as long as the process: the host kills the zygote and all stubs when the
-    /// thread that called this ends, which is how not even a SIGKILL of the sandbox process leaves one behind. What this thread
-    /// leaves they leave too.
+    /// Begins to make it, with `ram` for its stubs; [`Self::finish`] is the rest, and there is time
+    /// in between. The calling thread must live as long as the process: the host kills the zygote
+    /// and all stubs when the thread that called this ends, which is how not even a SIGKILL of the
+    /// sandbox process leaves one behind. What this thread leaves they leave too.
     pub fn start(
         filter_flags: u64,
         fp_bytes: u64,
@@ -339,14 +375,16 @@ impl Zygote {
         let code = sys::memfd(c"quark-stub", CODE_BYTES, true).context("memfd for stub code")?;
         let mut file = std::fs::File::from(code.try_clone()?);
         io::Write::write_all(&mut file, &page).context("write stub code")?;
-        let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let seals =
+            libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: plain numbers.
         if unsafe { libc::fcntl(code.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error()).context("seal stub code");
         }
         let ctl = sys::memfd(c"quark-zygote", 4096, false).context("memfd for the zygote")?;
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        let control = Arc::new(Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?));
+        let control =
+            Arc::new(Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?));
         let vdso = plan_moves(&control, base)?;
         control.word(CTL_PARENT).store(u64::from(std::process::id()), Ordering::SeqCst);
         prepare_messages(&control, base + CTL_OFFSET);
@@ -356,23 +394,44 @@ impl Zygote {
         let proc = rustix::fs::open("/proc", flags, Mode::empty()).context("open /proc")?;
         let root_is_empty = leave.is_some();
         leave.map_or(Ok(()), Leave::leave_host)?;
-        let id_mapper = IdMapper::start(&control, proc).context("start the thread that maps ids")?;
+        let id_mapper =
+            IdMapper::start(&control, proc).context("start the thread that maps ids")?;
         leave.map_or(Ok(()), Leave::enter_domain)?;
         // For the moment of the clone, the region's first pages exist here too.
-        let code_at = map_page(&code, base, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC).context("map stub code")?;
-        let copy = map_page(&ctl, base + CTL_OFFSET, 4096, both).context("map the zygote's page").and_then(|control| {
-            let (socket, ram) = (theirs.as_raw_fd(), ram.as_raw_fd());
-            let fail_step = test.fail_step.map_or(0, |step| step as u32);
-            let surroundings = Surroundings { control, socket, ram, entry: addresses.zygote, root_is_empty, fail_step };
-            clone_copy(&surroundings).context("clone the zygote")
-        });
+        let code_at = map_page(&code, base, CODE_BYTES, libc::PROT_READ | libc::PROT_EXEC)
+            .context("map stub code")?;
+        let copy = map_page(&ctl, base + CTL_OFFSET, 4096, both)
+            .context("map the zygote's page")
+            .and_then(|control| {
+                let (socket, ram) = (theirs.as_raw_fd(), ram.as_raw_fd());
+                let fail_step = test.fail_step.map_or(0, |step| step as u32);
+                let surroundings = Surroundings {
+                    control,
+                    socket,
+                    ram,
+                    entry: addresses.zygote,
+                    root_is_empty,
+                    fail_step,
+                };
+                clone_copy(&surroundings).context("clone the zygote")
+            });
         // SAFETY: the pages mapped above; the last may be missing.
         unsafe { libc::munmap(code_at.cast(), (CODE_BYTES + 4096) as usize) };
         let copy = copy?;
         drop(theirs);
         let (turns, closes) = (Turns::default(), Mutex::new(0));
         let (copy, id_mapper) = (Mutex::new(Some(copy)), Mutex::new(Some(id_mapper)));
-        Ok(Self { control, socket, id_mapper, copy, up: OnceLock::new(), turns, closes, addresses, vdso })
+        Ok(Self {
+            control,
+            socket,
+            id_mapper,
+            copy,
+            up: OnceLock::new(),
+            turns,
+            closes,
+            addresses,
+            vdso,
+        })
     }
 
     /// Waits until it serves, and does what it needs for that.
@@ -413,8 +472,9 @@ impl Zygote {
         (pid(CTL_ZYGOTE), pid(CTL_INIT))
     }
 
-    /// Makes a stub that uses the slots in `area`: its listener; `None` if it is not `wanted` any more when its turn comes. An `urgent` one's
-    /// turn is before all others that wait. `born` is called with its process id as soon as that is known.
+    /// Makes a stub that uses the slots in `area`: its listener; `None` if it is not `wanted` any
+    /// more when its turn comes. An `urgent` one's turn is before all others that wait. `born` is
+    /// called with its process id as soon as that is known.
     pub fn make_stub(
         &self,
         area: &OwnedFd,
@@ -437,7 +497,9 @@ impl Zygote {
             if start.elapsed() > PATIENCE {
                 bail!("the host does not get it done");
             }
-            let Some(message) = sys::receive_message(&self.socket, Duration::from_millis(200)).context(gone)? else {
+            let Some(message) =
+                sys::receive_message(&self.socket, Duration::from_millis(200)).context(gone)?
+            else {
                 if pid.is_some_and(sys::has_ended) {
                     bail!("the stub ended while it was set up");
                 }
@@ -452,7 +514,8 @@ impl Zygote {
                 MSG_HELLO if !of_zygote && pid.is_none() => {
                     pid = Some(message.sender);
                     born(message.sender);
-                    // By the time that the zygote hears of it, the stub will have installed its filter.
+                    // By the time that the zygote hears of it, the stub will have installed its
+                    // filter.
                     sys::send_message(&self.socket, give, None).context(gone)?;
                 }
                 MSG_FAILED => {
@@ -498,7 +561,8 @@ impl Zygote {
     }
 }
 
-/// For how long it is worth trying again to make a stub, if it could not be made for want of something that may come back.
+/// For how long it is worth trying again to make a stub, if it could not be made for want of
+/// something that may come back.
 pub fn patience_with(error: &anyhow::Error) -> Option<Duration> {
     match error.downcast_ref::<Failure>()?.errno {
         libc::EAGAIN | libc::ENOMEM => Some(Duration::from_secs(5)),
@@ -523,19 +587,23 @@ fn plan_moves(control: &Control, base: u64) -> Result<u64> {
                 vdso = to;
             }
             for (j, value) in [*start, end - start, to].into_iter().enumerate() {
-                control.word(CTL_MOVE_TABLE + 24 * i as u64 + 8 * j as u64).store(value, Ordering::Relaxed);
+                control
+                    .word(CTL_MOVE_TABLE + 24 * i as u64 + 8 * j as u64)
+                    .store(value, Ordering::Relaxed);
             }
         }
     }
     Ok(vdso)
 }
 
-/// Fills in what stub code passes to recvmsg(2), sendmsg(2) and poll(2). `at`: where the zygote has its page.
+/// Fills in what stub code passes to recvmsg(2), sendmsg(2) and poll(2). `at`: where the zygote has
+/// its page.
 fn prepare_messages(control: &Control, at: u64) {
     let put = |offset: u64, value: u64| control.word(offset).store(value, Ordering::Relaxed);
-    for (header, iov, data, controls) in
-        [(CTL_IN_HEADER, CTL_IN_IOV, CTL_IN, CTL_IN_CONTROL), (CTL_OUT_HEADER, CTL_OUT_IOV, CTL_OUT, CTL_OUT_CONTROL)]
-    {
+    for (header, iov, data, controls) in [
+        (CTL_IN_HEADER, CTL_IN_IOV, CTL_IN, CTL_IN_CONTROL),
+        (CTL_OUT_HEADER, CTL_OUT_IOV, CTL_OUT, CTL_OUT_CONTROL),
+    ] {
         put(iov, at + data);
         put(iov + 8, MSG_BYTES);
         put(header + 16, at + iov);
@@ -602,13 +670,20 @@ mod tests {
 
     use super::*;
 
-    /// What is told to the zygote while a stub is on its way must not become what that stub goes by.
+    /// What is told to the zygote while a stub is on its way must not become what that stub goes
+    /// by.
     #[test]
     fn stubs_are_made_while_descriptors_are_closed() {
         let ram = sys::memfd(c"quark-test-ram", 1 << 20, false).unwrap();
         let fp = super::super::fpstate::detect().unwrap();
-        let zygote =
-            Zygote::start(sys::FILTER_NEW_LISTENER, fp.frame_bytes() as u64, &ram, Test::default(), None).unwrap();
+        let zygote = Zygote::start(
+            sys::FILTER_NEW_LISTENER,
+            fp.frame_bytes() as u64,
+            &ram,
+            Test::default(),
+            None,
+        )
+        .unwrap();
         zygote.finish().unwrap();
         let done = AtomicBool::new(false);
         let slowest = std::thread::scope(|s| {

@@ -1,5 +1,5 @@
-//! The end of a sandbox that made a host call outside of its filter: one line that says which, in the log and on standard
-//! error.
+//! The end of a sandbox that made a host call outside of its filter: one line that says which, in
+//! the log and on standard error.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,7 +16,8 @@ const NONE: RawFd = -1;
 static TEXT_LOG: AtomicI32 = AtomicI32::new(NONE);
 static JSON_LOG: AtomicI32 = AtomicI32::new(NONE);
 
-/// Where the last line goes besides standard error: the file of the log, and whether its lines are JSON.
+/// Where the last line goes besides standard error: the file of the log, and whether its lines are
+/// JSON.
 pub fn set_log(file: OwnedFd, is_json: bool) {
     let place = if is_json { &JSON_LOG } else { &TEXT_LOG };
     place.store(file.as_raw_fd(), Ordering::Release);
@@ -29,7 +30,8 @@ pub fn set_log(file: OwnedFd, is_json: bool) {
 /// # Errors
 /// Those of sigaction(2).
 pub fn catch() -> io::Result<()> {
-    // SAFETY: all-zero is a valid sigaction, and the handler has the signature that SA_SIGINFO asks for.
+    // SAFETY: all-zero is a valid sigaction, and the handler has the signature that SA_SIGINFO asks
+    // for.
     let rc = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_refused as *const () as usize;
@@ -39,7 +41,8 @@ pub fn catch() -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A line of limited length, made without an allocation: the refused call may have come from within the allocator.
+/// A line of limited length, made without an allocation: the refused call may have come from within
+/// the allocator.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -64,7 +67,8 @@ impl Line {
 fn say(to: RawFd, text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     line.write_fmt(text).ok();
-    // SAFETY: the buffer is valid for its length. There is nothing to be done if it cannot be written.
+    // SAFETY: the buffer is valid for its length. There is nothing to be done if it cannot be
+    // written.
     unsafe { libc::write(to, line.bytes.as_ptr().cast(), line.len) };
 }
 
@@ -78,19 +82,24 @@ impl fmt::Display for Now {
         // Counted from 0000-03-01, as in `oci/log.rs`.
         let days = days + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month + 2) / 5 + 1;
         let month = if month < 10 { month + 3 } else { month - 9 };
         let year = era * 400 + year_of_era + i64::from(month <= 2);
         let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z", now.tv_nsec)
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z",
+            now.tv_nsec
+        )
     }
 }
 
 /// Says in log and on standard error why the sandbox is ended. Allocates nothing, takes no lock.
-fn tell(reason: &str) {
+fn report(reason: &str) {
     say(libc::STDERR_FILENO, format_args!("quark: {reason}\n"));
     match TEXT_LOG.load(Ordering::Acquire) {
         NONE => {}
@@ -98,7 +107,10 @@ fn tell(reason: &str) {
     }
     match JSON_LOG.load(Ordering::Acquire) {
         NONE => {}
-        fd => say(fd, format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{Now}\"}}\n")),
+        fd => say(
+            fd,
+            format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{Now}\"}}\n"),
+        ),
     }
 }
 
@@ -113,22 +125,26 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         number: c_int,
         arch: u32,
     }
-    // SAFETY: the kernel hands a valid siginfo and ucontext to an SA_SIGINFO handler, ours alone until it returns; the former
-    // is 128 bytes, of which these are the first.
-    let (info, context) = unsafe { (&*info.cast::<Refused>(), &*context.cast::<libc::ucontext_t>()) };
+    // SAFETY: the kernel hands a valid siginfo and ucontext to an SA_SIGINFO handler, ours alone
+    // until it returns; the former is 128 bytes, of which these are the first.
+    let (info, context) =
+        unsafe { (&*info.cast::<Refused>(), &*context.cast::<libc::ucontext_t>()) };
     let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
-    let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(register);
+    let args =
+        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+            .map(register);
     let name = names::name(info.number.into());
     let mut reason = Line { bytes: [0; 512], len: 0 };
     let (number, address) = (info.number, info.address);
     let args = Args(args);
     write!(
         reason,
-        "the sandbox was ended for a host call that it may not make: {name} {args} ({number}) at {address:#x}"
+        "the sandbox was ended for a host call that it may not make: {name} {args} ({number}) at \
+        {address:#x}"
     )
     .ok();
     let reason = reason.text();
-    tell(reason);
+    report(reason);
     ended::ended(ATTACK_STATUS, reason);
     // SAFETY: _exit has no precondition. Not exit: other threads still run the guest.
     unsafe { libc::_exit(ATTACK_STATUS) }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rustix::io::Errno;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, sock_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, sock_filter,
 };
 
 use super::profiles::{self, Arg, Call, Profile};
@@ -21,12 +21,15 @@ fn condition(arg: Arg) -> Result<SeccompCondition, seccompiler::BackendError> {
         Arg::Is(index, value) => (index, Qword, SeccompCmpOp::Eq, value),
         Arg::Int(index, value) => (index, Dword, SeccompCmpOp::Eq, value.into()),
         Arg::Not(index, value) => (index, Dword, SeccompCmpOp::Ne, value.into()),
-        Arg::Bits(index, mask, value) => (index, Dword, SeccompCmpOp::MaskedEq(mask.into()), value.into()),
+        Arg::Bits(index, mask, value) => {
+            (index, Dword, SeccompCmpOp::MaskedEq(mask.into()), value.into())
+        }
     };
     SeccompCondition::new(index, length, operator, value)
 }
 
-/// The filter for threads of any of `who`: what is not allowed raises SIGSYS, other architectures are killed.
+/// The filter for threads of any of `who`: what is not allowed raises SIGSYS, other architectures
+/// are killed.
 pub fn program(calls: &[Call], who: &[Profile]) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Option<Vec<SeccompRule>>> = BTreeMap::new();
     for call in calls.iter().filter(|c| c.who.iter().any(|p| who.contains(p))) {
@@ -40,8 +43,10 @@ pub fn program(calls: &[Call], who: &[Profile]) -> Result<BpfProgram, seccompile
             list.push(SeccompRule::new(all)?);
         }
     }
-    let rules = rules.into_iter().map(|(number, list)| (number, list.unwrap_or_default())).collect();
-    let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;
+    let rules =
+        rules.into_iter().map(|(number, list)| (number, list.unwrap_or_default())).collect();
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;
     let filter: BpfProgram = filter.try_into()?;
     let enosys = u32::from(SeccompAction::Errno(libc::ENOSYS as u32));
     let mut program = vec![
@@ -57,7 +62,9 @@ pub fn program(calls: &[Call], who: &[Profile]) -> Result<BpfProgram, seccompile
 pub fn install(calls: &[Call], who: &[Profile]) -> Result<(), Errno> {
     let program = program(calls, who).map_err(|_| Errno::INVAL)?;
     seccompiler::apply_filter(&program).map_err(|e| match e {
-        seccompiler::Error::Seccomp(e) | seccompiler::Error::Prctl(e) => Errno::from_io_error(&e).unwrap_or(Errno::IO),
+        seccompiler::Error::Seccomp(e) | seccompiler::Error::Prctl(e) => {
+            Errno::from_io_error(&e).unwrap_or(Errno::IO)
+        }
         _ => Errno::INVAL,
     })
 }

@@ -1,14 +1,15 @@
-//! A Landlock domain: of all files that paths and descriptors could lead to, those of root, volumes and the own /proc can be opened, and
-//! nothing outside of the sandbox can be signalled or reached by an abstract socket. landlock(7).
+//! A Landlock domain: of all files that paths and descriptors could lead to, those of root, volumes
+//! and the own /proc can be opened, and nothing outside of the sandbox can be signalled or reached
+//! by an abstract socket. landlock(7).
 //!
-//! What an empty root does not keep away: a name like `..` below a directory that came as a standard stream, a directory that somebody
-//! moved out of a volume, the magic links of /proc.
+//! What an empty root does not keep away: a name like `..` below a directory that came as a
+//! standard stream, a directory that somebody moved out of a volume, the magic links of /proc.
 
 use std::os::fd::BorrowedFd;
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetError, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::io::Errno;
 
@@ -17,7 +18,8 @@ const NEEDED: ABI = ABI::V2;
 /// The newest whose rules are known here.
 const NEWEST: ABI = ABI::V7;
 
-/// What the guest does in its root and volumes. Devices are never opened or made; those that are there may be renamed.
+/// What the guest does in its root and volumes. Devices are never opened or made; those that are
+/// there may be renamed.
 fn in_mounts() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::Execute | AccessFs::IoctlDev)
 }
@@ -27,9 +29,10 @@ pub fn is_there() -> bool {
     ruleset().is_ok()
 }
 
-/// Enters a domain in which files can be opened in `mounts`, and read in `proc`, and nowhere else, for good: this thread and all that it
-/// makes. Else the errno, where the host refuses: ENOSYS or EOPNOTSUPP if it has no Landlock, or one that is too old, E2BIG if this process is in
-/// as many domains as can be.
+/// Enters a domain in which files can be opened in `mounts`, and read in `proc`, and nowhere else,
+/// for good: this thread and all that it makes. Else the errno, where the host refuses: ENOSYS or
+/// EOPNOTSUPP if it has no Landlock, or one that is too old, E2BIG if this process is in as many
+/// domains as can be.
 ///
 /// # Errors
 /// When a descriptor cannot be made a rule of.

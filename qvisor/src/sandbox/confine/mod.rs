@@ -1,8 +1,10 @@
-//! What the sandbox process gives up before the first instruction of its guest kernel: the host's file system, capabilities, the
-//! ways to get privileges back, the system calls that it does not need. `doc/security.md` tells what remains and why.
+//! What the sandbox process gives up before the first instruction of its guest kernel: the host's
+//! file system, capabilities, the ways to get privileges back, the system calls that it does not
+//! need. `doc/security.md` tells what remains and why.
 //!
-//! In this order: every descriptor has been opened; then [`root`], [`user_namespace`] and [`landlock`], which hold for the zygote too, that is
-//! made next; then [`privileges`] and [`filter`]. The process has one thread then, and every other inherits all of it.
+//! In this operation: every descriptor has been opened; then [`root`], [`user_namespace`] and
+//! [`landlock`], which hold for the zygote too, that is made next; then [`privileges`] and
+//! [`filter`]. The process has one thread then, and every other inherits all of it.
 
 pub mod end;
 mod filter;
@@ -52,19 +54,21 @@ fn step(step: &'static str) -> impl FnOnce(Errno) -> ConfineError {
 }
 
 impl Confinement {
-    /// Leaves the host's file system and users, for good. It takes [`crate::procfs::make_own`] before.
+    /// Leaves the host's file system and users, for good. It takes [`crate::sys::procfs::make_own`]
+    /// before.
     ///
     /// # Errors
     /// With the first step that failed.
     pub fn leave_host(&self) -> Result<(), ConfineError> {
         if self.user_namespace.is_some() && self.network.contains(CapabilitySet::NET_BIND_SERVICE) {
-            // The network namespace is the host's user namespace', and its capability counts for nothing any more. Who may bind which port
-            // the sandbox decides itself.
-            std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
-                .map_err(|e| step("opening ports below 1024")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            // The network namespace is the host's user namespace', and its capability counts for
+            // nothing any more. Who may bind which port the sandbox decides itself.
+            std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0").map_err(|e| {
+                step("opening ports below 1024")(Errno::from_io_error(&e).unwrap_or(Errno::IO))
+            })?;
         }
         root::leave().map_err(step("leaving the host's file system"))?;
-        crate::procfs::be_there().map_err(step("entering its own /proc"))?;
+        crate::sys::procfs::be_there().map_err(step("entering its own /proc"))?;
         let Some(namespace) = &self.user_namespace else { return Ok(()) };
         user_namespace::enter(namespace).map_err(step("entering its user namespace"))
     }
@@ -74,36 +78,44 @@ impl Confinement {
     /// # Errors
     /// With the first step that failed.
     pub fn enter_domain(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
-        let Some(proc) = crate::procfs::own() else { return Ok(()) };
+        let Some(proc) = crate::sys::procfs::own() else { return Ok(()) };
         match landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
             Ok(()) => {}
             Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
-                tracing::info!("this host has no Landlock (Linux 5.19 or later), which would guard directories");
+                tracing::info!(
+                    "this host has no Landlock (Linux 5.19 or later), which would guard directories"
+                );
             }
-            Err(e) => tracing::warn!("the host refuses Landlock, which would guard directories: {e}"),
+            Err(e) => {
+                tracing::warn!("the host refuses Landlock, which would guard directories: {e}")
+            }
         }
         Ok(())
     }
 
-    /// Gives everything else up, for good, after [`Self::leave_host`] and [`Self::enter_domain`]. `who` are the threads that this one is and makes.
+    /// Gives everything else up, for good, after [`Self::leave_host`] and [`Self::enter_domain`].
+    /// `who` are the threads that this one is and makes.
     ///
     /// # Errors
     /// With the first step that failed.
     pub fn enter(self, who: &[Profile]) -> Result<(), ConfineError> {
         // In a user namespace that the network namespace is not of they would be good for nothing.
-        let network = if self.user_namespace.is_some() { CapabilitySet::empty() } else { self.network };
+        let network =
+            if self.user_namespace.is_some() { CapabilitySet::empty() } else { self.network };
         privileges::keep(FILE_CAPABILITIES | network.intersection(NETWORK_CAPABILITIES))?;
         if let Some((file, is_json)) = self.log {
             end::set_log(file, is_json);
         }
-        end::catch().map_err(|e| step("catching SIGSYS")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        end::catch()
+            .map_err(|e| step("catching SIGSYS")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         filter::install(&profiles::calls(), who).map_err(step("installing the seccomp filter"))?;
         FILTERED.store(true, Ordering::Release);
         Ok(())
     }
 }
 
-/// Leaves this thread, and those that it makes, no more than `who` of what the process may do, if the process is confined.
+/// Leaves this thread, and those that it makes, no more than `who` of what the process may do, if
+/// the process is confined.
 ///
 /// # Errors
 /// When the filter cannot be installed.
@@ -111,7 +123,8 @@ pub fn narrow(who: Profile) -> Result<(), ConfineError> {
     if !FILTERED.load(Ordering::Acquire) {
         return Ok(());
     }
-    filter::install(&profiles::calls(), &[who]).map_err(step("installing the seccomp filter of a thread"))
+    filter::install(&profiles::calls(), &[who])
+        .map_err(step("installing the seccomp filter of a thread"))
 }
 
 #[cfg(test)]

@@ -4,22 +4,27 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use rustix::thread::{
     CapabilitiesSecureBits as Bits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
+    set_no_new_privs,
 };
 
 use super::{ConfineError, step};
 
-/// For the files of root and volumes, whose owners, modes and file capabilities are the guest's to set.
+/// For the files of root and volumes, whose owners, modes and file capabilities are the guest's to
+/// set.
 pub const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::SETFCAP);
 
-/// For sockets, if the container's programs may have them: ICMP without a ping group, ports below 1024.
-pub const NETWORK_CAPABILITIES: CapabilitySet = CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE);
+/// For sockets, if the container's programs may have them: ICMP without a ping group, ports below
+/// 1024.
+pub const NETWORK_CAPABILITIES: CapabilitySet =
+    CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Keeps `kept`, if it has them, and nothing else, for good: no program, user id or file gives back what is given up.
+/// Keeps `kept`, if it has them, and nothing else, for good: no program, user id or file gives back
+/// what is given up.
 pub fn keep(kept: CapabilitySet) -> Result<(), ConfineError> {
     let now = rustix::thread::capabilities(None).map_err(step("reading capabilities"))?;
     let bits = Bits::NO_ROOT
@@ -45,9 +50,11 @@ pub fn keep(kept: CapabilitySet) -> Result<(), ConfineError> {
     }
     let kept = kept.intersection(now.permitted);
     // Nothing is executed, so nothing is inherited.
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("giving up capabilities"))?;
     set_no_new_privs(true).map_err(step("setting no_new_privs"))?;
     // Guest memory lies in it, of a user that others on the host may be.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("forbidding core dumps"))
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(step("forbidding core dumps"))
 }

@@ -1,12 +1,12 @@
-//! Which host calls the threads of a sandbox process may make, and why: the filters, `doc/security.md` and its test are made
-//! from this table.
+//! Which host calls the threads of a sandbox process may make, and why: the filters,
+//! `doc/security.md` and its test are made from this table.
 //!
-//! What a guest kernel can ask for is narrower still: the checks of `sandbox/hostcall` come before. This is for the day on
-//! which one of them fails.
+//! What a guest kernel can ask for is narrower still: the checks of `sandbox/hostcall` come before.
+//! This is for the day on which one of them fails.
 
 use libc::{SYS_ioctl, c_long};
 
-use crate::sandbox::memory::sys::IOCTLS;
+use crate::sys::IOCTLS;
 
 /// A condition on an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,8 @@ pub struct Call {
 use Arg::{Bits, Int, Is, Not};
 
 const ALL: &[Profile] = &Profile::ALL;
-/// Threads that serve the guest kernel's host calls; the event loop on kvm, too, which takes in mounts and streams by the same code.
+/// Threads that serve the guest kernel's host calls; the event loop on kvm, too, which takes in
+/// mounts and streams by the same code.
 const KERNEL: &[Profile] = ALL;
 /// Threads that look after stubs.
 const STUBS: &[Profile] = &[Profile::Process];
@@ -130,7 +131,8 @@ pub fn calls() -> Vec<Call> {
         call!(
             SYS_madvise,
             ALL,
-            "stacks: of threads that end, of the first at each sleep; huge pages behind a working set that comes back"
+            "stacks: of threads that end, of the first at each sleep; huge pages behind a working \
+            set that comes back"
         ),
         call!(
             SYS_memfd_create,
@@ -157,17 +159,31 @@ pub fn calls() -> Vec<Call> {
             SYS_rt_sigaction,
             ALL,
             "SIGSEGV, SIGBUS, SIGABRT, 33",
-            [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, SIGSETXID].map(|signal| vec![Int(0, signal as u32)]),
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, SIGSETXID]
+                .map(|signal| vec![Int(0, signal as u32)]),
             "the default action for a fault that has no fixup; the first thread (glibc)"
         ),
         call!(SYS_rt_sigreturn, ALL, "return from the handler of faults in guest memory"),
-        call!(SYS_restart_syscall, ALL, "a wait that stopping and continuing the process interrupted"),
-        call!(SYS_prctl, STUBS, "PR_SET_NAME", [vec![Int(0, libc::PR_SET_NAME as u32)]], "start of a thread"),
+        call!(
+            SYS_restart_syscall,
+            ALL,
+            "a wait that stopping and continuing the process interrupted"
+        ),
+        call!(
+            SYS_prctl,
+            STUBS,
+            "PR_SET_NAME",
+            [vec![Int(0, libc::PR_SET_NAME as u32)]],
+            "start of a thread"
+        ),
         call!(
             SYS_prctl,
             KVM,
             "PR_SET_NAME, PR_SET_NO_NEW_PRIVS",
-            [vec![Int(0, libc::PR_SET_NAME as u32)], vec![Int(0, libc::PR_SET_NO_NEW_PRIVS as u32), Int(1, 1)]],
+            [
+                vec![Int(0, libc::PR_SET_NAME as u32)],
+                vec![Int(0, libc::PR_SET_NO_NEW_PRIVS as u32), Int(1, 1)]
+            ],
             "start of a thread, before its narrower filter"
         ),
         call!(
@@ -195,7 +211,11 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_clock_nanosleep, STUBS, "the watch over kicks; waiting for a stub to begin"),
         call!(SYS_timerfd_settime, KERNEL, "the guest kernel's timer"),
         call!(SYS_getrandom, ALL, "random bytes for guests; hash tables"),
-        call!(SYS_getpid, ALL, "abort(3); whether this is the first thread, whose stack is given back at a sleep"),
+        call!(
+            SYS_getpid,
+            ALL,
+            "abort(3); whether this is the first thread, whose stack is given back at a sleep"
+        ),
         call!(SYS_gettid, ALL, "abort(3); as getpid"),
         // Stubs.
         call!(
@@ -247,12 +267,20 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_getsockopt, ALL, "sockets; who connects to the control socket"),
         call!(SYS_sendto, KERNEL, "questions to rtnetlink"),
         // Files of guests.
-        call!(SYS_openat, ALL, "single names below a directory; descriptors anew by /proc; /proc of stubs"),
+        call!(
+            SYS_openat,
+            ALL,
+            "single names below a directory; descriptors anew by /proc; /proc of stubs"
+        ),
         call!(SYS_openat2, KERNEL, "files beneath the directories of mounts"),
         call!(SYS_preadv2, KERNEL, "files, streams, the store"),
         call!(SYS_pwritev2, KERNEL, "files, streams, the store"),
         call!(SYS_pread64, ALL, "the store; which pages a stub has mapped; statistics of KVM"),
-        call!(SYS_lseek, KERNEL, "directories; which memory is committed; files given as standard streams"),
+        call!(
+            SYS_lseek,
+            KERNEL,
+            "directories; which memory is committed; files given as standard streams"
+        ),
         call!(SYS_getdents64, KERNEL, "directories"),
         call!(SYS_fstat, ALL, "files, streams"),
         call!(SYS_newfstatat, ALL, "files"),
@@ -271,12 +299,22 @@ pub fn calls() -> Vec<Call> {
             SYS_mknodat,
             KERNEL,
             "regular files, FIFOs, sockets",
-            [libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK].map(|kind| vec![Bits(2, libc::S_IFMT, kind)]),
+            [libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK].map(|kind| vec![Bits(
+                2,
+                libc::S_IFMT,
+                kind
+            )]),
             "files"
         ),
         call!(SYS_symlinkat, KERNEL, "files"),
         call!(SYS_linkat, KERNEL, "no flags", [vec![Int(4, 0)]], "files"),
-        call!(SYS_renameat2, KERNEL, "no RENAME_WHITEOUT", [vec![Bits(4, libc::RENAME_WHITEOUT, 0)]], "files"),
+        call!(
+            SYS_renameat2,
+            KERNEL,
+            "no RENAME_WHITEOUT",
+            [vec![Bits(4, libc::RENAME_WHITEOUT, 0)]],
+            "files"
+        ),
         call!(SYS_unlinkat, KERNEL, "files"),
         call!(SYS_fchmod, KERNEL, "files"),
         call!(SYS_fchmodat, KERNEL, "files"),
@@ -301,7 +339,8 @@ pub fn calls() -> Vec<Call> {
         name: "setsockopt",
         who: KERNEL,
         when: socket_options(),
-        only: "levels SOL_SOCKET (no filter program), IP, IPv6, TCP (no TCP_ULP, TCP_REPAIR), UDP, ICMPv6, RAW, NETLINK",
+        only: "levels SOL_SOCKET (no filter program), IP, IPv6, TCP (no TCP_ULP, TCP_REPAIR), \
+            UDP, ICMPv6, RAW, NETLINK",
         why: "sockets",
     });
     calls.push(ioctl(STUBS, STUB_IOCTLS, "the listeners of stubs, terminals and sockets"));
@@ -318,7 +357,9 @@ fn sockets() -> Vec<Vec<Arg>> {
         vec![Int(0, domain as u32), Int(1, (kind | flags) as u32), Int(2, protocol as u32)]
     };
     let mut all = Vec::new();
-    for (domain, icmp) in [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)] {
+    for (domain, icmp) in
+        [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)]
+    {
         for (kind, protocols) in [
             (libc::SOCK_STREAM, &[0, libc::IPPROTO_TCP][..]),
             (libc::SOCK_DGRAM, &[0, libc::IPPROTO_UDP, icmp]),
@@ -327,19 +368,27 @@ fn sockets() -> Vec<Vec<Arg>> {
             all.extend(protocols.iter().map(|protocol| one(domain, kind, *protocol)));
         }
     }
-    all.extend([libc::SOCK_DGRAM, libc::SOCK_RAW].map(|kind| one(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)));
+    all.extend(
+        [libc::SOCK_DGRAM, libc::SOCK_RAW]
+            .map(|kind| one(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)),
+    );
     all
 }
 
-/// Levels of options, less those options that hand the kernel programs or change who speaks: see `hostcall/socket.rs`.
+/// Levels of options, less those options that hand the kernel programs or change who speaks: see
+/// `hostcall/socket.rs`.
 fn socket_options() -> Vec<Vec<Arg>> {
     let level = |level: i32, but: &[i32]| {
         let mut all = vec![Int(1, level as u32)];
         all.extend(but.iter().map(|name| Not(2, *name as u32)));
         all
     };
-    let programs =
-        [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
+    let programs = [
+        libc::SO_ATTACH_FILTER,
+        libc::SO_ATTACH_BPF,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        libc::SO_ATTACH_REUSEPORT_EBPF,
+    ];
     vec![
         level(libc::SOL_SOCKET, &programs),
         level(libc::IPPROTO_TCP, &[libc::TCP_ULP, libc::TCP_REPAIR]),
@@ -357,7 +406,8 @@ fn socket_options() -> Vec<Vec<Arg>> {
 const STUB_IOCTLS: &[u32] = &[0xc018_2101, 0xc050_2100, 0x4008_2104, 0x4018_2103];
 /// TCGETS, by which isatty(3) asks, and KVM_SIGNAL_MSI.
 const LOOP_IOCTLS: &[u32] = &[libc::TCGETS as u32, 0x4020_aea5];
-/// KVM_RUN, what comes with an exit that has no answer, and what makes the next vCPU or memory slot.
+/// KVM_RUN, what comes with an exit that has no answer, and what makes the next vCPU or memory
+/// slot.
 const VCPU_IOCTLS: &[u32] = &[
     0xae80,      // KVM_RUN
     0x4020_aea5, // KVM_SIGNAL_MSI
@@ -374,23 +424,29 @@ const VCPU_IOCTLS: &[u32] = &[
     0x4040_aea0, // KVM_SET_VCPU_EVENTS
 ];
 
-/// ioctl(2) with `own` commands, which come first as they are the frequent ones, and those of terminals and sockets.
+/// ioctl(2) with `own` commands, which come first as they are the frequent ones, and those of
+/// terminals and sockets.
 fn ioctl(who: &'static [Profile], own: &[u32], why: &'static str) -> Call {
     let mut commands = own.to_vec();
     commands.extend(IOCTLS.iter().map(|(command, ..)| *command as u32));
     commands.push(libc::SIOCGIFCONF as u32);
     let only = match who {
         [Profile::Process] => {
-            "SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS and _ADDFD; the commands in `memory/sys.rs`; SIOCGIFCONF"
+            "SECCOMP_IOCTL_NOTIF_SEND, _RECV, _SET_FLAGS and _ADDFD; the commands in \
+            `sys/ioctl.rs`; SIOCGIFCONF"
         }
-        [Profile::Loop] => "TCGETS, KVM_SIGNAL_MSI; the commands in `memory/sys.rs`; SIOCGIFCONF",
-        _ => "KVM_RUN and what makes vCPUs and memory slots; the commands in `memory/sys.rs`; SIOCGIFCONF",
+        [Profile::Loop] => "TCGETS, KVM_SIGNAL_MSI; the commands in `sys/ioctl.rs`; SIOCGIFCONF",
+        _ => {
+            "KVM_RUN and what makes vCPUs and memory slots; the commands in `sys/ioctl.rs`; \
+            SIOCGIFCONF"
+        }
     };
     let when = commands.into_iter().map(|command| vec![Int(1, command)]).collect();
     Call { number: SYS_ioctl, name: "ioctl", who, when, only, why }
 }
 
-/// clone3(2) is answered with ENOSYS: its flags lie in memory, where a filter does not see them. glibc takes clone(2) then.
+/// clone3(2) is answered with ENOSYS: its flags lie in memory, where a filter does not see them.
+/// glibc takes clone(2) then.
 pub const ENOSYS: c_long = libc::SYS_clone3;
 
 /// Whether `profile` may make a call with these arguments.

@@ -14,11 +14,13 @@ const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const AUDIT_ARCH_I386: u32 = 0x4000_0003;
-/// The sets of threads for which filters are installed: see `sandbox/mod.rs` and `platform/kvm/vcpu.rs`.
+/// The sets of threads for which filters are installed: see `platform/*/boot.rs` and
+/// `platform/kvm/vcpu.rs`.
 const INSTALLED: [&[Profile]; 4] =
     [&[Profile::Process], &[Profile::Loop, Profile::Vcpu], &[Profile::Loop], &[Profile::Vcpu]];
 
-/// What a program of classic BPF (Documentation/networking/filter.rst) answers to a call. It knows what seccompiler uses.
+/// What a program of classic BPF (Documentation/networking/filter.rst) answers to a call. It knows
+/// what seccompiler uses.
 fn run(program: &[sock_filter], arch: u32, number: u32, args: &[u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => number,
@@ -47,7 +49,8 @@ fn run(program: &[sock_filter], arch: u32, number: u32, args: &[u64; 6]) -> u32 
 /// Arguments at and around what the conditions of a call name, and others.
 fn samples(call: Option<&Call>, seed: &mut u64) -> Vec<[u64; 6]> {
     let mut random = || {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *seed =
+            seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *seed ^ *seed >> 29
     };
     let mut all: Vec<[u64; 6]> = vec![[0; 6], [u64::MAX; 6], std::array::from_fn(|_| random())];
@@ -88,7 +91,8 @@ fn filters_allow_exactly_what_the_table_allows() {
         assert!(program.len() <= 4096, "BPF_MAXINSNS: {}", program.len());
         let (mut allowed, mut refused) = (0, 0);
         for number in 0..=512u32 {
-            let entries: Vec<&Call> = calls.iter().filter(|c| c.number == c_long::from(number)).collect();
+            let entries: Vec<&Call> =
+                calls.iter().filter(|c| c.number == c_long::from(number)).collect();
             let args = entries.iter().flat_map(|c| samples(Some(c), &mut seed)).collect::<Vec<_>>();
             for args in args.into_iter().chain(samples(None, &mut seed)) {
                 let may = who.iter().any(|p| profiles::allows(&calls, *p, number.into(), &args));
@@ -105,7 +109,11 @@ fn filters_allow_exactly_what_the_table_allows() {
                     refused += 1
                 }
                 // The x32 numbers, and those of 32-bit programs.
-                assert_eq!(run(&program, AUDIT_ARCH_X86_64, number | 0x4000_0000, &args), TRAP, "x32 {number}");
+                assert_eq!(
+                    run(&program, AUDIT_ARCH_X86_64, number | 0x4000_0000, &args),
+                    TRAP,
+                    "x32 {number}"
+                );
                 let old = run(&program, AUDIT_ARCH_I386, number, &args);
                 assert!(old != ALLOW && old != TRAP, "i386 {number}: {old:#x}");
             }
@@ -226,24 +234,41 @@ fn nothing_that_a_hole_could_use_is_allowed() {
             && may("clone", [0x3d_0f00, 0, 0, 0, 0, 0])
     );
     for domain in [libc::AF_UNIX, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_XDP] {
-        assert!(!may("socket", [domain as u64, libc::SOCK_DGRAM as u64 | 0x8_0800, 0, 0, 0, 0]), "{domain}");
+        assert!(
+            !may("socket", [domain as u64, libc::SOCK_DGRAM as u64 | 0x8_0800, 0, 0, 0, 0]),
+            "{domain}"
+        );
     }
-    let netlink = |protocol: i32| [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64 | 0x8_0800, protocol as u64, 0, 0, 0];
-    assert!(may("socket", netlink(libc::NETLINK_ROUTE)) && !may("socket", netlink(libc::NETLINK_NETFILTER)));
+    let netlink = |protocol: i32| {
+        [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64 | 0x8_0800, protocol as u64, 0, 0, 0]
+    };
+    assert!(
+        may("socket", netlink(libc::NETLINK_ROUTE))
+            && !may("socket", netlink(libc::NETLINK_NETFILTER))
+    );
     // A thread may have a narrower filter, and nothing that would be a way round one.
-    let seccomp = calls.iter().filter(|c| c.name == "seccomp").flat_map(|c| c.who).copied().collect::<Vec<_>>();
+    let seccomp = calls
+        .iter()
+        .filter(|c| c.name == "seccomp")
+        .flat_map(|c| c.who)
+        .copied()
+        .collect::<Vec<_>>();
     assert_eq!(seccomp, [Profile::Loop, Profile::Vcpu]);
     assert!(!may("kill", [u64::MAX, libc::SIGKILL as u64, 0, 0, 0, 0]), "everybody");
     assert!(!may("prctl", [libc::PR_SET_SECUREBITS as u64, 0, 0, 0, 0, 0]));
     assert!(!may("rt_sigaction", [libc::SIGSYS as u64, 0, 0, 0, 0, 0]));
-    assert!(!may("ioctl", [0, libc::TIOCSTI, 0, 0, 0, 0]) && !may("ioctl", [0, libc::TIOCLINUX, 0, 0, 0, 0]));
+    assert!(
+        !may("ioctl", [0, libc::TIOCSTI, 0, 0, 0, 0])
+            && !may("ioctl", [0, libc::TIOCLINUX, 0, 0, 0, 0])
+    );
     assert!(!may("mknodat", [0, 0, (libc::S_IFCHR | 0o666).into(), 0, 0, 0]));
 }
 
 #[test]
 fn threads_on_kvm_may_less_than_those_that_look_after_stubs() {
     let calls = calls();
-    let of = |p| calls.iter().filter(|c| c.who.contains(&p)).map(|c| c.name).collect::<BTreeSet<_>>();
+    let of =
+        |p| calls.iter().filter(|c| c.who.contains(&p)).map(|c| c.name).collect::<BTreeSet<_>>();
     let (all, event_loop, vcpu) = (of(Profile::Process), of(Profile::Loop), of(Profile::Vcpu));
     for name in ["kill", "wait4", "waitid", "memfd_create", "sched_setaffinity"] {
         assert!(all.contains(name) && !vcpu.contains(name) && !event_loop.contains(name), "{name}");
@@ -251,7 +276,8 @@ fn threads_on_kvm_may_less_than_those_that_look_after_stubs() {
     assert!(event_loop.contains("epoll_pwait") && !vcpu.contains("epoll_pwait"));
 }
 
-const BEGIN: &str = "<!-- host calls: written by the test `the_document_lists_the_host_calls` -->\n";
+const BEGIN: &str =
+    "<!-- host calls: written by the test `the_document_lists_the_host_calls` -->\n";
 const END: &str = "<!-- end of host calls -->\n";
 
 /// The list in `doc/security.md`.
@@ -259,7 +285,8 @@ fn page(calls: &[Call]) -> String {
     let names: BTreeSet<&str> = calls.iter().map(|c| c.name).collect();
     let count = |p| calls.iter().filter(|c| c.who.contains(&p)).count();
     let mut text = format!(
-        "{} host calls: {} on the process platform; on kvm {} in the event loop and {} in vCPUs. P: threads on the process platform, L: the event \
+        "{} host calls: {} on the process platform; on kvm {} in the event loop and {} in vCPUs. \
+        P: threads on the process platform, L: the event \
          loop on kvm, V: vCPUs.\n\n| call | by | only | for |\n|---|---|---|---|\n",
         names.len(),
         count(Profile::Process),
@@ -288,7 +315,8 @@ fn the_document_lists_the_host_calls() {
     } else {
         assert!(
             text == wanted,
-            "doc/security.md is out of date: QUARK_WRITE=1 cargo test -p qvisor --lib the_document_lists_the_host_calls"
+            "doc/security.md is out of date: QUARK_WRITE=1 cargo test -p qvisor --lib \
+            the_document_lists_the_host_calls"
         );
     }
 }
@@ -297,9 +325,16 @@ fn the_document_lists_the_host_calls() {
 fn every_call_has_its_name_and_a_reason() {
     for call in calls() {
         assert_eq!(names::name(call.number), call.name);
-        assert!(!call.why.is_empty() && call.only.is_empty() == call.when.is_empty(), "{}", call.name);
+        assert!(
+            !call.why.is_empty() && call.only.is_empty() == call.when.is_empty(),
+            "{}",
+            call.name
+        );
         for profile in call.who {
-            let same = calls().iter().filter(|c| c.number == call.number && c.who.contains(profile)).count();
+            let same = calls()
+                .iter()
+                .filter(|c| c.number == call.number && c.who.contains(profile))
+                .count();
             assert_eq!(same, 1, "{} for {profile:?}", call.name);
         }
     }

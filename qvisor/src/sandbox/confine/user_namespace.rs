@@ -1,5 +1,6 @@
-//! A user namespace around a sandbox process that root started: outside of it the process is a user whom no file belongs to. Root and
-//! volumes are id-mapped mounts (mount_setattr(2)), so the same users own the same files as without. user_namespaces(7).
+//! A user namespace around a sandbox process that root started: outside of it the process is a user
+//! whom no file belongs to. Root and volumes are id-mapped mounts (mount_setattr(2)), so the same
+//! users own the same files as without. user_namespaces(7).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +9,14 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Uid};
 use rustix::thread::LinkNameSpaceType;
 
-/// The host's user and group id of the sandbox' root. Ids from 2^30 on belong to nobody, and are below what ping_group_range can hold.
+/// The host's user and group id of the sandbox' root. Ids from 2^30 on belong to nobody, and are
+/// below what ping_group_range can hold.
 pub const FIRST_ID: u32 = 1 << 30;
 /// How many users and groups files can have: [`FIRST_ID`] and all that follow.
 pub const IDS: u32 = u32::MAX - FIRST_ID;
-/// What users are called inside who are not there, the host's root among them: the kernel's default for its `overflowuid`. The host's root must
-/// not have an id of its own: a process with CAP_FOWNER could change the mode of each of its files that it has open.
+/// What users are called inside who are not there, the host's root among them: the kernel's default
+/// for its `overflowuid`. The host's root must not have an id of its own: a process with CAP_FOWNER
+/// could change the mode of each of its files that it has open.
 pub const OUTSIDER: u32 = 65534;
 
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -34,7 +37,7 @@ pub fn maker() -> Option<u32> {
 /// Those of setns(2).
 pub fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
     // It did not hold for root.
-    crate::sandbox::lift_limit(Resource::Nproc)?;
+    crate::sandbox::limits::lift(Resource::Nproc)?;
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))?;
     rustix::thread::set_thread_groups(&[])?;
     let (user, group) = (Uid::ROOT, Gid::ROOT);

@@ -3,13 +3,16 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags,
+};
 use rustix::io::Errno;
 
-use super::super::memory::{GuestRange, sys};
+use super::super::memory::GuestRange;
 use super::path::directory;
 use super::table::{file_type, reopen};
 use super::{Call, Outcome};
+use crate::sys;
 
 /// XATTR_NAME_MAX and XATTR_SIZE_MAX.
 const MAX_XATTR_NAME: usize = 255;
@@ -71,8 +74,11 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         let (root, path) = (self.object()?, self.path(0)?);
-        let node =
-            if path.is_empty() { Node::Own(root.from_mount()?.as_fd()) } else { Node::Opened(path.open_path(&root)?) };
+        let node = if path.is_empty() {
+            Node::Own(root.from_mount()?.as_fd())
+        } else {
+            Node::Opened(path.open_path(&root)?)
+        };
         let kind = file_type(node.as_fd())?;
         if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
             // The host's: a guest has device nodes of its own.
@@ -96,7 +102,10 @@ impl Call<'_> {
                 } else if set {
                     // Signed: files may be older than 1970.
                     let ns = ns as i64;
-                    Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) }
+                    Timespec {
+                        tv_sec: ns.div_euclid(1_000_000_000),
+                        tv_nsec: ns.rem_euclid(1_000_000_000),
+                    }
                 } else {
                     special(UTIME_OMIT)
                 }
@@ -110,10 +119,12 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Changes the mode of what a descriptor (also an O_PATH one) refers to, which is no symbolic link.
+    /// Changes the mode of what a descriptor (also an O_PATH one) refers to, which is no symbolic
+    /// link.
     pub(super) fn chmod_node(&self, node: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
         match sys::chmod_fd(node, mode.as_raw_mode()) {
-            // Linux before 6.6: the entry of /proc/self/fd leads to that very object, and no further.
+            // Linux before 6.6: the entry of /proc/self/fd leads to that very object, and no
+            // further.
             Err(Errno::NOSYS) => {
                 let name = node.as_raw_fd().to_string();
                 rustix::fs::chmodat(&self.host.proc_fd, name, mode, AtFlags::empty())
@@ -122,12 +133,16 @@ impl Call<'_> {
         }
     }
 
-    /// A descriptor of the node that the extended-attribute calls take: O_PATH ones they do not. `None` for what has no attributes that
-    /// a guest may see: symbolic links, FIFOs, sockets, devices.
+    /// A descriptor of the node that the extended-attribute calls take: O_PATH ones they do not.
+    /// `None` for what has no attributes that a guest may see: symbolic links, FIFOs, sockets,
+    /// devices.
     fn xattr_node(&self) -> Result<Option<OwnedFd>, Errno> {
         let (root, path) = (self.object()?, self.path(0)?);
-        let node =
-            if path.is_empty() { Node::Own(root.from_mount()?.as_fd()) } else { Node::Opened(path.open_path(&root)?) };
+        let node = if path.is_empty() {
+            Node::Own(root.from_mount()?.as_fd())
+        } else {
+            Node::Opened(path.open_path(&root)?)
+        };
         let flags = match file_type(node.as_fd())? {
             FileType::RegularFile => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
             FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
@@ -147,13 +162,17 @@ impl Call<'_> {
     pub(super) fn get_xattr(&mut self) -> Outcome {
         let (name, out) = (self.xattr_name()?, self.range(2)?);
         let node = match self.xattr_node() {
-            // Only the user's own need read access to the file, which an ordinary user's sandbox may lack; the others cannot be had through a
-            // descriptor of it then, and nearly no file has any.
-            Err(Errno::ACCESS) if !name.to_bytes().starts_with(b"user.") => return Err(Errno::NODATA),
+            // Only the user's own need read access to the file, which an ordinary user's sandbox
+            // may lack; the others cannot be had through a descriptor of it then, and nearly no
+            // file has any.
+            Err(Errno::ACCESS) if !name.to_bytes().starts_with(b"user.") => {
+                return Err(Errno::NODATA);
+            }
             node => node?,
         };
         let node = node.filter(|_| is_guests(name.to_bytes())).ok_or(Errno::NODATA)?;
-        let mut value = vec![0; if out.is_empty() { MAX_XATTR_VALUE } else { out.len().min(MAX_XATTR_VALUE) }];
+        let mut value =
+            vec![0; if out.is_empty() { MAX_XATTR_VALUE } else { out.len().min(MAX_XATTR_VALUE) }];
         let n = rustix::fs::fgetxattr(&node, &name, &mut value)?;
         put_xattr(out, value.get(..n).unwrap_or_default())
     }
@@ -195,8 +214,8 @@ impl Call<'_> {
         rustix::fs::fremovexattr(&node, &name).map(|()| 0)
     }
 
-    /// EPERM for a name that the guest may not write. File capabilities are as good as a set-user-ID bit, on the host too: they take
-    /// CAP_SETFCAP of the container.
+    /// EPERM for a name that the guest may not write. File capabilities are as good as a
+    /// set-user-ID bit, on the host too: they take CAP_SETFCAP of the container.
     fn may_write(&self, name: &CStr) -> Result<(), Errno> {
         const CAP_SETFCAP: u64 = 1 << 31;
         let granted = name != CAPABILITY || self.host.granted() & CAP_SETFCAP != 0;
@@ -214,9 +233,12 @@ fn put_xattr(out: GuestRange<'_>, value: &[u8]) -> Outcome {
 /// Where file capabilities lie.
 const CAPABILITY: &CStr = c"security.capability";
 
-/// Whether a name, with or without its NUL, is one that a container has to do with: its own (user.*), access lists, and file capabilities,
-/// which package managers set. trusted.* and the labels of the host's security modules are not for guests.
+/// Whether a name, with or without its NUL, is one that a container has to do with: its own
+/// (user.*), access lists, and file capabilities, which package managers set. trusted.* and the
+/// labels of the host's security modules are not for guests.
 fn is_guests(name: &[u8]) -> bool {
     let name = name.strip_suffix(&[0]).unwrap_or(name);
-    name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == CAPABILITY.to_bytes()
+    name.starts_with(b"user.")
+        || name.starts_with(b"system.posix_acl_")
+        || name == CAPABILITY.to_bytes()
 }

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::super::memory::sys;
 use super::file::own;
 use super::path::GuestPath;
 use super::table::Kind;
 use super::{Call, Outcome};
+use crate::sys;
 
 /// What is to be made.
 struct New {
@@ -32,13 +32,19 @@ fn is_empty_dir(dir: &OwnedFd) -> Result<bool, Errno> {
 
 /// Removes a name that was just made and could not be finished, if it still is what it was.
 pub(super) fn take_away(parent: &impl AsFd, name: &CStr, node: &OwnedFd) {
-    let (Ok(ours), Ok(now)) = (rustix::fs::fstat(node), rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
+    let (Ok(ours), Ok(now)) =
+        (rustix::fs::fstat(node), rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW))
     else {
         return;
     };
     if (ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino) {
         let is_dir = FileType::from_raw_mode(ours.st_mode) == FileType::Directory;
-        rustix::fs::unlinkat(parent, name, if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() }).ok();
+        rustix::fs::unlinkat(
+            parent,
+            name,
+            if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() },
+        )
+        .ok();
     }
 }
 
@@ -90,9 +96,12 @@ impl Call<'_> {
         let (parent, name) = path.parent(&root)?;
         if kind == FileType::RegularFile {
             // Made by open(2) there is a descriptor of it from the first moment.
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&parent, name, flags, new.mode)?;
-            return own(&file, new.uid, new.gid, new.mode).map(|()| 0).inspect_err(|_| take_away(&parent, name, &file));
+            return own(&file, new.uid, new.gid, new.mode)
+                .map(|()| 0)
+                .inspect_err(|_| take_away(&parent, name, &file));
         }
         rustix::fs::mknodat(&parent, name, kind, new.mode, 0)?;
         self.own_new(&parent, name, &new)
@@ -117,17 +126,27 @@ impl Call<'_> {
         Ok(New { kind, mode, uid: self.arg32(1)?, gid: self.arg32(2)? })
     }
 
-    /// Gives what was just made under a name its owner, and the mode bits that mkdir(2) does not give or a change of owner takes away. The
-    /// directory may be in others' hands: by now anything may have that name, so it is opened, looked at, and only then changed, by
-    /// its descriptor. ENOENT when it is something else.
+    /// Gives what was just made under a name its owner, and the mode bits that mkdir(2) does not
+    /// give or a change of owner takes away. The directory may be in others' hands: by now anything
+    /// may have that name, so it is opened, looked at, and only then changed, by its descriptor.
+    /// ENOENT when it is something else.
     fn own_new(&self, parent: &impl AsFd, name: &CStr, new: &New) -> Outcome {
         let special = new.mode.intersects(Mode::SUID | Mode::SGID | Mode::SVTX);
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (stat.st_uid, stat.st_gid) == (new.uid, new.gid) && !special {
             return Ok(0);
         }
-        let access = if new.kind == FileType::Directory { OFlags::RDONLY | OFlags::DIRECTORY } else { OFlags::PATH };
-        let node = match rustix::fs::openat(parent, name, access | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        let access = if new.kind == FileType::Directory {
+            OFlags::RDONLY | OFlags::DIRECTORY
+        } else {
+            OFlags::PATH
+        };
+        let node = match rustix::fs::openat(
+            parent,
+            name,
+            access | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
             Ok(node) => node,
             Err(Errno::LOOP | Errno::NOTDIR) => return Err(Errno::NOENT),
             Err(e) => return Err(e),

@@ -4,14 +4,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use qlib::host::STREAM;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat};
+use rustix::fs::{
+    FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat,
+};
 use rustix::io::Errno;
 
-use super::super::memory::{GuestRange, Ranges, sys};
+use super::super::memory::{GuestRange, Ranges};
 use super::dir::take_away;
 use super::path::{GuestPath, RESOLVE, directory};
 use super::table::{Kind, Object, file_type, is_nodev, reopen};
 use super::{Call, Outcome, procfs};
+use crate::sys;
 
 /// The open flags a guest may choose.
 const GUEST_FLAGS: u32 = (libc::O_ACCMODE
@@ -33,7 +36,8 @@ const GUEST_FLAGS: u32 = (libc::O_ACCMODE
     | libc::O_TRUNC) as u32;
 
 /// What every open has.
-const IMPLIED: OFlags = OFlags::NOFOLLOW.union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const IMPLIED: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// A pipe that polls writable takes this much without blocking (PIPE_BUF).
 const POLLED_WRITE_BYTES: usize = 4096;
@@ -47,8 +51,10 @@ impl Call<'_> {
         let path = self.path(0)?;
         let root = self.object()?;
         let (object, stat) = self.open_object(&root, &path, flags)?;
-        let ctime_ns = (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec);
-        let device = u64::from(rustix::fs::major(stat.st_dev)) << 32 | u64::from(rustix::fs::minor(stat.st_dev));
+        let ctime_ns =
+            (stat.st_ctime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_ctime_nsec);
+        let device = u64::from(rustix::fs::major(stat.st_dev)) << 32
+            | u64::from(rustix::fs::minor(stat.st_dev));
         let handle = self.host.insert(object)?;
         [self.args[0], self.args[1], self.args[2]] = [device, stat.st_ino, ctime_ns];
         Ok(u64::from(handle))
@@ -63,11 +69,18 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         if flags.contains(OFlags::TMPFILE) {
-            let file = rustix::fs::openat2(directory(&root)?, path.as_c(), flags | IMPLIED, mode, RESOLVE)?;
+            let file = rustix::fs::openat2(
+                directory(&root)?,
+                path.as_c(),
+                flags | IMPLIED,
+                mode,
+                RESOLVE,
+            )?;
             own(&file, uid, gid, mode)?;
             return self.host.insert(Object::new(file, Kind::File)).map(u64::from);
         }
-        // A name can come and go between the two ways of opening it; a few rounds, then the guest sees the race.
+        // A name can come and go between the two ways of opening it; a few rounds, then the guest
+        // sees the race.
         for _ in 0..8 {
             // Made by us it is a regular file and nothing else, so devices are no concern here.
             let new = flags.difference(OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL | IMPLIED;
@@ -99,9 +112,14 @@ impl Call<'_> {
         Ok(OFlags::from_bits_retain(flags))
     }
 
-    /// Opens an existing file or directory: it, and what fstat(2) says of it. ENXIO for devices, FIFOs and sockets: a guest has
-    /// its own.
-    fn open_object(&self, root: &Object, path: &GuestPath, flags: OFlags) -> Result<(Object, Stat), Errno> {
+    /// Opens an existing file or directory: it, and what fstat(2) says of it. ENXIO for devices,
+    /// FIFOs and sockets: a guest has its own.
+    fn open_object(
+        &self,
+        root: &Object,
+        path: &GuestPath,
+        flags: OFlags,
+    ) -> Result<(Object, Stat), Errno> {
         let root = root.from_mount()?;
         if flags.contains(OFlags::PATH) {
             let fd = if path.is_empty() {
@@ -126,7 +144,13 @@ impl Call<'_> {
             if root.kind() == (Kind::Dir { nodev: true }) {
                 // The mount itself keeps device nodes shut, so one call may open whatever is there.
                 let resolve = RESOLVE | ResolveFlags::NO_XDEV;
-                match rustix::fs::openat2(root.as_fd(), path.as_c(), flags | IMPLIED, Mode::empty(), resolve) {
+                match rustix::fs::openat2(
+                    root.as_fd(),
+                    path.as_c(),
+                    flags | IMPLIED,
+                    Mode::empty(),
+                    resolve,
+                ) {
                     Ok(fd) => return self.checked(fd, flags, true),
                     Err(Errno::XDEV) => {}
                     Err(e) => return Err(e),
@@ -146,11 +170,13 @@ impl Call<'_> {
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::NXIO),
         }
-        let fd = reopen(fd, &self.host.proc_fd, flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
+        let fd =
+            reopen(fd, &self.host.proc_fd, flags.difference(OFlags::NOFOLLOW) | OFlags::NONBLOCK)?;
         self.checked(fd, flags, false)
     }
 
-    /// Refuses what is neither a regular file nor a directory, after it was opened, and what procfs shows to nobody but us.
+    /// Refuses what is neither a regular file nor a directory, after it was opened, and what procfs
+    /// shows to nobody but us.
     fn checked(&self, fd: OwnedFd, flags: OFlags, nodev: bool) -> Result<(Object, Stat), Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
@@ -207,7 +233,9 @@ impl Call<'_> {
                 ready(&object, PollFlags::OUT)?;
                 sys::write(fd, &truncated(&from, POLLED_WRITE_BYTES), None, 0)?
             }
-            Kind::Socket { domain: libc::AF_NETLINK } => self.send_netlink(&object, &[], &from, 0)?,
+            Kind::Socket { domain: libc::AF_NETLINK } => {
+                self.send_netlink(&object, &[], &from, 0)?
+            }
             Kind::StdioSocket | Kind::Socket { .. } => {
                 sys::sendmsg(fd, &[], &[], &from, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?
             }
@@ -275,8 +303,12 @@ impl Call<'_> {
     pub(super) fn sync(&mut self) -> Outcome {
         let object = self.object()?;
         match (object.kind(), self.args[0]) {
-            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, 1) => rustix::fs::fdatasync(object.as_fd()),
-            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, _) => rustix::fs::fsync(object.as_fd()),
+            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, 1) => {
+                rustix::fs::fdatasync(object.as_fd())
+            }
+            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, _) => {
+                rustix::fs::fsync(object.as_fd())
+            }
             _ => Err(Errno::INVAL),
         }
         .map(|()| 0)

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::ended;
-use super::super::memory::{ops, sys};
 use super::{Call, Outcome};
+use crate::sys;
 
 /// The longest line for the log, in bytes; the rest is cut off.
 const MAX_LOG: usize = 4096;
@@ -18,11 +18,13 @@ const LOG_HEAD: usize = 64;
 /// The longest answer to a control request, in bytes.
 const MAX_REPLY: usize = 128 << 10;
 
-/// Four readings of clocks that took longer than this were interrupted. They take 0.1 us with the host's vDSO, 1 us without.
+/// Four readings of clocks that took longer than this were interrupted. They take 0.1 us with the
+/// host's vDSO, 1 us without.
 const CLOCK_QUIET_NS: u64 = 5_000;
 const CLOCK_TRIES: u32 = 3;
 
-/// What a guest may write into the log at once, and in a second afterwards, in bytes. The log lies on the host's disk.
+/// What a guest may write into the log at once, and in a second afterwards, in bytes. The log lies
+/// on the host's disk.
 const LOG_BURST: u64 = 1 << 20;
 const LOG_PER_SECOND: u64 = 64 << 10;
 
@@ -46,7 +48,8 @@ impl LogBudget {
     fn take_at(&self, now: Instant, bytes: u64) -> bool {
         let mut budget = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, left) = *budget;
-        let passed_ms = u64::try_from(now.saturating_duration_since(last).as_millis()).unwrap_or(u64::MAX);
+        let passed_ms =
+            u64::try_from(now.saturating_duration_since(last).as_millis()).unwrap_or(u64::MAX);
         let earned = passed_ms.saturating_mul(LOG_PER_SECOND) / 1000;
         // A moment too short to earn anything is not lost.
         let last = if earned > 0 { now } else { last };
@@ -74,8 +77,10 @@ impl Call<'_> {
             return Ok(0);
         }
         // The guest must not write terminal escapes into somebody's log.
-        let line: String =
-            String::from_utf8_lossy(&line).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line: String = String::from_utf8_lossy(&line)
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
         let line = line.trim_end();
         match self.args[0] {
             1 => tracing::error!(target: "kernel", "{line}"),
@@ -94,9 +99,12 @@ impl Call<'_> {
     }
 
     pub(super) fn clocks(&mut self) -> Outcome {
-        // A program that is interrupted in here says so by two readings of CLOCK_MONOTONIC that lie far apart: once more then.
+        // A program that is interrupted in here says so by two readings of CLOCK_MONOTONIC that lie
+        // far apart: once more then.
         for _ in 0..CLOCK_TRIES {
-            let clocks = [ClockId::Monotonic, ClockId::Realtime, ClockId::Boottime, ClockId::Monotonic].map(clock_ns);
+            let clocks =
+                [ClockId::Monotonic, ClockId::Realtime, ClockId::Boottime, ClockId::Monotonic]
+                    .map(clock_ns);
             self.args[..4].copy_from_slice(&clocks);
             if clocks[3].saturating_sub(clocks[0]) < CLOCK_QUIET_NS {
                 break;
@@ -110,7 +118,7 @@ impl Call<'_> {
         let status = ended::ended_by_kernel((self.args[0] & 0xff) as i32, self.args[1]);
         if self.args[1] == EXIT_MEMORY_LOST {
             // Not when the event loop comes to it: user code would run until then.
-            ops::end(status);
+            sys::exit_now(status);
         }
         self.host.poller.request_exit(status);
         Ok(0)

@@ -1,7 +1,8 @@
-//! The host side of the door: one handler for each operation of [`qlib::host::Op`], a file for each family.
+//! Host calls: one handler for each operation of [`qlib::host::Op`], a file for each
+//! family.
 //!
-//! Nothing of a request is trusted. Segments must lie in guest memory, handles must exist and be of the right kind,
-//! paths stay beneath their root, and every call ends with a value or an errno.
+//! Nothing of a request is trusted. Segments must lie in guest memory, handles must exist and be of
+//! the right kind, paths stay beneath their root, and every call ends with a value or an errno.
 
 mod attr;
 mod dir;
@@ -26,8 +27,8 @@ use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use super::control::Replies;
 use super::events::Poller;
+use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use misc::LogBudget;
 use path::GuestPath;
@@ -52,7 +53,8 @@ pub struct HostSide {
     store: Option<Store>,
     /// /proc/self/fd, through which a descriptor is opened anew.
     proc_fd: OwnedFd,
-    /// The capabilities that processes of the container were given, as a mask. See [`HostSide::grant`].
+    /// The capabilities that processes of the container were given, as a mask. See
+    /// [`HostSide::grant`].
     granted: AtomicU64,
     /// What the network namespace says.
     net: NetLimits,
@@ -80,14 +82,26 @@ impl HostSide {
         replies: Arc<Replies>,
         store: Option<Store>,
     ) -> Result<HostSide, Errno> {
-        let proc_fd = crate::procfs::descriptors()?;
+        let proc_fd = crate::sys::procfs::descriptors()?;
         let (granted, net) = (AtomicU64::new(0), NetLimits::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
         let handles = Table::new();
-        Ok(HostSide { memory, handles, poller, replies, store, proc_fd, granted, net, max_descriptors, log })
+        Ok(HostSide {
+            memory,
+            handles,
+            poller,
+            replies,
+            store,
+            proc_fd,
+            granted,
+            net,
+            max_descriptors,
+            log,
+        })
     }
 
-    /// Gives an object that the guest asked for a handle. EMFILE when its share of the host's descriptors is used up.
+    /// Gives an object that the guest asked for a handle. EMFILE when its share of the host's
+    /// descriptors is used up.
     fn insert(&self, object: Object) -> Result<u32, Errno> {
         if self.handles.len() + self.memory.window_count() >= self.max_descriptors {
             return Err(Errno::MFILE);
@@ -95,8 +109,9 @@ impl HostSide {
         self.handles.insert(object)
     }
 
-    /// Notes that a process of the container is given `capabilities` (a mask) from outside: what the host is asked to do from now on may
-    /// need them. Our own do not count, so whoever takes over the guest kernel gets none but those.
+    /// Notes that a process of the container is given `capabilities` (a mask) from outside: what
+    /// the host is asked to do from now on may need them. Our own do not count, so whoever takes
+    /// over the guest kernel gets none but those.
     pub fn grant(&self, capabilities: u64) {
         self.granted.fetch_or(capabilities, Ordering::AcqRel);
     }
@@ -134,10 +149,14 @@ impl HostSide {
         let mut raw: SmallVec<[u8; 8 * SIZE]> = SmallVec::from_elem(0, bytes);
         range.read(&mut raw)?;
         let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default());
-        Ok(raw.chunks_exact(SIZE).map(|s| Segment { gpa: Gpa(word(&s[..8])), len: word(&s[8..]) }).collect())
+        Ok(raw
+            .chunks_exact(SIZE)
+            .map(|s| Segment { gpa: Gpa(word(&s[..8])), len: word(&s[8..]) })
+            .collect())
     }
 
-    /// Registers a descriptor that the caller of the sandbox supplied as directory or file to mount.
+    /// Registers a descriptor that the caller of the sandbox supplied as directory or file to
+    /// mount.
     pub fn add_mount(&self, fd: OwnedFd) -> Result<u32, Errno> {
         self.handles.insert(Object::mount(fd)?)
     }
@@ -214,7 +233,9 @@ impl<'h> Call<'h> {
             Op::Exit => self.exit(),
             Op::Clocks => self.clocks(),
             Op::MailboxTaken => self.host.replies.taken(self.host, self.args[0]).map(|()| 0),
-            Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => self.store_call(op),
+            Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => {
+                self.store_call(op)
+            }
         }
     }
 

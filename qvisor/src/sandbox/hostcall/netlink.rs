@@ -1,4 +1,5 @@
-//! Netlink: questions of rtnetlink(7) to the kernel, and nothing else. The network of a container is set up from outside.
+//! Netlink: questions of rtnetlink(7) to the kernel, and nothing else. The network of a container
+//! is set up from outside.
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -13,15 +14,16 @@ const MAX_NETLINK: usize = 65_536;
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// The questions that may be asked, each with the length of its fixed part, and the attributes that it may have. Attributes
-/// that are not here name another network namespace (IFLA_TARGET_NETNSID and its like, which the host would honour for our
-/// capabilities) or are of no use in a question.
+/// The questions that may be asked, each with the length of its fixed part, and the attributes that
+/// it may have. Attributes that are not here name another network namespace (IFLA_TARGET_NETNSID
+/// and its like, which the host would honour for our capabilities) or are of no use in a question.
 const QUESTIONS: &[(u16, usize, &[u16])] = &[
     // struct ifinfomsg: IFLA_IFNAME, MASTER, LINKINFO, EXT_MASK, ALT_IFNAME.
     (libc::RTM_GETLINK, 16, &[3, 10, 18, 29, 53]),
     // struct ifaddrmsg: IFA_ADDRESS, LOCAL.
     (libc::RTM_GETADDR, 8, &[1, 2]),
-    // struct rtmsg: RTA_DST, SRC, IIF, OIF, GATEWAY, PRIORITY, PREFSRC, TABLE, MARK, UID, IP_PROTO, SPORT, DPORT.
+    // struct rtmsg: RTA_DST, SRC, IIF, OIF, GATEWAY, PRIORITY, PREFSRC, TABLE, MARK, UID, IP_PROTO,
+    // SPORT, DPORT.
     (libc::RTM_GETROUTE, 12, &[1, 2, 3, 4, 5, 6, 7, 15, 16, 25, 27, 28, 29]),
     // struct ndmsg: NDA_DST, IFINDEX, MASTER.
     (libc::RTM_GETNEIGH, 12, &[1, 8, 9]),
@@ -61,9 +63,10 @@ impl Call<'_> {
         if !addr.is_empty() {
             check_peer(addr)?;
         }
-        let flags = SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // What was checked is what is sent: the copy, not guest memory. Without an address it goes to the kernel: a socket is
-        // never connected to anybody else.
+        let flags =
+            SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // What was checked is what is sent: the copy, not guest memory. Without an address it goes
+        // to the kernel: a socket is never connected to anybody else.
         rustix::net::send(object.as_fd(), bytes.get(..checked).unwrap_or_default(), flags)?;
         Ok(bytes.len())
     }
@@ -77,8 +80,9 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes)
 }
 
-/// Lets an address to send or connect to pass (struct sockaddr_nl) that is the kernel's, or AF_UNSPEC, which disconnects. EPERM for any
-/// other: processes in the network namespace do not talk to guests this way.
+/// Lets an address to send or connect to pass (struct sockaddr_nl) that is the kernel's, or
+/// AF_UNSPEC, which disconnects. EPERM for any other: processes in the network namespace do not
+/// talk to guests this way.
 pub(super) fn check_peer(addr: &[u8]) -> Result<(), Errno> {
     match half(addr, 0).map(i32::from) {
         Some(libc::AF_UNSPEC) => Ok(()),
@@ -95,12 +99,15 @@ pub(super) fn check_peer(addr: &[u8]) -> Result<(), Errno> {
 pub(super) fn check_bind(addr: &[u8]) -> Result<(), Errno> {
     let groups = word(addr, 8).ok_or(Errno::INVAL)?;
     // Group n is bit n - 1.
-    let allowed = (0..32).filter(|bit| groups >> bit & 1 != 0).all(|bit| qlib::sockopt::netlink_group(bit + 1));
+    let allowed = (0..32)
+        .filter(|bit| groups >> bit & 1 != 0)
+        .all(|bit| qlib::sockopt::netlink_group(bit + 1));
     if allowed { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed. How many bytes the messages take: Linux does
-/// not look at what follows the last one, and programs (iproute2) send whole buffers.
+/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed. How
+/// many bytes the messages take: Linux does not look at what follows the last one, and programs
+/// (iproute2) send whole buffers.
 fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|r| r.len() >= HEADER) {
@@ -112,11 +119,14 @@ fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
     if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
 }
 
-/// Whether it is how `ip link` finds out what the host knows: an order to change no link in no way. It has no effect whatever our capabilities
-/// are, and an answer: EPERM, EINVAL or ENODEV.
+/// Whether it is how `ip link` finds out what the host knows: an operation to change no link in no
+/// way. It has no effect whatever our capabilities are, and an answer: EPERM, EINVAL or ENODEV.
 fn is_probe(kind: u16, flags: u16, body: &[u8]) -> bool {
     const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    kind == libc::RTM_NEWLINK && flags & !FLAGS == 0 && body.len() == LINK && body.iter().all(|b| *b == 0)
+    kind == libc::RTM_NEWLINK
+        && flags & !FLAGS == 0
+        && body.len() == LINK
+        && body.iter().all(|b| *b == 0)
 }
 
 fn check_message(message: &[u8]) -> Result<(), Errno> {
@@ -130,16 +140,21 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
         return Err(Errno::PERM);
     }
     let body = message.get(HEADER..).unwrap_or_default();
-    // Families with tables of their own (bridges, multicast routing, MPLS) are not asked about. iproute2 asks for links by AF_PACKET.
+    // Families with tables of their own (bridges, multicast routing, MPLS) are not asked about.
+    // iproute2 asks for links by AF_PACKET.
     let family = body.first().map_or(libc::AF_UNSPEC, |f| i32::from(*f));
     if !matches!(family, libc::AF_UNSPEC | libc::AF_INET | libc::AF_INET6 | libc::AF_PACKET) {
         return Err(Errno::PERM);
     }
-    // Old programs send the family alone (struct rtgenmsg), padded: the host then takes what is shorter than the fixed part for that, and
-    // what follows the padded family for attributes.
+    // Old programs send the family alone (struct rtgenmsg), padded: the host then takes what is
+    // shorter than the fixed part for that, and what follows the padded family for attributes.
     if body.len() < *fixed {
         let rest = body.get(1..).unwrap_or_default();
-        return if rest.len() <= 3 || rest.iter().all(|b| *b == 0) { Ok(()) } else { Err(Errno::PERM) };
+        return if rest.len() <= 3 || rest.iter().all(|b| *b == 0) {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        };
     }
     let mut rest = body.get(*fixed..).unwrap_or_default();
     while rest.len() >= ATTRIBUTE {
@@ -157,15 +172,16 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether there is a network device of a name (at most 15 bytes) in the network namespace. Asked by rtnetlink, as to ask by ioctl(2)
-/// has the host load a module of that name for who has our capabilities.
+/// Whether there is a network device of a name (at most 15 bytes) in the network namespace. Asked
+/// by rtnetlink, as to ask by ioctl(2) has the host load a module of that name for who has our
+/// capabilities.
 pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {
     const NAME: usize = 16;
     const IFLA_IFNAME: u16 = 3;
     if name.is_empty() || name.len() >= NAME {
         return Ok(false);
     }
-    let socket = super::super::memory::sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+    let socket = crate::sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     let mut message = Vec::with_capacity(64);
     message.extend([0; 4]);
     message.extend(libc::RTM_GETLINK.to_ne_bytes());
@@ -178,7 +194,8 @@ pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {
     let len = message.len() as u32;
     message[..4].copy_from_slice(&len.to_ne_bytes());
     rustix::net::send(&socket, &message, SendFlags::DONTWAIT)?;
-    // The answer lies there when the question has been sent. Its head is enough; the rest is cut off.
+    // The answer lies there when the question has been sent. Its head is enough; the rest is cut
+    // off.
     let mut answer = [0u8; HEADER];
     rustix::io::read(&socket, &mut answer)?;
     Ok(half(&answer, 4) == Some(libc::RTM_NEWLINK))
@@ -218,7 +235,11 @@ mod tests {
             let fixed = listed.map_or(20, |(_, fixed, _)| *fixed);
             for body in [vec![0; fixed], vec![0]] {
                 let outcome = check_messages(&message(kind, libc::NLM_F_REQUEST, &body));
-                assert_eq!(outcome.map(|_| ()), if listed.is_some() { Ok(()) } else { Err(Errno::PERM) }, "{kind}");
+                assert_eq!(
+                    outcome.map(|_| ()),
+                    if listed.is_some() { Ok(()) } else { Err(Errno::PERM) },
+                    "{kind}"
+                );
             }
         }
         assert_eq!(check_messages(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
@@ -226,7 +247,9 @@ mod tests {
 
     #[test]
     fn a_probe_changes_nothing() {
-        let probe = |flags, body: &[u8]| check_messages(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ());
+        let probe = |flags, body: &[u8]| {
+            check_messages(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ())
+        };
         let ask = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         assert_eq!(probe(ask, &[0; LINK]), Ok(()));
         for at in 0..LINK {
@@ -235,7 +258,10 @@ mod tests {
             assert_eq!(probe(ask, &body), Err(Errno::PERM), "byte {at}");
         }
         assert_eq!(probe(ask | libc::NLM_F_CREATE, &[0; LINK]), Err(Errno::PERM));
-        assert_eq!(probe(ask, &[&[0; LINK][..], &attribute(3, b"name")].concat()), Err(Errno::PERM));
+        assert_eq!(
+            probe(ask, &[&[0; LINK][..], &attribute(3, b"name")].concat()),
+            Err(Errno::PERM)
+        );
     }
 
     #[test]
@@ -260,18 +286,34 @@ mod tests {
 
     #[test]
     fn other_namespaces_families_and_flags_are_out() {
-        let link = |rest: &[u8]| message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[&[0; 16], rest].concat());
+        let link = |rest: &[u8]| {
+            message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[&[0; 16], rest].concat())
+        };
         assert_eq!(check_messages(&link(&attribute(3, b"eth0\0"))), Ok(44));
-        assert_eq!(check_messages(&link(&attribute(46, &[0; 4]))), Err(Errno::PERM), "IFLA_TARGET_NETNSID");
+        assert_eq!(
+            check_messages(&link(&attribute(46, &[0; 4]))),
+            Err(Errno::PERM),
+            "IFLA_TARGET_NETNSID"
+        );
         assert_eq!(check_messages(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
         let second = [attribute(29, &[1, 0, 0, 0]), attribute(46, &[0; 4])].concat();
         assert_eq!(check_messages(&link(&second)), Err(Errno::PERM));
-        assert_eq!(check_messages(&link(&[2, 0, 3, 0])), Err(Errno::INVAL), "shorter than its own head");
+        assert_eq!(
+            check_messages(&link(&[2, 0, 3, 0])),
+            Err(Errno::INVAL),
+            "shorter than its own head"
+        );
         // Behind a family alone, where the host would look for attributes.
         let short = [&[0; 4], &attribute(46, &[0; 4])[..]].concat();
-        assert_eq!(check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)), Err(Errno::PERM));
+        assert_eq!(
+            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)),
+            Err(Errno::PERM)
+        );
         let bridge = [&[libc::AF_BRIDGE as u8][..], &[0; 15]].concat();
-        assert_eq!(check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)), Err(Errno::PERM));
+        assert_eq!(
+            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)),
+            Err(Errno::PERM)
+        );
         let atomic = libc::NLM_F_REQUEST | libc::NLM_F_ATOMIC;
         assert_eq!(check_messages(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
     }

@@ -1,5 +1,5 @@
-//! Paths that come from the guest. They are plain: relative, no `..`, no symbolic link followed. The host kernel
-//! enforces it again with openat2(2).
+//! Paths that come from the guest. They are plain: relative, no `..`, no symbolic link followed.
+//! The host kernel enforces it again with openat2(2).
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,8 +43,8 @@ impl AsFd for Parent<'_> {
 }
 
 impl GuestPath {
-    /// Copies a path out of guest memory and checks its form: EINVAL for an absolute path, an empty component, `.`, `..`
-    /// or a NUL; ENAMETOOLONG.
+    /// Copies a path out of guest memory and checks its form: EINVAL for an absolute path, an empty
+    /// component, `.`, `..` or a NUL; ENAMETOOLONG.
     pub fn read(range: GuestRange<'_>) -> Result<GuestPath, Errno> {
         if range.len() > MAX_PATH {
             return Err(Errno::NAMETOOLONG);
@@ -68,7 +68,8 @@ impl GuestPath {
         self.bytes.len() == 1
     }
 
-    /// Whether it is a single name, for which a directory descriptor and AT_SYMLINK_NOFOLLOW are enough.
+    /// Whether it is a single name, for which a directory descriptor and AT_SYMLINK_NOFOLLOW are
+    /// enough.
     pub fn is_name(&self) -> bool {
         !self.is_empty() && !self.bytes.contains(&b'/')
     }
@@ -79,7 +80,8 @@ impl GuestPath {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }
 
-    /// The directory in which the last component lies, and that component. EINVAL for the empty path.
+    /// The directory in which the last component lies, and that component. EINVAL for the empty
+    /// path.
     pub fn parent<'a>(&self, root: &'a Object) -> Result<(Parent<'a>, &CStr), Errno> {
         if self.is_empty() {
             return Err(Errno::INVAL);
@@ -88,7 +90,8 @@ impl GuestPath {
         let Some(slash) = self.bytes.iter().rposition(|b| *b == b'/') else {
             return Ok((Parent::Root(root), self.as_c()));
         };
-        let name = CStr::from_bytes_until_nul(&self.bytes[slash + 1..]).map_err(|_| Errno::INVAL)?;
+        let name =
+            CStr::from_bytes_until_nul(&self.bytes[slash + 1..]).map_err(|_| Errno::INVAL)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat2(root, &self.bytes[..slash], flags, Mode::empty(), RESOLVE)?;
         Ok((Parent::Below(dir), name))
@@ -101,8 +104,8 @@ impl GuestPath {
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.is_name() {
-            // openat2 refuses a link in the last place with O_PATH | O_NOFOLLOW and RESOLVE_NO_SYMLINKS; a single name
-            // needs none of its care.
+            // openat2 refuses a link in the last place with O_PATH | O_NOFOLLOW and
+            // RESOLVE_NO_SYMLINKS; a single name needs none of its care.
             return rustix::fs::openat(directory(root)?, self.as_c(), flags, Mode::empty());
         }
         let (parent, name) = self.parent(root)?;

@@ -7,18 +7,22 @@ use qlib::sockopt::{CAP_NET_BIND_SERVICE, CAP_NET_RAW};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::super::memory::sys;
 use super::sockopt::check_control;
 use super::table::{Kind, Object};
 use super::{Call, Outcome, netlink};
+use crate::sys;
 
 /// Room for any address (`struct sockaddr_storage`).
 const MAX_ADDR: usize = 128;
 /// The most control data in one message.
 const MAX_CONTROL: usize = 4096;
 
-const SEND_FLAGS: i32 =
-    libc::MSG_OOB | libc::MSG_DONTROUTE | libc::MSG_EOR | libc::MSG_MORE | libc::MSG_CONFIRM | libc::MSG_FASTOPEN;
+const SEND_FLAGS: i32 = libc::MSG_OOB
+    | libc::MSG_DONTROUTE
+    | libc::MSG_EOR
+    | libc::MSG_MORE
+    | libc::MSG_CONFIRM
+    | libc::MSG_FASTOPEN;
 const RECV_FLAGS: i32 = libc::MSG_OOB | libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_ERRQUEUE;
 
 impl Call<'_> {
@@ -37,7 +41,11 @@ impl Call<'_> {
                     return Err(Errno::PERM);
                 }
             }
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_DGRAM | libc::SOCK_RAW, _) => {
+            (
+                libc::AF_INET | libc::AF_INET6,
+                libc::SOCK_STREAM | libc::SOCK_DGRAM | libc::SOCK_RAW,
+                _,
+            ) => {
                 return Err(Errno::PROTONOSUPPORT);
             }
             (libc::AF_INET | libc::AF_INET6, ..) => return Err(Errno::SOCKTNOSUPPORT),
@@ -55,7 +63,8 @@ impl Call<'_> {
         if matches!(object.kind(), Kind::Socket { .. }) { Ok(object) } else { Err(Errno::NOTSOCK) }
     }
 
-    /// The address in segment `index`, of the socket's own family (or AF_UNSPEC, which disconnects).
+    /// The address in segment `index`, of the socket's own family (or AF_UNSPEC, which
+    /// disconnects).
     fn address(&self, index: usize) -> Result<Vec<u8>, Errno> {
         self.range(index)?.to_vec(MAX_ADDR)
     }
@@ -64,7 +73,8 @@ impl Call<'_> {
         let (object, address) = (self.socket_object()?, self.address(0)?);
         match object.kind() {
             Kind::Socket { domain: libc::AF_NETLINK } => netlink::check_bind(&address)?,
-            // The port lies there whatever family the address claims to be of: the host takes some that are not the socket's.
+            // The port lies there whatever family the address claims to be of: the host takes some
+            // that are not the socket's.
             _ => {
                 let port = address.get(2..4).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
                 let is_low = port != 0 && port < self.host.net.first_port;
@@ -121,7 +131,8 @@ impl Call<'_> {
 
     pub(super) fn recv(&mut self) -> Outcome {
         let object = self.socket_object()?;
-        let flags = self.arg_int(0) & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC);
+        let flags =
+            self.arg_int(0) & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC);
         if flags & !RECV_FLAGS != 0 {
             return Err(Errno::OPNOTSUPP);
         }

@@ -1,14 +1,15 @@
-//! What else there is to a socket: options, control data, ioctl(2). What may be asked for stands in [`qlib::sockopt`]; here it is
-//! enforced, whatever the guest kernel says, by what the container was given.
+//! What else there is to a socket: options, control data, ioctl(2). What may be asked for stands in
+//! [`qlib::sockopt`]; here it is enforced, whatever the guest kernel says, by what the container
+//! was given.
 
 use std::os::fd::AsFd;
 
 use qlib::sockopt::{self, CAP_NET_RAW, MAX_VALUE, Refused, SO_BINDTOIFINDEX, SOL_SOCKET};
 use rustix::io::Errno;
 
-use super::super::memory::sys;
 use super::table::Object;
 use super::{Call, Outcome, netlink};
+use crate::sys;
 
 /// What the network namespace says, read before anything of the guest runs.
 #[derive(Debug)]
@@ -22,9 +23,13 @@ pub struct NetLimits {
 impl NetLimits {
     /// Reads them; where the host does not tell, what Linux begins with.
     pub fn read() -> NetLimits {
-        let setting = |name: &str| std::fs::read(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+        let setting =
+            |name: &str| std::fs::read(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
         let words = |text: &[u8]| -> Vec<Vec<u8>> {
-            text.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).map(<[u8]>::to_vec).collect()
+            text.split(u8::is_ascii_whitespace)
+                .filter(|w| !w.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect()
         };
         let mut congestion = words(&setting("tcp_allowed_congestion_control"));
         if congestion.is_empty() {
@@ -64,7 +69,10 @@ impl Call<'_> {
                 return Err(Errno::NOENT);
             }
         }
-        if sockopt::binds_to_device(level, name) && granted & CAP_NET_RAW == 0 && bound_device(&object)? != 0 {
+        if sockopt::binds_to_device(level, name)
+            && granted & CAP_NET_RAW == 0
+            && bound_device(&object)? != 0
+        {
             return Err(Errno::PERM);
         }
         if (level, name) == (SOL_SOCKET, libc::SO_LINGER) {
@@ -107,13 +115,20 @@ pub(super) fn check_device(argument: &[u8]) -> Result<(), Errno> {
     if netlink::is_device(name)? { Ok(()) } else { Err(Errno::NODEV) }
 }
 
-/// Refuses control data that is not well formed, or that who has the capabilities `caps` may not send.
+/// Refuses control data that is not well formed, or that who has the capabilities `caps` may not
+/// send.
 pub(super) fn check_control(control: &[u8], caps: u64) -> Result<(), Errno> {
     const HEADER: usize = 16;
     let mut rest = control;
     while !rest.is_empty() {
-        let word = |at: usize| rest.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
-        let len = rest.get(..8).and_then(|b| b.try_into().ok()).map(usize::from_ne_bytes).ok_or(Errno::INVAL)?;
+        let word = |at: usize| {
+            rest.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes)
+        };
+        let len = rest
+            .get(..8)
+            .and_then(|b| b.try_into().ok())
+            .map(usize::from_ne_bytes)
+            .ok_or(Errno::INVAL)?;
         let (level, kind) = (word(8).ok_or(Errno::INVAL)?, word(12).ok_or(Errno::INVAL)?);
         let data = rest.get(HEADER..len).ok_or(Errno::INVAL)?;
         sockopt::check_control(level, kind, data, caps).map_err(errno)?;

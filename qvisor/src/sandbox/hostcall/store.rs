@@ -7,10 +7,11 @@ use qlib::Gpa;
 use qlib::host::{Op, Segment};
 use rustix::io::Errno;
 
-use super::super::memory::{GuestMemory, sys};
+use super::super::memory::GuestMemory;
 use super::{Call, Outcome};
 use crate::store::populate::{self, MappedRam};
 use crate::store::{PageMemory, Store, StoreError};
+use crate::sys;
 
 /// Slots in one SwapFree.
 const MAX_SLOTS: usize = 1 << 20;
@@ -85,15 +86,17 @@ impl Call<'_> {
                 Ok(())
             }
         };
-        result.map(|()| 0).map_err(|e| self.told(&e))
+        result.map(|()| 0).map_err(|e| self.report(&e))
     }
 
     fn swap_out(&self, store: &Store) -> Outcome {
         self.ram_only()?;
-        let pages: u64 = self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
+        let pages: u64 =
+            self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
         let bytes = pages.checked_mul(8).ok_or(Errno::INVAL)?;
         let to = self.host.memory.ram_slice(Gpa(self.args[0]), bytes).ok_or(Errno::FAULT)?;
-        let slots = store.swap_out(&*self.host.memory, &self.segments).map_err(|e| self.told(&e))?;
+        let slots =
+            store.swap_out(&*self.host.memory, &self.segments).map_err(|e| self.report(&e))?;
         let numbers: Vec<u8> = slots.iter().flat_map(|s| s.to_le_bytes()).collect();
         if let Err(e) = to.write(&numbers) {
             // The guest does not learn the numbers, so nobody else would ever free them.
@@ -110,7 +113,7 @@ impl Call<'_> {
     }
 
     /// The guest learns the errno, the log the whole story.
-    fn told(&self, error: &StoreError) -> Errno {
+    fn report(&self, error: &StoreError) -> Errno {
         let line = error.to_string();
         if self.host.log.take(line.len()) {
             tracing::warn!("{line}");

@@ -12,8 +12,8 @@ use crate::streams::Stream;
 /// The most handles a sandbox may hold.
 const MAX_HANDLES: usize = 1 << 20;
 
-/// How many descriptors handles and windows may hold together: a quarter of what the host allows stays with the sandbox itself, for
-/// commands that connect and processes that begin.
+/// How many descriptors handles and windows may hold together: a quarter of what the host allows
+/// stays with the sandbox itself, for commands that connect and processes that begin.
 pub fn descriptor_share() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_HANDLES);
@@ -39,8 +39,9 @@ pub enum Kind {
         /// It is a terminal.
         tty: bool,
     },
-    /// A regular file given as standard input, output or error: read, written, its position moved and its length set through the descriptor that was
-    /// given, nothing else. To open it anew would give more than that.
+    /// A regular file given as standard input, output or error: read, written, its position moved
+    /// and its length set through the descriptor that was given, nothing else. To open it anew
+    /// would give more than that.
     StdioFile,
     /// A directory given as standard input, output or error. It is good for nothing but stat(2).
     StdioDir,
@@ -66,7 +67,12 @@ pub struct Object {
 impl Object {
     /// An object of a known kind.
     pub fn new(fd: OwnedFd, kind: Kind) -> Object {
-        Object { fd: Arc::new(fd), kind, watched: AtomicBool::new(false), lingers: AtomicBool::new(false) }
+        Object {
+            fd: Arc::new(fd),
+            kind,
+            watched: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
+        }
     }
 
     /// A directory or file that the container mounts. EINVAL for anything else.
@@ -108,7 +114,8 @@ impl Object {
         self.kind
     }
 
-    /// EPERM unless it came from a mount: of what was handed over open only the contents are the guest's.
+    /// EPERM unless it came from a mount: of what was handed over open only the contents are the
+    /// guest's.
     pub fn from_mount(&self) -> Result<&Object, Errno> {
         match self.kind {
             Kind::File | Kind::Dir { .. } | Kind::Path => Ok(self),
@@ -138,8 +145,9 @@ impl Object {
 }
 
 impl Drop for Object {
-    /// The host's close(2) of a socket with SO_LINGER waits for its data to leave, for hours if so set, although the socket does not block. A
-    /// vCPU must not: the data leaves in the background. (With a time of zero close(2) resets the connection at once, and still does.)
+    /// The host's close(2) of a socket with SO_LINGER waits for its data to leave, for hours if so
+    /// set, although the socket does not block. A vCPU must not: the data leaves in the background.
+    /// (With a time of zero close(2) resets the connection at once, and still does.)
     fn drop(&mut self) {
         if *self.lingers.get_mut()
             && let Ok(Some(time)) = rustix::net::sockopt::socket_linger(&self.fd)
@@ -201,7 +209,12 @@ impl Table {
 
     /// The object behind `handle`.
     pub fn get(&self, handle: u32) -> Option<Arc<Object>> {
-        self.slots.read().unwrap_or_else(PoisonError::into_inner).objects.get(handle as usize)?.clone()
+        self.slots
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .objects
+            .get(handle as usize)?
+            .clone()
     }
 
     /// Takes the object away from `handle`.

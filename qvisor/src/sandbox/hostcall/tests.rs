@@ -47,9 +47,12 @@ impl Guest {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("quark-hostcall-{}-{n}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        let memory = GuestMemory::new(Layout { base: None, ram_bytes: 2 * RAM_UNIT, window_bytes: 1 << 30 }).unwrap();
+        let memory =
+            GuestMemory::new(Layout { base: None, ram_bytes: 2 * RAM_UNIT, window_bytes: 1 << 30 })
+                .unwrap();
         let poller = Arc::new(Poller::new().unwrap());
-        let host = HostSide::new(Arc::new(memory), poller, Arc::new(Replies::new()), store()).unwrap();
+        let host =
+            HostSide::new(Arc::new(memory), poller, Arc::new(Replies::new()), store()).unwrap();
         let root = host.add_mount(fs::File::open(&dir).unwrap().into()).unwrap();
         Guest { host, dir, root }
     }
@@ -72,8 +75,13 @@ impl Guest {
             self.host.memory.write(TABLE + i as u64 * 16, &entry).unwrap();
             at = (at + len).next_multiple_of(64);
         }
-        let mut call =
-            HostCall { op: op as u32, handle, segs: TABLE, seg_count: segs.len() as u32, ..HostCall::default() };
+        let mut call = HostCall {
+            op: op as u32,
+            handle,
+            segs: TABLE,
+            seg_count: segs.len() as u32,
+            ..HostCall::default()
+        };
         call.args[..args.len()].copy_from_slice(args);
         self.raw(&mut call);
         let mut at = DATA;
@@ -95,7 +103,11 @@ impl Guest {
 
     fn ok(&self, op: Op, handle: u32, args: &[u64], segs: &[Seg<'_>]) -> Answer {
         let answer = self.call(op, handle, args, segs);
-        assert!(answer.ret >= 0, "{op:?} gave {}", std::io::Error::from_raw_os_error(-answer.ret as i32));
+        assert!(
+            answer.ret >= 0,
+            "{op:?} gave {}",
+            std::io::Error::from_raw_os_error(-answer.ret as i32)
+        );
         answer
     }
 
@@ -118,7 +130,10 @@ impl Drop for Guest {
 
 fn statx(bytes: &[u8]) -> (u16, u64) {
     // stx_mode at 28, stx_size at 40.
-    (u16::from_le_bytes(bytes[28..30].try_into().unwrap()), u64::from_le_bytes(bytes[40..48].try_into().unwrap()))
+    (
+        u16::from_le_bytes(bytes[28..30].try_into().unwrap()),
+        u64::from_le_bytes(bytes[40..48].try_into().unwrap()),
+    )
 }
 
 const STATX: Seg<'static> = Out(256);
@@ -146,7 +161,13 @@ fn handles_and_segments_are_checked() {
     assert_eq!(g.err(Op::Read, g.root, &[0], &[Out(1)]), libc::EISDIR);
 
     let ram = g.host.memory.ram_bytes();
-    let mut call = HostCall { op: Op::Read as u32, handle: file, segs: TABLE, seg_count: 1, ..HostCall::default() };
+    let mut call = HostCall {
+        op: Op::Read as u32,
+        handle: file,
+        segs: TABLE,
+        seg_count: 1,
+        ..HostCall::default()
+    };
     for (gpa, len) in [(ram - 1, 2), (u64::MAX, 1), (0, u64::MAX), (ram + (1 << 30), 1)] {
         g.host.memory.write(TABLE, &[gpa.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
         g.raw(&mut call);
@@ -170,7 +191,11 @@ fn windows_by_host_call() {
     let file = g.open("f", libc::O_RDONLY);
     let gpa = g.ok(Op::WindowMap, file, &[4096, 8192, 0], &[]).ret as u64;
     assert!(gpa >= g.host.memory.ram_bytes());
-    assert_eq!(g.err(Op::WindowMap, file, &[0, 4096, 1], &[]), libc::EACCES, "the file is open for reading");
+    assert_eq!(
+        g.err(Op::WindowMap, file, &[0, 4096, 1], &[]),
+        libc::EACCES,
+        "the file is open for reading"
+    );
     g.ok(Op::Close, file, &[], &[]);
     let mut byte = [0];
     g.host.memory.read(Gpa(gpa), &mut byte).unwrap();
@@ -218,7 +243,9 @@ fn streams_do_not_block_and_leave_the_callers_flags_alone() {
 #[test]
 fn terminals_answer_their_ioctls() {
     let g = Guest::new();
-    let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+    let master =
+        rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY)
+            .unwrap();
     rustix::pty::unlockpt(&master).unwrap();
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, rustix::pty::OpenptFlags::RDWR).unwrap();
     let tty = g.host.add_stdio(stream(slave)).unwrap();
@@ -240,13 +267,21 @@ fn pages_go_to_the_store_and_come_back() {
     let g = Guest::new();
     let page = |n: u64| Gpa(RAM_UNIT + n * 4096);
     let segments = |pages: &[u64]| {
-        let table: Vec<u8> =
-            pages.iter().flat_map(|n| [page(*n).0.to_le_bytes(), 4096u64.to_le_bytes()]).flatten().collect();
+        let table: Vec<u8> = pages
+            .iter()
+            .flat_map(|n| [page(*n).0.to_le_bytes(), 4096u64.to_le_bytes()])
+            .flatten()
+            .collect();
         g.host.memory.write(TABLE, &table).unwrap();
     };
     let call = |op: Op, args: &[u64], pages: &[u64]| {
         segments(pages);
-        let mut call = HostCall { op: op as u32, segs: TABLE, seg_count: pages.len() as u32, ..HostCall::default() };
+        let mut call = HostCall {
+            op: op as u32,
+            segs: TABLE,
+            seg_count: pages.len() as u32,
+            ..HostCall::default()
+        };
         call.args[..args.len()].copy_from_slice(args);
         g.raw(&mut call);
         call
@@ -287,7 +322,10 @@ fn pages_go_to_the_store_and_come_back() {
     // Only RAM goes to the store, and the slot numbers only to RAM.
     let outside = g.host.memory.ram_bytes();
     assert_eq!(call(Op::SwapOut, &[outside], &[0]).ret, -i64::from(libc::EFAULT));
-    assert_eq!(call(Op::SwapOut, &[DATA], &[(outside - RAM_UNIT) / 4096]).ret, -i64::from(libc::EFAULT));
+    assert_eq!(
+        call(Op::SwapOut, &[DATA], &[(outside - RAM_UNIT) / 4096]).ret,
+        -i64::from(libc::EFAULT)
+    );
 }
 
 #[test]
@@ -329,8 +367,11 @@ proptest! {
     fn arbitrary_requests_do_no_harm(
         op in prop_oneof![1u32..90, any::<u32>()],
         handle in prop_oneof![0u32..6, any::<u32>()],
-        args in prop::array::uniform6(prop_oneof![0u64..4, Just(1 << 22), Just(4096), any::<u64>()]),
-        segs in prop::collection::vec((prop_oneof![0u64..(9 << 20), any::<u64>()], prop_oneof![0u64..300, any::<u64>()]), 0..5),
+        args in prop::array::uniform6(
+            prop_oneof![0u64..4, Just(1 << 22), Just(4096), any::<u64>()]),
+        segs in prop::collection::vec(
+            (prop_oneof![0u64..(9 << 20), any::<u64>()], prop_oneof![0u64..300, any::<u64>()]),
+            0..5),
     ) {
         // That ends this process, as it should.
         prop_assume!(op != Op::Exit as u32 || args[1] != EXIT_MEMORY_LOST);
@@ -343,10 +384,13 @@ proptest! {
         });
         GUEST.with(|g| {
             for (i, (gpa, len)) in segs.iter().enumerate() {
-                g.host.memory.write(TABLE + i as u64 * 16, &[gpa.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
+                g.host.memory.write(TABLE + i as u64 * 16,
+                    &[gpa.to_le_bytes(), len.to_le_bytes()].concat()).unwrap();
             }
-            let mut call = HostCall { op, handle, args, segs: TABLE, seg_count: segs.len() as u32, ret: i64::MIN };
-            // A write of the guest into its own request table is its own affair, but must not end the test.
+            let mut call = HostCall { op, handle, args, segs: TABLE, seg_count: segs.len() as u32,
+                ret: i64::MIN };
+            // A write of the guest into its own request table is its own affair, but must not end
+            // the test.
             g.raw(&mut call);
             prop_assert!(call.ret >= -4095);
             Ok(())

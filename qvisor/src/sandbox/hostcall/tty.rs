@@ -3,10 +3,10 @@
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::super::memory::sys::{self, Direction, IOCTLS};
 use super::file::poll_now;
 use super::table::Kind;
 use super::{Call, Outcome};
+use crate::sys::{self, Direction, IOCTLS};
 
 /// Whether an ioctl of the list finds its device by name: the host may load a module of that name.
 fn names_device(command: u64) -> bool {
@@ -29,7 +29,8 @@ impl Call<'_> {
     /// An ioctl of the known list, with seg0 as its argument.
     pub(super) fn plain_ioctl(&self, object: &super::Object) -> Outcome {
         let command = self.args[0];
-        let (_, size, direction) = IOCTLS.iter().find(|(c, ..)| *c == command).ok_or(Errno::NOTTY)?;
+        let (_, size, direction) =
+            IOCTLS.iter().find(|(c, ..)| *c == command).ok_or(Errno::NOTTY)?;
         let range = self.range(0)?;
         if range.len() < *size {
             return Err(Errno::INVAL);

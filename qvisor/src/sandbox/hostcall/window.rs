@@ -3,8 +3,8 @@
 use qlib::Gpa;
 use rustix::io::Errno;
 
-use super::super::memory::ops;
 use super::{Call, Outcome};
+use crate::sys;
 
 impl Call<'_> {
     pub(super) fn window_map(&mut self) -> Outcome {
@@ -28,7 +28,7 @@ impl Call<'_> {
     pub(super) fn windows_release(&mut self) -> Outcome {
         self.host.memory.windows_release()?;
         // It is going to sleep: this process too gives back what it does not use.
-        ops::trim_process();
+        sys::trim_process();
         Ok(0)
     }
 

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use super::super::memory::Layout;
 use super::*;
 
-fn place(m: &GuestMemory) -> Place<'static> {
-    Place { base: m.base(), extra_bytes: 0, own_file: None, ops: None }
+fn placement(m: &GuestMemory) -> Placement {
+    Placement { base: m.base(), extra_bytes: 0, ops: None }
 }
 
 fn memory() -> GuestMemory {
@@ -17,9 +17,12 @@ fn memory() -> GuestMemory {
 fn the_embedded_image_loads_relocated_and_protected() {
     let m = memory();
     let image = embedded_image();
-    let loaded = load(&m, image, place(&m)).unwrap();
+    let loaded = load(&m, image, &placement(&m), None).unwrap();
     assert!(loaded.entry > IMAGE_START && loaded.entry < loaded.image_end);
-    assert!(loaded.free_start.0.is_multiple_of(RAM_UNIT) && loaded.free_start >= loaded.mailbox + MAILBOX_BYTES);
+    assert!(
+        loaded.free_start.0.is_multiple_of(RAM_UNIT)
+            && loaded.free_start >= loaded.mailbox + MAILBOX_BYTES
+    );
 
     let header = Header::parse(image).unwrap();
     let endian = header.endian().unwrap();
@@ -28,12 +31,17 @@ fn the_embedded_image_loads_relocated_and_protected() {
         let at = IMAGE_START + s.p_vaddr(endian);
         let relro = segments.iter().any(|r| {
             r.p_type(endian) == elf::PT_GNU_RELRO
-                && (r.p_vaddr(endian)..r.p_vaddr(endian) + r.p_memsz(endian)).contains(&s.p_vaddr(endian))
+                && (r.p_vaddr(endian)..r.p_vaddr(endian) + r.p_memsz(endian))
+                    .contains(&s.p_vaddr(endian))
         });
         let writable = s.p_flags(endian).contains(elf::PF_W) && !relro;
         let mut byte = [0];
         m.read(at, &mut byte).unwrap();
-        assert_eq!(m.write(at, &byte), if writable { Ok(()) } else { Err(Errno::FAULT) }, "segment at {at:?}");
+        assert_eq!(
+            m.write(at, &byte),
+            if writable { Ok(()) } else { Err(Errno::FAULT) },
+            "segment at {at:?}"
+        );
         if !s.p_flags(endian).contains(elf::PF_W) {
             let file = s.data(endian, image).unwrap();
             let mut bytes = vec![0; file.len()];
@@ -59,20 +67,26 @@ fn the_embedded_image_loads_relocated_and_protected() {
 #[test]
 fn what_the_image_never_writes_is_no_part_of_guest_ram() {
     let m = memory();
-    let ops = ops::operations();
-    let loaded = load(&m, embedded_image(), Place { ops: Some(ops), ..place(&m) }).unwrap();
+    let ops: OpsBytes = std::array::from_fn(|i| i as u8);
+    let with_ops = Placement { ops: Some(ops), ..placement(&m) };
+    let loaded = load(&m, embedded_image(), &with_ops, None).unwrap();
     let constant = |gpa: Gpa| {
-        let last = loaded.protections.iter().rfind(|(start, len, _)| (start.0..start.0 + len).contains(&gpa.0));
+        let last = loaded
+            .protections
+            .iter()
+            .rfind(|(start, len, _)| (start.0..start.0 + len).contains(&gpa.0));
         last.is_some_and(|(_, _, protection)| *protection != Protection::ReadWrite)
     };
     assert!(constant(loaded.table) && constant(loaded.entry) && constant(loaded.dispatch));
     let mut known = vec![0; size_of::<PlatformOps>()];
     let at = loaded.table + offset_of!(KernelEntry, ops) as u64;
     m.read(at, &mut known).unwrap();
-    assert!(known == ops::bytes(&ops), "the operations are those that it was given");
+    assert!(known == ops, "the operations are those that it was given");
     assert_eq!(m.write(at, &known), Err(Errno::FAULT));
-    // By the file, as a stub sees it, each page is empty, and what is written there is seen by nobody.
-    for (start, len, _) in loaded.protections.iter().filter(|(_, _, p)| *p != Protection::ReadWrite) {
+    // By the file, as a stub sees it, each page is empty, and what is written there is seen by
+    // nobody.
+    for (start, len, _) in loaded.protections.iter().filter(|(_, _, p)| *p != Protection::ReadWrite)
+    {
         for gpa in (start.0..start.0 + len).step_by(PAGE_SIZE as usize) {
             let (mut before, mut behind, mut after) = ([0; 64], [0; 64], [0; 64]);
             m.read(Gpa(gpa), &mut before).unwrap();
@@ -105,14 +119,18 @@ fn an_image_with_its_table_elsewhere_is_refused() {
         let mut damaged = image.to_vec();
         damaged[at..at + 4].copy_from_slice(&value.to_le_bytes());
         let m = memory();
-        assert!(matches!(load(&m, &damaged, place(&m)), Err(LoaderError::Bad(_))), "{at} {value:#x}");
+        assert!(
+            matches!(load(&m, &damaged, &placement(&m), None), Err(LoaderError::Bad(_))),
+            "{at} {value:#x}"
+        );
     }
 }
 
 #[test]
 fn a_trace_names_the_functions_of_the_image() {
     let file = object::File::parse(embedded_image()).unwrap();
-    let entry = file.symbols().find(|s| s.name() == Ok("_start")).expect("the image keeps its symbols");
+    let entry =
+        file.symbols().find(|s| s.name() == Ok("_start")).expect("the image keeps its symbols");
     let base = 0x1000_0000;
     let frames = |addr| match addr {
         0x100 => Some((0x200, base + entry.address() + 1)),
@@ -128,26 +146,32 @@ fn a_trace_names_the_functions_of_the_image() {
 #[test]
 fn what_is_no_kernel_is_refused() {
     let m = memory();
-    assert!(matches!(load(&m, &[], place(&m)), Err(LoaderError::NoImage)));
-    assert!(load(&m, b"#!/bin/sh\n", place(&m)).is_err());
-    assert!(load(&m, &embedded_image()[..1000], place(&m)).is_err());
+    assert!(matches!(load(&m, &[], &placement(&m), None), Err(LoaderError::NoImage)));
+    assert!(load(&m, b"#!/bin/sh\n", &placement(&m), None).is_err());
+    assert!(load(&m, &embedded_image()[..1000], &placement(&m), None).is_err());
     // This test is a program that wants a dynamic loader.
     let own = std::fs::read("/proc/self/exe").unwrap();
-    assert!(matches!(load(&m, &own, place(&m)), Err(LoaderError::Bad(_))));
-    let tiny = GuestMemory::new(Layout { base: None, ram_bytes: RAM_UNIT, window_bytes: 0 }).unwrap();
-    assert!(matches!(load(&tiny, embedded_image(), place(&tiny)), Err(LoaderError::NoRoom(_))));
+    assert!(matches!(load(&m, &own, &placement(&m), None), Err(LoaderError::Bad(_))));
+    let tiny =
+        GuestMemory::new(Layout { base: None, ram_bytes: RAM_UNIT, window_bytes: 0 }).unwrap();
+    assert!(matches!(
+        load(&tiny, embedded_image(), &placement(&tiny), None),
+        Err(LoaderError::NoRoom(_))
+    ));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// A damaged image is refused or loaded; it never breaks the loader.
     #[test]
-    fn damaged_headers_do_no_harm(changes in prop::collection::vec((0usize..0x240, any::<u8>()), 1..6)) {
+    fn damaged_headers_do_no_harm(
+        changes in prop::collection::vec((0usize..0x240, any::<u8>()), 1..6),
+    ) {
         let mut image = embedded_image().to_vec();
         for (at, byte) in changes {
             image[at] = byte;
         }
         let m = memory();
-        let _ = load(&m, &image, place(&m));
+        let _ = load(&m, &image, &placement(&m), None);
     }
 }

@@ -1,6 +1,6 @@
-//! A memcpy that survives memory the host cannot supply. A file window past the end of its file (truncated under us)
-//! answers a touch with SIGBUS, a hole in the window area with SIGSEGV; the handler then lets the copy routine, and
-//! nothing else, return early.
+//! A memcpy that survives memory the host cannot supply. A file window past the end of its file
+//! (truncated under us) answers a touch with SIGBUS, a hole in the window area with SIGSEGV; the
+//! handler then lets the copy routine, and nothing else, return early.
 
 use std::io;
 use std::sync::Once;
@@ -28,7 +28,8 @@ unsafe extern "C" {
     fn quark_copy_exit();
 }
 
-/// The span of addresses that guest memory occupies in this process, as the SIGSEGV handler sees it.
+/// The span of addresses that guest memory occupies in this process, as the SIGSEGV handler sees
+/// it.
 static GUEST_LOW: AtomicUsize = AtomicUsize::new(usize::MAX);
 static GUEST_HIGH: AtomicUsize = AtomicUsize::new(0);
 /// What to do with a fault that is not the copy routine's own: see [`set_crash_hook`].
@@ -37,30 +38,35 @@ static CRASH_HOOK: AtomicUsize = AtomicUsize::new(0);
 /// Copies `len` bytes; how many at the end could not be copied.
 ///
 /// # Safety
-/// Whatever of `dst` lies outside guest memory must be writable, whatever of `src` does must be readable, for `len`
-/// bytes, and the two must not overlap.
+/// Whatever of `dst` lies outside guest memory must be writable, whatever of `src` does must be
+/// readable, for `len` bytes, and the two must not overlap.
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
     // SAFETY: as the caller promises; the direction flag is clear by the calling convention.
     unsafe { quark_copy(dst, src, len) }
 }
 
-/// Whether a fault of the copy routine is survived wherever the address lies: only while the process ends.
+/// Whether a fault of the copy routine is survived wherever the address lies: only while the
+/// process ends.
 static ANYWHERE: AtomicBool = AtomicBool::new(false);
 
-/// Two words of this process's memory, if there is any at `address`: for the report with which the process ends, and no earlier, for from now
-/// on a copy that fails for a bug of our own goes unnoticed.
+/// Two words of this process's memory, if there is any at `address`: for the report with which the
+/// process ends, and no earlier, for from now on a copy that fails for a bug of our own goes
+/// unnoticed.
 pub fn last_look(address: u64) -> Option<(u64, u64)> {
     ANYWHERE.store(true, Ordering::Release);
     let mut pair = [0u64; 2];
-    // SAFETY: the pair is writable for 16 bytes; of the source the fault handler lets the routine survive every byte.
+    // SAFETY: the pair is writable for 16 bytes; of the source the fault handler lets the routine
+    // survive every byte.
     let left = unsafe { copy(pair.as_mut_ptr().cast(), address as *const u8, size_of_val(&pair)) };
     (left == 0).then_some((pair[0], pair[1]))
 }
 
-/// A report of a fault in code that should not fault: instruction pointer, frame pointer, address, signal number.
+/// A report of a fault in code that should not fault: instruction pointer, frame pointer, address,
+/// signal number.
 pub type CrashHook = fn(rip: u64, rbp: u64, addr: u64, signo: i32);
 
-/// Sets what is called (on the faulting thread, in the signal handler) before an unexpected SIGSEGV or SIGBUS takes its default action.
+/// Sets what is called (on the faulting thread, in the signal handler) before an unexpected SIGSEGV
+/// or SIGBUS takes its default action.
 pub fn set_crash_hook(hook: CrashHook) {
     CRASH_HOOK.store(hook as usize, Ordering::Release);
 }
@@ -73,7 +79,8 @@ pub fn install_handlers(base: usize, len: usize) -> io::Result<()> {
     let mut result = Ok(());
     INSTALLED.call_once(|| {
         for signo in [libc::SIGBUS, libc::SIGSEGV] {
-            // SAFETY: all-zero is a valid sigaction, and the handler has the signature that SA_SIGINFO asks for.
+            // SAFETY: all-zero is a valid sigaction, and the handler has the signature that
+            // SA_SIGINFO asks for.
             let rc = unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_fault as *const () as usize;
@@ -89,7 +96,8 @@ pub fn install_handlers(base: usize, len: usize) -> io::Result<()> {
 }
 
 extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel hands a valid siginfo and ucontext to an SA_SIGINFO handler, ours alone until it returns.
+    // SAFETY: the kernel hands a valid siginfo and ucontext to an SA_SIGINFO handler, ours alone
+    // until it returns.
     let (info, context) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
     let registers = &mut context.uc_mcontext.gregs;
     let rip = registers[libc::REG_RIP as usize] as usize;
@@ -98,7 +106,8 @@ extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut lib
     // SAFETY: SIGSEGV and SIGBUS carry an address.
     let addr = unsafe { info.si_addr() } as usize;
     let from_kernel = info.si_code > 0;
-    let guest = (GUEST_LOW.load(Ordering::Acquire)..GUEST_HIGH.load(Ordering::Acquire)).contains(&addr);
+    let guest =
+        (GUEST_LOW.load(Ordering::Acquire)..GUEST_HIGH.load(Ordering::Acquire)).contains(&addr);
     if from_kernel
         && (start..exit).contains(&rip)
         && (guest || signo == libc::SIGBUS || ANYWHERE.load(Ordering::Acquire))
@@ -112,8 +121,8 @@ extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut lib
         let hook: CrashHook = unsafe { std::mem::transmute::<usize, CrashHook>(hook) };
         hook(rip as u64, registers[libc::REG_RBP as usize] as u64, addr as u64, signo);
     }
-    // SAFETY: signal(2) is async-signal-safe. The fault happens again on return, now with the default action; a signal
-    // that somebody sent is sent again by raise.
+    // SAFETY: signal(2) is async-signal-safe. The fault happens again on return, now with the
+    // default action; a signal that somebody sent is sent again by raise.
     unsafe {
         libc::signal(signo, libc::SIG_DFL);
         if !from_kernel {

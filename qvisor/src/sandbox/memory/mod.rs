@@ -1,25 +1,24 @@
-//! Guest physical memory: one sparse memfd for RAM, and above it *file windows*, ranges behind which host files are
-//! mapped. Both lie in one linear mapping of the sandbox process, so that kernel virtual address = base + guest
-//! physical address.
+//! Guest physical memory: one sparse memfd for RAM, and above it *file windows*, ranges behind
+//! which host files are mapped. Both lie in one linear mapping of the sandbox process, so that
+//! kernel virtual address = base + guest physical address.
 //!
-//! This room and `platform/` are the only ones of the VMM that may use `unsafe`: everything that turns a guest
-//! physical address into a pointer, or hands such a pointer to the host kernel, lives here behind checked types.
+//! A room that may use `unsafe`: everything that turns a guest physical address into a pointer
+//! lives here behind checked types; what hands such a pointer to the host kernel is [`crate::sys`].
 #![allow(unsafe_code)]
 
 pub mod copy;
-pub mod ops;
-pub mod sys;
 mod user_blocks;
 mod windows;
 
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use qlib::host::Segment;
+use qlib::platform::BootInfo;
 use qlib::{Frames, Gpa, PAGE_SIZE};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -29,15 +28,15 @@ use user_blocks::UserBlocks;
 pub use windows::WindowError;
 use windows::WindowTable;
 
-use crate::platform::GuestPhys;
+use crate::sys;
+pub use crate::sys::{GuestRange, Protection};
 
-/// Where the linear mapping of guest physical memory may begin in the sandbox process: at a multiple of [`RAM_UNIT`] from the first on, before the
-/// second. That leaves the host's own mappings alone, which are higher, as are executables and, above all, stubs' regions.
+/// Where the linear mapping of guest physical memory may begin in the sandbox process: at a
+/// multiple of [`RAM_UNIT`] from the first on, before the second. That leaves the host's own
+/// mappings alone, which are higher, as are executables and, above all, stubs' regions.
 const GUEST_BASES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
 /// RAM comes in units of this many bytes (one block of the page allocator).
 pub const RAM_UNIT: u64 = 4 << 20;
-/// Address space set aside for file windows, in bytes.
-pub const WINDOW_POOL_BYTES: u64 = 1 << 40;
 
 /// The shape of guest physical memory.
 #[derive(Clone, Copy, Debug)]
@@ -66,17 +65,6 @@ pub enum MemoryError {
     },
 }
 
-/// Memory protection of a range of the sandbox process' own mapping of RAM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
-    /// Readable.
-    Read,
-    /// Readable and executable.
-    ReadExec,
-    /// Readable and writable.
-    ReadWrite,
-}
-
 /// Guest physical memory, as the sandbox process sees it.
 pub struct GuestMemory {
     base: usize,
@@ -101,15 +89,6 @@ impl fmt::Debug for GuestMemory {
     }
 }
 
-/// A checked range of guest memory in the sandbox process' address space. Its bytes change under our feet, and those of
-/// a window may be missing: they are only reached through [`copy`] or by the host kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct GuestRange<'m> {
-    addr: usize,
-    len: usize,
-    memory: PhantomData<&'m GuestMemory>,
-}
-
 /// The ranges of one scatter/gather operation.
 pub type Ranges<'m> = SmallVec<[GuestRange<'m>; 8]>;
 
@@ -124,13 +103,15 @@ impl GuestMemory {
         if ram_bytes == 0 || !ram_bytes.is_multiple_of(RAM_UNIT) || ram_bytes > 1 << 44 {
             return Err(MemoryError::BadSize(ram_bytes));
         }
-        let memfd = sys::memfd(c"quark-ram", ram_bytes).map_err(host("make the memory file for guest RAM"))?;
+        let memfd = sys::memfd_unsealable(c"quark-ram", ram_bytes)
+            .map_err(host("make the memory file for guest RAM"))?;
         let total = ram_bytes
             .checked_add(window_bytes)
             .filter(|t| t.is_multiple_of(PAGE_SIZE))
             .and_then(|t| usize::try_from(t).ok())
             .ok_or(MemoryError::BadSize(ram_bytes))?;
-        let base = sys::reserve(base, total, RAM_UNIT as usize).map_err(host("reserve guest address space"))?;
+        let base = sys::reserve(base, total, RAM_UNIT as usize)
+            .map_err(host("reserve guest address space"))?;
         let memory = GuestMemory {
             base,
             ram_bytes,
@@ -141,14 +122,17 @@ impl GuestMemory {
             reach: OnceLock::new(),
             dropped: OnceLock::new(),
         };
-        // SAFETY: [base, base + total) was just reserved for this object and nothing refers into it yet.
+        // SAFETY: [base, base + total) was just reserved for this object and nothing refers into it
+        // yet.
         unsafe { sys::map_fixed(memory.base, ram_bytes as usize, true, memory.memfd.as_fd(), 0) }
             .map_err(host("map guest RAM"))?;
-        copy::install_handlers(memory.base, total).map_err(host("install the memory fault handlers"))?;
+        copy::install_handlers(memory.base, total)
+            .map_err(host("install the memory fault handlers"))?;
         Ok(memory)
     }
 
-    /// As [`GuestMemory::new`], at a random base: who finds a way to write somewhere must first find out where.
+    /// As [`GuestMemory::new`], at a random base: who finds a way to write somewhere must first
+    /// find out where.
     pub fn at_random_base(ram_bytes: u64, window_bytes: u64) -> Result<GuestMemory, MemoryError> {
         const TRIES: u32 = 16;
         let mut tries = 0;
@@ -163,7 +147,10 @@ impl GuestMemory {
                 // Something lies there.
                 Err(MemoryError::Host { source, .. })
                     if tries < TRIES
-                        && matches!(source.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse) => {}
+                        && matches!(
+                            source.kind(),
+                            io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse
+                        ) => {}
                 other => return other,
             }
         }
@@ -180,11 +167,16 @@ impl GuestMemory {
             what: "describe guest RAM",
             source: io::Error::other(e.to_string()),
         };
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-        // SAFETY: RAM is mapped at `base` for `ram_bytes` bytes with these attributes; the region does not own the mapping.
-        let region = unsafe { MmapRegion::build_raw(self.base as *mut u8, self.ram_bytes as usize, prot, flags) }
-            .map_err(|e| invalid(&e))?;
-        let region = GuestRegionMmap::new(region, GuestAddress(0)).ok_or_else(|| invalid(&"it overflows"))?;
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        // SAFETY: RAM is mapped at `base` for `ram_bytes` bytes with these attributes; the region
+        // does not own the mapping.
+        let region = unsafe {
+            MmapRegion::build_raw(self.base as *mut u8, self.ram_bytes as usize, prot, flags)
+        }
+        .map_err(|e| invalid(&e))?;
+        let region = GuestRegionMmap::new(region, GuestAddress(0))
+            .ok_or_else(|| invalid(&"it overflows"))?;
         GuestMemoryMmap::from_regions(vec![region]).map_err(|e| invalid(&e))
     }
 
@@ -203,15 +195,17 @@ impl GuestMemory {
         self.memfd.as_fd()
     }
 
-    /// The range `[gpa, gpa+len)`, if it lies wholly in RAM or wholly in the window area. Zero length is in range
-    /// wherever its start is.
+    /// The range `[gpa, gpa+len)`, if it lies wholly in RAM or wholly in the window area. Zero
+    /// length is in range wherever its start is.
     pub fn slice(&self, gpa: Gpa, len: u64) -> Option<GuestRange<'_>> {
         let end = gpa.0.checked_add(len)?;
         let total = self.ram_bytes + self.window_bytes;
         if end > total || (gpa.0 < self.ram_bytes && end > self.ram_bytes) {
             return None;
         }
-        Some(GuestRange { addr: self.base + gpa.0 as usize, len: len as usize, memory: PhantomData })
+        // SAFETY: the range lies in this object's reservation, and Rust code never holds references
+        // into it.
+        Some(unsafe { GuestRange::new(self.base + gpa.0 as usize, len as usize) })
     }
 
     /// The range `[gpa, gpa+len)` if it lies in RAM.
@@ -220,7 +214,8 @@ impl GuestMemory {
         if end > self.ram_bytes { None } else { self.slice(gpa, len) }
     }
 
-    /// The guest physical address of `len` bytes at `addr` of the sandbox process, if they lie in RAM.
+    /// The guest physical address of `len` bytes at `addr` of the sandbox process, if they lie in
+    /// RAM.
     pub fn gpa_of(&self, addr: usize, len: u64) -> Option<Gpa> {
         let gpa = (addr as u64).checked_sub(self.base as u64)?;
         self.ram_slice(Gpa(gpa), len).map(|_| Gpa(gpa))
@@ -241,8 +236,27 @@ impl GuestMemory {
         self.slice(gpa, bytes.len() as u64).ok_or(Errno::FAULT)?.write(bytes)
     }
 
-    /// Gives the memory of `frames` back to the host; they read as zeros afterwards. EINVAL when a range is not RAM.
-    /// Neighbouring ranges that follow each other in the list are given back in one call.
+    /// The word of RAM at `gpa`, for futex(2); `None` when it lies elsewhere or is not aligned.
+    /// What it holds changes under our feet.
+    pub fn word(&self, gpa: Gpa) -> Option<&AtomicU32> {
+        let range = self.ram_slice(gpa, 4).filter(|_| gpa.0.is_multiple_of(4))?;
+        // SAFETY: it is mapped and aligned as long as this object lives; no Rust code has another
+        // reference into RAM but of this kind.
+        Some(unsafe { AtomicU32::from_ptr(range.addr() as *mut u32) })
+    }
+
+    /// Writes the boot information to `gpa`.
+    pub fn write_boot_info(&self, gpa: Gpa, info: &BootInfo) -> Result<(), Errno> {
+        // SAFETY: BootInfo is plain data without padding that matters; it is only read.
+        let bytes = unsafe {
+            std::slice::from_raw_parts((&raw const *info).cast::<u8>(), size_of::<BootInfo>())
+        };
+        self.write(gpa, bytes)
+    }
+
+    /// Gives the memory of `frames` back to the host; they read as zeros afterwards. EINVAL when a
+    /// range is not RAM. Neighbouring ranges that follow each other in the list are given back in
+    /// one call.
     pub fn release(&self, frames: impl IntoIterator<Item = Frames>) -> Result<(), Errno> {
         let mut run: Option<(u64, u64)> = None;
         for f in frames {
@@ -265,17 +279,28 @@ impl GuestMemory {
         }
     }
 
-    /// Calls `each(first page, pages)` (relative to `gpa`) for every run of pages of the RAM range that holds memory of
-    /// the host, in core or in its swap. EINVAL when the range is not page-aligned RAM.
-    pub fn committed(&self, gpa: Gpa, len: u64, mut each: impl FnMut(u64, u64)) -> Result<(), Errno> {
-        if !gpa.is_page_aligned() || !len.is_multiple_of(PAGE_SIZE) || self.ram_slice(gpa, len).is_none() {
+    /// Calls `each(first page, pages)` (relative to `gpa`) for every run of pages of the RAM range
+    /// that holds memory of the host, in core or in its swap. EINVAL when the range is not
+    /// page-aligned RAM.
+    pub fn committed(
+        &self,
+        gpa: Gpa,
+        len: u64,
+        mut each: impl FnMut(u64, u64),
+    ) -> Result<(), Errno> {
+        if !gpa.is_page_aligned()
+            || !len.is_multiple_of(PAGE_SIZE)
+            || self.ram_slice(gpa, len).is_none()
+        {
             return Err(Errno::INVAL);
         }
         let end = gpa.0 + len;
         let mut at = gpa.0;
         while at < end {
             // Not mincore(2): that does not see what the host has swapped out.
-            let Some(data) = sys::seek_data(self.memfd.as_fd(), at)?.filter(|d| *d < end) else { break };
+            let Some(data) = sys::seek_data(self.memfd.as_fd(), at)?.filter(|d| *d < end) else {
+                break;
+            };
             let hole = sys::seek_hole(self.memfd.as_fd(), data)?.min(end);
             let first = (data.max(gpa.0) - gpa.0) / PAGE_SIZE;
             let last = (hole - gpa.0).div_ceil(PAGE_SIZE);
@@ -287,54 +312,72 @@ impl GuestMemory {
 
     /// Bytes of host memory that RAM holds.
     pub fn resident_bytes(&self) -> u64 {
-        rustix::fs::fstat(self.memfd.as_fd()).map(|s| (s.st_blocks as u64).saturating_mul(512)).unwrap_or(0)
+        rustix::fs::fstat(self.memfd.as_fd())
+            .map(|s| (s.st_blocks as u64).saturating_mul(512))
+            .unwrap_or(0)
     }
 
-    /// Sets the protection of the sandbox process' own view of a page-aligned range of RAM. There is no way to make
-    /// memory both writable and executable.
+    /// Sets the protection of the sandbox process' own view of a page-aligned range of RAM. There
+    /// is no way to make memory both writable and executable.
     pub fn protect(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
-        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
-        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
-        unsafe { sys::protect(range.addr, range.len, protection) }
+        let range =
+            self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest
+        // memory.
+        unsafe { sys::protect(range.addr(), range.len(), protection) }
     }
 
-    /// Shows the sandbox process the same bytes at a page-aligned range of RAM that it shows now, but from `file`, so that every
-    /// sandbox shares one copy of them in the host's page cache; the RAM behind it goes back to the host. For what is
-    /// never written again.
-    pub fn share(&self, gpa: Gpa, len: u64, executable: bool, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
-        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
-        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
-        unsafe { sys::map_file(range.addr, range.len, executable, file, offset)? };
+    /// Shows the sandbox process the same bytes at a page-aligned range of RAM that it shows now,
+    /// but from `file`, so that every sandbox shares one copy of them in the host's page cache; the
+    /// RAM behind it goes back to the host. For what is never written again.
+    pub fn share(
+        &self,
+        gpa: Gpa,
+        len: u64,
+        executable: bool,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> io::Result<()> {
+        let range =
+            self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest
+        // memory.
+        unsafe { sys::map_file(range.addr(), range.len(), executable, file, offset)? };
         Ok(sys::punch_hole(self.memfd.as_fd(), gpa.0, len)?)
     }
 
-    /// Has the sandbox process see a page-aligned range of RAM as it is now and for ever, in memory that is not the file behind RAM; what the
-    /// file had there goes back to the host. `protection` must not be one to write.
+    /// Has the sandbox process see a page-aligned range of RAM as it is now and for ever, in memory
+    /// that is not the file behind RAM; what the file had there goes back to the host. `protection`
+    /// must not be one to write.
     pub fn detach(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
-        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        let range =
+            self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
         if protection == Protection::ReadWrite || !len.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
         }
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: the range belongs to this object; Rust code never holds references into guest memory.
-        unsafe { sys::map_copy(range.addr, range.len, protection)? };
+        // SAFETY: the range belongs to this object; Rust code never holds references into guest
+        // memory.
+        unsafe { sys::map_copy(range.addr(), range.len(), protection)? };
         sys::punch_hole(self.memfd.as_fd(), gpa.0, len)
     }
 
-    /// Has the host refuse every later change of the sandbox process' mapping of a range of RAM, this process' own requests
-    /// included. Hosts before Linux 6.10 cannot.
+    /// Has the host refuse every later change of the sandbox process' mapping of a range of RAM,
+    /// this process' own requests included. Hosts before Linux 6.10 cannot.
     pub fn seal(&self, gpa: Gpa, len: u64) -> Result<(), Errno> {
-        let range = self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
-        match sys::seal(range.addr, range.len) {
+        let range =
+            self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
+        match sys::seal(range.addr(), range.len()) {
             // The second and third where a filter around quark does not know the call.
             Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => Ok(()),
             other => other,
         }
     }
 
-    /// Says where RAM begins that the guest kernel divides among itself and user memory. Once; until then no block is one of user memory.
+    /// Says where RAM begins that the guest kernel divides among itself and user memory. Once;
+    /// until then no block is one of user memory.
     pub fn keep_apart(&self, free_start: Gpa) {
         self.user_blocks.begin(free_start);
     }
@@ -344,8 +387,15 @@ impl GuestMemory {
         self.user_blocks.set(block, is_user)
     }
 
-    /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See [`WindowError`].
-    pub fn window_map(&self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
+    /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See
+    /// [`WindowError`].
+    pub fn window_map(
+        &self,
+        file: Arc<OwnedFd>,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Gpa, WindowError> {
         let mut windows = self.windows();
         let gpa = windows.insert(file, offset, len, writable)?;
         let reached = self.reach.get().map_or(Ok(()), |reach| reach(gpa + len));
@@ -356,14 +406,15 @@ impl GuestMemory {
         Ok(gpa)
     }
 
-    /// Has `reach` called with the end of each window before it is used, for a platform on which the guest does not reach all
-    /// addresses from the start.
+    /// Has `reach` called with the end of each window before it is used, for a platform on which
+    /// the guest does not reach all addresses from the start.
     pub fn set_reach(&self, reach: impl Fn(Gpa) -> Result<(), Errno> + Send + Sync + 'static) {
         // There is one platform.
         let _ = self.reach.set(Box::new(reach));
     }
 
-    /// Has `dropped` called after each window that is dropped, for a platform that holds files of windows.
+    /// Has `dropped` called after each window that is dropped, for a platform that holds files of
+    /// windows.
     pub fn set_dropped(&self, dropped: impl Fn() + Send + Sync + 'static) {
         // There is one platform.
         let _ = self.dropped.set(Box::new(dropped));
@@ -381,7 +432,8 @@ impl GuestMemory {
         let len = window.len as usize;
         // SAFETY: the range is a window of this object, inside its reservation.
         let cleared = unsafe { sys::unmap_fixed(self.base + gpa.0 as usize, len) };
-        // If the host could not take the mapping away, its addresses must not be given to another window.
+        // If the host could not take the mapping away, its addresses must not be given to another
+        // window.
         if cleared.is_ok() {
             windows.remove(gpa);
         }
@@ -392,8 +444,8 @@ impl GuestMemory {
         true
     }
 
-    /// Takes the host's mappings of all windows away and makes them anew, untouched: their pages leave the process,
-    /// and so do the page tables that named them.
+    /// Takes the host's mappings of all windows away and makes them anew, untouched: their pages
+    /// leave the process, and so do the page tables that named them.
     pub fn windows_release(&self) -> Result<(), Errno> {
         let windows = self.windows();
         let mut span: Option<(u64, u64)> = None;
@@ -425,9 +477,18 @@ impl GuestMemory {
 
     fn window_place(&self, windows: &WindowTable, gpa: Gpa) -> Result<(), Errno> {
         let w = windows.get(gpa).ok_or(Errno::INVAL)?;
-        // SAFETY: the table hands out disjoint ranges inside the window area of this object's reservation.
-        unsafe { sys::map_fixed(self.base + gpa.0 as usize, w.len as usize, w.writable, w.file.as_fd(), w.offset) }
-            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        // SAFETY: the table hands out disjoint ranges inside the window area of this object's
+        // reservation.
+        unsafe {
+            sys::map_fixed(
+                self.base + gpa.0 as usize,
+                w.len as usize,
+                w.writable,
+                w.file.as_fd(),
+                w.offset,
+            )
+        }
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 
     fn windows(&self) -> MutexGuard<'_, WindowTable> {
@@ -448,6 +509,19 @@ impl GuestMemory {
     }
 }
 
+/// What lies behind guest physical addresses on the host.
+pub trait GuestPhys: Send + Sync {
+    /// The file descriptor, and the offset in it in bytes, behind `[gpa, gpa+len)`: the RAM memfd,
+    /// or the file of a window. `None` when the range is not guest memory or is not contiguous in
+    /// one file. The platform keeps the descriptor alive until the mapping has been made, so a
+    /// window may be dropped at any time.
+    fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)>;
+
+    /// True if user code may be shown `[gpa, gpa+len)`: none of it is memory of the guest kernel's
+    /// own, by what is known outside of guest memory.
+    fn is_for_users(&self, gpa: Gpa, len: u64) -> bool;
+}
+
 impl GuestPhys for GuestMemory {
     fn host_backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
         self.backing(gpa, len)
@@ -462,53 +536,43 @@ impl GuestPhys for GuestMemory {
 impl Drop for GuestMemory {
     fn drop(&mut self) {
         let total = (self.ram_bytes + self.window_bytes) as usize;
-        // SAFETY: the reservation belongs to this object; every GuestRange borrowed from it is gone.
+        // SAFETY: the reservation belongs to this object; every GuestRange borrowed from it is
+        // gone.
         unsafe { sys::unmap(self.base, total) };
     }
 }
 
-impl<'m> GuestRange<'m> {
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The first `len` bytes of it, or all if it is shorter.
-    pub fn truncated(self, len: usize) -> GuestRange<'m> {
-        GuestRange { len: self.len.min(len), ..self }
-    }
-
+impl GuestRange<'_> {
     /// Copies the beginning of the range to `out`; EFAULT when it is shorter or memory is missing.
     pub fn read(&self, out: &mut [u8]) -> Result<(), Errno> {
-        if out.len() > self.len {
+        if out.len() > self.len() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: `out` is writable for its length; the source is guest memory, whose faults `copy` survives.
-        let left = unsafe { copy::copy(out.as_mut_ptr(), self.addr as *const u8, out.len()) };
+        // SAFETY: `out` is writable for its length; the source is guest memory, whose faults `copy`
+        // survives.
+        let left = unsafe { copy::copy(out.as_mut_ptr(), self.addr() as *const u8, out.len()) };
         if left == 0 { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// Copies `bytes` to the beginning of the range; EFAULT when it is shorter or memory is missing.
+    /// Copies `bytes` to the beginning of the range; EFAULT when it is shorter or memory is
+    /// missing.
     pub fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
-        if bytes.len() > self.len {
+        if bytes.len() > self.len() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: `bytes` is readable for its length; the target is guest memory, whose faults `copy` survives.
-        let left = unsafe { copy::copy(self.addr as *mut u8, bytes.as_ptr(), bytes.len()) };
+        // SAFETY: `bytes` is readable for its length; the target is guest memory, whose faults
+        // `copy` survives.
+        let left = unsafe { copy::copy(self.addr() as *mut u8, bytes.as_ptr(), bytes.len()) };
         if left == 0 { Ok(()) } else { Err(Errno::FAULT) }
     }
 
-    /// The whole range as bytes of our own; EFAULT when memory is missing, EINVAL when longer than `limit`.
+    /// The whole range as bytes of our own; EFAULT when memory is missing, EINVAL when longer than
+    /// `limit`.
     pub fn to_vec(&self, limit: usize) -> Result<Vec<u8>, Errno> {
-        if self.len > limit {
+        if self.len() > limit {
             return Err(Errno::INVAL);
         }
-        let mut bytes = vec![0; self.len];
+        let mut bytes = vec![0; self.len()];
         self.read(&mut bytes)?;
         Ok(bytes)
     }
@@ -516,6 +580,3 @@ impl<'m> GuestRange<'m> {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod boot_tests;

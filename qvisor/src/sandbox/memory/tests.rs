@@ -8,7 +8,7 @@ pub fn small() -> GuestMemory {
 }
 
 fn temp_file(bytes: &[u8]) -> File {
-    let fd = sys::memfd(c"test", 0).unwrap();
+    let fd = sys::memfd(c"test", 0, false).unwrap();
     let mut file = File::from(fd);
     file.write_all(bytes).unwrap();
     file
@@ -17,13 +17,17 @@ fn temp_file(bytes: &[u8]) -> File {
 #[test]
 fn sizes_are_checked() {
     for ram_bytes in [0, 1, RAM_UNIT - 1, RAM_UNIT + 4096, 1 << 50] {
-        assert!(GuestMemory::new(Layout { base: None, ram_bytes, window_bytes: 0 }).is_err(), "{ram_bytes}");
+        assert!(
+            GuestMemory::new(Layout { base: None, ram_bytes, window_bytes: 0 }).is_err(),
+            "{ram_bytes}"
+        );
     }
 }
 
 #[test]
 fn fixed_base_is_taken_once() {
-    let layout = Layout { base: Some(0x2000_0000_0000), ram_bytes: RAM_UNIT, window_bytes: RAM_UNIT };
+    let layout =
+        Layout { base: Some(0x2000_0000_0000), ram_bytes: RAM_UNIT, window_bytes: RAM_UNIT };
     let memory = GuestMemory::new(layout).unwrap();
     assert_eq!(memory.base(), 0x2000_0000_0000);
     assert!(GuestMemory::new(layout).is_err(), "the place is taken");
@@ -70,7 +74,9 @@ fn ram_is_committed_by_touch_and_given_back_in_ranges() {
     let mut byte = [1];
     m.read(Gpa(3 * 4096 + 100), &mut byte).unwrap();
     assert_eq!(byte, [0]);
-    for bad in [frames(m.ram_bytes() / 4096, 1), frames(0, u64::MAX), Frames { start: Gpa(1), count: 1 }] {
+    for bad in
+        [frames(m.ram_bytes() / 4096, 1), frames(0, u64::MAX), Frames { start: Gpa(1), count: 1 }]
+    {
         assert_eq!(m.release([bad]), Err(Errno::INVAL));
     }
     assert_eq!(m.committed(Gpa(m.ram_bytes()), 4096, |_, _| ()), Err(Errno::INVAL));
@@ -140,7 +146,9 @@ fn windows_show_files_and_survive_their_truncation() {
 fn bad_windows_are_refused() {
     let m = small();
     let fd = Arc::new(OwnedFd::from(temp_file(&[0; 4096])));
-    for (offset, len) in [(1, 4096), (0, 1), (0, 0), (u64::MAX - 4095, 4096), (0, 1 << 31), (1 << 63, 4096)] {
+    for (offset, len) in
+        [(1, 4096), (0, 1), (0, 0), (u64::MAX - 4095, 4096), (0, 1 << 31), (1 << 63, 4096)]
+    {
         assert!(m.window_map(fd.clone(), offset, len, false).is_err(), "{offset} {len}");
     }
     let (r, _w) = rustix::pipe::pipe().unwrap();
@@ -166,5 +174,8 @@ fn bases_are_random_aligned_and_in_their_range() {
     let bases: std::collections::BTreeSet<u64> =
         (0..8).map(|_| GuestMemory::at_random_base(RAM_UNIT, 1 << 30).unwrap().base()).collect();
     assert_eq!(bases.len(), 8, "{bases:x?}");
-    assert!(bases.iter().all(|b| GUEST_BASES.contains(b) && b.is_multiple_of(RAM_UNIT)), "{bases:x?}");
+    assert!(
+        bases.iter().all(|b| GUEST_BASES.contains(b) && b.is_multiple_of(RAM_UNIT)),
+        "{bases:x?}"
+    );
 }

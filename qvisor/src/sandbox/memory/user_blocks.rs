@@ -1,5 +1,5 @@
-//! Which blocks of RAM hold user memory, as the guest kernel said when it took each: kept outside of guest memory, so that no mistake of the
-//! kernel's makes its own memory a program's.
+//! Which blocks of RAM hold user memory, as the guest kernel said when it took each: kept outside
+//! of guest memory, so that no mistake of the kernel's makes its own memory a program's.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
@@ -20,7 +20,11 @@ impl UserBlocks {
     /// None yet.
     pub fn new(ram_bytes: u64) -> Self {
         let words = (ram_bytes / RAM_UNIT).div_ceil(64) as usize;
-        Self { bits: (0..words).map(|_| AtomicU64::new(0)).collect(), ram_bytes, free_start: OnceLock::new() }
+        Self {
+            bits: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            ram_bytes,
+            free_start: OnceLock::new(),
+        }
     }
 
     /// From now on blocks from `free_start` on can be.
@@ -34,18 +38,21 @@ impl UserBlocks {
         Some((self.bits.get((block / 64) as usize)?, 1 << (block % 64)))
     }
 
-    /// Makes `block` one of user memory, or one of the kernel's. EINVAL when it is none, EALREADY when it is that.
+    /// Makes `block` one of user memory, or one of the kernel's. EINVAL when it is none, EALREADY
+    /// when it is that.
     pub fn set(&self, block: Gpa, is_user: bool) -> Result<(), Errno> {
         let first = self.free_start.get().ok_or(Errno::INVAL)?;
         if !block.0.is_multiple_of(RAM_UNIT) || block < *first || block.0 >= self.ram_bytes {
             return Err(Errno::INVAL);
         }
         let (word, mask) = self.bit(block).ok_or(Errno::INVAL)?;
-        let before = if is_user { word.fetch_or(mask, AcqRel) } else { word.fetch_and(!mask, AcqRel) };
+        let before =
+            if is_user { word.fetch_or(mask, AcqRel) } else { word.fetch_and(!mask, AcqRel) };
         if (before & mask != 0) == is_user { Err(Errno::ALREADY) } else { Ok(()) }
     }
 
-    /// Whether the range lies in one block of user memory, and not in its first page, which is the allocator's.
+    /// Whether the range lies in one block of user memory, and not in its first page, which is the
+    /// allocator's.
     pub fn contain(&self, gpa: Gpa, len: u64) -> bool {
         let offset = gpa.0 % RAM_UNIT;
         offset >= PAGE_SIZE
@@ -64,7 +71,11 @@ mod tests {
     #[test]
     fn blocks_are_the_kernels_until_it_says_otherwise() {
         let blocks = UserBlocks::new(100 * RAM_UNIT);
-        assert_eq!(blocks.set(LAST, true), Err(Errno::INVAL), "before it is known where the kernel lies");
+        assert_eq!(
+            blocks.set(LAST, true),
+            Err(Errno::INVAL),
+            "before it is known where the kernel lies"
+        );
         blocks.begin(FIRST);
         assert!(!blocks.contain(LAST + PAGE_SIZE, PAGE_SIZE));
         assert_eq!(blocks.set(LAST, true), Ok(()));
@@ -95,9 +106,13 @@ mod tests {
     fn what_is_no_block_of_its_own_is_refused() {
         let blocks = UserBlocks::new(100 * RAM_UNIT);
         blocks.begin(FIRST);
-        for gpa in
-            [Gpa(0), FIRST + PAGE_SIZE, LAST + RAM_UNIT, Gpa(128 * RAM_UNIT), Gpa(u64::MAX / RAM_UNIT * RAM_UNIT)]
-        {
+        for gpa in [
+            Gpa(0),
+            FIRST + PAGE_SIZE,
+            LAST + RAM_UNIT,
+            Gpa(128 * RAM_UNIT),
+            Gpa(u64::MAX / RAM_UNIT * RAM_UNIT),
+        ] {
             assert_eq!(blocks.set(gpa, true), Err(Errno::INVAL), "{gpa:?}");
         }
     }

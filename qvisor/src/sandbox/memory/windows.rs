@@ -1,5 +1,5 @@
-//! Which file lies behind which range of the window area, and which ranges are free. Only bookkeeping: the mappings
-//! themselves are made by [`super::GuestMemory`].
+//! Which file lies behind which range of the window area, and which ranges are free. Only
+//! bookkeeping: the mappings themselves are made by [`super::GuestMemory`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +46,9 @@ impl From<WindowError> for Errno {
     }
 }
 
-/// The host allows 65,530 mappings for each process (vm.max_map_count), and a window costs two: itself, and the gap that is left behind it when
-/// its neighbour is dropped. The rest is room for everything else.
+/// The host allows 65,530 mappings for each process (vm.max_map_count), and a window costs two:
+/// itself, and the gap that is left behind it when its neighbour is dropped. The rest is room for
+/// everything else.
 const MAX_WINDOWS: usize = 24_576;
 
 /// The windows and the free ranges between them.
@@ -67,8 +68,11 @@ impl WindowTable {
 
     /// Has no window made in `range` from now on.
     pub fn exclude(&mut self, range: Range<Gpa>) {
-        let cut: Vec<(u64, u64)> = self.free.iter().map(|(start, len)| (*start, start + len)).collect();
-        for (start, end) in cut.into_iter().filter(|(start, end)| *start < range.end.0 && range.start.0 < *end) {
+        let cut: Vec<(u64, u64)> =
+            self.free.iter().map(|(start, len)| (*start, start + len)).collect();
+        for (start, end) in
+            cut.into_iter().filter(|(start, end)| *start < range.end.0 && range.start.0 < *end)
+        {
             self.free.remove(&start);
             for (start, end) in [(start, range.start.0), (range.end.0, end)] {
                 if start < end {
@@ -79,16 +83,30 @@ impl WindowTable {
     }
 
     /// Finds a place for a window, lowest first, so that windows stay dense and share page tables.
-    pub fn insert(&mut self, file: Arc<OwnedFd>, offset: u64, len: u64, writable: bool) -> Result<Gpa, WindowError> {
+    pub fn insert(
+        &mut self,
+        file: Arc<OwnedFd>,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Gpa, WindowError> {
         let end = offset.checked_add(len).ok_or(WindowError::BadRange)?;
-        if len == 0 || !offset.is_multiple_of(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || end > i64::MAX as u64 {
+        if len == 0
+            || !offset.is_multiple_of(PAGE_SIZE)
+            || !len.is_multiple_of(PAGE_SIZE)
+            || end > i64::MAX as u64
+        {
             return Err(WindowError::BadRange);
         }
         if self.used.len() >= MAX_WINDOWS {
             return Err(WindowError::NoRoom);
         }
-        let (start, size) =
-            self.free.iter().find(|(_, size)| **size >= len).map(|(a, b)| (*a, *b)).ok_or(WindowError::NoRoom)?;
+        let (start, size) = self
+            .free
+            .iter()
+            .find(|(_, size)| **size >= len)
+            .map(|(a, b)| (*a, *b))
+            .ok_or(WindowError::NoRoom)?;
         self.free.remove(&start);
         if size > len {
             self.free.insert(start + len, size - len);
@@ -154,13 +172,18 @@ mod tests {
         while let Ok(gpa) = table.insert(file.clone(), 0, PAGE_SIZE, false) {
             made.push(gpa.0 / PAGE_SIZE);
         }
-        assert_eq!(made, [0x11, 0x12, 0x13, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f]);
+        assert_eq!(
+            made,
+            [0x11, 0x12, 0x13, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f]
+        );
     }
 
     proptest! {
         /// Windows never overlap, and when all are gone the area is one free range again.
         #[test]
-        fn ranges_stay_disjoint_and_coalesce(steps in prop::collection::vec((any::<bool>(), 1u64..9, any::<usize>()), 1..200)) {
+        fn ranges_stay_disjoint_and_coalesce(
+            steps in prop::collection::vec((any::<bool>(), 1u64..9, any::<usize>()), 1..200),
+        ) {
             let file = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
             let mut table = WindowTable::new(Gpa(1 << 22), 64 * PAGE_SIZE);
             let mut live: Vec<Gpa> = Vec::new();
@@ -184,7 +207,8 @@ mod tests {
             for gpa in live {
                 table.remove(gpa);
             }
-            prop_assert_eq!(table.free.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>(), vec![(1 << 22, 64 * PAGE_SIZE)]);
+            prop_assert_eq!(table.free.iter().map(|(a, b)| (*a, *b)).collect::<Vec<_>>(),
+                vec![(1 << 22, 64 * PAGE_SIZE)]);
         }
     }
 }

@@ -23,7 +23,8 @@ impl Mapped {
     pub fn new(bytes: u64) -> Self {
         // SAFETY: a new descriptor, and a mapping at an address of the host's choice.
         unsafe {
-            let memfd = OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC));
+            let memfd =
+                OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC));
             assert_eq!(libc::ftruncate(memfd.as_raw_fd(), bytes as i64), 0);
             let size = bytes as usize + (2 << 20);
             let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -54,7 +55,9 @@ impl Mapped {
     pub fn release(&self, range: Segment) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: no pointers.
-        let done = unsafe { libc::fallocate(self.memfd.as_raw_fd(), mode, range.gpa.0 as i64, range.len as i64) };
+        let done = unsafe {
+            libc::fallocate(self.memfd.as_raw_fd(), mode, range.gpa.0 as i64, range.len as i64)
+        };
         assert_eq!(done, 0);
     }
 
@@ -64,7 +67,8 @@ impl Mapped {
     }
 
     pub fn fill(&self, page: u64, value: u64) {
-        let words: Vec<u8> = (0..512).flat_map(|i| (value.wrapping_mul(0x9e37_79b9) ^ i).to_le_bytes()).collect();
+        let words: Vec<u8> =
+            (0..512).flat_map(|i| (value.wrapping_mul(0x9e37_79b9) ^ i).to_le_bytes()).collect();
         self.copy_in(Gpa(page * PAGE_SIZE), &words).unwrap();
     }
 
@@ -79,28 +83,36 @@ impl PageMemory for Mapped {
     fn write_out(&self, from: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
         let iov = self.iovecs(from);
         // SAFETY: the vectors lie in the mapping (checked by `iovecs`).
-        let n = unsafe { libc::pwritev(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32, offset as i64) };
+        let n = unsafe {
+            libc::pwritev(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32, offset as i64)
+        };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
     fn read_in(&self, to: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
         let iov = self.iovecs(to);
         // SAFETY: as above; nothing in Rust refers to the mapping.
-        let n = unsafe { libc::preadv(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32, offset as i64) };
+        let n = unsafe {
+            libc::preadv(file.as_raw_fd(), iov.as_ptr(), iov.len() as i32, offset as i64)
+        };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
     fn copy_out(&self, from: Gpa, to: &mut [u8]) -> io::Result<()> {
         let range = self.iovecs(&[Segment { gpa: from, len: to.len() as u64 }]);
         // SAFETY: the range lies in the mapping, `to` does not.
-        unsafe { std::ptr::copy_nonoverlapping(range[0].iov_base.cast(), to.as_mut_ptr(), to.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(range[0].iov_base.cast(), to.as_mut_ptr(), to.len())
+        };
         Ok(())
     }
 
     fn copy_in(&self, to: Gpa, from: &[u8]) -> io::Result<()> {
         let range = self.iovecs(&[Segment { gpa: to, len: from.len() as u64 }]);
         // SAFETY: the range lies in the mapping, `from` does not.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), range[0].iov_base.cast(), from.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), range[0].iov_base.cast(), from.len())
+        };
         Ok(())
     }
 
@@ -112,13 +124,16 @@ impl PageMemory for Mapped {
     }
 }
 
-/// How many pages of a file are dirty or under writeback in the page cache (cachestat(2), Linux 6.5).
+/// How many pages of a file are dirty or under writeback in the page cache (cachestat(2), Linux
+/// 6.5).
 pub fn dirty_pages(file: BorrowedFd<'_>, len: u64) -> Option<u64> {
     const SYS_CACHESTAT: libc::c_long = 451;
     let range = [0u64, len];
     let mut stat = [0u64; 5]; // cached, dirty, writeback, evicted, recently evicted
     // SAFETY: the structures have the sizes that the call reads and writes.
-    let done = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), stat.as_mut_ptr(), 0) };
+    let done = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), stat.as_mut_ptr(), 0)
+    };
     (done == 0).then(|| {
         assert!(stat[0] > 0, "nothing is cached: {stat:?}");
         stat[1] + stat[2]
@@ -137,12 +152,15 @@ fn populating_changes_no_bytes_and_commits_what_is_needed() {
     memory.release(segment(0, 1300));
     memory.fill(511, 77);
     store.reap_in(&memory, 0, &[segment(0, 500), segment(512, 800)]).unwrap();
-    assert!((0..500).all(|p| memory.holds(p, p)) && (0..800).all(|p| memory.holds(512 + p, 500 + p)));
+    assert!(
+        (0..500).all(|p| memory.holds(p, p)) && (0..800).all(|p| memory.holds(512 + p, 500 + p))
+    );
     assert!(memory.holds(511, 77), "a page inside a huge page that was not read keeps its bytes");
     assert!(memory.committed_bytes() <= (1300 + 12 + 1) * PAGE_SIZE + 4 * 4096);
 }
 
-/// What the ways to fill a working set cost, in µs a page. Run with `--ignored --nocapture`, release profile.
+/// What the ways to fill a working set cost, in µs a page. Run with `--ignored --nocapture`,
+/// release profile.
 #[test]
 #[ignore = "measures"]
 fn measure_inflate() {
@@ -188,7 +206,11 @@ fn measure_inflate() {
         memory.ahead.set(true);
         let start = now();
         memory.populate(&all);
-        println!("round {round}: populate, {} huge pages: {}", memory.huge_pages.get(), per_page(start, PAGES));
+        println!(
+            "round {round}: populate, {} huge pages: {}",
+            memory.huge_pages.get(),
+            per_page(start, PAGES)
+        );
         let start = now();
         memory.ahead.set(false);
         store.reap_in(&memory, 0, &all).unwrap();
@@ -198,7 +220,9 @@ fn measure_inflate() {
         memory.release(all[0]);
         let single: Vec<_> = (0..1000).map(|i| (i * 7919 % PAGES) as usize).collect();
         let start = now();
-        single.iter().for_each(|&i| store.swap_in(&memory, slots[i], &[segment(i as u64, 1)]).unwrap());
+        single
+            .iter()
+            .for_each(|&i| store.swap_in(&memory, slots[i], &[segment(i as u64, 1)]).unwrap());
         println!("round {round}: swap in, one by one: {}", per_page(start, 1000));
         let mut sums = 0;
         let start = now();

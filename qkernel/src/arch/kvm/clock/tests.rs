@@ -3,7 +3,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::*;
 
-/// This machine's counter and clocks, so many times as fast: lines that are good for 1.5 s end sooner.
+/// This machine's counter and clocks, so many times as fast: lines that are good for 1.5 s end
+/// sooner.
 struct Fast {
     times: u64,
     calls: AtomicU32,
@@ -15,7 +16,13 @@ struct Fast {
 impl Fast {
     fn new(times: u64) -> Fast {
         let realtime_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-        Fast { times, calls: AtomicU32::new(0), start: Instant::now(), realtime_ns, refuses: AtomicBool::new(false) }
+        Fast {
+            times,
+            calls: AtomicU32::new(0),
+            start: Instant::now(),
+            realtime_ns,
+            refuses: AtomicBool::new(false),
+        }
     }
 
     fn monotonic(&self) -> u64 {
@@ -45,13 +52,20 @@ fn a_valid_page_needs_no_host_call() {
     let (clocks, keeper, page) = (Fast::new(1), Keeper::new(), ClockPage::new());
     let mut reads = 0;
     while clocks.start.elapsed() < Duration::from_millis(300) {
-        let (before, now, after) =
-            (clocks.monotonic(), keeper.now_ns(&page, Source::Monotonic, &clocks), clocks.monotonic());
+        let (before, now, after) = (
+            clocks.monotonic(),
+            keeper.now_ns(&page, Source::Monotonic, &clocks),
+            clocks.monotonic(),
+        );
         // A test that is not run for a while sees a sample that is late by as much.
-        assert!(before.saturating_sub(5_000_000) <= now && now <= after + 5_000_000, "{now}: {before} {after}");
+        assert!(
+            before.saturating_sub(5_000_000) <= now && now <= after + 5_000_000,
+            "{now}: {before} {after}"
+        );
         reads += 1;
     }
-    // All the calls are from the first milliseconds, while the rate was not known, and a few lines that end early.
+    // All the calls are from the first milliseconds, while the rate was not known, and a few lines
+    // that end early.
     let calls = clocks.calls();
     assert!(reads > 50 * calls, "{calls} calls for {reads} readings");
     if page.read_with(Source::Monotonic, || clocks.tsc()).is_some() {

@@ -1,8 +1,8 @@
 //! The verdict of the last probe, kept until the host or this program changes.
 //!
-//! One small JSON file in a directory that only its owner may write. What cannot be believed (another owner, other writers, a
-//! damaged file, another host) is as good as nothing: the probe runs anew. A file that cannot be written costs a probe at each start,
-//! nothing else.
+//! One small JSON file in a directory that only its owner may write. What cannot be believed
+//! (another owner, other writers, a damaged file, another host) is as good as nothing: the probe
+//! runs anew. A file that cannot be written costs a probe at each start, nothing else.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,8 +25,8 @@ pub struct Key {
     pub boot_id: String,
     /// uname -r.
     pub release: String,
-    /// /dev/kvm: device number, inode number, time of its last change in seconds and nanoseconds. A module that is loaded anew
-    /// makes a new one.
+    /// /dev/kvm: device number, inode number, time of its last change in seconds and nanoseconds. A
+    /// module that is loaded anew makes a new one.
     pub device: (u64, u64, i64, i64),
     /// Version of this program.
     pub version: String,
@@ -35,16 +35,26 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of this host and program; `None` when something of it cannot be found out, a missing /dev/kvm for instance.
+    /// That of this host and program; `None` when something of it cannot be found out, a missing
+    /// /dev/kvm for instance.
     pub fn current() -> Option<Key> {
         let kvm = std::fs::metadata("/dev/kvm").ok()?;
         let program = std::fs::metadata("/proc/self/exe").ok()?;
         Some(Key {
-            boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned(),
+            boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .ok()?
+                .trim()
+                .to_owned(),
             release: rustix::system::uname().release().to_str().ok()?.to_owned(),
             device: (kvm.rdev(), kvm.ino(), kvm.ctime(), kvm.ctime_nsec()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            program: (program.dev(), program.ino(), program.size(), program.mtime(), program.mtime_nsec()),
+            program: (
+                program.dev(),
+                program.ino(),
+                program.size(),
+                program.mtime(),
+                program.mtime_nsec(),
+            ),
         })
     }
 }
@@ -84,7 +94,8 @@ impl Cache {
             return None;
         }
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join(FILE)).ok()?;
+        let file =
+            OpenOptions::new().read(true).custom_flags(flags).open(self.dir.join(FILE)).ok()?;
         let metadata = file.metadata().ok()?;
         if !metadata.is_file() || !self.is_ours(&metadata) || metadata.len() > MAX_BYTES {
             return None;
@@ -113,10 +124,12 @@ impl Cache {
         // What an earlier process with this number left is nobody's any more.
         std::fs::remove_file(&new).ok();
         let written =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file: File| {
-                file.write_all(&text)?;
-                std::fs::rename(&new, self.dir.join(FILE))
-            });
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(
+                |mut file: File| {
+                    file.write_all(&text)?;
+                    std::fs::rename(&new, self.dir.join(FILE))
+                },
+            );
         if written.is_err() {
             std::fs::remove_file(&new).ok();
         }
@@ -141,13 +154,14 @@ mod tests {
         }
     }
 
-    struct Place(PathBuf);
+    struct TempDir(PathBuf);
 
-    impl Place {
-        fn new(name: &str) -> Place {
-            let dir = std::env::temp_dir().join(format!("quark-verdict-{name}-{}", std::process::id()));
+    impl TempDir {
+        fn new(name: &str) -> TempDir {
+            let dir =
+                std::env::temp_dir().join(format!("quark-verdict-{name}-{}", std::process::id()));
             std::fs::remove_dir_all(&dir).ok();
-            Place(dir)
+            TempDir(dir)
         }
 
         fn cache(&self) -> Cache {
@@ -159,7 +173,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).ok();
         }
@@ -171,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_verdict_holds_for_its_key_alone() {
-        let place = Place::new("key");
+        let place = TempDir::new("key");
         let cache = place.cache();
         assert_eq!(cache.get(&key()), None, "nothing there yet");
         cache.put(&key(), &report()).unwrap();
@@ -196,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_no_verdict() {
-        let place = Place::new("damaged");
+        let place = TempDir::new("damaged");
         let cache = place.cache();
         cache.put(&key(), &report()).unwrap();
         let whole = std::fs::read(place.file()).unwrap();
@@ -215,10 +229,12 @@ mod tests {
 
     #[test]
     fn what_others_may_have_written_is_not_believed() {
-        let place = Place::new("foreign");
+        let place = TempDir::new("foreign");
         let cache = place.cache();
         cache.put(&key(), &report()).unwrap();
-        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap()
+        };
         // Another owner of file and directory.
         let other = Cache::new(&place.0, rustix::process::geteuid().as_raw() + 1);
         assert_eq!(other.get(&key()), None);
@@ -244,7 +260,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return skip("needs root to give a file away");
         }
-        let place = Place::new("given");
+        let place = TempDir::new("given");
         let cache = place.cache();
         cache.put(&key(), &report()).unwrap();
         std::os::unix::fs::chown(place.file(), Some(65534), None).unwrap();

@@ -1,7 +1,8 @@
 //! The guest that the probe runs: its code, and the memory image around it.
 //!
-//! One address space of 64 KiB, mapped one to one. The host writes an order and a count into the data page, the guest's
-//! ring 0 carries it out, leaves results in the data page and says so with an OUT.
+//! One address space of 64 KiB, mapped one to one. The host writes an order and a count into the
+//! data page, the guest's ring 0 carries it out, leaves results in the data page and says so with
+//! an OUT.
 
 use std::arch::global_asm;
 
@@ -26,7 +27,8 @@ pub const LOOP_INSTRUCTIONS: u64 = 10;
 pub const ORDER_NOTHING: u64 = 0;
 /// `count` rounds of arithmetic in ring 0; the result is [`loop_result`].
 pub const ORDER_LOOP: u64 = 1;
-/// Enters ring 3 at address `count` by SYSRET; [`USER_CALLS`] in `arg` says how often it comes back.
+/// Enters ring 3 at address `count` by SYSRET; [`USER_CALLS`] in `arg` says how often it comes
+/// back.
 pub const ORDER_SYSRET: u64 = 2;
 /// Enters ring 3 at address `count` by IRET.
 pub const ORDER_IRET: u64 = 3;
@@ -288,7 +290,8 @@ unsafe extern "C" {
 
 /// The bytes from one symbol of the assembly above to another.
 fn code(start: *const u8, end: *const u8) -> &'static [u8] {
-    // SAFETY: both are labels of one contiguous piece of read-only data above, `end` behind `start`; it lives as long as the program.
+    // SAFETY: both are labels of one contiguous piece of read-only data above, `end` behind
+    // `start`; it lives as long as the program.
     unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
@@ -382,7 +385,8 @@ pub fn image() -> Vec<u8> {
             v => in_kernel(&raw const quark_kvm_probe_traps) + v * 16,
         };
         // A present interrupt gate of ring 0.
-        let low = (handler & 0xffff) | KERNEL_CS << 16 | 0x8e00 << 32 | (handler >> 16 & 0xffff) << 48;
+        let low =
+            (handler & 0xffff) | KERNEL_CS << 16 | 0x8e00 << 32 | (handler >> 16 & 0xffff) << 48;
         put(IDT + vector * 16, &low.to_le_bytes());
         put(IDT + vector * 16 + 8, &(handler >> 32).to_le_bytes());
     }
@@ -410,8 +414,14 @@ pub fn enter_long_mode(sregs: &mut kvm_sregs, has_xsave: bool) {
     sregs.cs = segment(KERNEL_CS, 0xb, true);
     let data = segment(KERNEL_SS, 3, false);
     (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
-    sregs.tr =
-        kvm_segment { base: TSS, limit: 0x67, selector: TASK as u16, type_: 0xb, present: 1, ..kvm_segment::default() };
+    sregs.tr = kvm_segment {
+        base: TSS,
+        limit: 0x67,
+        selector: TASK as u16,
+        type_: 0xb,
+        present: 1,
+        ..kvm_segment::default()
+    };
     sregs.gdt = kvm_dtable { base: GDT, limit: 7 * 8 - 1, ..kvm_dtable::default() };
     sregs.idt = kvm_dtable { base: IDT, limit: 0x3ff, ..kvm_dtable::default() };
     // PG, WP, NE, ET, MP, PE; OSXMMEXCPT, OSFXSR, PAE, and OSXSAVE; NXE, LMA, LME, SCE
@@ -428,11 +438,13 @@ mod tests {
     #[test]
     fn the_image_holds_the_code_where_its_tables_say() {
         let image = image();
-        let word = |at: u64| u64::from_le_bytes(image[at as usize..at as usize + 8].try_into().unwrap());
+        let word =
+            |at: u64| u64::from_le_bytes(image[at as usize..at as usize + 8].try_into().unwrap());
         assert_eq!(word(PT + 8 * 8) & 7, 1, "ring 0's code is read-only and ring 0's");
         assert_eq!(word(PT + 9 * 8) & 7, 5, "ring 3's code is read-only");
         assert_eq!(word(PT), 0, "nothing lies at address 0");
-        // Every gate leads into ring 0's page: the instruction `mov $vector, %eax` for exceptions nobody expects.
+        // Every gate leads into ring 0's page: the instruction `mov $vector, %eax` for exceptions
+        // nobody expects.
         for vector in (0..32u64).filter(|v| *v != 14) {
             let gate = word(IDT + vector * 16);
             let handler = (gate & 0xffff) | (gate >> 48) << 16;

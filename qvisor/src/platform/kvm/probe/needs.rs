@@ -2,6 +2,10 @@
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::{Cap, Kvm};
+use raw_cpuid::{
+    ApmInfo, CpuIdReader, CpuIdResult, ExtendedFeatures, ExtendedProcessorFeatureIdentifiers,
+    FeatureInfo,
+};
 use serde::{Deserialize, Serialize};
 
 /// A capability of KVM (Documentation/virt/kvm/api.rst).
@@ -21,11 +25,26 @@ pub struct Capability {
 pub const CAPABILITIES: &[Capability] = &[
     need("KVM_CAP_USER_MEMORY", Cap::UserMemory, 0, "guest RAM and file windows are host memory"),
     need("KVM_CAP_SYNC_MMU", Cap::SyncMmu, 0, "memory given back to the host leaves the guest too"),
-    need("KVM_CAP_SPLIT_IRQCHIP", Cap::SplitIrqchip, 0, "a local APIC in the host kernel, and no further devices"),
-    need("KVM_CAP_X2APIC_API", Cap::X2ApicApi, 3, "interrupts between vCPUs by their numbers alone"),
+    need(
+        "KVM_CAP_SPLIT_IRQCHIP",
+        Cap::SplitIrqchip,
+        0,
+        "a local APIC in the host kernel, and no further devices",
+    ),
+    need(
+        "KVM_CAP_X2APIC_API",
+        Cap::X2ApicApi,
+        3,
+        "interrupts between vCPUs by their numbers alone",
+    ),
     need("KVM_CAP_SIGNAL_MSI", Cap::SignalMsi, 0, "wakes a halted vCPU"),
     need("KVM_CAP_EXT_CPUID", Cap::ExtCpuid, 0, "the guest sees the host's CPU features"),
-    need("KVM_CAP_VCPU_EVENTS", Cap::VcpuEvents, 0, "telling the guest of a page that the host cannot supply"),
+    need(
+        "KVM_CAP_VCPU_EVENTS",
+        Cap::VcpuEvents,
+        0,
+        "telling the guest of a page that the host cannot supply",
+    ),
     need("KVM_CAP_XCRS", Cap::Xcrs, 0, "vector state in guests"),
 ];
 
@@ -43,62 +62,77 @@ impl Capability {
     }
 }
 
-/// The register of a CPUID answer.
-#[derive(Clone, Copy, Debug)]
-enum Reg {
-    Ebx,
-    Ecx,
-    Edx,
-}
+/// What KVM offers to guests (KVM_GET_SUPPORTED_CPUID), for raw-cpuid to read.
+#[derive(Clone)]
+struct Supported<'a>(&'a CpuId);
 
-/// A CPU feature as KVM offers it to guests (KVM_GET_SUPPORTED_CPUID).
-#[derive(Clone, Copy, Debug)]
-pub struct Feature {
-    /// Short name.
-    pub name: &'static str,
-    leaf: u32,
-    reg: Reg,
-    bit: u32,
-    /// There is no kvm platform without it.
-    pub needed: bool,
-}
-
-const fn feature(name: &'static str, leaf: u32, reg: Reg, bit: u32, needed: bool) -> Feature {
-    Feature { name, leaf, reg, bit, needed }
-}
-
-/// Features that are needed or that help (AMD APM volume 3, appendix E; Intel SDM, CPUID).
-pub const FEATURES: &[Feature] = &[
-    feature("long mode", 0x8000_0001, Reg::Edx, 29, true),
-    feature("NX", 0x8000_0001, Reg::Edx, 20, true),
-    feature("SYSCALL", 0x8000_0001, Reg::Edx, 11, true),
-    feature("XSAVE", 1, Reg::Ecx, 26, true),
-    feature("x2APIC", 1, Reg::Ecx, 21, true),
-    feature("SMEP", 7, Reg::Ebx, 7, false),
-    feature("SMAP", 7, Reg::Ebx, 20, false),
-    feature("UMIP", 7, Reg::Ecx, 2, false),
-    feature("FSGSBASE", 7, Reg::Ebx, 0, false),
-    feature("1 GiB pages", 0x8000_0001, Reg::Edx, 26, false),
-    feature("PCID", 1, Reg::Ecx, 17, false),
-    feature("invariant TSC", 0x8000_0007, Reg::Edx, 8, false),
-];
-
-impl Feature {
-    fn is_in(&self, cpuid: &CpuId) -> bool {
-        cpuid.as_slice().iter().any(|e| {
-            let register = match self.reg {
-                Reg::Ebx => e.ebx,
-                Reg::Ecx => e.ecx,
-                Reg::Edx => e.edx,
-            };
-            e.function == self.leaf && e.index == 0 && register >> self.bit & 1 == 1
+impl CpuIdReader for Supported<'_> {
+    fn cpuid2(&self, eax: u32, ecx: u32) -> CpuIdResult {
+        let entry = self.0.as_slice().iter().find(|e| e.function == eax && e.index == ecx);
+        entry.map_or(CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }, |e| CpuIdResult {
+            eax: e.eax,
+            ebx: e.ebx,
+            ecx: e.ecx,
+            edx: e.edx,
         })
     }
 }
 
-/// Whether guests can have the feature of [`FEATURES`] with this name.
+/// The groups of features that are looked at; `None` where KVM knows the group's leaf no more than
+/// its guests will.
+pub struct Groups {
+    basic: Option<FeatureInfo>,
+    structured: Option<ExtendedFeatures>,
+    extended: Option<ExtendedProcessorFeatureIdentifiers>,
+    power: Option<ApmInfo>,
+}
+
+impl Groups {
+    fn of(cpuid: &CpuId) -> Groups {
+        let leaves = raw_cpuid::CpuId::with_cpuid_reader(Supported(cpuid));
+        Groups {
+            basic: leaves.get_feature_info(),
+            structured: leaves.get_extended_feature_info(),
+            extended: leaves.get_extended_processor_and_feature_identifiers(),
+            power: leaves.get_advanced_power_mgmt_info(),
+        }
+    }
+}
+
+/// A CPU feature as KVM offers it to guests.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    /// Short name.
+    pub name: &'static str,
+    is_in: fn(&Groups) -> bool,
+    /// There is no kvm platform without it.
+    pub needed: bool,
+}
+
+const fn feature(name: &'static str, is_in: fn(&Groups) -> bool, needed: bool) -> Feature {
+    Feature { name, is_in, needed }
+}
+
+/// Features that are needed or that help.
+pub const FEATURES: &[Feature] = &[
+    feature("long mode", |g| g.extended.as_ref().is_some_and(|e| e.has_64bit_mode()), true),
+    feature("NX", |g| g.extended.as_ref().is_some_and(|e| e.has_execute_disable()), true),
+    feature("SYSCALL", |g| g.extended.as_ref().is_some_and(|e| e.has_syscall_sysret()), true),
+    feature("XSAVE", |g| g.basic.as_ref().is_some_and(|b| b.has_xsave()), true),
+    feature("x2APIC", |g| g.basic.as_ref().is_some_and(|b| b.has_x2apic()), true),
+    feature("SMEP", |g| g.structured.as_ref().is_some_and(|s| s.has_smep()), false),
+    feature("SMAP", |g| g.structured.as_ref().is_some_and(|s| s.has_smap()), false),
+    feature("UMIP", |g| g.structured.as_ref().is_some_and(|s| s.has_umip()), false),
+    feature("FSGSBASE", |g| g.structured.as_ref().is_some_and(|s| s.has_fsgsbase()), false),
+    feature("1 GiB pages", |g| g.extended.as_ref().is_some_and(|e| e.has_1gib_pages()), false),
+    feature("PCID", |g| g.basic.as_ref().is_some_and(|b| b.has_pcid()), false),
+    feature("invariant TSC", |g| g.power.as_ref().is_some_and(|p| p.has_invariant_tsc()), false),
+];
+
+/// True if guests can have the feature of [`FEATURES`] with this name.
 pub fn has(cpuid: &CpuId, name: &str) -> bool {
-    FEATURES.iter().any(|f| f.name == name && f.is_in(cpuid))
+    let groups = Groups::of(cpuid);
+    FEATURES.iter().any(|f| f.name == name && (f.is_in)(&groups))
 }
 
 /// What of it all is there.
@@ -117,12 +151,13 @@ pub fn inventory(kvm: &Kvm, cpuid: &CpuId) -> Inventory {
     let mut inventory = Inventory::default();
     let missing = CAPABILITIES.iter().filter(|c| !c.is_there(kvm));
     inventory.missing = missing.map(|c| format!("{}: {}", c.name, c.purpose)).collect();
+    let groups = Groups::of(cpuid);
     for feature in FEATURES {
-        match (feature.is_in(cpuid), feature.needed) {
+        match ((feature.is_in)(&groups), feature.needed) {
             (true, true) => {}
-            (false, true) => {
-                inventory.missing.push(format!("{}: a CPU feature that the guest kernel needs", feature.name))
-            }
+            (false, true) => inventory
+                .missing
+                .push(format!("{}: a CPU feature that the guest kernel needs", feature.name)),
             (true, false) => inventory.present.push(feature.name.into()),
             (false, false) => inventory.absent.push(feature.name.into()),
         }
@@ -137,12 +172,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feature_is_one_bit_of_one_leaf() {
-        let entry = |function, index, ebx| kvm_cpuid_entry2 { function, index, ebx, ..kvm_cpuid_entry2::default() };
-        let smep = FEATURES.iter().find(|f| f.name == "SMEP").unwrap();
-        let is_in = |entries: &[kvm_cpuid_entry2]| smep.is_in(&CpuId::from_entries(entries).unwrap());
-        assert!(is_in(&[entry(1, 0, 0), entry(7, 0, 1 << 7)]));
-        assert!(!is_in(&[entry(1, 0, 1 << 7), entry(7, 0, !(1 << 7)), entry(7, 1, 1 << 7)]));
+    fn features_are_read_from_what_kvm_offers() {
+        let entry = |function, index, eax, ebx| kvm_cpuid_entry2 {
+            function,
+            index,
+            eax,
+            ebx,
+            ..kvm_cpuid_entry2::default()
+        };
+        let highest = entry(0, 0, 7, 0);
+        let has_smep =
+            |entries: &[kvm_cpuid_entry2]| has(&CpuId::from_entries(entries).unwrap(), "SMEP");
+        assert!(has_smep(&[highest, entry(1, 0, 0, 0), entry(7, 0, 0, 1 << 7)]));
+        let other_leaves = [entry(1, 0, 0, 1 << 7), entry(7, 0, 0, !(1 << 7)), entry(7, 1, 0, !0)];
+        assert!(!has_smep(&[&[highest][..], &other_leaves].concat()));
+        assert!(!has_smep(&[entry(7, 0, 0, 1 << 7)]), "a leaf above the highest is none");
+        // Register and bit of each (AMD APM volume 3, appendix E; Intel SDM, CPUID).
+        let bits: [(&str, u32, usize, u32); 12] = [
+            ("long mode", 0x8000_0001, 3, 29),
+            ("NX", 0x8000_0001, 3, 20),
+            ("SYSCALL", 0x8000_0001, 3, 11),
+            ("XSAVE", 1, 2, 26),
+            ("x2APIC", 1, 2, 21),
+            ("SMEP", 7, 1, 7),
+            ("SMAP", 7, 1, 20),
+            ("UMIP", 7, 2, 2),
+            ("FSGSBASE", 7, 1, 0),
+            ("1 GiB pages", 0x8000_0001, 3, 26),
+            ("PCID", 1, 2, 17),
+            ("invariant TSC", 0x8000_0007, 3, 8),
+        ];
+        for (name, leaf, register, bit) in bits {
+            let one = |r| if r == register { 1u32 << bit } else { 0 };
+            let with = kvm_cpuid_entry2 {
+                function: leaf,
+                ebx: one(1),
+                ecx: one(2),
+                edx: one(3),
+                ..kvm_cpuid_entry2::default()
+            };
+            let all = [highest, entry(0x8000_0000, 0, 0x8000_0008, 0), with];
+            let cpuid = CpuId::from_entries(&all).unwrap();
+            let found: Vec<_> =
+                FEATURES.iter().filter(|f| has(&cpuid, f.name)).map(|f| f.name).collect();
+            assert_eq!(found, [name]);
+        }
     }
 
     #[test]
@@ -150,6 +224,8 @@ mod tests {
         let any = need("", Cap::UserMemory, 0, "");
         assert!(any.is_enough(1) && any.is_enough(4096) && !any.is_enough(0) && !any.is_enough(-1));
         let bits = need("", Cap::X2ApicApi, 3, "");
-        assert!(bits.is_enough(3) && bits.is_enough(15) && !bits.is_enough(1) && !bits.is_enough(0));
+        assert!(
+            bits.is_enough(3) && bits.is_enough(15) && !bits.is_enough(1) && !bits.is_enough(0)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The host side under attack by whoever owns the guest kernel: what it asks for that nobody gave it.
+//! The host side under attack by whoever owns the guest kernel: what it asks for that nobody gave
+//! it.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -35,11 +36,20 @@ fn options_take_what_the_container_was_given() {
     assert_eq!(set(&g, tcp, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, b""), 0);
     g.host.grant(CAP_NET_ADMIN);
     assert_eq!((mark(), force()), (0, 0));
-    // Congestion controls that are not for everybody stay out, also those that would have to be loaded first.
+    // Congestion controls that are not for everybody stay out, also those that would have to be
+    // loaded first.
     for name in [&b"dctcp"[..], b"no-such-module", b"", b"cubic-but-longer"] {
-        assert_eq!(set(&g, tcp, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name), -i64::from(libc::ENOENT));
+        assert_eq!(
+            set(&g, tcp, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name),
+            -i64::from(libc::ENOENT)
+        );
     }
-    let current = g.ok(Op::GetSockOpt, tcp, &[libc::IPPROTO_TCP as u64, libc::TCP_CONGESTION as u64], &[Out(16)]);
+    let current = g.ok(
+        Op::GetSockOpt,
+        tcp,
+        &[libc::IPPROTO_TCP as u64, libc::TCP_CONGESTION as u64],
+        &[Out(16)],
+    );
     assert_eq!(set(&g, tcp, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &current.out[0]), 0);
 }
 
@@ -65,13 +75,22 @@ fn control_messages_raw_sockets_and_low_ports_take_what_the_container_was_given(
         let address = [&(family as u16).to_ne_bytes()[..], &1u16.to_be_bytes(), &[0; 24]].concat();
         for domain in [libc::AF_INET, libc::AF_INET6] {
             let tcp = socket(&g, domain, libc::SOCK_STREAM, 0);
-            assert_eq!(g.err(Op::Bind, tcp, &[], &[In(&address)]), libc::EACCES, "{family} {domain}");
+            assert_eq!(
+                g.err(Op::Bind, tcp, &[], &[In(&address)]),
+                libc::EACCES,
+                "{family} {domain}"
+            );
         }
     }
     g.host.grant(CAP_NET_BIND_SERVICE);
-    let elsewhere = [&2u16.to_ne_bytes()[..], &1u16.to_be_bytes(), &[192, 0, 2, 1], &[0; 8]].concat();
+    let elsewhere =
+        [&2u16.to_ne_bytes()[..], &1u16.to_be_bytes(), &[192, 0, 2, 1], &[0; 8]].concat();
     let tcp = socket(&g, libc::AF_INET, libc::SOCK_STREAM, 0);
-    assert_eq!(g.err(Op::Bind, tcp, &[], &[In(&elsewhere)]), libc::EADDRNOTAVAIL, "the host was asked");
+    assert_eq!(
+        g.err(Op::Bind, tcp, &[], &[In(&elsewhere)]),
+        libc::EADDRNOTAVAIL,
+        "the host was asked"
+    );
 }
 
 #[test]
@@ -89,7 +108,10 @@ fn netlink_speaks_to_the_kernel_and_asks() {
     let route = socket(&g, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
     assert_eq!(g.err(Op::Bind, route, &[], &[In(&address(0, 1 << 29))]), libc::EPERM);
     g.ok(Op::Bind, route, &[], &[In(&address(0, 1))]);
-    assert_eq!(set(&g, route, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &30u32.to_ne_bytes()), -1);
+    assert_eq!(
+        set(&g, route, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, &30u32.to_ne_bytes()),
+        -1
+    );
     let request = |kind: u16, body: &[u8]| {
         let mut m = (16 + body.len() as u32).to_ne_bytes().to_vec();
         m.extend(kind.to_ne_bytes());
@@ -99,7 +121,8 @@ fn netlink_speaks_to_the_kernel_and_asks() {
         m
     };
     let dcb = request(libc::RTM_GETDCB, &[0; 4]);
-    let other_netns = request(libc::RTM_GETLINK, &[&[0; 16][..], &[8, 0, 46, 0, 0, 0, 0, 0]].concat());
+    let other_netns =
+        request(libc::RTM_GETLINK, &[&[0; 16][..], &[8, 0, 46, 0, 0, 0, 0, 0]].concat());
     for message in [dcb, other_netns] {
         assert_eq!(g.err(Op::Send, route, &[0], &[In(b""), In(b""), In(&message)]), libc::EPERM);
         assert_eq!(g.err(Op::Write, route, &[qlib::host::STREAM, 0], &[In(&message)]), libc::EPERM);
@@ -121,11 +144,16 @@ fn no_vcpu_waits_for_a_socket_to_linger() {
     let tcp = socket(&g, libc::AF_INET, libc::SOCK_STREAM, 0);
     g.call(Op::Connect, tcp, &[], &[In(&to)]);
     let (peer, _) = listener.accept().unwrap();
-    assert_eq!(set(&g, tcp, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 600].map(i32::to_ne_bytes).concat()), 0);
+    assert_eq!(
+        set(&g, tcp, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 600].map(i32::to_ne_bytes).concat()),
+        0
+    );
     let data = vec![0; 1 << 20];
     let end = Instant::now() + Duration::from_secs(10);
     // Until nothing more goes: the peer does not read.
-    while g.call(Op::Send, tcp, &[0], &[In(b""), In(b""), In(&data)]).ret != -i64::from(libc::EAGAIN) {
+    while g.call(Op::Send, tcp, &[0], &[In(b""), In(b""), In(&data)]).ret
+        != -i64::from(libc::EAGAIN)
+    {
         assert!(Instant::now() < end);
     }
     let start = Instant::now();
@@ -153,9 +181,15 @@ fn what_was_handed_over_open_stays_as_it_is() {
         assert!(g.call(Op::Open, handle, &[0, 0], &[In(b"stdin")]).ret < 0);
         assert!(g.call(Op::StatPath, handle, &[], &[In(b"stdin"), Out(256)]).ret < 0);
         for mask in [1, 2 | 4, 32 | 64] {
-            assert_eq!(g.err(Op::SetAttr, handle, &[mask, 0o777, 1 | 1 << 32], &[In(b"")]), libc::EPERM);
+            assert_eq!(
+                g.err(Op::SetAttr, handle, &[mask, 0o777, 1 | 1 << 32], &[In(b"")]),
+                libc::EPERM
+            );
         }
-        assert_eq!(g.err(Op::SetXattr, handle, &[0], &[In(b""), In(b"user.a"), In(b"v")]), libc::EPERM);
+        assert_eq!(
+            g.err(Op::SetXattr, handle, &[0], &[In(b""), In(b"user.a"), In(b"v")]),
+            libc::EPERM
+        );
         assert_eq!(g.err(Op::ListXattr, handle, &[], &[In(b""), Out(100)]), libc::EPERM);
         // Not opened for writing.
         assert_eq!(g.err(Op::Truncate, handle, &[0], &[]), libc::EINVAL);
@@ -176,7 +210,9 @@ fn only_files_handed_over_have_a_position_here() {
     let read = |handle, offset| g.ok(Op::Read, handle, &[offset], &[Out(3)]).out.remove(0);
     let file = fs::OpenOptions::new().read(true).append(true).open(&path).unwrap();
     let file = g.host.add_stdio(stream(file.into())).unwrap();
-    let seek = |handle, to: i64, whence: i32| g.call(Op::Seek, handle, &[to as u64, whence as u64], &[]).ret;
+    let seek = |handle, to: i64, whence: i32| {
+        g.call(Op::Seek, handle, &[to as u64, whence as u64], &[]).ret
+    };
     assert_eq!(seek(file, 4, libc::SEEK_SET), 4);
     assert_eq!(read(file, qlib::host::STREAM), b"456");
     assert_eq!(read(file, 1), b"123");
@@ -203,9 +239,15 @@ fn only_files_handed_over_have_a_position_here() {
     assert_eq!((flags(pipe), seek(pipe, 0, libc::SEEK_CUR)), (0, -i64::from(libc::ESPIPE)));
     // What the guest opened itself shares a descriptor with others of its opens.
     let opened = g.open("file", libc::O_RDONLY);
-    assert_eq!((flags(opened), seek(opened, 0, libc::SEEK_SET)), (-i64::from(libc::EINVAL), -i64::from(libc::ESPIPE)));
+    assert_eq!(
+        (flags(opened), seek(opened, 0, libc::SEEK_SET)),
+        (-i64::from(libc::EINVAL), -i64::from(libc::ESPIPE))
+    );
     assert_eq!(seek(g.root, 0, libc::SEEK_SET), -i64::from(libc::ESPIPE));
-    assert_eq!((flags(4711), seek(4711, 0, libc::SEEK_SET)), (-i64::from(libc::EBADF), -i64::from(libc::EBADF)));
+    assert_eq!(
+        (flags(4711), seek(4711, 0, libc::SEEK_SET)),
+        (-i64::from(libc::EBADF), -i64::from(libc::EBADF))
+    );
 }
 
 fn terminal() -> (OwnedFd, OwnedFd) {
@@ -223,21 +265,33 @@ fn nodes_of_the_host_keep_their_attributes() {
     let mode = fs::metadata("/dev/null").unwrap().mode();
     // What it has already, should it succeed.
     assert_eq!(g.err(Op::SetAttr, dev, &[1, u64::from(mode)], &[In(b"null")]), libc::EPERM);
-    assert_eq!(g.err(Op::SetXattr, dev, &[0], &[In(b"null"), In(b"user.a"), In(b"v")]), libc::EPERM);
+    assert_eq!(
+        g.err(Op::SetXattr, dev, &[0], &[In(b"null"), In(b"user.a"), In(b"v")]),
+        libc::EPERM
+    );
     symlink("/etc/passwd", g.dir.join("link")).unwrap();
     assert_eq!(g.err(Op::SetAttr, g.root, &[1, 0o777], &[In(b"link")]), libc::EOPNOTSUPP);
-    assert_eq!(g.err(Op::SetXattr, g.root, &[0], &[In(b"link"), In(b"user.a"), In(b"v")]), libc::EPERM);
+    assert_eq!(
+        g.err(Op::SetXattr, g.root, &[0], &[In(b"link"), In(b"user.a"), In(b"v")]),
+        libc::EPERM
+    );
     // File capabilities take CAP_SETFCAP of the container.
     fs::write(g.dir.join("f"), "x").unwrap();
     let capability = [2u32 << 24 | 1, 1 << 10, 0, 0, 0].map(u32::to_le_bytes).concat();
-    let set = || g.call(Op::SetXattr, g.root, &[0], &[In(b"f"), In(b"security.capability"), In(&capability)]).ret;
+    let set = || {
+        g.call(Op::SetXattr, g.root, &[0], &[In(b"f"), In(b"security.capability"), In(&capability)])
+            .ret
+    };
     assert_eq!(set(), -i64::from(libc::EPERM));
     g.host.grant(1 << 31);
     assert_ne!(set(), -i64::from(libc::EPERM));
     // What is the host's own is not told.
     let file = fs::File::open(g.dir.join("f")).unwrap();
     rustix::fs::fsetxattr(&file, "trusted.secret", b"v", rustix::fs::XattrFlags::empty()).ok();
-    assert_eq!(g.err(Op::GetXattr, g.root, &[], &[In(b"f"), In(b"trusted.secret"), Out(10)]), libc::ENODATA);
+    assert_eq!(
+        g.err(Op::GetXattr, g.root, &[], &[In(b"f"), In(b"trusted.secret"), Out(10)]),
+        libc::ENODATA
+    );
     let list = g.ok(Op::ListXattr, g.root, &[], &[In(b"f"), Out(1000)]);
     assert!(!String::from_utf8_lossy(&list.out[0][..list.ret as usize]).contains("trusted"));
 }
@@ -246,7 +300,9 @@ fn nodes_of_the_host_keep_their_attributes() {
 fn procfs_of_the_host_shows_what_everybody_may_see() {
     let g = Guest::new();
     let proc = g.host.add_mount(fs::File::open("/proc").unwrap().into()).unwrap();
-    let open = |path: &str, flags: i32| g.call(Op::Open, proc, &[flags as u64, 0], &[In(path.as_bytes())]).ret as i32;
+    let open = |path: &str, flags: i32| {
+        g.call(Op::Open, proc, &[flags as u64, 0], &[In(path.as_bytes())]).ret as i32
+    };
     let me = std::process::id();
     for name in ["mem", "environ", "maps", "smaps", "stat", "pagemap", "auxv"] {
         let path = format!("{me}/{name}");
@@ -256,7 +312,11 @@ fn procfs_of_the_host_shows_what_everybody_may_see() {
         // By way of a handle of the name.
         let handle = open(&path, libc::O_PATH);
         assert!(handle >= 0);
-        assert_eq!(g.err(Op::Open, handle as u32, &[libc::O_RDONLY as u64, 0], &[In(b"")]), libc::EACCES, "{path}");
+        assert_eq!(
+            g.err(Op::Open, handle as u32, &[libc::O_RDONLY as u64, 0], &[In(b"")]),
+            libc::EACCES,
+            "{path}"
+        );
     }
     assert_eq!(open("sys/kernel/hostname", libc::O_WRONLY), -libc::EACCES);
     for name in ["stat", "meminfo", "sys/kernel/hostname"] {

@@ -12,12 +12,15 @@ fn file_systems_are_synchronized_by_what_lies_on_them() {
     g.ok(Op::SyncFs, g.open("file", libc::O_RDONLY), &[], &[]);
     g.ok(Op::SyncFs, g.open("file", libc::O_PATH), &[], &[]);
     let mount = |path: &str| {
-        let fd = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        let fd =
+            rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         g.host.add_mount(fd).unwrap()
     };
     g.ok(Op::SyncFs, mount(g.dir.to_str().unwrap()), &[], &[]);
     g.ok(Op::SyncFs, mount("/dev/null"), &[], &[]);
-    let socket = g.ok(Op::Socket, NO_HANDLE, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[]).ret as u32;
+    let socket = g
+        .ok(Op::Socket, NO_HANDLE, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[])
+        .ret as u32;
     assert_eq!(g.err(Op::SyncFs, socket, &[], &[]), libc::EINVAL);
     assert_eq!(g.err(Op::SyncFs, 999, &[], &[]), libc::EBADF);
 }
@@ -27,7 +30,8 @@ fn open_tells_what_was_opened() {
     let g = Guest::new();
     fs::write(g.dir.join("f"), "x").unwrap();
     let meta = fs::metadata(g.dir.join("f")).unwrap();
-    let device = u64::from(rustix::fs::major(meta.dev())) << 32 | u64::from(rustix::fs::minor(meta.dev()));
+    let device =
+        u64::from(rustix::fs::major(meta.dev())) << 32 | u64::from(rustix::fs::minor(meta.dev()));
     let changed_ns = meta.ctime() as u64 * 1_000_000_000 + meta.ctime_nsec() as u64;
     let answer = g.ok(Op::Open, g.root, &[libc::O_RDONLY as u64, 0], &[In(b"f")]);
     assert_eq!(answer.args[..3], [device, meta.ino(), changed_ns]);
@@ -36,10 +40,16 @@ fn open_tells_what_was_opened() {
 #[test]
 fn files_are_made_written_read_and_removed() {
     let g = Guest::new();
-    let (uid, gid) = (rustix::process::geteuid().as_raw().into(), rustix::process::getegid().as_raw().into());
+    let (uid, gid) =
+        (rustix::process::geteuid().as_raw().into(), rustix::process::getegid().as_raw().into());
     fs::create_dir(g.dir.join("sub")).unwrap();
-    let made = g.ok(Op::Create, g.root, &[libc::O_RDWR as u64, 0o4750, uid, gid], &[In(b"sub/file")]).ret as u32;
-    assert_eq!(fs::metadata(g.dir.join("sub/file")).unwrap().permissions().mode() & 0o7777, 0o4750 & !umask());
+    let made = g
+        .ok(Op::Create, g.root, &[libc::O_RDWR as u64, 0o4750, uid, gid], &[In(b"sub/file")])
+        .ret as u32;
+    assert_eq!(
+        fs::metadata(g.dir.join("sub/file")).unwrap().permissions().mode() & 0o7777,
+        0o4750 & !umask()
+    );
     assert_eq!(g.ok(Op::Write, made, &[0, 0], &[In(b"hello "), In(b"world")]).ret, 11);
     assert_eq!(g.ok(Op::Write, made, &[0, libc::RWF_APPEND as u64], &[In(b"!")]).ret, 1);
     let read = g.ok(Op::Read, made, &[3], &[Out(2), Out(100)]);
@@ -54,10 +64,15 @@ fn files_are_made_written_read_and_removed() {
     g.ok(Op::Allocate, made, &[0, 0, 8192], &[]);
     assert_eq!(fs::metadata(g.dir.join("sub/file")).unwrap().len(), 8192);
     // The name exists: opened as it is, or refused with O_EXCL.
-    let again = g.ok(Op::Create, g.root, &[libc::O_RDONLY as u64, 0o600, uid, gid], &[In(b"sub/file")]).ret as u32;
+    let again = g
+        .ok(Op::Create, g.root, &[libc::O_RDONLY as u64, 0o600, uid, gid], &[In(b"sub/file")])
+        .ret as u32;
     assert_eq!(g.err(Op::Write, again, &[0, 0], &[In(b"x")]), libc::EBADF);
     let excl = (libc::O_RDWR | libc::O_EXCL) as u64;
-    assert_eq!(g.err(Op::Create, g.root, &[excl, 0o600, uid, gid], &[In(b"sub/file")]), libc::EEXIST);
+    assert_eq!(
+        g.err(Op::Create, g.root, &[excl, 0o600, uid, gid], &[In(b"sub/file")]),
+        libc::EEXIST
+    );
     // Locks of two opens exclude each other and do not wait.
     g.ok(Op::Lock, made, &[libc::LOCK_EX as u64], &[]);
     assert_eq!(g.err(Op::Lock, again, &[libc::LOCK_SH as u64], &[]), libc::EWOULDBLOCK);
@@ -67,7 +82,10 @@ fn files_are_made_written_read_and_removed() {
     g.ok(Op::Link, g.root, &[], &[In(b"moved"), In(b"sub/linked")]);
     assert_eq!(fs::metadata(g.dir.join("moved")).unwrap().nlink(), 2);
     g.ok(Op::Unlink, g.root, &[0], &[In(b"moved")]);
-    assert_eq!(g.err(Op::Unlink, g.root, &[libc::AT_REMOVEDIR as u64], &[In(b"sub")]), libc::ENOTEMPTY);
+    assert_eq!(
+        g.err(Op::Unlink, g.root, &[libc::AT_REMOVEDIR as u64], &[In(b"sub")]),
+        libc::ENOTEMPTY
+    );
     g.ok(Op::Unlink, g.root, &[0], &[In(b"sub/linked")]);
     g.ok(Op::Unlink, g.root, &[libc::AT_REMOVEDIR as u64], &[In(b"sub")]);
 }
@@ -81,11 +99,17 @@ fn umask() -> u32 {
 #[test]
 fn directories_attributes_and_links() {
     let g = Guest::new();
-    let (uid, gid) = (u64::from(rustix::process::geteuid().as_raw()), u64::from(rustix::process::getegid().as_raw()));
+    let (uid, gid) = (
+        u64::from(rustix::process::geteuid().as_raw()),
+        u64::from(rustix::process::getegid().as_raw()),
+    );
     g.ok(Op::MkDir, g.root, &[0o750, uid, gid], &[In(b"d")]);
     g.ok(Op::MkNod, g.root, &[(libc::S_IFIFO | 0o600) as u64, uid, gid], &[In(b"d/fifo")]);
     assert!(fs::metadata(g.dir.join("d/fifo")).unwrap().file_type().is_fifo());
-    assert_eq!(g.err(Op::MkNod, g.root, &[(libc::S_IFCHR | 0o600) as u64, uid, gid], &[In(b"d/dev")]), libc::EPERM);
+    assert_eq!(
+        g.err(Op::MkNod, g.root, &[(libc::S_IFCHR | 0o600) as u64, uid, gid], &[In(b"d/dev")]),
+        libc::EPERM
+    );
     g.ok(Op::SymLink, g.root, &[0, uid, gid], &[In(b"d/link"), In(b"/etc/passwd")]);
     let link = g.ok(Op::ReadLink, g.root, &[], &[In(b"d/link"), Out(100)]);
     assert_eq!(&link.out[0][..link.ret as usize], b"/etc/passwd");
@@ -94,9 +118,17 @@ fn directories_attributes_and_links() {
 
     fs::write(g.dir.join("d/f"), "x").unwrap();
     let (mode, times) = (1, 8 | 16);
-    g.ok(Op::SetAttr, g.root, &[mode | times, 0o640, 0, 5_000_000_001, (-1i64) as u64], &[In(b"d/f")]);
+    g.ok(
+        Op::SetAttr,
+        g.root,
+        &[mode | times, 0o640, 0, 5_000_000_001, (-1i64) as u64],
+        &[In(b"d/f")],
+    );
     let meta = fs::metadata(g.dir.join("d/f")).unwrap();
-    assert_eq!((meta.permissions().mode() & 0o7777, meta.atime(), meta.atime_nsec()), (0o640, 5, 1));
+    assert_eq!(
+        (meta.permissions().mode() & 0o7777, meta.atime(), meta.atime_nsec()),
+        (0o640, 5, 1)
+    );
     assert_eq!((meta.mtime(), meta.mtime_nsec()), (-1, 999_999_999));
     g.ok(Op::SetAttr, g.root, &[2 | 4, 0, uid | gid << 32], &[In(b"d/f")]);
     assert_eq!(g.err(Op::SetAttr, g.root, &[1 << 20], &[In(b"d/f")]), libc::EINVAL);
@@ -148,7 +180,10 @@ fn extended_attributes_of_the_user_kind() {
         assert_eq!(g.err(Op::SetXattr, g.root, &[0], &[In(b"f"), In(name), In(b"v")]), libc::EPERM);
     }
     g.ok(Op::RemoveXattr, g.root, &[], &[In(b"f"), In(b"user.a")]);
-    assert_eq!(g.err(Op::GetXattr, g.root, &[], &[In(b"f"), In(b"user.a"), Out(10)]), libc::ENODATA);
+    assert_eq!(
+        g.err(Op::GetXattr, g.root, &[], &[In(b"f"), In(b"user.a"), Out(10)]),
+        libc::ENODATA
+    );
 }
 
 #[test]
@@ -162,8 +197,16 @@ fn no_path_leaves_the_root() {
     symlink("..", inner.join("up")).unwrap();
     symlink("/etc/passwd", inner.join("file")).unwrap();
     symlink("/proc/self/root", inner.join("magic")).unwrap();
-    let paths =
-        ["..", "../secret", "/etc/passwd", "abs/passwd", "up/secret", "file", "magic/etc/passwd", "a/../../secret"];
+    let paths = [
+        "..",
+        "../secret",
+        "/etc/passwd",
+        "abs/passwd",
+        "up/secret",
+        "file",
+        "magic/etc/passwd",
+        "a/../../secret",
+    ];
     for path in paths {
         let p = || In(path.as_bytes());
         g.err(Op::Open, root, &[libc::O_RDONLY as u64, 0], &[p()]);
@@ -205,7 +248,11 @@ fn special_files_stay_shut() {
     let null = g.ok(Op::Open, dev, &[libc::O_PATH as u64, 0], &[In(b"null")]).ret as u32;
     g.ok(Op::Stat, null, &[], &[STATX]);
     assert_eq!(g.err(Op::Read, null, &[0], &[Out(1)]), libc::EBADF);
-    assert_eq!(g.err(Op::Open, null, &[libc::O_RDWR as u64, 0], &[In(b"")]), libc::ENXIO, "nor by the back door");
+    assert_eq!(
+        g.err(Op::Open, null, &[libc::O_RDWR as u64, 0], &[In(b"")]),
+        libc::ENXIO,
+        "nor by the back door"
+    );
     rustix::fs::mknodat(
         rustix::fs::CWD,
         g.dir.join("fifo"),

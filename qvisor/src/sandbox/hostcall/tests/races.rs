@@ -1,4 +1,5 @@
-//! The host side against others who change things at the same time: names in a volume, files behind windows, handles.
+//! The host side against others who change things at the same time: names in a volume, files behind
+//! windows, handles.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,8 @@ use super::*;
 /// Tries of each race.
 const TRIES: u32 = 10_000;
 
-/// Runs `attack` `tries` times while a thread exchanges `g.dir/x` with a symbolic link to a file outside; that file must stay what it was.
+/// Runs `attack` `tries` times while a thread exchanges `g.dir/x` with a symbolic link to a file
+/// outside; that file must stay what it was.
 fn against_exchange(tries: u32, attack: impl Fn(&Guest)) {
     let g = Guest::new();
     let outside = g.dir.with_extension("outside");
@@ -68,7 +70,14 @@ fn making_names_never_changes_what_lies_outside() {
 fn changing_attributes_never_changes_what_lies_outside() {
     against_exchange(TRIES, |g| {
         let x = || In(b"x");
-        let made = g.call(Op::Create, g.root, &[(libc::O_RDWR | libc::O_TRUNC) as u64, 0o4777, 1, 1], &[x()]).ret;
+        let made = g
+            .call(
+                Op::Create,
+                g.root,
+                &[(libc::O_RDWR | libc::O_TRUNC) as u64, 0o4777, 1, 1],
+                &[x()],
+            )
+            .ret;
         if made >= 0 {
             g.call(Op::Truncate, made as u32, &[0], &[]);
             g.call(Op::Write, made as u32, &[0, 0], &[In(b"attack")]);
@@ -95,7 +104,8 @@ fn a_made_directory_that_was_replaced_by_another_keeps_its_owner() {
     std::thread::scope(|s| {
         s.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                if renameat_with(CWD, g.dir.join("x"), CWD, &victim, RenameFlags::EXCHANGE).is_ok() {
+                if renameat_with(CWD, g.dir.join("x"), CWD, &victim, RenameFlags::EXCHANGE).is_ok()
+                {
                     renameat_with(CWD, g.dir.join("x"), CWD, &victim, RenameFlags::EXCHANGE).ok();
                 }
             }
@@ -106,7 +116,11 @@ fn a_made_directory_that_was_replaced_by_another_keeps_its_owner() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let found = [&victim, &g.dir.join("x")].into_iter().find(|d| d.join("secret").exists()).unwrap().clone();
+    let found = [&victim, &g.dir.join("x")]
+        .into_iter()
+        .find(|d| d.join("secret").exists())
+        .unwrap()
+        .clone();
     let m = fs::metadata(found).unwrap();
     assert_eq!((m.uid(), m.mode() & 0o7777), (rustix::process::geteuid().as_raw(), 0o700));
 }
@@ -134,16 +148,28 @@ fn a_file_that_shrinks_under_a_window_is_an_errno() {
         let name = b"user.a";
         g.host.memory.write(Gpa(DATA), name).unwrap();
         let table: Vec<u8> = (0..3)
-            .flat_map(|i| entry(if i == index { gpa } else { DATA }, if i == index { 300 } else { name.len() as u64 }))
+            .flat_map(|i| {
+                entry(
+                    if i == index { gpa } else { DATA },
+                    if i == index { 300 } else { name.len() as u64 },
+                )
+            })
             .collect();
         g.host.memory.write(TABLE, &table).unwrap();
-        let mut call = HostCall { op: op as u32, handle, segs: TABLE, seg_count: 3, ..HostCall::default() };
+        let mut call =
+            HostCall { op: op as u32, handle, segs: TABLE, seg_count: 3, ..HostCall::default() };
         g.raw(&mut call);
         // Reading at the end of the file gives nothing, so nothing is touched.
         assert!(call.ret < 0 || op == Op::Read, "{op:?} gave {}", call.ret);
     }
     // The request table itself may not lie there.
-    let mut call = HostCall { op: Op::Read as u32, handle: file, segs: Gpa(gpa), seg_count: 1, ..HostCall::default() };
+    let mut call = HostCall {
+        op: Op::Read as u32,
+        handle: file,
+        segs: Gpa(gpa),
+        seg_count: 1,
+        ..HostCall::default()
+    };
     g.raw(&mut call);
     assert_eq!(call.ret, -i64::from(libc::EFAULT));
     g.ok(Op::WindowDrop, 0, &[gpa], &[]);
@@ -174,7 +200,14 @@ fn handles_are_used_and_closed_by_many_threads_at_once() {
                         g.host.memory.write(Gpa(at + 16 * i as u64), &entry).unwrap();
                     }
                     let seg_count = segs.len() as u32;
-                    let mut call = HostCall { op: op as u32, handle, args, segs: Gpa(at), seg_count, ret: i64::MIN };
+                    let mut call = HostCall {
+                        op: op as u32,
+                        handle,
+                        args,
+                        segs: Gpa(at),
+                        seg_count,
+                        ret: i64::MIN,
+                    };
                     g.raw(&mut call);
                     assert!(call.ret >= -4095);
                     call.ret
@@ -182,14 +215,26 @@ fn handles_are_used_and_closed_by_many_threads_at_once() {
                 g.host.memory.write(Gpa(at + 0x1000), b"f").unwrap();
                 let mut state = thread + 1;
                 while Instant::now() < end {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     // Handle 0 is the root, and stays.
                     let handle = 1 + (state >> 33) as u32 % 8;
                     let (name, data) = ((at + 0x1000, 1), (at + 0x2000, 64));
                     match (state >> 40) % 14 {
                         0 => call(Op::Open, g.root, [2, 0, 0, 0, 0, 0], &[name]),
-                        1 => call(Op::Socket, 0, [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0], &[]),
-                        2 => call(Op::Socket, 0, [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0], &[]),
+                        1 => call(
+                            Op::Socket,
+                            0,
+                            [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0],
+                            &[],
+                        ),
+                        2 => call(
+                            Op::Socket,
+                            0,
+                            [libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0],
+                            &[],
+                        ),
                         3..=5 => call(Op::Close, handle, [0; 6], &[]),
                         6 => call(Op::Watch, handle, [state >> 20, 0, 0, 0, 0, 0], &[]),
                         7 => call(Op::Poll, handle, [0; 6], &[]),

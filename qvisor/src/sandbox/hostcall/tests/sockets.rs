@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::*;
 
 fn inet(port: u16) -> Vec<u8> {
-    [&(libc::AF_INET as u16).to_ne_bytes()[..], &port.to_be_bytes(), &[127, 0, 0, 1], &[0; 8]].concat()
+    [&(libc::AF_INET as u16).to_ne_bytes()[..], &port.to_be_bytes(), &[127, 0, 0, 1], &[0; 8]]
+        .concat()
 }
 
 fn port_of(addr: &[u8]) -> u16 {
@@ -39,8 +40,18 @@ fn tcp_server_and_client_over_loopback() {
     let (inet_domain, stream) = (libc::AF_INET as u64, libc::SOCK_STREAM as u64);
     let listener = g.ok(Op::Socket, 0, &[inet_domain, stream, 0], &[]).ret as u32;
     let one = 1i32.to_ne_bytes();
-    g.ok(Op::SetSockOpt, listener, &[libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64], &[In(&one)]);
-    let got = g.ok(Op::GetSockOpt, listener, &[libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64], &[Out(4)]);
+    g.ok(
+        Op::SetSockOpt,
+        listener,
+        &[libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64],
+        &[In(&one)],
+    );
+    let got = g.ok(
+        Op::GetSockOpt,
+        listener,
+        &[libc::SOL_SOCKET as u64, libc::SO_REUSEADDR as u64],
+        &[Out(4)],
+    );
     assert_eq!((got.ret, &got.out[0][..]), (4, &one[..]));
     g.ok(Op::Bind, listener, &[], &[In(&inet(0))]);
     g.ok(Op::Listen, listener, &[16], &[]);
@@ -64,7 +75,10 @@ fn tcp_server_and_client_over_loopback() {
     g.ok(Op::Watch, connection, &[78], &[]);
     wait_ready(&g, 78, libc::EPOLLIN);
     let received = g.ok(Op::Recv, connection, &[0], &[Out(0), Out(0), Out(2), Out(100)]);
-    assert_eq!((received.ret, &received.out[2][..], &received.out[3][..2]), (4, &b"pi"[..], &b"ng"[..]));
+    assert_eq!(
+        (received.ret, &received.out[2][..], &received.out[3][..2]),
+        (4, &b"pi"[..], &b"ng"[..])
+    );
     assert_eq!(g.err(Op::Recv, connection, &[0], &[Out(0), Out(0), Out(1)]), libc::EAGAIN);
     assert_eq!(g.ok(Op::Send, connection, &[0], &[In(b""), In(b""), In(b"po"), In(b"ng")]).ret, 4);
     assert_eq!(&echo.join().unwrap(), b"pong");
@@ -91,7 +105,8 @@ fn tcp_server_and_client_over_loopback() {
 #[test]
 fn datagrams_and_interfaces() {
     let g = Guest::new();
-    let socket = g.ok(Op::Socket, 0, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[]).ret as u32;
+    let socket =
+        g.ok(Op::Socket, 0, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[]).ret as u32;
     g.ok(Op::Bind, socket, &[], &[In(&inet(0))]);
     let port = port_of(&g.ok(Op::GetSockName, socket, &[], &[Out(16)]).out[0]);
     let host = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -124,7 +139,10 @@ fn sockets_have_bounds() {
     assert_eq!(socket(libc::AF_PACKET, libc::SOCK_RAW, 0), -libc::EAFNOSUPPORT);
     assert_eq!(socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0), -libc::EAFNOSUPPORT);
     assert_eq!(socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW), -libc::EPROTONOSUPPORT);
-    assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), -libc::EPROTONOSUPPORT);
+    assert_eq!(
+        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT),
+        -libc::EPROTONOSUPPORT
+    );
     let tcp = socket(libc::AF_INET, libc::SOCK_STREAM, 0) as u32;
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
@@ -132,10 +150,16 @@ fn sockets_have_bounds() {
         (libc::IPPROTO_TCP, libc::TCP_ULP),
         (libc::IPPROTO_IP, 64),
     ] {
-        assert_eq!(g.err(Op::SetSockOpt, tcp, &[level as u64, name as u64], &[In(&[0; 16])]), libc::ENOPROTOOPT);
+        assert_eq!(
+            g.err(Op::SetSockOpt, tcp, &[level as u64, name as u64], &[In(&[0; 16])]),
+            libc::ENOPROTOOPT
+        );
     }
     assert_eq!(g.err(Op::SetSockOpt, tcp, &[9999, 1], &[In(&[0; 4])]), libc::ENOPROTOOPT);
-    assert_eq!(g.err(Op::Send, tcp, &[libc::MSG_ZEROCOPY as u64], &[In(b""), In(b""), In(b"x")]), libc::EOPNOTSUPP);
+    assert_eq!(
+        g.err(Op::Send, tcp, &[libc::MSG_ZEROCOPY as u64], &[In(b""), In(b""), In(b"x")]),
+        libc::EOPNOTSUPP
+    );
 
     // Netlink: the list of links may be asked for, and nothing changed.
     let route = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE) as u32;

@@ -1,0 +1,282 @@
+//! The platform's side of a thread: where it is (user mode, in a system call, stopped), its
+//! [traps](trap) and how it [goes on](resume).
+
+mod resume;
+mod trap;
+
+use core::ops::Deref;
+use core::task::Waker;
+
+use alloc::vec::Vec;
+
+use qlib::Gpa;
+use qlib::platform::{DeferredOp, Trap, UserRegs};
+
+use super::mmu::void_map;
+use super::{AddressSpace, DeferredFree};
+use crate::account;
+use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
+use crate::errno::{Errno, Result};
+use crate::sync::Mutex;
+
+/// Where a thread is, as far as the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In user mode, or on its way out of it.
+    User,
+    /// Stopped in a system call that is not answered yet; registers unknown.
+    Syscall,
+    /// Stopped with its registers known. `in_syscall`: a call is not answered yet.
+    Stopped { in_syscall: bool },
+    /// Its operations are being carried out ([`Go::Hold`]); it will be stopped again.
+    Syncing { in_syscall: bool },
+    /// It will never run again.
+    Dead,
+}
+
+/// A platform thread, charged for as long as it is there: what comes last is dropped last.
+struct Charged {
+    handle: ThreadHandle,
+    _charge: Charge,
+}
+
+/// What a platform thread costs.
+struct Charge;
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        account::thread_gone();
+    }
+}
+
+impl Charged {
+    fn new(space: &SpaceHandle, creator: Option<&Charged>, token: u64) -> Result<Self> {
+        let handle = ThreadHandle::new(space, creator.map(|creator| &creator.handle), token)?;
+        account::thread_made();
+        Ok(Charged { handle, _charge: Charge })
+    }
+}
+
+impl Deref for Charged {
+    type Target = ThreadHandle;
+
+    fn deref(&self) -> &ThreadHandle {
+        &self.handle
+    }
+}
+
+/// A trap for a thread's task.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// The trap.
+    pub trap: Trap,
+    /// The result, if the system call, or the page fault (0), has been served already.
+    pub served: Option<Result<usize>>,
+    /// The call site is to be patched ([`super::patch::pays`]).
+    pub pays: bool,
+}
+
+/// What a trap is about, as far as the thread's state says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concern {
+    /// Those who asked for a stop, or had operations carried out; they have been notified.
+    Others,
+    /// The thread. `alone`: nobody else waits for it to be out of user mode.
+    Thread {
+        /// See there.
+        alone: bool,
+    },
+}
+
+struct State {
+    handle: Option<Charged>,
+    place: Place,
+    /// How many traps came.
+    traps: u64,
+    /// A trap that the thread's task has not taken yet.
+    trap: Option<Arrived>,
+    regs: UserRegs,
+    /// A stop was asked for and has not happened.
+    stop_asked: bool,
+    /// The task, waiting for a trap.
+    waker: Option<Waker>,
+    /// Others, waiting for a stop or a sync.
+    watchers: Vec<Waker>,
+    /// What the thread does to itself at its next resume, besides what the address space has in
+    /// store.
+    own_ops: Vec<DeferredOp>,
+    /// How often the platform thread was resumed: tells a stop that came too late from a current
+    /// one.
+    resumes: u64,
+    /// A resume carried operations to map something, and no trap has proved yet that they were
+    /// carried out.
+    mapping: bool,
+    /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to
+    /// user mode, or in it.
+    unproven: bool,
+    /// Operations that this thread has to carry out itself before it goes on, and the frames that
+    /// are free afterwards.
+    claimed: (Vec<DeferredOp>, DeferredFree),
+    /// The address space's epoch when they were claimed.
+    claimed_epoch: u64,
+    /// Frames that this thread's last operations unmapped: free once it traps, for then the
+    /// operations are carried out.
+    deferred: DeferredFree,
+}
+
+impl State {
+    /// Gives `mm` back what this thread was to do to it, and has not, and the frames that wait for
+    /// that: others do it in its place.
+    fn leave_to_others(&mut self, mm: &AddressSpace) {
+        let (mut ops, claimed) = core::mem::take(&mut self.claimed);
+        // What it was to map may have been taken away since, by somebody who did not know of it.
+        ops.iter_mut().for_each(void_map);
+        mm.put_back(ops, claimed);
+        mm.defer_free(core::mem::take(&mut self.deferred));
+    }
+
+    /// Asks the platform for a stop, unless one is on its way.
+    fn ask_to_stop(&mut self) {
+        if !self.stop_asked {
+            self.stop_asked = true;
+            if let Some(handle) = &self.handle {
+                handle.stop();
+            }
+        }
+    }
+}
+
+/// The platform's side of one guest thread.
+pub struct UserThread {
+    /// Comes back in traps.
+    pub token: u64,
+    state: Mutex<State>,
+}
+
+impl UserThread {
+    /// A new stopped thread in `space`. `creator` as in [`ThreadHandle::new`].
+    pub fn new(space: &SpaceHandle, creator: Option<&UserThread>, token: u64) -> Result<Self> {
+        let handle = match creator {
+            Some(creator) => {
+                let state = creator.state.lock();
+                Charged::new(space, state.handle.as_ref(), token)?
+            }
+            None => Charged::new(space, None, token)?,
+        };
+        Ok(UserThread {
+            token,
+            state: Mutex::new(State {
+                handle: Some(handle),
+                place: Place::Stopped { in_syscall: false },
+                traps: 0,
+                trap: None,
+                regs: UserRegs::default(),
+                stop_asked: false,
+                waker: None,
+                watchers: Vec::new(),
+                own_ops: Vec::new(),
+                resumes: 0,
+                mapping: false,
+                unproven: false,
+                claimed: (Vec::new(), DeferredFree::default()),
+                claimed_epoch: 0,
+                deferred: DeferredFree::default(),
+            }),
+        })
+    }
+
+    /// Takes the platform thread of `other` (a fresh one, made for exec) in place of its own, which
+    /// ends. What that was to do to `mm` others do in its place.
+    pub fn adopt(&self, other: UserThread, mm: &AddressSpace) {
+        let fresh = other.state.into_inner();
+        let mut state = self.state.lock();
+        state.leave_to_others(mm);
+        if let Some(old) = state.handle.take() {
+            old.resume(Gpa(0), Go::Exit, &[]);
+        }
+        state.handle = fresh.handle;
+        state.place = fresh.place;
+        state.trap = None;
+        state.stop_asked = false;
+        state.resumes = fresh.resumes;
+        state.mapping = fresh.mapping;
+        state.unproven = fresh.unproven;
+    }
+
+    /// Whether the platform may still be carrying out operations to map something.
+    pub fn is_mapping(&self) -> bool {
+        let state = self.state.lock();
+        state.mapping && state.place != Place::Dead
+    }
+
+    /// Whether somebody else has the thread carry out operations.
+    pub fn is_settled(&self) -> bool {
+        !matches!(self.state.lock().place, Place::Syncing { .. })
+    }
+
+    /// Whether it is in user mode.
+    pub fn is_in_user_mode(&self) -> bool {
+        self.state.lock().place == Place::User
+    }
+
+    /// Whether a trap of it will come without anything else happening: it runs, or the platform is
+    /// about to stop it or to carry out its operations.
+    pub fn is_expected(&self) -> bool {
+        let state = self.state.lock();
+        match state.place {
+            Place::User | Place::Syncing { .. } => true,
+            Place::Syscall => state.stop_asked,
+            Place::Stopped { .. } | Place::Dead => false,
+        }
+    }
+
+    /// Whether it has ever been let go.
+    pub fn has_run(&self) -> bool {
+        self.state.lock().resumes > 0
+    }
+
+    /// Whether it can never run again.
+    pub fn is_dead(&self) -> bool {
+        self.state.lock().place == Place::Dead
+    }
+
+    /// Whether its preemptions are to be traps ([`qlib::platform::TRAP_PREEMPTED`]). ENOSYS where
+    /// the platform does not know of them.
+    pub fn watch(&self, on: bool) -> Result {
+        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
+    }
+
+    /// Whether it may be in user mode although its last trap says otherwise, for that trap proves
+    /// nothing.
+    pub fn is_unproven(&self) -> bool {
+        let state = self.state.lock();
+        state.unproven && state.place == Place::Syscall
+    }
+
+    /// Its floating-point state; it is stopped.
+    pub fn fpstate(&self) -> Result<Vec<u8>> {
+        let state = self.state.lock();
+        let mut buffer = alloc::vec![0; crate::arch::boot().fpstate_bytes as usize];
+        let length = state.handle.as_ref().ok_or(Errno::ESRCH)?.fpstate(&mut buffer)?;
+        buffer.truncate(length);
+        Ok(buffer)
+    }
+
+    /// Sets its floating-point state (empty: initial); it is stopped.
+    pub fn set_fpstate(&self, fpstate: &[u8]) -> Result {
+        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.set_fpstate(fpstate)
+    }
+
+    /// Ends it on the platform. What it was to do to `mm`, and has not, others do in its place. Its
+    /// last trap is a proof ([`UserThread::proven`]) or its end.
+    pub fn end(&self, mm: &AddressSpace) {
+        let mut state = self.state.lock();
+        if let Some(handle) = state.handle.take()
+            && state.place != Place::Dead
+        {
+            handle.resume(Gpa(0), Go::Exit, &[]);
+        }
+        state.place = Place::Dead;
+        state.leave_to_others(mm);
+    }
+}

@@ -1,0 +1,115 @@
+//! A thread goes on, and carries out changes of mappings first.
+
+use alloc::vec::Vec;
+
+use qlib::Gpa;
+use qlib::platform::{DeferredOp, OP_MAP};
+
+use super::{Place, UserThread};
+use crate::arch::user::Go;
+use crate::errno::{Errno, Result};
+use crate::mm::mmu::void_map;
+use crate::mm::{AddressSpace, DeferredFree, free_frames};
+
+impl UserThread {
+    /// Binds what `mm` has in store for the platform to this thread, which has just caused it: it
+    /// must not go on before that is carried out, whoever else of its space goes on meanwhile.
+    pub fn claim_ops(&self, mm: &AddressSpace) {
+        let (ops, deferred) = mm.take_ops();
+        let mut state = self.state.lock();
+        if state.claimed_epoch != mm.epoch() {
+            state.claimed_epoch = mm.epoch();
+            // The pages to be mapped may have been taken away since. Nothing there is right too: it
+            // faults in again.
+            state.claimed.0.iter_mut().for_each(void_map);
+        }
+        state.claimed.0.extend(ops);
+        state.claimed.1.append(deferred);
+    }
+
+    fn take_claimed(&self, mm: &AddressSpace) -> (Vec<DeferredOp>, DeferredFree) {
+        self.claim_ops(mm);
+        core::mem::take(&mut self.state.lock().claimed)
+    }
+
+    /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid
+    /// while it is in user mode.
+    pub fn resume(&self, mm: &AddressSpace, go: Go<'_>) {
+        let (ops, deferred) = self.take_claimed(mm);
+        self.resume_with(mm.root(), go, &ops, deferred);
+    }
+
+    fn resume_with(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp], deferred: DeferredFree) {
+        let mut state = self.state.lock();
+        if state.place == Place::Dead {
+            // Nothing runs there any more. The caller's address space frees them when it is gone.
+            state.deferred.append(deferred);
+            return;
+        }
+        let in_syscall =
+            matches!(state.place, Place::Syscall | Place::Stopped { in_syscall: true });
+        state.place = match go {
+            Go::Hold => Place::Syncing { in_syscall },
+            Go::Exit => Place::Dead,
+            _ => Place::User,
+        };
+        state.deferred.append(deferred);
+        let own = core::mem::take(&mut state.own_ops);
+        // What is not proved stays under way, whatever comes after it.
+        state.mapping |= ops.iter().any(|op| op.kind == OP_MAP);
+        state.resumes += 1;
+        let Some(handle) = &state.handle else { return };
+        if own.is_empty() {
+            handle.resume(root, go, ops);
+        } else {
+            handle.resume(root, go, &[ops, &own].concat());
+        }
+    }
+
+    /// Carries out what `mm` has in store for the platform, now, through this thread, which is not
+    /// in user mode.
+    pub async fn flush(&self, mm: &AddressSpace) -> Result {
+        self.settled().await;
+        if self.is_dead() {
+            return Err(Errno::ESRCH);
+        }
+        let (ops, deferred) = self.take_claimed(mm);
+        if ops.is_empty() {
+            free_frames(deferred);
+            return Ok(());
+        }
+        self.resume_with(mm.root(), Go::Hold, &ops, deferred);
+        self.wait_stopped(false).await
+    }
+
+    /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the
+    /// creator of exist afterwards.
+    pub async fn hold(&self, mm: &AddressSpace) -> Result {
+        self.settled().await;
+        let (ops, deferred) = self.take_claimed(mm);
+        self.resume_with(mm.root(), Go::Hold, &ops, deferred);
+        self.wait_stopped(false).await
+    }
+
+    /// Says that pages have moved whose old place is seen until the thread's operations are carried
+    /// out, which they are next: whoever takes pages away waits for that as for operations to map
+    /// something.
+    pub fn moves_pages(&self) {
+        self.state.lock().mapping = true;
+    }
+
+    /// Adds an operation about the thread itself (its segment bases) to its next resume.
+    pub fn attach_op(&self, op: DeferredOp) {
+        self.state.lock().own_ops.push(op);
+    }
+
+    /// Whether nobody wants anything of the thread that keeps it from going on after a trap that
+    /// its task has not been told of.
+    pub fn may_go_on(&self) -> bool {
+        let state = self.state.lock();
+        state.place == Place::User
+            && !state.stop_asked
+            && state.watchers.is_empty()
+            && state.own_ops.is_empty()
+    }
+}

@@ -1,0 +1,188 @@
+//! Traps of a thread: what they say of it, and waiting for them.
+
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use qlib::platform::{TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
+
+use super::{Arrived, Concern, Place, State, UserThread};
+use crate::errno::{Errno, Result};
+use crate::mm::{DeferredFree, free_frames};
+
+impl UserThread {
+    /// A trap came for this thread: notes where it is now, and who is to serve the trap.
+    pub fn on_trap(&self, trap: &Trap) -> Concern {
+        let (wakers, deferred, concern) = {
+            let mut state = self.state.lock();
+            if trap.kind == TRAP_STOPPED && trap.resumes != state.resumes {
+                // The thread was resumed while this was on its way: it runs, and whoever wants it
+                // stopped asks again.
+                state.stop_asked = false;
+                let wakers = core::mem::take(&mut state.watchers);
+                drop(state);
+                wakers.into_iter().for_each(Waker::wake);
+                return Concern::Others;
+            }
+            let alone = !state.stop_asked && state.watchers.is_empty();
+            let proven = trap.unproven == 0;
+            state.mapping &= !proven;
+            state.unproven = !proven;
+            let in_syscall = matches!(state.place, Place::Syscall)
+                || matches!(
+                    state.place,
+                    Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true }
+                );
+            state.traps += 1;
+            let deferred =
+                if proven { core::mem::take(&mut state.deferred) } else { DeferredFree::default() };
+            let wakers = core::mem::take(&mut state.watchers);
+            match trap.kind {
+                TRAP_SYSCALL => state.place = Place::Syscall,
+                TRAP_DEAD => state.place = Place::Dead,
+                TRAP_STOPPED => {
+                    state.place = Place::Stopped { in_syscall: trap.in_syscall != 0 && in_syscall }
+                }
+                TRAP_SYNCED => {
+                    let in_syscall = matches!(state.place, Place::Syncing { in_syscall: true });
+                    state.place = Place::Stopped { in_syscall };
+                }
+                _ => state.place = Place::Stopped { in_syscall: false },
+            }
+            if trap.kind != TRAP_SYSCALL && trap.kind != TRAP_DEAD {
+                state.regs = trap.regs;
+            }
+            state.stop_asked = false;
+            // A stop or sync inside a system call is for those who asked.
+            let is_asked_for = matches!(state.place, Place::Stopped { in_syscall: true })
+                || trap.kind == TRAP_SYNCED;
+            let concern = if is_asked_for { Concern::Others } else { Concern::Thread { alone } };
+            (wakers, deferred, concern)
+        };
+        free_frames(deferred);
+        for waker in wakers {
+            waker.wake();
+        }
+        concern
+    }
+
+    /// Leaves a trap, which [concerns](Concern) the thread, to its task.
+    pub fn notify(&self, arrived: Arrived) {
+        let waker = {
+            let mut state = self.state.lock();
+            state.trap = Some(arrived);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The thread's next trap that is left to its task, which alone calls this.
+    pub async fn next_trap(&self) -> Arrived {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if let Some(trap) = state.trap.take() {
+                return Poll::Ready(trap);
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until the thread is stopped; `ask`: asks the platform for it first.
+    pub async fn wait_stopped(&self, ask: bool) -> Result {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            match state.place {
+                Place::Stopped { .. } => return Poll::Ready(Ok(())),
+                Place::Dead => return Poll::Ready(Err(Errno::ESRCH)),
+                Place::User | Place::Syscall if ask => state.ask_to_stop(),
+                _ => {}
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The registers of the thread, stopping it if they are not known (it waits in a system call).
+    /// Only its own task calls this, with the thread not in user mode. `Err(ESRCH)` when it died.
+    pub async fn registers(&self) -> Result<UserRegs> {
+        self.wait_stopped(true).await?;
+        Ok(self.state.lock().regs)
+    }
+
+    /// Remembers changed registers of a stopped thread, for the next [`UserThread::registers`].
+    pub fn set_registers(&self, regs: &UserRegs) {
+        self.state.lock().regs = *regs;
+    }
+
+    /// Waits until the platform has carried out all operations to map something, interrupting the
+    /// thread for it.
+    pub async fn mapped(&self) {
+        self.until_proof(|state| state.mapping).await;
+    }
+
+    /// Waits until it is certain that the thread has carried out all operations that it was given
+    /// and is out of user mode, interrupting it for that if its last trap proves nothing. For one
+    /// that is not in user mode, before it ends or what it may see is taken apart.
+    pub async fn proven(&self) {
+        self.until_proof(|state| state.unproven).await;
+    }
+
+    /// Waits while `lacks` holds, until a trap that proves something or the thread's end,
+    /// interrupting it for that.
+    async fn until_proof(&self, lacks: impl Fn(&State) -> bool) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !lacks(&state) || state.place == Place::Dead {
+                return Poll::Ready(());
+            }
+            // A thread that waits in a system call has proved nothing if it was a fast one.
+            if matches!(state.place, Place::User | Place::Syscall) {
+                state.ask_to_stop();
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Interrupts it, and waits until it is not in user mode or has been out of it since.
+    pub async fn leaves_user_mode(&self) {
+        let before = self.state.lock().traps;
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if state.place != Place::User || state.traps != before {
+                return Poll::Ready(());
+            }
+            state.ask_to_stop();
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Interrupts it if it is in user mode, or may be, so that its task runs.
+    pub fn interrupt(&self) {
+        let mut state = self.state.lock();
+        if state.place == Place::User || state.unproven && state.place == Place::Syscall {
+            state.ask_to_stop();
+        }
+    }
+
+    /// Waits while somebody else has the thread carry out operations. Its own task calls this
+    /// before it resumes it.
+    pub async fn settled(&self) {
+        poll_fn(|cx| {
+            let mut state = self.state.lock();
+            if !matches!(state.place, Place::Syncing { .. }) {
+                return Poll::Ready(());
+            }
+            state.watchers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}

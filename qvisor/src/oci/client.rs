@@ -1,0 +1,296 @@
+//! The client side of a sandbox's control socket.
+//!
+//! A sandbox may be stopped, busy without end, or hostile, so nothing here waits without a limit of
+//! time unless it was asked to: not connecting (the queue of a listener that accepts nothing fills
+//! up), not sending, not receiving. Who catches signals gives them to the connection
+//! ([`Connection::heed`]), and one that asks this program to end ends the waiting.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
+};
+use qlib::control::{Reply, Request};
+use rustix::net::SendFlags;
+
+use super::error::SandboxEnded;
+use super::state::{CONTROL_SOCKET, Entry};
+use crate::{console, sys};
+
+/// The longest answer that is believed, in bytes.
+const MAX_REPLY: u32 = 16 << 20;
+/// How long a sandbox may take to answer a request that it answers from memory, unless `--timeout`
+/// says otherwise.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait before trying again to connect to a sandbox that has too many waiting already.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// An answer that says the request failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// Linux errno.
+    pub errno: i32,
+    /// What failed and what to do.
+    pub message: String,
+}
+
+/// The sandbox did not answer in time.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "the sandbox of container {id} does not answer (waited {waited:?}); end it with: quark delete \
+    --force {id}"
+)]
+pub struct Unanswered {
+    /// The container's ID.
+    pub id: String,
+    /// How long it had.
+    pub waited: Duration,
+}
+
+/// A connection to a sandbox: one request at a time.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    /// The container's ID, for messages.
+    id: String,
+    /// How long one request may take; `None` is for ever.
+    timeout: Option<Duration>,
+    /// When the request that is under way is over.
+    deadline: Option<Instant>,
+    /// The caught signals, if one that asks this program to end is to end the waiting, and from
+    /// when on.
+    signals: Option<(SignalFd, Instant)>,
+}
+
+/// Makes the socket of a container that is being created.
+///
+/// # Errors
+/// Those of bind(2).
+pub fn listen(entry: &Entry) -> Result<UnixListener> {
+    let (_dir, path) = short_path(entry)?;
+    UnixListener::bind(path)
+        .with_context(|| format!("creating {}", entry.dir.join(CONTROL_SOCKET).display()))
+}
+
+/// The socket by a path that fits into a socket address, however long the state directory's is. It
+/// is good while the descriptor lives.
+fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
+    let dir = entry.open_dir()?;
+    let path = format!("/proc/self/fd/{}/{CONTROL_SOCKET}", dir.as_raw_fd());
+    Ok((dir, path))
+}
+
+impl Connection {
+    /// Connects to a container's sandbox, whose every answer may take as long as `timeout`.
+    ///
+    /// # Errors
+    /// When nobody listens; [`Unanswered`] when nobody accepts.
+    pub fn open(entry: &Entry, timeout: Duration) -> Result<Self> {
+        Self::connect(entry, timeout, None)
+    }
+
+    /// As [`Connection::open`] for a program that has caught signals: when `deaf` is over, one that
+    /// asks it to end ends the waiting, also one that came before. A waiting that is over sooner
+    /// leaves them to be read.
+    ///
+    /// # Errors
+    /// As there; with the signal's name.
+    pub fn open_interruptible(entry: &Entry, timeout: Duration, deaf: Duration) -> Result<Self> {
+        Self::connect(entry, timeout, Some((console::catch_signals()?, Instant::now() + deaf)))
+    }
+
+    fn connect(
+        entry: &Entry,
+        timeout: Duration,
+        signals: Option<(SignalFd, Instant)>,
+    ) -> Result<Self> {
+        let (_dir, path) = short_path(entry)?;
+        let address = UnixAddr::new(path.as_str())?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+            .context("making a socket")?;
+        let mut connection = Self::new(UnixStream::from(fd), entry.id.clone());
+        connection.timeout = Some(timeout);
+        connection.signals = signals;
+        connection.begin();
+        loop {
+            match connect(connection.stream.as_raw_fd(), &address) {
+                Ok(()) => return Ok(connection),
+                // Its queue is full.
+                Err(Errno::EAGAIN) => connection.pause(CONNECT_PAUSE)?,
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECONNREFUSED) => bail!(SandboxEnded),
+                Err(e) => {
+                    return Err(e).with_context(|| {
+                        format!("connecting to the sandbox of container {}", entry.id)
+                    });
+                }
+            }
+        }
+    }
+
+    /// A connection that someone else made. It waits for ever until [`Connection::set_timeout`].
+    pub fn from_stream(stream: UnixStream) -> Self {
+        Self::new(stream, "?".to_owned())
+    }
+
+    fn new(stream: UnixStream, id: String) -> Self {
+        Connection { stream, id, timeout: None, deadline: None, signals: None }
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// How long to wait for an answer from the next request on; `None` is for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    fn begin(&mut self) {
+        self.deadline = self.timeout.map(|t| Instant::now() + t);
+    }
+
+    /// Waits at most `longest`, or until a signal asks this program to end.
+    fn pause(&self, longest: Duration) -> Result<()> {
+        self.wait(None, Some(Instant::now() + longest)).map(drop)
+    }
+
+    /// Waits until the socket is ready for `events`, until `sooner` at the latest; whether it is.
+    fn wait(&self, events: Option<PollFlags>, sooner: Option<Instant>) -> Result<bool> {
+        loop {
+            let now = Instant::now();
+            if self.deadline.is_some_and(|d| d <= now) {
+                return Err(Unanswered {
+                    id: self.id.clone(),
+                    waited: self.timeout.unwrap_or_default(),
+                }
+                .into());
+            }
+            if sooner.is_some_and(|s| s <= now) {
+                return Ok(false);
+            }
+            let deaf = self.signals.as_ref().map(|(_, from)| *from).filter(|from| *from > now);
+            let signals = self.signals.as_ref().map(|(fd, _)| fd).filter(|_| deaf.is_none());
+            let end = [self.deadline, sooner, deaf].into_iter().flatten().min();
+            let left = end.map(|end| end.saturating_duration_since(now));
+            // Rounded up, so that it is not waited for in vain once more.
+            let limit = left.map_or(PollTimeout::NONE, |l| {
+                PollTimeout::try_from(l.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
+            });
+            let mut fds = Vec::with_capacity(2);
+            if let Some(signals) = signals {
+                fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+            }
+            if let Some(events) = events {
+                fds.push(PollFd::new(self.stream.as_fd(), events));
+            }
+            match poll(&mut fds, limit) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e).context("waiting for the sandbox"),
+            }
+            let ready = events.is_some() && fds.last().and_then(PollFd::any) == Some(true);
+            if ready {
+                return Ok(true);
+            }
+            if let Some(signals) = signals {
+                console::end_if_asked(signals)?;
+            }
+        }
+    }
+
+    /// Sends a request with descriptors and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Refused`] for an answer that is an error; others when the connection breaks.
+    pub fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply> {
+        self.send(request, fds)?;
+        self.receive()
+    }
+
+    /// As [`Connection::call`] for requests that are answered with Done.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn order(&mut self, request: &Request) -> Result<()> {
+        match self.call(request, &[])? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a request without waiting.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn send(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let body = postcard::to_allocvec(request).context("encoding a control request")?;
+        let length = u32::try_from(body.len()).context("control request too long")?;
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend(body);
+        self.begin();
+        let mut at = 0;
+        while at < bytes.len() {
+            // The descriptors ride on the first byte.
+            let fds = if at > 0 { &[] } else { fds };
+            let part = [IoSlice::new(&bytes[at..])];
+            match sys::send_files(&self.stream, &part, fds, SendFlags::DONTWAIT) {
+                Ok(sent) => at += sent,
+                Err(rustix::io::Errno::AGAIN) => drop(self.wait(Some(PollFlags::POLLOUT), None)?),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => bail!(SandboxEnded),
+                Err(e) => return Err(e).context("writing to the sandbox"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for an answer.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
+    pub fn receive(&mut self) -> Result<Reply> {
+        let mut length = [0; 4];
+        self.read(&mut length)?;
+        let length = u32::from_le_bytes(length);
+        if length > MAX_REPLY {
+            bail!("the sandbox sent an answer of {length} bytes");
+        }
+        let mut body = vec![0; length as usize];
+        self.read(&mut body)?;
+        match postcard::from_bytes(&body).context("decoding the sandbox's answer")? {
+            Reply::Error { errno, message } => {
+                Err(Refused { errno, message: message.replace('\n', " ") }.into())
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        while at < buffer.len() {
+            match recv(self.stream.as_raw_fd(), &mut buffer[at..], MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::ECONNRESET) => bail!(SandboxEnded),
+                Ok(got) => at += got,
+                Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLIN), None)?),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(anyhow!(e).context("reading from the sandbox")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error for an answer that does not fit the request.
+pub fn unexpected(reply: &Reply) -> anyhow::Error {
+    anyhow!("the sandbox gave an answer that does not fit: {reply:?}")
+}

@@ -1,0 +1,122 @@
+//! The process platform as a sandbox is made on it: the stages of [`crate::sandbox::platform`].
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use qlib::control::PlatformStats;
+use qlib::platform::{BootInfo, Event, PLATFORM_PROCESS};
+
+use super::kernel::{self, Kernel};
+use super::{Outside, ProcessConfig, ProcessPlatform, cost};
+use crate::platform::PlatformKind;
+use crate::sandbox::confine::profiles::Profile;
+use crate::sandbox::hostcall::HostSide;
+use crate::sandbox::loader::{LoadedKernel, Placement};
+use crate::sandbox::memory::copy;
+use crate::sandbox::platform::{Leave, Platform, Prepared, Resources, Running};
+
+/// Address space for file windows, in bytes.
+const WINDOW_BYTES: u64 = 1 << 40;
+
+impl Platform for ProcessConfig {
+    fn window_bytes(&self) -> u64 {
+        WINDOW_BYTES
+    }
+
+    fn prepare(
+        self: Box<Self>,
+        host: &Arc<HostSide>,
+        resources: Resources,
+        leave: Option<&dyn Leave>,
+    ) -> Result<Box<dyn Prepared>> {
+        copy::set_crash_hook(kernel::crash);
+        kernel::set_host(host.clone())?;
+        let memory_limit_bytes = resources.memory_limit_bytes;
+        let config = ProcessConfig { memory_limit_bytes, ..*self };
+        let platform = ProcessPlatform::begin(host.memory.clone(), config, leave)?;
+        Ok(Box::new(PreparedProcess { host: host.clone(), platform }))
+    }
+}
+
+/// The zygote is being made.
+struct PreparedProcess {
+    host: Arc<HostSide>,
+    platform: ProcessPlatform,
+}
+
+impl Prepared for PreparedProcess {
+    fn placement(&self) -> Placement {
+        let mut operations = kernel::operations();
+        self.platform.fill_ops(&mut operations);
+        let ops = Some(kernel::bytes(&operations));
+        Placement { base: self.host.memory.base(), extra_bytes: 0, ops }
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.platform.finish()
+    }
+
+    fn profiles(&self) -> &'static [Profile] {
+        &[Profile::Process]
+    }
+
+    fn start(self: Box<Self>, loaded: &LoadedKernel, info: BootInfo) -> Result<Arc<dyn Running>> {
+        let PreparedProcess { host, platform } = *self;
+        let info = BootInfo {
+            platform: PLATFORM_PROCESS,
+            user_min: platform.user_min(),
+            user_max: platform.user_max(),
+            vdso: platform.vdso(),
+            hwcap2: platform.hwcap2(),
+            fast_entry: platform.fast_entry(),
+            fast_after: platform.fast_after(),
+            fpstate_bytes: platform.fpstate_bytes(),
+            host_bytes_per_process: cost::PROCESS_BYTES,
+            host_bytes_per_thread: cost::THREAD_BYTES,
+            max_processes: platform.max_processes(),
+            max_threads: platform.max_threads(),
+            ..info
+        };
+        let kernel = kernel::enter(host.memory.clone(), loaded, &info)?;
+        platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
+        platform.set_outside(Box::new(Watched { host: host.clone(), kernel }));
+        host.memory.set_dropped(platform.file_sweeper());
+        Ok(Arc::new(RunningProcess { _platform: platform, kernel }))
+    }
+}
+
+/// What the guest watches, for a receiver that looks at it itself for a while.
+struct Watched {
+    host: Arc<HostSide>,
+    kernel: Kernel,
+}
+
+impl Outside for Watched {
+    fn begin(&self) {
+        self.host.poller.look_begin();
+    }
+
+    fn look(&self) -> bool {
+        self.host.poller.look(&|event| self.kernel.dispatch(event))
+    }
+
+    fn end(&self) {
+        self.host.poller.look_end();
+    }
+}
+
+/// The kernel runs in this process. The stubs live as long as the platform does.
+struct RunningProcess {
+    _platform: ProcessPlatform,
+    kernel: Kernel,
+}
+
+impl Running for RunningProcess {
+    fn dispatch(&self, event: &Event) {
+        self.kernel.dispatch(event);
+    }
+
+    fn stats(&self) -> PlatformStats {
+        PlatformStats { name: PlatformKind::Process.to_string(), ..PlatformStats::default() }
+    }
+}

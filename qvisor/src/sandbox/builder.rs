@@ -1,0 +1,288 @@
+//! How a sandbox is made, from top to bottom: [`build`].
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use qlib::control::{ContainerSpec, Reply, Request};
+use qlib::host::NO_HANDLE;
+use qlib::kvm::KvmInfo;
+use qlib::pagetable::USER_END;
+use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, PLATFORM_PROCESS};
+use qlib::{PAGE_SIZE, Va};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::confine::{ConfineError, Confinement};
+use super::control_server::ControlServer;
+use super::events::Poller;
+use super::hostcall::HostSide;
+use super::loader::{
+    IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES, OwnFile, Placement, embedded_image, load,
+};
+use super::mailbox::{Mailbox, Replies};
+use super::memory::{GuestMemory, MemoryError, RAM_UNIT};
+use super::platform::{Leave, Platform, Resources};
+use super::{Sandbox, limits};
+use crate::store::Store;
+use crate::streams::Stream;
+use crate::sys;
+
+/// What a sandbox is made of.
+#[derive(Debug)]
+pub struct SandboxConfig {
+    /// Guest RAM in bytes; rounded up to 4 MiB. It is sparse: what is not touched costs nothing.
+    pub ram_bytes: u64,
+    /// vCPUs that the guest reports.
+    pub cpus: u32,
+    /// Root directory of the container (an O_PATH descriptor will do).
+    pub root: OwnedFd,
+    /// Directories and files for the mounts of kind "host".
+    pub mounts: Vec<OwnedFd>,
+    /// Standard input, output and error of the container's first process.
+    pub stdio: [Option<Stream>; 3],
+    /// The listening control socket, if the sandbox can be controlled.
+    pub control: Option<OwnedFd>,
+    /// The directory in which the swap store keeps its nameless files, and how many bytes they may
+    /// take. By default /var/tmp, which is on a disk, and twice the RAM.
+    pub store: Option<(OwnedFd, u64)>,
+    /// How guest code gets to run.
+    pub platform: Box<dyn Platform>,
+    /// What the process keeps of its privileges; `None` for all, in tests. It takes
+    /// [`crate::sys::procfs::make_own`] before.
+    pub confine: Option<Confinement>,
+    /// What the container looks like. `root` is ignored; `host` of a mount is an index into
+    /// `mounts`.
+    pub container: ContainerSpec,
+}
+
+/// Why a sandbox does not boot.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// Guest memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The platform.
+    #[error("{0:#}")]
+    Platform(anyhow::Error),
+    /// The kernel image.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// The host refused something.
+    #[error("cannot {0}: {1}")]
+    Host(&'static str, Errno),
+    /// A mount names a descriptor that is not there.
+    #[error("mount {0} has no descriptor")]
+    NoMount(String),
+    /// A privilege could not be given up.
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
+    /// The kernel refused.
+    #[error("{message}")]
+    Refused {
+        /// Linux errno.
+        errno: i32,
+        /// What failed.
+        message: String,
+    },
+    /// The kernel gave an answer that does not fit, or none in time.
+    #[error("the guest kernel does not answer as it should: {0}")]
+    Confused(String),
+    /// The sandbox ended while it booted.
+    #[error("the sandbox ended with status {0} while it started")]
+    Ended(i32),
+}
+
+pub(super) fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
+    move |e| BootError::Host(what, e)
+}
+
+/// Boots the kernel and makes the container.
+pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
+    let SandboxConfig { root, mounts, container, confine, platform, .. } = config;
+    let limit = container.memory_limit_bytes;
+    let resources = Resources { cpus: config.cpus, memory_limit_bytes: limit };
+
+    prepare_process();
+    let memory = make_memory(config.ram_bytes, platform.window_bytes())?;
+    let host = make_host(memory, config.store)?;
+    let own_file = OwnFile::open();
+
+    // From here on the process has less and less: the host's files while the platform is prepared,
+    // all that the kernel does not need before its first instruction.
+    let fds: Vec<BorrowedFd<'_>> = std::iter::once(&root).chain(&mounts).map(AsFd::as_fd).collect();
+    let leave = confine.as_ref().map(|confinement| Leaving { confinement, mounts: &fds });
+    let leave = leave.as_ref().map(|leave| leave as &dyn Leave);
+    let platform = platform.prepare(&host, resources, leave).map_err(BootError::Platform)?;
+    let loaded = load_kernel(&host.memory, &platform.placement(), own_file.as_ref())?;
+    platform.finish().map_err(BootError::Platform)?;
+    let info = boot_info(&host, &loaded, config.cpus)?;
+    if let Some(confinement) = confine {
+        confinement.enter(platform.profiles())?;
+    }
+    let platform = platform.start(&loaded, info).map_err(BootError::Platform)?;
+
+    let container = hand_over(&host, root, mounts, container)?;
+    let stdio = hand_over_streams(&host, config.stdio)?;
+    let mailbox = Mailbox { gpa: loaded.mailbox, bytes: MAILBOX_BYTES };
+    let server = ControlServer::new(host.clone(), platform.clone(), mailbox, stdio, config.control)
+        .map_err(refused("listen on the control socket"))?;
+    let mut sandbox = Sandbox { platform, host, mailbox, server, stdio };
+    match sandbox.request(&Request::Create(container))? {
+        Reply::Done => {}
+        other => return Err(BootError::Confused(format!("{other:?}"))),
+    }
+    sys::trim_process();
+    Ok(sandbox)
+}
+
+/// What a process is before it becomes a sandbox.
+fn prepare_process() {
+    sys::ignore_signals();
+    sys::limit_malloc();
+    limits::raise();
+    // Before Linux 6.4 rustix reads the auxiliary vector from /proc, at its first use of it, which
+    // must not be after that is gone.
+    let _ = rustix::param::linux_hwcap();
+    // The guest has a umask of its own.
+    rustix::process::umask(Mode::empty());
+}
+
+fn make_memory(ram_bytes: u64, window_bytes: u64) -> Result<Arc<GuestMemory>, BootError> {
+    let ram_bytes = ram_bytes.max(RAM_UNIT).next_multiple_of(RAM_UNIT);
+    Ok(Arc::new(GuestMemory::at_random_base(ram_bytes, window_bytes)?))
+}
+
+/// What the kernel's host calls reach: memory, the event loop, the swap store.
+fn make_host(
+    memory: Arc<GuestMemory>,
+    store: Option<(OwnedFd, u64)>,
+) -> Result<Arc<HostSide>, BootError> {
+    let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
+    let (dir, quota_bytes) = match store {
+        Some(store) => store,
+        None => (
+            default_store_dir().map_err(refused("open /var/tmp"))?,
+            memory.ram_bytes().saturating_mul(2),
+        ),
+    };
+    let store = Store::opened(dir, quota_bytes);
+    let host = HostSide::new(memory, poller, Arc::new(Replies::new()), Some(store));
+    let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
+    host.replies.make_wakeup().map_err(refused("make the control server's eventfd"))?;
+    Ok(host)
+}
+
+/// The directory in which the swap store keeps its files.
+pub const STORE_DIR: &str = "/var/tmp";
+
+fn default_store_dir() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(STORE_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// What a process leaves behind, and the root and volumes that it keeps.
+struct Leaving<'a> {
+    confinement: &'a Confinement,
+    mounts: &'a [BorrowedFd<'a>],
+}
+
+impl Leave for Leaving<'_> {
+    fn leave_host(&self) -> anyhow::Result<()> {
+        Ok(self.confinement.leave_host()?)
+    }
+
+    fn enter_domain(&self) -> anyhow::Result<()> {
+        Ok(Confinement::enter_domain(self.mounts)?)
+    }
+}
+
+fn load_kernel(
+    memory: &GuestMemory,
+    placement: &Placement,
+    own_file: Option<&OwnFile>,
+) -> Result<LoadedKernel, BootError> {
+    let loaded = load(memory, embedded_image(), placement, own_file)?;
+    loaded.seal(memory)?;
+    Ok(loaded)
+}
+
+/// What every platform tells the kernel alike.
+fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootInfo, BootError> {
+    Ok(BootInfo {
+        magic: BOOT_MAGIC,
+        version: ABI_VERSION,
+        cpus: cpus.max(1),
+        platform: PLATFORM_PROCESS,
+        log_level: log_level(),
+        phys_base: host.memory.base(),
+        ram_bytes: host.memory.ram_bytes(),
+        free_start: loaded.free_start,
+        image_start: IMAGE_START,
+        mailbox: loaded.mailbox,
+        mailbox_bytes: MAILBOX_BYTES,
+        user_min: Va(0x1_0000),
+        user_max: Va(USER_END.0 - PAGE_SIZE),
+        vdso: Va(0),
+        hwcap: rustix::param::linux_hwcap().0 as u64,
+        hwcap2: 0,
+        fast_entry: Va(0),
+        fast_after: 0,
+        fpstate_bytes: 0,
+        poison_frames: u32::from(std::env::var_os("QUARK_POISON_FRAMES").is_some()),
+        host_bytes_per_process: 0,
+        host_bytes_per_thread: 0,
+        max_processes: u32::MAX,
+        max_threads: u32::MAX,
+        seed: seed().map_err(refused("get random bytes"))?,
+        kvm: KvmInfo::default(),
+    })
+}
+
+/// The most detailed level that is logged, as the kernel counts them.
+fn log_level() -> u32 {
+    use tracing::level_filters::LevelFilter;
+    match LevelFilter::current() {
+        LevelFilter::OFF => 0,
+        LevelFilter::ERROR => 1,
+        LevelFilter::WARN => 2,
+        LevelFilter::INFO => 3,
+        LevelFilter::DEBUG => 4,
+        _ => 5,
+    }
+}
+
+fn seed() -> Result<[u8; 32], Errno> {
+    let mut seed = [0; 32];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(seed)
+}
+
+/// Gives root and volumes to the guest, as handles in what it is told of its container.
+fn hand_over(
+    host: &HostSide,
+    root: OwnedFd,
+    mounts: Vec<OwnedFd>,
+    container: ContainerSpec,
+) -> Result<ContainerSpec, BootError> {
+    let root = host.add_mount(root).map_err(refused("use the root directory"))?;
+    let mut handles = Vec::new();
+    for fd in mounts {
+        handles.push(host.add_mount(fd).map_err(refused("use a mount's descriptor"))?);
+    }
+    let mut container = ContainerSpec { root, ..container };
+    for mount in container.mounts.iter_mut().filter(|m| m.fstype == "host") {
+        let handle = handles.get(mount.host as usize);
+        mount.host = *handle.ok_or_else(|| BootError::NoMount(mount.destination.clone()))?;
+    }
+    Ok(container)
+}
+
+/// Gives standard streams to the guest; their handles.
+fn hand_over_streams(host: &HostSide, streams: [Option<Stream>; 3]) -> Result<[u32; 3], BootError> {
+    let mut handles = [NO_HANDLE; 3];
+    for (to, stream) in handles.iter_mut().zip(streams) {
+        if let Some(stream) = stream {
+            *to = host.add_stdio(stream).map_err(refused("use a standard stream"))?;
+        }
+    }
+    Ok(handles)
+}

@@ -1,0 +1,69 @@
+//! The host's proc(5) as this process reaches it: by path at first; once the process is confined
+//! ([`crate::sandbox::confine`]), below a mount of its own that no path leads to. That one shows
+//! the processes of this PID namespace and nothing else, and cannot be written.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+
+static OWN: OnceLock<OwnedFd> = OnceLock::new();
+/// It is the working directory.
+static IS_HERE: AtomicBool = AtomicBool::new(false);
+
+/// Makes the mount. Needs CAP_SYS_ADMIN, once, in the PID namespace that it is to show.
+///
+/// # Errors
+/// Those of fsopen(2) and fsmount(2); EEXIST the second time.
+pub fn make_own() -> Result<(), Errno> {
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Without it there would be sys/kernel/core_pattern and sysrq-trigger, which a process of user
+    // 0 may write.
+    fsconfig_set_string(&context, "subset", "pid")?;
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    OWN.set(mount).map_err(|_| Errno::EXIST)
+}
+
+/// The mount of [`make_own`], if there is one.
+pub fn own() -> Option<&'static OwnedFd> {
+    OWN.get()
+}
+
+/// Makes the own mount the working directory, from where [`path`] begins from now on.
+///
+/// # Errors
+/// Those of fchdir(2); ENOENT when there is none.
+pub fn be_there() -> Result<(), Errno> {
+    rustix::process::fchdir(OWN.get().ok_or(Errno::NOENT)?)?;
+    IS_HERE.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// The path of `rest` below /proc.
+pub fn path(rest: &str) -> PathBuf {
+    if IS_HERE.load(Ordering::Acquire) { rest.into() } else { PathBuf::from("/proc").join(rest) }
+}
+
+/// The directory in which this process's descriptors can be opened anew.
+///
+/// # Errors
+/// Those of openat(2).
+pub fn descriptors() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match OWN.get() {
+        Some(own) => rustix::fs::openat(own, "self/fd", flags, Mode::empty()),
+        None => rustix::fs::open("/proc/self/fd", flags, Mode::empty()),
+    }
+}

@@ -1,0 +1,189 @@
+//! seccomp(2) with user notification: the listener of a filter (seccomp_unotify(2)).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// struct seccomp_data of seccomp(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeccompData {
+    /// Number, as in %eax.
+    pub nr: i32,
+    /// AUDIT_ARCH_*.
+    pub arch: u32,
+    /// The address after the instruction.
+    pub instruction_pointer: u64,
+    /// Arguments.
+    pub args: [u64; 6],
+}
+
+/// struct seccomp_notif of seccomp_unotify(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notification {
+    /// Names the stopped call.
+    pub id: u64,
+    /// The thread, in our PID namespace.
+    pub pid: u32,
+    /// Unused.
+    pub flags: u32,
+    /// The call.
+    pub data: SeccompData,
+}
+
+#[repr(C)]
+struct Response {
+    id: u64,
+    val: i64,
+    error: i32,
+    flags: u32,
+}
+
+const IOCTL_RECV: u64 = 0xc050_2100;
+
+const IOCTL_SEND: u64 = 0xc018_2101;
+
+const IOCTL_SET_FLAGS: u64 = 0x4008_2104;
+
+const SYNC_WAKE_UP: u64 = 1;
+
+const FLAG_CONTINUE: u32 = 1;
+
+/// SECCOMP_FILTER_FLAG_NEW_LISTENER.
+pub const FILTER_NEW_LISTENER: u64 = 1 << 3;
+
+/// SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (Linux 5.19).
+pub const FILTER_WAIT_KILLABLE: u64 = 1 << 5;
+
+/// A seccomp listener.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+/// What [`Listener::receive`] came back with.
+#[derive(Debug)]
+pub enum Received {
+    /// A stopped call.
+    Call(Notification),
+    /// No task has this filter any more.
+    Gone,
+}
+
+impl Listener {
+    /// `fd` must be a listener.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Asks for synchronous wake-ups (Linux 6.6), or for ordinary ones; false if this host has no
+    /// choice.
+    pub fn set_sync_wake_up(&self, on: bool) -> bool {
+        // SAFETY: the argument is a plain number.
+        unsafe {
+            libc::ioctl(self.0.as_raw_fd(), IOCTL_SET_FLAGS, if on { SYNC_WAKE_UP } else { 0 }) == 0
+        }
+    }
+
+    /// True if a stopped call waits to be received (or all tasks are gone).
+    pub fn has_call(&self) -> bool {
+        self.poll(0) != 0
+    }
+
+    /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks
+    /// are gone.
+    pub fn receive(&self, poll_first: bool) -> Received {
+        loop {
+            if poll_first && self.hung_up(-1) {
+                return Received::Gone;
+            }
+            let mut n = Notification::default();
+            // SAFETY: `n` is a zeroed struct seccomp_notif of the size that the number says.
+            let r = unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_RECV, &raw mut n) };
+            if r == 0 {
+                return Received::Call(n);
+            }
+            // ENOENT: the caller was killed meanwhile, or nobody is left.
+            if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) && self.hung_up(0) {
+                return Received::Gone;
+            }
+        }
+    }
+
+    fn hung_up(&self, timeout_ms: i32) -> bool {
+        let ready = self.poll(timeout_ms);
+        ready & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 && ready & libc::POLLIN == 0
+    }
+
+    /// poll(2) for a stopped call: what is ready, 0 when nothing is.
+    fn poll(&self, timeout_ms: i32) -> i16 {
+        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let timeout =
+            libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms.max(0)) * 1_000_000 };
+        let timeout = if timeout_ms < 0 { std::ptr::null() } else { &raw const timeout };
+        // SAFETY: one valid pollfd, a valid time or none, no signal mask.
+        match unsafe { libc::ppoll(&mut p, 1, timeout, std::ptr::null()) } {
+            1.. => p.revents,
+            _ => 0,
+        }
+    }
+
+    fn send(&self, mut response: Response) -> io::Result<()> {
+        // SAFETY: a valid struct seccomp_notif_resp.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_SEND, &raw mut response) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Ends the stopped call with `value` in %rax, any 64 bits.
+    pub fn answer(&self, id: u64, value: i64) -> io::Result<()> {
+        self.send(Response { id, val: value, error: 0, flags: 0 })
+    }
+
+    /// Gives the stopped thread `file` as its descriptor `number`, in place of what it has there.
+    pub fn put_file(&self, id: u64, file: &OwnedFd, number: i32) -> io::Result<()> {
+        #[repr(C)]
+        struct AddFd {
+            id: u64,
+            flags: u32,
+            srcfd: u32,
+            newfd: u32,
+            newfd_flags: u32,
+        }
+        /// SECCOMP_IOCTL_NOTIF_ADDFD (Linux 5.9).
+        const IOCTL_ADDFD: u64 = 0x4018_2103;
+        const SETFD: u32 = 1;
+        let request = AddFd {
+            id,
+            flags: SETFD,
+            srcfd: file.as_raw_fd() as u32,
+            newfd: number as u32,
+            newfd_flags: libc::O_CLOEXEC as u32,
+        };
+        // SAFETY: a valid struct seccomp_notif_addfd.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_ADDFD, &raw const request) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Lets the host carry out the stopped call. Only for calls whose arguments are plain numbers
+    /// that have been approved.
+    pub fn let_continue(&self, id: u64) -> io::Result<()> {
+        self.send(Response { id, val: 0, error: 0, flags: FLAG_CONTINUE })
+    }
+}
+
+/// True if this host knows a filter flag: tries without installing anything.
+pub fn filter_flag_known(flag: u64) -> bool {
+    // SAFETY: a null program is never installed: EFAULT says that the flags were accepted.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            FILTER_NEW_LISTENER | flag,
+            std::ptr::null::<u8>(),
+        )
+    };
+    r < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+}

@@ -1,0 +1,118 @@
+//! Processes and threads other than this one: stubs, their zygote.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use qlib::Va;
+
+use super::procfs;
+
+/// Sends `signal` to thread `tid` of process `pid`.
+pub fn tgkill(pid: u32, tid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Kills child process `pid`, which has not been reaped yet (so the number cannot mean another).
+pub fn kill(pid: u32) {
+    // SAFETY: plain numbers.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+}
+
+/// Reaps child `pid`. Stubs send no signal at their end, so they need `__WALL` and an unaware
+/// `wait` never takes one.
+pub fn reap(pid: u32) {
+    loop {
+        // SAFETY: a null status pointer is allowed.
+        let r = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL) };
+        if r >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
+        }
+    }
+}
+
+/// True if child `pid` has ended but is not reaped.
+pub fn has_ended(pid: u32) -> bool {
+    // SAFETY: siginfo_t is plain data that waitid fills in.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid pointer to it.
+    let r = unsafe {
+        libc::waitid(
+            libc::P_PID,
+            pid,
+            &raw mut info,
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL,
+        )
+    };
+    // SAFETY: waitid succeeded, so the field is valid; 0 means that nothing has ended.
+    r != 0 || unsafe { info.si_pid() } != 0
+}
+
+/// Waits for the end of child `pid` without reaping it. Of all of it: the host lets nobody wait for
+/// a process whose first thread has ended before its other threads have, each of which has then let
+/// go of the memory. An error means that somebody else has reaped it.
+pub fn wait_end(pid: u32) {
+    loop {
+        // SAFETY: a null siginfo pointer is allowed.
+        let r = unsafe {
+            libc::waitid(
+                libc::P_PID,
+                pid,
+                std::ptr::null_mut(),
+                libc::WEXITED | libc::WNOWAIT | libc::__WALL,
+            )
+        };
+        if r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return;
+        }
+    }
+}
+
+/// Processor time that thread `tid` of process `pid` has used, in clock ticks; `None` if /proc does
+/// not say.
+pub fn thread_ticks(pid: u32, tid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/stat"))).ok()?;
+    // utime and stime are fields 14 and 15; the name in field 2 may hold anything but ends at the
+    // last parenthesis.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// True if that thread blocks `signal`; `None` if /proc does not say.
+pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
+    let status = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/status"))).ok()?;
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
+}
+
+/// Which of `pages` pages from `va` on process `pid` has in its host page table, as a bitmap. The
+/// host fills an entry in when its page is touched, for a read together with those of its
+/// neighbours in the aligned 64 KiB that are in memory too.
+pub fn mapped_pages(pid: u32, va: Va, pages: u64) -> io::Result<Vec<u64>> {
+    /// "Present", and "swapped", which a page on the move is too.
+    const THERE: u64 = 3 << 62;
+    let mut entries = vec![0; pages as usize * 8];
+    let file = std::fs::File::open(procfs::path(&format!("{pid}/pagemap")))?;
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut entries, va.0 / qlib::PAGE_SIZE * 8)?;
+    let mut bitmap = vec![0; (pages as usize).div_ceil(64)];
+    for (page, entry) in entries.as_chunks::<8>().0.iter().enumerate() {
+        bitmap[page / 64] |= u64::from(u64::from_le_bytes(*entry) & THERE != 0) << (page % 64);
+    }
+    Ok(bitmap)
+}
+
+/// How many mappings process `pid` has.
+pub fn count_mappings(pid: u32) -> io::Result<u64> {
+    let mut file = std::fs::File::open(procfs::path(&format!("{pid}/maps")))?;
+    let mut block = vec![0; 64 << 10];
+    let mut lines = 0;
+    loop {
+        match io::Read::read(&mut file, &mut block)? {
+            0 => return Ok(lines),
+            n => lines += block[..n].iter().filter(|b| **b == b'\n').count() as u64,
+        }
+    }
+}
