@@ -97,7 +97,7 @@ fn update() {
     heap::charge(outside_bytes(SPACES.load(Relaxed), THREADS.load(Relaxed)));
 }
 
-/// Whether user frames may have one more block.
+/// True if user frames may have one more block.
 pub fn user_may_grow() -> bool {
     if heap::lingers() {
         note_gone(0);
@@ -174,7 +174,7 @@ pub fn check_clone(new_space: bool) -> Result {
     Ok(())
 }
 
-/// Whether a platform that makes at most `most` can make some more than `count`: those are for who
+/// True if a platform that makes at most `most` can make some more than `count`: those are for who
 /// comes by `quark exec`.
 fn leaves_some(count: u64, most: u32) -> bool {
     count + KEPT <= u64::from(most)

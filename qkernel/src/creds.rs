@@ -29,18 +29,18 @@ pub struct Creds {
 }
 
 impl Creds {
-    /// Whether capability number `cap` is effective.
+    /// True if capability number `cap` is effective.
     pub fn has_cap(&self, cap: u32) -> bool {
         cap < 64 && self.cap_effective >> cap & 1 != 0
     }
 
-    /// Whether it gives the same effective ids as `old`, and no capability that `old` lacks.
+    /// True if it gives the same effective ids as `old`, and no capability that `old` lacks.
     pub fn is_within(&self, old: &Creds) -> bool {
         (self.euid, self.egid, self.fsuid, self.fsgid) == (old.euid, old.egid, old.fsuid, old.fsgid)
             && self.cap_permitted & !old.cap_permitted == 0
     }
 
-    /// Whether all ids of `its` are those of `self`, and it has no capability that `self` lacks.
+    /// True if all ids of `its` are those of `self`, and it has no capability that `self` lacks.
     pub fn covers(&self, its: &Creds, mode: AccessMode) -> bool {
         let (uid, gid, caps) = match mode {
             AccessMode::Real => (self.uid, self.gid, self.cap_permitted),
@@ -51,7 +51,7 @@ impl Creds {
             && its.cap_permitted & !caps == 0
     }
 
-    /// Whether `gid` is the file-system group or among the further groups.
+    /// True if `gid` is the file-system group or among the further groups.
     pub fn in_group(&self, gid: u32) -> bool {
         self.fsgid == gid || self.groups.contains(&gid)
     }

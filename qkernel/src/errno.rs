@@ -39,7 +39,7 @@ errnos! {
 }
 
 impl Errno {
-    /// Whether it is one of the kernel's own, which no program sees.
+    /// True if it is one of the kernel's own, which no program sees.
     pub const fn is_internal(self) -> bool {
         self.0 >= 512
     }

@@ -37,7 +37,7 @@ impl Wake for Job {
 }
 
 static READY: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
-/// Whether tasks of threads are held, and those that would be ready.
+/// True if tasks of threads are held, and those that would be ready.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 static HELD: Mutex<VecDeque<Arc<Job>>> = mutex(VecDeque::new());
 
@@ -109,7 +109,7 @@ pub fn run_until(leave: impl Fn(bool) -> bool) -> bool {
     false
 }
 
-/// Whether no task is ready but the one that asks.
+/// True if no task is ready but the one that asks.
 pub fn is_drained() -> bool {
     READY.lock().is_empty()
 }

@@ -19,7 +19,7 @@ pub enum Level {
     Trace = 5,
 }
 
-/// Whether lines of this level are worth formatting.
+/// True if lines of this level are worth formatting.
 pub fn is_kept(level: Level) -> bool {
     level as u32 <= arch::boot().log_level
 }

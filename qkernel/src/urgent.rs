@@ -82,7 +82,7 @@ fn slot_of(token: u64) -> Option<&'static Slot> {
     SLOTS.iter().find(|slot| token != 0 && slot.token.load(Relaxed) == token)
 }
 
-/// Whether the thread with this token is urgent. Asked without the kernel lock too.
+/// True if the thread with this token is urgent. Asked without the kernel lock too.
 pub fn is_urgent(token: u64) -> bool {
     let Some(slot) = slot_of(token) else { return false };
     if slot.left_ns.load(Relaxed) > 0 && time::monotonic_ns() < slot.until_ns.load(Relaxed) {

@@ -173,12 +173,12 @@ impl WaitQueue {
         }
     }
 
-    /// Whether somebody asked for any of `events`.
+    /// True if somebody asked for any of `events`.
     pub fn has_observer(&self, events: PollMask) -> bool {
         self.entries.lock().list.iter().any(|e| e.wants(events).is_some())
     }
 
-    /// Whether nobody waits.
+    /// True if nobody waits.
     pub fn is_empty(&self) -> bool {
         self.entries.lock().list.is_empty()
     }
@@ -256,9 +256,9 @@ impl Drop for Registered<'_> {
 pub trait Sleeper: Send + Sync {
     /// What wakes it.
     fn wakeup(&self) -> Arc<Signal>;
-    /// Whether a blocking call has to return: a signal is to be handled, or the thread is to end.
+    /// True if a blocking call has to return: a signal is to be handled, or the thread is to end.
     fn is_interrupted(&self) -> bool;
-    /// Whether it is to end as soon as it can.
+    /// True if it is to end as soon as it can.
     fn is_dying(&self) -> bool;
 }
 

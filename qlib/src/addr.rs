@@ -35,7 +35,7 @@ macro_rules! address {
             pub const fn page_offset(self) -> u64 {
                 self.0 & (PAGE_SIZE - 1)
             }
-            /// Whether this address is a multiple of the page size.
+            /// True if this address is a multiple of the page size.
             pub const fn is_page_aligned(self) -> bool {
                 self.page_offset() == 0
             }

@@ -33,7 +33,7 @@ pub struct FrameAllocator<P = Plain> {
     blocks: &'static BlockHeap,
     tag: u32,
     poison: AtomicBool,
-    state: SpinMutex<State>,
+    state: SpinMutex<FreeLists>,
     /// Frames of its blocks that are free, for those who look without the lock.
     free: AtomicU64,
     policy: PhantomData<P>,
@@ -46,7 +46,7 @@ const POISON: u8 = 0xdb;
 /// not pointers to functions, so that no stray write changes them. Called with the allocator
 /// locked, so they must not use that one.
 pub trait Policy {
-    /// Whether it may take one more block: what others need must be left.
+    /// True if it may take one more block: what others need must be left.
     fn may_grow() -> bool {
         true
     }
@@ -69,7 +69,7 @@ pub struct Plain;
 
 impl Policy for Plain {}
 
-struct State {
+struct FreeLists {
     /// First block with free frames, in order of address.
     head: u64,
     /// A block in that list near which the last one was inserted, or [`NONE`].
@@ -100,7 +100,7 @@ impl FrameAllocator {
 impl<P: Policy> FrameAllocator<P> {
     /// As [`FrameAllocator::new`], one that asks and tells.
     pub const fn with_policy(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
-        let state = State { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
+        let state = FreeLists { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
         Self {
             phys,
             blocks,
@@ -134,7 +134,7 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    fn note_free(&self, state: &State) {
+    fn note_free(&self, state: &FreeLists) {
         self.free.store(state.blocks * USABLE as u64 - state.frames_used, Ordering::Relaxed);
     }
 
@@ -192,7 +192,7 @@ impl<P: Policy> FrameAllocator<P> {
         Some(frame(block, start))
     }
 
-    /// Whether its blocks have such a run of free frames.
+    /// True if its blocks have such a run of free frames.
     pub fn has_run(&self, pages: usize) -> bool {
         let order = pages.next_power_of_two().trailing_zeros();
         let state = self.state.lock();
@@ -387,7 +387,7 @@ impl<P: Policy> FrameAllocator<P> {
         Some((frame(block, index), dirty))
     }
 
-    fn find_run(&self, state: &mut State, order: u32) -> Option<(Gpa, usize)> {
+    fn find_run(&self, state: &mut FreeLists, order: u32) -> Option<(Gpa, usize)> {
         let mut block = state.head;
         while block != NONE {
             let control = self.control(Gpa(block));
@@ -401,7 +401,7 @@ impl<P: Policy> FrameAllocator<P> {
     }
 
     /// Takes frames known to be free; the block leaves the list when it was the last ones.
-    fn take(&self, state: &mut State, block: Gpa, start: usize, count: usize) {
+    fn take(&self, state: &mut FreeLists, block: Gpa, start: usize, count: usize) {
         let control = self.control(block);
         control.take(start, count);
         state.frames_used += count as u64;
@@ -439,7 +439,7 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    fn grow(&self, state: &mut State) -> Option<Gpa> {
+    fn grow(&self, state: &mut FreeLists) -> Option<Gpa> {
         if !P::may_grow() {
             return None;
         }
@@ -455,7 +455,7 @@ impl<P: Policy> FrameAllocator<P> {
         Some(block.gpa)
     }
 
-    fn give_back(&self, state: &mut State, block: Gpa) {
+    fn give_back(&self, state: &mut FreeLists, block: Gpa) {
         self.unlink(state, block);
         self.control(block).retire();
         state.blocks -= 1;
@@ -469,7 +469,7 @@ impl<P: Policy> FrameAllocator<P> {
 
     /// Puts a block into the list, in order of address, beginning the search where the last one was
     /// put.
-    fn link(&self, state: &mut State, block: Gpa) {
+    fn link(&self, state: &mut FreeLists, block: Gpa) {
         let (mut prev, mut next) = (NONE, state.head);
         if state.cursor != NONE && state.cursor < block.0 {
             prev = state.cursor;
@@ -487,7 +487,7 @@ impl<P: Policy> FrameAllocator<P> {
         state.cursor = block.0;
     }
 
-    fn unlink(&self, state: &mut State, block: Gpa) {
+    fn unlink(&self, state: &mut FreeLists, block: Gpa) {
         let control = self.control(block);
         let (prev, next) =
             (control.prev.load(Ordering::Relaxed), control.next.load(Ordering::Relaxed));
@@ -498,7 +498,7 @@ impl<P: Policy> FrameAllocator<P> {
     }
 
     /// Makes `next` follow `prev`; [`NONE`] is the list's head or end.
-    fn join(&self, state: &mut State, prev: u64, next: u64) {
+    fn join(&self, state: &mut FreeLists, prev: u64, next: u64) {
         if prev == NONE {
             state.head = next;
         } else {

@@ -127,7 +127,7 @@ impl KernelHeap {
         self.table_pages.load(Relaxed)
     }
 
-    /// Whether there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`])
+    /// True if there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`])
     /// in the blocks that it holds.
     pub fn has_run(&self, pages: usize) -> bool {
         self.inner.lock().as_ref().is_some_and(|inner| inner.frames.has_run(pages))

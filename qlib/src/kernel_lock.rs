@@ -110,7 +110,7 @@ impl KernelLock {
         }
     }
 
-    /// Whether an urgent one waits. For the holder.
+    /// True if an urgent one waits. For the holder.
     pub fn is_wanted_urgently(&self) -> bool {
         self.urgent.load(Ordering::Relaxed) > 0
     }

@@ -59,7 +59,7 @@ impl PhysMap {
         self.bytes
     }
 
-    /// Whether all `len` bytes at `gpa` are RAM.
+    /// True if all `len` bytes at `gpa` are RAM.
     pub const fn contains(self, gpa: Gpa, len: u64) -> bool {
         match gpa.0.checked_add(len) {
             Some(end) => end <= self.bytes,
@@ -118,7 +118,7 @@ impl PhysMap {
         unsafe { ptr::copy(self.frame(src), self.frame(dst), PAGE_SIZE as usize) }
     }
 
-    /// Whether a frame holds only zeros. Panics when `gpa` is not a frame of RAM. Reading a frame
+    /// True if a frame holds only zeros. Panics when `gpa` is not a frame of RAM. Reading a frame
     /// that the host has not committed commits it.
     pub fn frame_is_zero(self, gpa: Gpa) -> bool {
         self.page_table(gpa)

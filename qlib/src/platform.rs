@@ -325,7 +325,7 @@ pub const RESUME_HOLD: u32 = 4;
 /// The thread ends (its host task exits). No further trap comes.
 pub const RESUME_EXIT: u32 = 5;
 
-/// Whether a patched call site may hand over system call `nr` of x86-64 without a trap. Not those
+/// True if a patched call site may hand over system call `nr` of x86-64 without a trap. Not those
 /// that need the thread's registers, end it, or change its mappings: for these the thread must be
 /// stopped anyway.
 pub const fn may_be_fast(nr: u64) -> bool {

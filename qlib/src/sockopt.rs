@@ -246,7 +246,7 @@ impl Needs {
     }
 }
 
-/// Whether an option may be read.
+/// True if an option may be read.
 ///
 /// # Errors
 /// [`Refused::Unknown`].
@@ -257,7 +257,7 @@ pub fn check_get(level: i32, name: i32) -> Result<(), Refused> {
     }
 }
 
-/// Whether who has the capabilities `caps` (a mask) may set an option to `value`. What it takes
+/// True if who has the capabilities `caps` (a mask) may set an option to `value`. What it takes
 /// besides: [`binds_to_device`], [`is_congestion`].
 ///
 /// # Errors
@@ -281,25 +281,25 @@ pub fn check_set(level: i32, name: i32, value: &[u8], caps: u64) -> Result<(), R
     Ok(())
 }
 
-/// Whether an option ties a socket to a network device. Anyone may do that once; to change it takes
+/// True if an option ties a socket to a network device. Anyone may do that once; to change it takes
 /// CAP_NET_RAW (Linux 5.7).
 pub fn binds_to_device(level: i32, name: i32) -> bool {
     level == SOL_SOCKET && matches!(name, SO_BINDTODEVICE | SO_BINDTOIFINDEX)
 }
 
-/// Whether an option chooses a congestion control by its name. Names that are not loaded, or not
+/// True if an option chooses a congestion control by its name. Names that are not loaded, or not
 /// for everybody, take CAP_NET_ADMIN of the host, and are refused to every guest.
 pub fn is_congestion(level: i32, name: i32) -> bool {
     (level, name) == (IPPROTO_TCP, TCP_CONGESTION)
 }
 
-/// Whether a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: links, neighbours,
+/// True if a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: links, neighbours,
 /// addresses, routes and rules.
 pub fn netlink_group(group: u32) -> bool {
     matches!(group, 1 | 3 | 5 | 7 | 8 | 9 | 11 | 12 | 18 | 19)
 }
 
-/// Whether who has the capabilities `caps` may send a control message with some data.
+/// True if who has the capabilities `caps` may send a control message with some data.
 ///
 /// # Errors
 /// As [`Refused`] says. Descriptors and credentials never pass here.

@@ -142,7 +142,7 @@ pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
     Ok(())
 }
 
-/// Whether a signal asks a program to end.
+/// True if a signal asks a program to end.
 pub fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM)
 }

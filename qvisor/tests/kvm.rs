@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use support::container::{Connection, Container, alive, children};
 use support::{eventually, limit, slowed};
 
-/// Whether the platform under test is kvm.
+/// True if the platform under test is kvm.
 fn is_kvm() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| match std::env::var("QUARK_PLATFORM") {

@@ -17,7 +17,7 @@ use qvisor::sandbox::memory::{GuestMemory, Layout, RAM_UNIT};
 /// Where the page lies that comes and goes.
 const PAGE: u64 = 0x70_0000;
 
-/// Whether the host has `va` mapped in the stub of a space; `None` when the stub is gone.
+/// True if the host has `va` mapped in the stub of a space; `None` when the stub is gone.
 fn is_mapped(mock: &Mock, space: u64, va: u64) -> Option<bool> {
     let maps =
         std::fs::read_to_string(format!("/proc/{}/maps", mock.platform.stub_pid(space)?)).ok()?;

@@ -270,5 +270,5 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Whether the sandbox half runs unless the environment says otherwise.
+/// True if the sandbox half runs unless the environment says otherwise.
 const SANDBOX_BY_DEFAULT: bool = true;

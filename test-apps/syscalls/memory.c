@@ -409,6 +409,23 @@ CASE(mremap_in_place_needs_room) {
     EQ(p[2 * PAGE], 0);
 }
 
+CASE(mremap_to_more_than_there_can_be) {
+    int fd = file_of_pages("f", 4);
+    char *private = anonymous(1, MAP_PRIVATE);
+    char *file = OK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, PAGE));
+    char *far = OK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, INT64_MAX - 3 * PAGE + 1));
+    const size_t lengths[] = {-(size_t)PAGE, (size_t)INT64_MAX & -PAGE, (size_t)1 << 47, (size_t)1 << 62};
+    char *places[] = {private, file, far};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 4; k++)
+            for (int flags = 0; flags <= MREMAP_MAYMOVE; flags += MREMAP_MAYMOVE) {
+                CHECK(mremap(places[i], PAGE, lengths[k], flags) == MAP_FAILED);
+                // What Linux says has changed with time.
+                CHECK(errno == ENOMEM || errno == EINVAL);
+            }
+    EQ(file[0], 'b');
+}
+
 CASE(mremap_fixed) {
     catch_faults();
     char *p = anonymous(2, MAP_PRIVATE), *target = anonymous(2, MAP_PRIVATE);

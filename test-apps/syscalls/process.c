@@ -495,6 +495,47 @@ CASE(exec_errors) {
     ERR(execve(self_path, (char **)8, environ), EFAULT);
 }
 
+// A part of it lies where no file can be. Linux ends the process, or the exec fails.
+CASE(exec_of_a_part_beyond_all_files) {
+    const unsigned char code[] = {
+        0xbf, 0x00, 0x00, 0x50, 0x00, 0xbe, 0x00, 0x10, 0x00, 0x00, 0xb8, 0x0b, 0x00, 0x00, 0x00, 0x0f, 0x05, // munmap(0x500000, 4096)
+        0xbf, 0x00, 0x10, 0x00, 0x00, 0xb8, 0x43, 0x00, 0x00, 0x00, 0x0f, 0x05,                               // shmdt(4096)
+        0xb8, 0x3c, 0x00, 0x00, 0x00, 0x31, 0xff, 0x0f, 0x05,                                                 // exit(0)
+    };
+    struct {
+        Elf64_Ehdr head;
+        Elf64_Phdr parts[2];
+        unsigned char code[sizeof code];
+    } program = {
+        .head = {.e_ident = {0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+                 .e_type = ET_EXEC, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_entry = 0x4000b0, .e_phoff = 64,
+                 .e_ehsize = 64, .e_phentsize = 56, .e_phnum = 2},
+        .parts = {{.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_vaddr = 0x400000, .p_filesz = sizeof program,
+                   .p_memsz = sizeof program, .p_align = 4096},
+                  {.p_type = PT_LOAD, .p_flags = PF_R, .p_align = 4096}},
+    };
+    memcpy(program.code, code, sizeof code);
+    Elf64_Phdr *part = &program.parts[1];
+    part->p_vaddr = 0x500000;
+    part->p_filesz = part->p_memsz = 2 * 4096;
+    // The first one is good: the program itself is.
+    const uint64_t offsets[] = {0, INT64_MAX & -4096, (uint64_t)1 << 63, -(uint64_t)4096, -(uint64_t)8192};
+    for (int i = 0; i < 5; i++) {
+        part->p_offset = offsets[i];
+        int fd = OK(open("beyond", O_CREAT | O_TRUNC | O_WRONLY, 0755));
+        EQ(write(fd, &program, sizeof program), sizeof program);
+        OK(close(fd));
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            execl("beyond", "beyond", NULL);
+            _exit(1);
+        }
+        int status;
+        EQ(waitpid(pid, &status, 0), pid);
+        CHECK(i == 0 ? status == 0 : status != 0);
+    }
+}
+
 static int output_of(char *path, char *argument, char *buffer, size_t size) {
     int pipes[2];
     OK(pipe(pipes));

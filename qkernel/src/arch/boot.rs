@@ -13,7 +13,7 @@ pub(super) fn set(info: &BootInfo) {
     BOOT.set(*info);
 }
 
-/// Whether the kernel knows where it runs.
+/// True if the kernel knows where it runs.
 pub(super) fn is_known() -> bool {
     BOOT.try_get().is_some()
 }

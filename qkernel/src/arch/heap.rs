@@ -93,7 +93,7 @@ fn shadow_pages() -> u64 {
     if super::is_kvm() { 0 } else { HEAP.table_pages() }
 }
 
-/// Whether user frames may have one more block.
+/// True if user frames may have one more block.
 pub fn user_may_grow() -> bool {
     leave_host_room(1);
     let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
@@ -129,7 +129,7 @@ fn too_many_dirty(dirty: usize, free: usize, charged_pages: u64, more: usize) ->
     dirty.saturating_sub(free.saturating_sub(kept))
 }
 
-/// Whether what the host has beside guest memory takes more than `free` blocks. Then it has the
+/// True if what the host has beside guest memory takes more than `free` blocks. Then it has the
 /// place of free pages in the heap's own blocks.
 fn is_beyond_blocks(free: usize) -> bool {
     outside_pages() > free as u64 * USABLE_FRAMES
@@ -156,7 +156,7 @@ fn return_heap_pages() {
     RETURNED_PAGES.store(now, Relaxed);
 }
 
-/// Whether the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
+/// True if the kernel heap has got down to the reserve. Cheap: asked at each system call and fault.
 /// So it is also where the host is left room for its page tables, and for what the heap has grown
 /// by, since the last.
 #[inline]
@@ -175,20 +175,20 @@ pub fn is_low() -> bool {
     kernel_room(free) < LOW_PAGES.load(Relaxed) || free == 0 && is_in_pieces()
 }
 
-/// Whether no whole block is left, and in those of the heap no run of pages that is long enough for
+/// True if no whole block is left, and in those of the heap no run of pages that is long enough for
 /// what is allocated in one piece.
 #[cold]
 fn is_in_pieces() -> bool {
     LOW_PAGES.load(Relaxed) > 0 && !HEAP.has_run(PIECE_PAGES)
 }
 
-/// Whether even what is left for things that cannot be refused has to be spared.
+/// True if even what is left for things that cannot be refused has to be spared.
 pub fn is_very_low() -> bool {
     let share = if ON_RESERVE.load(Relaxed) { 4 } else { 2 };
     kernel_room(BLOCKS.free_blocks()) < LOW_PAGES.load(Relaxed) / share
 }
 
-/// Whether memory is low, but not so low that a small process could not be loaded.
+/// True if memory is low, but not so low that a small process could not be loaded.
 pub fn has_some_left() -> bool {
     let free = BLOCKS.free_blocks();
     kernel_room(free) >= LOW_PAGES.load(Relaxed) / 4 * 3 && (free > 0 || !is_in_pieces())
@@ -205,7 +205,7 @@ pub fn low_bytes() -> u64 {
     LOW_PAGES.load(Relaxed) * PAGE_SIZE
 }
 
-/// Whether `bytes` more, of kernel memory or of what is charged, leave memory as far from low as
+/// True if `bytes` more, of kernel memory or of what is charged, leave memory as far from low as
 /// user frames must.
 pub fn has_room_for(bytes: u64) -> bool {
     let low = LOW_PAGES.load(Relaxed);
@@ -216,7 +216,7 @@ pub fn has_room_for(bytes: u64) -> bool {
             && (free > 0 || !is_in_pieces())
 }
 
-/// Whether `bytes` more of kernel memory leave half of the reserve. For what must work when memory
+/// True if `bytes` more of kernel memory leave half of the reserve. For what must work when memory
 /// is low, and will give them back.
 pub fn has_room_on_reserve(bytes: u64) -> bool {
     let room = kernel_room(BLOCKS.free_blocks());
@@ -237,7 +237,7 @@ pub fn linger(bytes: u64) {
     LINGERING_PAGES.store(bytes.div_ceil(PAGE_SIZE), Relaxed);
 }
 
-/// Whether something [lingers](linger).
+/// True if something [lingers](linger).
 pub fn lingers() -> bool {
     LINGERING_PAGES.load(Relaxed) > 0
 }

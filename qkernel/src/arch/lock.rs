@@ -26,7 +26,7 @@ pub fn waiting() -> u32 {
     KERNEL_LOCK.waiting()
 }
 
-/// Whether an urgent event waits for it. Under it.
+/// True if an urgent event waits for it. Under it.
 pub fn is_wanted_urgently() -> bool {
     KERNEL_LOCK.is_wanted_urgently()
 }

@@ -171,7 +171,7 @@ fn table(what: &str) {
     klog!(Error, "poison: {what} = {}", if ran { "the sandbox process ran it" } else { "nothing" });
 }
 
-/// Whether a descriptor is that of guest RAM, by its size.
+/// True if a descriptor is that of guest RAM, by its size.
 fn is_ram(file: u64) -> bool {
     const LSEEK: u64 = 8;
     host(LSEEK, [file, 0, 2, 0, 0, 0]) == boot().ram_bytes as i64

@@ -99,7 +99,7 @@ impl ThreadHandle {
         unsafe { operation!(thread_stop)(self.0) }
     }
 
-    /// Whether its preemptions are to be traps; see [`qlib::platform::PlatformOps::thread_watch`].
+    /// True if its preemptions are to be traps; see [`qlib::platform::PlatformOps::thread_watch`].
     pub fn watch(&self, on: bool) -> Result {
         // SAFETY: a live handle.
         let ret = unsafe { operation!(thread_watch)(self.0, u32::from(on)) };

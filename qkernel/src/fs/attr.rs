@@ -135,17 +135,17 @@ impl Attributes {
         self.mode & S_IFMT
     }
 
-    /// Whether it is a directory.
+    /// True if it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
     }
 
-    /// Whether it is a regular file.
+    /// True if it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.kind() == S_IFREG
     }
 
-    /// Whether it is a symbolic link.
+    /// True if it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == S_IFLNK
     }

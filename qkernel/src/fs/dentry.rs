@@ -89,12 +89,12 @@ impl Dentry {
         self.place.lock().name.clone()
     }
 
-    /// Whether its name has been removed.
+    /// True if its name has been removed.
     pub fn is_unlinked(&self) -> bool {
         self.unlinked.load(Ordering::Relaxed)
     }
 
-    /// Whether `self` is `other` or lies above it.
+    /// True if `self` is `other` or lies above it.
     pub fn is_above(self: &Arc<Self>, other: &Arc<Dentry>) -> bool {
         let mut at = Some(other.clone());
         while let Some(dentry) = at {

@@ -30,7 +30,7 @@ pub trait FileOps: Send + Sync + Any {
         let is_dir = self.attributes(file).is_ok_and(|a| a.is_dir());
         Err(if is_dir { Errno::EISDIR } else { Errno::EINVAL })
     }
-    /// Whether nothing of it may be executed, wherever it is mounted here: it lies on a noexec
+    /// True if nothing of it may be executed, wherever it is mounted here: it lies on a noexec
     /// mount of the host.
     fn is_noexec(&self, file: &OpenFile) -> bool {
         false
@@ -39,11 +39,11 @@ pub trait FileOps: Send + Sync + Any {
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         Err(Errno::EINVAL)
     }
-    /// Whether reads and writes have a position (else lseek gives ESPIPE).
+    /// True if reads and writes have a position (else lseek gives ESPIPE).
     fn is_seekable(&self) -> bool {
         false
     }
-    /// Whether the position is not ours: others outside read and write at it too (a file of the
+    /// True if the position is not ours: others outside read and write at it too (a file of the
     /// host given as a standard stream). Reads and writes at the file's own position have
     /// [`STREAM`] for an offset then, and lseek(2) is [`FileOps::seek`].
     fn shares_position(&self) -> bool {
@@ -53,7 +53,7 @@ pub trait FileOps: Send + Sync + Any {
     fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
         Err(Errno::ESPIPE)
     }
-    /// Whether a blocking write goes on until everything is written (pipes, stream sockets).
+    /// True if a blocking write goes on until everything is written (pipes, stream sockets).
     fn is_stream(&self) -> bool {
         false
     }
@@ -247,22 +247,22 @@ impl OpenFile {
         self.owner.store(owner, Ordering::Relaxed);
     }
 
-    /// Whether O_NONBLOCK is set.
+    /// True if O_NONBLOCK is set.
     pub fn is_nonblocking(&self) -> bool {
         self.flags() & O_NONBLOCK != 0
     }
 
-    /// Whether O_APPEND is set.
+    /// True if O_APPEND is set.
     pub fn is_append(&self) -> bool {
         self.flags() & O_APPEND != 0
     }
 
-    /// Whether it was opened for reading.
+    /// True if it was opened for reading.
     pub fn is_readable(&self) -> bool {
         self.flags() & O_PATH == 0 && matches!(self.flags() & O_ACCMODE, O_RDONLY | O_RDWR)
     }
 
-    /// Whether it was opened for writing.
+    /// True if it was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.flags() & O_PATH == 0 && matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
     }

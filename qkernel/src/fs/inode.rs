@@ -185,17 +185,17 @@ pub struct Rename<'a> {
 
 /// Shorthands that every inode has.
 impl dyn Inode {
-    /// Whether it is a directory.
+    /// True if it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
     }
 
-    /// Whether it is a symbolic link.
+    /// True if it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == S_IFLNK
     }
 
-    /// Whether it is a regular file.
+    /// True if it is a regular file.
     pub fn is_regular(&self) -> bool {
         self.kind() == S_IFREG
     }

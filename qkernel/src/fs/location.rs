@@ -31,12 +31,12 @@ impl Location {
         self.dentry.inode.attributes()
     }
 
-    /// Whether both are the same place.
+    /// True if both are the same place.
     pub fn is_same(&self, other: &Location) -> bool {
         Arc::ptr_eq(&self.mount, &other.mount) && Arc::ptr_eq(&self.dentry, &other.dentry)
     }
 
-    /// Whether it is the root of its mount.
+    /// True if it is the root of its mount.
     pub fn is_mount_root(&self) -> bool {
         Arc::ptr_eq(&self.mount.root, &self.dentry)
     }

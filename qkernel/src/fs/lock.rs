@@ -131,7 +131,7 @@ impl Table {
         }
     }
 
-    /// Whether `owner` would wait for itself if it waited for `holder`.
+    /// True if `owner` would wait for itself if it waited for `holder`.
     fn is_deadlock(&self, owner: Owner, holder: Owner) -> bool {
         let mut at = holder;
         for _ in 0..self.waiting.len() + 1 {

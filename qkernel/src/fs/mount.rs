@@ -142,7 +142,7 @@ impl Mount {
         self.flags.store(flags.bits(), Ordering::Relaxed);
     }
 
-    /// Whether it may not be bound elsewhere (MS_UNBINDABLE).
+    /// True if it may not be bound elsewhere (MS_UNBINDABLE).
     pub fn is_unbindable(&self) -> bool {
         self.unbindable.load(Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ impl Mount {
         self.point.lock().clone()
     }
 
-    /// Whether a path leads to it. Others are there only for the files that are open on them:
+    /// True if a path leads to it. Others are there only for the files that are open on them:
     /// nothing is mounted on them.
     pub fn is_in_tree(&self) -> bool {
         self.in_tree.load(Ordering::Relaxed)
@@ -173,7 +173,7 @@ impl Mount {
         self.in_tree.store(true, Ordering::Relaxed);
     }
 
-    /// Whether `self` is `other`, or `other` lies somewhere on it.
+    /// True if `self` is `other`, or `other` lies somewhere on it.
     pub fn is_above(self: &Arc<Self>, other: &Arc<Mount>) -> bool {
         let mut at = other.clone();
         loop {

@@ -324,7 +324,7 @@ pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location)
         return;
     }
     static COOKIE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
-    let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed) + 1;
+    let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed).wrapping_add(1);
     let is_dir = if child.inode().is_dir() { IN_ISDIR } else { 0 };
     for instance in instances {
         for ((directory, name), mask) in [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)] {

@@ -336,13 +336,13 @@ pub fn open_exec(
     if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
 }
 
-/// Whether nothing of a file may be executed: it lies on a noexec mount, here or on the host.
+/// True if nothing of a file may be executed: it lies on a noexec mount, here or on the host.
 pub fn is_noexec(file: &OpenFile) -> bool {
     file.path.as_ref().is_some_and(|p| p.mount.flags().contains(MountFlags::NOEXEC))
         || file.ops.is_noexec(file)
 }
 
-/// Whether `creds` may read a file, not only execute it.
+/// True if `creds` may read a file, not only execute it.
 pub fn is_readable(creds: &Creds, file: &OpenFile) -> Result<bool> {
     if creds.has_cap(CAP_DAC_OVERRIDE) || creds.has_cap(CAP_DAC_READ_SEARCH) {
         return Ok(true);

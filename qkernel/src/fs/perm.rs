@@ -16,7 +16,7 @@ pub const WRITE: u32 = 2;
 /// May execute, or search a directory.
 pub const EXEC: u32 = 1;
 
-/// Whether `creds` may access a file in the ways `want` (READ, WRITE, EXEC): EACCES if not.
+/// True if `creds` may access a file in the ways `want` (READ, WRITE, EXEC): EACCES if not.
 pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
     let bits = if creds.fsuid == file.uid {
         file.mode >> 6
@@ -39,12 +39,12 @@ pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
     Err(Errno::EACCES)
 }
 
-/// Whether `creds` act as the owner of a file: EPERM if not.
+/// True if `creds` act as the owner of a file: EPERM if not.
 pub fn check_owner(creds: &Creds, file: &Attributes) -> Result {
     if creds.fsuid == file.uid || creds.has_cap(CAP_FOWNER) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether `creds` may remove `child` from `directory` in view of the sticky bit: EPERM if not.
+/// True if `creds` may remove `child` from `directory` in view of the sticky bit: EPERM if not.
 pub fn check_sticky(creds: &Creds, directory: &Attributes, child: &Attributes) -> Result {
     if directory.mode & S_ISVTX == 0
         || creds.fsuid == child.uid

@@ -353,7 +353,7 @@ impl Shmem {
         Ok(())
     }
 
-    /// Whether an address space may have it mapped: the inode has one reference; each mapping
+    /// True if an address space may have it mapped: the inode has one reference; each mapping
     /// another.
     fn is_mapped(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1

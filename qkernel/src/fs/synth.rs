@@ -67,7 +67,7 @@ pub trait Dir: Send + Sync {
     fn mode(&self) -> u32 {
         0o555
     }
-    /// Whether names come and go.
+    /// True if names come and go.
     fn is_fleeting(&self) -> bool {
         false
     }

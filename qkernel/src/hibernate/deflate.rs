@@ -16,7 +16,7 @@ use qlib::host::Op;
 
 use super::pages::Pages;
 use super::state::{Input, State};
-use super::{settle, stats, step};
+use super::{quiesce, stats, step};
 use crate::errno::{Errno, Result};
 use crate::fs::hostfs::handle_cache;
 use crate::host::Call;
@@ -49,7 +49,7 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
     match attempt(&mut begin_ns).await {
         Ok(()) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
-            stats::LAST_DEFLATE_NS.store(time::monotonic_ns() - begin_ns, Relaxed);
+            stats::LAST_DEFLATE_NS.store(time::elapsed_ns(begin_ns), Relaxed);
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.
             step(Input::Deflated);
@@ -90,13 +90,13 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     // Sockets in flight that nobody can receive any more are memory too. What that wakes is served
     // before the sleep.
     rights::collect();
-    settle::settle(&Held::intend(Reason::Sleep)).await?;
+    quiesce::quiesce(&Held::intend(Reason::Sleep)).await?;
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
     let held = pause::pause(Reason::Sleep).await?;
     let spaces = AddressSpace::all();
     for mm in &spaces {
-        hide(mm).await?;
+        unmap_from_user(mm).await?;
         held.still()?;
     }
     // System calls that were about to end do so now: from here on, until the wake, nobody but this
@@ -111,7 +111,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
         true => pages.swap_out(&held).await?,
         false => pages.reap_out(super::life_counts(), &held).await?,
     };
-    pages.settle(plan, &spaces, &objects);
+    pages.commit(plan, &spaces, &objects);
     super::ASKED.store(false, Relaxed);
     // From here on nothing fails. Windows come back by themselves at the next touch.
     handle_cache::give_up_all();
@@ -123,7 +123,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
 }
 
 /// Hides a space's pages from the platform.
-async fn hide(mm: &Arc<AddressSpace>) -> Result {
+async fn unmap_from_user(mm: &Arc<AddressSpace>) -> Result {
     mm.hide_all();
     // A thread may end before its turn comes; when none is left, nobody sees the pages.
     while let Some(thread) = carrier(mm) {

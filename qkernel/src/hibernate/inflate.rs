@@ -52,7 +52,7 @@ pub fn wake(cause: Cause) {
             random::reseed();
             step(Input::Inflated);
             pause::resume(Reason::Sleep);
-            stats::count_wake(cause, time::monotonic_ns() - begin_ns);
+            stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
     }
 }

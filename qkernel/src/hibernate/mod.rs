@@ -1,7 +1,7 @@
 //! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the
 //! paper).
 //!
-//! [`state`] is the state machine. [`settle`] lets what has just come be served,
+//! [`state`] is the state machine. [`quiesce`] lets what has just come be served,
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
 //! back; [`stats`] keeps count of what happened. Slots, their pages and when those were last used
 //! are [`crate::mm::swap`]'s.
@@ -9,7 +9,7 @@
 pub mod deflate;
 pub mod inflate;
 mod pages;
-mod settle;
+mod quiesce;
 pub mod state;
 pub mod stats;
 
@@ -59,7 +59,7 @@ pub fn note_activity() {
 /// Something was asked of the container since it woke.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the life that ends now says something about which pages a request uses: not when the
+/// True if the life that ends now says something about which pages a request uses: not when the
 /// container was only woken ahead of use, and put to sleep again unused.
 fn life_counts() -> bool {
     ASKED.load(Relaxed)

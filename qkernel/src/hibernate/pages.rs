@@ -82,7 +82,7 @@ impl Index {
 
 /// Where a page is while the container sleeps, and how it is found afterwards.
 #[derive(Clone, Copy)]
-enum Place {
+enum Backing {
     /// In this slot of the swap file.
     Slot(u64, Usage),
     /// In the REAP file, and in this frame after the wake.
@@ -92,7 +92,7 @@ enum Place {
 /// What is written, and where to.
 pub(super) struct Plan {
     /// By index of the frame, and whether something names it already.
-    places: Pieces<(Place, bool)>,
+    places: Pieces<(Backing, bool)>,
     /// The frames that the REAP file fills, in its order.
     set: Pieces<Frames>,
 }
@@ -229,14 +229,14 @@ impl Pages {
         slots: &Pieces<u64>,
         next: impl Fn(Usage) -> Option<Usage>,
         left: Usage,
-    ) -> Result<Pieces<(Place, bool)>> {
+    ) -> Result<Pieces<(Backing, bool)>> {
         let mut targets = set.iter().flat_map(|r| (0..r.count).map(|i| r.start + i * PAGE_SIZE));
         let mut slots = slots.iter();
         let mut places = Pieces::new();
         for (_, usage) in self.frames.iter() {
             let place = match next(*usage) {
-                Some(usage) => targets.next().map(|frame| Place::Frame(frame, usage)),
-                None => slots.next().map(|slot| Place::Slot(*slot, left)),
+                Some(usage) => targets.next().map(|frame| Backing::Frame(frame, usage)),
+                None => slots.next().map(|slot| Backing::Slot(*slot, left)),
             };
             places.push((place.ok_or(Errno::EIO)?, false))?;
         }
@@ -245,7 +245,7 @@ impl Pages {
 
     /// Has entries and objects name the pages' new places, and gives their frames up. Nothing here
     /// fails.
-    pub(super) fn settle(
+    pub(super) fn commit(
         self,
         plan: Plan,
         spaces: &[Arc<AddressSpace>],
@@ -254,19 +254,19 @@ impl Pages {
         let Plan { mut places, set } = plan;
         // The place of the page in a frame, with a reference to it in exchange for one to the
         // frame.
-        let mut exchange = |frame: Gpa| -> Option<Place> {
+        let mut exchange = |frame: Gpa| -> Option<Backing> {
             let (place, is_named) = places.get_mut(self.index.get(frame)?)?;
             let place = *place;
-            if matches!(place, Place::Frame(same, _) if same == frame) {
+            if matches!(place, Backing::Frame(same, _) if same == frame) {
                 return Some(place);
             }
             // A new frame comes with one reference, and a slot too: for the first that names it.
             let again = core::mem::replace(is_named, true);
             match place {
-                Place::Slot(slot, _) if again => slots::add_ref(slot),
+                Backing::Slot(slot, _) if again => slots::add_ref(slot),
                 // The old frame had as many references, so this cannot fail; staying there would
                 // lose the content.
-                Place::Frame(new, _) if again && frames::user().ref_inc(new).is_err() => {
+                Backing::Frame(new, _) if again && frames::user().ref_inc(new).is_err() => {
                     return None;
                 }
                 _ => {}
@@ -277,15 +277,15 @@ impl Pages {
         for object in objects.iter() {
             object.move_frames(&mut |frame| {
                 Some(match exchange(frame)? {
-                    Place::Slot(slot, usage) => Page::Swapped(slot, usage),
-                    Place::Frame(frame, usage) => Page::Frame(frame, usage),
+                    Backing::Slot(slot, usage) => Page::Swapped(slot, usage),
+                    Backing::Frame(frame, usage) => Page::Frame(frame, usage),
                 })
             });
         }
         for mm in spaces {
             mm.rewrite_shared(&mut |pte| match exchange(pte.gpa()) {
-                Some(Place::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
-                Some(Place::Slot(slot, _)) => {
+                Some(Backing::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
+                Some(Backing::Slot(slot, _)) => {
                     // The object brings it back.
                     slots::drop_ref(slot);
                     Pte::EMPTY
@@ -293,8 +293,8 @@ impl Pages {
                 None => pte,
             });
             mm.rewrite_private(&mut |_, pte| match exchange(pte.gpa()) {
-                Some(Place::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
-                Some(Place::Slot(slot, usage)) => {
+                Some(Backing::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
+                Some(Backing::Slot(slot, usage)) => {
                     usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW))
                 }
                 None => pte,

@@ -267,7 +267,7 @@ impl Epoll {
             .collect()
     }
 
-    /// Whether `target` is watched by this instance, directly or through others. ELOOP when they
+    /// True if `target` is watched by this instance, directly or through others. ELOOP when they
     /// are nested too deeply.
     fn reaches(&self, target: &Epoll, level: usize) -> Result<bool> {
         if level > MAX_NESTING {

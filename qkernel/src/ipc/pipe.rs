@@ -168,7 +168,7 @@ impl PipeEnd {
         self.pipe.state.lock().len
     }
 
-    /// Whether nothing is in the pipe.
+    /// True if nothing is in the pipe.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -199,7 +199,7 @@ impl PipeEnd {
         Ok(capacity)
     }
 
-    /// Whether both are ends of one pipe.
+    /// True if both are ends of one pipe.
     pub fn is_same_pipe(&self, other: &PipeEnd) -> bool {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }

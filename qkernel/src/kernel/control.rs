@@ -497,7 +497,7 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
             system calls",
             process.pid,
             exit_code(status),
-            us(time::monotonic_ns() - process.start_ns),
+            us(time::elapsed_ns(process.start_ns)),
             us(times.user_ns),
             us(times.system_ns)
         );
@@ -517,7 +517,7 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
     }
 }
 
-/// Whether the platform took pid 1 away, which is why the sandbox ends then.
+/// True if the platform took pid 1 away, which is why the sandbox ends then.
 static FIRST_TAKEN_AWAY: AtomicBool = AtomicBool::new(false);
 
 /// The platform has taken a thread of `process` away, and the process ends for that.

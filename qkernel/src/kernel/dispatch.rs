@@ -35,12 +35,12 @@ pub(super) fn dispatch(event: &Event) {
     }
     run_some_tasks(is_urgent);
     if begin_ns != 0 {
-        note_work(event, time::monotonic_ns() - begin_ns);
+        note_work(event, time::elapsed_ns(begin_ns));
     }
     unlock();
 }
 
-/// Whether an event goes first, if `waiting` others wait for the kernel.
+/// True if an event goes first, if `waiting` others wait for the kernel.
 fn goes_first(event: &Event, waiting: u32) -> bool {
     match event.kind {
         EVENT_TRAP => urgent::is_urgent(event.trap.token),

@@ -172,10 +172,9 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
             thread.user.set_registers(&first);
             main(&thread, first).await;
             start_newborn(&thread);
-            // Somebody else's operations are carried out to their end first.
-            thread.user.settled().await;
-            // Nobody waits for its operations any more when it has ended.
-            thread.user.proven().await;
+            // Somebody else's operations are carried out to their end first, and its own: nobody
+            // waits for them any more when it has ended.
+            thread.user.at_rest().await;
             urgent::end(thread.user.token);
             exit::thread_ended(&thread);
         }),
@@ -198,7 +197,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     Some(result) => Outcome::Returns(result),
                     None => serve(thread, &trap).await,
                 };
-                lost::settle(thread).await;
+                lost::unmap(thread).await;
                 if pays && outcome != Outcome::RegistersReplaced {
                     mm::patch::patch(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
@@ -242,7 +241,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     }
 }
 
-/// Whether the kernel has too little memory to go on with this thread. Who is urgent lives on a
+/// True if the kernel has too little memory to go on with this thread. Who is urgent lives on a
 /// part of the reserve.
 fn is_low_for(thread: &Thread) -> bool {
     heap::is_low()

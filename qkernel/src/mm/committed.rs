@@ -18,7 +18,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Whether the frame does. When the host does not say, yes.
+    /// True if the frame does. When the host does not say, yes.
     pub fn contains(&mut self, frame: Gpa) -> bool {
         let block = frame.align_down(BLOCK_PAGES * PAGE_SIZE);
         let bitmap = self.blocks.entry(block.0).or_insert_with(|| {

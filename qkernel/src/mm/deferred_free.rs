@@ -51,7 +51,7 @@ impl DeferredFree {
         watched
     }
 
-    /// Whether there is none, and nobody who waits for that.
+    /// True if there is none, and nobody who waits for that.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.underway.is_empty()
     }

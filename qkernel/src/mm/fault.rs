@@ -88,7 +88,7 @@ impl AddressSpace {
         Ok(pte.gpa() + va.page_offset())
     }
 
-    /// Whether the platform may show the page at `va`.
+    /// True if the platform may show the page at `va`.
     pub fn shows(&self, va: Va) -> bool {
         is_mapped(self.lock().table().get(va))
     }
@@ -114,7 +114,7 @@ impl Growth {
     }
 }
 
-/// Whether an entry lets user mode do this.
+/// True if an entry lets user mode do this.
 pub(super) fn allows(pte: Pte, access: Access) -> bool {
     pte.has(PteFlags::PRESENT | PteFlags::USER)
         && match access {
@@ -244,7 +244,7 @@ impl Inner {
         })
     }
 
-    /// Whether the touch goes on where an ascending or descending row of touches stopped.
+    /// True if the touch goes on where an ascending or descending row of touches stopped.
     fn follows_a_row(&mut self, vma: &Vma, page: Va) -> bool {
         let chunk = page.align_down(RESERVE_PAGES * PAGE_SIZE);
         let below = chunk > vma.start && self.table().get(chunk - PAGE_SIZE).is_present();

@@ -47,13 +47,13 @@ pub fn init() {
     }
 }
 
-/// Whether there is a frame for a user page: one in use by nobody, or a block that user frames may
+/// True if there is a frame for a user page: one in use by nobody, or a block that user frames may
 /// still have.
 pub fn are_left() -> bool {
     may_take(1)
 }
 
-/// Whether the caller may take `count` frames: the last ones are for what must work when memory is
+/// True if the caller may take `count` frames: the last ones are for what must work when memory is
 /// used up.
 pub fn may_take(count: u64) -> bool {
     user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()

@@ -68,7 +68,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether somebody holds it frozen.
+    /// True if somebody holds it frozen.
     pub fn is_frozen(&self) -> bool {
         self.freezers.load(Ordering::Relaxed) > 0
     }

@@ -52,7 +52,7 @@ impl From<u64> for Limits {
 
 /// Where mmap(2) shall put a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Placement {
     /// At this address if it is free, else anywhere.
     Hint(Va),
     /// As Hint, but below 2 GiB (MAP_32BIT).
@@ -80,7 +80,7 @@ impl AddressSpace {
     /// Maps `len` bytes (rounded up to pages). The range's start and end are filled in.
     pub fn map(
         &self,
-        place: Place,
+        place: Placement,
         len: u64,
         mut vma: Vma,
         limits: impl Into<Limits>,
@@ -92,8 +92,8 @@ impl AddressSpace {
         let mut inner = self.lock();
         let (user_min, user_max) = (arch::boot().user_min, arch::boot().user_max);
         let start = match place {
-            Place::Hint(hint) | Place::Low(hint) => {
-                let low = matches!(place, Place::Low(_));
+            Placement::Hint(hint) | Placement::Low(hint) => {
+                let low = matches!(place, Placement::Low(_));
                 let hint = hint.page_floor();
                 let highest = if low { LOW.end } else { user_max };
                 let fits =
@@ -115,12 +115,12 @@ impl AddressSpace {
                         .ok_or(Errno::ENOMEM)?
                 }
             }
-            Place::Fixed(at) | Place::FixedNoReplace(at) => {
+            Placement::Fixed(at) | Placement::FixedNoReplace(at) => {
                 let (start, end) = user_range(at, len)?;
                 if start < user_min {
                     return Err(Errno::EPERM);
                 }
-                if matches!(place, Place::FixedNoReplace(_))
+                if matches!(place, Placement::FixedNoReplace(_))
                     && !inner.vmas.overlapping(start, end).is_empty()
                 {
                     return Err(Errno::EEXIST);
@@ -231,7 +231,7 @@ impl AddressSpace {
             }
         } else if new > old {
             let vma = Vma::anonymous(Prot::READ | Prot::WRITE, VmaFlags::HEAP);
-            if self.map(Place::FixedNoReplace(old), new - old, vma, limits).is_err() {
+            if self.map(Placement::FixedNoReplace(old), new - old, vma, limits).is_err() {
                 return current;
             }
         }
@@ -272,6 +272,14 @@ impl AddressSpace {
         if start == end && !vma.is_shared() {
             return Err(Errno::EINVAL);
         }
+        if let Some(backing) = &vma.backing {
+            // File offsets are positive numbers of 63 bits.
+            let first_page = backing.first_page + ((start - vma.start) >> PAGE_SHIFT);
+            let end_page = first_page.checked_add(new_len >> PAGE_SHIFT).ok_or(Errno::EINVAL)?;
+            if end_page > i64::MAX as u64 >> PAGE_SHIFT {
+                return Err(Errno::EINVAL);
+            }
+        }
         if fixed.is_none() && start != end {
             if new_len <= end - start {
                 if new_len < end - start {
@@ -280,13 +288,15 @@ impl AddressSpace {
                 return Ok(start);
             }
             let grow = new_len - (end - start);
-            let free = self.lock().vmas.overlapping(end, end + grow).is_empty();
-            if end == vma.end && free && end.0 + grow <= arch::boot().user_max.0 {
+            // Any length may be asked for, so the new end may be no address.
+            let to = end.checked_add(grow).filter(|to| *to <= arch::boot().user_max);
+            let fits = to.is_some_and(|to| self.lock().vmas.overlapping(end, to).is_empty());
+            if end == vma.end && fits {
                 let mut more = vma.clone();
                 if let Some(backing) = &mut more.backing {
                     backing.first_page += (end - vma.start) >> PAGE_SHIFT;
                 }
-                self.map(Place::FixedNoReplace(end), grow, more, limit)?;
+                self.map(Placement::FixedNoReplace(end), grow, more, limit)?;
                 return Ok(start);
             }
             if !may_move {
@@ -317,9 +327,9 @@ impl AddressSpace {
                 if new_start < end && start < new_end {
                     return Err(Errno::EINVAL);
                 }
-                Place::Fixed(at)
+                Placement::Fixed(at)
             }
-            None => Place::Hint(Va(0)),
+            None => Placement::Hint(Va(0)),
         };
         let target = self.map(place, new_len, copy, limit)?;
         if start == end {
@@ -413,7 +423,7 @@ impl AddressSpace {
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Whether `[va, va + len)` is mapped without a hole.
+    /// True if `[va, va + len)` is mapped without a hole.
     pub fn covers(&self, va: Va, len: u64) -> bool {
         user_range(va, len).is_ok_and(|(start, end)| self.lock().vmas.covers(start, end))
     }

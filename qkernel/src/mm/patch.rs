@@ -82,7 +82,7 @@ impl Patches {
         if tried || self.sites.contains(&ip) {
             return false;
         }
-        if count.ip != ip || now_ns - count.last_ns > ROW_NS {
+        if count.ip != ip || now_ns.saturating_sub(count.last_ns) > ROW_NS {
             *count = Count { ip, calls: 0, last_ns: now_ns };
         }
         count.last_ns = now_ns;
@@ -106,7 +106,7 @@ impl Patches {
         self.pages.iter().copied().filter(|page| range.contains(page)).collect()
     }
 
-    /// Whether there is nothing to think of.
+    /// True if there is nothing to think of.
     pub(super) fn is_empty(&self) -> bool {
         self.pads.is_empty()
     }
@@ -194,7 +194,7 @@ fn function_end(after: &[u8]) -> Option<usize> {
     [&ALONE[..], &WITH_THREADS[..]].into_iter().find(|shape| is(shape)).map(<[i16]>::len)
 }
 
-/// Whether `code` begins with instructions that do nothing, `length` bytes of them.
+/// True if `code` begins with instructions that do nothing, `length` bytes of them.
 fn is_filling(code: &[u8], length: usize) -> bool {
     const NOTHING: [&[u8]; 6] = [
         &[0x90],
@@ -315,7 +315,7 @@ impl Inner {
         Some(pad)
     }
 
-    /// Whether a page is there and nobody else has it.
+    /// True if a page is there and nobody else has it.
     fn owns(&mut self, page: Va) -> bool {
         let pte = self.table().get(page);
         pte.is_present() && !pte.has(PteFlags::WINDOW) && frames::user().ref_count(pte.gpa()) == 1

@@ -56,7 +56,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Whether somebody waits for memory.
+/// True if somebody waits for memory.
 pub fn is_awaited() -> bool {
     WAITING.load(Relaxed) > 0
 }

@@ -51,7 +51,7 @@ impl Lost {
 }
 
 impl AddressSpace {
-    /// Whether it maps what was lost.
+    /// True if it maps what was lost.
     pub fn maps(&self, lost: &Lost) -> bool {
         self.lock().vmas.iter().any(|vma| lost.part_of(vma).is_some())
     }

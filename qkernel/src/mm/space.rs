@@ -57,7 +57,7 @@ impl ProgramMemory {
         self.mm.upgrade().filter(|mm| mm.programs.load(Ordering::Relaxed) == self.program)
     }
 
-    /// Whether `mm` holds this program.
+    /// True if `mm` holds this program.
     pub fn is_in(&self, mm: &Arc<AddressSpace>) -> bool {
         self.get().is_some_and(|own| Arc::ptr_eq(&own, mm))
     }
@@ -82,7 +82,7 @@ pub(super) struct Inner {
 /// Frames of address spaces that the platform still has mapped, by space handle.
 static DYING: Mutex<BTreeMap<u64, (Table, DeferredFree)>> = mutex(BTreeMap::new());
 
-/// Whether the frames of some ended address space are on their way to be free.
+/// True if the frames of some ended address space are on their way to be free.
 pub fn some_are_dying() -> bool {
     !DYING.lock().is_empty() || LEAVING.load(Ordering::Relaxed) > 0
 }

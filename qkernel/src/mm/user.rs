@@ -8,11 +8,12 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::{Access, AddressSpace};
 use crate::abi::Pod;
+use crate::account;
 use crate::arch;
 use crate::errno::{Errno, Result};
 
 impl AddressSpace {
-    /// Whether `[va, va + len)` can be a user range at all.
+    /// True if `[va, va + len)` can be a user range at all.
     fn check_range(va: Va, len: usize) -> Result {
         match va.checked_add(len as u64) {
             Some(end) if end <= arch::boot().user_max => Ok(()),
@@ -58,8 +59,10 @@ impl AddressSpace {
         self.write_bytes(va, value.as_bytes())
     }
 
-    /// Reads `count` values. `count` must have been bounded by the caller.
+    /// Reads `count` values. `count` must have been bounded by the caller; ENOMEM when so many
+    /// would bring memory low.
     pub fn read_array<T: Pod>(&self, va: Va, count: usize) -> Result<Vec<T>> {
+        account::ask_for::<T>(count)?;
         let mut values = alloc::vec![T::new_zeroed(); count];
         self.read_bytes(va, zerocopy::IntoBytes::as_mut_bytes(values.as_mut_slice()))?;
         Ok(values)

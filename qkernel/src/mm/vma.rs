@@ -48,7 +48,7 @@ bitflags! {
 }
 
 impl Prot {
-    /// Whether `access` is allowed. As on x86-64, what can be written or executed can be read.
+    /// True if `access` is allowed. As on x86-64, what can be written or executed can be read.
     pub fn allows(self, access: Access) -> bool {
         match access {
             Access::Read => !self.is_empty(),
@@ -94,17 +94,17 @@ impl Vma {
         self.end - self.start
     }
 
-    /// Whether it is empty (never, in a set).
+    /// True if it is empty (never, in a set).
     pub fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether writes go to the mapped object.
+    /// True if writes go to the mapped object.
     pub fn is_shared(&self) -> bool {
         self.flags.contains(VmaFlags::SHARED)
     }
 
-    /// Whether it counts for RLIMIT_DATA: private, writable, no stack.
+    /// True if it counts for RLIMIT_DATA: private, writable, no stack.
     pub fn is_data(&self) -> bool {
         self.prot.contains(Prot::WRITE)
             && !self.flags.intersects(VmaFlags::SHARED | VmaFlags::STACK | VmaFlags::GROWS_DOWN)
@@ -126,7 +126,7 @@ impl Vma {
         part
     }
 
-    /// Whether `next` continues it, so that both can be one.
+    /// True if `next` continues it, so that both can be one.
     fn continues(&self, next: &Vma) -> bool {
         let same_backing = match (&self.backing, &next.backing) {
             (None, None) => true,
@@ -176,7 +176,7 @@ impl VmaSet {
         self.ranges.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -194,7 +194,7 @@ impl VmaSet {
             .collect()
     }
 
-    /// Whether `[start, end)` is mapped without a hole.
+    /// True if `[start, end)` is mapped without a hole.
     pub fn covers(&self, start: Va, end: Va) -> bool {
         let mut at = start;
         while at < end {

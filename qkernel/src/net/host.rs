@@ -12,13 +12,13 @@ pub trait HostWatcher: Send + Sync {
     /// The handle became ready for `events`.
     fn on_ready(&self, events: PollMask);
 
-    /// Whether anybody may be notified by that: worth waking a sleeping sandbox. The host also
+    /// True if anybody may be notified by that: worth waking a sleeping sandbox. The host also
     /// notifies what is known already (that a socket can be written to comes along with
     /// everything), and what has been used up meanwhile.
     fn is_news(&self, events: PollMask) -> bool;
 
     /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
-    /// Whether something lies there that it has not notified of.
+    /// True if something lies there that it has not notified of.
     fn watch_asleep(&self) -> bool {
         false
     }

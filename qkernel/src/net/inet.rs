@@ -156,7 +156,7 @@ impl HostSocket {
         self.domain
     }
 
-    /// Whether it is a SOCK_STREAM socket.
+    /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
     }
@@ -170,7 +170,7 @@ impl HostSocket {
         if self.ready.lock().mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events }
     }
 
-    /// Whether trying `direction` may succeed (or fail otherwise than by EAGAIN).
+    /// True if trying `direction` may succeed (or fail otherwise than by EAGAIN).
     fn may(&self, direction: PollMask) -> bool {
         let ready = self.ready.lock();
         !ready.is_watched || ready.mask.intersects(direction | STICKY)

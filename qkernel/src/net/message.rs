@@ -118,7 +118,7 @@ const SIOCGIFNAME: u32 = 0x8910;
 const SIOCGIFCONF: u32 = 0x8912;
 const SIOCGIFMAP: u32 = 0x8970;
 
-/// Whether an ioctl(2) request is about network interfaces (netdevice(7)).
+/// True if an ioctl(2) request is about network interfaces (netdevice(7)).
 pub fn is_interface_ioctl(command: u32) -> bool {
     (SIOCGIFNAME..=SIOCGIFMAP).contains(&command)
 }

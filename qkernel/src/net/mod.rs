@@ -110,13 +110,13 @@ impl Socket {
         }
     }
 
-    /// Whether a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX
+    /// True if a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX
     /// stream).
     pub fn has_low_water(&self) -> bool {
         matches!(&self.family, Family::Unix(unix) if unix.is_stream() && unix.low_water() > 1)
     }
 
-    /// Whether it carries a stream of bytes without bounds.
+    /// True if it carries a stream of bytes without bounds.
     pub fn is_stream(&self) -> bool {
         match &self.family {
             Family::Host(host) => host.is_stream(),

@@ -166,7 +166,7 @@ pub fn renameat2(
     Ok(0)
 }
 
-/// Whether both are names of one file: rename(2) does nothing then.
+/// True if both are names of one file: rename(2) does nothing then.
 fn is_same_file(a: &Location, b: &Location) -> Result<bool> {
     if a.inode().kind() != b.inode().kind() || a.inode().is_dir() {
         return Ok(false);

@@ -22,7 +22,7 @@ abi_struct! {
     }
 }
 
-/// Whether `command` of fcntl(2) is about record locks.
+/// True if `command` of fcntl(2) is about record locks.
 pub fn is_lock_command(command: u32) -> bool {
     matches!(command, F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW)
 }

@@ -17,7 +17,7 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 use crate::errno::{Errno, Result};
 use crate::fs::file::file_of;
 use crate::fs::{self, Fd};
-use crate::mm::map::{Limits, Place, user_range};
+use crate::mm::map::{Limits, Placement, user_range};
 use crate::mm::vma::FileMapping;
 use crate::mm::{Prot, Vma, VmaFlags};
 use crate::task::Thread;
@@ -105,13 +105,13 @@ pub fn mmap(
     };
     let low = flags & MAP_32BIT != 0;
     let place = if flags & MAP_FIXED_NOREPLACE != 0 {
-        Place::FixedNoReplace(addr)
+        Placement::FixedNoReplace(addr)
     } else if flags & MAP_FIXED != 0 {
-        Place::Fixed(addr)
+        Placement::Fixed(addr)
     } else if low {
-        Place::Low(addr)
+        Placement::Low(addr)
     } else {
-        Place::Hint(addr)
+        Placement::Hint(addr)
     };
     let mm = thread.mm();
     if flags & MAP_LOCKED != 0 {

@@ -42,7 +42,7 @@ impl Position {
     }
 }
 
-/// Whether a transfer is made in pieces between which others get the kernel. What can make its
+/// True if a transfer is made in pieces between which others get the kernel. What can make its
 /// caller wait takes little at once anyway.
 fn takes_long(file: &OpenFile, buffer: &IoBuffer<'_>) -> bool {
     buffer.remaining() > PIECE_BYTES && file.ops.queue().is_none()
@@ -157,12 +157,12 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Whether a transfer that cannot be made now is waited for.
+/// True if a transfer that cannot be made now is waited for.
 fn may_wait(file: &OpenFile, no_wait: bool) -> bool {
     !no_wait && file.ops.queue().is_some() && !file.is_nonblocking()
 }
 
-/// Whether a socket gives nothing before it has so many bytes.
+/// True if a socket gives nothing before it has so many bytes.
 fn has_low_water(file: &OpenFile) -> bool {
     file.downcast::<Socket>().is_some_and(Socket::has_low_water)
 }

@@ -27,7 +27,7 @@ fn target(thread: &Arc<Thread>, pid: i32) -> Result<Arc<Thread>> {
     }
 }
 
-/// Whether `thread` may change how `other` is scheduled: EPERM.
+/// True if `thread` may change how `other` is scheduled: EPERM.
 fn check_owner(thread: &Thread, other: &Thread) -> Result {
     let (own, its) = (thread.creds(), other.creds());
     if own.euid == its.euid || own.euid == its.uid || own.has_cap(CAP_SYS_NICE) {

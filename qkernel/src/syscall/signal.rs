@@ -183,7 +183,7 @@ pub async fn restart_syscall(
     outcome
 }
 
-/// Whether `thread` may send `signo` to `target` (kill(2)): EPERM.
+/// True if `thread` may send `signo` to `target` (kill(2)): EPERM.
 pub fn check_permission(thread: &Arc<Thread>, target: &Arc<Process>, signo: u32) -> Result {
     if target.pid == thread.process.pid {
         return Ok(());

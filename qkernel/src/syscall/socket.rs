@@ -69,7 +69,7 @@ fn unix_kind(kind: u32, protocol: u32) -> Result<u32> {
     }
 }
 
-/// Whether one of the thread's groups lies in the range of those that may have ping sockets
+/// True if one of the thread's groups lies in the range of those that may have ping sockets
 /// (icmp(7)). It is the host's range for the container, if the configuration sets one; by default
 /// it is empty.
 fn may_ping(thread: &Thread) -> bool {

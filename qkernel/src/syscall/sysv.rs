@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use qlib::Va;
 
 use crate::abi::TimeSpec;
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::ipc::sysv::sem::SemBuf;
 use crate::ipc::sysv::{msg, sem, shm};
@@ -90,6 +91,7 @@ pub async fn msgsnd(
     if msgsz > msg::max_message() || kind < 1 {
         return Err(Errno::EINVAL);
     }
+    account::ask_for::<u8>(msgsz as usize)?;
     let mut bytes = alloc::vec![0; msgsz as usize];
     mm.read_bytes(msgp.checked_add(8).ok_or(Errno::EFAULT)?, &mut bytes)?;
     msg::send(thread, msqid, kind, bytes, msgflg).await.map(|()| 0)

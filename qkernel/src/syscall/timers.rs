@@ -112,7 +112,7 @@ pub fn alarm(thread: &Arc<Thread>, seconds: u32) -> Result<usize> {
     // To the nearest second, but never 0 for an alarm that was still to come.
     let left = match before.left_ns {
         0 => 0,
-        left => ((left + SECOND / 2) / SECOND).max(1),
+        left => (left.saturating_add(SECOND / 2) / SECOND).max(1),
     };
     Ok(left as usize)
 }

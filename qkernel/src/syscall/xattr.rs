@@ -34,7 +34,7 @@ fn name_at(thread: &Arc<Thread>, name: Va) -> Result<Vec<u8>> {
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
-/// Whether the thread may use attributes of this name (xattr(7), "Extended attribute namespaces").
+/// True if the thread may use attributes of this name (xattr(7), "Extended attribute namespaces").
 fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) -> Result {
     let creds = thread.creds();
     let attributes = place.attributes()?;

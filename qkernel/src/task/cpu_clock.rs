@@ -6,7 +6,7 @@ use super::process::Times;
 use super::{Thread, table};
 use crate::errno::{Errno, Result};
 
-/// Whether a clock id names CPU time.
+/// True if a clock id names CPU time.
 pub fn is_cpu_clock(id: i32) -> bool {
     id < 0 || id as u32 == CLOCK_PROCESS_CPUTIME_ID || id as u32 == CLOCK_THREAD_CPUTIME_ID
 }

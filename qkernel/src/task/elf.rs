@@ -14,7 +14,7 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::io::IoBuffer;
-use crate::mm::map::Place;
+use crate::mm::map::Placement;
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
@@ -160,7 +160,7 @@ impl Elf {
         Ok(elf)
     }
 
-    /// Whether it can be loaded anywhere.
+    /// True if it can be loaded anywhere.
     pub fn is_relocatable(&self) -> bool {
         self.is_relocatable
     }
@@ -195,7 +195,7 @@ impl Elf {
         let (low, high) = self.extent()?;
         let bias = if self.is_relocatable {
             // Reserve the whole extent first, so that the segments keep their distances.
-            let place = base.map_or(Place::Hint(Va(0)), Place::Hint);
+            let place = base.map_or(Placement::Hint(Va(0)), Placement::Hint);
             let whole = mm.map(
                 place,
                 high - low,
@@ -222,13 +222,17 @@ impl Elf {
                 return Err(Errno::ENOEXEC);
             }
             if segment.filesz > 0 {
+                let file_range = segment.offset.checked_add(file_page_end - first);
+                if file_range.is_none_or(|end| i64::try_from(end).is_err()) {
+                    return Err(Errno::ENOEXEC);
+                }
                 let backing = FileMapping {
                     mapping: mapping.clone(),
                     file: Some(file.clone()),
                     first_page: segment.offset >> PAGE_SHIFT,
                 };
                 let vma = Vma::of_file(prot, Prot::all(), VmaFlags::empty(), backing);
-                mm.map(Place::Fixed(first), file_page_end - first, vma, u64::MAX)?;
+                mm.map(Placement::Fixed(first), file_page_end - first, vma, u64::MAX)?;
                 if end > file_end && prot.contains(Prot::WRITE) {
                     // To the end of the page: the dynamic loader takes the rest of its last page
                     // for its first objects.
@@ -238,7 +242,7 @@ impl Elf {
             let anonymous_start = if segment.filesz > 0 { file_page_end } else { first };
             if end > anonymous_start {
                 let vma = Vma::anonymous(prot, VmaFlags::empty());
-                mm.map(Place::Fixed(anonymous_start), end - anonymous_start, vma, u64::MAX)?;
+                mm.map(Placement::Fixed(anonymous_start), end - anonymous_start, vma, u64::MAX)?;
             }
         }
         Ok((bias, Va(high.wrapping_add(bias))))

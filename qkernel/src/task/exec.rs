@@ -21,7 +21,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
-use crate::mm::map::Place;
+use crate::mm::map::Placement;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, Sleeper, block_until_killed};
@@ -79,7 +79,7 @@ pub struct Loaded {
     pub image: Image,
     /// Its name (the last part of the executable's path), at most 15 bytes.
     pub name: Vec<u8>,
-    /// Whether others of the same user may look into it (prctl(2), PR_SET_DUMPABLE).
+    /// True if others of the same user may look into it (prctl(2), PR_SET_DUMPABLE).
     dumpable: bool,
     /// It has rights that who executed it lacks (AT_SECURE).
     is_secure: bool,
@@ -261,7 +261,7 @@ fn build_stack(
     let prot = if executable { Prot::all() } else { Prot::READ | Prot::WRITE };
     let size = (top - sp).next_multiple_of(PAGE_SIZE) + INITIAL_STACK_BYTES;
     let stack = Vma::anonymous(prot, VmaFlags::GROWS_DOWN | VmaFlags::STACK);
-    mm.map(Place::Fixed(top - size), size, stack, u64::MAX)?;
+    mm.map(Placement::Fixed(top - size), size, stack, u64::MAX)?;
     mm.write_bytes(strings_start, &strings)?;
     mm.write_bytes(sp, zerocopy::IntoBytes::as_bytes(words.as_slice()))?;
     let auxv = zerocopy::IntoBytes::as_bytes(&words[auxv_at..]).to_vec();
@@ -365,7 +365,7 @@ pub async fn execve(
     Ok(RegistersReplaced)
 }
 
-/// Whether the old program may go on to know and decide everything about the new one. On platforms
+/// True if the old program may go on to know and decide everything about the new one. On platforms
 /// where user code carries out changes of mappings itself, what the old program has left with the
 /// platform (registers to go on with, for one) outlives the exchange of its memory.
 fn trusts_caller(thread: &Thread, creds: &Creds, loaded: &Loaded) -> bool {

@@ -7,7 +7,7 @@ use super::{Thread, current, run};
 use crate::mm::AddressSpace;
 use crate::mm::rmap::Lost;
 
-/// Notes what an object has lost, for the system call of the current thread to [settle] before it
+/// Notes what an object has lost, for the system call of the current thread to [unmap] before it
 /// returns.
 pub fn note(lost: Lost) {
     // Kernel tasks shorten no objects that programs map.
@@ -17,7 +17,7 @@ pub fn note(lost: Lost) {
 }
 
 /// Takes what objects have lost by the system call of `thread` out of all address spaces.
-pub async fn settle(thread: &Arc<Thread>) {
+pub async fn unmap(thread: &Arc<Thread>) {
     loop {
         let all = core::mem::take(&mut *thread.lost.lock());
         if all.is_empty() {

@@ -113,7 +113,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     let result = wait_for(thread, want).await;
     drop(awaiting);
     if thread.process.is_visitor() {
-        let waited_us = (time::monotonic_ns() - begin_ns) / 1000;
+        let waited_us = time::elapsed_ns(begin_ns) / 1000;
         klog!(
             Debug,
             "process {}, from outside, waited {waited_us} us for memory ({want:?})",
@@ -178,7 +178,7 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     reclaim::freed().unregister(id);
 }
 
-/// Whether some process is on its way to its end, or its memory on its way back, and has not taken
+/// True if some process is on its way to its end, or its memory on its way back, and has not taken
 /// too long for it.
 fn somebody_is_ending(now_ns: u64) -> bool {
     if now_ns > last_step_ns() + (PATIENCE_NS << in_vain().min(3)) {
@@ -272,12 +272,12 @@ fn is_spared(process: &Process, held: u64) -> bool {
     process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
 }
 
-/// Whether a process has come from outside and is so small that it is loaded on the reserve.
+/// True if a process has come from outside and is so small that it is loaded on the reserve.
 pub fn is_small_visitor(process: &Process) -> bool {
     is_spared(process, held_bytes(process))
 }
 
-/// Whether a process holds so little that it may have some of the reserve.
+/// True if a process holds so little that it may have some of the reserve.
 pub fn is_small(process: &Process) -> bool {
     held_bytes(process) < arch::boot().ram_bytes / (4 * VISITOR_SHARE)
 }

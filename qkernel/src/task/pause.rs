@@ -44,7 +44,7 @@ static RESUMED: WaitQueue = WaitQueue::new();
 static TRAPPED: WaitQueue = WaitQueue::new();
 /// How many [`Traps`] there are.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
-/// How many threads wait in the gate.
+/// How many threads wait for the end of a pause.
 static AT_GATE: AtomicU32 = AtomicU32::new(0);
 
 fn part(reason: Reason) -> &'static Pause {
@@ -54,7 +54,7 @@ fn part(reason: Reason) -> &'static Pause {
     }
 }
 
-/// Whether user code is stopped, or to be.
+/// True if user code is stopped, or to be.
 pub fn is_paused() -> bool {
     SLEEP.holds.load(Relaxed) || ORDER.holds.load(Relaxed)
 }
@@ -80,7 +80,7 @@ pub async fn wait_until_over(thread: &Arc<Thread>) {
     RESUMED.unregister(id);
 }
 
-/// Whether some thread waits in the gate: it has something to do.
+/// True if some thread waits for the end of the pause: it has something to do.
 pub fn holds_somebody() -> bool {
     AT_GATE.load(Relaxed) > 0
 }
@@ -90,7 +90,7 @@ pub fn holds_somebody() -> bool {
 fn interrupt_all() -> bool {
     let mut running = false;
     for thread in table::threads() {
-        if thread.user.is_in_user_mode() || thread.user.is_unproven() || !thread.user.is_settled() {
+        if thread.user.is_in_user_mode() || thread.user.is_unproven() || !thread.user.is_synced() {
             running = true;
             thread.user.interrupt();
         }
@@ -151,7 +151,7 @@ impl Drop for Traps {
     }
 }
 
-/// Stops all user code: afterwards every thread waits in the gate or in a system call, and none has
+/// Stops all user code: afterwards every thread waits for its end or in a system call, and none has
 /// the platform change mappings. EINTR when [`resume`] came meanwhile.
 pub async fn pause(reason: Reason) -> Result<Held> {
     let held = Held::intend(reason);
@@ -183,13 +183,13 @@ pub fn resume(reason: Reason) {
     TRAPPED.wake(PollMask::IN);
 }
 
-/// Whether somebody wants to look at each trap.
+/// True if somebody wants to look at each trap.
 pub fn is_watched() -> bool {
     LOOKING.load(Relaxed) > 0
 }
 
-/// A trap came: whoever pauses rechecks. Not every thread that leaves user mode comes to the
-/// gate; it may block in a system call that overtook the interruption, or end.
+/// A trap came: whoever pauses rechecks. Not every thread that leaves user mode comes to wait
+/// for its end; it may block in a system call that overtook the interruption, or end.
 pub fn recheck() {
     if LOOKING.load(Relaxed) > 0 {
         TRAPPED.wake(PollMask::IN);

@@ -237,7 +237,7 @@ impl Process {
         self.parent().map_or(0, |p| p.pid)
     }
 
-    /// Whether it came by `quark exec`: nobody in the container made it, and it is not the first.
+    /// True if it came by `quark exec`: nobody in the container made it, and it is not the first.
     pub fn is_visitor(&self) -> bool {
         self.pid != 1 && self.parent().is_none()
     }
@@ -260,7 +260,7 @@ impl Process {
         }
     }
 
-    /// Whether all its threads have ended.
+    /// True if all its threads have ended.
     pub fn is_zombie(&self) -> bool {
         self.tree.lock().exit_status.is_some()
     }

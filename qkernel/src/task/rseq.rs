@@ -138,7 +138,7 @@ fn write_cpu(mm: &AddressSpace, area: Va, start: u32, cpu: u32) -> Result<(), Fa
 }
 
 /// The thread was preempted or has moved: its area is written, and the section it was in aborted.
-/// Whether the latter, so that the thread has other registers. A program whose area or section is
+/// True if the latter, so that the thread has other registers. A program whose area or section is
 /// of no use gets SIGSEGV.
 pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
     while !thread.is_dying() {

@@ -24,7 +24,7 @@ pub async fn may_go(thread: &Arc<Thread>) {
         may_sync(thread).await;
         let mm = thread.mm();
         mm.thawed().await;
-        let free = !pause::is_paused() && !mm.is_frozen() && thread.user.is_settled();
+        let free = !pause::is_paused() && !mm.is_frozen() && thread.user.is_synced();
         if free || thread.is_dying() {
             return;
         }
@@ -37,7 +37,7 @@ pub async fn may_go(thread: &Arc<Thread>) {
 pub async fn may_sync(thread: &Arc<Thread>) {
     loop {
         pause::wait_until_over(thread).await;
-        thread.user.settled().await;
+        thread.user.synced().await;
         if !pause::is_paused() || thread.is_dying() {
             return;
         }

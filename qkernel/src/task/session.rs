@@ -48,12 +48,12 @@ pub fn set_pgid(caller: &Arc<Process>, pid: u32, pgid: u32) -> Result {
     Ok(())
 }
 
-/// Whether the parent is there to continue the child: it is in another group of the same session.
+/// True if the parent is there to continue the child: it is in another group of the same session.
 fn watches_over(parent: &Process, child: &Process) -> bool {
     parent.pgid() != child.pgid() && parent.sid() == child.sid()
 }
 
-/// Whether no process of the group has a parent in another group of the same session: nobody is
+/// True if no process of the group has a parent in another group of the same session: nobody is
 /// there to continue it.
 pub fn is_orphaned_group(pgid: u32) -> bool {
     !table::group(pgid)

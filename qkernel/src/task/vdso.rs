@@ -12,7 +12,7 @@ use qlib::{Frames, Gpa, PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::arch::{self, kvm};
 use crate::errno::{Errno, Result};
-use crate::mm::map::Place;
+use crate::mm::map::Placement;
 use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags, frames};
@@ -89,15 +89,15 @@ pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
     let hint = place(stack_top, boot.user_max, data_bytes + code_bytes, random::next_u64());
     // All of it first, so that both lie side by side.
     let whole = Vma::anonymous(Prot::empty(), VmaFlags::empty());
-    let start = mm.map(Place::Hint(hint), data_bytes + code_bytes, whole, u64::MAX)?;
+    let start = mm.map(Placement::Hint(hint), data_bytes + code_bytes, whole, u64::MAX)?;
 
     let data =
         KernelPages { start: kvm::clock::page(), pages: data_bytes >> PAGE_SHIFT, name: b"[vvar]" };
-    mm.map(Place::Fixed(start), data_bytes, vma(Prot::READ, Prot::READ, data), u64::MAX)?;
+    mm.map(Placement::Fixed(start), data_bytes, vma(Prot::READ, Prot::READ, data), u64::MAX)?;
     let code = KernelPages { start: copy()?, pages: code_bytes >> PAGE_SHIFT, name: b"[vdso]" };
     // A debugger may write its breakpoints: to a copy of the program's own.
     mm.map(
-        Place::Fixed(start + data_bytes),
+        Placement::Fixed(start + data_bytes),
         code_bytes,
         vma(Prot::READ | Prot::EXEC, Prot::all(), code),
         u64::MAX,

@@ -21,12 +21,17 @@ static ARMED: Mutex<u64> = mutex(u64::MAX);
 /// Who waits for the next event.
 static NEXT_EVENT: Mutex<Option<Arc<Signal>>> = mutex(None);
 
-/// Whether there is more to wait for since the last [`rearm`].
+/// True if there is more to wait for since the last [`rearm`].
 static IS_MORE: AtomicBool = AtomicBool::new(false);
 
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     arch::now_ns(linux_raw_sys::general::CLOCK_MONOTONIC)
+}
+
+/// How long ago `begin_ns` of CLOCK_MONOTONIC was; 0 if the host's clock has stepped back since.
+pub fn elapsed_ns(begin_ns: u64) -> u64 {
+    monotonic_ns().saturating_sub(begin_ns)
 }
 
 /// CLOCK_REALTIME in nanoseconds since the epoch.
@@ -59,7 +64,7 @@ pub fn on_timer() {
 /// No timer goes off now.
 static RESTING: AtomicBool = AtomicBool::new(false);
 
-/// Whether timers rest from now on: while the sandbox sleeps, and on the way there, for a system
+/// True if timers rest from now on: while the sandbox sleeps, and on the way there, for a system
 /// call that ended then would write to memory that has been written out. What is due goes off when
 /// they rest no more.
 pub fn rest(rests: bool) {
@@ -88,7 +93,7 @@ pub fn advance() {
     }
 }
 
-/// Whether [`rearm`] must be called before user code runs.
+/// True if [`rearm`] must be called before user code runs.
 pub fn needs_rearming() -> bool {
     IS_MORE.load(Relaxed)
 }

@@ -46,7 +46,7 @@ impl<T> TimerQueue<T> {
         self.timers.first_key_value().map(|(key, _)| key.deadline_ns)
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.timers.is_empty()
     }

@@ -161,7 +161,7 @@ impl Control {
             .map(|w| w * 64)
     }
 
-    /// Whether all of `count` frames from `start` are free.
+    /// True if all of `count` frames from `start` are free.
     pub fn all_free(&self, start: usize, count: usize) -> bool {
         words(start, count).all(|(word, mask)| self.free[word].load(Relaxed) & mask == mask)
     }
@@ -250,6 +250,7 @@ const ALIGNED: [u64; 6] = [
 
 /// The words and masks that cover `count` bits from `start`.
 fn words(start: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+    debug_assert!(count > 0, "no bits have no mask");
     let end = start + count;
     (start / 64..end.div_ceil(64)).map(move |word| {
         let low = start.saturating_sub(word * 64);

@@ -119,7 +119,7 @@ impl Queue {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the device wanted to be told of the chain that was offered last.
+    /// True if the device wanted to be told of the chain that was offered last.
     fn is_awaited(&self) -> bool {
         fence(Ordering::SeqCst);
         self.notify_at.load(Ordering::Relaxed) == self.avail_next.wrapping_sub(1)

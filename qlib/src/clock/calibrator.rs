@@ -169,7 +169,7 @@ impl Calibrator {
             .then_some(Rate { ns_per_tick, doubt: ns_per_tick / ASSUMED_DOUBT });
     }
 
-    /// Whether another try is unlikely to give a sample much better than this one.
+    /// True if another try is unlikely to give a sample much better than this one.
     pub fn is_good(&self, sample: &Sample) -> bool {
         self.best_window.is_some_and(|best| sample.window() <= best.saturating_mul(2))
     }
@@ -248,13 +248,15 @@ impl Calibrator {
     }
 
     fn draw(&self, sample: &Sample, rate: Rate, now_tsc: u64, floor_ns: u64) -> Line {
-        let truth_ns = sample.middle_ns() + to_ns(now_tsc - sample.middle(), rate.ns_per_tick);
+        // A TSC that steps back, as after a move to another host, must not end anybody.
+        let since = now_tsc.saturating_sub(sample.middle());
+        let truth_ns = sample.middle_ns().saturating_add(to_ns(since, rate.ns_per_tick));
         // What was promised for now: nobody has looked at the last line later than a little after
         // its end.
         let (promised_ns, was_seen) = match &self.line {
             None => (0, false),
             Some(line) => {
-                let seen_until = line.valid_until_tsc + Self::grace_ticks(line);
+                let seen_until = line.valid_until_tsc.saturating_add(Self::grace_ticks(line));
                 let is_seen = line.begin_tsc <= now_tsc && now_tsc <= seen_until;
                 (line.at(Source::Monotonic, if is_seen { now_tsc } else { seen_until }), is_seen)
             }
@@ -268,7 +270,7 @@ impl Calibrator {
             u128::from(DRIFT_NS) * u128::from(rate.ns_per_tick) / u128::from(rate.doubt.max(1));
         let valid_ns = VALID_NS.min(u64::try_from(drift_ns).unwrap_or(u64::MAX));
         let valid_ticks = to_ticks(valid_ns, rate.ns_per_tick).max(1);
-        let end_ns = truth_ns + to_ns(valid_ticks, rate.ns_per_tick);
+        let end_ns = truth_ns.saturating_add(to_ns(valid_ticks, rate.ns_per_tick));
         let climb_ns = end_ns.saturating_sub(begin_ns);
         let inclined =
             u64::try_from((u128::from(climb_ns) << FRACTION_BITS) / u128::from(valid_ticks))
@@ -276,7 +278,7 @@ impl Calibrator {
         // The upper limit is for lines so short that even a small error would make them steep.
         let (slowest, fastest) = (
             rate.ns_per_tick - rate.ns_per_tick / SLOWEST,
-            rate.ns_per_tick + rate.ns_per_tick / SLOWEST,
+            rate.ns_per_tick.saturating_add(rate.ns_per_tick / SLOWEST),
         );
         let offset = |known: Option<Offset>| {
             begin_ns.saturating_add_signed(known.map_or(0, |offset| offset.low))

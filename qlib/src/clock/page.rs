@@ -67,7 +67,7 @@ impl Line {
         base_ns.wrapping_add(((ticks as u128 * self.ns_per_tick as u128) >> FRACTION_BITS) as u64)
     }
 
-    /// Whether it may be used at `tsc`.
+    /// True if it may be used at `tsc`.
     #[inline(always)]
     pub const fn is_valid_at(&self, tsc: u64) -> bool {
         self.begin_tsc <= tsc && tsc <= self.valid_until_tsc

@@ -63,17 +63,17 @@ impl Pte {
         )
     }
 
-    /// Whether nothing is there.
+    /// True if nothing is there.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether it maps a frame.
+    /// True if it maps a frame.
     pub const fn is_present(self) -> bool {
         self.0 & PteFlags::PRESENT.bits() != 0
     }
 
-    /// Whether the page is in the swap store.
+    /// True if the page is in the swap store.
     pub const fn is_swapped(self) -> bool {
         self.0 & (PteFlags::PRESENT.bits() | PteFlags::SWAPPED.bits()) == PteFlags::SWAPPED.bits()
     }
@@ -105,7 +105,7 @@ impl Pte {
         PteFlags::from_bits_truncate(self.0)
     }
 
-    /// Whether all of `flags` are set.
+    /// True if all of `flags` are set.
     pub const fn has(self, flags: PteFlags) -> bool {
         self.0 & flags.bits() == flags.bits()
     }

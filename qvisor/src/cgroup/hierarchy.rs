@@ -32,7 +32,7 @@ pub struct Hierarchies {
     mounts: BTreeMap<String, (PathBuf, String)>,
 }
 
-/// Whether the file system that a path leads to is one of cgroups: another may be mounted over it.
+/// True if the file system that a path leads to is one of cgroups: another may be mounted over it.
 fn shows_cgroups(point: &Path) -> bool {
     /// CGROUP_SUPER_MAGIC and CGROUP2_SUPER_MAGIC of linux/magic.h.
     const MAGIC: [i64; 2] = [0x0027_e0eb, 0x6367_7270];
@@ -111,7 +111,7 @@ impl Hierarchies {
         }
     }
 
-    /// Whether the caller may make cgroups below their own.
+    /// True if the caller may make cgroups below their own.
     ///
     /// # Errors
     /// When their own cannot be looked at.

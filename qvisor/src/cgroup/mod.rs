@@ -260,7 +260,7 @@ impl Cgroup {
         self.dirs.get(controller).or_else(|| self.dirs.get("")).map(PathBuf::as_path)
     }
 
-    /// Whether the host has killed a process in it for want of memory.
+    /// True if the host has killed a process in it for want of memory.
     pub fn was_out_of_memory(&self) -> bool {
         let read = |file: &str| {
             self.memory_dir()

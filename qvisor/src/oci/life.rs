@@ -152,7 +152,7 @@ pub fn parse_signal(text: &str) -> Result<i32> {
     realtime.filter(|n| (34..=64).contains(n)).with_context(|| format!("unknown signal {text:?}"))
 }
 
-/// Whether a signal ends the init process with which runc waits for `start`, a program in Go: what
+/// True if a signal ends the init process with which runc waits for `start`, a program in Go: what
 /// it has no use for it ignores.
 fn ends_created(signo: i32) -> bool {
     #[rustfmt::skip]
@@ -216,7 +216,7 @@ pub fn kill(
     }
 }
 
-/// Whether a container is not asleep as the host would not take its pages.
+/// True if a container is not asleep as the host would not take its pages.
 fn failed_to_store(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Refused>()

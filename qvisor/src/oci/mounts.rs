@@ -26,7 +26,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Whether nothing may be written.
+    /// True if nothing may be written.
     pub fn readonly(&self) -> bool {
         // The last one counts.
         self.options.iter().rev().find(|o| *o == "ro" || *o == "rw").is_some_and(|o| o == "ro")

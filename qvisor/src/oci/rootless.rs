@@ -19,7 +19,7 @@ use crate::cgroup::Hierarchies;
 use crate::platform::probe::Finding;
 use crate::sys::{self, Spawn};
 
-/// Whether the caller is an ordinary user, who needs a user namespace for all that a sandbox
+/// True if the caller is an ordinary user, who needs a user namespace for all that a sandbox
 /// process does.
 pub fn is_needed() -> bool {
     !rustix::process::geteuid().is_root()

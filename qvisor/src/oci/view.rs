@@ -254,13 +254,13 @@ impl Mounts {
             .map(|(point, _)| point.as_path())
     }
 
-    /// Whether a mount, and all that it is mounted on, keeps files on a disk.
+    /// True if a mount, and all that it is mounted on, keeps files on a disk.
     fn has_files(&self, point: &Path) -> bool {
         let mut on_the_way = point.ancestors().filter_map(|a| self.points.get(a));
         on_the_way.all(|fstype| self.on_disk.iter().any(|known| known == fstype))
     }
 
-    /// Whether all that it is mounted on keeps files, so that it is not covered already.
+    /// True if all that it is mounted on keeps files, so that it is not covered already.
     fn is_reachable(&self, point: &Path) -> bool {
         let parent = point.parent().and_then(|p| self.of(p));
         parent.is_none_or(|p| self.has_files(p))

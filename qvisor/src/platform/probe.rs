@@ -20,7 +20,7 @@ use crate::sys;
 pub struct Finding {
     /// Short name.
     pub name: &'static str,
-    /// Whether it works here.
+    /// True if it works here.
     pub available: bool,
     /// What was seen, and what follows from it.
     pub detail: String,

@@ -312,7 +312,7 @@ impl Connection {
     }
 }
 
-/// Whether the other side of a connection has closed it, with nothing more to read.
+/// True if the other side of a connection has closed it, with nothing more to read.
 fn has_hung_up(socket: &OwnedFd) -> bool {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     matches!(rustix::net::recv(socket, &mut [0u8; 1], flags), Ok((_, 0)) | Err(Errno::CONNRESET))

@@ -279,7 +279,7 @@ fn constant_after_relocation(segment: &Segment, endian: Endianness) -> (u64, u64
     (start, (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1))
 }
 
-/// Whether the address, relative to the image, lies in its code.
+/// True if the address, relative to the image, lies in its code.
 fn is_code(segments: &[Segment], endian: Endianness, address: u64) -> bool {
     loads(segments, endian).any(|s| {
         s.p_flags(endian).contains(elf::PF_X)

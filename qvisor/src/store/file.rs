@@ -140,7 +140,7 @@ impl HiddenFile {
     }
 
     /// Lets the host begin to write a range to the disk. What goes wrong is seen by
-    /// [`Self::settle`].
+    /// [`Self::sync`].
     pub fn start_writeback(&self, offset: u64, len: u64) {
         let _ = sys::sync_range(self.file.as_fd(), offset, len, false);
     }
@@ -148,7 +148,7 @@ impl HiddenFile {
     /// Waits until a range is on the disk, as far as the host can tell: its pages are clean, and no
     /// error was seen. It is not made to survive a crash of the host, for nothing of the sandbox
     /// does.
-    pub fn settle(&self, offset: u64, len: u64) -> io::Result<()> {
+    pub fn sync(&self, offset: u64, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
         }

@@ -231,7 +231,7 @@ impl Store {
                 )?;
             }
             for place in &places {
-                file.settle(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?;
+                file.sync(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?;
             }
             Ok(())
         })();
@@ -332,7 +332,7 @@ impl Store {
         let mut inner = self.lock();
         let mut next =
             inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
-        next.file.settle(0, next.pages() * PAGE_SIZE)?;
+        next.file.sync(0, next.pages() * PAGE_SIZE)?;
         next.sums.shrink_to_fit();
         inner.reap = Some(next);
         Ok(())
@@ -397,7 +397,7 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `pages` more fit beside the swap file and `reap`. While a REAP file takes the place
+    /// True if `pages` more fit beside the swap file and `reap`. While a REAP file takes the place
     /// of another, both take disk space, but only the new one counts.
     fn check_quota(&self, inner: &Inner, reap: Option<&Reap>, pages: u64) -> Result<()> {
         let held = inner.slots.used() + reap.map_or(0, Reap::pages);

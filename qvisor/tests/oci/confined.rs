@@ -113,7 +113,7 @@ fn nothing_of_the_host_is_reached_by_a_path() {
     }
 }
 
-/// Whether the files of this test's place can be id-mapped.
+/// True if the files of this test's place can be id-mapped.
 fn can_be_mapped(p: &Place) -> bool {
     let mapped = qvisor::sys::clone_mount(&p.dir, false, false).and_then(|mount| {
         qvisor::sys::map_mount(&mount, &qvisor::sys::user_namespace("0 100000 1000\n")?)

@@ -16,7 +16,7 @@ fn add_adversary(p: &Place) {
     fs::copy(program, p.rootfs().join("bin/adversary")).unwrap();
 }
 
-/// Whether guest programs have stubs at all.
+/// True if guest programs have stubs at all.
 fn has_stubs(p: &Place) -> bool {
     let is = p.state()["platform"] == "process";
     if !is {

@@ -271,7 +271,7 @@ fn a_signal_ends_what_do_runs() {
 fn ctrl_c_and_a_hang_up_end_what_do_runs() {
     let Some(p) = place() else { return };
     let quark = p.quark(&["do", "--", "/bin/sh", "-c", "echo up; exec sleep 10"]);
-    // Whether the terminal gets a Ctrl-C or is closed; both by a session of its own.
+    // True if the terminal gets a Ctrl-C or is closed; both by a session of its own.
     let session = r#"
 import os, pty, sys, time
 pid, master = pty.fork()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{run, test_apps};
 
-/// Whether there are no sandboxes to attack in this build; says so.
+/// True if there are no sandboxes to attack in this build; says so.
 pub fn skipped() -> bool {
     let without = option_env!("QUARK_KERNEL_IMAGE") == Some("none")
         && std::env::var_os("QUARK_BIN").is_none();

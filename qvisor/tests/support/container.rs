@@ -316,7 +316,7 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a host process is there (a zombie is not).
+/// True if a host process is there (a zombie is not).
 pub fn alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

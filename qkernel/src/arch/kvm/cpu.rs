@@ -201,7 +201,7 @@ impl PerCpu {
         self.context.set(context);
     }
 
-    /// Whether it is `thread`'s state that is in the registers. Only this vCPU asks.
+    /// True if it is `thread`'s state that is in the registers. Only this vCPU asks.
     pub(super) fn is_live(&self, thread: *const KvmThread) -> bool {
         // SAFETY: only this vCPU's own code touches it, and nothing else of that runs during this
         // expression.

@@ -176,7 +176,7 @@ fn attend(cpu: &PerCpu) {
     host::flush();
 }
 
-/// Whether a thread has waited for most of a slice. Threads that wait for each other never do, and
+/// True if a thread has waited for most of a slice. Threads that wait for each other never do, and
 /// stay on one vCPU.
 fn somebody_starves() -> bool {
     let slice_ticks = boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);

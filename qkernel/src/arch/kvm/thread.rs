@@ -116,7 +116,7 @@ impl KvmThread {
         }
     }
 
-    /// Whether the kernel has to be notified before it runs on vCPU `index`; from now on it has
+    /// True if the kernel has to be notified before it runs on vCPU `index`; from now on it has
     /// been.
     pub fn must_notify(&self, index: u32) -> bool {
         self.watched.get() && self.notified.replace(Some(index)) != Some(index)

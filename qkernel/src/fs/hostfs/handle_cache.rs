@@ -83,7 +83,7 @@ impl FileHandle {
     }
 }
 
-/// Whether an open of a regular file with these O_* flags may use another's handle.
+/// True if an open of a regular file with these O_* flags may use another's handle.
 pub fn may_share(flags: u32) -> bool {
     let special = O_TRUNC | O_APPEND | O_DIRECT | O_NOATIME | O_SYNC | O_DSYNC | O_PATH;
     flags & O_ACCMODE == O_RDONLY && flags & special == 0

@@ -27,7 +27,7 @@ pub struct HostStream {
     is_file: bool,
     queue: WaitQueue,
     token: u64,
-    /// Whether the host can notify of its readiness; files are always ready.
+    /// True if the host can notify of its readiness; files are always ready.
     watched: bool,
 }
 

@@ -101,7 +101,7 @@ impl OverlayNode {
         self.layers().upper.and_then(|u| u.attributes().ok()).map(|a| a.ino)
     }
 
-    /// Whether the lower layer's `name` is to be seen here.
+    /// True if the lower layer's `name` is to be seen here.
     pub(super) fn shows_lower(&self, name: &[u8]) -> Result<bool> {
         let fs = self.fs()?;
         Ok(self.upper_number().is_none_or(|number| !fs.is_hidden(number, name)))

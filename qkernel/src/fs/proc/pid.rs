@@ -46,7 +46,7 @@ impl Subject {
         }
     }
 
-    /// Whether it is about a single thread.
+    /// True if it is about a single thread.
     pub fn is_thread(&self) -> bool {
         self.thread.is_some()
     }

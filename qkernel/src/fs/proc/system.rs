@@ -129,8 +129,7 @@ pub(super) fn stat() -> Node {
                 idle / cpus
             );
         }
-        let boot_s =
-            (time::realtime_ns() - time::monotonic_ns().min(time::realtime_ns())) / 1_000_000_000;
+        let boot_s = time::realtime_ns().saturating_sub(time::monotonic_ns()) / 1_000_000_000;
         let running = table::threads().iter().filter(|t| t.user.is_in_user_mode()).count().max(1);
         let _ =
             writeln!(out, "intr 0\nctxt 0\nbtime {boot_s}\nprocesses {}", table::processes().len());

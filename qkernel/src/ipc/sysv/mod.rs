@@ -145,7 +145,7 @@ pub trait Kind: Sized + 'static {
     fn perm(described: &Self::Abi) -> &PermAbi;
     /// IPC_INFO, or [`Kind::INFO`] if `in_use`, but for what it returns.
     fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result;
-    /// Whether IPC_SET may set besides permissions what `new` says: EPERM.
+    /// True if IPC_SET may set besides permissions what `new` says: EPERM.
     fn may_set(_creds: &Creds, _new: &Self::Abi) -> Result {
         Ok(())
     }
@@ -200,7 +200,7 @@ impl<T> Table<T> {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -233,8 +233,8 @@ impl Kind for Queue {
             for queue in each::<Queue>() {
                 let inner = queue.inner.lock();
                 info.pool += 1;
-                info.map += inner.messages.len() as i32;
-                info.tql += inner.bytes as i32;
+                info.map = info.map.saturating_add(inner.messages.len() as i32);
+                info.tql = info.tql.saturating_add(inner.bytes as i32);
             }
         } else {
             info.pool = mni.saturating_mul(mnb) / 1024;

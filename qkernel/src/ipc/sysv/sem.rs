@@ -205,7 +205,7 @@ impl Set {
         Err(Errno::EAGAIN)
     }
 
-    /// Whether the operation that has to wait may not.
+    /// True if the operation that has to wait may not.
     fn refuses(&self, operations: &[SemBuf], token: u64) -> bool {
         let inner = self.inner.lock();
         let Some(waiting) = inner.waiting.iter().find(|w| w.token == token) else { return false };

@@ -17,7 +17,7 @@ use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::shmem::{Quota, Shmem};
-use crate::mm::map::Place;
+use crate::mm::map::Placement;
 use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
@@ -106,7 +106,8 @@ fn segments() -> impl Iterator<Item = Arc<Segment>> {
 }
 
 fn pages_in_use() -> u64 {
-    segments().map(|s| s.size.div_ceil(PAGE_SIZE)).sum()
+    // Any size is granted to who has raised the limits, as nothing of it is touched yet.
+    segments().map(|s| s.size.div_ceil(PAGE_SIZE)).fold(0, u64::saturating_add)
 }
 
 /// shmget(2).
@@ -170,9 +171,9 @@ pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
     let backing = FileMapping { mapping: segment.clone(), file: None, first_page: 0 };
     let vma = Vma::of_file(prot, max_prot, VmaFlags::SHARED, backing);
     let place = match at.0 {
-        0 => Place::Hint(at),
-        _ if flags & SHM_REMAP != 0 => Place::Fixed(at),
-        _ => Place::FixedNoReplace(at),
+        0 => Placement::Hint(at),
+        _ if flags & SHM_REMAP != 0 => Placement::Fixed(at),
+        _ => Placement::FixedNoReplace(at),
     };
     let start = thread.mm().map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
     let start = start.map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
@@ -194,7 +195,8 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
     while let Some(vma) = mm.range_after(next) {
         next = vma.end;
         let Some(backing) = &vma.backing else { continue };
-        let begins = vma.start.0.checked_sub(backing.first_page * PAGE_SIZE) == Some(addr.0);
+        let offset = backing.first_page.checked_mul(PAGE_SIZE);
+        let begins = offset.and_then(|o| vma.start.0.checked_sub(o)) == Some(addr.0);
         let Some(segment) =
             known.iter().find(|s| begins && s.identity() == backing.mapping.identity())
         else {

@@ -9,7 +9,7 @@ use crate::errno::{Errno, Result};
 use crate::task::signal::{Disposition, SigInfo, send_to_group, send_to_process};
 use crate::task::{Process, Thread, session, table};
 
-/// Whether `tty` is the process's controlling terminal.
+/// True if `tty` is the process's controlling terminal.
 pub fn is_controlling(process: &Process, tty: &Arc<Tty>) -> bool {
     controlling(process).is_ok_and(|own| Arc::ptr_eq(&own, tty))
 }
@@ -117,7 +117,7 @@ pub fn notify_hang_up(tty: &Tty) {
     }
 }
 
-/// Whether the thread is in a background group of its controlling terminal `tty`.
+/// True if the thread is in a background group of its controlling terminal `tty`.
 fn is_background(thread: &Thread, tty: &Arc<Tty>) -> bool {
     let (sid, foreground) = tty.owners();
     is_controlling(&thread.process, tty)

@@ -82,7 +82,7 @@ impl LineDiscipline {
         self.termios.iflag & flag != 0
     }
 
-    /// Whether output is held.
+    /// True if output is held.
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -382,7 +382,7 @@ impl LineDiscipline {
         }
     }
 
-    /// Whether a read would find something.
+    /// True if a read would find something.
     pub fn can_read(&self) -> bool {
         if self.termios.is_canonical() {
             !self.lines.is_empty()

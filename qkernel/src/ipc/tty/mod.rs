@@ -45,7 +45,7 @@ pub trait Far: Send + Sync {
     fn on_output(&self, tty: &Tty);
     /// The settings or the room for input changed: more may be handed in by [`Tty::feed`].
     fn on_room(&self, tty: &Tty);
-    /// Whether output goes on without anybody reading it in here.
+    /// True if output goes on without anybody reading it in here.
     fn drains(&self) -> bool {
         false
     }
@@ -177,7 +177,7 @@ impl Tty {
         state.foreground = foreground;
     }
 
-    /// Whether the far side is gone.
+    /// True if the far side is gone.
     pub fn is_hung_up(&self) -> bool {
         self.state.lock().is_hung_up
     }
@@ -234,7 +234,7 @@ impl Tty {
         }
     }
 
-    /// Whether the far side has something to take.
+    /// True if the far side has something to take.
     pub fn has_output(&self) -> bool {
         let state = self.state.lock();
         !state.output.is_empty() && !state.line.is_stopped()

@@ -70,7 +70,7 @@ pub fn list() -> Vec<u32> {
     ENTRIES.lock().keys().copied().collect()
 }
 
-/// Whether the terminal may not be opened yet (unlockpt(3)).
+/// True if the terminal may not be opened yet (unlockpt(3)).
 pub fn is_locked(number: u32) -> bool {
     ENTRIES.lock().get(&number).is_some_and(|e| e.is_locked)
 }

@@ -74,12 +74,12 @@ impl Termios {
         self.cc[linux_raw_sys::general::VTIME as usize] = 0;
     }
 
-    /// Whether lines are edited before they are read.
+    /// True if lines are edited before they are read.
     pub fn is_canonical(&self) -> bool {
         self.lflag & ICANON != 0
     }
 
-    /// Whether `byte` is the control character `which` (V*), which is switched off when it is 0.
+    /// True if `byte` is the control character `which` (V*), which is switched off when it is 0.
     pub fn is_char(&self, byte: u8, which: u32) -> bool {
         byte != 0 && self.cc[which as usize] == byte
     }

@@ -30,7 +30,7 @@ const GROUP_PAGES: u64 = 4;
 /// Bytes that the platform is asked about at once.
 const CHUNK_BYTES: u64 = MAX_TOUCHED_PAGES * PAGE_SIZE;
 
-/// Whether an entry is shown and its page not known to be used: only then has the platform
+/// True if an entry is shown and its page not known to be used: only then has the platform
 /// something to tell.
 fn is_open(pte: Pte) -> bool {
     pte.is_present() && pte.has(PteFlags::ACCESSED) && Usage::of(pte).is_unseen()

@@ -41,7 +41,7 @@ impl Usage {
         pte.with_spare(self.0)
     }
 
-    /// Whether nobody is known to have used it since it was brought in.
+    /// True if nobody is known to have used it since it was brought in.
     pub fn is_unseen(self) -> bool {
         self.0 & Self::UNSEEN != 0
     }

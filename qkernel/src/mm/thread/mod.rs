@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 
 /// Where a thread is, as far as the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RunState {
     /// In user mode, or on its way out of it.
     User,
     /// Stopped in a system call that is not answered yet; registers unknown.
@@ -90,7 +90,7 @@ pub enum Concern {
 
 struct State {
     handle: Option<Charged>,
-    place: Place,
+    place: RunState,
     /// How many traps came.
     traps: u64,
     /// A trap that the thread's task has not taken yet.
@@ -167,7 +167,7 @@ impl UserThread {
             token,
             state: Mutex::new(State {
                 handle: Some(handle),
-                place: Place::Stopped { in_syscall: false },
+                place: RunState::Stopped { in_syscall: false },
                 traps: 0,
                 trap: None,
                 regs: UserRegs::default(),
@@ -203,54 +203,54 @@ impl UserThread {
         state.unproven = fresh.unproven;
     }
 
-    /// Whether the platform may still be carrying out operations to map something.
+    /// True if the platform may still be carrying out operations to map something.
     pub fn is_mapping(&self) -> bool {
         let state = self.state.lock();
-        state.mapping && state.place != Place::Dead
+        state.mapping && state.place != RunState::Dead
     }
 
-    /// Whether somebody else has the thread carry out operations.
-    pub fn is_settled(&self) -> bool {
-        !matches!(self.state.lock().place, Place::Syncing { .. })
+    /// True if somebody else has the thread carry out operations.
+    pub fn is_synced(&self) -> bool {
+        !matches!(self.state.lock().place, RunState::Syncing { .. })
     }
 
-    /// Whether it is in user mode.
+    /// True if it is in user mode.
     pub fn is_in_user_mode(&self) -> bool {
-        self.state.lock().place == Place::User
+        self.state.lock().place == RunState::User
     }
 
-    /// Whether a trap of it will come without anything else happening: it runs, or the platform is
+    /// True if a trap of it will come without anything else happening: it runs, or the platform is
     /// about to stop it or to carry out its operations.
     pub fn is_expected(&self) -> bool {
         let state = self.state.lock();
         match state.place {
-            Place::User | Place::Syncing { .. } => true,
-            Place::Syscall => state.stop_asked,
-            Place::Stopped { .. } | Place::Dead => false,
+            RunState::User | RunState::Syncing { .. } => true,
+            RunState::Syscall => state.stop_asked,
+            RunState::Stopped { .. } | RunState::Dead => false,
         }
     }
 
-    /// Whether it has ever been let go.
+    /// True if it has ever been let go.
     pub fn has_run(&self) -> bool {
         self.state.lock().resumes > 0
     }
 
-    /// Whether it can never run again.
+    /// True if it can never run again.
     pub fn is_dead(&self) -> bool {
-        self.state.lock().place == Place::Dead
+        self.state.lock().place == RunState::Dead
     }
 
-    /// Whether its preemptions are to be traps ([`qlib::platform::TRAP_PREEMPTED`]). ENOSYS where
+    /// True if its preemptions are to be traps ([`qlib::platform::TRAP_PREEMPTED`]). ENOSYS where
     /// the platform does not know of them.
     pub fn watch(&self, on: bool) -> Result {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
     }
 
-    /// Whether it may be in user mode although its last trap says otherwise, for that trap proves
+    /// True if it may be in user mode although its last trap says otherwise, for that trap proves
     /// nothing.
     pub fn is_unproven(&self) -> bool {
         let state = self.state.lock();
-        state.unproven && state.place == Place::Syscall
+        state.unproven && state.place == RunState::Syscall
     }
 
     /// Its floating-point state; it is stopped.
@@ -272,11 +272,11 @@ impl UserThread {
     pub fn end(&self, mm: &AddressSpace) {
         let mut state = self.state.lock();
         if let Some(handle) = state.handle.take()
-            && state.place != Place::Dead
+            && state.place != RunState::Dead
         {
             handle.resume(Gpa(0), Go::Exit, &[]);
         }
-        state.place = Place::Dead;
+        state.place = RunState::Dead;
         state.leave_to_others(mm);
     }
 }

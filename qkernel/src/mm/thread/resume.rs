@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use qlib::Gpa;
 use qlib::platform::{DeferredOp, OP_MAP};
 
-use super::{Place, UserThread};
+use super::{RunState, UserThread};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::mmu::void_map;
@@ -41,17 +41,17 @@ impl UserThread {
 
     fn resume_with(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp], deferred: DeferredFree) {
         let mut state = self.state.lock();
-        if state.place == Place::Dead {
+        if state.place == RunState::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
             state.deferred.append(deferred);
             return;
         }
         let in_syscall =
-            matches!(state.place, Place::Syscall | Place::Stopped { in_syscall: true });
+            matches!(state.place, RunState::Syscall | RunState::Stopped { in_syscall: true });
         state.place = match go {
-            Go::Hold => Place::Syncing { in_syscall },
-            Go::Exit => Place::Dead,
-            _ => Place::User,
+            Go::Hold => RunState::Syncing { in_syscall },
+            Go::Exit => RunState::Dead,
+            _ => RunState::User,
         };
         state.deferred.append(deferred);
         let own = core::mem::take(&mut state.own_ops);
@@ -69,7 +69,7 @@ impl UserThread {
     /// Carries out what `mm` has in store for the platform, now, through this thread, which is not
     /// in user mode.
     pub async fn flush(&self, mm: &AddressSpace) -> Result {
-        self.settled().await;
+        self.synced().await;
         if self.is_dead() {
             return Err(Errno::ESRCH);
         }
@@ -85,7 +85,7 @@ impl UserThread {
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the
     /// creator of exist afterwards.
     pub async fn hold(&self, mm: &AddressSpace) -> Result {
-        self.settled().await;
+        self.synced().await;
         let (ops, deferred) = self.take_claimed(mm);
         self.resume_with(mm.root(), Go::Hold, &ops, deferred);
         self.wait_stopped(false).await
@@ -103,11 +103,11 @@ impl UserThread {
         self.state.lock().own_ops.push(op);
     }
 
-    /// Whether nobody wants anything of the thread that keeps it from going on after a trap that
+    /// True if nobody wants anything of the thread that keeps it from going on after a trap that
     /// its task has not been told of.
     pub fn may_go_on(&self) -> bool {
         let state = self.state.lock();
-        state.place == Place::User
+        state.place == RunState::User
             && !state.stop_asked
             && state.watchers.is_empty()
             && state.own_ops.is_empty()

@@ -5,7 +5,7 @@ use core::task::{Poll, Waker};
 
 use qlib::platform::{TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
 
-use super::{Arrived, Concern, Place, State, UserThread};
+use super::{Arrived, Concern, RunState, State, UserThread};
 use crate::errno::{Errno, Result};
 use crate::mm::{DeferredFree, free_frames};
 
@@ -27,33 +27,34 @@ impl UserThread {
             let proven = trap.unproven == 0;
             state.mapping &= !proven;
             state.unproven = !proven;
-            let in_syscall = matches!(state.place, Place::Syscall)
+            let in_syscall = matches!(state.place, RunState::Syscall)
                 || matches!(
                     state.place,
-                    Place::Stopped { in_syscall: true } | Place::Syncing { in_syscall: true }
+                    RunState::Stopped { in_syscall: true } | RunState::Syncing { in_syscall: true }
                 );
             state.traps += 1;
             let deferred =
                 if proven { core::mem::take(&mut state.deferred) } else { DeferredFree::default() };
             let wakers = core::mem::take(&mut state.watchers);
             match trap.kind {
-                TRAP_SYSCALL => state.place = Place::Syscall,
-                TRAP_DEAD => state.place = Place::Dead,
+                TRAP_SYSCALL => state.place = RunState::Syscall,
+                TRAP_DEAD => state.place = RunState::Dead,
                 TRAP_STOPPED => {
-                    state.place = Place::Stopped { in_syscall: trap.in_syscall != 0 && in_syscall }
+                    state.place =
+                        RunState::Stopped { in_syscall: trap.in_syscall != 0 && in_syscall }
                 }
                 TRAP_SYNCED => {
-                    let in_syscall = matches!(state.place, Place::Syncing { in_syscall: true });
-                    state.place = Place::Stopped { in_syscall };
+                    let in_syscall = matches!(state.place, RunState::Syncing { in_syscall: true });
+                    state.place = RunState::Stopped { in_syscall };
                 }
-                _ => state.place = Place::Stopped { in_syscall: false },
+                _ => state.place = RunState::Stopped { in_syscall: false },
             }
             if trap.kind != TRAP_SYSCALL && trap.kind != TRAP_DEAD {
                 state.regs = trap.regs;
             }
             state.stop_asked = false;
             // A stop or sync inside a system call is for those who asked.
-            let is_asked_for = matches!(state.place, Place::Stopped { in_syscall: true })
+            let is_asked_for = matches!(state.place, RunState::Stopped { in_syscall: true })
                 || trap.kind == TRAP_SYNCED;
             let concern = if is_asked_for { Concern::Others } else { Concern::Thread { alone } };
             (wakers, deferred, concern)
@@ -95,9 +96,9 @@ impl UserThread {
         poll_fn(|cx| {
             let mut state = self.state.lock();
             match state.place {
-                Place::Stopped { .. } => return Poll::Ready(Ok(())),
-                Place::Dead => return Poll::Ready(Err(Errno::ESRCH)),
-                Place::User | Place::Syscall if ask => state.ask_to_stop(),
+                RunState::Stopped { .. } => return Poll::Ready(Ok(())),
+                RunState::Dead => return Poll::Ready(Err(Errno::ESRCH)),
+                RunState::User | RunState::Syscall if ask => state.ask_to_stop(),
                 _ => {}
             }
             state.watchers.push(cx.waker().clone());
@@ -124,11 +125,13 @@ impl UserThread {
         self.until_proof(|state| state.mapping).await;
     }
 
-    /// Waits until it is certain that the thread has carried out all operations that it was given
-    /// and is out of user mode, interrupting it for that if its last trap proves nothing. For one
-    /// that is not in user mode, before it ends or what it may see is taken apart.
-    pub async fn proven(&self) {
-        self.until_proof(|state| state.unproven).await;
+    /// Waits until it is certain that the thread has carried out all operations that it was given,
+    /// its own and those that somebody else has it carry out, and is out of user mode, interrupting
+    /// it for that if its last trap proves nothing. For one that is not in user mode, before it
+    /// ends or what it may see is taken apart.
+    pub async fn at_rest(&self) {
+        let is_syncing = |state: &State| matches!(state.place, RunState::Syncing { .. });
+        self.until_proof(|state| state.unproven || is_syncing(state)).await;
     }
 
     /// Waits while `lacks` holds, until a trap that proves something or the thread's end,
@@ -136,11 +139,11 @@ impl UserThread {
     async fn until_proof(&self, lacks: impl Fn(&State) -> bool) {
         poll_fn(|cx| {
             let mut state = self.state.lock();
-            if !lacks(&state) || state.place == Place::Dead {
+            if !lacks(&state) || state.place == RunState::Dead {
                 return Poll::Ready(());
             }
             // A thread that waits in a system call has proved nothing if it was a fast one.
-            if matches!(state.place, Place::User | Place::Syscall) {
+            if matches!(state.place, RunState::User | RunState::Syscall) {
                 state.ask_to_stop();
             }
             state.watchers.push(cx.waker().clone());
@@ -154,7 +157,7 @@ impl UserThread {
         let before = self.state.lock().traps;
         poll_fn(|cx| {
             let mut state = self.state.lock();
-            if state.place != Place::User || state.traps != before {
+            if state.place != RunState::User || state.traps != before {
                 return Poll::Ready(());
             }
             state.ask_to_stop();
@@ -167,17 +170,17 @@ impl UserThread {
     /// Interrupts it if it is in user mode, or may be, so that its task runs.
     pub fn interrupt(&self) {
         let mut state = self.state.lock();
-        if state.place == Place::User || state.unproven && state.place == Place::Syscall {
+        if state.place == RunState::User || state.unproven && state.place == RunState::Syscall {
             state.ask_to_stop();
         }
     }
 
     /// Waits while somebody else has the thread carry out operations. Its own task calls this
     /// before it resumes it.
-    pub async fn settled(&self) {
+    pub async fn synced(&self) {
         poll_fn(|cx| {
             let mut state = self.state.lock();
-            if !matches!(state.place, Place::Syncing { .. }) {
+            if !matches!(state.place, RunState::Syncing { .. }) {
                 return Poll::Ready(());
             }
             state.watchers.push(cx.waker().clone());

@@ -128,7 +128,7 @@ impl UnixSocket {
         (one, two)
     }
 
-    /// Whether its queue holds descriptors.
+    /// True if its queue holds descriptors.
     fn holds_rights(&self) -> bool {
         self.state.lock().incoming.iter().any(|packet| !packet.rights.is_empty())
     }
@@ -157,7 +157,7 @@ impl UnixSocket {
         &self.queue
     }
 
-    /// Whether it is a SOCK_STREAM socket.
+    /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
     }

@@ -127,7 +127,7 @@ impl InFlight {
         Ok(InFlight(files))
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

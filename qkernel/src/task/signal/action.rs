@@ -51,7 +51,7 @@ impl SigAction {
         }
     }
 
-    /// Whether SA_* `flag` is set.
+    /// True if SA_* `flag` is set.
     pub fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }

@@ -42,7 +42,7 @@ pub fn to_return_value(result: Result<usize>) -> i64 {
     }
 }
 
-/// Whether a call asks to be made again.
+/// True if a call asks to be made again.
 fn is_restart(result: &Result<usize>) -> bool {
     matches!(
         result,
@@ -165,7 +165,7 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
     }
 }
 
-/// Whether pid 1 does not take `signo`, having no handler for it.
+/// True if pid 1 does not take `signo`, having no handler for it.
 fn is_protected(process: &Process, signo: Signo) -> bool {
     super::send::is_init(process)
         && !UNBLOCKABLE.contains(signo)

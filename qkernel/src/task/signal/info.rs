@@ -63,7 +63,7 @@ impl SigInfo {
         info
     }
 
-    /// Whether it is from POSIX timer `id`.
+    /// True if it is from POSIX timer `id`.
     pub fn is_of_timer(&self, id: i32) -> bool {
         self.code == SI_TIMER && self.fields[0] as u32 == id as u32
     }
@@ -147,12 +147,12 @@ impl SigInfo {
         (self.fields[0] as u32, (self.fields[0] >> 32) as u32)
     }
 
-    /// Whether a program may send it with rt_sigqueueinfo(2) to another process.
+    /// True if a program may send it with rt_sigqueueinfo(2) to another process.
     pub fn may_be_forged(&self) -> bool {
         self.code < 0 && self.code != SI_TKILL
     }
 
-    /// Whether it was queued explicitly, and so must not be lost silently.
+    /// True if it was queued explicitly, and so must not be lost silently.
     pub fn is_queued(&self) -> bool {
         self.code == SI_QUEUE || self.code < SI_TKILL
     }

@@ -94,17 +94,17 @@ impl AltStack {
         SigStack { sp: self.sp, flags: self.flags | on, pad: 0, size: self.size }
     }
 
-    /// Whether there is one.
+    /// True if there is one.
     pub fn is_enabled(self) -> bool {
         self.flags & SS_DISABLE == 0
     }
 
-    /// Whether it is taken out of use while a handler runs on it.
+    /// True if it is taken out of use while a handler runs on it.
     pub fn disarms(self) -> bool {
         self.flags & SS_AUTODISARM != 0
     }
 
-    /// Whether a thread with stack pointer `sp` uses it.
+    /// True if a thread with stack pointer `sp` uses it.
     pub fn is_in_use(self, sp: u64) -> bool {
         self.is_enabled() && !self.disarms() && self.contains(sp)
     }
@@ -202,7 +202,7 @@ impl ProcessSignals {
         self.actions.lock().ignored_and_caught()
     }
 
-    /// Whether job control has stopped the process.
+    /// True if job control has stopped the process.
     pub fn is_stopped(&self) -> bool {
         self.stopped_by.is_some()
     }
@@ -225,7 +225,7 @@ pub fn on_exec(thread: &Arc<Thread>) {
     signals.restart = None;
 }
 
-/// Whether the thread has to look at its signals: one is pending that is not blocked, or the
+/// True if the thread has to look at its signals: one is pending that is not blocked, or the
 /// process is stopped.
 pub fn has_deliverable(thread: &Thread) -> bool {
     let (own, mask) = {
@@ -240,7 +240,7 @@ fn is_deliverable(thread: &Thread, own: SigSet, mask: SigSet) -> bool {
     process.stopped_by.is_some() || !own.union(process.pending.set()).minus(mask).is_empty()
 }
 
-/// Whether [`deliver`] would have nothing to do: the cheap check at each return to user mode.
+/// True if [`deliver`] would have nothing to do: the cheap check at each return to user mode.
 pub fn is_quiet(thread: &Thread) -> bool {
     let (own, mask) = {
         let signals = thread.signals.lock();

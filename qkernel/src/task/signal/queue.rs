@@ -23,7 +23,7 @@ impl PendingQueue {
         self.infos.len()
     }
 
-    /// Whether nothing is pending.
+    /// True if nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty()
     }
@@ -75,7 +75,7 @@ impl PendingQueue {
         }
     }
 
-    /// Whether `signo` is pending.
+    /// True if `signo` is pending.
     pub fn contains(&self, signo: Signo) -> bool {
         self.set.contains(signo)
     }

@@ -137,7 +137,7 @@ fn is_ignored(
     (is_init && is_default) || action.disposition(signo) == Disposition::Ignore
 }
 
-/// Whether it is the container's init, which signals without a handler do not reach
+/// True if it is the container's init, which signals without a handler do not reach
 /// (pid_namespaces(7)).
 pub(super) fn is_init(process: &Process) -> bool {
     process.pid == 1 && !process.signals.lock().is_ordinary

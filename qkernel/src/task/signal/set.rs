@@ -50,7 +50,7 @@ impl SigSet {
         if signo >= 1 && signo <= SIGNALS { 1 << (signo - 1) } else { 0 }
     }
 
-    /// Whether `signo` is in it.
+    /// True if `signo` is in it.
     pub const fn contains(self, signo: Signo) -> bool {
         self.0 & Self::bit(signo) != 0
     }
@@ -80,7 +80,7 @@ impl SigSet {
         SigSet(self.0 & other.0)
     }
 
-    /// Whether nothing is in it.
+    /// True if nothing is in it.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

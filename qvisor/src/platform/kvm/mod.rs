@@ -141,7 +141,7 @@ impl Shared {
         self.laid_out().info.cpu_data(cpu)
     }
 
-    /// Whether vCPU `cpu` says that it idles.
+    /// True if vCPU `cpu` says that it idles.
     fn idles(&self, cpu: u32) -> bool {
         let mut byte = [0];
         self.memory().read(self.cpu_data(cpu) + CPU_IDLE_OFFSET, &mut byte).is_ok() && byte != [0]

@@ -1,4 +1,4 @@
-//! Whether this host's KVM is good enough for a guest kernel in ring 0.
+//! Finds out if this host's KVM is good enough for a guest kernel in ring 0.
 //!
 //! That /dev/kvm opens proves little: there are hosts without virtualization in their CPU whose KVM
 //! module emulates ring 0, at about a microsecond an instruction. So a tiny guest runs ([`guest`])

@@ -56,7 +56,7 @@ impl Area {
         &self.file
     }
 
-    /// Whether [`Slots::trim`] has something to do.
+    /// True if [`Slots::trim`] has something to do.
     pub fn has_spare(&self) -> bool {
         self.spare.load(Ordering::Relaxed)
     }

@@ -56,12 +56,12 @@ pub fn be_receiver_of(space: u32) {
     RECEIVER_OF.set(space);
 }
 
-/// Whether this thread, which answers a call in a space, is the receiver of another one.
+/// True if this thread, which answers a call in a space, is the receiver of another one.
 pub fn answers_another(space: u32) -> bool {
     ![0, space].contains(&RECEIVER_OF.get())
 }
 
-/// Whether this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit
+/// True if this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit
 /// mode.
 pub fn cpu_can() -> bool {
     const LAHF: u32 = 1;
@@ -169,7 +169,7 @@ impl Watched {
 }
 
 impl Shared {
-    /// Whether a notification is a system call that would have been fast, had a receiver looked:
+    /// True if a notification is a system call that would have been fast, had a receiver looked:
     /// its site is patched.
     pub(super) fn could_be_fast(&self, space: &Space, row: &mut Row, event: &Event) -> bool {
         let trap = &event.trap;
@@ -383,7 +383,7 @@ impl SpaceState {
     /// A thread has been interrupted. If that was in the code of the fast call, its frame is made
     /// to say what the program must see: the registers before its system-call instruction, or after
     /// it.
-    pub(super) fn settle_fast(&self, space: &Space, shared: &Shared, number: u32, frame: FrameAt) {
+    pub(super) fn finish_fast(&self, space: &Space, shared: &Shared, number: u32, frame: FrameAt) {
         let code = &shared.zygote.addresses.fast;
         let Some(thread) = self.thread(number) else { return };
         let mut regs = frame.regs(&space.area);
@@ -421,12 +421,12 @@ impl SpaceState {
     }
 }
 
-/// Whether this is a thread's call to wait for the answer to its fast call.
+/// True if this is a thread's call to wait for the answer to its fast call.
 pub fn is_wait(shared: &Shared, nr: u64, ip: u64) -> bool {
     nr == FAST_WAIT_NR && ip == shared.zygote.addresses.fast.wait_ip
 }
 
-/// Whether the last fast call of a slot has its answer.
+/// True if the last fast call of a slot has its answer.
 pub fn is_answered(space: &Space, slot: u32) -> bool {
     is_in_state(space, slot, FAST_DONE)
 }
@@ -456,7 +456,7 @@ impl Pollers {
         Self { count: Default::default(), most }
     }
 
-    /// Whether any can ever be.
+    /// True if any can ever be.
     pub fn possible(&self) -> bool {
         self.most > 0
     }

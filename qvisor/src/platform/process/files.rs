@@ -49,7 +49,7 @@ impl std::fmt::Debug for StubFile {
 }
 
 impl StubFile {
-    /// Whether the file is there already.
+    /// True if the file is there already.
     pub fn is_there(&self) -> bool {
         self.there.load(Ordering::Acquire)
     }

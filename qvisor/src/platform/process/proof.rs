@@ -53,7 +53,7 @@ impl SpaceState {
         self.let_continue(id);
     }
 
-    /// Whether this is the call that its thread was last told to make, once more: its first try was
+    /// True if this is the call that its thread was last told to make, once more: its first try was
     /// torn, or a kick came between.
     pub(super) fn is_repeated(&self, shared: &Shared, number: u32, n: &Notification) -> bool {
         let Some(thread) = self.thread(number) else { return false };
@@ -116,7 +116,7 @@ impl SpaceState {
         None
     }
 
-    /// Whether the host will carry an operation out, as far as that depends on the number of
+    /// True if the host will carry an operation out, as far as that depends on the number of
     /// mappings: else the space is ended.
     fn has_room(&mut self, space: &Space, shared: &Shared, op: &HostOp) -> bool {
         let more = op.new_mappings();

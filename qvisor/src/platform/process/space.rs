@@ -439,7 +439,7 @@ impl SpaceState {
         self.slots.count()
     }
 
-    /// Whether it was killed.
+    /// True if it was killed.
     pub(super) fn is_killed(&self) -> bool {
         self.killed
     }
@@ -543,7 +543,7 @@ impl SpaceState {
         self.kick_out_of_call(space, shared, number, id, Pending::Resume(Box::new(plan)));
     }
 
-    /// Whether the plan is to set the FS base as the guest's own call does, which cannot fail. No
+    /// True if the plan is to set the FS base as the guest's own call does, which cannot fail. No
     /// call that changes mappings is let through as the guest made it: nobody would learn that the
     /// host refused it.
     fn sets_own_base(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
@@ -765,7 +765,7 @@ impl SpaceState {
             Some(frame) => {
                 thread.frame = frame;
                 thread.phase = Phase::Parked(n.id);
-                self.settle_fast(space, shared, number, frame);
+                self.finish_fast(space, shared, number, frame);
                 true
             }
             None => {

@@ -103,12 +103,12 @@ steps! {
 }
 
 impl Step {
-    /// Whether it belongs to the set-up of each stub, not of the zygote.
+    /// True if it belongs to the set-up of each stub, not of the zygote.
     pub fn is_of_stub(self) -> bool {
         self as u32 >= Step::StubPdeathsig as u32
     }
 
-    /// Whether a host may refuse it.
+    /// True if a host may refuse it.
     pub fn may_be_missing(self) -> bool {
         self as u32 <= Step::Ids as u32
     }
@@ -124,7 +124,7 @@ impl Missing {
         self.0 |= 1 << step as u32;
     }
 
-    /// Whether `step` is one of them.
+    /// True if `step` is one of them.
     pub fn has(self, step: Step) -> bool {
         self.0 >> step as u32 & 1 == 1
     }

@@ -30,7 +30,7 @@ impl HostOp {
         Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None }
     }
 
-    /// Whether it changes mappings, and nothing else: then it may be carried out twice.
+    /// True if it changes mappings, and nothing else: then it may be carried out twice.
     pub fn is_mapping(&self) -> bool {
         [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect]
             .iter()
@@ -52,12 +52,12 @@ impl HostOp {
         Self::plain(libc::SYS_exit, [0; 6])
     }
 
-    /// Whether it is [`Self::exit`].
+    /// True if it is [`Self::exit`].
     pub fn is_exit(&self) -> bool {
         self.words[0] == libc::SYS_exit as u64
     }
 
-    /// Whether it is [`Self::clone_thread`].
+    /// True if it is [`Self::clone_thread`].
     pub fn is_clone(&self) -> bool {
         self.words[0] == libc::SYS_clone as u64
     }
@@ -117,7 +117,7 @@ impl Plan {
         Self { kind: RESUME_EXIT, ..Self::go() }
     }
 
-    /// Whether it is the answer to a system call and nothing else.
+    /// True if it is the answer to a system call and nothing else.
     pub fn is_plain_answer(&self) -> bool {
         self.kind == RESUME_RETURN && self.ops.is_empty() && self.fs.is_none() && self.gs.is_none()
     }

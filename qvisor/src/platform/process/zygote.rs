@@ -171,7 +171,7 @@ fn special_mappings() -> Result<Vec<(u64, u64, String)>> {
     Ok(out)
 }
 
-/// Whether `[base, base + REGION_BYTES)` is free here.
+/// True if `[base, base + REGION_BYTES)` is free here.
 fn region_is_free(base: u64) -> bool {
     // SAFETY: NOREPLACE never touches an existing mapping.
     unsafe {

@@ -24,7 +24,7 @@ fn in_mounts() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEWEST) & !(AccessFs::Execute | AccessFs::IoctlDev)
 }
 
-/// Whether the host has what [`enter`] needs.
+/// True if the host has what [`enter`] needs.
 pub fn is_there() -> bool {
     ruleset().is_ok()
 }

@@ -449,7 +449,7 @@ fn ioctl(who: &'static [Profile], own: &[u32], why: &'static str) -> Call {
 /// glibc takes clone(2) then.
 pub const ENOSYS: c_long = libc::SYS_clone3;
 
-/// Whether `profile` may make a call with these arguments.
+/// True if `profile` may make a call with these arguments.
 #[cfg(test)]
 pub fn allows(calls: &[Call], profile: Profile, number: c_long, args: &[u64; 6]) -> bool {
     let holds = |arg: &Arg| match *arg {

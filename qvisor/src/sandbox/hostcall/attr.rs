@@ -233,7 +233,7 @@ fn put_xattr(out: GuestRange<'_>, value: &[u8]) -> Outcome {
 /// Where file capabilities lie.
 const CAPABILITY: &CStr = c"security.capability";
 
-/// Whether a name, with or without its NUL, is one that a container has to do with: its own
+/// True if a name, with or without its NUL, is one that a container has to do with: its own
 /// (user.*), access lists, and file capabilities, which package managers set. trusted.* and the
 /// labels of the host's security modules are not for guests.
 fn is_guests(name: &[u8]) -> bool {

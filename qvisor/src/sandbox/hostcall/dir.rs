@@ -20,7 +20,7 @@ struct New {
     gid: u32,
 }
 
-/// Whether nothing lies in a directory but "." and "..".
+/// True if nothing lies in a directory but "." and "..".
 fn is_empty_dir(dir: &OwnedFd) -> Result<bool, Errno> {
     for entry in rustix::fs::Dir::read_from(dir)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {

@@ -119,7 +119,7 @@ fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
     if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
 }
 
-/// Whether it is how `ip link` finds out what the host knows: an operation to change no link in no
+/// True if it is how `ip link` finds out what the host knows: an operation to change no link in no
 /// way. It has no effect whatever our capabilities are, and an answer: EPERM, EINVAL or ENODEV.
 fn is_probe(kind: u16, flags: u16, body: &[u8]) -> bool {
     const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
@@ -172,7 +172,7 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether there is a network device of a name (at most 15 bytes) in the network namespace. Asked
+/// True if there is a network device of a name (at most 15 bytes) in the network namespace. Asked
 /// by rtnetlink, as to ask by ioctl(2) has the host load a module of that name for who has our
 /// capabilities.
 pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {

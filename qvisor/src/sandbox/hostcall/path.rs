@@ -63,12 +63,12 @@ impl GuestPath {
         Ok(GuestPath { bytes })
     }
 
-    /// Whether it names the root itself.
+    /// True if it names the root itself.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 1
     }
 
-    /// Whether it is a single name, for which a directory descriptor and AT_SYMLINK_NOFOLLOW are
+    /// True if it is a single name, for which a directory descriptor and AT_SYMLINK_NOFOLLOW are
     /// enough.
     pub fn is_name(&self) -> bool {
         !self.is_empty() && !self.bytes.contains(&b'/')

@@ -123,7 +123,7 @@ impl Object {
         }
     }
 
-    /// Whether the event loop watches it.
+    /// True if the event loop watches it.
     pub fn watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
@@ -163,7 +163,7 @@ pub fn file_type(fd: BorrowedFd<'_>) -> Result<FileType, Errno> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
 }
 
-/// Whether the mount a descriptor lies on refuses to open device nodes.
+/// True if the mount a descriptor lies on refuses to open device nodes.
 pub fn is_nodev(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::NODEV))
 }
@@ -231,7 +231,7 @@ impl Table {
         slots.objects.len() - slots.free.len()
     }
 
-    /// Whether no handle is in use.
+    /// True if no handle is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,7 +8,7 @@ use super::table::Kind;
 use super::{Call, Outcome};
 use crate::sys::{self, Direction, IOCTLS};
 
-/// Whether an ioctl of the list finds its device by name: the host may load a module of that name.
+/// True if an ioctl of the list finds its device by name: the host may load a module of that name.
 fn names_device(command: u64) -> bool {
     command >> 8 == 0x89 && !matches!(command, libc::SIOCGIFNAME | sys::SIOCATMARK)
 }

@@ -45,7 +45,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
     unsafe { quark_copy(dst, src, len) }
 }
 
-/// Whether a fault of the copy routine is survived wherever the address lies: only while the
+/// True if a fault of the copy routine is survived wherever the address lies: only while the
 /// process ends.
 static ANYWHERE: AtomicBool = AtomicBool::new(false);
 

@@ -51,7 +51,7 @@ impl UserBlocks {
         if (before & mask != 0) == is_user { Err(Errno::ALREADY) } else { Ok(()) }
     }
 
-    /// Whether the range lies in one block of user memory, and not in its first page, which is the
+    /// True if the range lies in one block of user memory, and not in its first page, which is the
     /// allocator's.
     pub fn contain(&self, gpa: Gpa, len: u64) -> bool {
         let offset = gpa.0 % RAM_UNIT;

@@ -13,7 +13,7 @@ pub struct Mapped {
     base: usize,
     bytes: u64,
     memfd: OwnedFd,
-    /// Whether [`PageMemory::populate`] does anything.
+    /// True if [`PageMemory::populate`] does anything.
     pub ahead: Cell<bool>,
     /// Huge pages that it made.
     pub huge_pages: Cell<u64>,
@@ -176,14 +176,14 @@ fn measure_inflate() {
     let now = || (Instant::now(), cpu_time());
     let start = now();
     let slots = store.swap_out(&memory, &all).unwrap();
-    println!("swap out, settled: {}", per_page(start, PAGES));
+    println!("swap out, synced: {}", per_page(start, PAGES));
     for _ in 0..4 {
         let start = now();
         store.reap_begin().unwrap();
         store.reap_append(&memory, &all).unwrap();
         println!("REAP out: {}", per_page(start, PAGES));
         store.reap_end().unwrap();
-        println!("REAP out, settled: {}", per_page(start, PAGES));
+        println!("REAP out, synced: {}", per_page(start, PAGES));
     }
     // On a virtual machine, huge pages that it never used before are slow to get, once.
     for _ in 0..100 {

@@ -78,12 +78,12 @@ impl Cache {
         Cache { dir: dir.to_owned(), owner }
     }
 
-    /// Whether a file or directory is the owner's, and nobody else may write it.
+    /// True if a file or directory is the owner's, and nobody else may write it.
     fn is_ours(&self, metadata: &std::fs::Metadata) -> bool {
         metadata.uid() == self.owner && metadata.mode() & 0o022 == 0
     }
 
-    /// Whether what is in the directory can be believed.
+    /// True if what is in the directory can be believed.
     fn has_safe_dir(&self) -> bool {
         std::fs::symlink_metadata(&self.dir).is_ok_and(|m| m.is_dir() && self.is_ours(&m))
     }

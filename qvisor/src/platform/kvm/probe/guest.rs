@@ -323,7 +323,7 @@ pub fn user_write() -> u64 {
 /// What [`user_write`] writes.
 pub const FORBIDDEN: u64 = XSAVE_AREA;
 
-/// Whether a code segment is that of ring 3.
+/// True if a code segment is that of ring 3.
 pub fn is_user(cs: u64) -> bool {
     cs == USER_CS
 }

@@ -1,7 +1,7 @@
 //! Before a deflate: what has just come from outside is served first.
 //!
-//! A thread that was told of a connection or of data, and stops at the gate before it has taken it,
-//! would sleep on it: the host told of it once and will not again. The same holds for a thread that
+//! A thread that was notified of a connection or of data, and is paused before it has taken it,
+//! would sleep on it: the host notifies once and will not again. The same holds for a thread that
 //! has taken a request and handed it to another. No look at sockets finds all of that; that nobody
 //! runs does. So a deflate begins at a moment when every thread waits for something: what has come
 //! has been served then, or waits for more, and what comes later wakes.
@@ -21,8 +21,8 @@ const FRESH_NS: u64 = 500_000_000;
 /// How long a deflate waits at most, if more and more comes.
 const LIMIT_NS: u64 = 2_000_000_000;
 
-/// Whether nothing would happen any more unless something came: every thread waits, in a system
-/// call, and has been told what there is to tell. For a task that is the only one that may run.
+/// True if every thread is blocked in a system call with no pending wake-up: nothing happens any
+/// more unless something comes. For a task that is the only one that may run.
 fn is_quiet() -> bool {
     !table::threads().iter().any(|thread| thread.user.is_expected()) && !pause::holds_somebody()
 }
@@ -35,13 +35,13 @@ fn fresh_until(last_ns: u64, now_ns: u64) -> Option<u64> {
 /// Waits until a deflate may begin; when this returns it does so in the same breath. EINTR when
 /// `held` was ended, EBUSY when there is always something new to serve, or something that `quark
 /// pause` keeps from being served.
-pub(super) async fn settle(held: &Held) -> Result {
+pub(super) async fn quiesce(held: &Held) -> Result {
     let limit_ns = time::monotonic_ns() + LIMIT_NS;
     let traps = Traps::watch();
     loop {
         held.still()?;
         if !executor::is_drained() {
-            // Somebody may have been told and not have looked yet.
+            // Somebody may have been notified and not have looked yet.
             executor::yield_now().await;
             continue;
         }
@@ -52,8 +52,8 @@ pub(super) async fn settle(held: &Held) -> Result {
         let now_ns = time::monotonic_ns();
         let stopped_ns = pause::ordered_since_ns();
         match fresh_until(input::last_ns(), stopped_ns.unwrap_or(now_ns)) {
-            // Nobody has waited for what lies there, so the host has not told when it came: it may
-            // have been just now.
+            // Nobody has waited for what lies there, so the host did not notify when it came: it
+            // may have been just now.
             None if host::watch_all() => input::note(),
             None => return Ok(()),
             Some(_) if stopped_ns.is_some() || now_ns >= limit_ns => return Err(Errno::EBUSY),
