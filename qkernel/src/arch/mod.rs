@@ -12,6 +12,8 @@ pub mod ops;
 #[cfg(feature = "poison")]
 pub mod poison;
 pub mod table;
+#[cfg(test)]
+pub mod test_heap;
 pub mod upcalls;
 pub mod user;
 

@@ -231,19 +231,22 @@ fn disregard(dentry: &Dentry) {
 }
 
 /// Forgets the recently used dentries of one file system (it was unmounted), or of all.
+/// Allocates nothing: memory may be used up.
 pub fn shrink(fs: Option<&Arc<dyn FileSystem>>) {
-    let chosen: Vec<Arc<Dentry>> = {
-        let mut recent = RECENT.lock();
-        let keys: Vec<u64> = recent
-            .by_age
-            .iter()
-            .filter(|(_, d)| fs.is_none_or(|fs| Arc::ptr_eq(fs, &d.fs)))
-            .map(|(key, _)| *key)
-            .collect();
-        keys.iter().filter_map(|key| recent.by_age.remove(key)).collect()
-    };
-    for dentry in &chosen {
-        dentry.kept_as.store(0, Ordering::Relaxed);
+    let is_chosen = |dentry: &Dentry| fs.is_none_or(|fs| Arc::ptr_eq(fs, &dentry.fs));
+    let mut next = 0;
+    loop {
+        // One at a time, for it is dropped outside of the lock.
+        let taken = {
+            let mut recent = RECENT.lock();
+            let found = recent.by_age.range(next..).find(|(_, dentry)| is_chosen(dentry));
+            let Some(key) = found.map(|(key, _)| *key) else { return };
+            next = key;
+            recent.by_age.remove(&key)
+        };
+        if let Some(dentry) = taken {
+            dentry.kept_as.store(0, Ordering::Relaxed);
+        }
     }
 }
 

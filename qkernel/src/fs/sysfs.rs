@@ -175,11 +175,7 @@ const CGROUP: Names = &[
     ("cgroup.events", || text("populated 1\nfrozen 0\n")),
     ("cgroup.procs", || {
         file(|_| {
-            Ok(table::processes()
-                .iter()
-                .map(|p| format!("{}\n", p.pid))
-                .collect::<String>()
-                .into_bytes())
+            Ok(table::processes().map(|p| format!("{}\n", p.pid)).collect::<String>().into_bytes())
         })
     }),
     ("cgroup.subtree_control", || text("\n")),
@@ -189,7 +185,7 @@ const CGROUP: Names = &[
     }),
     ("cpu.stat", || {
         file(|_| {
-            let user: u64 = table::processes().iter().map(|p| p.times().user_ns / 1000).sum();
+            let user: u64 = table::processes().map(|p| p.times().user_ns / 1000).sum();
             Ok(format!("usage_usec {user}\nuser_usec {user}\nsystem_usec 0\n").into_bytes())
         })
     }),
@@ -208,6 +204,6 @@ const CGROUP: Names = &[
     }),
     ("memory.swap.current", || text("0\n")),
     ("memory.swap.max", || text("0\n")),
-    ("pids.current", || file(|_| Ok(line(table::threads().len().to_string())))),
+    ("pids.current", || file(|_| Ok(line(table::threads().count().to_string())))),
     ("pids.max", || text("max\n")),
 ];

@@ -1,5 +1,7 @@
 //! Path resolution, dentries and mounts, on file systems in memory.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -9,7 +11,8 @@ use super::inode::{FileSystem, Inode, NewNode};
 use super::mount::{Mount, MountFlags};
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
-use super::{Location, perm};
+use super::{Location, dentry, perm};
+use crate::arch::test_heap::allocations_of;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 
@@ -277,4 +280,19 @@ fn sticky_directories_guard_what_others_own() {
     let file = super::Attributes { uid: 5, ..Default::default() };
     let by = |fsuid| perm::check_sticky(&Creds { fsuid, ..Creds::default() }, &directory, &file);
     assert_eq!((by(5), by(6)), (Ok(()), Err(Errno::EPERM)));
+}
+
+#[test]
+fn giving_up_recent_names_takes_no_memory() {
+    let names: Vec<String> = (0..100).map(|n| format!("name-{n}")).collect();
+    let entries: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "f")).collect();
+    let root = tree(&entries);
+    for name in &names {
+        assert_eq!(find(&root, name).unwrap(), format!("/{name}").into_bytes());
+    }
+    let all = root.dentry.clone();
+    assert!(Arc::strong_count(&all) > 100, "each name that is kept holds its directory");
+    assert_eq!(allocations_of(|| dentry::shrink(Some(&root.dentry.fs))), 0);
+    assert!(Arc::strong_count(&all) < 10, "none is kept");
+    assert!(allocations_of(|| drop(names.clone())) > 100, "what allocates is seen");
 }

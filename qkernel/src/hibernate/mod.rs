@@ -49,7 +49,7 @@ fn step(input: Input) {
 /// WokenUp. Called when the state is asked for.
 pub fn note_activity() {
     if let State::Awake { busy, .. } = current() {
-        let runs = crate::task::table::threads().iter().any(|thread| thread.user.is_in_user_mode());
+        let runs = crate::task::table::threads().any(|thread| thread.user.is_in_user_mode());
         if runs != busy {
             step(if runs { Input::Busy } else { Input::Idle });
         }

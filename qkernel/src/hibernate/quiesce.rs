@@ -24,7 +24,7 @@ const LIMIT_NS: u64 = 2_000_000_000;
 /// True if every thread is blocked in a system call with no pending wake-up: nothing happens any
 /// more unless something comes. For a task that is the only one that may run.
 fn is_quiet() -> bool {
-    !table::threads().iter().any(|thread| thread.user.is_expected()) && !pause::holds_somebody()
+    !table::threads().any(|thread| thread.user.is_expected()) && !pause::holds_somebody()
 }
 
 /// Until when the last input is fresh, if it is at `now_ns`.

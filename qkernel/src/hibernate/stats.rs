@@ -55,7 +55,7 @@ pub fn collect() -> Stats {
             ram: arch::boot().ram_bytes,
         },
         counts: CountStats {
-            syscalls: table::threads().iter().map(|t| t.syscalls.load(Relaxed)).sum(),
+            syscalls: table::threads().map(|t| t.syscalls.load(Relaxed)).sum(),
             faults: mm::fault::count(),
             swap_ins: mm::swap::swap_ins(),
             reap_pages: REAP_PAGES.load(Relaxed),

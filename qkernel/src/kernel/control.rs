@@ -535,7 +535,7 @@ fn end_container(code: i32) {
     let deadline = time::monotonic_ns() + FAREWELL_NS;
     let timer = time::insert(deadline, signal.clone());
     executor::spawn(async move {
-        while table::processes().iter().any(|p| !p.is_zombie()) && time::monotonic_ns() < deadline {
+        while table::processes().any(|p| !p.is_zombie()) && time::monotonic_ns() < deadline {
             signal.wait().await;
         }
         time::cancel(timer);
@@ -552,7 +552,7 @@ fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
         return Err(Errno::EINVAL);
     }
     let targets = if all {
-        table::processes()
+        table::processes().collect()
     } else {
         alloc::vec![table::process(pid).ok_or(Errno::ESRCH)?]
     };
@@ -594,7 +594,7 @@ fn processes() -> Vec<ProcessInfo> {
             cmdline: String::from_utf8_lossy(&words.join(&b' ')).trim_end().to_string(),
         }
     };
-    table::processes().into_iter().map(describe).collect()
+    table::processes().map(describe).collect()
 }
 
 #[cfg(test)]

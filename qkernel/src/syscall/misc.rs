@@ -104,11 +104,11 @@ pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32
             if thread.process.traits.lock().membarrier & PRIVATE_EXPEDITED as u32 == 0 {
                 return Err(Errno::EPERM);
             }
-            barrier(thread, &thread.process.threads()).await;
+            barrier(thread, thread.process.threads().into_iter()).await;
             Ok(0)
         }
         GLOBAL => {
-            barrier(thread, &crate::task::table::threads()).await;
+            barrier(thread, crate::task::table::threads()).await;
             Ok(0)
         }
         _ => Err(Errno::EINVAL),
@@ -116,9 +116,9 @@ pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32
 }
 
 /// Has every thread of `others` that is in user mode leave it once.
-async fn barrier(thread: &Arc<Thread>, others: &[Arc<Thread>]) {
+async fn barrier(thread: &Arc<Thread>, others: impl Iterator<Item = Arc<Thread>>) {
     let running: Vec<_> =
-        others.iter().filter(|t| t.tid() != thread.tid() && t.user.is_in_user_mode()).collect();
+        others.filter(|t| t.tid() != thread.tid() && t.user.is_in_user_mode()).collect();
     // All at once, then one after the other.
     for other in &running {
         other.user.interrupt();

@@ -242,7 +242,7 @@ fn by_priority_target(
         }
         PRIO_USER => {
             let uid = if id == 0 { thread.creds().uid } else { id };
-            table::threads().into_iter().filter(|t| t.creds().uid == uid).collect()
+            table::threads().filter(|t| t.creds().uid == uid).collect()
         }
         _ => return Err(Errno::EINVAL),
     };

@@ -220,9 +220,8 @@ pub fn kill(thread: &Arc<Thread>, pid: i32, sig: u32) -> Result<usize> {
             return kill_one(thread, &target.ok_or(Errno::ESRCH)?, sig).map(|()| 0);
         }
         -1 => {
-            let mut all = table::processes();
-            all.retain(|p| p.pid > 1 && p.pid != thread.process.pid);
-            all
+            let own = thread.process.pid;
+            table::processes().filter(|p| p.pid > 1 && p.pid != own).collect()
         }
         0 => table::group(thread.process.pgid()),
         i32::MIN => return Err(Errno::ESRCH),

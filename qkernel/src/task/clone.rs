@@ -221,7 +221,7 @@ fn check_limit(thread: &Thread) -> Result {
     if creds.uid == 0 || creds.has_cap(CAP_SYS_ADMIN) || creds.has_cap(CAP_SYS_RESOURCE) {
         return Ok(());
     }
-    let own = table::threads().iter().filter(|t| t.creds().uid == creds.uid).count() as u64;
+    let own = table::threads().filter(|t| t.creds().uid == creds.uid).count() as u64;
     if own >= thread.process.rlimit(RLIMIT_NPROC) { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 

@@ -393,7 +393,7 @@ impl Executing {
         let shares = |t: &Arc<Thread>| {
             !Arc::ptr_eq(&t.process, &thread.process) && Arc::ptr_eq(&*t.fs.lock(), &context)
         };
-        let alone = !table::threads().iter().any(shares);
+        let alone = !table::threads().any(|t| shares(&t));
         context.lock().executing += 1;
         Executing { context, alone }
     }

@@ -31,7 +31,7 @@ pub fn thread_exit(thread: &Arc<Thread>, code: i32) {
 /// before.
 pub fn group_exit(process: &Arc<Process>, status: i32) {
     process.tree.lock().exiting.get_or_insert(status);
-    for thread in process.threads() {
+    for thread in process.each_thread() {
         thread.kill();
     }
 }

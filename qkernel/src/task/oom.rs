@@ -191,11 +191,6 @@ fn somebody_is_ending(now_ns: u64) -> bool {
 /// Kills the process whose end gives back most, with those who share its memory; pid 1 only when
 /// nobody else is left.
 fn kill_one(now_ns: u64) {
-    let is_living = |p: &Arc<Process>| {
-        let links = p.tree.lock();
-        links.exit_status.is_none() && links.exiting.is_none()
-    };
-    let living: Vec<_> = table::processes().into_iter().filter(is_living).collect();
     // What several hold each would give back counts for each: how much comes back when only one of
     // them ends cannot be known.
     let rank = |p: &Arc<Process>| {
@@ -203,7 +198,7 @@ fn kill_one(now_ns: u64) {
         (p.pid != 1, !is_spared(p, held), held, p.pid)
     };
     let last_step_ns = last_step_ns();
-    let victim = living.iter().max_by_key(|p| rank(p)).cloned();
+    let victim = living().max_by_key(rank);
     // All others are ending: whoever is left now has not used memory up.
     let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p);
     if victim.as_ref().is_some_and(is_last)
@@ -226,7 +221,7 @@ fn kill_one(now_ns: u64) {
     IN_VAIN.store(in_vain() + 1, Relaxed);
     LAST_KILL_NS.store(now_ns, Relaxed);
     *VICTIM.lock() = Some(Arc::downgrade(&victim));
-    kill(&victim, &living);
+    kill(&victim);
     if victim.pid == 1 {
         klog!(
             Error,
@@ -240,15 +235,21 @@ fn kill_one(now_ns: u64) {
         return;
     }
     let pgid = victim.tree.lock().pgid;
-    let mut group: Vec<(u64, &Arc<Process>)> = living
-        .iter()
-        .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.tree.lock().pgid == pgid)
-        .map(|p| (held_bytes(p), p))
-        .filter(|(held, p)| !is_spared(p, *held))
-        .collect();
+    let others = || {
+        living()
+            .filter(|p| p.pid != 1 && !Arc::ptr_eq(p, &victim) && p.tree.lock().pgid == pgid)
+            .map(|p| (held_bytes(&p), p))
+            .filter(|(held, p)| !is_spared(p, *held))
+    };
+    let mut group: Vec<(u64, Arc<Process>)> = Vec::new();
+    if group.try_reserve_exact(others().count()).is_err() {
+        // One at a time, then.
+        return;
+    }
+    group.extend(others());
     group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
     let count = killed_together(enough - together, group.iter().map(|(held, _)| *held));
-    group.iter().take(count).for_each(|(_, process)| kill(process, &living));
+    group.iter().take(count).for_each(|(_, process)| kill(process));
 }
 
 /// How many of a process group that hold so much each, the most first, are killed together with the
@@ -282,26 +283,30 @@ pub fn is_small(process: &Process) -> bool {
     held_bytes(process) < arch::boot().ram_bytes / (4 * VISITOR_SHARE)
 }
 
+/// Those whose end has not begun.
+fn living() -> impl Iterator<Item = Arc<Process>> {
+    table::processes().filter(|p| {
+        let links = p.tree.lock();
+        links.exit_status.is_none() && links.exiting.is_none()
+    })
+}
+
 /// Has a process end, with those who share its memory.
-fn kill(victim: &Arc<Process>, living: &[Arc<Process>]) {
+fn kill(victim: &Arc<Process>) {
     KILLS.fetch_add(1, Relaxed);
     let held_kib = held_bytes(victim) >> 10;
     klog!(
         Warn,
         "out of memory: killed process {} ({held_kib} KiB) of {} processes",
         victim.pid,
-        living.len()
+        living().count()
     );
     let mm = victim.mm();
-    for process in living.iter().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
+    for process in living().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
         if process.pid != 1 || victim.pid == 1 {
             // Its threads pass others on their way out.
-            process
-                .threads()
-                .iter()
-                .take(2)
-                .for_each(|thread| urgent::hasten_end(thread.user.token));
-            exit::group_exit(process, SIGKILL as i32);
+            process.each_thread().take(2).for_each(|thread| urgent::hasten_end(thread.user.token));
+            exit::group_exit(&process, SIGKILL as i32);
         }
     }
 }
@@ -311,13 +316,13 @@ fn kill(victim: &Arc<Process>, living: &[Arc<Process>]) {
 pub fn held_bytes(process: &Process) -> u64 {
     let mm = process.mm();
     let (_, resident, _) = mm.sizes();
-    let threads = process.threads();
-    let files: u64 = threads.first().map_or(0, |thread| thread.files().held_bytes());
+    let threads = process.tree.lock().threads.len();
+    let files: u64 = process.first_thread().map_or(0, |thread| thread.files().held_bytes());
     resident
         + mm.table_pages() * PAGE_SIZE
         + mm.books_bytes()
         + files
-        + crate::account::charge_of(threads.len() as u64)
+        + crate::account::charge_of(threads as u64)
 }
 
 /// Takes back what the thread's address space reserved and never touched: how many pages.

@@ -222,6 +222,17 @@ impl Process {
         self.tree.lock().threads.clone()
     }
 
+    /// Its threads, one after the other, without a list of them: there may be no memory for one.
+    /// For who lets none of them end meanwhile.
+    pub fn each_thread(&self) -> impl Iterator<Item = Arc<Thread>> {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let thread = self.tree.lock().threads.get(next).cloned();
+            next += 1;
+            thread
+        })
+    }
+
     /// Its first thread that lives, the leader as a rule.
     pub fn first_thread(&self) -> Option<Arc<Thread>> {
         self.tree.lock().threads.first().cloned()

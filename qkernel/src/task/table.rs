@@ -111,9 +111,10 @@ pub fn process(pid: u32) -> Option<Arc<Process>> {
     TABLE.lock().processes.get(&pid).and_then(Weak::upgrade)
 }
 
-/// All processes, by rising pid, zombies included.
-pub fn processes() -> Vec<Arc<Process>> {
-    TABLE.lock().processes.values().filter_map(Weak::upgrade).collect()
+/// All processes, by rising pid, zombies included. No list of them is made: whoever looks for
+/// somebody to kill for memory has none for it.
+pub fn processes() -> impl Iterator<Item = Arc<Process>> {
+    each(|table| &table.processes)
 }
 
 /// The living processes of group `pgid`.
@@ -127,15 +128,26 @@ pub fn session(sid: u32) -> Vec<Arc<Process>> {
 }
 
 fn living(wanted: impl Fn(&ProcessTree) -> bool) -> Vec<Arc<Process>> {
-    let mut found = processes();
-    found.retain(|p| {
+    let is_wanted = |p: &Arc<Process>| {
         let links = p.tree.lock();
         links.exit_status.is_none() && wanted(&links)
-    });
-    found
+    };
+    processes().filter(is_wanted).collect()
 }
 
-/// All threads, by rising tid.
-pub fn threads() -> Vec<Arc<Thread>> {
-    TABLE.lock().threads.values().filter_map(Weak::upgrade).collect()
+/// All threads, by rising tid. As [`processes`].
+pub fn threads() -> impl Iterator<Item = Arc<Thread>> {
+    each(|table| &table.threads)
+}
+
+/// What is in a part of the table, one after the other as it is then.
+fn each<T>(part: fn(&Table) -> &BTreeMap<u32, Weak<T>>) -> impl Iterator<Item = Arc<T>> {
+    let mut next = Some(0);
+    core::iter::from_fn(move || {
+        let table = TABLE.lock();
+        let mut rest = part(&table).range(next?..);
+        let (id, found) = rest.find_map(|(id, entry)| Some((*id, entry.upgrade()?)))?;
+        next = id.checked_add(1);
+        Some(found)
+    })
 }

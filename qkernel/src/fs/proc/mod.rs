@@ -83,7 +83,7 @@ impl Dir for Root {
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         let mut names = FIXED.list();
-        names.extend(table::processes().iter().map(|p| (p.pid.to_string().into_bytes(), S_IFDIR)));
+        names.extend(table::processes().map(|p| (p.pid.to_string().into_bytes(), S_IFDIR)));
         names
     }
 

@@ -224,9 +224,8 @@ fn oom_score_adj(subject: Subject) -> Node {
                 return Err(Errno::EACCES);
             }
             let pid = writer.process()?.pid;
-            let living: Vec<u32> = table::processes().iter().map(|p| p.pid).collect();
             let mut values = OOM_SCORE_ADJ.lock();
-            values.retain(|pid, _| living.contains(pid));
+            values.retain(|pid, _| table::process(*pid).is_some());
             let score = values.entry(pid).or_default();
             if creds.has_cap(CAP_SYS_RESOURCE) {
                 score.least = value;

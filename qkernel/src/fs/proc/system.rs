@@ -49,7 +49,7 @@ pub(super) fn filesystems() -> Node {
 pub(super) fn uptime() -> Node {
     file(|_| {
         let now = time::monotonic_ns() / TICK_NS;
-        let busy: u64 = table::processes().iter().map(|p| p.times().user_ns / TICK_NS).sum();
+        let busy: u64 = table::processes().map(|p| p.times().user_ns / TICK_NS).sum();
         let idle = (now * u64::from(arch::boot().cpus)).saturating_sub(busy);
         Ok(format!("{}.{:02} {}.{:02}\n", now / 100, now % 100, idle / 100, idle % 100)
             .into_bytes())
@@ -58,10 +58,9 @@ pub(super) fn uptime() -> Node {
 
 pub(super) fn loadavg() -> Node {
     file(|_| {
-        let threads = table::threads();
-        let running = threads.iter().filter(|t| t.user.is_in_user_mode()).count().max(1);
+        let running = table::threads().filter(|t| t.user.is_in_user_mode()).count().max(1);
         let last = table::processes().last().map_or(1, |p| p.pid);
-        Ok(format!("0.00 0.00 0.00 {running}/{} {last}\n", threads.len()).into_bytes())
+        Ok(format!("0.00 0.00 0.00 {running}/{} {last}\n", table::threads().count()).into_bytes())
     })
 }
 
@@ -130,9 +129,12 @@ pub(super) fn stat() -> Node {
             );
         }
         let boot_s = time::realtime_ns().saturating_sub(time::monotonic_ns()) / 1_000_000_000;
-        let running = table::threads().iter().filter(|t| t.user.is_in_user_mode()).count().max(1);
-        let _ =
-            writeln!(out, "intr 0\nctxt 0\nbtime {boot_s}\nprocesses {}", table::processes().len());
+        let running = table::threads().filter(|t| t.user.is_in_user_mode()).count().max(1);
+        let _ = writeln!(
+            out,
+            "intr 0\nctxt 0\nbtime {boot_s}\nprocesses {}",
+            table::processes().count()
+        );
         let _ = writeln!(
             out,
             "procs_running {running}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0"
