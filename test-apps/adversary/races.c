@@ -117,6 +117,8 @@ static int judge(const struct race *race, unsigned ms) {
     memset((void *)board, 0, sizeof *board);
     pid_t victims[VICTIMS];
     for (unsigned i = 0; i < VICTIMS; i++) victims[i] = start(start_victim, race, i + 1);
+    // An attack on somebody who waits for a processor all the time would show nothing.
+    for (uint64_t end = now_ms() + PATIENCE_MS; board->rounds == 0 && now_ms() < end;) usleep(1000);
     pid_t attacker = start(attack, race, ms);
     int status = ended(attacker, ms + PATIENCE_MS);
     board->stop = 1;
