@@ -51,6 +51,10 @@ pub fn wake(cause: Cause) {
             }
             random::reseed();
             step(Input::Inflated);
+            if cause != Cause::Continue {
+                // What woke it begins to be served now.
+                input::note();
+            }
             pause::resume(Reason::Sleep);
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }

@@ -6,30 +6,29 @@
 //! runs does. So a deflate begins at a moment when every thread waits for something: what has come
 //! has been served then, or waits for more, and what comes later wakes.
 //!
-//! A container that computes for long has no such moment soon. It is put to sleep once nothing has
-//! come from outside for [`FRESH_NS`]: what it does then has been under way for longer than that,
-//! and sleeps along.
+//! A container that computes for long has no such moment soon. It is put to sleep once nothing that
+//! has come from outside is fresh any more ([`input`]): what it does then has been under way for
+//! longer than that, and sleeps along.
 
 use crate::errno::{Errno, Result};
 use crate::net::host;
 use crate::task::pause::{self, Held, Traps};
 use crate::task::table;
+use crate::time::OwnPause;
 use crate::{executor, input, time};
 
-/// How long something from outside may keep a deflate from beginning.
-const FRESH_NS: u64 = 500_000_000;
 /// How long a deflate waits at most, if more and more comes.
 const LIMIT_NS: u64 = 2_000_000_000;
+/// How soon it looks again while the kernel rests from work of its own, whose end no trap shows.
+const LOOK_NS: u64 = 1_000_000;
 
-/// True if every thread is blocked in a system call with no pending wake-up: nothing happens any
-/// more unless something comes. For a task that is the only one that may run.
+/// True if every thread is blocked in a system call with no pending wake-up, and not because the
+/// kernel rests from that call: nothing happens any more unless something comes. For a task that is
+/// the only one that may run.
 fn is_quiet() -> bool {
-    !table::threads().any(|thread| thread.user.is_expected()) && !pause::holds_somebody()
-}
-
-/// Until when the last input is fresh, if it is at `now_ns`.
-fn fresh_until(last_ns: u64, now_ns: u64) -> Option<u64> {
-    Some(last_ns.saturating_add(FRESH_NS)).filter(|end| last_ns != 0 && *end > now_ns)
+    !OwnPause::is_any()
+        && !pause::holds_somebody()
+        && !table::threads().any(|thread| thread.user.is_expected())
 }
 
 /// Waits until a deflate may begin; when this returns it does so in the same breath. EINTR when
@@ -51,28 +50,14 @@ pub(super) async fn quiesce(held: &Held) -> Result {
         }
         let now_ns = time::monotonic_ns();
         let stopped_ns = pause::ordered_since_ns();
-        match fresh_until(input::last_ns(), stopped_ns.unwrap_or(now_ns)) {
+        match input::fresh_until(stopped_ns.unwrap_or(now_ns)) {
             // Nobody has waited for what lies there, so the host did not notify when it came: it
             // may have been just now.
             None if host::watch_all() => input::note(),
             None => return Ok(()),
             Some(_) if stopped_ns.is_some() || now_ns >= limit_ns => return Err(Errno::EBUSY),
+            Some(_) if OwnPause::is_any() => traps.next_until(now_ns + LOOK_NS).await,
             Some(end_ns) => traps.next_until(end_ns.min(limit_ns)).await,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn input_is_fresh_for_a_while() {
-        assert_eq!(fresh_until(0, 5), None);
-        assert_eq!(fresh_until(10, 10), Some(10 + FRESH_NS));
-        assert_eq!(fresh_until(10, 9 + FRESH_NS), Some(10 + FRESH_NS));
-        assert_eq!(fresh_until(10, 10 + FRESH_NS), None);
-        // Input that came after the moment that counts.
-        assert_eq!(fresh_until(20, 10), Some(20 + FRESH_NS));
     }
 }

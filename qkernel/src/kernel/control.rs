@@ -29,7 +29,7 @@ use crate::task::signal::{self, SIGNALS, SigInfo};
 use crate::task::{NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, oom, table};
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, time, urgent};
+use crate::{arch, executor, input, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -188,8 +188,11 @@ fn note_started(id: u64, answer: &Reply) {
 /// Starts a process when even the reserve is used up: others are killed until it can be.
 fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
     executor::spawn(async move {
+        let _pause = time::OwnPause::begin();
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
+            // However long it takes: nobody sleeps on it.
+            input::note();
             oom::relieve_request(deadline_ns, shrink).await;
             // It may have been put to sleep meanwhile.
             hibernate::wake(Cause::Exec);

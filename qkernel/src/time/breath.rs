@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use super::{insert, monotonic_ns};
+use super::{OwnPause, insert, monotonic_ns};
 use crate::wait::Signal;
 
 /// Work at a stretch, in nanoseconds.
@@ -31,6 +31,7 @@ impl Breath {
         if monotonic_ns().saturating_sub(self.since_ns) < WORK_NS {
             return;
         }
+        let _pause = OwnPause::begin();
         let signal = Arc::new(Signal::default());
         insert(monotonic_ns() + PAUSE_NS, signal.clone());
         signal.wait().await;

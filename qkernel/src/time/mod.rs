@@ -2,6 +2,7 @@
 
 pub mod breath;
 pub mod clock;
+mod own_pause;
 mod timer_queue;
 
 use alloc::sync::Arc;
@@ -9,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use breath::Breath;
 pub use clock::{Clock, deadline_after};
+pub use own_pause::OwnPause;
 pub use timer_queue::{TimerKey, TimerQueue};
 
 use crate::sync::{Mutex, mutex};
