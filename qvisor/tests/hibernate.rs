@@ -396,7 +396,8 @@ fn clients_that_come_with_the_stop(
             }
             assert!(
                 client.join().expect("thread"),
-                "round {round}: no answer; {slept} sleeps, {refused} refused"
+                "round {round}: no answer; {slept} sleeps, {refused} refused; {}",
+                c.stats()
             );
         });
         if round % 10 == 9 {
@@ -454,6 +455,22 @@ fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
         thread::sleep(Duration::from_millis(30));
         control.order(&Request::Hibernate).expect("hibernate");
         assert_eq!(open.try_answer().as_deref(), Some("spun"));
+    }
+}
+
+#[test]
+fn a_request_in_one_long_call_is_answered_before_the_sleep() {
+    let c = restless(&["--mb", "32"]);
+    let mut control = c.control();
+    let mut open = c.connect().expect("connect");
+    open.set_patience(patience());
+    for round in 0..20 {
+        open.send("read 16");
+        // Somewhere in the call.
+        thread::sleep(Duration::from_millis(2 + round));
+        // Put to sleep after the answer, or abandoned for it.
+        let stop = control.order(&Request::Hibernate);
+        assert_eq!(open.try_answer().as_deref(), Some("read"), "round {round}, STOP: {stop:?}");
     }
 }
 

@@ -5,6 +5,7 @@
 // Requests are lines on one TCP connection at a time; each is answered with one line:
 //   stir    every worker computes for a short while of its own and then blocks again: "ok", at once
 //   spin MS computes for so long, on the clock: "spun"
+//   read N  one preadv of N times so many bytes as the ballast has: "read"
 //   check   what the threads with timers have found: "ok EXPIRIES", or "BAD …"
 // At start it prints "ready".
 #include <arpa/inet.h>
@@ -19,6 +20,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,6 +35,17 @@ static char results[TIMERS][PAGE] __attribute__((aligned(PAGE)));
 static void die(const char *what) {
     perror(what);
     exit(1);
+}
+
+// One call that moves much: the kernel rests from it between pieces.
+static void read_at_once(char *to, size_t size, int times) {
+    struct iovec into[64];
+    if (times > 64) times = 64;
+    for (int i = 0; i < times; i++) into[i] = (struct iovec){to, size};
+    int file = memfd_create("long", 0);
+    if (file == -1 || ftruncate(file, (off_t)size * times)) die("memfd");
+    if (preadv(file, into, times, 0) != (ssize_t)size * times) die("preadv");
+    close(file);
 }
 
 static uint64_t draw(uint64_t *state) {
@@ -124,6 +137,9 @@ int main(int argc, char **argv) {
                 while (now_ns() < end) {
                 }
                 strcpy(answer, "spun\n");
+            } else if (!strncmp(line, "read ", 5)) {
+                read_at_once(ballast, mb << 20, atoi(line + 5));
+                strcpy(answer, "read\n");
             } else if (complaint) snprintf(answer, sizeof answer, "%s\n", complaint);
             else snprintf(answer, sizeof answer, "ok %lu\n", expiries);
             if (write(c, answer, strlen(answer)) < 0) break;
