@@ -20,9 +20,9 @@ use super::loader::{
     IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES, OwnFile, Placement, embedded_image, load,
 };
 use super::mailbox::{Mailbox, Replies};
-use super::memory::{GuestMemory, MemoryError, RAM_UNIT};
+use super::memory::{GuestMemory, MemoryError, RAM_UNIT, copy};
 use super::platform::{Leave, Platform, Resources};
-use super::{Sandbox, limits};
+use super::{Sandbox, limits, panic};
 use crate::store::Store;
 use crate::streams::Stream;
 use crate::sys;
@@ -140,6 +140,7 @@ fn prepare_process() {
     sys::ignore_signals();
     sys::limit_malloc();
     limits::raise();
+    copy::set_crash_hook(panic::crash);
     // Before Linux 6.4 rustix reads the auxiliary vector from /proc, at its first use of it, which
     // must not be after that is gone.
     let _ = rustix::param::linux_hwcap();

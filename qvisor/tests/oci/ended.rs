@@ -33,6 +33,21 @@ fn ended(p: &Place) -> (i64, String) {
 }
 
 #[test]
+fn a_vmm_that_crashed_says_so() {
+    let Some(p) = place() else { return };
+    p.configure(&["sleep", "1000"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let pid = p.state()["pid"].as_i64().expect("a pid");
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::SEGV).expect("kill");
+    p.wait_for("the end", || p.status() == "stopped");
+    let (status, reason) = ended(&p);
+    assert_eq!(status, 139, "{reason}");
+    assert!(reason.contains("the VMM crashed: signal 11"), "{reason}");
+}
+
+#[test]
 fn a_sandbox_that_was_ended_for_an_attack_says_so() {
     let Some(p) = place() else { return };
     add_adversary(&p);

@@ -178,12 +178,14 @@ fn report(what: &str, message: &str, rip: u64, frame: u64) -> ! {
 }
 
 /// For [`copy::set_crash_hook`]: a fault in the kernel image is reported as the kernel's panic is.
+/// Any other is the VMM's.
 pub fn crash(rip: u64, frame: u64, addr: u64, signo: i32) {
     let Some(host) = HOST.get() else { return };
     let image = host.memory.base() + IMAGE_START.0;
     if (image..image + backtrace::image_bytes()).contains(&rip) {
         report("kernel fault", &format!("signal {signo} at address {addr:#x}"), rip, frame)
     }
+    panic::crash(rip, frame, addr, signo);
 }
 
 /// The running kernel.
