@@ -57,6 +57,10 @@ pub trait FileOps: Send + Sync + Any {
     fn is_stream(&self) -> bool {
         false
     }
+    /// True if a write of so many bytes is made at once or not at all (PIPE_BUF, see pipe(7)).
+    fn writes_at_once(&self, _bytes: usize) -> bool {
+        !self.is_stream()
+    }
     /// Bytes of memory that lie in it (what a pipe or socket has queued, the pages of a file in
     /// memory), about. Takes no lock that a caller may hold.
     fn held_bytes(&self) -> u64 {

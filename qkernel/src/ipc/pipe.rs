@@ -357,6 +357,10 @@ impl FileOps for PipeEnd {
         true
     }
 
+    fn writes_at_once(&self, bytes: usize) -> bool {
+        bytes <= PIPE_BUF
+    }
+
     fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
         match &file.path {
             Some(fifo) => fifo.attributes(),

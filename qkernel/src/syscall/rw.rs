@@ -15,7 +15,6 @@ use crate::abi::IoVec;
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, FileOps, OpenFile, notify};
 use crate::io::IoBuffer;
-use crate::ipc::pipe::{PIPE_BUF, PipeEnd};
 use crate::net::Socket;
 use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
@@ -298,10 +297,8 @@ impl Write<'_> {
     /// Makes it if that need not wait; `None`: nothing has been done.
     pub fn attempt(self) -> Option<Result<usize>> {
         let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
-        let is_atomic = !file.ops.is_stream()
-            || file.downcast::<PipeEnd>().is_some() && buffer.remaining() <= PIPE_BUF;
         // A wait may come after a part is written.
-        if !is_atomic && may_wait(&file, no_wait) || takes_long(&file, &buffer) {
+        if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait) || takes_long(&file, &buffer) {
             return None;
         }
         let writing = match Writing::begin(thread, &file, &mut buffer, position, no_wait) {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{
-    O_ACCMODE, O_APPEND, O_RDWR, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK,
+    O_ACCMODE, O_APPEND, O_RDWR, PIPE_BUF, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK,
 };
 use qlib::host::{MAX_SEGMENTS, Op, STREAM};
 
@@ -20,11 +20,32 @@ use crate::mm::Access;
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
 use crate::wait::{PollMask, WaitQueue};
 
+/// What the calls must know of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A regular file: it has a position.
+    File,
+    Pipe,
+    Socket,
+    /// A terminal or another device.
+    Device,
+}
+
+impl Kind {
+    fn of(number: u32) -> Kind {
+        match stat_handle(number).map_or(0, |a| a.kind()) {
+            S_IFREG => Kind::File,
+            S_IFIFO => Kind::Pipe,
+            S_IFSOCK => Kind::Socket,
+            _ => Kind::Device,
+        }
+    }
+}
+
 /// A host handle read and written at its own position, which outside others may share.
 pub struct HostStream {
     handle: Handle,
-    /// It is a regular file: it has a position.
-    is_file: bool,
+    kind: Kind,
     queue: WaitQueue,
     token: u64,
     /// True if the host can notify of its readiness; files are always ready.
@@ -35,11 +56,11 @@ pub struct HostStream {
 pub fn host_stream(number: u32) -> Arc<OpenFile> {
     let given = Call::on(Op::StreamFlags, number).run().map_or(O_RDWR, |flags| flags as u32);
     let handle = Handle::new(number);
-    let is_file = stat_handle(number).is_ok_and(|a| a.kind() == S_IFREG);
+    let kind = Kind::of(number);
     let stream = Arc::new_cyclic(|this: &Weak<HostStream>| {
         let token = add_watcher(this.clone());
-        let watched = !is_file && Call::on(Op::Watch, number).arg(0, token).run().is_ok();
-        HostStream { handle, is_file, queue: WaitQueue::new(), token, watched }
+        let watched = kind != Kind::File && Call::on(Op::Watch, number).arg(0, token).run().is_ok();
+        HostStream { handle, kind, queue: WaitQueue::new(), token, watched }
     });
     OpenFile::new(stream, given & (O_ACCMODE | O_APPEND))
 }
@@ -50,6 +71,10 @@ impl HostStream {
         self.handle.number()
     }
 
+    fn is_file(&self) -> bool {
+        self.kind == Kind::File
+    }
+
     fn transfer(
         &self,
         op: Op,
@@ -57,7 +82,7 @@ impl HostStream {
         buffer: &mut IoBuffer<'_>,
         (offset, flags): (u64, u32),
     ) -> Result<usize> {
-        let offset = if self.is_file { offset } else { STREAM };
+        let offset = if self.is_file() { offset } else { STREAM };
         let segments = buffer.segments(access, 1 << 20, MAX_SEGMENTS as usize)?;
         let call = Call::on(op, self.handle()).arg(0, offset).arg(1, u64::from(flags));
         let moved = call.segments(&segments).run()? as usize;
@@ -83,16 +108,28 @@ impl FileOps for HostStream {
     }
 
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
-        let append = if self.is_file && file.is_append() { RWF_APPEND } else { 0 };
+        let append = if self.is_file() && file.is_append() { RWF_APPEND } else { 0 };
         self.transfer(Op::Write, Access::Read, buffer, (offset, append))
     }
 
+    fn is_stream(&self) -> bool {
+        matches!(self.kind, Kind::Pipe | Kind::Socket)
+    }
+
+    fn writes_at_once(&self, bytes: usize) -> bool {
+        match self.kind {
+            Kind::File | Kind::Device => true,
+            Kind::Pipe => bytes <= PIPE_BUF as usize,
+            Kind::Socket => false,
+        }
+    }
+
     fn is_seekable(&self) -> bool {
-        self.is_file
+        self.is_file()
     }
 
     fn shares_position(&self) -> bool {
-        self.is_file
+        self.is_file()
     }
 
     fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
