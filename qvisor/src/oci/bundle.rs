@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use oci_spec::runtime::{LinuxNamespaceType, Spec};
+use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, Spec};
 
 use super::mounts::{self, Mount};
 use super::process;
@@ -61,7 +61,9 @@ impl Bundle {
         let process = spec.process().as_ref().context("\"process\" is missing")?;
         let process = process::convert(process, &rootfs)?;
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
-        check_limits(&spec)?;
+        if let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) {
+            check_limits(resources)?;
+        }
         let mut seen = Vec::new();
         for namespace in spec.linux().iter().filter_map(|l| l.namespaces().as_ref()).flatten() {
             if seen.contains(&namespace.typ()) {
@@ -152,10 +154,10 @@ const LEAST_MEMORY: i64 = 24 << 20;
 const LEAST_PIDS: i64 = 5;
 
 /// Refuses limits with which the sandbox itself could not be.
-fn check_limits(spec: &Spec) -> Result<()> {
-    let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) else {
-        return Ok(());
-    };
+///
+/// # Errors
+/// When one is.
+pub(super) fn check_limits(resources: &LinuxResources) -> Result<()> {
     let memory = resources.memory().as_ref().and_then(oci_spec::runtime::LinuxMemory::limit);
     if let Some(limit) = memory.filter(|l| (1..LEAST_MEMORY).contains(l)) {
         bail!(

@@ -145,12 +145,7 @@ pub struct Do {
     #[arg(short, long = "volume", action = ArgAction::Append, value_name = "HOST:GUEST[:ro]")]
     pub volumes: Vec<String>,
     /// The command and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
 

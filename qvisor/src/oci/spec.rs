@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::Spec;
@@ -46,8 +46,23 @@ pub fn volume(text: &str) -> Result<Value> {
     if host.is_empty() || !guest.starts_with('/') {
         bail!("--volume {text:?}: GUEST must be an absolute path, and HOST must not be empty");
     }
+    if !may_be_covered(Path::new(guest)) {
+        bail!(
+            "--volume {text:?}: GUEST must not be /, /proc, /sys or /dev, nor lie in /proc or /sys, \
+            nor contain \"..\": show it elsewhere"
+        );
+    }
     let host = std::path::absolute(host).with_context(|| format!("--volume {text:?}"))?;
     Ok(json!({"destination": guest, "source": host, "options": ["rbind", access]}))
+}
+
+/// True if a volume may be shown at this absolute path: what the guest itself mounts stays seen.
+fn may_be_covered(guest: &Path) -> bool {
+    // Neither "//" nor "/." makes it another path.
+    let normal: PathBuf = guest.components().collect();
+    !normal.components().any(|part| part == Component::ParentDir)
+        && !["/", "/dev"].iter().any(|own| normal == Path::new(own))
+        && !["/proc", "/sys"].iter().any(|own| normal.starts_with(own))
 }
 
 /// The configuration of `quark do`: this host's root with `volumes`, the caller's environment, all

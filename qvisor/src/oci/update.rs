@@ -3,21 +3,23 @@
 use std::io::Read;
 
 use anyhow::{Context, Result, bail};
-use oci_spec::runtime::LinuxResources;
+use oci_spec::runtime::{LinuxMemory, LinuxResources};
 use serde_json::{Map, Value, json};
 
-use super::bundle::read_bounded;
+use super::bundle::{check_limits, read_bounded};
 use super::cli::Update;
 use super::error::ContainerError;
+use super::info;
 use super::state::{Status, Store};
+use crate::cgroup::CgroupStats;
 
 /// Sets limits of the container's cgroup. The guest keeps the amount of memory that it was told
 /// when it was created.
 ///
 /// # Errors
-/// When the container has stopped or a limit is refused.
+/// When the container has stopped, or a limit is refused or less than what it holds.
 pub fn update(store: &Store, options: &Update) -> Result<()> {
-    let (_, state) = store.load(&options.id)?;
+    let (entry, state) = store.load(&options.id)?;
     if state.status() == Status::Stopped {
         return Err(ContainerError::NotRunning.into());
     }
@@ -32,10 +34,30 @@ pub fn update(store: &Store, options: &Update) -> Result<()> {
             .with_context(|| format!("{} is not an OCI resources object", path.display()))?,
         None => from_options(options)?,
     };
-    match &state.cgroup {
-        Some(cgroup) => cgroup.set_limits(&resources),
-        None => bail!("container {} has no cgroup", options.id),
+    let Some(cgroup) = &state.cgroup else { bail!("container {} has no cgroup", options.id) };
+    check_limits(&resources)?;
+    let limit = resources.memory().as_ref().and_then(LinuxMemory::limit);
+    if let Some(limit) = limit.and_then(|l| u64::try_from(l).ok()) {
+        // Who does not answer has its limits set all the same.
+        let stored = info::stats(&entry, None).map_or(0, |stats| stats.memory.swapped_raw);
+        check_need(limit, &cgroup.stats(), stored)?;
     }
+    cgroup.set_limits(&resources)
+}
+
+/// Refuses a memory limit, in bytes, below what a container holds, and `stored` bytes of which come
+/// back when it wakes: the host would kill it, then or now.
+fn check_need(limit: u64, now: &CgroupStats, stored: u64) -> Result<()> {
+    let (usage, .., old_limit, _) = now.memory;
+    let held = usage.saturating_sub(now.clean_cache_bytes());
+    let need = held.saturating_add(stored);
+    if limit >= old_limit || limit >= need {
+        return Ok(());
+    }
+    bail!(
+        "memory limit of {limit} bytes is too small: the container holds {held} and has {stored} in \
+        the store, so it would be killed; give at least {need}, or have it use less first"
+    )
 }
 
 fn from_options(o: &Update) -> Result<LinuxResources> {
@@ -74,4 +96,26 @@ fn from_options(o: &Update) -> Result<LinuxResources> {
         bail!("nothing to update: give --resources or a limit");
     }
     serde_json::from_value(Value::Object(all)).context("the limits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_below_what_is_held_and_stored_is_refused() {
+        let mut now = CgroupStats { memory: (30 << 20, 0, 256 << 20, 0), ..CgroupStats::default() };
+        now.memory_stat.extend([("cache", 12 << 20), ("shmem", 8 << 20)].map(own));
+        // 26 MiB are held, for 4 are clean page cache.
+        assert!(check_need(26 << 20, &now, 0).is_ok());
+        assert!(check_need((26 << 20) - 1, &now, 0).is_err());
+        let refused = check_need(100 << 20, &now, 80 << 20).unwrap_err().to_string();
+        assert!(refused.contains(&format!("give at least {}", 106 << 20)), "{refused}");
+        assert!(check_need(106 << 20, &now, 80 << 20).is_ok());
+        assert!(check_need(256 << 20, &now, 800 << 20).is_ok(), "no less than it was");
+    }
+
+    fn own((name, bytes): (&str, u64)) -> (String, u64) {
+        (name.to_owned(), bytes)
+    }
 }
