@@ -298,7 +298,9 @@ impl Write<'_> {
     pub fn attempt(self) -> Option<Result<usize>> {
         let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
         // A wait may come after a part is written.
-        if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait) || takes_long(&file, &buffer) {
+        if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait)
+            || takes_long(&file, &buffer)
+        {
             return None;
         }
         let writing = match Writing::begin(thread, &file, &mut buffer, position, no_wait) {
