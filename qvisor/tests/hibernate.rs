@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qlib::control::Request;
 use support::container::{Connection, Container, alive, children, put_to_sleep};
@@ -460,14 +460,22 @@ fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
 
 #[test]
 fn a_request_in_one_long_call_is_answered_before_the_sleep() {
-    let c = restless(&["--mb", "32"]);
+    let c = restless(&["--mb", "8"]);
     let mut control = c.control();
     let mut open = c.connect().expect("connect");
     open.set_patience(patience());
-    for round in 0..20 {
-        open.send("read 16");
+    // So long that the STOP comes in the middle of it, and not so long that it would sleep along.
+    let mut takes_long = |read: &String| {
+        let begin = Instant::now();
+        assert_eq!(open.ask(read), "read");
+        begin.elapsed() > Duration::from_millis(60)
+    };
+    let mut reads = (0..6).map(|power| format!("read {}", 1 << power));
+    let read = reads.find(&mut takes_long).unwrap_or_else(|| "read 64".to_owned());
+    for round in 0..support::repeats(20) {
+        open.send(&read);
         // Somewhere in the call.
-        thread::sleep(Duration::from_millis(2 + round));
+        thread::sleep(Duration::from_millis(2 + u64::from(round)));
         // Put to sleep after the answer, or abandoned for it.
         let stop = control.order(&Request::Hibernate);
         assert_eq!(open.try_answer().as_deref(), Some("read"), "round {round}, STOP: {stop:?}");
