@@ -19,7 +19,7 @@ pub fn note() {
 /// Since `begin_ns` the sandbox has done nothing but read memory back. If an input was fresh then
 /// it is as fresh as can be now: who serves it has had no time for that.
 pub fn was_held_up_since(begin_ns: u64) {
-    if fresh_until_after(LAST_NS.load(Relaxed), begin_ns).is_some() {
+    if fresh_until(begin_ns).is_some() {
         note();
     }
 }

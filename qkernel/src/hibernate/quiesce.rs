@@ -11,22 +11,29 @@
 //! longer than that, and sleeps along.
 
 use crate::errno::{Errno, Result};
+use crate::mm::reclaim;
 use crate::net::host;
 use crate::task::pause::{self, Held, Traps};
 use crate::task::table;
-use crate::time::OwnPause;
-use crate::{executor, input, time};
+use crate::time::{self, breath};
+use crate::{executor, input};
 
 /// How long a deflate waits at most, if more and more comes.
 const LIMIT_NS: u64 = 2_000_000_000;
 /// How soon it looks again while the kernel rests from work of its own, whose end no trap shows.
 const LOOK_NS: u64 = 1_000_000;
 
+/// True if a thread looks blocked that nobody outside need do anything for: its call pauses between
+/// two pieces, or it waits for memory.
+fn rests_from_work() -> bool {
+    breath::is_any_pausing() || reclaim::is_awaited()
+}
+
 /// True if every thread is blocked in a system call with no pending wake-up, and not because the
 /// kernel rests from that call: nothing happens any more unless something comes. For a task that is
 /// the only one that may run.
 fn is_quiet() -> bool {
-    !OwnPause::is_any()
+    !rests_from_work()
         && !pause::holds_somebody()
         && !table::threads().any(|thread| thread.user.is_expected())
 }
@@ -56,7 +63,7 @@ pub(super) async fn quiesce(held: &Held) -> Result {
             None if host::watch_all() => input::note(),
             None => return Ok(()),
             Some(_) if stopped_ns.is_some() || now_ns >= limit_ns => return Err(Errno::EBUSY),
-            Some(_) if OwnPause::is_any() => traps.next_until(now_ns + LOOK_NS).await,
+            Some(_) if rests_from_work() => traps.next_until(now_ns + LOOK_NS).await,
             Some(end_ns) => traps.next_until(end_ns.min(limit_ns)).await,
         }
     }

@@ -22,7 +22,7 @@ use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
 /// Writes up to this many bytes are not torn apart.
-pub const PIPE_BUF: usize = 4096;
+const PIPE_BUF: usize = linux_raw_sys::general::PIPE_BUF as usize;
 /// The capacity of a new pipe in bytes.
 pub const DEFAULT_CAPACITY: usize = 16 * PIPE_BUF;
 /// The largest capacity that needs no privilege (fs.pipe-max-size).

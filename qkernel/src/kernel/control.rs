@@ -188,7 +188,6 @@ fn note_started(id: u64, answer: &Reply) {
 /// Starts a process when even the reserve is used up: others are killed until it can be.
 fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
     executor::spawn(async move {
-        let _pause = time::OwnPause::begin();
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
             // However long it takes: nobody sleeps on it.

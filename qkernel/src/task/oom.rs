@@ -38,7 +38,7 @@ use crate::klog;
 use crate::mm::committed::Committed;
 use crate::mm::{frames, reclaim, space};
 use crate::sync::{Mutex, mutex};
-use crate::time::{self, OwnPause};
+use crate::time;
 use crate::urgent;
 use crate::wait::{PollMask, Signal, Sleeper, block_until_killed_or};
 
@@ -109,7 +109,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         return Err(Errno::ENOMEM);
     }
     let begin_ns = time::monotonic_ns();
-    let awaiting = (reclaim::Waiting::begin(), OwnPause::begin());
+    let awaiting = reclaim::Waiting::begin();
     let result = wait_for(thread, want).await;
     drop(awaiting);
     if thread.process.is_visitor() {

@@ -2,7 +2,6 @@
 
 pub mod breath;
 pub mod clock;
-mod own_pause;
 mod timer_queue;
 
 use alloc::sync::Arc;
@@ -10,7 +9,6 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use breath::Breath;
 pub use clock::{Clock, deadline_after};
-pub use own_pause::OwnPause;
 pub use timer_queue::{TimerKey, TimerQueue};
 
 use crate::sync::{Mutex, mutex};

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::Spec;
@@ -58,11 +58,10 @@ pub fn volume(text: &str) -> Result<Value> {
 
 /// True if a volume may be shown at this absolute path: what the guest itself mounts stays seen.
 fn may_be_covered(guest: &Path) -> bool {
-    // Neither "//" nor "/." makes it another path.
-    let normal: PathBuf = guest.components().collect();
-    !normal.components().any(|part| part == Component::ParentDir)
-        && !["/", "/dev"].iter().any(|own| normal == Path::new(own))
-        && !["/proc", "/sys"].iter().any(|own| normal.starts_with(own))
+    // Paths are compared by their parts: neither "//" nor "/." makes another one.
+    !guest.components().any(|part| part == Component::ParentDir)
+        && !["/", "/dev"].iter().any(|own| guest == Path::new(own))
+        && !["/proc", "/sys"].iter().any(|own| guest.starts_with(own))
 }
 
 /// The configuration of `quark do`: this host's root with `volumes`, the caller's environment, all

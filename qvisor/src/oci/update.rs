@@ -39,19 +39,24 @@ pub fn update(store: &Store, options: &Update) -> Result<()> {
     let limit = resources.memory().as_ref().and_then(LinuxMemory::limit);
     if let Some(limit) = limit.and_then(|l| u64::try_from(l).ok()) {
         // Who does not answer has its limits set all the same.
-        let stored = info::stats(&entry, None).map_or(0, |stats| stats.memory.swapped_raw);
+        let stored = || info::stats(&entry, None).map_or(0, |stats| stats.memory.swapped_raw);
         check_need(limit, &cgroup.stats(), stored)?;
     }
     cgroup.set_limits(&resources)
 }
 
-/// Refuses a memory limit, in bytes, below what a container holds, and `stored` bytes of which come
-/// back when it wakes: the host would kill it, then or now.
-fn check_need(limit: u64, now: &CgroupStats, stored: u64) -> Result<()> {
+/// Refuses a memory limit, in bytes, below what a container holds, and what is `stored` of it and
+/// comes back when it wakes: the host would kill it, then or now. That is asked for lower limits
+/// only.
+fn check_need(limit: u64, now: &CgroupStats, stored: impl FnOnce() -> u64) -> Result<()> {
     let (usage, .., old_limit, _) = now.memory;
+    if limit >= old_limit {
+        return Ok(());
+    }
     let held = usage.saturating_sub(now.clean_cache_bytes());
+    let stored = stored();
     let need = held.saturating_add(stored);
-    if limit >= old_limit || limit >= need {
+    if limit >= need {
         return Ok(());
     }
     bail!(
@@ -107,12 +112,12 @@ mod tests {
         let mut now = CgroupStats { memory: (30 << 20, 0, 256 << 20, 0), ..CgroupStats::default() };
         now.memory_stat.extend([("cache", 12 << 20), ("shmem", 8 << 20)].map(own));
         // 26 MiB are held, for 4 are clean page cache.
-        assert!(check_need(26 << 20, &now, 0).is_ok());
-        assert!(check_need((26 << 20) - 1, &now, 0).is_err());
-        let refused = check_need(100 << 20, &now, 80 << 20).unwrap_err().to_string();
+        assert!(check_need(26 << 20, &now, || 0).is_ok());
+        assert!(check_need((26 << 20) - 1, &now, || 0).is_err());
+        let refused = check_need(100 << 20, &now, || 80 << 20).unwrap_err().to_string();
         assert!(refused.contains(&format!("give at least {}", 106 << 20)), "{refused}");
-        assert!(check_need(106 << 20, &now, 80 << 20).is_ok());
-        assert!(check_need(256 << 20, &now, 800 << 20).is_ok(), "no less than it was");
+        assert!(check_need(106 << 20, &now, || 80 << 20).is_ok());
+        assert!(check_need(256 << 20, &now, || 800 << 20).is_ok(), "no less than it was");
     }
 
     fn own((name, bytes): (&str, u64)) -> (String, u64) {
