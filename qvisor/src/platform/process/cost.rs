@@ -9,7 +9,7 @@ use super::layout::SLOT_BYTES;
 /// Bytes of a stub process with one thread, and of the thread that receives from it: task, address
 /// space, slot, filter and listener. Its page tables are no more than the guest's, which are
 /// counted there a second time for them.
-pub const PROCESS_BYTES: u64 = 160 << 10;
+pub const PROCESS_BYTES: u64 = 128 << 10;
 /// Bytes of a further thread of a stub, its slot included, which the guest can fill.
 pub const THREAD_BYTES: u64 = 32 << 10 | SLOT_BYTES;
 
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_limit_of_memory_is_one_of_processes() {
         assert_eq!((max_processes(0), max_threads(0)), (u32::MAX, u32::MAX));
-        assert_eq!((max_processes(256 << 20), max_threads(256 << 20)), (819, 1024));
+        assert_eq!((max_processes(256 << 20), max_threads(256 << 20)), (1024, 1024));
         assert_eq!((max_processes(1 << 20), max_threads(1 << 20)), (16, 64));
         assert_eq!((max_processes(u64::MAX), max_threads(u64::MAX)), (u32::MAX, u32::MAX));
     }
