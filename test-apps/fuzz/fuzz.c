@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -419,6 +420,13 @@ static void worker(int index, uint64_t seed) {
     _exit(0);
 }
 
+static struct rlimit limits[RLIM_NLIMITS];
+
+// Workers give limits to any process, and who has no address space for a worker makes no calls: what all began with comes back.
+static void restore_limits(void) {
+    for (int i = 0; i < RLIM_NLIMITS; i++) setrlimit(i, &limits[i]);
+}
+
 static void wait_ms(long ms) {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&t, NULL);
@@ -440,6 +448,7 @@ static _Noreturn void supervise(uint64_t seed) {
             for (int i = 0; i < WORKERS; i++) {
                 if (pids[i] > 0) continue;
                 uint64_t own = mix(&next);
+                restore_limits();
                 pids[i] = fork();
                 if (pids[i] == 0) worker(i, own);
             }
@@ -470,11 +479,13 @@ int main(int argc, char **argv) {
     beat = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED || beat == MAP_FAILED) return perror("mmap"), 1;
     close(fd);
+    for (int i = 0; i < RLIM_NLIMITS; i++) getrlimit(i, &limits[i]);
     pid_t supervisor = 0;
     uint64_t seen = 0;
     int quiet = 0;
     for (;;) {
         if (supervisor <= 0) {
+            restore_limits();
             supervisor = fork();
             if (supervisor == 0) supervise(mix(&seed));
             quiet = 0;

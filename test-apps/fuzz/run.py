@@ -49,7 +49,7 @@ class Container:
 
     def __init__(self, quark, directory, seed, patience):
         self.patience = patience
-        self.counted = [0] * 512
+        self.counted, self.seen = [0] * 512, [0] * 512
         self.id = f"fuzz-{os.getpid()}-{seed:x}"
         self.directory = os.path.join(directory, self.id)
         self.volume = os.path.join(self.directory, "volume")
@@ -150,14 +150,22 @@ class Container:
         return True
 
     def counts(self):
-        """How often each number was called, as far as was seen: the guest can write to the file, cut it off and take its name away."""
+        """How often each number was called, as far as was seen: the guest can write to the file, cut it off and take its name away. Asked
+        for every second, it knows what was called between two times at which nobody had done so."""
         size = 32 + ENTRIES * 64
         try:
-            with open(os.path.join(self.volume, "calls"), "rb") as f:
+            with open(os.path.join(self.volume, "calls"), "r+b", buffering=0) as f:
                 f.seek(SLOTS * size + 32)
-                # What cannot be is left out.
-                now = [n if n < 1 << 20 else 0 for n in struct.unpack("<512Q", f.read(4096))]
-                self.counted = [max(pair) for pair in zip(now, self.counted)]
+                now = struct.unpack("<512Q", f.read(4096))
+                for number, (before, after) in enumerate(zip(self.seen, now)):
+                    # What cannot be is no count.
+                    if before <= after < before + (1 << 16):
+                        self.counted[number] += after - before
+                    elif after >= 1 << 32:
+                        f.seek(SLOTS * size + 32 + 8 * number)
+                        f.write(bytes(8))
+                        now = now[:number] + (0,) + now[number + 1:]
+                self.seen = now
         except (OSError, struct.error):
             pass
         return self.counted
