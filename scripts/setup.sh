@@ -31,6 +31,7 @@ needed=(
     curl:curl
     unshare:util-linux
     mount:mount
+    newuidmap:uidmap
 )
 if [ "${1:-}" = kvm-vm ]; then
     needed=(

@@ -78,10 +78,20 @@ fn helper(program: &str, pid: i32, own: u32, (first, count): (u32, u32)) -> bool
 }
 
 /// The first range of ids that a file as /etc/subuid gives to `user`: where it begins, and how many
-/// they are.
+/// they are. Users that /etc/passwd does not have are found by their number alone: getpwuid(3)
+/// loads modules, with which a static program crashes.
 pub fn subordinate(file: &str, user: u32) -> Option<(u32, u32)> {
-    let name = nix::unistd::User::from_uid(user.into()).ok().flatten().map(|u| u.name);
-    range_of(&fs::read_to_string(file).ok()?, user, name.as_deref())
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    range_of(&fs::read_to_string(file).ok()?, user, name_of(&users, user))
+}
+
+/// The name of a user in a text as /etc/passwd.
+fn name_of(users: &str, user: u32) -> Option<&str> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, id) = (fields.next()?, fields.next()?, fields.next()?);
+        (id.parse() == Ok(user)).then_some(name)
+    })
 }
 
 fn range_of(text: &str, user: u32, name: Option<&str>) -> Option<(u32, u32)> {
@@ -243,5 +253,12 @@ mod tests {
         assert_eq!(range_of(text, 7, Some("ann")), Some((100_000, 65_536)));
         assert_eq!(range_of(text, 1234, None), Some((200_000, 1000)));
         assert_eq!(range_of(text, 8, Some("bob")), None);
+    }
+    #[test]
+    fn a_user_has_the_name_of_the_first_line_with_their_number() {
+        let text = "root:x:0:0::/root:/bin/sh\n+::::::\nann:x:1000:1::/:\nanna:x:1000:1::/:";
+        assert_eq!(name_of(text, 1000), Some("ann"));
+        assert_eq!(name_of(text, 0), Some("root"));
+        assert_eq!(name_of(text, 100), None);
     }
 }

@@ -165,3 +165,49 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
     good(&p, &home, &["delete", &p.id]);
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
+
+/// Who has a range in /etc/subuid and /etc/subgid has as many ids inside, which
+/// newuidmap(1) and newgidmap(1) set. The files are those of a mount namespace of the test.
+#[test]
+fn a_user_with_subordinate_ids_has_them_inside() {
+    let Some((p, home)) = users_place() else { return };
+    if !Path::new("/usr/bin/newuidmap").exists() {
+        return skip("newuidmap(1) is not installed (package uidmap)");
+    }
+    let file = |name: &str, text: String| {
+        let path = p.dir.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        path
+    };
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let user = format!("quark-test:x:{USER}:{USER}::{}:/bin/sh\n", home.display());
+    let files = [
+        ("/etc/passwd", file("passwd", passwd + &user)),
+        ("/etc/subuid", file("subuid", "quark-test:1000000:2000\n".to_string())),
+        ("/etc/subgid", file("subgid", "quark-test:3000000:2000\n".to_string())),
+    ];
+    let mounts: String = files
+        .iter()
+        .map(|(over, file)| format!("mount --bind {} {over} && ", file.display()))
+        .collect();
+    let inside = "touch f && chown 7:9 f; stat -c %u:%g f";
+    let volume = format!("{0}:{0}", home.display());
+    let run = command(&home, &home, &["do", "-v", &volume, "--", "/bin/sh", "-c", inside]);
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "/bin/sh", "-c"])
+        .args([&format!("{mounts} exec \"$@\""), "sh"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .current_dir(&home)
+        .env("HOME", &home)
+        .env("XDG_RUNTIME_DIR", &home)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "7:9\n", "{errors}");
+    let made = home.join("f").metadata().unwrap();
+    // Id 0 is the user's own, so the range begins with 1.
+    assert_eq!((made.uid(), made.gid()), (1_000_006, 3_000_008), "{errors}");
+}
