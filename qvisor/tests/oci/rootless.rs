@@ -91,6 +91,12 @@ fn do_works_for_an_ordinary_user_with_their_rights() {
         fs::read_dir(home.join("quark")).unwrap().flatten().filter(|e| e.path().is_dir()).count(),
         0
     );
+    // A set-user-ID program of the host's root, who has no number here, runs as who calls it.
+    let script = "stat -c %a,%u /bin/su /usr/bin/passwd; su -s /bin/sh nobody -c 'id -u'";
+    let output = as_user(&p, &home, &home, &["do", "--", "/bin/sh", "-c", script]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(seen, "755,65534\n755,65534\n65534\n", "{errors}");
     // Without the volume what is written is thrown away.
     let script = "echo y > mine && cat mine";
     let output = as_user(&p, &home, &home, &["do", "--", "/bin/sh", "-c", script]);

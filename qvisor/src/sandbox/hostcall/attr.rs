@@ -46,13 +46,13 @@ impl Call<'_> {
             let (parent, name) = path.parent(&root)?;
             sys::statx(parent.as_fd(), name, libc::AT_SYMLINK_NOFOLLOW | NO_AUTOMOUNT)?
         };
-        self.put(1, &stat).map(|_| 0)
+        self.put(1, &self.host.owners.without_foreign_set_id(stat)).map(|_| 0)
     }
 
     pub(super) fn stat(&mut self) -> Outcome {
         let object = self.object()?;
         let stat = sys::statx(object.as_fd(), c"", libc::AT_EMPTY_PATH)?;
-        self.put(0, &stat).map(|_| 0)
+        self.put(0, &self.host.owners.without_foreign_set_id(stat)).map(|_| 0)
     }
 
     pub(super) fn stat_fs(&mut self) -> Outcome {

@@ -9,6 +9,7 @@ mod dir;
 mod file;
 mod misc;
 mod netlink;
+mod owners;
 mod path;
 mod procfs;
 mod socket;
@@ -31,6 +32,7 @@ use super::events::Poller;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use misc::LogBudget;
+use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
 use table::{Object, Table};
@@ -58,6 +60,8 @@ pub struct HostSide {
     granted: AtomicU64,
     /// What the network namespace says.
     net: NetLimits,
+    /// Whose set-ID programs the guest must not see as such.
+    owners: Owners,
     /// How many descriptors handles and windows may hold.
     max_descriptors: usize,
     /// What the guest may still write into the log.
@@ -83,7 +87,7 @@ impl HostSide {
         store: Option<Store>,
     ) -> Result<HostSide, Errno> {
         let proc_fd = crate::sys::procfs::descriptors()?;
-        let (granted, net) = (AtomicU64::new(0), NetLimits::read());
+        let (granted, net, owners) = (AtomicU64::new(0), NetLimits::read(), Owners::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
         let handles = Table::new();
         Ok(HostSide {
@@ -95,6 +99,7 @@ impl HostSide {
             proc_fd,
             granted,
             net,
+            owners,
             max_descriptors,
             log,
         })
