@@ -272,6 +272,24 @@ fn asleep_it_holds_little_memory() {
 }
 
 #[test]
+fn names_that_nobody_asks_for_are_forgotten_by_a_sleep() {
+    let c = Container::start("python", &["/usr/bin/sleep", "1000"]);
+    let heap =
+        |c: &Container| c.stats()["memory"]["kernel_heap_held"].as_u64().expect("kernel_heap_held");
+    c.must(&["exec", &c.id, "/usr/bin/find", "/usr", "/etc", "-perm", "7777"]);
+    let warm = heap(&c);
+    assert!(warm > 1 << 20, "{warm} bytes for thousands of names");
+    // The first forgets what was asked for once, the second what was not asked for between them.
+    c.hibernate();
+    let first = heap(&c);
+    c.kill("CONT");
+    support::eventually("it is awake", limit(), || c.hibernation() != "Hibernated");
+    c.hibernate();
+    let asleep = heap(&c);
+    assert!(first < warm && asleep * 3 < warm, "{asleep} bytes asleep, {first}, {warm} warm");
+}
+
+#[test]
 fn data_on_an_open_connection_wakes() {
     let c = memory("8");
     let mut open: Connection = c.connect().expect("connect");

@@ -233,7 +233,16 @@ fn disregard(dentry: &Dentry) {
 /// Forgets the recently used dentries of one file system (it was unmounted), or of all.
 /// Allocates nothing: memory may be used up.
 pub fn shrink(fs: Option<&Arc<dyn FileSystem>>) {
-    let is_chosen = |dentry: &Dentry| fs.is_none_or(|fs| Arc::ptr_eq(fs, &dentry.fs));
+    forget_if(|dentry| fs.is_none_or(|fs| Arc::ptr_eq(fs, &dentry.fs)));
+}
+
+/// Forgets those of the recently used dentries that nobody asked for again since the last time:
+/// what a sandbox looked up once, when its programs began, is no part of its working set.
+pub fn age() {
+    forget_if(|dentry| !dentry.used_again.swap(false, Ordering::Relaxed));
+}
+
+fn forget_if(is_chosen: impl Fn(&Dentry) -> bool) {
     let mut next = 0;
     loop {
         // One at a time, for it is dropped outside of the lock.

@@ -18,6 +18,7 @@ use super::pages::Pages;
 use super::state::{Input, State};
 use super::{quiesce, stats, step};
 use crate::errno::{Errno, Result};
+use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
 use crate::host::Call;
 use crate::mm::swap::slots;
@@ -87,9 +88,10 @@ fn reason(error: Errno) -> String {
 }
 
 async fn attempt(begin_ns: &mut u64) -> Result {
-    // Sockets in flight that nobody can receive any more are memory too. What that wakes is served
-    // before the sleep.
+    // Sockets in flight that nobody can receive any more are memory too, and so are names that
+    // nobody asks for. What that wakes is served before the sleep.
     rights::collect();
+    dentry::age();
     quiesce::quiesce(&Held::intend(Reason::Sleep)).await?;
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
