@@ -34,6 +34,8 @@ pub struct Setup {
     pub id: String,
     /// `--log`, `--log-format`, `--debug`.
     pub log: (Option<PathBuf>, log::Format, bool),
+    /// The command stays while the container runs, and standard error is its user's.
+    pub attended: bool,
     /// How guest code runs, as `--platform` chose.
     pub platform: PlatformKind,
     /// `--fast-calls`.
@@ -126,8 +128,9 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         bail!("the set-up came without its descriptors");
     };
     ended::record_in(record);
-    if let (Some(path), format, debug) = &setup.log {
-        log::init(Some(path), *format, *debug)?;
+    match &setup.log {
+        (Some(path), format, debug) => log::init(Some(path), *format, *debug)?,
+        (None, _, debug) => log::init_sandbox(*debug)?,
     }
     #[cfg(debug_assertions)]
     if let Some(kernel) = &setup.test_kernel {
@@ -160,8 +163,14 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
+    let attended = setup.attended;
     let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener: listener.into() };
-    boot.run(|| wire::send(parent, &FromChild::Ready, &[]))
+    boot.run(|| {
+        if !attended {
+            log::end_sandbox();
+        }
+        wire::send(parent, &FromChild::Ready, &[])
+    })
 }
 
 /// The host objects that the guest may reach.

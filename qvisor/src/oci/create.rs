@@ -51,6 +51,8 @@ pub struct Request<'a> {
     pub pid_file: Option<&'a Path>,
     /// The sandbox ends with this process.
     pub tied: bool,
+    /// This process stays while the container runs.
+    pub attended: bool,
     /// A signal among these that asks this program to end makes it undo everything first.
     pub signals: &'a SignalFd,
 }
@@ -307,6 +309,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
             global.log_format,
             global.debug,
         ),
+        attended: request.attended,
         platform: state.platform,
         fast_calls: global.fast_calls,
         root: bundle.rootfs.clone(),

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
 /// The format of log lines.
@@ -93,6 +95,38 @@ pub fn file() -> Option<(OwnedFd, bool)> {
 
 static FILE: OnceLock<(Arc<Mutex<File>>, Format)> = OnceLock::new();
 
+/// Begins the log of a sandbox process without `--log`: on its standard error, as that of a
+/// command. Errors are left out: who waits for the sandbox says them, or [`fatal`] does.
+///
+/// # Errors
+/// When there is a log already.
+pub fn init_sandbox(debug: bool) -> Result<()> {
+    let lines = Lines { file: None, format: Format::Text };
+    let filter =
+        filter_fn(|metadata| *metadata.level() != Level::ERROR && !QUIET.load(Ordering::Relaxed));
+    let subscriber =
+        tracing_subscriber::registry().with(lines.with_filter(level(debug)).with_filter(filter));
+    tracing::subscriber::set_global_default(subscriber).context("starting the log")
+}
+
+/// Ends what [`init_sandbox`] began: standard error is the container's alone from here on.
+pub fn end_sandbox() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// What is logged.
+fn level(debug: bool) -> LevelFilter {
+    // Every system call of the guest is a line at this level: for debugging only.
+    let trace = std::env::var_os("QUARK_TRACE").is_some();
+    match debug {
+        true if trace => LevelFilter::TRACE,
+        true => LevelFilter::DEBUG,
+        false => LevelFilter::WARN,
+    }
+}
+
 /// Begins logging.
 ///
 /// # Errors
@@ -110,14 +144,8 @@ pub fn init(path: Option<&Path>, format: Format, debug: bool) -> Result<()> {
     if let Some(file) = &file {
         FILE.set((file.clone(), format)).ok();
     }
-    // Every system call of the guest is a line at this level: for debugging only.
-    let trace = std::env::var_os("QUARK_TRACE").is_some();
-    let level = match debug {
-        true if trace => LevelFilter::TRACE,
-        true => LevelFilter::DEBUG,
-        false => LevelFilter::WARN,
-    };
-    let subscriber = tracing_subscriber::registry().with(Lines { file, format }.with_filter(level));
+    let subscriber =
+        tracing_subscriber::registry().with(Lines { file, format }.with_filter(level(debug)));
     tracing::subscriber::set_global_default(subscriber).context("starting the log")
 }
 

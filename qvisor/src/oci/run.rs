@@ -27,7 +27,7 @@ pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
     let bundle = Bundle::load(&options.bundle)?;
     let pty = terminal(&bundle, options.console_socket.as_deref(), true)?;
     let signals = console::catch_signals()?;
-    let created = create(&request(global, options, &bundle, pty.as_ref(), &signals))?;
+    let created = create(&request(global, options, &bundle, pty.as_ref(), &signals, false))?;
     if let Err(e) = hand_over(pty.as_ref(), options) {
         undo(created);
         return Err(e);
@@ -44,7 +44,10 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
     let bundle = Bundle::load(&options.create.bundle)?;
     let pty = terminal(&bundle, options.create.console_socket.as_deref(), options.detach)?;
     let signals = console::catch_signals()?;
-    let created = create(&request(global, &options.create, &bundle, pty.as_ref(), &signals))?;
+    // A terminal that is handed over is somebody else's.
+    let attended = !options.detach && options.create.console_socket.is_none();
+    let request = request(global, &options.create, &bundle, pty.as_ref(), &signals, attended);
+    let created = create(&request)?;
     let store = Store::new(&global.root)?;
     let started = hand_over(pty.as_ref(), &options.create)
         .and_then(|()| life::start(&store, &options.create.id, global.timeout));
@@ -97,6 +100,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         pty: pty.as_ref(),
         pid_file: None,
         tied: true,
+        attended: true,
         signals: &signals,
     };
     let created = create(&request)?;
@@ -140,6 +144,7 @@ fn request<'a>(
     bundle: &'a Bundle,
     pty: Option<&'a Pty>,
     signals: &'a SignalFd,
+    attended: bool,
 ) -> create::Request<'a> {
     create::Request {
         global,
@@ -150,6 +155,7 @@ fn request<'a>(
         pty,
         pid_file: options.pid_file.as_deref(),
         tied: false,
+        attended,
         signals,
     }
 }

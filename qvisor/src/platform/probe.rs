@@ -51,7 +51,7 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
             true => {
                 "stubs have namespaces, an empty root and an unprivileged user of their own".into()
             }
-            false => format!("this host lets a stub not {}", trial.missing),
+            false => format!("a stub cannot {}; {}", trial.missing, trial.missing.advice()),
         };
         add("stub isolation", whole, effect);
     }

@@ -123,6 +123,31 @@ fn do_of_an_ordinary_user_has_the_network_that_is_asked_for() {
 }
 
 #[test]
+fn warnings_of_the_sandbox_are_the_commands_without_a_log() {
+    let Some((p, home)) = users_place() else { return };
+    p.configure(&["true"], |c| c["process"]["oomScoreAdj"] = json!(-999));
+    assert!(
+        Command::new("chown")
+            .args(["-R", &USER.to_string()])
+            .arg(&p.bundle)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let says = "process.oomScoreAdj -999 is not applied";
+    let output = as_user(&p, &home, &p.bundle, &["run", &p.id]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(errors.matches(says).count(), 1, "{errors}");
+    // What every user's containers lack is no news.
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let log = home.join("log");
+    let output = as_user(&p, &home, &p.bundle, &["--log", log.to_str().unwrap(), "run", &p.id]);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read_to_string(&log).unwrap().matches(says).count(), 1);
+}
+
+#[test]
 fn a_container_of_an_ordinary_user_lives_and_ends() {
     let Some((p, home)) = users_place() else { return };
     let volume = home.join("volume");

@@ -162,6 +162,26 @@ fn what_a_guest_has_no_use_for_is_told() {
 }
 
 #[test]
+fn debugging_without_a_log_ends_with_the_command() {
+    let Some(p) = place() else { return };
+    let output = p.output(&["do", "true"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    let output = p.output(&["--debug", "do", "true"]);
+    assert!(text(&output.stderr).contains("debug: request"), "{}", text(&output.stderr));
+    // Standard error of a detached container is its program's.
+    sh(&p, "echo mine >&2; sleep 1000");
+    let file = fs::File::create(p.dir.join("output")).unwrap();
+    let mut run = p.quark(&["--debug", "run", "--detach", &p.id]);
+    run.stdout(file.try_clone().unwrap()).stderr(file);
+    assert!(run.status().unwrap().success());
+    p.wait_for("its line", || p.log().contains("mine\n"));
+    let before = p.log();
+    p.good(&["exec", &p.id, "true"]);
+    p.good(&["kill", &p.id, "STOP"]);
+    assert_eq!(p.log(), before);
+}
+
+#[test]
 fn hooks_run_in_the_bundle_with_the_callers_environment() {
     let Some(p) = place() else { return };
     let record = p.dir.join("record");

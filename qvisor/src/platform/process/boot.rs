@@ -5,9 +5,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use qlib::control::PlatformStats;
 use qlib::platform::{BootInfo, Event, PLATFORM_PROCESS};
+use tracing::{info, warn};
 
 use super::kernel::{self, Kernel};
-use super::{Outside, ProcessConfig, ProcessPlatform, cost};
+use super::{Missing, Outside, ProcessConfig, ProcessPlatform, cost};
 use crate::platform::PlatformKind;
 use crate::sandbox::confine::profiles::Profile;
 use crate::sandbox::hostcall::HostSide;
@@ -53,7 +54,18 @@ impl Prepared for PreparedProcess {
     }
 
     fn finish(&self) -> Result<()> {
-        self.platform.finish()
+        self.platform.finish()?;
+        let missing = self.platform.missing();
+        // `quark doctor` tells what to do.
+        if missing.is_usual() {
+            info!("a stub cannot {missing}");
+        } else if missing != Missing::default() {
+            warn!(
+                "user programs of this sandbox are less isolated than they could be: a stub \
+                cannot {missing}"
+            );
+        }
+        Ok(())
     }
 
     fn profiles(&self) -> &'static [Profile] {

@@ -129,6 +129,20 @@ impl Missing {
         self.0 >> step as u32 & 1 == 1
     }
 
+    /// True of what every ordinary user's stubs lack who has no range of ids.
+    pub fn is_usual(self) -> bool {
+        self == Self(1 << Step::Groups as u32)
+    }
+
+    /// What would help.
+    pub fn advice(self) -> &'static str {
+        if self.is_usual() {
+            "ranges in /etc/subuid and /etc/subgid, newuidmap and newgidmap (Debian: uidmap) let it"
+        } else {
+            "look at what quark itself is confined by: a seccomp profile, sysctls of namespaces"
+        }
+    }
+
     /// Which.
     pub fn steps(self) -> impl Iterator<Item = Step> {
         Step::ALL.iter().copied().filter(move |s| self.has(*s))
