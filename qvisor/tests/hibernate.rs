@@ -611,7 +611,8 @@ fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
         control.order(&Request::Pause).expect("pause");
         open.send("ping");
         thread::sleep(Duration::from_millis(100));
-        assert!(control.order(&Request::Hibernate).is_err(), "the request would not be answered");
+        let refused = control.order(&Request::Hibernate).expect_err("it would not be answered");
+        assert!(format!("{refused:#}").contains("resume it if it is paused"), "{refused:#}");
         control.order(&Request::Resume).expect("resume");
         assert_eq!(open.try_answer().as_deref(), Some("pong"));
     }

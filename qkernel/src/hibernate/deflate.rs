@@ -69,7 +69,8 @@ fn reason(error: Errno) -> String {
     match error {
         Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
         Errno::EBUSY => {
-            "requests keep coming, or it was paused in the middle of one: it stays awake"
+            "requests keep coming, or it was paused in the middle of one: it stays awake; resume \
+            it if it is paused, and try again"
                 .to_string()
         }
         Errno::ENOSPC => {

@@ -39,6 +39,12 @@ impl Bundle {
     /// a sandbox does not do.
     pub fn load(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| format!("bundle {}", dir.display()))?;
+        if !dir.is_dir() {
+            bail!(
+                "bundle {} is not a directory: give the one that config.json is in",
+                dir.display()
+            );
+        }
         let path = dir.join("config.json");
         let spec = read_config(&path)?;
         tell_ignored(&spec);

@@ -11,7 +11,7 @@ use crate::platform::{PlatformKind, process::FastCalls};
 /// An OCI container runtime in which every container has its own guest kernel, and idle ones
 /// hibernate.
 #[derive(Debug, Parser)]
-#[command(name = "quark", version, disable_help_subcommand = true, args_override_self = true)]
+#[command(name = "quark", version, args_override_self = true)]
 pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -254,7 +254,7 @@ pub struct Exec {
     /// The container's ID.
     pub id: String,
     /// The command and its arguments, unless --process is given.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
     /// File with an OCI process object.
     #[arg(short, long)]

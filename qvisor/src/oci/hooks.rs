@@ -112,7 +112,10 @@ fn one(hook: &Hook, dir: Option<&Path>, state: &serde_json::Value) -> Result<()>
         (Some(code), _) => format!("exit code {code}"),
         (None, signal) => format!("signal {}", signal.unwrap_or(0)),
     };
-    bail!("failed with {how}: {}", text.trim().replace('\n', "; "))
+    match text.trim() {
+        "" => bail!("failed with {how}, and wrote nothing to standard error"),
+        said => bail!("failed with {how}: {}", said.replace('\n', "; ")),
+    }
 }
 
 /// Waits for `child`, and kills it when it takes longer than `timeout`.
@@ -164,5 +167,12 @@ mod tests {
         let error =
             format!("{:#}", run("poststop", Some(&slow), &serde_json::Value::Null).unwrap_err());
         assert!(error.contains("within 1 s"), "{error}");
+    }
+
+    #[test]
+    fn a_hook_that_fails_without_a_word_is_told() {
+        let silent = hook(r#"{"path":"/bin/false"}"#);
+        let error = run("poststart", Some(&silent), &serde_json::Value::Null).unwrap_err();
+        assert!(format!("{error:#}").ends_with("exit code 1, and wrote nothing to standard error"));
     }
 }

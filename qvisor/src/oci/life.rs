@@ -185,10 +185,12 @@ pub fn kill(
         }
         // There is no program yet that could get it.
         Status::Creating | Status::Created if ends_created(signo) => return end(&state),
-        Status::Creating | Status::Created if !matches!(signo, libc::SIGSTOP | libc::SIGCONT) => {
-            return Ok(());
-        }
-        Status::Creating | Status::Created | Status::Running | Status::Paused => {}
+        Status::Creating | Status::Created if signo == libc::SIGSTOP => bail!(
+            "cannot hibernate container {id}: its program has not been started; use quark start \
+            {id} first"
+        ),
+        Status::Creating | Status::Created => return Ok(()),
+        Status::Running | Status::Paused => {}
     }
     match signo {
         libc::SIGKILL => return end(&state),

@@ -105,9 +105,10 @@ fn dispatch(cli: Cli) -> Result<i32> {
 /// One line of what clap would say in many.
 fn usage_error(error: &clap::Error) -> String {
     let text = error.to_string();
-    let lines: Vec<&str> =
-        text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:")).collect();
-    let message = lines.into_iter().filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let lines = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:"));
+    // Where to read more is said below.
+    let said = lines.filter(|l| !l.is_empty() && !l.starts_with("For more information"));
+    let message = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
     format!("{} (see quark --help)", message.strip_prefix("error: ").unwrap_or(&message))
 }
 

@@ -248,7 +248,9 @@ fn passwd(rootfs: &Path) -> Option<String> {
 /// When it is not numeric.
 pub fn parse_user(text: &str) -> Result<(u32, Option<u32>)> {
     let number = |s: &str| {
-        s.parse::<u32>().with_context(|| format!("--user {text:?}: use UID or UID:GID, in numbers"))
+        s.parse::<u32>().ok().with_context(|| {
+            format!("--user {text:?}: use UID or UID:GID, in numbers; names are not looked up")
+        })
     };
     match text.split_once(':') {
         Some((uid, gid)) => Ok((number(uid)?, Some(number(gid)?))),
@@ -307,6 +309,8 @@ mod tests {
     fn users_are_numbers() {
         assert_eq!(parse_user("5").unwrap(), (5, None));
         assert_eq!(parse_user("5:6").unwrap(), (5, Some(6)));
-        assert!(parse_user("root").is_err() && parse_user("1:").is_err());
+        let error = parse_user("root").unwrap_err().to_string();
+        assert!(error.contains("names are not looked up"), "{error}");
+        assert!(parse_user("1:").is_err());
     }
 }

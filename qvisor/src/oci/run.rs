@@ -74,7 +74,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     check_global(global)?;
     let terminal =
         rustix::termios::isatty(std::io::stdin()) && rustix::termios::isatty(std::io::stdout());
-    let cwd = std::env::current_dir().context("finding the current directory")?;
+    let cwd = current_directory()?;
     let volumes: Vec<_> =
         options.volumes.iter().map(|v| super::spec::volume(v)).collect::<Result<_>>()?;
     let has_host_network = options.network == cli::Network::Host;
@@ -109,6 +109,16 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         return Err(e);
     }
     stay(created, pty, &signals, Stay::Do, global.timeout)
+}
+
+/// Where `quark do` runs its command.
+fn current_directory() -> Result<PathBuf> {
+    match std::env::current_dir() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            bail!("the current directory has been deleted: change to another")
+        }
+        other => other.context("finding the current directory"),
+    }
 }
 
 /// Removes what a `quark do` left that was killed: its sandbox has ended with it, its state

@@ -200,7 +200,7 @@ impl Store {
             {
                 return Ok(());
             }
-            Err(e) => return Err(e).with_context(|| format!("state directory {root}")),
+            Err(e) => bail!("state directory {root}: {e}; choose another --root"),
         };
         // Where a link leads its owner decides.
         if ![us, 0].contains(&link.uid()) {

@@ -269,7 +269,6 @@ fn bad_arguments_are_refused() {
             1,
         ),
         (&["update", "--memory", "64X", "nobody"], "use bytes", 1),
-        (&["do", "--netwrok", "host", "true"], "unexpected argument '--netwrok'", 1),
         (&["do", "-v", "/tmp:/", "true"], "GUEST must not be /, /proc", 1),
         (&["do", "-v", "/tmp://.", "true"], "GUEST must not be /, /proc", 1),
         (&["do", "-v", "/tmp:/usr/..", "true"], "GUEST must not be /, /proc", 1),
@@ -278,6 +277,10 @@ fn bad_arguments_are_refused() {
         (&["state", "ä"], "invalid container ID format", 1),
         (&["kill", "nobody", "FROB"], "unknown signal", 1),
         (&["frob"], "frob", 1),
+        (&["do", "--netwrok", "host", "ls"], "unexpected argument '--netwrok' found; a similar", 1),
+        (&["exec", "nobody", "--usr", "5", "true"], "unexpected argument '--usr'", 1),
+        (&["exec", "--user", "bob", "nobody", "true"], "does not exist", 255),
+        (&["run", "--bundle", "config.json", "x"], "is not a directory: give the one", 1),
         (&["create"], "<ID>", 1),
         (&["create", "--console-socket", "/nonexistent", "x"], "console socket", 1),
         (&["create", "--preserve-fds", "2", "x"], "--preserve-fds", 1),
@@ -289,6 +292,35 @@ fn bad_arguments_are_refused() {
         assert_eq!(p.leftovers("x"), [""; 0], "{args:?}");
     }
     assert!(p.output(&["delete", "--force", "nobody"]).status.success());
+}
+
+#[test]
+fn help_is_a_command_and_is_pointed_to_once() {
+    let Some(p) = place() else { return };
+    assert!(p.good(&["help"]).contains("Usage: quark"));
+    assert!(p.good(&["help", "do"]).contains("--network"));
+    assert_eq!(p.good(&["do", "ls", "-d", "--", "/etc"]), "/etc\n");
+    for args in [&["list", "--format", "frob"][..], &["frob"], &["do", "--netwrok", "host", "ls"]] {
+        let errors = String::from_utf8(p.output(args).stderr).unwrap();
+        assert_eq!(errors.matches("--help").count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_gone_is_told() {
+    let Some(p) = place() else { return };
+    let gone = p.dir.join("gone");
+    fs::create_dir(&gone).unwrap();
+    let script = "cd \"$1\" && rmdir \"$1\" && exec \"$2\" do true";
+    let output = std::process::Command::new("/bin/sh")
+        .args(["-c", script, "sh"])
+        .arg(&gone)
+        .arg(crate::shared::quark_binary())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("has been deleted: change to another"), "{errors}");
 }
 
 #[test]
@@ -357,6 +389,14 @@ fn without_root_there_is_no_permission() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.to_lowercase().contains("permission denied"), "{stderr}");
     assert!(stderr.contains("--root") && stderr.contains("XDG_RUNTIME_DIR"), "{stderr}");
+    // A directory in one that others may not enter.
+    let closed = p.dir.join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let mut command = crate::shared::quark();
+    command.arg("--root").arg(closed.join("state")).arg("list").uid(65534);
+    let stderr = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(stderr.contains("ermission denied") && stderr.contains("--root"), "{stderr}");
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 

@@ -71,8 +71,7 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
 fn signals_to_a_created_container_are_runcs() {
     let Some(p) = place() else { return };
     p.configure(&["echo", "ran"], |_| {});
-    for signal in ["0", "STOP", "CONT", "USR1", "USR2", "WINCH", "CHLD", "PIPE", "ALRM", "RTMIN+3"]
-    {
+    for signal in ["0", "CONT", "USR1", "USR2", "WINCH", "CHLD", "PIPE", "ALRM", "RTMIN+3"] {
         p.create(&[]);
         p.good(&["kill", &p.id, signal]);
         assert_eq!(p.status(), "created", "{signal}");
@@ -81,6 +80,15 @@ fn signals_to_a_created_container_are_runcs() {
         assert_eq!(p.log(), "ran\n", "{signal}");
         p.good(&["delete", &p.id]);
     }
+    p.create(&[]);
+    let refused = p.output(&["kill", &p.id, "STOP"]);
+    assert!(
+        !refused.status.success() && text(&refused.stderr).contains("quark start"),
+        "{refused:?}"
+    );
+    p.good(&["start", &p.id]);
+    p.wait_for("the end", || p.status() == "stopped");
+    p.good(&["delete", &p.id]);
     for signal in ["TERM", "INT", "HUP", "QUIT", "SEGV", "KILL"] {
         p.create(&[]);
         p.good(&["kill", &p.id, signal]);
