@@ -138,7 +138,8 @@ ops! {
     /// lseek of a regular file given as a standard stream, whose position those outside share:
     /// args\[0\] offset, args\[1\] SEEK_* → position.
     Seek = 27,
-    /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags.
+    /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags, and
+    /// [`WRITES_WHOLE`].
     StreamFlags = 28,
     /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned),
     /// args\[2\] 1 = writable → guest physical address. The same file and range may be given twice;
@@ -234,3 +235,6 @@ pub const MAX_SWAP_IN_PAGES: u64 = 16;
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;
+/// Among what [`Op::StreamFlags`] gives: it is a pipe, a terminal or a stream socket, to which a
+/// blocking write(2) goes on until everything is written.
+pub const WRITES_WHOLE: u64 = 1 << 32;

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 #include <setjmp.h>
+#include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <ucontext.h>
 
@@ -662,6 +663,44 @@ CASE(sigpipe_on_broken_pipe) {
     expect_killed(pid, SIGPIPE);
     signal(SIGPIPE, SIG_IGN);
     ERR(write(pipes[1], "x", 1), EPIPE);
+}
+
+static volatile sig_atomic_t broken_pipes;
+
+static void on_broken_pipe(int signo) {
+    (void)signo;
+    broken_pipes++;
+}
+
+CASE(sigpipe_in_the_middle_of_a_write) {
+    int pipes[2];
+    OK(pipe(pipes));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        close(pipes[1]);
+        char some[8192];
+        sleep_ms(300);
+        _exit(read(pipes[0], some, sizeof some) != sizeof some);
+    }
+    OK(close(pipes[0]));
+    signal(SIGPIPE, on_broken_pipe);
+    static char much[1 << 20];
+    ssize_t written = OK(write(pipes[1], much, sizeof much));
+    CHECK(written >= 1 << 16 && written < (ssize_t)sizeof much);
+    EQ(broken_pipes, 1);
+    ERR(write(pipes[1], much, sizeof much), EPIPE);
+    EQ(broken_pipes, 2);
+    OK(waitpid(pid, NULL, 0));
+}
+
+CASE(sigpipe_of_sendfile) {
+    int pipes[2];
+    OK(pipe(pipes));
+    OK(close(pipes[0]));
+    signal(SIGPIPE, on_broken_pipe);
+    int file = OK(open("/proc/self/exe", O_RDONLY));
+    ERR(sendfile(pipes[1], file, NULL, 100), EPIPE);
+    EQ(broken_pipes, 1);
 }
 
 CASE(kill_process_group) {

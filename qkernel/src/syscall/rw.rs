@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     IN_ACCESS, IN_MODIFY, RLIM64_INFINITY, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
-    RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, SIGPIPE, SIGXFSZ,
-    UIO_MAXIOV,
+    RWF_NOWAIT, RWF_SYNC, S_IFIFO, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, SIGPIPE,
+    SIGXFSZ, UIO_MAXIOV,
 };
 use qlib::Va;
 
@@ -266,14 +266,15 @@ impl Writing {
     ) -> Result<usize> {
         let written = match result {
             Ok(_) if self.is_whole => buffer.done(),
-            Err(_) if self.is_whole && buffer.done() > 0 => buffer.done(),
-            Err(Errno::EPIPE) => {
-                if file.ops.is_stream() {
-                    signal::send_to_thread(thread, SigInfo::kernel(SIGPIPE))?;
+            Err(error) if self.is_whole && buffer.done() > 0 => {
+                // Of a pipe, who has written a part gets the signal too.
+                if file.attributes().is_ok_and(|a| a.kind() == S_IFIFO) {
+                    signal_broken(thread, file, error);
                 }
-                return Err(Errno::EPIPE);
+                buffer.done()
             }
-            result => result?,
+            Err(error) => return Err(signal_broken(thread, file, error)),
+            Ok(written) => written,
         };
         if file.ops.is_seekable() {
             if self.position == Position::Current && !file.ops.shares_position() {
@@ -331,6 +332,15 @@ impl Write<'_> {
         let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
         writing.finish(thread, &file, &buffer, result)
     }
+}
+
+/// Sends SIGPIPE if `error` is that a stream has lost its reader; the error.
+pub(super) fn signal_broken(thread: &Arc<Thread>, file: &OpenFile, error: Errno) -> Errno {
+    if error == Errno::EPIPE && file.ops.is_stream() {
+        // It can fail only where there is no memory for it; the error says the same.
+        let _ = signal::send_to_thread(thread, SigInfo::kernel(SIGPIPE));
+    }
+    error
 }
 
 /// Cuts a write to RLIMIT_FSIZE and to what an offset can express; past the limit: SIGXFSZ and

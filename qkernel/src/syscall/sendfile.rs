@@ -9,7 +9,7 @@ use linux_raw_sys::general::{
 };
 use qlib::Va;
 
-use super::rw::vectored;
+use super::rw::{signal_broken, vectored};
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, FileOps, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
@@ -122,7 +122,7 @@ async fn give(
                 position.advance(file, written);
                 done += written;
             }
-            Err(error) if done == 0 => return Err(error),
+            Err(error) if done == 0 => return Err(signal_broken(thread, file, error)),
             Err(_) => break,
         }
     }

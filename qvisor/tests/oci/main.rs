@@ -8,6 +8,7 @@ mod ended;
 mod escape;
 mod host;
 mod life;
+mod pipes;
 mod platform;
 mod poison;
 mod reopen;

@@ -3,12 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use super::support::{Place, finish, place};
 
@@ -49,64 +44,6 @@ fn see(p: &Place, mut command: Command, append: bool) -> Seen {
         errors: String::from_utf8_lossy(&done.stderr).into_owned(),
         positions,
     }
-}
-
-/// Who writes 300,000 bytes in one call, and, once nothing more can come in, one byte that nobody
-/// reads.
-const WRITER: &str = "import os, signal, sys
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-print(os.write(1, bytes(300000)), file=sys.stderr, flush=True)
-sys.stdin.read()
-os.write(1, b'x')";
-
-/// What the writer says, and its exit status, when its standard output is read to that end slowly
-/// and then closed.
-fn write_until_nobody_reads(
-    mut command: Command,
-    output: OwnedFd,
-    mut reader: impl Read,
-) -> (Option<i32>, String) {
-    command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    thread::sleep(Duration::from_millis(300));
-    let mut bytes = vec![0; 300_000];
-    for piece in bytes.chunks_mut(7777) {
-        reader.read_exact(piece).unwrap();
-    }
-    drop(reader);
-    drop(child.stdin.take());
-    let done = finish(child, &["do"]);
-    let code = done.status.code().or_else(|| done.status.signal().map(|signal| 128 + signal));
-    (code, String::from_utf8_lossy(&done.stderr).into_owned())
-}
-
-#[test]
-fn pipes_and_sockets_take_all_and_end_who_writes_to_nobody() {
-    let Some(p) = place() else { return };
-    let inside = || {
-        let mut command = p.quark(&["do", "--", "python3", "-c", WRITER]);
-        command.current_dir(&p.dir);
-        command
-    };
-    let native = || {
-        let mut command = Command::new("python3");
-        command.args(["-c", WRITER]);
-        command
-    };
-    let pipe = |command| {
-        let (reader, writer) = std::io::pipe().unwrap();
-        write_until_nobody_reads(command, writer.into(), reader)
-    };
-    let socket = |command| {
-        let (reader, writer) = UnixStream::pair().unwrap();
-        write_until_nobody_reads(command, writer.into(), reader)
-    };
-    let expected = (Some(141), "300000\n".to_owned());
-    assert_eq!(pipe(native()), expected);
-    assert_eq!(socket(native()), expected);
-    assert_eq!(pipe(inside()), expected);
-    assert_eq!(socket(inside()), expected);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use core::any::Any;
 use linux_raw_sys::general::{
     O_ACCMODE, O_APPEND, O_RDWR, PIPE_BUF, RWF_APPEND, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK,
 };
-use qlib::host::{MAX_SEGMENTS, Op, STREAM};
+use qlib::host::{MAX_SEGMENTS, Op, STREAM, WRITES_WHOLE};
 
 use super::stat_handle;
 use crate::errno::{Errno, Result};
@@ -26,18 +26,21 @@ enum Kind {
     /// A regular file: it has a position.
     File,
     Pipe,
-    Socket,
-    /// A terminal or another device.
-    Device,
+    StreamSocket,
+    Terminal,
+    /// A socket of packets, or another device.
+    Other,
 }
 
 impl Kind {
-    fn of(number: u32) -> Kind {
-        match stat_handle(number).map_or(0, |a| a.kind()) {
-            S_IFREG => Kind::File,
-            S_IFIFO => Kind::Pipe,
-            S_IFSOCK => Kind::Socket,
-            _ => Kind::Device,
+    /// Of a handle of which [`Op::StreamFlags`] gives `flags`.
+    fn of(number: u32, flags: u64) -> Kind {
+        match (stat_handle(number).map_or(0, |a| a.kind()), flags & WRITES_WHOLE != 0) {
+            (S_IFREG, _) => Kind::File,
+            (S_IFIFO, _) => Kind::Pipe,
+            (S_IFSOCK, true) => Kind::StreamSocket,
+            (S_IFCHR, true) => Kind::Terminal,
+            _ => Kind::Other,
         }
     }
 }
@@ -54,15 +57,15 @@ pub struct HostStream {
 
 /// The open file of a handle. Access mode and O_APPEND are those that the host's descriptor has.
 pub fn host_stream(number: u32) -> Arc<OpenFile> {
-    let given = Call::on(Op::StreamFlags, number).run().map_or(O_RDWR, |flags| flags as u32);
+    let given = Call::on(Op::StreamFlags, number).run().unwrap_or(u64::from(O_RDWR));
     let handle = Handle::new(number);
-    let kind = Kind::of(number);
+    let kind = Kind::of(number, given);
     let stream = Arc::new_cyclic(|this: &Weak<HostStream>| {
         let token = add_watcher(this.clone());
         let watched = kind != Kind::File && Call::on(Op::Watch, number).arg(0, token).run().is_ok();
         HostStream { handle, kind, queue: WaitQueue::new(), token, watched }
     });
-    OpenFile::new(stream, given & (O_ACCMODE | O_APPEND))
+    OpenFile::new(stream, given as u32 & (O_ACCMODE | O_APPEND))
 }
 
 impl HostStream {
@@ -113,14 +116,14 @@ impl FileOps for HostStream {
     }
 
     fn is_stream(&self) -> bool {
-        matches!(self.kind, Kind::Pipe | Kind::Socket)
+        matches!(self.kind, Kind::Pipe | Kind::StreamSocket | Kind::Terminal)
     }
 
     fn writes_at_once(&self, bytes: usize) -> bool {
         match self.kind {
-            Kind::File | Kind::Device => true,
+            Kind::File | Kind::Other => true,
             Kind::Pipe => bytes <= PIPE_BUF as usize,
-            Kind::Socket => false,
+            Kind::StreamSocket | Kind::Terminal => false,
         }
     }
 

@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use qlib::host::STREAM;
+use qlib::host::{STREAM, WRITES_WHOLE};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat,
 };
 use rustix::io::Errno;
+use rustix::net::{SocketType, sockopt::socket_type};
 
 use super::super::memory::{GuestRange, Ranges};
 use super::dir::take_away;
@@ -273,7 +274,8 @@ impl Call<'_> {
         match object.kind() {
             Kind::Stream { .. } | Kind::StdioFile | Kind::StdioDir | Kind::StdioSocket => {
                 let flags = rustix::fs::fcntl_getfl(object.as_fd())?;
-                Ok((flags & (OFlags::RWMODE | OFlags::APPEND)).bits().into())
+                let kept = (flags & (OFlags::RWMODE | OFlags::APPEND)).bits();
+                Ok(u64::from(kept) | if writes_whole(&object)? { WRITES_WHOLE } else { 0 })
             }
             _ => Err(Errno::INVAL),
         }
@@ -374,6 +376,19 @@ fn truncated<'m>(ranges: &[GuestRange<'m>], bytes: usize) -> Ranges<'m> {
         part
     };
     ranges.iter().map(cut).filter(|r| !r.is_empty()).collect()
+}
+
+/// True of a pipe, a terminal and a stream socket.
+fn writes_whole(object: &Object) -> Result<bool, Errno> {
+    match object.kind() {
+        Kind::Stream { tty: true, .. } => Ok(true),
+        Kind::Stream { .. } => {
+            let mode = rustix::fs::fstat(object.as_fd())?.st_mode;
+            Ok(FileType::from_raw_mode(mode) == FileType::Fifo)
+        }
+        Kind::StdioSocket => Ok(socket_type(object.as_fd())? == SocketType::STREAM),
+        _ => Ok(false),
+    }
 }
 
 /// EAGAIN unless the object is ready for `wanted` (or has an error to tell).

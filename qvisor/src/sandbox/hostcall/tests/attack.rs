@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
 use qlib::sockopt::{CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW};
+use rustix::net::SocketType;
 
 use super::*;
 
@@ -236,7 +237,18 @@ fn only_files_handed_over_have_a_position_here() {
     assert_eq!(flags(file), i64::from(libc::O_RDWR | libc::O_APPEND));
     let (r, _w) = rustix::pipe::pipe().unwrap();
     let pipe = g.host.add_stdio(stream(r)).unwrap();
-    assert_eq!((flags(pipe), seek(pipe, 0, libc::SEEK_CUR)), (0, -i64::from(libc::ESPIPE)));
+    assert_eq!(
+        (flags(pipe) & 0xffff_ffff, seek(pipe, 0, libc::SEEK_CUR)),
+        (0, -i64::from(libc::ESPIPE))
+    );
+    let whole = |fd: OwnedFd| flags(g.host.add_stdio(stream(fd)).unwrap()) >> 32;
+    let socket = |kind| {
+        use rustix::net::{AddressFamily, SocketFlags, socketpair};
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap().0
+    };
+    assert_eq!((whole(rustix::pipe::pipe().unwrap().1), whole(terminal().1)), (1, 1));
+    assert_eq!((whole(socket(SocketType::STREAM)), whole(socket(SocketType::SEQPACKET))), (1, 0));
+    assert_eq!(whole(fs::File::open("/dev/null").unwrap().into()), 0);
     // What the guest opened itself shares a descriptor with others of its opens.
     let opened = g.open("file", libc::O_RDONLY);
     assert_eq!(
