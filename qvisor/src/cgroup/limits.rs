@@ -1,9 +1,19 @@
 //! Limits: OCI's `linux.resources` to the files of either version.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{LinuxCpu, LinuxMemory, LinuxResources};
 
 use super::{Cgroup, Version};
+
+/// What to do when the host refuses a value of `cpuset.cpus` or `cpuset.mems`.
+fn refused_cpuset(file: &str, value: &str) -> String {
+    let list = match file {
+        "cpuset.cpus" => "/sys/devices/system/cpu/online",
+        _ => "/sys/devices/system/node/online",
+    };
+    let online = std::fs::read_to_string(list).unwrap_or_else(|_| "0".to_owned());
+    format!("{file} {value:?} is refused; use numbers and ranges among {}, as 0-1,3", online.trim())
+}
 
 impl Cgroup {
     /// Sets what `resources` asks for. Device rules are not for us: a guest reaches no host device.
@@ -24,7 +34,8 @@ impl Cgroup {
             }
             for (file, value) in [("cpuset.cpus", cpu.cpus()), ("cpuset.mems", cpu.mems())] {
                 if let Some(value) = value.as_deref().filter(|v| !v.is_empty()) {
-                    self.write("cpuset", file, value)?;
+                    self.write("cpuset", file, value)
+                        .with_context(|| refused_cpuset(file, value))?;
                 }
             }
         }

@@ -310,6 +310,9 @@ fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
         let says = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(says.contains("is too small"), "{says}");
     }
+    let output = p.output(&["update", "--cpuset-cpus", "4711", &p.id]);
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(says.contains("use numbers and ranges among 0"), "{says}");
     p.good(&["update", "--memory", "536870912", &p.id]);
     let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
     assert_eq!(event["data"]["memory"]["usage"]["limit"], 536_870_912);
