@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
 /// The format of log lines.
@@ -31,10 +30,16 @@ pub enum Format {
 struct Lines {
     file: Option<Arc<Mutex<File>>>,
     format: Format,
+    /// See [`init_sandbox`].
+    of_sandbox: bool,
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: LayerContext<'_, S>) {
+        let is_error = *event.metadata().level() == Level::ERROR;
+        if self.of_sandbox && (is_error || QUIET.load(Ordering::Relaxed)) {
+            return;
+        }
         let mut text = Text(String::new());
         event.record(&mut text);
         self.line(*event.metadata().level(), &text.0);
@@ -101,12 +106,13 @@ static FILE: OnceLock<(Arc<Mutex<File>>, Format)> = OnceLock::new();
 /// # Errors
 /// When there is a log already.
 pub fn init_sandbox(debug: bool) -> Result<()> {
-    let lines = Lines { file: None, format: Format::Text };
-    let filter =
-        filter_fn(|metadata| *metadata.level() != Level::ERROR && !QUIET.load(Ordering::Relaxed));
-    let subscriber =
-        tracing_subscriber::registry().with(lines.with_filter(level(debug)).with_filter(filter));
-    tracing::subscriber::set_global_default(subscriber).context("starting the log")
+    tracing::subscriber::set_global_default(of_sandbox(debug)).context("starting the log")
+}
+
+fn of_sandbox(debug: bool) -> impl Subscriber {
+    // No filter of another kind than the level: the guest kernel would trace all its calls.
+    let lines = Lines { file: None, format: Format::Text, of_sandbox: true };
+    tracing_subscriber::registry().with(lines.with_filter(level(debug)))
 }
 
 /// Ends what [`init_sandbox`] began: standard error is the container's alone from here on.
@@ -144,8 +150,8 @@ pub fn init(path: Option<&Path>, format: Format, debug: bool) -> Result<()> {
     if let Some(file) = &file {
         FILE.set((file.clone(), format)).ok();
     }
-    let subscriber =
-        tracing_subscriber::registry().with(Lines { file, format }.with_filter(level(debug)));
+    let subscriber = tracing_subscriber::registry()
+        .with(Lines { file, format, of_sandbox: false }.with_filter(level(debug)));
     tracing::subscriber::set_global_default(subscriber).context("starting the log")
 }
 
@@ -199,5 +205,10 @@ mod tests {
         assert_eq!(at(0), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(at(951_827_696), "2000-02-29T12:34:56.000000000Z");
         assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000000000Z");
+    }
+
+    #[test]
+    fn a_sandbox_without_a_log_traces_nothing() {
+        assert_eq!(of_sandbox(false).max_level_hint(), Some(LevelFilter::WARN));
     }
 }
