@@ -13,6 +13,7 @@ pub mod events;
 pub mod hostcall;
 mod limits;
 pub mod loader;
+pub mod log_limit;
 pub mod mailbox;
 pub mod memory;
 pub mod panic;

@@ -30,7 +30,10 @@ use super::Shared;
 use super::layout::*;
 use super::space::{Space, SpaceState};
 use super::thread::*;
+use crate::sandbox::log_limit::Seldom;
 use crate::sys::{self, Notification};
+
+static UNCOUNTED: Seldom = Seldom::new();
 
 impl SpaceState {
     /// Lets an operation through, if the host will not refuse it for the number of mappings.
@@ -127,7 +130,11 @@ impl SpaceState {
         // The bound only grows: now the truth, and what may come on top of it.
         match self.pid.map(sys::count_mappings) {
             Some(Ok(counted)) => self.mappings = counted + more + self.unproven_mappings(),
-            Some(Err(e)) => warn!(space = space.id, "cannot count its mappings: {e}"),
+            Some(Err(e)) => {
+                if UNCOUNTED.count().is_some() {
+                    warn!(space = space.id, "cannot count its mappings: {e}");
+                }
+            }
             None => {}
         }
         if self.mappings > shared.most_mappings {

@@ -16,7 +16,13 @@ use super::frame::FrameAt;
 use super::layout::*;
 use super::proof::host_error;
 use super::thread::*;
+use crate::sandbox::log_limit::Seldom;
 use crate::sys::{self, Listener, Notification};
+
+// What guests bring about, as often as they like.
+static KILLED: Seldom = Seldom::new();
+static RESUMED_RUNNING: Seldom = Seldom::new();
+static UNANSWERED: Seldom = Seldom::new();
 
 /// An address space.
 pub struct Space {
@@ -170,7 +176,9 @@ impl Space {
                 thread.pending = Some(Pending::Resume(Box::new(plan)))
             }
             Phase::User | Phase::Ops(_) | Phase::Repeating { .. } => {
-                warn!(space = self.id, number, "resume of a running thread")
+                if RESUMED_RUNNING.count().is_some() {
+                    warn!(space = self.id, number, "resume of a running thread")
+                }
             }
             Phase::Gone => {}
         }
@@ -372,6 +380,7 @@ pub(super) fn trap(thread: &Thread, trap: Trap) -> Option<Event> {
 fn sent(result: io::Result<()>) {
     if let Err(e) = result
         && e.raw_os_error() != Some(libc::ENOENT)
+        && UNANSWERED.count().is_some()
     {
         warn!("answer to a stub: {e}");
     }
@@ -401,7 +410,9 @@ impl SpaceState {
     pub fn kill(&mut self, space: u32, why: &str) {
         if !self.killed {
             self.killed = true;
-            warn!(space, "guest process killed: {why}");
+            if let Some(count) = KILLED.count() {
+                warn!(space, "guest process killed: {why} ({count} so far)");
+            }
             crate::sandbox::ended::incident(why);
             if let Some(pid) = self.pid {
                 sys::kill(pid);

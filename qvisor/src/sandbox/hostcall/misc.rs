@@ -1,8 +1,5 @@
 //! Random bytes, the log, control answers, clocks, the end.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
-
 use qlib::host::EXIT_MEMORY_LOST;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -22,43 +19,6 @@ const MAX_REPLY: usize = 128 << 10;
 /// host's vDSO, 1 us without.
 const CLOCK_QUIET_NS: u64 = 5_000;
 const CLOCK_TRIES: u32 = 3;
-
-/// What a guest may write into the log at once, and in a second afterwards, in bytes. The log lies
-/// on the host's disk.
-const LOG_BURST: u64 = 1 << 20;
-const LOG_PER_SECOND: u64 = 64 << 10;
-
-/// What the guest may still write into the log.
-#[derive(Debug)]
-pub struct LogBudget(Mutex<(Instant, u64)>);
-
-impl Default for LogBudget {
-    fn default() -> LogBudget {
-        LogBudget(Mutex::new((Instant::now(), LOG_BURST)))
-    }
-}
-
-impl LogBudget {
-    /// Takes `bytes` out of it, if they are there. Who asked for a detailed log gets it whole.
-    pub fn take(&self, bytes: usize) -> bool {
-        tracing::level_filters::LevelFilter::current() >= tracing::level_filters::LevelFilter::DEBUG
-            || self.take_at(Instant::now(), bytes as u64)
-    }
-
-    fn take_at(&self, now: Instant, bytes: u64) -> bool {
-        let mut budget = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, left) = *budget;
-        let passed_ms =
-            u64::try_from(now.saturating_duration_since(last).as_millis()).unwrap_or(u64::MAX);
-        let earned = passed_ms.saturating_mul(LOG_PER_SECOND) / 1000;
-        // A moment too short to earn anything is not lost.
-        let last = if earned > 0 { now } else { last };
-        let left = left.saturating_add(earned).min(LOG_BURST);
-        let enough = left >= bytes;
-        *budget = (last, if enough { left - bytes } else { left });
-        enough
-    }
-}
 
 fn clock_ns(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
@@ -122,22 +82,5 @@ impl Call<'_> {
         }
         self.host.poller.request_exit(status);
         Ok(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_guest_cannot_fill_the_disk_with_its_log() {
-        let budget = LogBudget::default();
-        let start = Instant::now();
-        let lines = |at: Instant| (0..100_000).filter(|_| budget.take_at(at, 1024)).count();
-        assert_eq!(lines(start), 1024);
-        assert_eq!(lines(start + Duration::from_secs(1)), 64);
-        assert_eq!(lines(start + Duration::from_secs(3600)), 1024);
     }
 }

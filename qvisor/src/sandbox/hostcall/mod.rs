@@ -29,9 +29,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::events::Poller;
+use super::log_limit::LogBudget;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
-use misc::LogBudget;
 use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
