@@ -67,7 +67,7 @@ impl Bundle {
         let process = spec.process().as_ref().context("\"process\" is missing")?;
         let process = process::convert(process, &rootfs)?;
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
-        if let Some(resources) = spec.linux().as_ref().and_then(|l| l.resources().as_ref()) {
+        if let Some(resources) = resources_of(&spec) {
             check_limits(resources)?;
         }
         let mut seen = Vec::new();
@@ -133,12 +133,15 @@ impl Bundle {
 
     /// The memory limit in bytes, 0 when there is none.
     pub fn memory_limit(&self) -> u64 {
-        let resources = self.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-        let limit = resources
+        let limit = resources_of(&self.spec)
             .and_then(|r| r.memory().as_ref())
             .and_then(oci_spec::runtime::LinuxMemory::limit);
         limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)
     }
+}
+
+fn resources_of(spec: &Spec) -> Option<&LinuxResources> {
+    spec.linux().as_ref().and_then(|l| l.resources().as_ref())
 }
 
 /// Reads a JSON file of at most [`MAX_CONFIG`] bytes.

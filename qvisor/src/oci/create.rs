@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
@@ -22,11 +21,12 @@ use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, log, rootless, wire};
+use super::{client, hooks, rootless, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies};
 use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
+use crate::sys::utc::Utc;
 use crate::sys::{self, Child, Spawn};
 
 /// The first argument by which a sandbox process knows itself.
@@ -162,7 +162,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         step: Status::Creating,
         bundle: bundle.dir.clone(),
         rootfs: bundle.rootfs.clone(),
-        created: log::rfc3339(SystemTime::now()),
+        created: Utc::now().to_string(),
         owner: nix::unistd::getuid().to_string(),
         annotations: bundle.annotations(),
         platform,

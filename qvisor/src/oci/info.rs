@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use super::cli::{self, Format};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
+use super::life;
 use super::state::{Entry, State, Status, Store, default_root};
-use super::{life, log};
 use crate::platform;
+use crate::sys::utc::Utc;
 
 /// `quark state`. What is known without the sandbox is printed in any case.
 ///
@@ -46,7 +47,7 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
             );
         }
         if let Some(i) = incidents {
-            let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(i.at_ns));
+            let at = Utc::from(UNIX_EPOCH + Duration::from_nanos(i.at_ns)).to_string();
             fields.insert("incidents".into(), json!({"count": i.count, "at": at, "last": i.last}));
         }
     }
@@ -56,7 +57,7 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
 
 /// How a sandbox ended, as it says itself.
 fn as_json(status: i32, at_ns: u64, reason: &str) -> Value {
-    let at = log::rfc3339(UNIX_EPOCH + Duration::from_nanos(at_ns));
+    let at = Utc::from(UNIX_EPOCH + Duration::from_nanos(at_ns)).to_string();
     json!({"status": status, "at": at, "reason": reason})
 }
 

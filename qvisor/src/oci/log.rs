@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,8 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
+
+use crate::sys::utc::Utc;
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -49,7 +50,7 @@ impl<S: Subscriber> Layer<S> for Lines {
 impl Lines {
     fn line(&self, level: Level, message: &str) {
         let level = level_name(level);
-        let time = rfc3339(SystemTime::now());
+        let time = Utc::now().to_string();
         let line = match self.format {
             Format::Json => {
                 serde_json::json!({"level": level, "msg": message, "time": time}).to_string()
@@ -165,47 +166,9 @@ pub fn fatal(message: &str, has_file: bool) {
     std::io::stderr().write_all(format!("quark: {message}\n").as_bytes()).ok();
 }
 
-/// A time in UTC as RFC 3339 has it, with nanoseconds.
-pub fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since.as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:09}Z",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60,
-        since.subsec_nanos()
-    )
-}
-
-/// The Gregorian date of a day counted from 1970-01-01.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // Counted from 0000-03-01, so that the leap day is the last of its year.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn times_read_as_dates() {
-        let at = |s| rfc3339(UNIX_EPOCH + Duration::from_secs(s));
-        assert_eq!(at(0), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(at(951_827_696), "2000-02-29T12:34:56.000000000Z");
-        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59.000000000Z");
-    }
 
     #[test]
     fn a_sandbox_without_a_log_traces_nothing() {

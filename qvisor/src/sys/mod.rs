@@ -20,6 +20,7 @@ mod seccomp;
 mod socket;
 mod spawn;
 mod tasks;
+pub mod utc;
 
 use std::ffi::c_int;
 use std::io;

@@ -1,10 +1,34 @@
-//! Detached mount trees: open_tree(2) and mount_setattr(2).
+//! Detached mounts: fsmount(2), open_tree(2) and mount_setattr(2).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
+};
+
+/// A mount of a new file system, at no path, from which nothing can be written or executed. Needs
+/// CAP_SYS_ADMIN.
+///
+/// # Errors
+/// Those of fsopen(2), fsconfig(2) and fsmount(2).
+pub fn new_mount(file_system: &str, options: &[(&str, &str)]) -> Result<OwnedFd, Errno> {
+    let context = fsopen(file_system, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, *value)?;
+    }
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
 
 /// Has the files of a detached mount tree belong to the users that a user namespace maps their
 /// owners' ids to (MOUNT_ATTR_IDMAP).

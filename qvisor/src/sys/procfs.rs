@@ -9,10 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen,
-};
 
 static OWN: OnceLock<OwnedFd> = OnceLock::new();
 /// It is the working directory.
@@ -23,16 +19,9 @@ static IS_HERE: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// Those of fsopen(2) and fsmount(2); EEXIST the second time.
 pub fn make_own() -> Result<(), Errno> {
-    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Without it there would be sys/kernel/core_pattern and sysrq-trigger, which a process of user
     // 0 may write.
-    fsconfig_set_string(&context, "subset", "pid")?;
-    fsconfig_create(&context)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let mount = super::new_mount("proc", &[("subset", "pid")])?;
     OWN.set(mount).map_err(|_| Errno::EXIST)
 }
 

@@ -130,12 +130,10 @@ impl SpaceState {
         // The bound only grows: now the truth, and what may come on top of it.
         match self.pid.map(sys::count_mappings) {
             Some(Ok(counted)) => self.mappings = counted + more + self.unproven_mappings(),
-            Some(Err(e)) => {
-                if UNCOUNTED.count().is_some() {
-                    warn!(space = space.id, "cannot count its mappings: {e}");
-                }
+            Some(Err(e)) if UNCOUNTED.count().is_some() => {
+                warn!(space = space.id, "cannot count its mappings: {e}");
             }
-            None => {}
+            Some(Err(_)) | None => {}
         }
         if self.mappings > shared.most_mappings {
             let most = shared.most_mappings;

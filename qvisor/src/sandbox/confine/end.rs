@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::names;
 use crate::sandbox::ended::{self, ATTACK_STATUS};
+use crate::sys::utc::Utc;
 
 const NONE: RawFd = -1;
 /// The log's descriptor; one of the two.
@@ -72,44 +73,19 @@ fn say(to: RawFd, text: fmt::Arguments<'_>) {
     unsafe { libc::write(to, line.bytes.as_ptr().cast(), line.len) };
 }
 
-/// UTC now, as seconds, minutes, … of RFC 3339.
-struct Now;
-
-impl fmt::Display for Now {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let (days, rest) = (now.tv_sec.div_euclid(86_400), now.tv_sec.rem_euclid(86_400));
-        // Counted from 0000-03-01, as in `oci/log.rs`.
-        let days = days + 719_468;
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era =
-            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * month + 2) / 5 + 1;
-        let month = if month < 10 { month + 3 } else { month - 9 };
-        let year = era * 400 + year_of_era + i64::from(month <= 2);
-        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z",
-            now.tv_nsec
-        )
-    }
-}
-
 /// Says in log and on standard error why the sandbox is ended. Allocates nothing, takes no lock.
 fn report(reason: &str) {
+    let now = Utc::now();
     say(libc::STDERR_FILENO, format_args!("quark: {reason}\n"));
     match TEXT_LOG.load(Ordering::Acquire) {
         NONE => {}
-        fd => say(fd, format_args!("time=\"{Now}\" level=error msg=\"{reason}\"\n")),
+        fd => say(fd, format_args!("time=\"{now}\" level=error msg=\"{reason}\"\n")),
     }
     match JSON_LOG.load(Ordering::Acquire) {
         NONE => {}
         fd => say(
             fd,
-            format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{Now}\"}}\n"),
+            format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{now}\"}}\n"),
         ),
     }
 }

@@ -2,25 +2,16 @@
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
-};
+use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
+
+use crate::sys;
 
 /// Makes an empty file system, which cannot be written, the root and working directory of this
 /// process, and drops all other mounts of its mount namespace, which must be its own and not shared
 /// with another. Needs CAP_SYS_ADMIN.
 pub fn leave() -> Result<(), Errno> {
-    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [("mode", "0555"), ("size", "4k"), ("nr_inodes", "1")] {
-        fsconfig_set_string(&context, key, value)?;
-    }
-    fsconfig_create(&context)?;
-    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let empty = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    let options = [("mode", "0555"), ("size", "4k"), ("nr_inodes", "1")];
+    let empty = sys::new_mount("tmpfs", &options)?;
     move_mount(&empty, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     rustix::process::fchdir(&empty)?;
     match rustix::process::pivot_root(".", ".") {
