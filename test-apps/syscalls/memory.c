@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -672,33 +671,6 @@ CASE(copy_on_write_through_system_calls) {
     }
     expect_exit(pid, 0);
     EQ(p[10], 'p');
-}
-
-CASE(copy_on_write_by_a_call_that_goes_on_waiting) {
-    // A thread that makes no calls sees what another one's call has written so far.
-    int two[2];
-    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, two));
-    volatile char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    page[0] = page[1] = '-';
-    pid_t pid = OK(fork());
-    if (pid == 0) for (;;) pause();
-    EQ(page[0], '-');
-    void *entry(void *argument) {
-        EQ(recv(two[0], (void *)page, 2, MSG_WAITALL), 2);
-        return NULL;
-    }
-    pthread_t thread;
-    ZERO(pthread_create(&thread, NULL, entry, NULL));
-    sleep_ms(100);
-    EQ(send(two[1], "a", 1, 0), 1);
-    for (int64_t end = now_ns(CLOCK_MONOTONIC) + 5000000000; page[0] != 'a' && now_ns(CLOCK_MONOTONIC) < end;) {}
-    EQ(page[0], 'a');
-    EQ(page[1], '-');
-    EQ(send(two[1], "b", 1, 0), 1);
-    ZERO(pthread_join(thread, NULL));
-    EQ(page[1], 'b');
-    OK(kill(pid, SIGKILL));
-    OK(waitpid(pid, NULL, 0));
 }
 
 CASE(fork_chain_shares_pages) {

@@ -1,9 +1,6 @@
 //! The life of a guest thread: run user code, take its trap, serve it, look at signals, and again.
 
 use alloc::sync::Arc;
-use core::future::poll_fn;
-use core::pin::pin;
-use core::task::Poll;
 
 use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
@@ -274,7 +271,7 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     } else {
         None
     };
-    let outcome = shown(thread, syscall::dispatch(thread, trap.nr, trap.args)).await;
+    let outcome = syscall::dispatch(thread, trap.nr, trap.args).await;
     if frozen.is_some()
         && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap)
         && thread.mm().has_ops()
@@ -288,27 +285,6 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     thread.user.claim_ops(&thread.mm());
     trace(thread, trap.nr, &trap.args, &outcome);
     outcome
-}
-
-/// Waits for a call. What the kernel copied for it before it had to wait is shown to user code
-/// meanwhile: another thread of the space may come to have that operation, and this one would go on
-/// beside it, on the old page.
-async fn shown(thread: &Arc<Thread>, call: impl Future<Output = Outcome>) -> Outcome {
-    let mut call = pin!(call);
-    loop {
-        let polled = poll_fn(|cx| match call.as_mut().poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending if thread.process.with_mm(AddressSpace::has_unseen_copies) => {
-                Poll::Ready(None)
-            }
-            Poll::Pending => Poll::Pending,
-        });
-        if let Some(outcome) = polled.await {
-            return outcome;
-        }
-        // An error: it died, and the call sees that.
-        let _ = thread.user.flush(&thread.mm()).await;
-    }
 }
 
 fn trace(thread: &Thread, nr: u64, args: &[u64; 6], outcome: &Outcome) {

@@ -38,8 +38,6 @@ pub(super) struct Mirror {
     unmapping: Vec<Unmapping>,
     /// Several threads use the space, or did.
     shared: bool,
-    /// Some of `ops` map what the kernel writes to.
-    has_unseen_copies: bool,
     /// Faults that shall map what lies around them too.
     warm_up: u32,
     /// Frames that may be mapped until the space is gone.
@@ -268,12 +266,7 @@ impl Mmu for Mirror {
             true => self.free_at_exit.extend(frame),
             false => self.deferred.extend(frame),
         }
-        self.has_unseen_copies |= self.shared && for_kernel;
         self.map(table, va);
-    }
-
-    fn has_unseen_copies(&self) -> bool {
-        self.has_unseen_copies
     }
 
     fn free_later(&mut self, frames: DeferredFree) {
@@ -307,7 +300,6 @@ impl Mmu for Mirror {
     }
 
     fn take(&mut self) -> (Vec<DeferredOp>, DeferredFree) {
-        self.has_unseen_copies = false;
         (core::mem::take(&mut self.ops), core::mem::take(&mut self.deferred))
     }
 
