@@ -282,7 +282,17 @@ fn setup_says_what_is_missing_and_installs_nothing() {
     clone.copy("scripts/setup.sh");
     let tools =
         ["cc", "make", "python3", "debootstrap", "runc", "dockerd", "containerd", "iptables"];
-    let more = ["ip", "curl", "unshare", "mount", "cargo-fmt", "cargo-clippy", "rustup", "apt-get"];
+    let more = [
+        "ip",
+        "curl",
+        "unshare",
+        "mount",
+        "newuidmap",
+        "cargo-fmt",
+        "cargo-clippy",
+        "rustup",
+        "apt-get",
+    ];
     for tool in tools.iter().chain(&more) {
         clone.script(&format!("bin/{tool}"), STUB);
     }

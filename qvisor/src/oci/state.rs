@@ -427,12 +427,16 @@ impl Entry {
     /// # Errors
     /// Those of the file system.
     pub fn lock_as_owner(&self) -> Result<Flock<File>> {
+        // It is locked before others look for it: one of no owner is swept away.
         let path = self.dir.join(OWNER_LOCK);
-        let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
-        let file = file.with_context(|| format!("creating {}", path.display()))?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        let unseen = path.with_extension("new");
+        let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&unseen);
+        let file = file.with_context(|| format!("creating {}", unseen.display()))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, e)| e)
-            .with_context(|| format!("locking {}", path.display()))
+            .with_context(|| format!("locking {}", unseen.display()))?;
+        fs::rename(&unseen, &path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(lock)
     }
 
     /// True if the process that [owned](Entry::lock_as_owner) the entry has ended.
@@ -467,6 +471,30 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_is_never_abandoned_while_its_owner_makes_it() {
+        let root = std::env::temp_dir().join(format!("quark-owner-{}", std::process::id()));
+        let entries: Vec<Entry> =
+            (0..500).map(|i| Entry { id: i.to_string(), dir: root.join(i.to_string()) }).collect();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(entries.iter().all(|entry| !entry.is_abandoned()));
+                }
+            });
+            let made = entries.iter().map(|entry| {
+                fs::create_dir_all(&entry.dir).unwrap();
+                entry.lock_as_owner()
+            });
+            let locks: Vec<_> = made.collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(locks.iter().all(Result::is_ok));
+        });
+        assert!(entries.iter().all(Entry::is_abandoned));
+        fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn ids_follow_runc() {
