@@ -478,7 +478,7 @@ mod tests {
         let entries: Vec<Entry> =
             (0..500).map(|i| Entry { id: i.to_string(), dir: root.join(i.to_string()) }).collect();
         let is_over = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let locks = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                     assert!(entries.iter().all(|entry| !entry.is_abandoned()));
@@ -490,8 +490,9 @@ mod tests {
             });
             let locks: Vec<_> = made.collect();
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(locks.iter().all(Result::is_ok));
+            locks
         });
+        assert!(locks.into_iter().all(|lock| lock.is_ok()));
         assert!(entries.iter().all(Entry::is_abandoned));
         fs::remove_dir_all(&root).unwrap();
     }
