@@ -32,10 +32,12 @@ fn generate(key: Key, out: &mut [u8]) -> Key {
 
 /// Fills `out` with random bytes.
 pub fn fill(out: &mut [u8]) {
-    if KEY.lock().is_none() {
-        reseed();
-    }
     let mut key = KEY.lock();
+    if key.is_none() {
+        drop(key);
+        reseed();
+        key = KEY.lock();
+    }
     *key = Some(generate(key.unwrap_or_default(), out));
 }
 

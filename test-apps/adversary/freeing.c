@@ -292,8 +292,14 @@ static pid_t hoarder(int *go, int *done) { // another process, which fills what 
     *go = to[1];
     *done = from[0];
     pid_t pid = fork();
-    if (pid != 0) return pid;
+    if (pid < 0) _exit(95);
+    if (pid != 0) {
+        close(to[0]);
+        close(from[1]);
+        return pid;
+    }
     char byte;
+    close(to[1]);
     if (read(to[0], &byte, 1) != 1) _exit(1);
     // Copies of a file's pages: frames that are taken one by one, and so from between others.
     int file = memfd_create("hoard", 0);
@@ -307,6 +313,7 @@ static pid_t hoarder(int *go, int *done) { // another process, which fills what 
 static void scatter(char *at, size_t pages) {
     for (volatile size_t i = 0; i < pages; i += 16) GUARDED(at[i * PAGE] = 1);
     pid_t pid = fork();
+    if (pid < 0) _exit(95);
     if (pid == 0) pause();
     for (volatile size_t i = 0; i < pages; i += 2) GUARDED(at[i * PAGE] = 2);
     kill(pid, SIGKILL);
@@ -329,7 +336,12 @@ static void split(bool holes, size_t splits) {
         if (holes) munmap(at, PAGE);
         else mprotect(at, PAGE, PROT_READ);
     }
-    if (write(go, &byte, 1) != 1 || read(done, &byte, 1) != 1) _exit(94);
+    if (write(go, &byte, 1) != 1 || read(done, &byte, 1) != 1) {
+        int status = -1;
+        waitpid(pid, &status, 0);
+        fprintf(stderr, "the other process ended: %#x\n", status);
+        _exit(94);
+    }
     // What the host refused is the latest.
     for (volatile size_t i = 0; i < LAST && i < splits; i++) GUARDED(look_at((void *)(wide + 2 * place(i, splits) * PAGE)));
     kill(pid, SIGKILL);

@@ -1,6 +1,7 @@
 // /proc, /sys and /dev as programs use them.
 #include "harness.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/mount.h>
@@ -478,4 +479,76 @@ CASE(oom_score_adj) {
     read_file("/proc/self/oom_score_adj", text, sizeof text);
     STR_EQ(text, "500\n");
     ERR(write(fd, "5000", 4), EINVAL);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        read_file("/proc/self/oom_score_adj", text, sizeof text);
+        _exit(strcmp(text, "500\n") == 0 ? 0 : 1);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(links_of_descriptors_show_what_they_allow) {
+    const struct { int flags; mode_t mode; } kinds[] = {{O_RDONLY, 0500}, {O_WRONLY, 0300}, {O_RDWR, 0700}};
+    for (int i = 0; i < 3; i++) {
+        int fd = OK(open("/dev/null", kinds[i].flags));
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        struct stat st;
+        OK(lstat(path, &st));
+        EQ(st.st_mode, S_IFLNK | kinds[i].mode);
+    }
+}
+
+// Calls `on` with each number that a directory of /proc lists, a few at a time.
+static void each_number(const char *path, void (*on)(int number)) {
+    struct entry { uint64_t ino; int64_t off; uint16_t len; uint8_t type; char name[]; };
+    int fd = OK(open(path, O_RDONLY | O_DIRECTORY));
+    char buffer[128] __attribute__((aligned(8)));
+    for (long got; (got = OK(syscall(SYS_getdents64, fd, buffer, sizeof buffer))) > 0;)
+        for (long at = 0; at < got;) {
+            struct entry *entry = (void *)(buffer + at);
+            at += entry->len;
+            if (isdigit(entry->name[0]) && atoi(entry->name) != fd) on(atoi(entry->name));
+        }
+    OK(close(fd));
+}
+
+// Programs close all descriptors like that before they execute another one.
+CASE(descriptors_are_closed_as_they_are_listed) {
+    void close_it(int fd) { if (fd > 2) close(fd); }
+    for (int fd = 10; fd < 300; fd += 3) OK(dup2(0, fd));
+    each_number("/proc/self/fd", close_it);
+    for (int fd = 3; fd < 300; fd++) ERR(fcntl(fd, F_GETFD), EBADF);
+}
+
+CASE(processes_are_ended_as_they_are_listed) {
+    enum { CHILDREN = 60 };
+    static pid_t children[CHILDREN];
+    static int ended;
+    void end(int pid) {
+        for (int i = 0; i < CHILDREN; i++)
+            if (children[i] == pid) {
+                OK(kill(pid, SIGKILL));
+                OK(waitpid(pid, NULL, 0));
+                ended++;
+            }
+    }
+    for (int i = 0; i < CHILDREN; i++)
+        if ((children[i] = OK(fork())) == 0) for (;;) pause();
+    each_number("/proc", end);
+    EQ(ended, CHILDREN);
+}
+
+// As lscpu(1) reads them.
+CASE(topology_of_the_processors) {
+    char path[128], list[256], mask[256];
+    const char *sets[] = {"core_cpus", "core_siblings", "package_cpus", "thread_siblings"};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/topology/%s", sets[i]);
+        read_file(path, mask, sizeof mask);
+        strcat(path, "_list");
+        read_file(path, list, sizeof list);
+        CHECK(strtoul(mask + (strrchr(mask, ',') ? strrchr(mask, ',') + 1 - mask : 0), NULL, 16) & 1);
+        CHECK(list[0] == '0');
+    }
 }

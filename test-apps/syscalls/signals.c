@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <ucontext.h>
 
 static volatile sig_atomic_t count, last_signo;
@@ -701,6 +703,30 @@ CASE(sigpipe_of_sendfile) {
     int file = OK(open("/proc/self/exe", O_RDONLY));
     ERR(sendfile(pipes[1], file, NULL, 100), EPIPE);
     EQ(broken_pipes, 1);
+}
+
+CASE(sigpipe_of_splice) {
+    int full[2], broken[2];
+    OK(pipe(full));
+    EQ(OK(write(full[1], "some", 4)), 4);
+    OK(pipe(broken));
+    OK(close(broken[0]));
+    signal(SIGPIPE, on_broken_pipe);
+    int file = OK(open("/proc/self/exe", O_RDONLY));
+    ERR(splice(file, NULL, broken[1], NULL, 100, 0), EPIPE);
+    EQ(broken_pipes, 1);
+    ERR(tee(full[0], broken[1], 100, 0), EPIPE);
+    EQ(broken_pipes, 2);
+    ERR(splice(full[0], NULL, broken[1], NULL, 100, 0), EPIPE);
+    EQ(broken_pipes, 3);
+    struct iovec part = {"x", 1};
+    ERR(vmsplice(broken[1], &part, 1, 0), EPIPE);
+    EQ(broken_pipes, 4);
+    int ends[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    OK(close(ends[0]));
+    ERR(splice(full[0], NULL, ends[1], NULL, 100, 0), EPIPE);
+    EQ(broken_pipes, 5);
 }
 
 CASE(kill_process_group) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 
 static long futex(void *word, int op, uint32_t value, const void *timeout, void *word2, uint32_t value3) {
     return syscall(SYS_futex, word, op, value, timeout, word2, value3);
@@ -827,6 +828,88 @@ CASE(exec_clears_child_tid_of_shared_memory) {
     CHECK(waitpid(pid, NULL, WNOHANG) == 0);
     kill(pid, SIGKILL);
     expect_killed(pid, SIGKILL);
+}
+
+// Pages that this process shares with a child until it is killed, and has looked at: each is copied when it is written.
+static char *shared_pages(size_t pages, pid_t *child) {
+    volatile char *all = OK(mmap(NULL, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset((char *)all, 'o', pages * 4096);
+    *child = OK(fork());
+    if (*child == 0)
+        for (;;) pause();
+    for (size_t page = 0; page < pages; page++) EQ(all[page * 4096], 'o');
+    return (char *)all;
+}
+
+// What a call has put into a page is there for its thread when it returns, whatever other threads are about.
+CASE(data_in_a_copied_page_is_seen_at_once) {
+    enum { PAGES = 128, ROUNDS = 8 };
+    static volatile bool done;
+    void *entry(void *unused) {
+        while (!done) getppid();
+        return unused;
+    }
+    int sockets[2], go[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    OK(pipe(go));
+    pid_t sender = OK(fork());
+    if (sender == 0) {
+        close(go[1]);
+        char c;
+        for (unsigned n = 0; read(go[0], &c, 1) == 1; n++) {
+            OK(write(sockets[1], "n", 1));
+            for (volatile unsigned i = 0; i < n % 64 * 200; i++) {}
+            OK(write(sockets[1], "e", 1));
+        }
+        _exit(0);
+    }
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) t[i] = start(entry, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t child;
+        volatile char *all = shared_pages(PAGES, &child);
+        for (int page = 0; page < PAGES; page++) {
+            volatile char *to = all + page * 4096;
+            EQ(write(go[1], "", 1), 1);
+            EQ(recv(sockets[0], (char *)to, 2, MSG_WAITALL), 2);
+            EQ(to[0], 'n');
+            EQ(to[1], 'e');
+        }
+        OK(kill(child, SIGKILL));
+        expect_killed(child, SIGKILL);
+        OK(munmap((char *)all, PAGES * 4096));
+    }
+    done = true;
+    for (int i = 0; i < 3; i++) join(t[i]);
+    close(go[1]);
+    expect_exit(sender, 0);
+}
+
+// What a call that still waits has put into a page is seen by a thread that makes no calls.
+CASE(data_of_a_waiting_call_is_seen_without_a_call) {
+    enum { PAGES = 32 };
+    static int sockets[2];
+    void *entry(void *to) {
+        EQ(recv(sockets[0], to, 2, MSG_WAITALL), 2);
+        return NULL;
+    }
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    pid_t child;
+    volatile char *all = shared_pages(PAGES, &child);
+    for (int page = 0; page < PAGES; page++) {
+        volatile char *to = all + page * 4096;
+        pthread_t t = start(entry, (char *)to);
+        if (page % 2 != 0) sleep_ms(2);
+        OK(write(sockets[1], "n", 1));
+        while (*to == 'o') {}
+        EQ(*to, 'n');
+        EQ(to[1], 'o');
+        OK(write(sockets[1], "e", 1));
+        join(t);
+        EQ(to[1], 'e');
+    }
+    OK(kill(child, SIGKILL));
+    expect_killed(child, SIGKILL);
 }
 
 // One word of one file is one futex, whoever may write it.

@@ -208,10 +208,10 @@ impl FdTable {
         files + (slots.len() * size_of::<Option<Slot>>()) as u64
     }
 
-    /// At most `most` open descriptors, ascending, without the first `skip`.
-    pub fn list(&self, skip: usize, most: usize) -> Vec<Fd> {
+    /// At most `most` open descriptors, ascending, from `from` on.
+    pub fn list(&self, from: usize, most: usize) -> Vec<Fd> {
         let slots = self.slots.lock();
-        let open = slots.iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as Fd);
-        open.skip(skip).take(most).collect()
+        let open = slots.iter().enumerate().skip(from).filter(|(_, slot)| slot.is_some());
+        open.map(|(index, _)| index as Fd).take(most).collect()
     }
 }

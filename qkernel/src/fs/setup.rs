@@ -1,7 +1,7 @@
 //! Puts the container's tree together from its specification, and makes file systems by their
 //! type's name.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFREG};
@@ -66,22 +66,20 @@ pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem
 }
 
 /// Mounts the container's root and everything on it.
-pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
-    let host = HostFs::owned(spec.root)?;
-    let root: Arc<dyn FileSystem> =
-        if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };
-    let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
-    let root = Mount::whole(root, source, MountFlags::empty()).location();
-    root.mount.become_root();
+///
+/// # Errors
+/// With the place in the container that it is about.
+pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, (Errno, String)> {
+    let root = mount_root(spec).map_err(|errno| (errno, "/".to_string()))?;
     account::note_memory_limit(spec.memory_limit_bytes);
     for mount in &spec.mounts {
-        add_mount(&root, mount)?;
+        add_mount(&root, mount).map_err(|errno| (errno, mount.destination.clone()))?;
     }
     for path in &spec.masked_paths {
-        mask(&root, path.as_bytes())?;
+        mask(&root, path.as_bytes()).map_err(|errno| (errno, path.clone()))?;
     }
     for path in &spec.readonly_paths {
-        make_read_only(&root, path.as_bytes())?;
+        make_read_only(&root, path.as_bytes()).map_err(|errno| (errno, path.clone()))?;
     }
     if spec.root_readonly {
         root.mount.set_flags(MountFlags::RDONLY);
@@ -89,7 +87,16 @@ pub fn mount_container(spec: &ContainerSpec) -> Result<FsContext> {
     Ok(FsContext { root: root.clone(), cwd: root, umask: 0o022, executing: 0 })
 }
 
-/// The container's memory limit in bytes; 0: all of RAM.
+fn mount_root(spec: &ContainerSpec) -> Result<Location> {
+    let host = HostFs::owned(spec.root)?;
+    let root: Arc<dyn FileSystem> =
+        if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };
+    let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
+    let root = Mount::whole(root, source, MountFlags::empty()).location();
+    root.mount.become_root();
+    Ok(root)
+}
+
 /// The place of a path of the specification, if it exists.
 fn existing(root: &Location, path: &[u8]) -> Result<Option<Location>> {
     let creds = root_creds();

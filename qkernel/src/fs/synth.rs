@@ -2,6 +2,7 @@
 //! are made of.
 
 use alloc::boxed::Box;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -35,8 +36,8 @@ pub enum Node {
     /// A file with its permission bits, what it reads as, and what becomes of writes (EACCES
     /// without).
     File(u32, Read, Option<Write>),
-    /// A symbolic link.
-    Link(Follow),
+    /// A symbolic link with its permission bits.
+    Link(u32, Follow),
     /// A file with its permission bits and operations of its own.
     Own(u32, Open),
 }
@@ -44,16 +45,44 @@ pub enum Node {
 /// Names that are listed at a time.
 pub const LISTED: usize = 256;
 
+/// A name in a made-up directory.
+pub struct Listed {
+    /// The name.
+    pub name: Vec<u8>,
+    /// S_IF*.
+    pub kind: u32,
+    /// Where the listing goes on after it. What goes or comes before it moves nothing.
+    pub next: u64,
+}
+
+/// The first [`LISTED`] of names that are ascending numbers, after `before` other names of the
+/// directory. The position of each is its number's.
+pub fn numbered(numbers: impl IntoIterator<Item = u32>, before: u64, kind: u32) -> Vec<Listed> {
+    let listed = |number: u32| {
+        let next = before + u64::from(number) + 1;
+        Listed { name: number.to_string().into_bytes(), kind, next }
+    };
+    numbers.into_iter().take(LISTED).map(listed).collect()
+}
+
+/// The positions of "." and "..".
+const DOTS: u64 = 2;
+
 /// A made-up directory.
 pub trait Dir: Send + Sync {
     /// The object of this name.
     fn find(&self, name: &[u8]) -> Option<Node>;
-    /// All names with the S_IF* type of each, in a lasting order.
-    fn list(&self) -> Vec<(Vec<u8>, u32)>;
-    /// At most [`LISTED`] of them, without the first `skip`; none at the end. For directories that
-    /// may be very long.
-    fn list_from(&self, skip: usize) -> Vec<(Vec<u8>, u32)> {
-        self.list().into_iter().skip(skip).take(LISTED).collect()
+    /// All names with the S_IF* type of each, in a lasting order. Not asked for where
+    /// [`Dir::list_from`] is.
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        Vec::new()
+    }
+    /// At most [`LISTED`] of them, from a position on; none at the end. Directories whose names
+    /// come and go, or that may be very long, have positions of their own.
+    fn list_from(&self, from: u64) -> Vec<Listed> {
+        let names =
+            self.list().into_iter().zip(1..).skip(usize::try_from(from).unwrap_or(usize::MAX));
+        names.take(LISTED).map(|((name, kind), next)| Listed { name, kind, next }).collect()
     }
     /// Owner and group of it and what is in it.
     fn owner(&self) -> (u32, u32) {
@@ -78,7 +107,7 @@ impl Node {
         match self {
             Node::Dir(_) => S_IFDIR,
             Node::File(..) | Node::Own(..) => S_IFREG,
-            Node::Link(_) => S_IFLNK,
+            Node::Link(..) => S_IFLNK,
         }
     }
 }
@@ -95,7 +124,12 @@ pub fn text(content: &'static str) -> Node {
 
 /// A link to a fixed path.
 pub fn link(target: &'static str) -> Node {
-    Node::Link(Box::new(move |_| Ok(Link::Path(target.as_bytes().to_vec()))))
+    link_by(move |_| Ok(Link::Path(target.as_bytes().to_vec())))
+}
+
+/// A link that leads where `follow` says.
+pub fn link_by(follow: impl Fn(&Arc<Thread>) -> Result<Link> + Send + Sync + 'static) -> Node {
+    Node::Link(0o777, Box::new(follow))
 }
 
 /// The names of a directory that never change, and what makes each.
@@ -184,7 +218,7 @@ impl Inode for SynthInode {
         let mode = match &self.node {
             Node::Dir(dir) => S_IFDIR | dir.mode(),
             Node::File(mode, ..) | Node::Own(mode, _) => S_IFREG | mode,
-            Node::Link(_) => S_IFLNK | 0o777,
+            Node::Link(mode, _) => S_IFLNK | mode,
         };
         let nlink = if mode & S_IFDIR != 0 { 2 } else { 1 };
         let (uid, gid) = self.owner;
@@ -229,7 +263,7 @@ impl Inode for SynthInode {
 
     fn read_link(&self, caller: Option<&dyn Caller>) -> Result<Link> {
         match &self.node {
-            Node::Link(follow) => follow(task::thread_of(caller.ok_or(Errno::EINVAL)?)?),
+            Node::Link(_, follow) => follow(task::thread_of(caller.ok_or(Errno::EINVAL)?)?),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -310,15 +344,14 @@ impl FileOps for SynthFile {
             Err(full) => return Ok(full),
         };
         loop {
-            let names = dir.list_from(usize::try_from(position - 2).unwrap_or(usize::MAX));
+            let names = dir.list_from(position - DOTS);
             let is_last = names.len() < LISTED;
-            for (name, kind) in names {
-                let ino = self.inode.child_ino(&name);
-                if !sink(DirEntry { ino, next: position + 1, kind: entry_kind(kind), name: &name })
-                {
+            for Listed { name, kind, next } in names {
+                let (ino, next) = (self.inode.child_ino(&name), next.saturating_add(DOTS));
+                if !sink(DirEntry { ino, next, kind: entry_kind(kind), name: &name }) {
                     return Ok(position);
                 }
-                position += 1;
+                position = next;
             }
             if is_last {
                 return Ok(position);

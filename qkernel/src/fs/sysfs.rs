@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use linux_raw_sys::general::{CGROUP2_SUPER_MAGIC, S_IFDIR, SYSFS_MAGIC};
 use qlib::PAGE_SIZE;
@@ -144,30 +145,51 @@ impl Dir for Cpu {
 /// devices/system/cpu/cpuN/topology: each CPU a core of its own in one package.
 struct Topology(u32);
 
+/// A file of it, and what it holds for a CPU.
+type OfCpu = (&'static str, fn(u32) -> String);
+
+const TOPOLOGY: &[OfCpu] = &[
+    ("core_cpus", |cpu| cpu_mask(cpu..cpu + 1)),
+    ("core_cpus_list", |cpu| cpu.to_string()),
+    ("core_id", |cpu| cpu.to_string()),
+    ("core_siblings", |_| cpu_mask(0..arch::boot().cpus)),
+    ("core_siblings_list", |_| cpu_list()),
+    ("die_cpus", |_| cpu_mask(0..arch::boot().cpus)),
+    ("die_cpus_list", |_| cpu_list()),
+    ("die_id", |_| "0".to_string()),
+    ("package_cpus", |_| cpu_mask(0..arch::boot().cpus)),
+    ("package_cpus_list", |_| cpu_list()),
+    ("physical_package_id", |_| "0".to_string()),
+    ("thread_siblings", |cpu| cpu_mask(cpu..cpu + 1)),
+    ("thread_siblings_list", |cpu| cpu.to_string()),
+];
+
 impl Dir for Topology {
     fn find(&self, name: &[u8]) -> Option<Node> {
         let index = self.0;
-        match name {
-            b"core_id" => Some(file(move |_| Ok(line(index.to_string())))),
-            b"physical_package_id" => Some(text("0\n")),
-            b"thread_siblings_list" | b"core_cpus_list" => {
-                Some(file(move |_| Ok(line(index.to_string()))))
-            }
-            b"core_siblings_list" | b"package_cpus_list" => Some(file(|_| Ok(line(cpu_list())))),
-            b"thread_siblings" | b"core_cpus" => {
-                Some(file(move |_| Ok(line(format!("{:x}", 1u64 << (index & 63))))))
-            }
-            _ => None,
-        }
+        let (_, content) = TOPOLOGY.iter().find(|(n, _)| n.as_bytes() == name)?;
+        Some(file(move |_| Ok(line(content(index)))))
     }
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         use linux_raw_sys::general::S_IFREG;
-        let names =
-            ["core_cpus", "core_cpus_list", "core_id", "core_siblings_list", "package_cpus_list"];
-        let more = ["physical_package_id", "thread_siblings", "thread_siblings_list"];
-        names.iter().chain(&more).map(|n| (n.as_bytes().to_vec(), S_IFREG)).collect()
+        TOPOLOGY.iter().map(|(name, _)| (name.as_bytes().to_vec(), S_IFREG)).collect()
     }
+}
+
+/// A set of CPUs as a bit mask in hexadecimal, in words of 32 bits, as Linux prints one (`%*pb`).
+fn cpu_mask(set: Range<u32>) -> String {
+    let cpus = arch::boot().cpus;
+    let mut out = String::new();
+    for word in (0..cpus.div_ceil(32)).rev() {
+        let first = word * 32;
+        let bits = (first..first + 32).filter(|cpu| set.contains(cpu));
+        let mask = bits.fold(0u32, |mask, cpu| mask | 1 << (cpu - first));
+        let digits = (cpus - first).min(32).div_ceil(4) as usize;
+        let comma = if out.is_empty() { "" } else { "," };
+        out.push_str(&format!("{comma}{mask:0digits$x}"));
+    }
+    out
 }
 
 const CGROUP: Names = &[

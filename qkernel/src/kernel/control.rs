@@ -159,8 +159,14 @@ fn create(spec: &ContainerSpec) -> Reply {
             *CONTAINER.lock() = Some(Container { fs, roots: Vec::new(), waits: Vec::new() });
             Reply::Done
         }
-        Err(errno) => {
-            failure(errno, format!("mounting the container's file systems failed: {errno}"))
+        Err((errno, place)) => {
+            let advice = match errno {
+                Errno::EROFS => {
+                    ": it does not exist, and cannot be made on a read-only file system"
+                }
+                _ => "",
+            };
+            failure(errno, format!("mounting {place} in the container failed: {errno}{advice}"))
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The life of a guest thread: run user code, take its trap, serve it, look at signals, and again.
 
 use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
+use core::task::Poll;
 
 use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
@@ -271,7 +274,12 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     } else {
         None
     };
-    let outcome = syscall::dispatch(thread, trap.nr, trap.args).await;
+    let mut call = pin!(syscall::dispatch(thread, trap.nr, trap.args));
+    let outcome = match frozen {
+        None => shown(thread, call.as_mut()).await,
+        // Nothing may be mapped meanwhile.
+        Some(_) => call.await,
+    };
     if frozen.is_some()
         && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap)
         && thread.mm().has_ops()
@@ -285,6 +293,34 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     thread.user.claim_ops(&thread.mm());
     trace(thread, trap.nr, &trap.args, &outcome);
     outcome
+}
+
+/// Waits for a call. Pages that the kernel copied for it, before it had to wait, are shown to the
+/// other threads of the space meanwhile: they see what the call has written so far, as on Linux,
+/// and whichever goes on first would have it under way while this one returns.
+async fn shown(thread: &Arc<Thread>, mut call: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
+    // In a pause nobody looks, and who goes on after it carries out what there is.
+    let is_unseen =
+        || !pause::is_paused() && thread.process.with_mm(AddressSpace::has_unseen_copies);
+    loop {
+        let polled = poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if is_unseen() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        if let Some(outcome) = polled.await {
+            return outcome;
+        }
+        let mm = thread.mm();
+        while mm.is_frozen() || !thread.user.is_synced() {
+            thread.user.synced().await;
+            mm.thawed().await;
+        }
+        if is_unseen() {
+            // An error: it died, and the call sees that.
+            let _ = thread.user.flush(&mm).await;
+        }
+    }
 }
 
 fn trace(thread: &Thread, nr: u64, args: &[u64; 6], outcome: &Outcome) {

@@ -262,6 +262,12 @@ impl AddressSpace {
         self.lock().mmu.is_pending()
     }
 
+    /// True if the kernel has written to pages of its own copying that threads of this space may
+    /// not see yet.
+    pub fn has_unseen_copies(&self) -> bool {
+        self.lock().mmu.has_unseen_copies()
+    }
+
     /// The root of the page table.
     pub fn root(&self) -> Gpa {
         self.lock().table().root()

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, SIGPIPE};
+use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
 use linux_raw_sys::net::{
     MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK,
     MSG_WAITALL, SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
@@ -12,6 +12,7 @@ use qlib::Va;
 use zerocopy::FromBytes;
 
 use super::install;
+use super::rw::signal_broken;
 use super::socket::{after_wait, file, of};
 use crate::abi::{IoVec, TimeSpec, abi_struct};
 use crate::errno::{Errno, Result};
@@ -19,7 +20,7 @@ use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
 use crate::net::{Direction, Family, Socket, address};
-use crate::task::{Thread, signal};
+use crate::task::Thread;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
@@ -111,12 +112,7 @@ async fn send(
     };
     match result {
         Err(_) if socket.is_stream() && buffer.done() > 0 => Ok(buffer.done()),
-        Err(Errno::EPIPE) => {
-            if socket.is_stream() && flags & MSG_NOSIGNAL == 0 {
-                signal::send_to_thread(thread, signal::SigInfo::kernel(SIGPIPE))?;
-            }
-            Err(Errno::EPIPE)
-        }
+        Err(error) if flags & MSG_NOSIGNAL == 0 => Err(signal_broken(thread, file, error)),
         Err(error) => Err(error),
         Ok(()) => Ok(buffer.done()),
     }

@@ -252,9 +252,19 @@ impl Writing {
         Ok(Writing { position, offset, is_whole })
     }
 
+    /// Writes what there is room for. To a stream that is all, so that EAGAIN says that there is no
+    /// more: who is outside tells of room only after there was none. But others have their turn
+    /// after [`PIECE_BYTES`].
     fn attempt(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>) -> Result<usize> {
-        let written = file.ops.write(file, buffer, self.offset)?;
-        if self.is_whole && buffer.remaining() > 0 { Err(Errno::EAGAIN) } else { Ok(written) }
+        let most = buffer.done() + PIECE_BYTES;
+        loop {
+            match file.ops.write(file, buffer, self.offset)? {
+                written if !self.is_whole || buffer.remaining() == 0 => return Ok(written),
+                0 => return Err(Errno::EAGAIN),
+                written if buffer.done() >= most => return Ok(written),
+                _ => {}
+            }
+        }
     }
 
     fn finish(
@@ -328,9 +338,16 @@ impl Write<'_> {
             };
             return in_pieces(thread, &mut buffer, position, transfer).await;
         }
-        let attempt = || writing.attempt(&file, &mut buffer);
-        let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
-        writing.finish(thread, &file, &buffer, result)
+        let mut breath = None;
+        loop {
+            let attempt = || writing.attempt(&file, &mut buffer);
+            let result = when_ready(thread, &file, PollMask::WRITE, no_wait, attempt).await;
+            if writing.is_whole && result.is_ok() && buffer.remaining() > 0 && !thread.is_dying() {
+                breath.get_or_insert_with(Breath::new).take().await;
+                continue;
+            }
+            return writing.finish(thread, &file, &buffer, result);
+        }
     }
 }
 

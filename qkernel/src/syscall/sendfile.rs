@@ -44,6 +44,17 @@ async fn ready<T>(
     }
 }
 
+/// Waits until a pipe has room: for how much, at most `wanted` bytes. SIGPIPE without a reader.
+async fn room(
+    thread: &Arc<Thread>,
+    (file, pipe): (&OpenFile, &PipeEnd),
+    wanted: usize,
+    no_wait: bool,
+) -> Result<usize> {
+    let room = ready(thread, file, PollMask::WRITE, no_wait, || pipe.room(wanted)).await;
+    room.map_err(|error| signal_broken(thread, file, error))
+}
+
 /// A file position: the file's own, or one that the program keeps.
 struct Position {
     own: Option<u64>,
@@ -122,8 +133,13 @@ async fn give(
                 position.advance(file, written);
                 done += written;
             }
-            Err(error) if done == 0 => return Err(signal_broken(thread, file, error)),
-            Err(_) => break,
+            Err(error) => {
+                signal_broken(thread, file, error);
+                if done == 0 {
+                    return Err(error);
+                }
+                break;
+            }
         }
     }
     if done > 0 && file.ops.is_seekable() {
@@ -277,10 +293,7 @@ pub async fn splice(
             }
             let mut position = Position::read(thread, &to, out_offset)?;
             let wanted = match target {
-                Some(target) => {
-                    ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK)))
-                        .await?
-                }
+                Some(target) => room(thread, (&to, target), count.min(CHUNK), no_wait).await?,
                 None => count.min(CHUNK),
             };
             let bytes =
@@ -293,10 +306,8 @@ pub async fn splice(
         }
         (None, Some(target)) => {
             let mut position = Position::read(thread, &from, in_offset)?;
-            let room =
-                ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK)))
-                    .await?;
-            let bytes = take(thread, &from, &mut position, room, no_wait).await?;
+            let wanted = room(thread, (&to, target), count.min(CHUNK), no_wait).await?;
+            let bytes = take(thread, &from, &mut position, wanted, no_wait).await?;
             let moved = bytes.len();
             if moved > 0 {
                 target.push(bytes);
@@ -330,9 +341,8 @@ pub async fn tee(
         return Ok(0);
     }
     let no_wait = flags & SPLICE_F_NONBLOCK != 0;
-    let room =
-        ready(thread, &to, PollMask::WRITE, no_wait, || target.room(count.min(CHUNK))).await?;
-    let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.copy(room)).await?;
+    let wanted = room(thread, (&to, target), count.min(CHUNK), no_wait).await?;
+    let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.copy(wanted)).await?;
     let copied = bytes.len();
     if copied > 0 {
         target.push(bytes);
@@ -365,13 +375,12 @@ pub async fn vmsplice(
     let mut moved = 0;
     while buffer.remaining() > 0 {
         let wanted = buffer.remaining().min(CHUNK);
-        let room = match ready(thread, &file, PollMask::WRITE, no_wait, || pipe.room(wanted)).await
-        {
-            Ok(room) => room,
+        let taken = match room(thread, (&file, pipe), wanted, no_wait).await {
+            Ok(taken) => taken,
             Err(error) if moved == 0 => return Err(error),
             Err(_) => break,
         };
-        let bytes = buffer.take_vec(room)?;
+        let bytes = buffer.take_vec(taken)?;
         moved += bytes.len();
         pipe.push(bytes);
     }

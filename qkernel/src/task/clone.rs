@@ -240,6 +240,7 @@ fn new_process(
         let traits = parent.traits.lock();
         let mut own = process.traits.lock();
         own.dumpable = traits.dumpable;
+        own.oom_score_adj = traits.oom_score_adj;
         own.personality = traits.personality;
         own.thp_disable = traits.thp_disable;
         own.membarrier = traits.membarrier;

@@ -87,6 +87,9 @@ pub struct ProcessTree {
 pub struct Traits {
     /// PR_SET_DUMPABLE.
     pub dumpable: u32,
+    /// oom_score_adj of proc(5), and the least that it may be set to without CAP_SYS_RESOURCE. The
+    /// OOM killer goes by size alone; it is kept for those who read it back.
+    pub oom_score_adj: (i32, i32),
     /// personality(2).
     pub personality: u32,
     /// PR_SET_THP_DISABLE.
@@ -109,6 +112,7 @@ impl Default for Traits {
     fn default() -> Self {
         Traits {
             dumpable: 1,
+            oom_score_adj: (0, 0),
             personality: 0,
             thp_disable: false,
             membarrier: 0,

@@ -114,7 +114,12 @@ pub fn process(pid: u32) -> Option<Arc<Process>> {
 /// All processes, by rising pid, zombies included. No list of them is made: whoever looks for
 /// somebody to kill for memory has none for it.
 pub fn processes() -> impl Iterator<Item = Arc<Process>> {
-    each(|table| &table.processes)
+    processes_from(0)
+}
+
+/// The processes, as [`processes`] gives them, from number `first` on.
+pub fn processes_from(first: u32) -> impl Iterator<Item = Arc<Process>> {
+    each(|table| &table.processes, first)
 }
 
 /// The living processes of group `pgid`.
@@ -137,12 +142,15 @@ fn living(wanted: impl Fn(&ProcessTree) -> bool) -> Vec<Arc<Process>> {
 
 /// All threads, by rising tid. As [`processes`].
 pub fn threads() -> impl Iterator<Item = Arc<Thread>> {
-    each(|table| &table.threads)
+    each(|table| &table.threads, 0)
 }
 
-/// What is in a part of the table, one after the other as it is then.
-fn each<T>(part: fn(&Table) -> &BTreeMap<u32, Weak<T>>) -> impl Iterator<Item = Arc<T>> {
-    let mut next = Some(0);
+/// What is in a part of the table from number `first` on, one after the other as it is then.
+fn each<T>(
+    part: fn(&Table) -> &BTreeMap<u32, Weak<T>>,
+    first: u32,
+) -> impl Iterator<Item = Arc<T>> {
+    let mut next = Some(first);
     core::iter::from_fn(move || {
         let table = TABLE.lock();
         let mut rest = part(&table).range(next?..);

@@ -89,23 +89,50 @@ fn remove_when_empty(dir: &Path) -> io::Result<()> {
     }
 }
 
-impl Cgroup {
-    /// Makes the cgroup `path` (as OCI's `linux.cgroupsPath`: absolute from the root of the
-    /// hierarchies, relative from the caller's own) and sets its limits. Nothing is left behind on
-    /// failure.
+/// Controller, root of its hierarchy, the cgroup's directory there.
+type Directory = (String, PathBuf, PathBuf);
+
+/// A cgroup that is going to be made.
+#[derive(Debug)]
+pub struct Plan {
+    path: String,
+    places: Vec<Directory>,
+    /// What is to be removed at the end, however far its making comes.
+    pub cgroup: Cgroup,
+}
+
+impl Plan {
+    /// Of the cgroup `path` (as OCI's `linux.cgroupsPath`: absolute from the root of the
+    /// hierarchies, relative from the caller's own).
+    ///
+    /// # Errors
+    /// When the cgroup has processes in it.
+    pub fn new(hierarchies: &Hierarchies, path: &str) -> Result<Self> {
+        let mut cgroup =
+            Cgroup { version: hierarchies.version, dirs: BTreeMap::new(), made: Vec::new() };
+        let places = hierarchies.directories(path)?;
+        for (controller, base, dir) in &places {
+            let missing = dir.ancestors().take_while(|at| at != base && !at.exists());
+            let mut missing: Vec<_> = missing.map(Path::to_path_buf).collect();
+            // One that an earlier container left is this one's now.
+            if missing.is_empty() && dir != base && !has_children(dir) {
+                missing.push(dir.clone());
+            }
+            missing.into_iter().rev().for_each(|at| cgroup.remember(at));
+            cgroup.dirs.insert(controller.clone(), dir.clone());
+        }
+        cgroup.check_unused(path)?;
+        Ok(Plan { path: path.to_owned(), places, cgroup })
+    }
+
+    /// Makes it, and sets its limits. Nothing is left behind on failure.
     ///
     /// # Errors
     /// When a limit is asked for that this host has no controller for, the cgroup has processes in
-    /// it, or a file refuses its value.
-    pub fn create(
-        hierarchies: &Hierarchies,
-        path: &str,
-        resources: Option<&LinuxResources>,
-    ) -> Result<Self> {
-        let mut cgroup =
-            Cgroup { version: hierarchies.version, dirs: BTreeMap::new(), made: Vec::new() };
-        let result = cgroup.build(hierarchies, path, resources);
-        match result {
+    /// it by now, or a file refuses its value.
+    pub fn make(self, resources: Option<&LinuxResources>) -> Result<Cgroup> {
+        let Plan { path, places, mut cgroup } = self;
+        match cgroup.build(&path, &places, resources) {
             Ok(()) => Ok(cgroup),
             Err(e) => {
                 cgroup.remove().ok();
@@ -113,36 +140,37 @@ impl Cgroup {
             }
         }
     }
+}
 
+fn has_children(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|entries| {
+        entries.flatten().any(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    })
+}
+
+impl Cgroup {
     fn build(
         &mut self,
-        hierarchies: &Hierarchies,
         path: &str,
+        places: &[Directory],
         resources: Option<&LinuxResources>,
     ) -> Result<()> {
-        for (controller, base, dir) in hierarchies.directories(path)? {
-            self.make_dir(&base, &dir).map_err(|e| unavailable(&dir, e))?;
+        for (controller, base, dir) in places {
+            self.make_dir(base, dir).map_err(|e| unavailable(dir, e))?;
             if controller == "cpuset" {
-                inherit_cpuset(&base, &dir)
+                inherit_cpuset(base, dir)
                     .with_context(|| format!("setting up cgroup {}", dir.display()))?;
             }
-            self.dirs.insert(controller, dir);
         }
-        let members = self.members()?;
-        if !members.is_empty() {
-            bail!(
-                "cgroup {path} is in use: it has {} processes; choose another linux.cgroupsPath",
-                members.len()
-            );
-        }
+        self.check_unused(path)?;
         match resources {
             Some(resources) => self.set_limits(resources),
             None => Ok(()),
         }
     }
 
-    /// Like mkdir -p below `base`, remembering what was made; a parent that another container
-    /// removes meanwhile is made again.
+    /// Like mkdir -p below `base`; a parent that another container removes meanwhile is made again,
+    /// and remembered as made.
     fn make_dir(&mut self, base: &Path, dir: &Path) -> io::Result<()> {
         let below = dir.strip_prefix(base).map_err(|_| io::ErrorKind::InvalidInput)?;
         for _ in 0..16 {
@@ -155,9 +183,7 @@ impl Cgroup {
                 at.push(part);
                 match fs::create_dir(&at) {
                     Ok(()) => {
-                        if !self.made.contains(&at) {
-                            self.made.push(at.clone());
-                        }
+                        self.remember(at.clone());
                     }
                     Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -172,6 +198,23 @@ impl Cgroup {
             }
         }
         Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// Has a directory removed at the end.
+    fn remember(&mut self, dir: PathBuf) {
+        if !self.made.contains(&dir) {
+            self.made.push(dir);
+        }
+    }
+
+    fn check_unused(&self, path: &str) -> Result<()> {
+        match self.members()?.len() {
+            0 => Ok(()),
+            count => bail!(
+                "cgroup {path} is in use: it has {count} processes; choose another \
+                linux.cgroupsPath"
+            ),
+        }
     }
 
     /// What a new process needs to be in it.

@@ -131,9 +131,15 @@ impl Bundle {
         }
     }
 
+    /// The limits that its cgroup is to have.
+    pub fn resources(&self) -> Option<&LinuxResources> {
+        resources_of(&self.spec)
+    }
+
     /// The memory limit in bytes, 0 when there is none.
     pub fn memory_limit(&self) -> u64 {
-        let limit = resources_of(&self.spec)
+        let limit = self
+            .resources()
             .and_then(|r| r.memory().as_ref())
             .and_then(oci_spec::runtime::LinuxMemory::limit);
         limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)

@@ -18,6 +18,7 @@ use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use super::log;
+use super::mount_points;
 use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
@@ -206,8 +207,13 @@ fn open_mapped(setup: &Setup, namespace: Option<OwnedFd>) -> Result<(Opened, Opt
 fn open_all(setup: &Setup) -> Result<Opened> {
     let root = match &setup.view {
         Some(view) => view.open().context("showing the host's files")?,
-        None => crate::sys::clone_mount(&setup.root, true, setup.root_readonly)
-            .with_context(|| format!("opening root file system {}", setup.root.display()))?,
+        None => {
+            if setup.root_readonly {
+                mount_points::make(&setup.root, &setup.mounts);
+            }
+            crate::sys::clone_mount(&setup.root, true, setup.root_readonly)
+                .with_context(|| format!("opening root file system {}", setup.root.display()))?
+        }
     };
     let mut mounts = Vec::new();
     for mount in &setup.mounts {

@@ -22,6 +22,7 @@ use rustix::net::SendFlags;
 
 use super::error::SandboxEnded;
 use super::state::{CONTROL_SOCKET, Entry};
+use crate::sandbox::control_server::MAX_FRAME;
 use crate::{console, sys};
 
 /// The longest answer that is believed, in bytes.
@@ -234,7 +235,15 @@ impl Connection {
     /// When the connection is broken.
     pub fn send(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
         let body = postcard::to_allocvec(request).context("encoding a control request")?;
-        let length = u32::try_from(body.len()).context("control request too long")?;
+        if body.len() > MAX_FRAME {
+            bail!(
+                "arguments, environment and groups take {} bytes in all, and a sandbox takes {}: \
+                shorten them, or pass them in a file",
+                body.len(),
+                MAX_FRAME
+            );
+        }
+        let length = body.len() as u32;
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend(body);
         self.begin();

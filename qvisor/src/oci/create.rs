@@ -22,7 +22,7 @@ use super::cli::Global;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
 use super::{client, hooks, rootless, wire};
-use crate::cgroup::{self, Cgroup, Hierarchies};
+use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
@@ -127,10 +127,28 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.entry = Some(entry.clone());
     let owner_lock = request.tied.then(|| entry.lock_as_owner()).transpose()?;
 
-    let resources = bundle.spec.linux().as_ref().and_then(|l| l.resources().as_ref());
-    let made =
-        Hierarchies::detect().and_then(|h| Cgroup::create(&h, &bundle.cgroup_path(id), resources));
-    let cgroup = match made {
+    let resources = bundle.resources();
+    let planned = Hierarchies::detect().and_then(|h| Plan::new(&h, &bundle.cgroup_path(id)));
+    let mut state = State {
+        id: id.to_owned(),
+        oci_version: bundle.spec.version().clone(),
+        pid: 0,
+        start_time: 0,
+        step: Status::Creating,
+        bundle: bundle.dir.clone(),
+        rootfs: bundle.rootfs.clone(),
+        created: Utc::now().to_string(),
+        owner: nix::unistd::getuid().to_string(),
+        annotations: bundle.annotations(),
+        platform,
+        cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
+        hooks: bundle.spec.hooks().clone(),
+        process: bundle.process.clone(),
+        init: 0,
+    };
+    // Whoever is killed from here on leaves a cgroup that `delete` knows.
+    entry.save(&state)?;
+    let cgroup = match planned.and_then(|plan| plan.make(resources)) {
         Ok(cgroup) => Some(cgroup),
         Err(e) if rootless::is_needed() => {
             // Guest memory is limited in any case, by the size of the guest's RAM.
@@ -153,25 +171,8 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         Err(e) => return Err(e),
     };
     undo.cgroup.clone_from(&cgroup);
+    state.cgroup.clone_from(&cgroup);
 
-    let mut state = State {
-        id: id.to_owned(),
-        oci_version: bundle.spec.version().clone(),
-        pid: 0,
-        start_time: 0,
-        step: Status::Creating,
-        bundle: bundle.dir.clone(),
-        rootfs: bundle.rootfs.clone(),
-        created: Utc::now().to_string(),
-        owner: nix::unistd::getuid().to_string(),
-        annotations: bundle.annotations(),
-        platform,
-        cgroup: cgroup.clone(),
-        hooks: bundle.spec.hooks().clone(),
-        process: bundle.process.clone(),
-        init: 0,
-    };
-    entry.save(&state)?;
     let listener = client::listen(&entry)?;
     let record = entry.make_ended()?;
 
@@ -240,7 +241,11 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
             None
         }
         Some(path) => Some(
-            fs::File::open(path)
+            // Whatever is there instead of a namespace must not be waited for.
+            fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path)
                 .with_context(|| format!("network namespace {}", path.display()))?,
         ),
     };

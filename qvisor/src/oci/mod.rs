@@ -17,6 +17,7 @@ pub mod hooks;
 pub mod info;
 pub mod life;
 pub mod log;
+pub mod mount_points;
 pub mod mounts;
 pub mod network;
 pub mod process;
@@ -94,7 +95,7 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Events(o) => info::events(&store()?, o, global.timeout)?,
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
-        Command::Update(o) => update::update(&store()?, o)?,
+        Command::Update(o) => update::update(&store()?, o, global.timeout)?,
         Command::Features => info::features()?,
         Command::Spec(o) => spec::write(&o.bundle)?,
         Command::Doctor => info::doctor()?,

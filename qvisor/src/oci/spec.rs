@@ -48,8 +48,8 @@ pub fn volume(text: &str) -> Result<Value> {
     }
     if !may_be_covered(Path::new(guest)) {
         bail!(
-            "--volume {text:?}: GUEST must not be /, /proc, /sys or /dev, nor lie in /proc or /sys, \
-            nor contain \"..\": show it elsewhere"
+            "--volume {text:?}: GUEST must not be /, /proc, /sys, /dev, /dev/pts or /dev/mqueue, nor \
+            lie in /proc or /sys, nor contain \"..\": show it elsewhere"
         );
     }
     let host = std::path::absolute(host).with_context(|| format!("--volume {text:?}"))?;
@@ -60,7 +60,7 @@ pub fn volume(text: &str) -> Result<Value> {
 fn may_be_covered(guest: &Path) -> bool {
     // Paths are compared by their parts: neither "//" nor "/." makes another one.
     !guest.components().any(|part| part == Component::ParentDir)
-        && !["/", "/dev"].iter().any(|own| guest == Path::new(own))
+        && !["/", "/dev", "/dev/pts", "/dev/mqueue"].iter().any(|own| guest == Path::new(own))
         && !["/proc", "/sys"].iter().any(|own| guest.starts_with(own))
 }
 

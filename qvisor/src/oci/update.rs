@@ -1,6 +1,7 @@
 //! `update`: other limits for a running container.
 
 use std::io::Read;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{LinuxMemory, LinuxResources};
@@ -18,7 +19,7 @@ use crate::cgroup::CgroupStats;
 ///
 /// # Errors
 /// When the container has stopped, or a limit is refused or less than what it holds.
-pub fn update(store: &Store, options: &Update) -> Result<()> {
+pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Result<()> {
     let (entry, state) = store.load(&options.id)?;
     if state.status() == Status::Stopped {
         return Err(ContainerError::NotRunning.into());
@@ -39,7 +40,7 @@ pub fn update(store: &Store, options: &Update) -> Result<()> {
     let limit = resources.memory().as_ref().and_then(LinuxMemory::limit);
     if let Some(limit) = limit.and_then(|l| u64::try_from(l).ok()) {
         // Who does not answer has its limits set all the same.
-        let stored = || info::stats(&entry, None).map_or(0, |stats| stats.memory.swapped_raw);
+        let stored = || info::stats(&entry, timeout).map_or(0, |stats| stats.memory.swapped_raw);
         check_need(limit, &cgroup.stats(), stored)?;
     }
     cgroup.set_limits(&resources)

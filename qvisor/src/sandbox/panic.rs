@@ -13,7 +13,7 @@ pub const PANIC_STATUS: i32 = 70;
 pub fn end_with_report(what: &str, message: &str, trace: &str) -> ! {
     ended::ended(PANIC_STATUS, &format!("{what}: {message}"));
     tracing::error!(target: "kernel", "{what}: {message}\n{trace}");
-    writeln!(std::io::stderr(), "quark: {what}: {message}\n{trace}").ok();
+    sys::say_without_waiting(format!("quark: {what}: {message}\n{trace}\n").as_bytes());
     sys::exit_now(PANIC_STATUS)
 }
 
@@ -28,7 +28,7 @@ pub fn crash(rip: u64, _frame: u64, addr: u64, signo: i32) {
     let text = line.get_ref().get(..end).and_then(|text| str::from_utf8(text).ok()).unwrap_or("");
     ended::ended(128 + signo, text);
     for part in ["quark: ", text, "\n"] {
-        rustix::io::write(rustix::stdio::stderr(), part.as_bytes()).ok();
+        sys::say_without_waiting(part.as_bytes());
     }
     sys::exit_now(128 + signo)
 }

@@ -3,8 +3,9 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::range::{GuestRange, iovecs};
@@ -17,6 +18,27 @@ pub fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno
     }
     use rustix::fs::FallocateFlags as F;
     rustix::fs::fallocate(fd, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)
+}
+
+/// Which of `wanted`, or of the error conditions, holds now.
+pub fn poll_now(fd: impl AsFd, wanted: PollFlags) -> Result<PollFlags, Errno> {
+    let mut fds = [PollFd::new(&fd, wanted)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(fds[0].revents())
+}
+
+/// Writes on standard error as far as there is room: who ends a sandbox waits for nobody that reads
+/// what it says. Takes no lock and no memory.
+pub fn say_without_waiting(text: &[u8]) {
+    /// What is writable at all takes this much, be it a terminal.
+    const PIECE: usize = 128;
+    let stderr = rustix::stdio::stderr();
+    for piece in text.chunks(PIECE) {
+        let has_room = poll_now(stderr, PollFlags::OUT).is_ok_and(|f| f.contains(PollFlags::OUT));
+        if !has_room || rustix::io::write(stderr, piece).is_err() {
+            return;
+        }
+    }
 }
 
 /// The first offset at or after `from` that has data; `None` when there is none.

@@ -29,9 +29,7 @@ pub fn trim_process() {
     const PAGE: usize = qlib::PAGE_SIZE as usize;
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };
-    // SAFETY: no arguments.
-    let (thread, process) = unsafe { (libc::gettid(), libc::getpid()) };
-    if thread != process {
+    if super::gettid() != std::process::id() {
         return;
     }
     let here = 0u8;

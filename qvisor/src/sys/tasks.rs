@@ -16,6 +16,32 @@ pub fn tgkill(pid: u32, tid: u32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// The signal that takes a thread out of a system call; see [`take_interrupts`]. (It also brings a
+/// stub's thread out of user code, but that is another process.)
+pub const INTERRUPT: i32 = libc::SIGURG;
+
+/// Has [`INTERRUPT`] interrupt a blocking system call, and do nothing else.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn take_interrupts() -> io::Result<()> {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: all-zero is a valid sigaction, and the handler has the signature of one without
+    // SA_SIGINFO. Without SA_RESTART the interrupted call fails with EINTR.
+    let rc = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(INTERRUPT, &action, std::ptr::null_mut())
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The number of this thread.
+pub fn gettid() -> u32 {
+    rustix::thread::gettid().as_raw_pid().cast_unsigned()
+}
+
 /// Kills child process `pid`, which has not been reaped yet (so the number cannot mean another).
 pub fn kill(pid: u32) {
     // SAFETY: plain numbers.

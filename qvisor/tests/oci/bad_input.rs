@@ -44,6 +44,27 @@ const CASES: &[Case] = &[
         says: "config.json",
     },
     Case {
+        name: "a FIFO for a network namespace",
+        spoil: |p| {
+            let fifo = p.bundle.join("fifo");
+            nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            config(p, |c| {
+                c["linux"]["namespaces"] = json!([{"type": "network", "path": fifo}]);
+            });
+        },
+        says: "joining the network namespace: Invalid argument",
+    },
+    Case {
+        name: "a mount point below a file",
+        spoil: |p| {
+            config(p, |c| {
+                let mount = json!({"destination": "/bin/busybox/x", "type": "tmpfs"});
+                c["mounts"].as_array_mut().unwrap().push(mount);
+            });
+        },
+        says: "mounting /bin/busybox/x in the container failed: not a directory",
+    },
+    Case {
         name: "no rootfs",
         spoil: |p| fs::remove_dir_all(p.rootfs()).unwrap(),
         says: "No such file or directory",
@@ -241,6 +262,14 @@ fn refused(p: &Place, args: &[&str], says: &str, code: i32, name: &str) {
     assert_eq!(stderr.lines().count(), 1, "{name}: {args:?}: not one line: {stderr}");
     assert!(stderr.contains(says), "{name}: {args:?}: {stderr:?} does not say {says:?}");
     assert_eq!(p.leftovers(&p.id), [""; 0], "{name}: {args:?}");
+}
+
+#[test]
+fn an_environment_that_is_too_long_is_said_to_be() {
+    let Some(p) = place() else { return };
+    let long: Vec<String> = (0..200).map(|n| format!("V{n}={}", "x".repeat(1000))).collect();
+    config(&p, |c| c["process"]["env"] = json!(long));
+    refused(&p, &["run", "-d", &p.id], "and a sandbox takes 163840: shorten them", 1, "long");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The sandbox process is in its cgroup before it does anything, on hosts of both versions.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
@@ -47,4 +49,22 @@ fn the_sandbox_starts_in_its_cgroup_on_a_version_2_host() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(stderr.lines().count(), 1, "no cgroup is left: {stderr}");
     assert!(stderr.contains(&format!("0::/quark/{}", p.id)), "{stderr}");
+}
+
+/// What an earlier container left that was killed in the middle of its making.
+#[test]
+fn a_cgroup_that_was_left_behind_goes_with_the_next_container() {
+    let Some(p) = place() else { return };
+    p.configure(&["true"], |_| {});
+    let roots = ["memory", "cpu", ""].map(|part| Path::new("/sys/fs/cgroup").join(part));
+    let Some(root) = roots.iter().find(|root| root.join("cgroup.procs").exists()) else {
+        return skip("no cgroup file system is mounted");
+    };
+    let left = root.join("quark").join(&p.id);
+    if let Err(e) = fs::create_dir_all(&left) {
+        return skip(format!("{}: {e}", left.display()));
+    }
+    p.good(&["run", &p.id]);
+    assert!(!left.exists(), "{}", left.display());
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
 }

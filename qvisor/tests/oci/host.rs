@@ -5,6 +5,8 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 
+use serde_json::json;
+
 use super::support::{Place, place};
 
 /// Runs a shell script in `quark do` from `cwd`: exit code, output, errors.
@@ -164,4 +166,37 @@ fn bad_volumes_are_refused() {
         assert!(errors.contains(says), "{volume}: {errors}");
     }
     assert_eq!(fs::read_dir(&p.root).map_or(0, Iterator::count), 0);
+}
+
+/// As `quark spec` asks for one, with an image that has programs only.
+#[test]
+fn a_read_only_root_gets_its_mount_points() {
+    let Some(p) = place() else { return };
+    for name in ["proc", "dev", "tmp"] {
+        let dir = p.rootfs().join(name);
+        if dir.exists() {
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+    let file = p.dir.join("file");
+    fs::write(&file, "from the host\n").unwrap();
+    let script = "cat /proc/1/comm /new/file && ls /dev/pts/ptmx && ! touch /x 2> /dev/null";
+    p.configure(&["sh", "-c", script], |c| {
+        c["root"]["readonly"] = true.into();
+        let mount = json!({"destination": "/new/file", "source": file, "options": ["bind"]});
+        c["mounts"].as_array_mut().unwrap().push(mount);
+    });
+    assert_eq!(p.good(&["run", &p.id]), "sh\nfrom the host\n/dev/pts/ptmx\n");
+}
+
+/// Of what is made inside: the host's own file systems need not do so (Linux's overlayfs does not).
+#[test]
+fn names_are_listed_with_the_numbers_of_stat() {
+    let Some(p) = place() else { return };
+    let python = "import os; os.makedirs('/made/dir'); open('/made/file', 'w').close(); \
+                  os.link('/made/file', '/made/link'); \
+                  print([e.name for e in os.scandir('/made') \
+                  if e.inode() != os.lstat(e.path).st_ino])";
+    let (code, out, errors) = script(&p, &[], Path::new("/"), &format!("python3 -c \"{python}\""));
+    assert_eq!((code, out.as_str()), (Some(0), "[]\n"), "{errors}");
 }

@@ -29,7 +29,7 @@ fn packet_socket() -> Ends {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
 }
 
-fn terminal() -> Ends {
+pub fn terminal() -> Ends {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags).unwrap();
     unlockpt(&master).unwrap();

@@ -1,10 +1,12 @@
 //! Containers of an ordinary user, who has user namespaces and nothing else.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::shared::skip;
@@ -49,6 +51,12 @@ fn command(home: &Path, cwd: &Path, args: &[&str]) -> Command {
     command.args(args).current_dir(cwd).stdin(Stdio::null());
     command.env("HOME", home).env("XDG_RUNTIME_DIR", home);
     command
+}
+
+/// Makes directories and all that is in them the user's.
+fn give_to_user(places: &[&Path]) {
+    let given = Command::new("chown").args(["-R", &USER.to_string()]).args(places).status();
+    assert!(given.unwrap().success());
 }
 
 fn good(p: &Place, home: &Path, args: &[&str]) -> String {
@@ -162,13 +170,7 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
             c["linux"]["resources"] = json!({"memory": {"limit": 268_435_456}});
         },
     );
-    let owned = Command::new("chown")
-        .arg("-R")
-        .arg(USER.to_string())
-        .args([&p.bundle, &volume])
-        .status()
-        .unwrap();
-    assert!(owned.success());
+    give_to_user(&[&p.bundle, &volume]);
     // What a container inherits must not be a pipe that somebody reads to its end.
     let output = fs::File::create(p.dir.join("output")).unwrap();
     let mut run = command(&home, &p.bundle, &["run", "--detach", &p.id]);
@@ -194,6 +196,43 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
     let state: Value = serde_json::from_str(&good(&p, &home, &["state", &p.id])).unwrap();
     assert_eq!(state["ended"]["status"], 3, "{state}");
     good(&p, &home, &["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+/// As after su(1): who may not open the terminal anew shares its open file description, which
+/// blocks.
+#[test]
+fn an_unread_terminal_of_another_user_holds_nobody_up() {
+    let Some((p, home)) = users_place() else { return };
+    p.configure(&["sh", "-c", "while :; do echo $((n=n+1)) a line; done"], |_| {});
+    give_to_user(&[&p.bundle]);
+    let (master, terminal) = super::pipes::terminal();
+    let mut run = command(&home, &p.bundle, &["run", &p.id]);
+    let errors = fs::File::create(p.dir.join("output")).unwrap();
+    let run = run.stdout(terminal.try_clone().unwrap()).stderr(errors).spawn().unwrap();
+    let ready = |fd: &OwnedFd, what| {
+        let mut fds = [PollFd::new(fd, what)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })).unwrap() > 0
+    };
+    let full = || !ready(&terminal, PollFlags::OUT);
+    let mut piece = vec![0; 64 << 10];
+    for _ in 0..3 {
+        p.wait_for("a full terminal", full);
+        assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "well"]), "well\n");
+        // More than it holds.
+        let mut left = 256 << 10;
+        p.wait_for("the writer", || {
+            if ready(&master, PollFlags::IN) {
+                left -= rustix::io::read(&master, &mut piece).unwrap().min(left);
+            }
+            left == 0
+        });
+    }
+    p.wait_for("a full terminal", full);
+    good(&p, &home, &["kill", &p.id, "STOP"]);
+    assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "awake"]), "awake\n");
+    good(&p, &home, &["kill", &p.id, "KILL"]);
+    assert_eq!(finish(run, &["run"]).status.code(), Some(137));
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 

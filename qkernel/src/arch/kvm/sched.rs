@@ -119,10 +119,12 @@ pub(super) unsafe extern "C" fn set_timer(deadline_ns: u64) {
 
 /// Has the timer of this vCPU fire no later than `deadline_ns`.
 fn arm(cpu: &PerCpu, deadline_ns: u64) {
-    if deadline_ns >= cpu.armed_ns.get() {
+    let now = now_ns(CLOCK_MONOTONIC);
+    // One that should have fired is armed anew: were its interrupt lost, nothing else would.
+    let armed = now..=deadline_ns;
+    if armed.contains(&cpu.armed_ns.get()) {
         return;
     }
-    let now = now_ns(CLOCK_MONOTONIC);
     // One that is further away than the hardware counts fires early, and is armed again then.
     let wait = deadline_ns.saturating_sub(now).clamp(1, u64::from(u32::MAX));
     cpu.armed_ns.set(now + wait);

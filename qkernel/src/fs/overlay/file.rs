@@ -1,13 +1,14 @@
 //! Open files and directories of an overlay.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::O_RDONLY;
+use linux_raw_sys::general::{DT_DIR, O_RDONLY};
 
 use super::OverlayNode;
+use super::node::{lower_ino, overlay_ino};
 use crate::account;
 use crate::errno::Result;
 use crate::fs::attr::{Attributes, SetAttributes};
@@ -127,28 +128,40 @@ const ASK_NAMES: usize = 128;
 const NAME_BYTES: usize = 320;
 
 /// What a directory holds: the upper layer's names, and those of the lower that they do not hide.
+/// The numbers are those that stat(2) gives.
 pub(super) fn list(node: &OverlayNode) -> Result<Pieces<Entry>> {
     let layers = node.layers();
-    let mut entries = match &layers.upper {
+    let mut upper = match &layers.upper {
         Some(upper) => names(upper)?,
         None => Pieces::new(),
     };
+    let mut shown = Pieces::new();
+    let mut merged = BTreeMap::new();
     if let Some(lower) = &layers.lower {
-        let mut shown = Pieces::new();
-        {
-            account::ask((entries.len() * size_of::<&[u8]>() * 2) as u64)?;
-            let known: BTreeSet<&[u8]> = entries.iter().map(|e| e.name.as_slice()).collect();
-            for entry in names(lower)? {
-                if !known.contains(entry.name.as_slice()) && node.shows_lower(&entry.name)? {
-                    shown.push(entry)?;
-                }
+        account::ask((upper.len() * size_of::<(&[u8], u8)>() * 2) as u64)?;
+        let known: BTreeMap<&[u8], u8> =
+            upper.iter().map(|e| (e.name.as_slice(), e.kind)).collect();
+        let dev = lower.permissions()?.dev;
+        for entry in names(lower)? {
+            let entry = Entry { ino: lower_ino(dev, entry.ino), ..entry };
+            match known.get(entry.name.as_slice()) {
+                // Only directories are merged; what else is there hides the lower layer's.
+                Some(kind) if *kind != entry.kind || entry.kind != DT_DIR as u8 => {}
+                _ if !node.shows_lower(&entry.name)? => {}
+                Some(_) => drop(merged.insert(entry.name, entry.ino)),
+                None => shown.push(entry)?,
             }
         }
-        for entry in shown {
-            entries.push(entry)?;
-        }
     }
-    Ok(entries)
+    let fs = node.fs()?;
+    for index in 0..upper.len() {
+        let Some(entry) = upper.get_mut(index) else { continue };
+        entry.ino = overlay_ino(&fs, Some(entry.ino), || merged.get(&entry.name).copied());
+    }
+    for entry in shown {
+        upper.push(entry)?;
+    }
+    Ok(upper)
 }
 
 /// An open directory.

@@ -42,8 +42,19 @@ pub(super) struct Layers {
 }
 
 /// A number that the lower layer's device and inode number always give.
-fn lower_ino(attributes: &Attributes) -> u64 {
-    (attributes.ino ^ attributes.dev.rotate_left(40)) & !UPPER_INO
+pub(super) fn lower_ino(dev: u64, ino: u64) -> u64 {
+    (ino ^ dev.rotate_left(40)) & !UPPER_INO
+}
+
+/// The number of what has these numbers in the two layers: that of the lower layer's file that it
+/// was copied up from, or of the directory that it is merged with, or one of its own.
+pub(super) fn overlay_ino(
+    fs: &OverlayFs,
+    upper: Option<u64>,
+    lower: impl FnOnce() -> Option<u64>,
+) -> u64 {
+    let origin = upper.and_then(|ino| fs.origins.lock().get(&ino).copied());
+    origin.or_else(lower).unwrap_or(upper.unwrap_or(0) | UPPER_INO)
 }
 
 impl OverlayNode {
@@ -55,12 +66,10 @@ impl OverlayNode {
         lower: Option<Arc<dyn Inode>>,
     ) -> Arc<Self> {
         let upper_ino = upper.as_ref().and_then(|u| u.attributes().ok()).map(|a| a.ino);
-        let origin = upper_ino.and_then(|ino| fs.origins.lock().get(&ino).copied());
-        let ino = match (origin, &lower) {
-            (Some(origin), _) => origin,
-            (None, Some(lower)) => lower.permissions().map_or(0, |a| lower_ino(&a)),
-            (None, None) => upper_ino.unwrap_or(0) | UPPER_INO,
-        };
+        let ino = overlay_ino(fs, upper_ino, || {
+            let attributes = lower.as_ref()?.permissions();
+            Some(attributes.map_or(0, |a| lower_ino(a.dev, a.ino)))
+        });
         let kind = upper.as_ref().or(lower.as_ref()).map_or(S_IFREG, |i| i.kind());
         let layers = Layers { upper, lower, parent, name: name.to_vec(), gone: false };
         Arc::new(OverlayNode {

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -16,7 +15,7 @@ use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::{FileSystem, Inode, Link, simple_statfs};
 use crate::fs::mount::{Mount, MountFlags};
-use crate::fs::synth::{Dir, LISTED};
+use crate::fs::synth::{Dir, LISTED, Listed, numbered};
 use crate::fs::{Caller, Fd, FileOps, Location, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
@@ -42,23 +41,10 @@ impl FdDir {
     }
 }
 
-impl FdDir {
-    fn names(&self, skip: usize, most: usize) -> Vec<(Vec<u8>, u32)> {
-        let Ok(thread) = self.subject.thread() else { return Vec::new() };
-        let kind = if self.infos { S_IFREG } else { S_IFLNK };
-        thread
-            .files()
-            .list(skip, most)
-            .iter()
-            .map(|fd| (fd.to_string().into_bytes(), kind))
-            .collect()
-    }
-}
-
 impl Dir for FdDir {
     fn find(&self, name: &[u8]) -> Option<Node> {
         let fd = Fd::try_from(number(name)?).ok()?;
-        self.subject.thread().ok()?.files().get(fd).ok()?;
+        let file = self.subject.thread().ok()?.files().get(fd).ok()?;
         let subject = self.subject.clone();
         Some(if self.infos {
             Node::File(
@@ -67,19 +53,25 @@ impl Dir for FdDir {
                 None,
             )
         } else {
-            Node::Link(Box::new(move |reader| {
-                let file = subject.check_access(reader)?.files().get(fd)?;
-                Ok(Link::Place(place_of(&file)))
-            }))
+            // Who may do what with it, as lsof(8) reads.
+            let read = if file.is_readable() { 0o500 } else { 0 };
+            let write = if file.is_writable() { 0o300 } else { 0 };
+            Node::Link(
+                read | write,
+                Box::new(move |reader| {
+                    let file = subject.check_access(reader)?.files().get(fd)?;
+                    Ok(Link::Place(place_of(&file)))
+                }),
+            )
         })
     }
 
-    fn list(&self) -> Vec<(Vec<u8>, u32)> {
-        self.names(0, usize::MAX)
-    }
-
-    fn list_from(&self, skip: usize) -> Vec<(Vec<u8>, u32)> {
-        self.names(skip, LISTED)
+    /// The positions are the descriptors.
+    fn list_from(&self, from: u64) -> Vec<Listed> {
+        let Ok(thread) = self.subject.thread() else { return Vec::new() };
+        let open = thread.files().list(usize::try_from(from).unwrap_or(usize::MAX), LISTED);
+        let kind = if self.infos { S_IFREG } else { S_IFLNK };
+        numbered(open.into_iter().map(Fd::cast_unsigned), 0, kind)
     }
 
     fn owner(&self) -> (u32, u32) {

@@ -19,7 +19,7 @@ pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};
 use super::options::Options;
-use super::synth::{Dir, Node, SynthFs, Table, file, link};
+use super::synth::{Dir, Listed, Node, SynthFs, Table, file, link, link_by, numbered};
 use crate::errno::Result;
 use crate::ipc::sysv;
 use crate::task::table;
@@ -33,15 +33,11 @@ pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 struct Root;
 
 static FIXED: Table = Table(&[
-    ("self", || {
-        Node::Link(alloc::boxed::Box::new(|t| {
-            Ok(Link::Path(t.process.pid.to_string().into_bytes()))
-        }))
-    }),
+    ("self", || link_by(|t| Ok(Link::Path(t.process.pid.to_string().into_bytes())))),
     ("thread-self", || {
-        Node::Link(alloc::boxed::Box::new(|t| {
+        link_by(|t| {
             Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid()).into_bytes()))
-        }))
+        })
     }),
     ("cmdline", system::cmdline),
     ("cpuinfo", system::cpuinfo),
@@ -81,9 +77,13 @@ impl Dir for Root {
         Some(Node::Dir(Arc::new(pid::PidDir::of_process(&process))))
     }
 
-    fn list(&self) -> Vec<(Vec<u8>, u32)> {
-        let mut names = FIXED.list();
-        names.extend(table::processes().map(|p| (p.pid.to_string().into_bytes(), S_IFDIR)));
+    fn list_from(&self, from: u64) -> Vec<Listed> {
+        let before = FIXED.0.len() as u64;
+        let mut names = FIXED.list_from(from);
+        if let Ok(first) = u32::try_from(from.saturating_sub(before)) {
+            let pids = table::processes_from(first).map(|process| process.pid);
+            names.extend(numbered(pids, before, S_IFDIR));
+        }
         names
     }
 

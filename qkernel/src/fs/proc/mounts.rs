@@ -45,6 +45,9 @@ fn flags(flags: MountFlags) -> Vec<u8> {
 /// One mount as a line, if it can be reached from `root`.
 type Line = fn(&Mount, &[u8]) -> Vec<u8>;
 
+/// A mount whose path and reach were found last: one that lies right on it has them too.
+type Known = (Weak<Mount>, Vec<u8>, bool);
+
 /// Opens one of the lists, of the mounts that the subject can reach, with their mount points as it
 /// sees them, in an order in which parents come first. A line at a time: all together could have
 /// any length. The list is that of the moment at which it is read from its beginning.
@@ -52,6 +55,7 @@ pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
     let subject = subject.clone();
     // Known by weak references only: an open list keeps no file system mounted.
     let list: Mutex<Vec<Weak<Mount>>> = Mutex::default();
+    let last: Mutex<Option<Known>> = Mutex::default();
     subject.thread()?;
     Ok(Arc::new(RecordFile::new(move |cursor| {
         let root = subject.thread()?.fs().root;
@@ -62,18 +66,34 @@ pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
             let visible: Vec<Weak<Mount>> =
                 root.mount.tree(below).iter().map(Arc::downgrade).collect();
             *list.lock() = visible;
+            *last.lock() = None;
         }
         let mut index = cursor;
         loop {
             let Some(mount) = list.lock().get(index as usize).cloned() else { return Ok(None) };
             index += 1;
             let Some(mount) = mount.upgrade() else { continue };
-            let (path, reachable) = mount.location().path_and_reach(&root);
+            let known = last
+                .lock()
+                .take()
+                .filter(|(below, ..)| lies_on(&mount, below) && !mount.location().is_same(&root));
+            let (path, reachable) = match known {
+                Some((_, path, reachable)) => (path, reachable),
+                None => mount.location().path_and_reach(&root),
+            };
+            *last.lock() = Some((Arc::downgrade(&mount), path.clone(), reachable));
             if reachable && mount.is_in_tree() {
                 return Ok(Some((line(&mount, &path), index)));
             }
         }
     })))
+}
+
+/// True if `mount` hides all of `below`: mounts may lie on one another many thousands deep.
+fn lies_on(mount: &Mount, below: &Weak<Mount>) -> bool {
+    mount.point().is_some_and(|point| {
+        point.is_mount_root() && core::ptr::eq(Arc::as_ptr(&point.mount), below.as_ptr())
+    })
 }
 
 fn source(mount: &Mount) -> &[u8] {

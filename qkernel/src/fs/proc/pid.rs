@@ -1,9 +1,7 @@
 //! The directory of one process, or of one of its threads.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
@@ -16,11 +14,10 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
 use crate::fs::records::RecordFile;
-use crate::fs::synth::{Dir, Names, Node, dir};
+use crate::fs::synth::{Dir, Listed, Names, Node, dir, link_by, numbered};
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
-use crate::sync::{Mutex, mutex};
 use crate::task::access;
 use crate::task::{Process, Thread, table};
 
@@ -110,7 +107,7 @@ fn about_memory(subject: Subject, next: maps::Next) -> Node {
 }
 
 fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
-    Node::Link(Box::new(move |reader| follow(&subject.check_access(reader)?)))
+    link_by(move |reader| follow(&subject.check_access(reader)?))
 }
 
 const NAMES: &[(&str, u32, Make)] = &[
@@ -192,24 +189,13 @@ fn comm(subject: Subject) -> Node {
     )
 }
 
-/// A process's oom_score_adj, and the least that it may be set to without CAP_SYS_RESOURCE.
-#[derive(Clone, Copy, Default)]
-struct Score {
-    value: i32,
-    least: i32,
-}
-
-/// Values of oom_score_adj that were set, by pid. The OOM killer goes by size alone; they are kept
-/// for those who read them back.
-static OOM_SCORE_ADJ: Mutex<BTreeMap<u32, Score>> = mutex(BTreeMap::new());
-
+/// Of the process, inherited by its children. See [`Traits`](crate::task::process::Traits).
 fn oom_score_adj(subject: Subject) -> Node {
     let writer = subject.clone();
     Node::File(
         0o644,
         Box::new(move |_| {
-            let pid = subject.process()?.pid;
-            let value = OOM_SCORE_ADJ.lock().get(&pid).copied().unwrap_or_default().value;
+            let (value, _) = subject.process()?.traits.lock().oom_score_adj;
             Ok(format!("{value}\n").into_bytes())
         }),
         Some(Box::new(move |by, bytes| {
@@ -223,16 +209,14 @@ fn oom_score_adj(subject: Subject) -> Node {
                 // It has come to belong to another user since the file was opened.
                 return Err(Errno::EACCES);
             }
-            let pid = writer.process()?.pid;
-            let mut values = OOM_SCORE_ADJ.lock();
-            values.retain(|pid, _| table::process(*pid).is_some());
-            let score = values.entry(pid).or_default();
+            let process = writer.process()?;
+            let (now, least) = &mut process.traits.lock().oom_score_adj;
             if creds.has_cap(CAP_SYS_RESOURCE) {
-                score.least = value;
-            } else if value < score.least {
+                *least = value;
+            } else if value < *least {
                 return Err(Errno::EACCES);
             }
-            score.value = value;
+            *now = value;
             Ok(())
         })),
     )
@@ -275,9 +259,12 @@ impl Dir for TaskDir {
         Some(Node::Dir(Arc::new(PidDir(subject))))
     }
 
-    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+    fn list_from(&self, from: u64) -> Vec<Listed> {
         let Ok(process) = self.0.process() else { return Vec::new() };
-        process.threads().iter().map(|t| (t.tid().to_string().into_bytes(), S_IFDIR)).collect()
+        let tids = process.threads().into_iter().map(|thread| thread.tid());
+        let mut tids: Vec<u32> = tids.filter(|tid| u64::from(*tid) >= from).collect();
+        tids.sort_unstable();
+        numbered(tids, 0, S_IFDIR)
     }
 
     fn owner(&self) -> (u32, u32) {

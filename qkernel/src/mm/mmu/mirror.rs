@@ -38,6 +38,8 @@ pub(super) struct Mirror {
     unmapping: Vec<Unmapping>,
     /// Several threads use the space, or did.
     shared: bool,
+    /// Some of `ops` map what the kernel writes to.
+    has_unseen_copies: bool,
     /// Faults that shall map what lies around them too.
     warm_up: u32,
     /// Frames that may be mapped until the space is gone.
@@ -266,7 +268,12 @@ impl Mmu for Mirror {
             true => self.free_at_exit.extend(frame),
             false => self.deferred.extend(frame),
         }
+        self.has_unseen_copies |= self.shared && for_kernel;
         self.map(table, va);
+    }
+
+    fn has_unseen_copies(&self) -> bool {
+        self.has_unseen_copies
     }
 
     fn free_later(&mut self, frames: DeferredFree) {
@@ -282,7 +289,7 @@ impl Mmu for Mirror {
     }
 
     fn start_anew(&mut self) {
-        self.shared = false;
+        (self.shared, self.has_unseen_copies) = (false, false);
         self.unmapping.clear();
         self.warm_up = 0;
     }
@@ -300,10 +307,12 @@ impl Mmu for Mirror {
     }
 
     fn take(&mut self) -> (Vec<DeferredOp>, DeferredFree) {
+        self.has_unseen_copies = false;
         (core::mem::take(&mut self.ops), core::mem::take(&mut self.deferred))
     }
 
     fn put_back(&mut self, mut ops: Vec<DeferredOp>, frames: DeferredFree) {
+        self.has_unseen_copies |= self.shared && !ops.is_empty();
         ops.append(&mut self.ops);
         self.ops = ops;
         self.deferred.append(frames);

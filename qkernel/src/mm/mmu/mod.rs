@@ -64,6 +64,12 @@ pub(super) trait Mmu: Send {
     /// [flushes](Mmu::flush) first.
     fn replace(&mut self, table: &mut Table, va: Va, frame: Option<Gpa>, for_kernel: bool);
 
+    /// True if such a page of the kernel's is pending: threads that share the space may not see
+    /// what it holds.
+    fn has_unseen_copies(&self) -> bool {
+        false
+    }
+
     /// Frees frames when what is pending is carried out.
     fn free_later(&mut self, frames: DeferredFree);
 

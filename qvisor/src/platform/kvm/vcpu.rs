@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use kvm_bindings::{CpuId, kvm_regs, kvm_segment};
+use kvm_bindings::{CpuId, KVM_MP_STATE_RUNNABLE, kvm_mp_state, kvm_regs, kvm_segment};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use qlib::Gpa;
 use qlib::channel::Port;
@@ -115,7 +115,10 @@ impl Vcpu {
             rflags: 2,
             ..Default::default()
         };
-        self.fd.set_regs(&regs).context("set registers")
+        self.fd.set_regs(&regs).context("set registers")?;
+        // All but the first would wait for another to start them by interrupts.
+        let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
+        self.fd.set_mp_state(runnable).context("make it runnable")
     }
 
     /// Lets it run, on a thread of its own.

@@ -4,7 +4,6 @@
 //! The kernel runs in this process, so what it passes are pointers of this process. Those that name
 //! guest memory are checked to do so.
 
-use std::io::Write;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +31,7 @@ fn host() -> &'static HostSide {
 }
 
 fn die(message: &str) -> ! {
-    writeln!(std::io::stderr(), "quark: {message}").ok();
+    sys::say_without_waiting(format!("quark: {message}\n").as_bytes());
     sys::exit_now(PANIC_STATUS)
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::names;
 use crate::sandbox::ended::{self, ATTACK_STATUS};
-use crate::sys::utc::Utc;
+use crate::sys::{self, utc::Utc};
 
 const NONE: RawFd = -1;
 /// The log's descriptor; one of the two.
@@ -65,9 +65,15 @@ impl Line {
     }
 }
 
-fn say(to: RawFd, text: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; 512], len: 0 };
-    line.write_fmt(text).ok();
+impl From<fmt::Arguments<'_>> for Line {
+    fn from(text: fmt::Arguments<'_>) -> Line {
+        let mut line = Line { bytes: [0; 512], len: 0 };
+        line.write_fmt(text).ok();
+        line
+    }
+}
+
+fn log(to: RawFd, line: &Line) {
     // SAFETY: the buffer is valid for its length. There is nothing to be done if it cannot be
     // written.
     unsafe { libc::write(to, line.bytes.as_ptr().cast(), line.len) };
@@ -76,16 +82,17 @@ fn say(to: RawFd, text: fmt::Arguments<'_>) {
 /// Says in log and on standard error why the sandbox is ended. Allocates nothing, takes no lock.
 fn report(reason: &str) {
     let now = Utc::now();
-    say(libc::STDERR_FILENO, format_args!("quark: {reason}\n"));
+    sys::say_without_waiting(Line::from(format_args!("quark: {reason}\n")).text().as_bytes());
     match TEXT_LOG.load(Ordering::Acquire) {
         NONE => {}
-        fd => say(fd, format_args!("time=\"{now}\" level=error msg=\"{reason}\"\n")),
+        fd => log(fd, &format_args!("time=\"{now}\" level=error msg=\"{reason}\"\n").into()),
     }
     match JSON_LOG.load(Ordering::Acquire) {
         NONE => {}
-        fd => say(
+        fd => log(
             fd,
-            format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{now}\"}}\n"),
+            &format_args!("{{\"level\":\"error\",\"msg\":\"{reason}\",\"time\":\"{now}\"}}\n")
+                .into(),
         ),
     }
 }

@@ -230,7 +230,7 @@ pub fn calls() -> Vec<Call> {
             ALL,
             "SIGURG, SIGABRT",
             [vec![Int(2, libc::SIGURG as u32)], vec![Int(2, libc::SIGABRT as u32)]],
-            "a kick that brings a stub's thread out of user code; abort(3)"
+            "a kick that brings a stub's thread out of user code, or a thread out of a stream that blocks; abort(3)"
         ),
         call!(SYS_wait4, STUBS, "a stub that has ended"),
         call!(SYS_waitid, STUBS, "whether a stub has ended"),
@@ -420,6 +420,7 @@ const VCPU_IOCTLS: &[u32] = &[
     0x4138_ae84, // KVM_SET_SREGS
     0x8090_ae81, // KVM_GET_REGS
     0x4090_ae82, // KVM_SET_REGS
+    0x4004_ae99, // KVM_SET_MP_STATE
     0x8040_ae9f, // KVM_GET_VCPU_EVENTS
     0x4040_aea0, // KVM_SET_VCPU_EVENTS
 ];

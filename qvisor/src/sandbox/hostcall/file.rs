@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use qlib::host::{STREAM, WRITES_WHOLE};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat,
 };
@@ -205,7 +205,9 @@ impl Call<'_> {
             Kind::Stream { nonblocking: false, .. } => {
                 ready(&object, PollFlags::IN)?;
                 match sys::read(fd, &to, None, libc::RWF_NOWAIT) {
-                    Err(Errno::OPNOTSUPP) => sys::read(fd, &to, None, 0)?,
+                    Err(Errno::OPNOTSUPP) => {
+                        self.host.bounded.run(|| sys::read(fd, &to, None, 0))?
+                    }
                     other => other?,
                 }
             }
@@ -232,7 +234,13 @@ impl Call<'_> {
             Kind::Stream { nonblocking: true, .. } => sys::write(fd, &from, None, 0)?,
             Kind::Stream { nonblocking: false, .. } => {
                 ready(&object, PollFlags::OUT)?;
-                sys::write(fd, &truncated(&from, POLLED_WRITE_BYTES), None, 0)?
+                let from = truncated(&from, POLLED_WRITE_BYTES);
+                match sys::write(fd, &from, None, libc::RWF_NOWAIT) {
+                    Err(Errno::OPNOTSUPP) => {
+                        self.host.bounded.run(|| sys::write(fd, &from, None, 0))?
+                    }
+                    other => other?,
+                }
             }
             Kind::Socket { domain: libc::AF_NETLINK } => {
                 self.send_netlink(&object, &[], &from, 0)?
@@ -393,14 +401,7 @@ fn writes_whole(object: &Object) -> Result<bool, Errno> {
 
 /// EAGAIN unless the object is ready for `wanted` (or has an error to tell).
 fn ready(object: &Object, wanted: PollFlags) -> Result<(), Errno> {
-    if poll_now(object, wanted)?.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
-}
-
-/// Which of `wanted`, or of the error conditions, holds now.
-pub(super) fn poll_now(object: &Object, wanted: PollFlags) -> Result<PollFlags, Errno> {
-    let mut fds = [PollFd::new(object, wanted)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    Ok(fds[0].revents())
+    if sys::poll_now(object, wanted)?.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
 impl AsFd for Object {

@@ -5,6 +5,7 @@
 //! the right kind, paths stay beneath their root, and every call ends with a value or an errno.
 
 mod attr;
+mod bounded;
 mod dir;
 mod file;
 mod misc;
@@ -32,6 +33,7 @@ use super::events::Poller;
 use super::log_limit::LogBudget;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
+use bounded::Bounded;
 use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
@@ -66,6 +68,8 @@ pub struct HostSide {
     max_descriptors: usize,
     /// What the guest may still write into the log.
     log: LogBudget,
+    /// The reads and writes that may block.
+    bounded: Arc<Bounded>,
 }
 
 /// One request while it is served.
@@ -87,6 +91,8 @@ impl HostSide {
         store: Option<Store>,
     ) -> Result<HostSide, Errno> {
         let proc_fd = crate::sys::procfs::descriptors()?;
+        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        crate::sys::take_interrupts().map_err(errno)?;
         let (granted, net, owners) = (AtomicU64::new(0), NetLimits::read(), Owners::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
         let handles = Table::new();
@@ -102,6 +108,7 @@ impl HostSide {
             owners,
             max_descriptors,
             log,
+            bounded: Arc::default(),
         })
     }
 

@@ -263,6 +263,36 @@ fn terminals_answer_their_ioctls() {
 }
 
 #[test]
+fn a_terminal_of_another_user_that_nobody_reads_does_not_block() {
+    let g = Guest::new();
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let fd = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+    let tty = g.host.add_stdio(crate::streams::Stream { fd, own: false }).unwrap();
+    // Line ends and tabs take more room than they are bytes.
+    let lines = b"a\tline\n".repeat(600);
+    let write = || g.call(Op::Write, tty, &[qlib::host::STREAM, 0], &[In(&lines)]).ret;
+    let mut filled = 0;
+    let full = -i64::from(libc::EAGAIN);
+    while let wrote = write()
+        && wrote != full
+    {
+        assert!(wrote > 0, "{wrote}");
+        filled += wrote;
+    }
+    assert!(filled > 4000, "{filled}");
+    let mut part = vec![0; 8192];
+    assert!(rustix::io::read(&master, &mut part).unwrap() > 1000);
+    // The host notices in the background that there is room.
+    while g.ok(Op::Poll, tty, &[], &[]).ret as i32 & libc::EPOLLOUT == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(write() > 0);
+    assert_eq!(g.err(Op::Read, tty, &[qlib::host::STREAM], &[Out(10)]), libc::EAGAIN);
+}
+
+#[test]
 fn pages_go_to_the_store_and_come_back() {
     let g = Guest::new();
     let page = |n: u64| Gpa(RAM_UNIT + n * 4096);

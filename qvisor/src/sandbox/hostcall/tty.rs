@@ -3,7 +3,6 @@
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::file::poll_now;
 use super::table::Kind;
 use super::{Call, Outcome};
 use crate::sys::{self, Direction, IOCTLS};
@@ -78,6 +77,6 @@ impl Call<'_> {
         }
         // POLL* and EPOLL* have the same values.
         let wanted = PollFlags::IN | PollFlags::OUT | PollFlags::PRI | PollFlags::RDHUP;
-        poll_now(&object, wanted).map(|f| u64::from(f.bits()))
+        sys::poll_now(&*object, wanted).map(|f| u64::from(f.bits()))
     }
 }
