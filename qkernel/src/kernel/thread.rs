@@ -2,11 +2,13 @@
 
 use alloc::sync::Arc;
 use core::future::poll_fn;
+use core::ops::Range;
 use core::pin::{Pin, pin};
+use core::result;
 use core::task::Poll;
 
-use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
+use qlib::{PAGE_SIZE, Va};
 
 use super::control;
 use crate::arch::heap;
@@ -14,6 +16,7 @@ use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
+use crate::mm::freeze::Frozen;
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
@@ -42,8 +45,10 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         && thread.process.with_mm(|mm| mm::patch::pays(mm, trap.nr, Va(trap.ip)));
     let next = match trap.kind {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
-        TRAP_SYSCALL if may_freeze(thread, trap.nr) => Next::Task(None),
-        TRAP_SYSCALL => call_now(thread, trap.nr, trap.args, may_go_now),
+        TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
+            Ok(frozen) => call_now(thread, trap.nr, trap.args, frozen, may_go_now),
+            Err(()) => Next::Task(None),
+        },
         TRAP_FAULT => fault_now(thread, Va(trap.addr), trap.code, may_go_now),
         _ => Next::Task(None),
     };
@@ -54,17 +59,39 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     }
 }
 
-/// True if a call may have to wait until other threads of the space map nothing.
-fn may_freeze(thread: &Thread, nr: u64) -> bool {
-    syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY)
-        && thread.process.with_mm(AddressSpace::must_freeze)
+/// What a call takes away from the threads of its space.
+fn taken_by(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<Va>> {
+    let takes = syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY);
+    if takes { syscall::memory::taken_away(mm, nr, args) } else { None }
+}
+
+/// Freezes what a call takes away, if it is to be frozen. An error if it has to wait for that.
+fn freeze_now(thread: &Thread, nr: u64, args: &[u64; 6]) -> result::Result<Option<Frozen>, ()> {
+    if !syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY) {
+        return Ok(None);
+    }
+    let mm = thread.mm();
+    if !mm.must_freeze() {
+        return Ok(None);
+    }
+    match taken_by(&mm, nr, args) {
+        // It has its operations carried out before it is over.
+        Some(_) if moves_pages(nr) => Err(()),
+        Some(range) => mm.freeze_now(&thread.user, range).map(Some).ok_or(()),
+        None => Ok(None),
+    }
+}
+
+/// True if a call moves pages to other addresses.
+fn moves_pages(nr: u64) -> bool {
+    nr == u64::from(linux_raw_sys::general::__NR_mremap)
 }
 
 impl Owner for Thread {
     fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next {
         // It sees the timers that are due.
         time::advance();
-        call_now(&self, nr, args, may_go_on_now)
+        call_now(&self, nr, args, None, may_go_on_now)
     }
 
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next {
@@ -85,10 +112,12 @@ pub fn owner_of(token: u64) -> Option<Arc<dyn Owner>> {
 }
 
 /// Serves a system call, if it need not wait; `may_go` says whether the thread may go on then.
+/// `frozen`: what it takes away, where that is to be frozen.
 fn call_now(
     thread: &Arc<Thread>,
     nr: u64,
     args: [u64; 6],
+    frozen: Option<Frozen>,
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
     if heap::is_low() {
@@ -97,6 +126,7 @@ fn call_now(
     let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
         return Next::Task(None);
     };
+    drop(frozen);
     claim(thread);
     thread.count_syscall();
     trace(thread, nr, &args, &Outcome::Returns(result));
@@ -117,13 +147,19 @@ fn fault_now(
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
     let access = access_of(code);
-    let waits = thread.process.with_mm(|mm| mm.must_freeze() && takes_away(mm, va, access));
-    if heap::is_low() || waits {
+    if heap::is_low() {
         return Next::Task(None);
     }
-    if resolve(thread, &thread.mm(), va, access).is_err() {
+    let mm = thread.mm();
+    let taken = taken_by_fault(&mm, va, access).filter(|_| mm.must_freeze());
+    let frozen = taken.map(|range| mm.freeze_now(&thread.user, range));
+    if matches!(frozen, Some(None)) {
         return Next::Task(None);
     }
+    if resolve(thread, &mm, va, access).is_err() {
+        return Next::Task(None);
+    }
+    drop(frozen);
     claim(thread);
     if may_go(thread) { Next::Go(0) } else { Next::Task(Some(Ok(0))) }
 }
@@ -144,15 +180,16 @@ fn resolve(
     mm::fault::handle(mm, thread.process.growth(), va, access)
 }
 
-/// True if the fault takes a page away from other threads: a write to one that is shown read-only.
-fn takes_away(mm: &AddressSpace, va: Va, access: mm::Access) -> bool {
-    access == mm::Access::Write && mm.shows(va)
+/// What a fault takes away from other threads: a page that is shown read-only, and written to.
+fn taken_by_fault(mm: &AddressSpace, va: Va, access: mm::Access) -> Option<Range<Va>> {
+    let page = va.page_floor();
+    (access == mm::Access::Write && mm.shows(va)).then(|| page..page + PAGE_SIZE)
 }
 
 /// True if nothing keeps the thread from going back to user mode.
 fn may_go_now(thread: &Arc<Thread>) -> bool {
-    let is_frozen = thread.process.with_mm(AddressSpace::is_frozen);
-    let paused = pause::is_paused() || pause::is_watched() || is_frozen;
+    let is_held_back = thread.process.with_mm(|mm| mm.holds_back(&thread.user));
+    let paused = pause::is_paused() || pause::is_watched() || is_held_back;
     !paused && !thread.is_dying() && signal::is_quiet(thread)
 }
 
@@ -269,10 +306,9 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
             return Outcome::Returns(Err(Errno::EINTR));
         }
     }
-    let frozen = if traits.contains(Traits::TAKES_PAGES_AWAY) {
-        thread.mm().freeze(&thread.user).await
-    } else {
-        None
+    let frozen = match taken_by(&thread.mm(), trap.nr, &trap.args) {
+        Some(range) => thread.mm().freeze(&thread.user, range).await,
+        None => None,
     };
     let mut call = pin!(syscall::dispatch(thread, trap.nr, trap.args));
     let outcome = match frozen {
@@ -280,13 +316,10 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         // Nothing may be mapped meanwhile.
         Some(_) => call.await,
     };
-    if frozen.is_some()
-        && trap.nr == u64::from(linux_raw_sys::general::__NR_mremap)
-        && thread.mm().has_ops()
-    {
+    if frozen.is_some() && moves_pages(trap.nr) && thread.mm().has_ops() {
         // Others may free what was moved by its new place, while this thread has yet to unmap the
         // old one. An error: it died.
-        thread.user.moves_pages();
+        thread.user.moves_pages(&thread.mm());
         let _ = thread.user.flush(&thread.mm()).await;
     }
     drop(frozen);
@@ -359,8 +392,10 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
     let failure = loop {
         // Asked anew each time, with nothing waited for between the answer and what follows from
         // it.
-        let takes_away = takes_away(&mm, Va(trap.addr), access);
-        let frozen = if takes_away { mm.freeze(&thread.user).await } else { None };
+        let frozen = match taken_by_fault(&mm, Va(trap.addr), access) {
+            Some(range) => mm.freeze(&thread.user, range).await,
+            None => None,
+        };
         let mut outcome = resolve(thread, &mm, Va(trap.addr), access);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
         let may_use_reserve =

@@ -3,18 +3,101 @@
 //!
 //! An operation to map a page that is still on its way when the page is taken away would be carried
 //! out after the operation that takes it away: the CPU would see a page that the page table does
-//! not have. So, where several threads share a space, whoever takes something away waits first
-//! until no other thread has such an operation out, and holds back new ones.
+//! not have. So, where several threads share a space, whoever takes a *range* away waits first
+//! until no other thread has an operation to map something there out, and holds back new ones.
+//! Threads that have nothing to do with the range notice nothing.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use alloc::vec::Vec;
+use core::ops::Range;
 
+use qlib::Va;
+use qlib::platform::DeferredOp;
+
+use super::mmu::{maps_in, void_map};
 use super::{AddressSpace, UserThread};
 use crate::wait::{PollMask, Signal};
 
-/// While it lives, no other thread of the space gets new pages mapped.
+/// All of an address space.
+pub const EVERYTHING: Range<Va> = Va(0)..Va(u64::MAX);
+
+/// Ranges that are remembered after they were frozen.
+const REMEMBERED: usize = 32;
+
+/// Who is kept from what in an address space.
+#[derive(Default)]
+pub(super) struct Freezer {
+    /// Ranges in which nobody maps anything now.
+    frozen: Vec<Range<Va>>,
+    /// How many keep all threads out of user mode now.
+    halts: u32,
+    /// Counts the ranges that were frozen so far: operations to map a page that were given before
+    /// may be about one that has been taken away since.
+    epoch: u64,
+    /// The last ones, the newest last.
+    recent: VecDeque<Range<Va>>,
+    /// Threads that may have operations to map something out. Each knows that it is
+    /// [listed](UserThread::unlist); who has none any more goes when somebody looks.
+    mapping: Vec<Arc<UserThread>>,
+}
+
+/// True if the ranges have a page in common.
+pub(super) fn overlap(a: &Range<Va>, b: &Range<Va>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl Freezer {
+    /// What was mapped in `range` before is stale from now on.
+    fn note(&mut self, range: Range<Va>) {
+        self.epoch += 1;
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(range);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.frozen.is_empty() && self.halts == 0
+    }
+
+    /// True if one of `ops` maps something that is frozen.
+    fn forbids(&self, ops: &[DeferredOp]) -> bool {
+        self.frozen.iter().any(|range| ops.iter().any(|op| maps_in(op, range)))
+    }
+
+    /// The threads but `own` that have an operation out to map something in `range`.
+    fn mapping_in(&mut self, range: &Range<Va>, own: u64) -> Vec<Arc<UserThread>> {
+        self.mapping.retain(|thread| !thread.unlist());
+        let is_one = |thread: &&Arc<UserThread>| thread.token != own && thread.maps_in(range);
+        self.mapping.iter().filter(is_one).cloned().collect()
+    }
+}
+
+/// What a [`Frozen`] keeps threads from.
+enum Hold {
+    /// Mapping something there.
+    Range(Range<Va>),
+    /// User mode.
+    All,
+}
+
+/// While it lives, no other thread of the space gets pages of a range mapped, or gets to user mode
+/// at all.
 pub struct Frozen {
     mm: Arc<AddressSpace>,
+    hold: Hold,
+}
+
+impl Frozen {
+    fn new(mm: &Arc<AddressSpace>, hold: Hold) -> Self {
+        let mut freezer = mm.freezer.lock();
+        match &hold {
+            Hold::Range(range) => freezer.frozen.push(range.clone()),
+            Hold::All => freezer.halts += 1,
+        }
+        Frozen { mm: mm.clone(), hold }
+    }
 }
 
 impl AddressSpace {
@@ -23,32 +106,43 @@ impl AddressSpace {
         self.lock().mmu.must_freeze()
     }
 
-    /// Freezes the space for `thread` of it, which is not in user mode. `None` when no other thread
-    /// shares it.
-    pub async fn freeze(self: &Arc<Self>, thread: &UserThread) -> Option<Frozen> {
+    /// Freezes `range` of the space for `thread` of it, which is not in user mode. `None` when no
+    /// other thread shares it.
+    pub async fn freeze(self: &Arc<Self>, thread: &UserThread, range: Range<Va>) -> Option<Frozen> {
         if !self.must_freeze() {
             return None;
         }
-        self.freezers.fetch_add(1, Ordering::Relaxed);
-        let frozen = Frozen { mm: self.clone() };
-        for other in self.threads() {
-            if other.token != thread.token {
-                other.mapped().await;
-            }
+        let range = self.with_patches(range);
+        let frozen = Frozen::new(self, Hold::Range(range.clone()));
+        let others = self.freezer.lock().mapping_in(&range, thread.token);
+        for other in others {
+            other.mapped(&range).await;
         }
         Some(frozen)
+    }
+
+    /// As [`AddressSpace::freeze`] of a space with several threads, if nobody need be waited for;
+    /// else `None`, and nothing is frozen.
+    pub fn freeze_now(self: &Arc<Self>, thread: &UserThread, range: Range<Va>) -> Option<Frozen> {
+        let range = self.with_patches(range);
+        let is_free = self.freezer.lock().mapping_in(&range, thread.token).is_empty();
+        is_free.then(|| Frozen::new(self, Hold::Range(range)))
+    }
+
+    /// All that goes with `range`: patched pages elsewhere do if their pads are among it.
+    fn with_patches(&self, range: Range<Va>) -> Range<Va> {
+        if self.lock().patches.has_pads_in(&range) { EVERYTHING } else { range }
     }
 
     /// Takes all threads of a space of another process out of user mode, and keeps them out while
     /// the result lives.
     pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
-        self.freezers.fetch_add(1, Ordering::Relaxed);
-        let frozen = Frozen { mm: self.clone() };
+        let frozen = Frozen::new(self, Hold::All);
         for other in self.threads() {
             if other.token == thread.token {
                 continue;
             }
-            other.mapped().await;
+            other.mapped(&EVERYTHING).await;
             while other.is_in_user_mode() {
                 other.interrupt();
                 other.leaves_user_mode().await;
@@ -68,33 +162,92 @@ impl AddressSpace {
         }
     }
 
-    /// True if somebody holds it frozen.
+    /// True if somebody holds a part of it frozen, or all.
     pub fn is_frozen(&self) -> bool {
-        self.freezers.load(Ordering::Relaxed) > 0
+        !self.freezer.lock().is_idle()
     }
 
-    /// Operations to map pages that were given in an earlier epoch may be about pages that have
-    /// been taken away since.
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+    /// True if `thread` of the space, which is not in user mode, may not go there now: it would map
+    /// something that is frozen, or all are halted.
+    pub fn holds_back(&self, thread: &UserThread) -> bool {
+        if !self.is_frozen() {
+            return false;
+        }
+        // It takes along what the space has in store.
+        thread.claim_ops(self);
+        let freezer = self.freezer.lock();
+        freezer.halts > 0 || thread.with_claimed(|ops| freezer.forbids(ops))
     }
 
-    /// Waits until nobody does.
+    /// Waits until the thread is not [held back](AddressSpace::holds_back).
+    pub async fn lets_go(&self, thread: &UserThread) {
+        while self.holds_back(thread) {
+            self.changed().await;
+        }
+    }
+
+    /// Waits until nobody holds any of it frozen.
     pub async fn thawed(&self) {
         while self.is_frozen() {
-            let signal = Arc::new(Signal::default());
-            let id = self.thaw.register(PollMask::IN, signal.clone());
-            signal.wait().await;
-            self.thaw.unregister(id);
+            self.changed().await;
         }
+    }
+
+    /// Waits until somebody who held a part of it frozen does so no longer.
+    async fn changed(&self) {
+        let signal = Arc::new(Signal::default());
+        let id = self.thaw.register(PollMask::IN, signal.clone());
+        signal.wait().await;
+        self.thaw.unregister(id);
+    }
+
+    /// All operations to map something that were given before are stale from now on.
+    pub(super) fn note_all_stale(&self) {
+        self.freezer.lock().note(EVERYTHING);
+    }
+
+    /// How many ranges were frozen so far.
+    pub(super) fn epoch(&self) -> u64 {
+        self.freezer.lock().epoch
+    }
+
+    /// Voids those of `ops`, which were claimed when `epoch` ranges had been frozen, that may map
+    /// what has been taken away since. Nothing there is right too: it faults in again.
+    pub(super) fn void_stale(&self, epoch: u64, ops: &mut [DeferredOp]) {
+        let freezer = self.freezer.lock();
+        let since = usize::try_from(freezer.epoch - epoch).unwrap_or(usize::MAX);
+        if since > freezer.recent.len() {
+            return ops.iter_mut().for_each(void_map);
+        }
+        for range in freezer.recent.iter().rev().take(since) {
+            ops.iter_mut().filter(|op| maps_in(op, range)).for_each(void_map);
+        }
+    }
+
+    /// `thread` goes on with operations to map something.
+    pub(super) fn list_mapping(&self, thread: &Arc<UserThread>) {
+        self.freezer.lock().mapping.push(thread.clone());
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        self.mm.epoch.fetch_add(1, Ordering::Relaxed);
-        if self.mm.freezers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.mm.thaw.wake(PollMask::IN);
+        {
+            let mut freezer = self.mm.freezer.lock();
+            let gone = match &self.hold {
+                Hold::Range(range) => {
+                    if let Some(at) = freezer.frozen.iter().position(|frozen| frozen == range) {
+                        freezer.frozen.swap_remove(at);
+                    }
+                    range.clone()
+                }
+                Hold::All => {
+                    freezer.halts -= 1;
+                    EVERYTHING
+                }
+            };
+            freezer.note(gone);
         }
+        self.mm.thaw.wake(PollMask::IN);
     }
 }

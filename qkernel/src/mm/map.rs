@@ -2,6 +2,7 @@
 //! brk(2) and madvise(2) do.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
@@ -237,6 +238,12 @@ impl AddressSpace {
         }
         self.lock().brk.1 = wanted;
         wanted
+    }
+
+    /// What the heap loses if it is to end at `wanted`.
+    pub fn lost_by_brk(&self, wanted: Va) -> Option<Range<Va>> {
+        let (start, current) = self.lock().brk;
+        (start <= wanted && wanted < current).then(|| wanted.page_floor()..current + PAGE_SIZE)
     }
 
     /// Sets where the heap begins (exec).

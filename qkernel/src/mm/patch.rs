@@ -19,6 +19,7 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::fault::{Growth, entry_flags};
 use super::frames;
+use super::freeze::EVERYTHING;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace, UserThread};
@@ -101,6 +102,11 @@ impl Patches {
         core::mem::take(&mut self.pages)
     }
 
+    /// True if pads are in `range`: patched pages elsewhere go with them.
+    pub(super) fn has_pads_in(&self, range: &Range<Va>) -> bool {
+        self.pads.iter().any(|pad| range.contains(&pad.page))
+    }
+
     /// Patched pages in `range`.
     pub(super) fn inside(&self, range: &Range<Va>) -> Vec<Va> {
         self.pages.iter().copied().filter(|page| range.contains(page)).collect()
@@ -125,7 +131,7 @@ pub fn pays(mm: &AddressSpace, nr: u64, ip: Va) -> bool {
 
 /// Patches the site of a system call [that pays for it](pays) and that `thread` has just made.
 pub async fn patch(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va) {
-    let frozen = mm.freeze(thread).await;
+    let frozen = mm.freeze(thread, EVERYTHING).await;
     let patched = mm.lock().patch(ip, nr as u32).is_some();
     drop(frozen);
     thread.claim_ops(mm);

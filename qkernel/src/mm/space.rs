@@ -13,6 +13,7 @@ use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
 use super::frames::{self, counted_frame};
+use super::freeze::Freezer;
 use super::mmu::{self, Mmu};
 use super::patch::Patches;
 use super::reclaim;
@@ -33,10 +34,8 @@ pub struct AddressSpace {
     /// The platform's side; `None` while it is detached.
     handle: Option<SpaceHandle>,
     /// See [`super::freeze`].
-    pub(super) freezers: AtomicU32,
+    pub(super) freezer: Mutex<Freezer>,
     pub(super) thaw: WaitQueue,
-    /// Counts what makes operations stale that were given before: see [`AddressSpace::epoch`].
-    pub(super) epoch: AtomicU64,
     /// The threads that live in it.
     threads: Mutex<Vec<Arc<UserThread>>>,
     /// Programs that it has held: counts the calls of [`AddressSpace::replace_content`].
@@ -141,9 +140,8 @@ impl AddressSpace {
         Ok(AddressSpace {
             inner: Mutex::new(inner),
             handle: handle()?,
-            freezers: AtomicU32::new(0),
+            freezer: Mutex::default(),
             thaw: WaitQueue::new(),
-            epoch: AtomicU64::new(0),
             threads: Mutex::default(),
             programs: AtomicU64::new(0),
         })

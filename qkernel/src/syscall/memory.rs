@@ -1,10 +1,12 @@
 //! System calls about memory.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use linux_raw_sys::general::{
-    CAP_IPC_LOCK, MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK,
-    MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE,
+    __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_munmap, CAP_IPC_LOCK, MADV_COLD,
+    MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED,
+    MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE,
     MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE,
     MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE, MADV_WILLNEED, MADV_WIPEONFORK,
     MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
@@ -17,10 +19,35 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 use crate::errno::{Errno, Result};
 use crate::fs::file::file_of;
 use crate::fs::{self, Fd};
+use crate::mm::freeze::EVERYTHING;
 use crate::mm::map::{Limits, Placement, user_range};
 use crate::mm::vma::FileMapping;
-use crate::mm::{Prot, Vma, VmaFlags};
+use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::task::Thread;
+
+/// The range that a call takes pages away from, or changes the protection of: no other thread of
+/// the space may map anything there meanwhile. All that it may be, if the arguments make no sense.
+#[allow(non_upper_case_globals, reason = "the names of the calls are constants of the header")]
+pub fn taken_away(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<Va>> {
+    let [addr, length, third, fourth, ..] = *args;
+    let range =
+        || match user_range(Va(addr).page_floor(), length.saturating_add(Va(addr).page_offset())) {
+            Ok((start, end)) => start..end,
+            Err(_) => EVERYTHING,
+        };
+    match nr as u32 {
+        __NR_mmap if fourth as u32 & MAP_FIXED == 0 => None,
+        // It may go on down to the beginning of a stack.
+        __NR_mprotect if third & u64::from(PROT_GROWSDOWN) != 0 => Some(EVERYTHING),
+        __NR_mmap | __NR_munmap | __NR_mprotect => Some(range()),
+        __NR_madvise => match third as u32 {
+            MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE => Some(range()),
+            _ => None,
+        },
+        __NR_brk => mm.lost_by_brk(Va(addr)),
+        _ => Some(EVERYTHING),
+    }
+}
 
 fn limits(thread: &Thread) -> Limits {
     let limits = thread.process.rlimits.lock();

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 
 use super::{Thread, current, run};
 use crate::mm::AddressSpace;
+use crate::mm::freeze::EVERYTHING;
 use crate::mm::rmap::Lost;
 
 /// Notes what an object has lost, for the system call of the current thread to [unmap] before it
@@ -35,7 +36,7 @@ pub async fn unmap(thread: &Arc<Thread>) {
 
 async fn take_out(thread: &Arc<Thread>, mm: &Arc<AddressSpace>, lost: &Lost) {
     if Arc::ptr_eq(mm, &thread.mm()) {
-        let frozen = mm.freeze(&thread.user).await;
+        let frozen = mm.freeze(&thread.user, EVERYTHING).await;
         run::may_sync(thread).await;
         mm.lose(lost);
         drop(frozen);

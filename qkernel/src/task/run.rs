@@ -17,14 +17,14 @@ pub fn start_newborn(thread: &Thread) {
     }
 }
 
-/// Waits until nothing keeps the thread from user mode: a pause of the container, a frozen address
-/// space, somebody who has it carry out operations. A dying thread passes.
+/// Waits until nothing keeps the thread from user mode: a pause of the container, a freeze of what
+/// it would map, somebody who has it carry out operations. A dying thread passes.
 pub async fn may_go(thread: &Arc<Thread>) {
     loop {
         may_sync(thread).await;
         let mm = thread.mm();
-        mm.thawed().await;
-        let free = !pause::is_paused() && !mm.is_frozen() && thread.user.is_synced();
+        mm.lets_go(&thread.user).await;
+        let free = !pause::is_paused() && !mm.holds_back(&thread.user) && thread.user.is_synced();
         if free || thread.is_dying() {
             return;
         }

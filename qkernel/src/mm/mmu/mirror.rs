@@ -78,6 +78,11 @@ pub fn void_map(op: &mut DeferredOp) {
     }
 }
 
+/// True if `op` maps something in `range`.
+pub fn maps_in(op: &DeferredOp, range: &Range<Va>) -> bool {
+    op.kind == OP_MAP && op.va < range.end && range.start < op.va + op.len
+}
+
 fn unmap_op(range: &Range<Va>) -> DeferredOp {
     DeferredOp {
         kind: OP_UNMAP,

@@ -42,7 +42,7 @@ impl AddressSpace {
     /// their entries. No thread of the space may be in user mode.
     pub fn hide_all(&self) {
         self.note_touched();
-        self.epoch.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        self.note_all_stale();
         let mut inner = self.lock();
         let (table, mmu) = inner.parts();
         mmu.forget(table, arch::boot().user_min..arch::boot().user_max);
@@ -93,7 +93,7 @@ impl AddressSpace {
         // A system call that has ended since the space was hidden may have brought a page in, and
         // the operation to show it has not been carried out: it would show the frame that is given
         // up here.
-        self.epoch.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        self.note_all_stale();
         let mut inner = self.lock();
         inner.mmu.void_maps();
         // One by one: there may be very many, and this is done when memory is used up, too.

@@ -4,14 +4,15 @@
 mod resume;
 mod trap;
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::task::Waker;
 
 use alloc::vec::Vec;
 
-use qlib::Gpa;
 use qlib::platform::{DeferredOp, Trap, UserRegs};
+use qlib::{Gpa, Va};
 
+use super::freeze::overlap;
 use super::mmu::void_map;
 use super::{AddressSpace, DeferredFree};
 use crate::account;
@@ -108,9 +109,10 @@ struct State {
     /// How often the platform thread was resumed: tells a stop that came too late from a current
     /// one.
     resumes: u64,
-    /// A resume carried operations to map something, and no trap has proved yet that they were
-    /// carried out.
-    mapping: bool,
+    /// What resumes have mapped, while no trap has proved yet that it was carried out.
+    mapping: Mapping,
+    /// The address space has it on its list of those that map something.
+    listed: bool,
     /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to
     /// user mode, or in it.
     unproven: bool,
@@ -124,7 +126,39 @@ struct State {
     deferred: DeferredFree,
 }
 
+/// Ranges that a thread may be mapping pages in: all of them, and perhaps more.
+#[derive(Default)]
+struct Mapping(Vec<Range<Va>>);
+
+impl Mapping {
+    /// More are joined.
+    const MOST: usize = 4;
+
+    fn add(&mut self, range: Range<Va>) {
+        let is_full = self.0.len() == Self::MOST;
+        match self.0.last_mut() {
+            Some(last) if is_full || last.end == range.start => {
+                *last = last.start.min(range.start)..last.end.max(range.end);
+            }
+            _ => self.0.push(range),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn overlaps(&self, range: &Range<Va>) -> bool {
+        self.0.iter().any(|own| overlap(own, range))
+    }
+}
+
 impl State {
+    /// True if the platform may still be carrying out operations to map something.
+    fn is_mapping(&self) -> bool {
+        !self.mapping.is_empty() && self.place != RunState::Dead
+    }
+
     /// Gives `mm` back what this thread was to do to it, and has not, and the frames that wait for
     /// that: others do it in its place.
     fn leave_to_others(&mut self, mm: &AddressSpace) {
@@ -176,7 +210,8 @@ impl UserThread {
                 watchers: Vec::new(),
                 own_ops: Vec::new(),
                 resumes: 0,
-                mapping: false,
+                mapping: Mapping::default(),
+                listed: false,
                 unproven: false,
                 claimed: (Vec::new(), DeferredFree::default()),
                 claimed_epoch: 0,
@@ -205,8 +240,20 @@ impl UserThread {
 
     /// True if the platform may still be carrying out operations to map something.
     pub fn is_mapping(&self) -> bool {
+        self.state.lock().is_mapping()
+    }
+
+    /// True if that may be in `range`.
+    pub(super) fn maps_in(&self, range: &Range<Va>) -> bool {
         let state = self.state.lock();
-        state.mapping && state.place != RunState::Dead
+        state.is_mapping() && state.mapping.overlaps(range)
+    }
+
+    /// True if it has nothing to do on the list of those that map something: it is taken off.
+    pub(super) fn unlist(&self) -> bool {
+        let mut state = self.state.lock();
+        state.listed = state.is_mapping();
+        !state.listed
     }
 
     /// True if somebody else has the thread carry out operations.

@@ -1,14 +1,14 @@
 //! A thread goes on, and carries out changes of mappings first.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use qlib::Gpa;
 use qlib::platform::{DeferredOp, OP_MAP};
 
 use super::{RunState, UserThread};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
-use crate::mm::mmu::void_map;
+use crate::mm::freeze::EVERYTHING;
 use crate::mm::{AddressSpace, DeferredFree, free_frames};
 
 impl UserThread {
@@ -17,11 +17,10 @@ impl UserThread {
     pub fn claim_ops(&self, mm: &AddressSpace) {
         let (ops, deferred) = mm.take_ops();
         let mut state = self.state.lock();
-        if state.claimed_epoch != mm.epoch() {
-            state.claimed_epoch = mm.epoch();
-            // The pages to be mapped may have been taken away since. Nothing there is right too: it
-            // faults in again.
-            state.claimed.0.iter_mut().for_each(void_map);
+        let epoch = mm.epoch();
+        if state.claimed_epoch != epoch {
+            let claimed_epoch = core::mem::replace(&mut state.claimed_epoch, epoch);
+            mm.void_stale(claimed_epoch, &mut state.claimed.0);
         }
         state.claimed.0.extend(ops);
         state.claimed.1.append(deferred);
@@ -32,14 +31,25 @@ impl UserThread {
         core::mem::take(&mut self.state.lock().claimed)
     }
 
-    /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid
-    /// while it is in user mode.
-    pub fn resume(&self, mm: &AddressSpace, go: Go<'_>) {
-        let (ops, deferred) = self.take_claimed(mm);
-        self.resume_with(mm.root(), go, &ops, deferred);
+    /// Looks at the operations that it has claimed.
+    pub(in crate::mm) fn with_claimed<T>(&self, look: impl FnOnce(&[DeferredOp]) -> T) -> T {
+        look(&self.state.lock().claimed.0)
     }
 
-    fn resume_with(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp], deferred: DeferredFree) {
+    /// Lets the thread go on, after carrying out what `mm` has in store for the platform. Not valid
+    /// while it is in user mode.
+    pub fn resume(self: &Arc<Self>, mm: &AddressSpace, go: Go<'_>) {
+        let (ops, deferred) = self.take_claimed(mm);
+        self.resume_with(mm, go, &ops, deferred);
+    }
+
+    fn resume_with(
+        self: &Arc<Self>,
+        mm: &AddressSpace,
+        go: Go<'_>,
+        ops: &[DeferredOp],
+        deferred: DeferredFree,
+    ) {
         let mut state = self.state.lock();
         if state.place == RunState::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
@@ -56,8 +66,14 @@ impl UserThread {
         state.deferred.append(deferred);
         let own = core::mem::take(&mut state.own_ops);
         // What is not proved stays under way, whatever comes after it.
-        state.mapping |= ops.iter().any(|op| op.kind == OP_MAP);
+        for op in ops.iter().filter(|op| op.kind == OP_MAP) {
+            state.mapping.add(op.va..op.va + op.len);
+        }
+        if state.is_mapping() && !core::mem::replace(&mut state.listed, true) {
+            mm.list_mapping(self);
+        }
         state.resumes += 1;
+        let root = mm.root();
         let Some(handle) = &state.handle else { return };
         if own.is_empty() {
             handle.resume(root, go, ops);
@@ -68,9 +84,12 @@ impl UserThread {
 
     /// Carries out what `mm` has in store for the platform, now, through this thread, which is not
     /// in user mode.
-    pub async fn flush(&self, mm: &AddressSpace) -> Result {
+    pub async fn flush(self: &Arc<Self>, mm: &AddressSpace) -> Result {
+        // Whoever waits below, nobody else takes along what the caller has just caused.
+        self.claim_ops(mm);
         self.synced().await;
         if self.is_dead() {
+            self.state.lock().leave_to_others(mm);
             return Err(Errno::ESRCH);
         }
         let (ops, deferred) = self.take_claimed(mm);
@@ -78,24 +97,28 @@ impl UserThread {
             free_frames(deferred);
             return Ok(());
         }
-        self.resume_with(mm.root(), Go::Hold, &ops, deferred);
+        self.resume_with(mm, Go::Hold, &ops, deferred);
         self.wait_stopped(false).await
     }
 
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the
     /// creator of exist afterwards.
-    pub async fn hold(&self, mm: &AddressSpace) -> Result {
+    pub async fn hold(self: &Arc<Self>, mm: &AddressSpace) -> Result {
         self.synced().await;
         let (ops, deferred) = self.take_claimed(mm);
-        self.resume_with(mm.root(), Go::Hold, &ops, deferred);
+        self.resume_with(mm, Go::Hold, &ops, deferred);
         self.wait_stopped(false).await
     }
 
     /// Says that pages have moved whose old place is seen until the thread's operations are carried
     /// out, which they are next: whoever takes pages away waits for that as for operations to map
     /// something.
-    pub fn moves_pages(&self) {
-        self.state.lock().mapping = true;
+    pub fn moves_pages(self: &Arc<Self>, mm: &AddressSpace) {
+        let mut state = self.state.lock();
+        state.mapping.add(EVERYTHING);
+        if !core::mem::replace(&mut state.listed, true) {
+            mm.list_mapping(self);
+        }
     }
 
     /// Adds an operation about the thread itself (its segment bases) to its next resume.

@@ -1,8 +1,10 @@
 //! Traps of a thread: what they say of it, and waiting for them.
 
 use core::future::poll_fn;
+use core::ops::Range;
 use core::task::{Poll, Waker};
 
+use qlib::Va;
 use qlib::platform::{TRAP_DEAD, TRAP_STOPPED, TRAP_SYNCED, TRAP_SYSCALL, Trap, UserRegs};
 
 use super::{Arrived, Concern, RunState, State, UserThread};
@@ -25,7 +27,9 @@ impl UserThread {
             }
             let alone = !state.stop_asked && state.watchers.is_empty();
             let proven = trap.unproven == 0;
-            state.mapping &= !proven;
+            if proven {
+                state.mapping.0.clear();
+            }
             state.unproven = !proven;
             let in_syscall = matches!(state.place, RunState::Syscall)
                 || matches!(
@@ -119,10 +123,10 @@ impl UserThread {
         self.state.lock().regs = *regs;
     }
 
-    /// Waits until the platform has carried out all operations to map something, interrupting the
-    /// thread for it.
-    pub async fn mapped(&self) {
-        self.until_proof(|state| state.mapping).await;
+    /// Waits until the platform has carried out all operations to map something in `range`,
+    /// interrupting the thread for it.
+    pub async fn mapped(&self, range: &Range<Va>) {
+        self.until_proof(|state| state.mapping.overlaps(range)).await;
     }
 
     /// Waits until it is certain that the thread has carried out all operations that it was given,
