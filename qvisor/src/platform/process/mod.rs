@@ -28,6 +28,7 @@ mod boot;
 mod boot_tests;
 mod config;
 pub mod cost;
+mod crowd;
 mod fast;
 mod files;
 mod fpstate;
@@ -46,6 +47,7 @@ mod zygote;
 
 use area::{Area, Limit};
 pub use config::{FastCalls, ProcessConfig, Test};
+use crowd::Crowd;
 use fast::{Pollers, Row};
 use files::Files;
 use layout::*;
@@ -500,8 +502,10 @@ impl Shared {
     /// Takes notifications until the stub is gone.
     fn receive(&self, space: &Space, listener: &Listener) {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
+        let mut crowd = Crowd::default();
         fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
+            crowd.received(self, listener, n.pid);
             let event = space.lock().notified(space, self, &n);
             let Some(event) = event else {
                 if space.area.has_spare() {
@@ -512,6 +516,7 @@ impl Shared {
             let call = self.pollers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
                 self.serve_slots(space, listener, &mut row, &event);
+                crowd = Crowd::default();
             } else {
                 self.deliver(&event);
             }
