@@ -91,9 +91,9 @@ else
 endif
 
 .PHONY: bench
-bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json (PLATFORM=kvm: the system calls there; BEFORE=another quark binary, to compare)
+bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json (ONLY=start|micro|threads|hello|hibernation; PLATFORM=kvm: the system calls there; BEFORE=another quark binary, to compare)
 ifeq ($(PLATFORM),kvm)
 	@scripts/kvm-vm --if-needed --out target/bench python3 bench/run.py --quark $(QUARK) --platform kvm --only micro
 else
-	@python3 bench/run.py --quark $(QUARK) --platform $(or $(PLATFORM),auto) $(if $(BEFORE),--before $(BEFORE))
+	@python3 bench/run.py --quark $(QUARK) --platform $(or $(PLATFORM),auto) $(if $(ONLY),--only $(ONLY)) $(if $(BEFORE),--before $(BEFORE))
 endif

@@ -14,6 +14,7 @@ from harness import http, runtimes
 
 BENCH = [(os.path.join(runtimes.TARGET, "bench"), "/mnt/bench", "ro")]
 KEEP_ALIVE_REQUESTS = 300
+JOBS = ["start", "micro", "threads", "hello", "hibernation"]
 
 
 def say(text):
@@ -28,6 +29,19 @@ def start_round(runtime):
 def micro_round(runtime, round_ms):
     _, out = runtime.run("micro", "busybox", ["/mnt/bench/micro", str(round_ms)], BENCH)
     return json.loads(out)
+
+
+THREADS = ["mmap_1", "mmap_64", "dontneed_1", "dontneed_8", "dontneed_64", "threads_2000", "mappings_10000", "pipe_writes",
+           "tcp_round_trips", "fork_exec_100", "getppid_beside", "read_beside", "open_beside", "socketpair_beside", "futex_beside"]
+
+
+def threads_round(runtime):
+    """Each job in a container of its own: what one leaves behind does not slow the next one down."""
+    found = {}
+    for job in THREADS:
+        _, out = runtime.run("threads", "busybox", ["/mnt/bench/threads", job], BENCH)
+        found.update(json.loads(out))
+    return found
 
 
 def hello_round(runtime):
@@ -88,7 +102,7 @@ def hibernation(quarks, repeat, results, failures):
 
 def peer_value(job, medians):
     peer = job["peer"]
-    if peer.endswith(" MiB"):
+    if peer[0].isdigit():
         return float(peer.split()[0])
     name, _, other = peer.partition(":")
     return medians.get(name, {}).get(other or job["id"])
@@ -125,14 +139,14 @@ def main():
     p.add_argument("--platform", choices=["auto", "process", "kvm"], default="auto",
                    help="of quark, and of runsc where it has it too; kvm is judged against Linux itself (jobs-kvm.json)")
     p.add_argument("--rounds", type=int, default=15, help="of the start job; the others get a part of it")
-    p.add_argument("--only", action="append", choices=["start", "micro", "hello", "hibernation"], help="jobs to run")
+    p.add_argument("--only", action="append", choices=JOBS, help="jobs to run")
     p.add_argument("--without", action="append", default=[], help="a runtime to leave out")
     p.add_argument("--before", help="another quark binary, measured in the same rounds: what a change costs")
     p.add_argument("--check", action="store_true", help="fail when a threshold is missed or not measured")
     o = p.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench: needs root (namespaces, cgroups): run it with sudo")
-    wanted = o.only or ["start", "micro", "hello", "hibernation"]
+    wanted = o.only or JOBS
     before = os.path.abspath(o.before) if o.before else None
     everyone = [r for r in runtimes.all_runtimes(os.path.abspath(o.quark), o.platform, before) if r.name not in o.without]
     present = [r for r in everyone if r.available()]
@@ -147,6 +161,8 @@ def main():
             # Where everything is slow, more rounds for the fork that a job begins with not to count.
             round_ms = 400 if o.platform == "kvm" else 40
             interleave(present, max(o.rounds // 5, 1), lambda r: micro_round(r, round_ms), "micro", results, failures)
+        if "threads" in wanted:
+            interleave(present, max(o.rounds // 5, 1), threads_round, "threads", results, failures)
         if "hello" in wanted:
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
         if "hibernation" in wanted:

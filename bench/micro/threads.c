@@ -1,6 +1,8 @@
-// Work of many threads, and of few that share much. Prints one JSON object: seconds of wall time for each job, or for those
-// that end in _2x how much two threads do together in the time that one takes (2: twice as much).
+// Work of many threads, and of few that share much. Prints one JSON object: milliseconds of wall time for each job; for those
+// that end in _beside how much longer an operation takes where another thread makes the same (1: it is not noticed; 2: as if
+// they took turns).
 //   threads [JOB...]    (default: all)
+//   threads --true      exits at once; the program that the fork + exec job executes
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -238,20 +240,18 @@ static void do_futex(int fds[2]) {
     syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static double rate_1(void (*what)(int[2])) { operation = what; return rate(1); }
-static double twofold(void (*what)(int[2])) {
+static double beside(void (*what)(int[2])) {
     // In turns, as the machine's speed changes.
     double one = 0, two = 0;
     operation = what;
     for (int i = 0; i < 3; i++) one += rate(1), two += rate(2);
-    return two / one;
+    return 2 * one / two;
 }
-static double getppid_2x(void) { return twofold(do_getppid); }
-static double read_2x(void) { return twofold(do_read); }
-static double open_2x(void) { return twofold(do_open); }
-static double socketpair_2x(void) { return twofold(do_socketpair); }
-static double futex_2x(void) { return twofold(do_futex); }
-static double getppid_1s(void) { return rate_1(do_getppid); }
+static double getppid_beside(void) { return beside(do_getppid); }
+static double read_beside(void) { return beside(do_read); }
+static double open_beside(void) { return beside(do_open); }
+static double socketpair_beside(void) { return beside(do_socketpair); }
+static double futex_beside(void) { return beside(do_futex); }
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--true") == 0) return 0;
@@ -259,8 +259,8 @@ int main(int argc, char **argv) {
         {"mmap_1", mmap_1}, {"mmap_64", mmap_64}, {"dontneed_1", dontneed_1}, {"dontneed_8", dontneed_8},
         {"dontneed_64", dontneed_64}, {"threads_2000", threads_2000}, {"mappings_10000", mappings_10000},
         {"pipe_writes", pipe_writes}, {"tcp_round_trips", tcp_round_trips}, {"fork_exec_100", fork_exec_100},
-        {"getppid_2x", getppid_2x}, {"read_2x", read_2x}, {"open_2x", open_2x}, {"socketpair_2x", socketpair_2x},
-        {"futex_2x", futex_2x}, {"getppid_rate", getppid_1s},
+        {"getppid_beside", getppid_beside}, {"read_beside", read_beside}, {"open_beside", open_beside},
+        {"socketpair_beside", socketpair_beside}, {"futex_beside", futex_beside},
     };
     int printed = 0;
     printf("{");
@@ -268,7 +268,9 @@ int main(int argc, char **argv) {
         int wanted = argc == 1;
         for (int a = 1; a < argc; a++) wanted |= strcmp(argv[a], jobs[i].name) == 0;
         if (!wanted) continue;
-        printf("%s\"%s\": %.4f", printed++ ? ", " : "", jobs[i].name, jobs[i].run());
+        double value = jobs[i].run();
+        int is_ratio = strstr(jobs[i].name, "_beside") != NULL;
+        printf("%s\"%s\": %.3f", printed++ ? ", " : "", jobs[i].name, is_ratio ? value : value * 1e3);
         fflush(stdout);
     }
     printf("}\n");

@@ -346,3 +346,89 @@ CASE(stop_and_continue_a_busy_tree) {
     OK(kill(pid, SIGKILL));
     expect_killed(pid, SIGKILL);
 }
+
+CASE(ranges_taken_away_beside_each_other) {
+    // Slots that change hands: whoever has one takes its pages away in some manner, and finds in it what must be there. Between the
+    // slots lie pages that other threads write to all the time, and whose content nothing of that may touch.
+    enum { SLOTS = 12, PAGES = 8, STRIDE = (PAGES + 1) * PAGE, THREADS = 10, ROUNDS = 120 };
+    static char *arena;
+    static pthread_mutex_t locks[SLOTS];
+    static unsigned char tags[SLOTS];
+    static atomic_int stop;
+    static pthread_barrier_t all_have_mapped;
+    ZERO(pthread_barrier_init(&all_have_mapped, NULL, THREADS));
+    arena = OK(mmap(NULL, SLOTS * STRIDE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (int i = 0; i < SLOTS; i++) ZERO(pthread_mutex_init(&locks[i], NULL));
+    void *taker(void *argument) {
+        enum { RW = PROT_READ | PROT_WRITE, ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS, LENGTH = PAGES * PAGE };
+        unsigned seed = (unsigned)(long)argument * 2654435761u + 1;
+        char *aside = OK(mmap(NULL, LENGTH, PROT_NONE, ANONYMOUS, -1, 0));
+        // From here on nothing is mapped but at a place of one's own: what is unmapped for a moment stays free.
+        pthread_barrier_wait(&all_have_mapped);
+        for (int i = 0; i < ROUNDS; i++) {
+            seed = seed * 1103515245 + 12345;
+            int slot = (int)(seed >> 16) % SLOTS;
+            char *at = arena + slot * STRIDE;
+            ZERO(pthread_mutex_lock(&locks[slot]));
+            for (int p = 0; p < PAGES; p++) EQ((unsigned char)at[p * PAGE + 8], tags[slot]);
+            switch ((seed >> 8) % 5) {
+            case 0:
+                OK(munmap(at, LENGTH));
+                EQ(mmap(at, LENGTH, RW, ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), at);
+                tags[slot] = 0;
+                break;
+            case 1:
+                EQ(mmap(at, LENGTH, RW, ANONYMOUS | MAP_FIXED, -1, 0), at);
+                tags[slot] = 0;
+                break;
+            case 2:
+                OK(madvise(at, LENGTH, MADV_DONTNEED));
+                tags[slot] = 0;
+                break;
+            case 3:
+                OK(mprotect(at, LENGTH, PROT_NONE));
+                OK(mprotect(at, LENGTH, RW));
+                break;
+            case 4:
+                EQ(mremap(at, LENGTH, LENGTH, MREMAP_MAYMOVE | MREMAP_FIXED, aside), aside);
+                for (int p = 0; p < PAGES; p++) EQ((unsigned char)aside[p * PAGE + 8], tags[slot]);
+                EQ(mremap(aside, LENGTH, LENGTH, MREMAP_MAYMOVE | MREMAP_FIXED, at), at);
+                break;
+            }
+            for (int p = 0; p < PAGES; p++) EQ((unsigned char)at[p * PAGE + 8], tags[slot]);
+            tags[slot] = (unsigned char)(1 + (seed >> 24));
+            for (int p = 0; p < PAGES; p++) at[p * PAGE + 8] = (char)tags[slot];
+            ZERO(pthread_mutex_unlock(&locks[slot]));
+        }
+        return NULL;
+    }
+    void *bystander(void *argument) {
+        for (unsigned long n = 1; !stop; n++)
+            for (int slot = (int)(long)argument; slot < SLOTS; slot += 2) {
+                volatile unsigned long *word = (void *)(arena + slot * STRIDE + PAGES * PAGE);
+                if (*word != n - 1) FAIL("the page behind slot %d holds %lu, not %lu", slot, *word, n - 1);
+                *word = n;
+            }
+        return NULL;
+    }
+    pthread_t bystanders[] = {start(bystander, (void *)0), start(bystander, (void *)1)};
+    pthread_t takers[THREADS];
+    for (long i = 0; i < THREADS; i++) takers[i] = start(taker, (void *)i);
+    for (int i = 0; i < 10; i++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            // A copy: nobody writes to it any more.
+            for (int slot = 0; slot < SLOTS; slot++) {
+                volatile unsigned long *word = (void *)(arena + slot * STRIDE + PAGES * PAGE);
+                unsigned long before = *word;
+                *word = before + 1;
+                if (*word != before + 1) FAIL("a copied page changes");
+            }
+            _exit(0);
+        }
+        expect_exit(pid, 0);
+    }
+    for (int i = 0; i < THREADS; i++) ZERO(pthread_join(takers[i], NULL));
+    stop = 1;
+    for (int i = 0; i < 2; i++) ZERO(pthread_join(bystanders[i], NULL));
+}
