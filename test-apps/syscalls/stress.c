@@ -350,7 +350,7 @@ CASE(stop_and_continue_a_busy_tree) {
 CASE(ranges_taken_away_beside_each_other) {
     // Slots that change hands: whoever has one takes its pages away in some manner, and finds in it what must be there. Between the
     // slots lie pages that other threads write to all the time, and whose content nothing of that may touch.
-    enum { SLOTS = 12, PAGES = 8, STRIDE = (PAGES + 1) * PAGE, THREADS = 10, ROUNDS = 120 };
+    enum { SLOTS = 12, PAGES = 8, STRIDE = (PAGES + 1) * PAGE, THREADS = 10, ROUNDS = 60 };
     static char *arena;
     static pthread_mutex_t locks[SLOTS];
     static unsigned char tags[SLOTS];
@@ -403,12 +403,15 @@ CASE(ranges_taken_away_beside_each_other) {
         return NULL;
     }
     void *bystander(void *argument) {
-        for (unsigned long n = 1; !stop; n++)
+        for (unsigned long n = 1; !stop; n++) {
             for (int slot = (int)(long)argument; slot < SLOTS; slot += 2) {
                 volatile unsigned long *word = (void *)(arena + slot * STRIDE + PAGES * PAGE);
                 if (*word != n - 1) FAIL("the page behind slot %d holds %lu, not %lu", slot, *word, n - 1);
                 *word = n;
             }
+            // Who waits for a slot wants a processor too.
+            if (n % 256 == 0) usleep(100);
+        }
         return NULL;
     }
     pthread_t bystanders[] = {start(bystander, (void *)0), start(bystander, (void *)1)};
