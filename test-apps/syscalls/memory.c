@@ -912,3 +912,42 @@ CASE(locked_memory_limit) {
     ERR(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0), EPERM);
     ERR(mlockall(MCL_CURRENT), EPERM);
 }
+
+CASE(fork_again_and_again_keeps_both_sides_apart) {
+    // What is written to after each fork may be copied at the next one already: neither side may notice.
+    enum { PAGES = 80, FORKS = 40 };
+    static char *area;
+    area = OK(mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    int go[2];
+    for (int n = 1; n <= FORKS; n++) {
+        for (int p = 0; p < PAGES; p++) area[p * PAGE] = (char)n;
+        // What becomes of pages between two forks.
+        if (n % 5 == 0) OK(madvise(area, 4 * PAGE, MADV_DONTNEED));
+        if (n % 7 == 0) OK(mprotect(area + 4 * PAGE, 4 * PAGE, PROT_READ));
+        if (n % 11 == 0) OK(madvise(area + 8 * PAGE, 4 * PAGE, MADV_WIPEONFORK));
+        if (n % 13 == 0) OK(munmap(area + 12 * PAGE, 4 * PAGE));
+        OK(pipe(go));
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            char c;
+            EQ(read(go[0], &c, 1), 1);
+            for (int p = 0; p < PAGES; p++) {
+                if (n % 13 == 0 && p / 4 == 3) continue;
+                int is_zero = (n % 5 == 0 && p / 4 == 0) || (n % 11 == 0 && p / 4 == 2);
+                EQ(area[p * PAGE], is_zero ? 0 : n);
+                if (!(n % 7 == 0 && p / 4 == 1)) area[p * PAGE] = (char)(n + 100);
+            }
+            _exit(0);
+        }
+        for (int p = 16; p < PAGES; p++) area[p * PAGE] = (char)(n + 50);
+        EQ(write(go[1], "x", 1), 1);
+        expect_exit(pid, 0);
+        for (int p = 16; p < PAGES; p++) EQ(area[p * PAGE], (char)(n + 50));
+        if (n % 7 == 0) OK(mprotect(area + 4 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE));
+        if (n % 11 == 0) OK(madvise(area + 8 * PAGE, 4 * PAGE, MADV_KEEPONFORK));
+        if (n % 13 == 0)
+            EQ(mmap(area + 12 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), area + 12 * PAGE);
+        OK(close(go[0]));
+        OK(close(go[1]));
+    }
+}

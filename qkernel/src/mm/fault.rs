@@ -217,6 +217,9 @@ impl Inner {
             frames::user().ref_dec(frame);
             return Err(Failure::NOTHING_BEHIND);
         }
+        if !pte.has(PteFlags::WINDOW) {
+            self.rewritten.note(page);
+        }
         self.replace(page, pte, Pte::new(frame, flags))
     }
 

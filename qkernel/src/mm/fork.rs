@@ -1,22 +1,42 @@
 //! fork(2): a copy of an address space that shares its frames until one side writes.
+//!
+//! What a shell or a server has written to since its last fork, it will most likely write to after
+//! this one too: some twenty pages of stack and heap, and each would cost parent and child a fault.
+//! So the child of a process with one thread gets copies of those pages at once
+//! ([`super::rewritten`]), and the parent's stay as they are.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
-use qlib::Va;
 use qlib::pagetable::{Pte, PteFlags};
+use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
 use super::space::Inner;
 use super::vma::{Vma, VmaFlags};
 use super::{AddressSpace, swap};
 use crate::account;
+use crate::arch::heap;
 use crate::errno::{Errno, Result};
 
 /// Entries that are copied at a time.
 const BATCH: usize = 1024;
 /// What the copy of a range takes, about, in bytes.
 const RANGE_BYTES: u64 = 160;
+
+/// Copies of pages, for a child that does not have them yet.
+#[derive(Default)]
+struct Copies(BTreeMap<Va, Gpa>);
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        for frame in core::mem::take(&mut self.0).into_values() {
+            frames::user().ref_dec(frame);
+        }
+    }
+}
 
 impl AddressSpace {
     /// A copy. This space is left with operations that take write access away; they must be carried
@@ -29,6 +49,11 @@ impl AddressSpace {
         copy.mmap_top = inner.mmap_top;
         copy.patches = inner.patches.clone();
         account::ask(inner.vmas.len() as u64 * RANGE_BYTES)?;
+        // Another thread could write to a page while it is copied.
+        let rewritten = match self.threads().len() {
+            1 => inner.rewritten.at_fork(),
+            _ => BTreeSet::new(),
+        };
         let mut next = Va(0);
         while let Some(vma) = inner.vmas.next_after(next).cloned() {
             next = vma.end;
@@ -39,15 +64,10 @@ impl AddressSpace {
             if vma.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
             }
+            let mut copies = Copies::default();
             if !vma.is_shared() {
-                // Also those that cannot be written now: mprotect(2) may change that.
-                inner.change(vma.start..vma.end, |pte| {
-                    if pte.has(PteFlags::WINDOW) {
-                        pte
-                    } else {
-                        pte.without(PteFlags::WRITE).with(PteFlags::COW)
-                    }
-                });
+                copies = inner.copy_pages(rewritten.range(vma.start..vma.end));
+                inner.share_copied(&vma, &copies);
             }
             let mut at = vma.start;
             while at < vma.end {
@@ -61,7 +81,7 @@ impl AddressSpace {
                     entries.push((va, pte));
                     true
                 });
-                copy.take_over(entries)?;
+                copy.take_over(entries, &mut copies)?;
                 at = reached;
             }
         }
@@ -77,9 +97,59 @@ impl AddressSpace {
 }
 
 impl Inner {
-    /// Enters what another space has too.
-    fn take_over(&mut self, entries: Vec<(Va, Pte)>) -> Result {
+    /// Copies those of `pages` that are nobody else's and are mapped for writing.
+    fn copy_pages<'a>(&mut self, pages: impl Iterator<Item = &'a Va>) -> Copies {
+        let mut copies = Copies::default();
+        for page in pages.copied() {
+            let pte = self.table().get(page);
+            let Some(frame) = counted_frame(pte) else { continue };
+            let is_own = pte.has(PteFlags::WRITE) && frames::user().ref_count(frame) == 1;
+            if !is_own || heap::is_low() {
+                continue;
+            }
+            // Without one, it is shared like all others.
+            let Ok(own) = frames::alloc() else { break };
+            if crate::arch::copy_page(own, frame).is_err() {
+                frames::user().ref_dec(own);
+                continue;
+            }
+            copies.0.insert(page, own);
+        }
+        copies
+    }
+
+    /// Takes write access away from all pages of a private range but those that are `copied`.
+    fn share_copied(&mut self, vma: &Vma, copied: &Copies) {
+        let share = |inner: &mut Inner, range: Range<Va>| {
+            // Also those that cannot be written now: mprotect(2) may change that.
+            inner.change(range, |pte| match pte.has(PteFlags::WINDOW) {
+                true => pte,
+                false => pte.without(PteFlags::WRITE).with(PteFlags::COW),
+            });
+        };
+        let mut from = vma.start;
+        for page in copied.0.keys().copied() {
+            if from < page {
+                share(self, from..page);
+            }
+            from = page + PAGE_SIZE;
+        }
+        if from < vma.end {
+            share(self, from..vma.end);
+        }
+    }
+
+    /// Enters what another space has too, or what it has been `copied` to.
+    fn take_over(&mut self, entries: Vec<(Va, Pte)>, copied: &mut Copies) -> Result {
         for (va, pte) in entries {
+            if let Some(own) = copied.0.remove(&va) {
+                let pte = pte.with_gpa(own).without(PteFlags::ACCESSED);
+                if self.table().set(va, pte).is_err() {
+                    frames::user().ref_dec(own);
+                    return Err(Errno::ENOMEM);
+                }
+                continue;
+            }
             if let Some(slot) = pte.slot() {
                 swap::slots::add_ref(slot);
             } else if let Some(frame) = counted_frame(pte)

@@ -215,7 +215,9 @@ impl AddressSpace {
     /// what has been taken away since. Nothing there is right too: it faults in again.
     pub(super) fn void_stale(&self, epoch: u64, ops: &mut [DeferredOp]) {
         let freezer = self.freezer.lock();
-        let since = usize::try_from(freezer.epoch - epoch).unwrap_or(usize::MAX);
+        // One of another space says nothing about this one.
+        let since = freezer.epoch.checked_sub(epoch).and_then(|since| usize::try_from(since).ok());
+        let since = since.unwrap_or(usize::MAX);
         if since > freezer.recent.len() {
             return ops.iter_mut().for_each(void_map);
         }

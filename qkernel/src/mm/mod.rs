@@ -14,6 +14,7 @@ pub mod mapped;
 pub mod mmu;
 pub mod patch;
 pub mod reclaim;
+mod rewritten;
 pub mod rmap;
 pub mod space;
 pub mod swap;

@@ -17,6 +17,7 @@ use super::freeze::Freezer;
 use super::mmu::{self, Mmu};
 use super::patch::Patches;
 use super::reclaim;
+use super::rewritten::Rewritten;
 use super::tables::{self, Table};
 use super::thread::UserThread;
 use super::vma::VmaSet;
@@ -76,6 +77,8 @@ pub(super) struct Inner {
     pub mmap_top: Va,
     /// Patched call sites.
     pub patches: Patches,
+    /// What was written to after the last forks.
+    pub rewritten: Rewritten,
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle.
@@ -345,6 +348,7 @@ impl Inner {
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
             patches: Patches::default(),
+            rewritten: Rewritten::default(),
         })
     }
 }

@@ -232,6 +232,8 @@ impl UserThread {
         state.handle = fresh.handle;
         state.place = fresh.place;
         state.trap = None;
+        // It counts what was frozen in the space that is left.
+        state.claimed_epoch = 0;
         state.stop_asked = false;
         state.resumes = fresh.resumes;
         state.mapping = fresh.mapping;
