@@ -4,10 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::ops::Range;
 
 use bitflags::bitflags;
 use qlib::Va;
 
+use self::gaps::Gaps;
 use super::Access;
 use crate::mm::mapped::MappedFile;
 
@@ -147,7 +149,12 @@ impl Vma {
 /// The ranges of an address space: disjoint, by address.
 #[derive(Clone, Default)]
 pub struct VmaSet {
+    /// By start. Only [`Self::put`] and [`Self::take`] change what is in here, and keep the rest.
     ranges: BTreeMap<u64, Vma>,
+    gaps: Gaps,
+    total_bytes: u64,
+    data_bytes: u64,
+    locked_bytes: u64,
 }
 
 impl VmaSet {
@@ -211,11 +218,11 @@ impl VmaSet {
         let removed = self.overlapping(start, end);
         for part in &removed {
             let Some(whole) = self.find(part.start).cloned() else { continue };
-            self.ranges.remove(&whole.start.0);
+            self.take(whole.start);
             for rest in [whole.clipped(whole.start, part.start), whole.clipped(part.end, whole.end)]
             {
                 if !rest.is_empty() {
-                    self.ranges.insert(rest.start.0, rest);
+                    self.put(rest);
                 }
             }
         }
@@ -226,16 +233,16 @@ impl VmaSet {
     pub fn insert(&mut self, mut vma: Vma) {
         debug_assert!(self.overlapping(vma.start, vma.end).is_empty());
         if let Some(previous) = self.previous(vma.start).filter(|p| p.continues(&vma)).cloned() {
-            self.ranges.remove(&previous.start.0);
+            self.take(previous.start);
             let end = vma.end;
             vma = previous;
             vma.end = end;
         }
         if let Some(next) = self.ranges.get(&vma.end.0).filter(|n| vma.continues(n)).cloned() {
-            self.ranges.remove(&next.start.0);
+            self.take(next.start);
             vma.end = next.end;
         }
-        self.ranges.insert(vma.start.0, vma);
+        self.put(vma);
     }
 
     /// Changes the ranges in `[start, end)` (splitting at its ends).
@@ -249,34 +256,60 @@ impl VmaSet {
     /// A free gap of `len` bytes in `[low, high)`, as high as possible (as Linux's top-down
     /// layout).
     pub fn find_gap(&self, len: u64, low: Va, high: Va, align: u64) -> Option<Va> {
-        let mut top = high;
-        loop {
-            let start = Va(top.0.checked_sub(len)?).align_down(align);
-            if start < low {
-                return None;
-            }
-            match self.ranges.range(..start.0 + len).next_back() {
-                Some((_, vma)) if vma.end > start => top = vma.start,
-                _ => return Some(start),
-            }
+        match self.is_empty() {
+            true => Some(Va(high.0.checked_sub(len)?).align_down(align)).filter(|at| *at >= low),
+            false => self.gaps.highest(len, low, high, align),
         }
     }
 
     /// Bytes that count for RLIMIT_DATA.
     pub fn data_bytes(&self) -> u64 {
-        self.ranges.values().filter(|v| v.is_data()).map(Vma::len).sum()
+        self.data_bytes
     }
 
     /// Bytes mlock(2)ed.
     pub fn locked_bytes(&self) -> u64 {
-        self.ranges.values().filter(|v| v.flags.contains(VmaFlags::LOCKED)).map(Vma::len).sum()
+        self.locked_bytes
     }
 
     /// Bytes mapped.
     pub fn total_bytes(&self) -> u64 {
-        self.ranges.values().map(Vma::len).sum()
+        self.total_bytes
+    }
+
+    /// Enters a range where nothing is.
+    fn put(&mut self, vma: Vma) {
+        let gap = self.gap_around(vma.start, vma.end);
+        self.gaps.remove(gap.clone());
+        self.gaps.add(gap.start..vma.start.0);
+        self.gaps.add(vma.end.0..gap.end);
+        self.total_bytes += vma.len();
+        self.data_bytes += if vma.is_data() { vma.len() } else { 0 };
+        self.locked_bytes += if vma.flags.contains(VmaFlags::LOCKED) { vma.len() } else { 0 };
+        self.ranges.insert(vma.start.0, vma);
+    }
+
+    /// Takes the range that starts at `start` out.
+    fn take(&mut self, start: Va) -> Option<Vma> {
+        let vma = self.ranges.remove(&start.0)?;
+        let gap = self.gap_around(vma.start, vma.end);
+        self.gaps.remove(gap.start..vma.start.0);
+        self.gaps.remove(vma.end.0..gap.end);
+        self.gaps.add(gap);
+        self.total_bytes -= vma.len();
+        self.data_bytes -= if vma.is_data() { vma.len() } else { 0 };
+        self.locked_bytes -= if vma.flags.contains(VmaFlags::LOCKED) { vma.len() } else { 0 };
+        Some(vma)
+    }
+
+    /// From the end of what lies before `start` to the start of what lies after `end`, with nothing
+    /// between the two.
+    fn gap_around(&self, start: Va, end: Va) -> Range<u64> {
+        let before = self.ranges.range(..start.0).next_back().map_or(0, |(_, v)| v.end.0);
+        before..self.ranges.range(end.0..).next().map_or(u64::MAX, |(start, _)| *start)
     }
 }
 
+mod gaps;
 #[cfg(test)]
 mod tests;

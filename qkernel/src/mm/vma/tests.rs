@@ -79,6 +79,20 @@ proptest! {
                 prop_assert_eq!(found, model.get(&number).copied());
             }
             prop_assert_eq!(set.total_bytes(), model.len() as u64 * PAGE_SIZE);
+            let is_data = |bits: &&u32| **bits & Prot::WRITE.bits() != 0;
+            let data = model.values().filter(is_data).count() as u64;
+            prop_assert_eq!(set.data_bytes(), data * PAGE_SIZE);
+            // Between two pages, of any length, at multiples of one and of four pages.
+            for align in [1, 4] {
+                let is_free = |at: &u64| (*at..at + pages).all(|p| !model.contains_key(&p));
+                let high = 30 + start;
+                let naive = (5..=high - pages).rev().filter(|at| at % align == 0).find(is_free);
+                let found =
+                    set.find_gap(pages * PAGE_SIZE, page(5), page(high), align * PAGE_SIZE);
+                // A class of gaps is searched from above: what fits only lower in it is found all
+                // the same.
+                prop_assert_eq!(found, naive.map(page), "{} pages below {}", pages, high);
+            }
             prop_assert_eq!(set.covers(from, to),
                 (start..start + pages).all(|p| model.contains_key(&p)));
         }
