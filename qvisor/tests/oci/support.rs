@@ -8,11 +8,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::shared::{self, limit, skip};
+use crate::shared::{self, limit, skip, slowed};
 
 /// One test's place. Dropped, it removes all of its containers.
 pub struct Place {
@@ -99,10 +100,20 @@ impl Place {
 
     /// Runs it; panics when it takes too long.
     pub fn output(&self, args: &[&str]) -> Output {
-        finish(
-            self.quark(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
-            args,
-        )
+        let mut command = self.quark(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        finish_or_say(child, args, || self.views())
+    }
+
+    /// What quark says of the place's container: for a test that fails.
+    fn views(&self) -> String {
+        let views: [&[&str]; 3] = [&["state"], &["events", "--stats"], &["ps"]];
+        let say = |view: &&[&str]| {
+            let mut command = self.quark(&["--timeout", "10"]);
+            let outcome = shared::run(command.args(*view).arg(&self.id), command_limit());
+            format!("{view:?}: {outcome:?}\n")
+        };
+        views.iter().map(say).collect()
     }
 
     /// Runs it; panics unless its exit code is 0. What it printed.
@@ -193,32 +204,81 @@ impl Drop for Place {
     }
 }
 
+/// How long a command may take: less than [`limit`] where all is slow, so that one that hangs leaves
+/// time for the other tests.
+fn command_limit() -> Duration {
+    slowed(Duration::from_secs(20)).max(Duration::from_secs(60))
+}
+
 /// Waits for a command and takes what it printed; kills it and panics when it takes too long.
-pub fn finish(mut child: Child, args: &[&str]) -> Output {
+pub fn finish(child: Child, args: &[&str]) -> Output {
+    finish_or_say(child, args, String::new)
+}
+
+/// As [`finish`]; `say` is asked for what else is to be told of one that takes too long.
+fn finish_or_say(mut child: Child, args: &[&str], say: impl Fn() -> String) -> Output {
     let reader = |pipe: Option<Box<dyn Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut pipe) = pipe {
-                pipe.read_to_end(&mut bytes).ok();
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let to = bytes.clone();
+        let thread = std::thread::spawn(move || {
+            let (Some(mut pipe), mut block) = (pipe, [0; 4096]) else { return };
+            while let Ok(n @ 1..) = pipe.read(&mut block) {
+                to.lock().unwrap().extend_from_slice(&block[..n]);
             }
-            bytes
-        })
+        });
+        (thread, bytes)
     };
-    let stdout = reader(child.stdout.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
-    let stderr = reader(child.stderr.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let (out, stdout) = reader(child.stdout.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let (err, stderr) = reader(child.stderr.take().map(|p| Box::new(p) as Box<dyn Read + Send>));
+    let taken = |bytes: &Mutex<Vec<u8>>| std::mem::take(&mut *bytes.lock().unwrap());
     let begin = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if begin.elapsed() > limit() {
+        if begin.elapsed() > command_limit() {
+            let took = begin.elapsed();
+            // Twice, so that it shows who gets on.
+            let before = stuck(child.id());
+            std::thread::sleep(Duration::from_secs(1));
+            let (after, more) = (stuck(child.id()), say());
             child.kill().ok();
             child.wait().ok();
-            panic!("quark {args:?} did not end within {:?}", limit());
+            let text = |bytes| String::from_utf8_lossy(&taken(bytes)).into_owned();
+            panic!(
+                "quark {args:?} did not end within {took:?}\nstdout: {}\nstderr: {}\n{before}\n\
+                one second later:\n{after}\n{more}",
+                text(&stdout),
+                text(&stderr)
+            );
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    out.join().unwrap();
+    err.join().unwrap();
+    Output { status, stdout: taken(&stdout), stderr: taken(&stderr) }
+}
+
+/// What the threads of process `pid` and of all sandboxes do, as far as the host tells.
+fn stuck(pid: u32) -> String {
+    let mut text = String::new();
+    for process in fs::read_dir("/proc").unwrap().flatten().map(|p| p.path()) {
+        let Ok(command) = fs::read(process.join("cmdline")) else { continue };
+        let is_sandbox = command.split(|b| *b == 0).nth(1) == Some(b"sandbox-process");
+        if !is_sandbox && process != Path::new("/proc").join(pid.to_string()) {
+            continue;
+        }
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        text.push_str(&format!("process {}: {command}\n", process.display()));
+        for thread in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+            let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            // stat has the state and the times in user mode and in the kernel.
+            for name in ["stat", "wchan", "syscall", "stack"] {
+                text.push_str(&format!("  {name}: {}\n", read(name).trim_end()));
+            }
+        }
+    }
+    text
 }
 
 /// Takes the terminal that comes to a console socket.
@@ -235,4 +295,14 @@ pub fn master_of(listener: &UnixListener) -> OwnedFd {
         _ => None,
     });
     fds.unwrap()
+}
+
+#[test]
+fn a_command_that_hangs_is_described() {
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let text = stuck(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(text.contains(&format!("process /proc/{}: sleep 1000", child.id())), "{text}");
+    assert!(text.contains(&format!("  stat: {} (", child.id())), "{text}");
 }
