@@ -248,6 +248,13 @@ impl<B: Hypercall> Driver<B> {
         Some(record)
     }
 
+    /// True if there are events to take. For one who is about to wait and has told the device so:
+    /// either the device knows of that, or its event is seen here.
+    pub fn has_events(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.events.pending() > 0
+    }
+
     /// Calls that are offered and not known to have been made.
     pub fn outstanding(&self) -> u32 {
         self.free.count_zeros()

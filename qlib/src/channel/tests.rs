@@ -238,6 +238,7 @@ fn events_are_taken_and_their_buffers_offered_again() {
                 device.put16(LAYOUT.avail_event(QUEUE_EVENT), next);
             }
         }
+        assert!(driver.has_events());
         for b in 0..3 {
             assert_eq!(driver.next_event(), Some(EventRecord { kind, a: round, b }));
             let device = device.borrow();
@@ -247,6 +248,7 @@ fn events_are_taken_and_their_buffers_offered_again() {
                 "not while there are events to take"
             );
         }
+        assert!(!driver.has_events());
         assert_eq!(driver.next_event(), None);
         assert_eq!(
             device.borrow().get16(avail + 2),

@@ -92,6 +92,11 @@ pub fn take_events() {
     }
 }
 
+/// True if events have come that nobody has taken. Under the kernel lock.
+pub fn has_events() -> bool {
+    with_channel(|channel| channel.has_events())
+}
+
 /// See [`qlib::platform::PlatformOps::now`].
 pub(super) unsafe extern "C" fn now(clockid: u32) -> u64 {
     clock::now_ns(clockid)

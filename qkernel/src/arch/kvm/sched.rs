@@ -401,12 +401,18 @@ fn idle(cpu: &PerCpu) {
     space::leave();
     cpu.wake.store(0, Ordering::SeqCst);
     cpu.idle.store(true, Ordering::SeqCst);
+    // Who gives an event looks after that who idles, and interrupts if nobody does. That interrupt
+    // need not be waited for: the event is here by now.
+    if host::has_events() {
+        cpu.kick.store(true, Ordering::SeqCst);
+    }
     unlock();
     let begin = msr::tsc();
     loop {
-        // Interrupts that came before `idle` was seen are taken here.
+        // Interrupts that came before `idle` was seen are taken here, after the instruction that
+        // follows STI. PAUSE must not be that one: older QEMUs then take none before CLI.
         // SAFETY: handlers of interrupts in kernel mode only take a note.
-        unsafe { asm!("sti", "pause", "cli", options(nostack)) };
+        unsafe { asm!("pause", "sti", "nop", "cli", options(nostack)) };
         let kicked = cpu.kick.load(Ordering::SeqCst) || cpu.wake.load(Ordering::SeqCst) != 0;
         if kicked || cpu.timer_fired.load(Ordering::SeqCst) || WAITING.load(Ordering::SeqCst) > 0 {
             break;
