@@ -185,7 +185,18 @@ fn leaves_some(count: u64, most: u32) -> bool {
 /// on the way down to the reserve, and the next call waits. It is a sum: there may be room, but all
 /// in pieces ([`vec_for`]).
 pub fn ask(bytes: u64) -> Result {
-    if bytes < PAGE_SIZE || heap::has_room_for(bytes) { Ok(()) } else { Err(Errno::ENOMEM) }
+    let may_use_reserve = || heap::is_on_reserve() && heap::has_room_on_reserve(bytes);
+    if bytes < PAGE_SIZE || heap::has_room_for(bytes) || may_use_reserve() {
+        Ok(())
+    } else {
+        Err(Errno::ENOMEM)
+    }
+}
+
+/// True if there is memory for one process more, and for what it asks for on its way
+/// ([`ask`]): more than must be there for memory not to be low.
+pub fn has_room_for_process() -> bool {
+    heap::has_room_for(charge_of(1) + SMALL_BYTES as u64)
 }
 
 /// As [`ask`], for `count` objects of type `T` in one piece.

@@ -216,6 +216,11 @@ pub fn has_room_for(bytes: u64) -> bool {
             && (free > 0 || !is_in_pieces())
 }
 
+/// True if what is done now must work when memory is used up ([`on_reserve`]).
+pub fn is_on_reserve() -> bool {
+    ON_RESERVE.load(Relaxed)
+}
+
 /// True if `bytes` more of kernel memory leave half of the reserve. For what must work when memory
 /// is low, and will give them back.
 pub fn has_room_on_reserve(bytes: u64) -> bool {

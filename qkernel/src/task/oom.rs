@@ -168,7 +168,10 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     shrink();
     dentry::shrink(None);
     reclaim::reclaim();
-    if !Want::Frame.is_met() && !pause::is_paused() && !somebody_is_ending(now_ns) {
+    // Who asks has not got what it wanted, so that memory is not low is not enough: in between
+    // nobody would be killed, and nobody could begin.
+    let is_met = Want::Frame.is_met() && crate::account::has_room_for_process();
+    if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
         kill_one(now_ns);
     }
     let freed = Arc::new(Signal::default());
