@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -26,7 +27,39 @@ struct Slot {
 /// A table of file descriptors, shared by threads (CLONE_FILES).
 #[derive(Default)]
 pub struct FdTable {
-    slots: Mutex<Vec<Option<Slot>>>,
+    slots: Mutex<Slots>,
+}
+
+/// What a table holds.
+#[derive(Default)]
+struct Slots {
+    list: Vec<Option<Slot>>,
+    /// Every descriptor below is open.
+    full_below: usize,
+}
+
+impl Deref for Slots {
+    type Target = Vec<Option<Slot>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.list
+    }
+}
+
+impl Slots {
+    /// The lowest descriptor that is free and not below `minimum`.
+    fn lowest_free(&self, minimum: usize) -> usize {
+        let from = self.full_below.max(minimum);
+        let free = self.list.iter().skip(from).position(Option::is_none);
+        free.map_or(self.list.len().max(from), |i| from + i)
+    }
+
+    /// The slot of a descriptor that is about to be taken away.
+    fn vacate(&mut self, index: usize) -> Option<&mut Option<Slot>> {
+        let slot = self.list.get_mut(index)?;
+        self.full_below = self.full_below.min(index);
+        Some(slot)
+    }
 }
 
 /// Makes room for descriptors below `len`. ENOMEM.
@@ -52,7 +85,8 @@ impl FdTable {
         let slots = self.slots.lock();
         let mut copy: Vec<Option<Slot>> = account::vec_for(slots.len())?;
         copy.extend(slots.iter().cloned());
-        Ok(Arc::new(FdTable { slots: Mutex::new(copy) }))
+        let slots = Slots { list: copy, full_below: slots.full_below };
+        Ok(Arc::new(FdTable { slots: Mutex::new(slots) }))
     }
 
     /// The file of `fd`, or EBADF. Includes O_PATH descriptors.
@@ -78,15 +112,17 @@ impl FdTable {
         let mut slots = self.slots.lock();
         let limit = usize::try_from(limit).unwrap_or(MAX_FDS).min(MAX_FDS);
         let minimum = usize::try_from(minimum).map_err(|_| Errno::EINVAL)?;
-        let free = slots.iter().skip(minimum).position(Option::is_none).map(|i| i + minimum);
-        let index = free.unwrap_or(slots.len().max(minimum));
+        let index = slots.lowest_free(minimum);
         if index >= limit {
             return Err(Errno::EMFILE);
         }
         if index >= slots.len() {
-            grow(&mut slots, index + 1)?;
+            grow(&mut slots.list, index + 1)?;
         }
-        slots[index] = Some(Slot { file, close_on_exec });
+        slots.list[index] = Some(Slot { file, close_on_exec });
+        if minimum <= slots.full_below {
+            slots.full_below = index + 1;
+        }
         Ok(index as Fd)
     }
 
@@ -105,18 +141,18 @@ impl FdTable {
         }
         let mut slots = self.slots.lock();
         if index >= slots.len() {
-            grow(&mut slots, index + 1)?;
+            grow(&mut slots.list, index + 1)?;
         }
-        Ok(slots[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
+        Ok(slots.list[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
     }
 
     /// Takes a descriptor away: its file, which the caller drops without holding the table.
     pub fn remove(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
-        let slot = slots.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        let slot = slots.vacate(index).and_then(Option::take).ok_or(Errno::EBADF)?;
         while slots.last().is_some_and(Option::is_none) {
-            slots.pop();
+            slots.list.pop();
         }
         Ok(slot.file)
     }
@@ -136,7 +172,7 @@ impl FdTable {
     pub fn set_close_on_exec(&self, fd: Fd, on: bool) -> Result {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
-        let slot = slots.get_mut(index).and_then(|s| s.as_mut()).ok_or(Errno::EBADF)?;
+        let slot = slots.list.get_mut(index).and_then(|s| s.as_mut()).ok_or(Errno::EBADF)?;
         slot.close_on_exec = on;
         Ok(())
     }
@@ -147,6 +183,7 @@ impl FdTable {
         let first = usize::try_from(first).unwrap_or(0);
         let count = usize::try_from(last).map_or(0, |last| (last + 1).saturating_sub(first));
         slots
+            .list
             .iter_mut()
             .skip(first)
             .take(count)
@@ -179,10 +216,11 @@ impl FdTable {
                 let mut slots = self.slots.lock();
                 let end = end.min(slots.len());
                 while next < end && places.len() > 0 {
-                    let taken = slots[next].take_if(|slot| which(slot.close_on_exec));
+                    let taken = slots.list[next].take_if(|slot| which(slot.close_on_exec));
                     if let Some(slot) = taken
                         && let Some(place) = places.next()
                     {
+                        slots.vacate(next);
                         *place = Some(slot.file);
                     }
                     next += 1;
@@ -213,5 +251,27 @@ impl FdTable {
         let slots = self.slots.lock();
         let open = slots.iter().enumerate().skip(from).filter(|(_, slot)| slot.is_some());
         open.map(|(index, _)| index as Fd).take(most).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closed(count: usize) -> Slots {
+        Slots { list: alloc::vec![None; count], full_below: 0 }
+    }
+
+    #[test]
+    fn the_lowest_free_one_is_found_from_where_all_below_are_open() {
+        let empty = closed(0);
+        assert_eq!(empty.lowest_free(0), 0);
+        assert_eq!(empty.lowest_free(7), 7);
+        let mut holes = closed(5);
+        assert_eq!(holes.lowest_free(3), 3);
+        holes.full_below = 2;
+        assert_eq!((holes.lowest_free(0), holes.lowest_free(4), holes.lowest_free(9)), (2, 4, 9));
+        holes.vacate(1);
+        assert_eq!(holes.lowest_free(0), 1);
     }
 }
