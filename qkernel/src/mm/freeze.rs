@@ -230,6 +230,11 @@ impl AddressSpace {
     pub(super) fn list_mapping(&self, thread: &Arc<UserThread>) {
         self.freezer.lock().mapping.push(thread.clone());
     }
+
+    /// The thread with this token leaves the space, with nothing of it under way.
+    pub(super) fn forget_mapping(&self, token: u64) {
+        self.freezer.lock().mapping.retain(|thread| thread.token != token);
+    }
 }
 
 impl Drop for Frozen {

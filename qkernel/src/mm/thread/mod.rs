@@ -232,8 +232,11 @@ impl UserThread {
         state.handle = fresh.handle;
         state.place = fresh.place;
         state.trap = None;
-        // It counts what was frozen in the space that is left.
+        // Both are about the space that is left.
         state.claimed_epoch = 0;
+        if core::mem::take(&mut state.listed) {
+            mm.forget_mapping(self.token);
+        }
         state.stop_asked = false;
         state.resumes = fresh.resumes;
         state.mapping = fresh.mapping;
@@ -327,5 +330,8 @@ impl UserThread {
         }
         state.place = RunState::Dead;
         state.leave_to_others(mm);
+        if core::mem::take(&mut state.listed) {
+            mm.forget_mapping(self.token);
+        }
     }
 }
