@@ -204,8 +204,8 @@ impl Drop for Place {
     }
 }
 
-/// How long a command may take: less than [`limit`] where all is slow, so that one that hangs leaves
-/// time for the other tests.
+/// How long a command may take: less than [`limit`] where all is slow, so that one that hangs
+/// leaves time for the other tests.
 fn command_limit() -> Duration {
     slowed(Duration::from_secs(20)).max(Duration::from_secs(60))
 }
