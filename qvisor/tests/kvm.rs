@@ -341,7 +341,7 @@ fn little_happens_before_the_first_instruction() {
         committed >> 10,
         counts.describe()
     ));
-    assert!(counts.exits() <= 330, "{} exits: {}", counts.exits(), counts.describe());
+    assert!(counts.exits() <= 300, "{} exits: {}", counts.exits(), counts.describe());
     assert!(committed <= 3 << 20, "{committed} bytes");
 }
 

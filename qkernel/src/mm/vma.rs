@@ -146,12 +146,16 @@ impl Vma {
     }
 }
 
+/// Ranges that a search for a gap looks at one by one. Few for tests, which shall see both ways.
+const MOST_STEPS: usize = if cfg!(test) { 4 } else { 64 };
+
 /// The ranges of an address space: disjoint, by address.
 #[derive(Clone, Default)]
 pub struct VmaSet {
     /// By start. Only [`Self::put`] and [`Self::take`] change what is in here, and keep the rest.
     ranges: BTreeMap<u64, Vma>,
-    gaps: Gaps,
+    /// Made when a search for a gap has gone on for too long: few processes have so many ranges.
+    gaps: Option<Gaps>,
     total_bytes: u64,
     data_bytes: u64,
     locked_bytes: u64,
@@ -217,8 +221,8 @@ impl VmaSet {
     pub fn remove(&mut self, start: Va, end: Va) -> Vec<Vma> {
         let removed = self.overlapping(start, end);
         for part in &removed {
-            let Some(whole) = self.find(part.start).cloned() else { continue };
-            self.take(whole.start);
+            let Some(start) = self.find(part.start).map(|whole| whole.start) else { continue };
+            let Some(whole) = self.take(start) else { continue };
             for rest in [whole.clipped(whole.start, part.start), whole.clipped(part.end, whole.end)]
             {
                 if !rest.is_empty() {
@@ -232,14 +236,12 @@ impl VmaSet {
     /// Adds a range where nothing is, joined with its neighbours if they continue each other.
     pub fn insert(&mut self, mut vma: Vma) {
         debug_assert!(self.overlapping(vma.start, vma.end).is_empty());
-        if let Some(previous) = self.previous(vma.start).filter(|p| p.continues(&vma)).cloned() {
-            self.take(previous.start);
-            let end = vma.end;
-            vma = previous;
-            vma.end = end;
+        let previous = self.previous(vma.start).filter(|p| p.continues(&vma)).map(|p| p.start);
+        if let Some(previous) = previous.and_then(|start| self.take(start)) {
+            vma = Vma { end: vma.end, ..previous };
         }
-        if let Some(next) = self.ranges.get(&vma.end.0).filter(|n| vma.continues(n)).cloned() {
-            self.take(next.start);
+        let next = self.ranges.get(&vma.end.0).filter(|n| vma.continues(n)).map(|n| n.start);
+        if let Some(next) = next.and_then(|start| self.take(start)) {
             vma.end = next.end;
         }
         self.put(vma);
@@ -255,11 +257,22 @@ impl VmaSet {
 
     /// A free gap of `len` bytes in `[low, high)`, as high as possible (as Linux's top-down
     /// layout).
-    pub fn find_gap(&self, len: u64, low: Va, high: Va, align: u64) -> Option<Va> {
-        match self.is_empty() {
-            true => Some(Va(high.0.checked_sub(len)?).align_down(align)).filter(|at| *at >= low),
-            false => self.gaps.highest(len, low, high, align),
+    pub fn find_gap(&mut self, len: u64, low: Va, high: Va, align: u64) -> Option<Va> {
+        if self.gaps.is_none() {
+            let mut top = high;
+            for _ in 0..MOST_STEPS {
+                let start = Va(top.0.checked_sub(len)?).align_down(align);
+                if start < low {
+                    return None;
+                }
+                match self.ranges.range(..start.0 + len).next_back() {
+                    Some((_, vma)) if vma.end > start => top = vma.start,
+                    _ => return Some(start),
+                }
+            }
         }
+        let gaps = self.gaps.get_or_insert_with(|| Gaps::between(self.ranges.values()));
+        gaps.highest(len, low, high, align)
     }
 
     /// Bytes that count for RLIMIT_DATA.
@@ -279,10 +292,12 @@ impl VmaSet {
 
     /// Enters a range where nothing is.
     fn put(&mut self, vma: Vma) {
-        let gap = self.gap_around(vma.start, vma.end);
-        self.gaps.remove(gap.clone());
-        self.gaps.add(gap.start..vma.start.0);
-        self.gaps.add(vma.end.0..gap.end);
+        if let Some(gaps) = &mut self.gaps {
+            let gap = gap_around(&self.ranges, &vma);
+            gaps.remove(gap.clone());
+            gaps.add(gap.start..vma.start.0);
+            gaps.add(vma.end.0..gap.end);
+        }
         self.total_bytes += vma.len();
         self.data_bytes += if vma.is_data() { vma.len() } else { 0 };
         self.locked_bytes += if vma.flags.contains(VmaFlags::LOCKED) { vma.len() } else { 0 };
@@ -292,22 +307,24 @@ impl VmaSet {
     /// Takes the range that starts at `start` out.
     fn take(&mut self, start: Va) -> Option<Vma> {
         let vma = self.ranges.remove(&start.0)?;
-        let gap = self.gap_around(vma.start, vma.end);
-        self.gaps.remove(gap.start..vma.start.0);
-        self.gaps.remove(vma.end.0..gap.end);
-        self.gaps.add(gap);
+        if let Some(gaps) = &mut self.gaps {
+            let gap = gap_around(&self.ranges, &vma);
+            gaps.remove(gap.start..vma.start.0);
+            gaps.remove(vma.end.0..gap.end);
+            gaps.add(gap);
+        }
         self.total_bytes -= vma.len();
         self.data_bytes -= if vma.is_data() { vma.len() } else { 0 };
         self.locked_bytes -= if vma.flags.contains(VmaFlags::LOCKED) { vma.len() } else { 0 };
         Some(vma)
     }
+}
 
-    /// From the end of what lies before `start` to the start of what lies after `end`, with nothing
-    /// between the two.
-    fn gap_around(&self, start: Va, end: Va) -> Range<u64> {
-        let before = self.ranges.range(..start.0).next_back().map_or(0, |(_, v)| v.end.0);
-        before..self.ranges.range(end.0..).next().map_or(u64::MAX, |(start, _)| *start)
-    }
+/// From the end of what lies before `vma`, which is not among `ranges`, to the start of what lies
+/// after it.
+fn gap_around(ranges: &BTreeMap<u64, Vma>, vma: &Vma) -> Range<u64> {
+    let before = ranges.range(..vma.start.0).next_back().map_or(0, |(_, v)| v.end.0);
+    before..ranges.range(vma.end.0..).next().map_or(u64::MAX, |(start, _)| *start)
 }
 
 mod gaps;

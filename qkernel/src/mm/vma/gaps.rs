@@ -5,6 +5,8 @@ use core::ops::Range;
 
 use qlib::Va;
 
+use super::Vma;
+
 /// Powers of two that a gap's length can have.
 const CLASSES: usize = 64;
 /// Gaps of one class that are tried for something that may not fit into each of them.
@@ -24,7 +26,19 @@ fn class_of(len: u64) -> u8 {
 }
 
 impl Gaps {
-    /// Nothing lies in `gap`, and something at both of its ends.
+    /// Those between ranges, which come by address.
+    pub(super) fn between<'a>(ranges: impl Iterator<Item = &'a Vma>) -> Self {
+        let mut gaps = Gaps::default();
+        let mut end = 0;
+        for range in ranges {
+            gaps.add(end..range.start.0);
+            end = range.end.0;
+        }
+        gaps.add(end..u64::MAX);
+        gaps
+    }
+
+    /// Nothing lies in `gap`, and something, or nothing more, at both of its ends.
     pub(super) fn add(&mut self, gap: Range<u64>) {
         if gap.start < gap.end {
             let class = class_of(gap.end - gap.start);
@@ -58,12 +72,12 @@ impl Gaps {
             let class = class as u8;
             // The last of these may go on beyond `high`.
             let gaps = self.gaps.range((class, 0)..(class, high.0)).rev().take(tries);
-            gaps.map(|(&(_, start), &end)| {
+            let mut fitting = gaps.filter_map(|(&(_, start), &end)| {
                 let top = end.min(high.0).checked_sub(len)?;
                 let at = Va(top).align_down(align);
                 (at >= low && at.0 >= start).then_some(at)
-            })
-            .find_map(|at| at)
+            });
+            fitting.next()
         };
         present.filter_map(in_class).max()
     }
