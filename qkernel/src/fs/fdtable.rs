@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Deref;
 
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -38,14 +37,6 @@ struct Slots {
     full_below: usize,
 }
 
-impl Deref for Slots {
-    type Target = Vec<Option<Slot>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.list
-    }
-}
-
 impl Slots {
     /// The lowest descriptor that is free and not below `minimum`.
     fn lowest_free(&self, minimum: usize) -> usize {
@@ -54,23 +45,21 @@ impl Slots {
         free.map_or(self.list.len().max(from), |i| from + i)
     }
 
-    /// The slot of a descriptor that is about to be taken away.
-    fn vacate(&mut self, index: usize) -> Option<&mut Option<Slot>> {
-        let slot = self.list.get_mut(index)?;
+    /// The descriptor is closed now.
+    fn closed(&mut self, index: usize) {
         self.full_below = self.full_below.min(index);
-        Some(slot)
     }
 }
 
 /// Makes room for descriptors below `len`. ENOMEM.
-fn grow(slots: &mut Vec<Option<Slot>>, len: usize) -> Result {
-    if len > slots.capacity() {
+fn grow(list: &mut Vec<Option<Slot>>, len: usize) -> Result {
+    if len > list.capacity() {
         // As vectors grow; a table of many is moved, and both places are taken for a moment.
-        let capacity = len.max(slots.capacity() * 2).clamp(8, MAX_FDS.max(len));
+        let capacity = len.max(list.capacity() * 2).clamp(8, MAX_FDS.max(len));
         account::ask((capacity * size_of::<Option<Slot>>()) as u64)?;
-        slots.try_reserve_exact(capacity - slots.len()).map_err(|_| Errno::ENOMEM)?;
+        list.try_reserve_exact(capacity - list.len()).map_err(|_| Errno::ENOMEM)?;
     }
-    slots.resize(len, None);
+    list.resize(len, None);
     Ok(())
 }
 
@@ -83,8 +72,8 @@ impl FdTable {
     /// A copy, as fork(2) makes it. ENOMEM.
     pub fn duplicate(&self) -> Result<Arc<Self>> {
         let slots = self.slots.lock();
-        let mut copy: Vec<Option<Slot>> = account::vec_for(slots.len())?;
-        copy.extend(slots.iter().cloned());
+        let mut copy: Vec<Option<Slot>> = account::vec_for(slots.list.len())?;
+        copy.extend(slots.list.iter().cloned());
         let slots = Slots { list: copy, full_below: slots.full_below };
         Ok(Arc::new(FdTable { slots: Mutex::new(slots) }))
     }
@@ -94,6 +83,7 @@ impl FdTable {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         self.slots
             .lock()
+            .list
             .get(index)
             .and_then(|s| s.as_ref())
             .map(|s| s.file.clone())
@@ -116,7 +106,7 @@ impl FdTable {
         if index >= limit {
             return Err(Errno::EMFILE);
         }
-        if index >= slots.len() {
+        if index >= slots.list.len() {
             grow(&mut slots.list, index + 1)?;
         }
         slots.list[index] = Some(Slot { file, close_on_exec });
@@ -140,7 +130,7 @@ impl FdTable {
             return Err(Errno::EBADF);
         }
         let mut slots = self.slots.lock();
-        if index >= slots.len() {
+        if index >= slots.list.len() {
             grow(&mut slots.list, index + 1)?;
         }
         Ok(slots.list[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
@@ -150,8 +140,9 @@ impl FdTable {
     pub fn remove(&self, fd: Fd) -> Result<Arc<OpenFile>> {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
-        let slot = slots.vacate(index).and_then(Option::take).ok_or(Errno::EBADF)?;
-        while slots.last().is_some_and(Option::is_none) {
+        let slot = slots.list.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
+        slots.closed(index);
+        while slots.list.last().is_some_and(Option::is_none) {
             slots.list.pop();
         }
         Ok(slot.file)
@@ -162,6 +153,7 @@ impl FdTable {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         self.slots
             .lock()
+            .list
             .get(index)
             .and_then(|s| s.as_ref())
             .map(|s| s.close_on_exec)
@@ -193,7 +185,7 @@ impl FdTable {
 
     /// The highest open descriptor and one more.
     pub fn end(&self) -> usize {
-        self.slots.lock().iter().rposition(Option::is_some).map_or(0, |last| last + 1)
+        self.slots.lock().list.iter().rposition(Option::is_some).map_or(0, |last| last + 1)
     }
 
     /// Takes away every descriptor in `first..=last` that `which(close_on_exec)` holds for, and
@@ -214,13 +206,13 @@ impl FdTable {
             let mut places = out.iter_mut();
             {
                 let mut slots = self.slots.lock();
-                let end = end.min(slots.len());
+                let end = end.min(slots.list.len());
                 while next < end && places.len() > 0 {
                     let taken = slots.list[next].take_if(|slot| which(slot.close_on_exec));
                     if let Some(slot) = taken
                         && let Some(place) = places.next()
                     {
-                        slots.vacate(next);
+                        slots.closed(next);
                         *place = Some(slot.file);
                     }
                     next += 1;
@@ -239,17 +231,18 @@ impl FdTable {
     pub fn held_bytes(&self) -> u64 {
         let slots = self.slots.lock();
         let files = slots
+            .list
             .iter()
             .flatten()
             .map(|slot| OPEN_FILE_BYTES + slot.file.ops.held_bytes())
             .sum::<u64>();
-        files + (slots.len() * size_of::<Option<Slot>>()) as u64
+        files + (slots.list.len() * size_of::<Option<Slot>>()) as u64
     }
 
     /// At most `most` open descriptors, ascending, from `from` on.
     pub fn list(&self, from: usize, most: usize) -> Vec<Fd> {
         let slots = self.slots.lock();
-        let open = slots.iter().enumerate().skip(from).filter(|(_, slot)| slot.is_some());
+        let open = slots.list.iter().enumerate().skip(from).filter(|(_, slot)| slot.is_some());
         open.map(|(index, _)| index as Fd).take(most).collect()
     }
 }
@@ -258,20 +251,20 @@ impl FdTable {
 mod tests {
     use super::*;
 
-    fn closed(count: usize) -> Slots {
+    fn all_closed(count: usize) -> Slots {
         Slots { list: alloc::vec![None; count], full_below: 0 }
     }
 
     #[test]
     fn the_lowest_free_one_is_found_from_where_all_below_are_open() {
-        let empty = closed(0);
+        let empty = all_closed(0);
         assert_eq!(empty.lowest_free(0), 0);
         assert_eq!(empty.lowest_free(7), 7);
-        let mut holes = closed(5);
+        let mut holes = all_closed(5);
         assert_eq!(holes.lowest_free(3), 3);
         holes.full_below = 2;
         assert_eq!((holes.lowest_free(0), holes.lowest_free(4), holes.lowest_free(9)), (2, 4, 9));
-        holes.vacate(1);
+        holes.closed(1);
         assert_eq!(holes.lowest_free(0), 1);
     }
 }

@@ -16,7 +16,7 @@ use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
-use crate::mm::freeze::Frozen;
+use crate::mm::freeze::{Frozen, MustWait};
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
@@ -47,7 +47,7 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
         TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
             Ok(frozen) => call_now(thread, trap.nr, trap.args, frozen, may_go_now),
-            Err(()) => Next::Task(None),
+            Err(MustWait) => Next::Task(None),
         },
         TRAP_FAULT => fault_now(thread, Va(trap.addr), trap.code, may_go_now),
         _ => Next::Task(None),
@@ -60,26 +60,25 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
 }
 
 /// What a call takes away from the threads of its space.
-fn taken_by(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<Va>> {
+fn taken_by(thread: &Thread, nr: u64, args: &[u64; 6]) -> Option<Range<Va>> {
     let takes = syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY);
-    if takes { syscall::memory::taken_away(mm, nr, args) } else { None }
+    let range = || thread.process.with_mm(|mm| syscall::memory::taken_away(mm, nr, args));
+    takes.then(range).flatten()
 }
 
-/// Freezes what a call takes away, if it is to be frozen. An error if it has to wait for that.
-fn freeze_now(thread: &Thread, nr: u64, args: &[u64; 6]) -> result::Result<Option<Frozen>, ()> {
-    if !syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY) {
-        return Ok(None);
-    }
+/// Freezes what a call takes away, if it is to be frozen.
+fn freeze_now(
+    thread: &Thread,
+    nr: u64,
+    args: &[u64; 6],
+) -> result::Result<Option<Frozen>, MustWait> {
+    let Some(range) = taken_by(thread, nr, args) else { return Ok(None) };
     let mm = thread.mm();
-    if !mm.must_freeze() {
-        return Ok(None);
+    // Such a call has its operations carried out before it is over.
+    if moves_pages(nr) && mm.must_freeze() {
+        return Err(MustWait);
     }
-    match taken_by(&mm, nr, args) {
-        // It has its operations carried out before it is over.
-        Some(_) if moves_pages(nr) => Err(()),
-        Some(range) => mm.freeze_now(&thread.user, range).map(Some).ok_or(()),
-        None => Ok(None),
-    }
+    mm.freeze_now(&thread.user, range)
 }
 
 /// True if a call moves pages to other addresses.
@@ -151,11 +150,11 @@ fn fault_now(
         return Next::Task(None);
     }
     let mm = thread.mm();
-    let taken = taken_by_fault(&mm, va, access).filter(|_| mm.must_freeze());
-    let frozen = taken.map(|range| mm.freeze_now(&thread.user, range));
-    if matches!(frozen, Some(None)) {
-        return Next::Task(None);
-    }
+    let frozen = match taken_by_fault(&mm, va, access) {
+        Some(range) => mm.freeze_now(&thread.user, range),
+        None => Ok(None),
+    };
+    let Ok(frozen) = frozen else { return Next::Task(None) };
     if resolve(thread, &mm, va, access).is_err() {
         return Next::Task(None);
     }
@@ -306,7 +305,7 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
             return Outcome::Returns(Err(Errno::EINTR));
         }
     }
-    let frozen = match taken_by(&thread.mm(), trap.nr, &trap.args) {
+    let frozen = match taken_by(thread, trap.nr, &trap.args) {
         Some(range) => thread.mm().freeze(&thread.user, range).await,
         None => None,
     };

@@ -42,11 +42,6 @@ pub(super) struct Freezer {
     mapping: Vec<Arc<UserThread>>,
 }
 
-/// True if the ranges have a page in common.
-pub(super) fn overlap(a: &Range<Va>, b: &Range<Va>) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
 impl Freezer {
     /// What was mapped in `range` before is stale from now on.
     fn note(&mut self, range: Range<Va>) {
@@ -89,6 +84,10 @@ pub struct Frozen {
     hold: Hold,
 }
 
+/// A thread has an operation out to map something in a range that is to be frozen.
+#[derive(Debug)]
+pub struct MustWait;
+
 impl Frozen {
     fn new(mm: &Arc<AddressSpace>, hold: Hold) -> Self {
         let mut freezer = mm.freezer.lock();
@@ -121,12 +120,20 @@ impl AddressSpace {
         Some(frozen)
     }
 
-    /// As [`AddressSpace::freeze`] of a space with several threads, if nobody need be waited for;
-    /// else `None`, and nothing is frozen.
-    pub fn freeze_now(self: &Arc<Self>, thread: &UserThread, range: Range<Va>) -> Option<Frozen> {
+    /// As [`AddressSpace::freeze`], if nobody need be waited for; else nothing is frozen.
+    pub fn freeze_now(
+        self: &Arc<Self>,
+        thread: &UserThread,
+        range: Range<Va>,
+    ) -> Result<Option<Frozen>, MustWait> {
+        if !self.must_freeze() {
+            return Ok(None);
+        }
         let range = self.with_patches(range);
-        let is_free = self.freezer.lock().mapping_in(&range, thread.token).is_empty();
-        is_free.then(|| Frozen::new(self, Hold::Range(range)))
+        if !self.freezer.lock().mapping_in(&range, thread.token).is_empty() {
+            return Err(MustWait);
+        }
+        Ok(Some(Frozen::new(self, Hold::Range(range))))
     }
 
     /// All that goes with `range`: patched pages elsewhere do if their pads are among it.

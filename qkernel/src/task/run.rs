@@ -22,9 +22,8 @@ pub fn start_newborn(thread: &Thread) {
 pub async fn may_go(thread: &Arc<Thread>) {
     loop {
         may_sync(thread).await;
-        let mm = thread.mm();
-        mm.lets_go(&thread.user).await;
-        let free = !pause::is_paused() && !mm.holds_back(&thread.user) && thread.user.is_synced();
+        thread.mm().lets_go(&thread.user).await;
+        let free = !pause::is_paused() && thread.user.is_synced();
         if free || thread.is_dying() {
             return;
         }

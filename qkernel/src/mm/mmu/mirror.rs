@@ -12,7 +12,7 @@ use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::platform::{DeferredOp, OP_MAP, OP_PROTECT, OP_UNMAP};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
-use super::{DeferredFree, Mmu, Table, is_mapped, prot_of};
+use super::{DeferredFree, Mmu, Table, is_mapped, overlap, prot_of};
 use crate::mm::swap::usage::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
@@ -80,7 +80,7 @@ pub fn void_map(op: &mut DeferredOp) {
 
 /// True if `op` maps something in `range`.
 pub fn maps_in(op: &DeferredOp, range: &Range<Va>) -> bool {
-    op.kind == OP_MAP && op.va < range.end && range.start < op.va + op.len
+    op.kind == OP_MAP && overlap(&(op.va..op.va + op.len), range)
 }
 
 fn unmap_op(range: &Range<Va>) -> DeferredOp {
@@ -258,8 +258,7 @@ impl Mmu for Mirror {
 
     fn reuse(&mut self, range: Range<Va>) {
         self.unmapping.retain(Unmapping::is_underway);
-        let overlaps = |out: &Range<Va>| out.start < range.end && range.start < out.end;
-        if !self.unmapping.iter().any(|out| overlaps(&out.range)) {
+        if !self.unmapping.iter().any(|out| overlap(&out.range, &range)) {
             return;
         }
         let covers = |out: &Range<Va>| range.start <= out.start && out.end <= range.end;

@@ -116,6 +116,11 @@ pub(super) trait Mmu: Send {
     fn waiting_frames(&self) -> usize;
 }
 
+/// True if the ranges have a page in common.
+pub(super) fn overlap(a: &Range<Va>, b: &Range<Va>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
 /// True if the page may be mapped as the entry says.
 pub(super) fn is_mapped(pte: Pte) -> bool {
     pte.has(PteFlags::PRESENT | PteFlags::ACCESSED)

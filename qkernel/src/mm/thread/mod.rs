@@ -12,8 +12,7 @@ use alloc::vec::Vec;
 use qlib::platform::{DeferredOp, Trap, UserRegs};
 use qlib::{Gpa, Va};
 
-use super::freeze::overlap;
-use super::mmu::void_map;
+use super::mmu::{overlap, void_map};
 use super::{AddressSpace, DeferredFree};
 use crate::account;
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
@@ -144,6 +143,10 @@ impl Mapping {
         }
     }
 
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -161,7 +164,10 @@ impl State {
 
     /// Gives `mm` back what this thread was to do to it, and has not, and the frames that wait for
     /// that: others do it in its place.
-    fn leave_to_others(&mut self, mm: &AddressSpace) {
+    fn leave_to_others(&mut self, mm: &AddressSpace, token: u64) {
+        if core::mem::take(&mut self.listed) {
+            mm.forget_mapping(token);
+        }
         let (mut ops, claimed) = core::mem::take(&mut self.claimed);
         // What it was to map may have been taken away since, by somebody who did not know of it.
         ops.iter_mut().for_each(void_map);
@@ -225,18 +231,15 @@ impl UserThread {
     pub fn adopt(&self, other: UserThread, mm: &AddressSpace) {
         let fresh = other.state.into_inner();
         let mut state = self.state.lock();
-        state.leave_to_others(mm);
+        state.leave_to_others(mm, self.token);
         if let Some(old) = state.handle.take() {
             old.resume(Gpa(0), Go::Exit, &[]);
         }
         state.handle = fresh.handle;
         state.place = fresh.place;
         state.trap = None;
-        // Both are about the space that is left.
+        // It is about the space that is left.
         state.claimed_epoch = 0;
-        if core::mem::take(&mut state.listed) {
-            mm.forget_mapping(self.token);
-        }
         state.stop_asked = false;
         state.resumes = fresh.resumes;
         state.mapping = fresh.mapping;
@@ -329,9 +332,6 @@ impl UserThread {
             handle.resume(Gpa(0), Go::Exit, &[]);
         }
         state.place = RunState::Dead;
-        state.leave_to_others(mm);
-        if core::mem::take(&mut state.listed) {
-            mm.forget_mapping(self.token);
-        }
+        state.leave_to_others(mm, self.token);
     }
 }

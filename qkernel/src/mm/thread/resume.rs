@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use qlib::platform::{DeferredOp, OP_MAP};
 
-use super::{RunState, UserThread};
+use super::{RunState, State, UserThread};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::freeze::EVERYTHING;
@@ -69,9 +69,7 @@ impl UserThread {
         for op in ops.iter().filter(|op| op.kind == OP_MAP) {
             state.mapping.add(op.va..op.va + op.len);
         }
-        if state.is_mapping() && !core::mem::replace(&mut state.listed, true) {
-            mm.list_mapping(self);
-        }
+        self.list(&mut state, mm);
         state.resumes += 1;
         let root = mm.root();
         let Some(handle) = &state.handle else { return };
@@ -89,7 +87,7 @@ impl UserThread {
         self.claim_ops(mm);
         self.synced().await;
         if self.is_dead() {
-            self.state.lock().leave_to_others(mm);
+            self.state.lock().leave_to_others(mm, self.token);
             return Err(Errno::ESRCH);
         }
         let (ops, deferred) = self.take_claimed(mm);
@@ -116,7 +114,12 @@ impl UserThread {
     pub fn moves_pages(self: &Arc<Self>, mm: &AddressSpace) {
         let mut state = self.state.lock();
         state.mapping.add(EVERYTHING);
-        if !core::mem::replace(&mut state.listed, true) {
+        self.list(&mut state, mm);
+    }
+
+    /// Has `mm` list the thread if it maps something.
+    fn list(self: &Arc<Self>, state: &mut State, mm: &AddressSpace) {
+        if state.is_mapping() && !core::mem::replace(&mut state.listed, true) {
             mm.list_mapping(self);
         }
     }

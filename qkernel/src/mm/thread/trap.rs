@@ -28,7 +28,7 @@ impl UserThread {
             let alone = !state.stop_asked && state.watchers.is_empty();
             let proven = trap.unproven == 0;
             if proven {
-                state.mapping.0.clear();
+                state.mapping.clear();
             }
             state.unproven = !proven;
             let in_syscall = matches!(state.place, RunState::Syscall)
