@@ -77,22 +77,41 @@ pub fn has_ended(pid: u32) -> bool {
     r != 0 || unsafe { info.si_pid() } != 0
 }
 
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
 /// Waits for the end of child `pid` without reaping it. Of all of it: the host lets nobody wait for
 /// a process whose first thread has ended before its other threads have, each of which has then let
-/// go of the memory. An error means that somebody else has reaped it.
-pub fn wait_end(pid: u32) {
+/// go of the memory. Says what it ended by; `None` if somebody else has reaped it.
+pub fn wait_end(pid: u32) -> Option<End> {
     loop {
-        // SAFETY: a null siginfo pointer is allowed.
+        // SAFETY: siginfo_t is plain data that waitid fills in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid pointer to it.
         let r = unsafe {
             libc::waitid(
                 libc::P_PID,
                 pid,
-                std::ptr::null_mut(),
+                &raw mut info,
                 libc::WEXITED | libc::WNOWAIT | libc::__WALL,
             )
         };
-        if r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return;
+        if r == 0 {
+            // SAFETY: waitid succeeded, so the fields of SIGCHLD are valid.
+            let status = unsafe { info.si_status() };
+            return Some(match info.si_code {
+                libc::CLD_EXITED => End::Exit(status),
+                _ => End::Signal(status),
+            });
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return None;
         }
     }
 }

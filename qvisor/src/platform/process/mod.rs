@@ -470,11 +470,12 @@ impl Shared {
         }
         // The number must not be used for a signal once it is free again.
         let pid = space.lock().pid;
-        if let Some(pid) = pid {
-            sys::wait_end(pid);
-        }
+        let end = pid.and_then(sys::wait_end);
         let (orphans, dropped) = {
             let mut state = space.lock();
+            if let Some(end) = end {
+                state.note_end(space.id, end);
+            }
             let orphans = state.live_threads();
             state.mark_exited();
             if let Some(pid) = pid {

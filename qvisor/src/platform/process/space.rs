@@ -21,6 +21,7 @@ use crate::sys::{self, Listener, Notification};
 
 // What guests bring about, as often as they like.
 static KILLED: Seldom = Seldom::new();
+static TAKEN_AWAY: Seldom = Seldom::new();
 static RESUMED_RUNNING: Seldom = Seldom::new();
 static UNANSWERED: Seldom = Seldom::new();
 
@@ -417,6 +418,18 @@ impl SpaceState {
             if let Some(pid) = self.pid {
                 sys::kill(pid);
             }
+        }
+    }
+
+    /// Its process has ended: says how, unless that was asked for. A program that breaks its own
+    /// stub, and the host when it has no memory, bring it about.
+    pub fn note_end(&self, space: u32, end: sys::End) {
+        if !self.killed
+            && !self.dropped
+            && !self.live_threads().is_empty()
+            && let Some(count) = TAKEN_AWAY.count()
+        {
+            warn!(space, "guest process taken away by the host: {end:?} ({count} so far)");
         }
     }
 
