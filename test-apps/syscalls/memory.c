@@ -575,6 +575,20 @@ CASE(large_sparse_mapping) {
     OK(munmap(p, size));
 }
 
+CASE(what_was_unmapped_stays_free) {
+    // Rows of calls from one place in between: whatever a kernel maps for its own ends, it does so elsewhere.
+    enum { PAGES = 64 };
+    char *p = OK(mmap(NULL, PAGES * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    OK(munmap(p, PAGES * PAGE));
+    int zero = OK(open("/dev/zero", O_RDONLY));
+    char byte;
+    for (int i = 0; i < 2000; i++) {
+        getppid();
+        EQ(read(zero, &byte, 1), 1);
+    }
+    EQ(mmap(p, PAGES * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), p);
+}
+
 CASE(many_mappings) {
     enum { COUNT = 1000 };
     static char *p[COUNT];

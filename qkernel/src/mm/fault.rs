@@ -28,7 +28,7 @@ const RESERVE_PAGES: u64 = 16;
 /// The most that a touch in an ascending row reserves (2 MiB).
 const MAX_RUN_PAGES: u64 = 512;
 /// Gap that a growing stack keeps from what lies below (Linux's stack_guard_gap is 1 MiB).
-const STACK_GAP_BYTES: u64 = 256 * PAGE_SIZE;
+pub(super) const STACK_GAP_BYTES: u64 = 256 * PAGE_SIZE;
 
 /// A fault that the program gets as a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::AddressSpace;
-use super::fault::entry_flags;
+use super::fault::{STACK_GAP_BYTES, entry_flags};
+use super::patch::PADS_ROOM;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
@@ -251,9 +252,10 @@ impl AddressSpace {
         self.lock().brk = (start, start);
     }
 
-    /// Sets below which address mmap(2) looks first (exec).
-    pub fn set_mmap_top(&self, top: Va) {
-        self.lock().mmap_top = top;
+    /// Sets down to which address the stack may grow (exec): mmap(2) looks for room below it first,
+    /// and leaves the stack its gap, and pads of call sites their room.
+    pub fn set_stack_floor(&self, floor: Va) {
+        self.lock().mmap_top = (floor - STACK_GAP_BYTES - PADS_ROOM).page_floor();
     }
 
     /// mremap(2). `fixed`: the new place, if MREMAP_FIXED.

@@ -36,6 +36,8 @@ const COUNTED: usize = 32;
 const ROW_NS: u64 = 1_000_000;
 /// How far from a call site its pad may be: what a jump reaches, less some slack.
 const REACH: u64 = 0x7000_0000;
+/// Room for pads above the addresses that mmap(2) hands out ([`AddressSpace::set_stack_floor`]).
+pub(super) const PADS_ROOM: u64 = MAX_PAGES as u64 * PAGE_SIZE;
 /// Bytes of a pad: the displaced instruction, two more, and padding.
 const PAD_BYTES: u64 = 32;
 /// The pads of a page; the last place holds the address that they jump to.
@@ -327,14 +329,24 @@ impl Inner {
         pte.is_present() && !pte.has(PteFlags::WINDOW) && frames::user().ref_count(pte.gpa()) == 1
     }
 
+    /// Where a page for pads near `site` can lie: where no program looks for room, so that none
+    /// finds a place taken that it has just unmapped. That is above what mmap(2) hands out, and for
+    /// the executable itself below it.
+    fn room_for_pads(&mut self, site: Va) -> Option<Va> {
+        let (heap, top) = (self.brk.0, self.mmap_top);
+        let place = if site < heap && heap - site < REACH {
+            let low = Va(site.0.saturating_sub(REACH)).max(arch::boot().user_min).page_ceil()?;
+            self.vmas.find_gap(PAGE_SIZE, low, site.page_floor(), PAGE_SIZE)?
+        } else {
+            self.vmas.find_gap(PAGE_SIZE, top, top + PADS_ROOM, PAGE_SIZE)?
+        };
+        (place.0.abs_diff(site.0) < REACH).then_some(place)
+    }
+
     /// Maps a page for pads near `site`.
     fn new_pad_page(&mut self, site: Va) -> Option<usize> {
         let boot = arch::boot();
-        let low = Va(site.0.saturating_sub(REACH)).max(boot.user_min).page_ceil()?;
-        let high = Va(site.0 + REACH).min(boot.user_max).page_floor();
-        let below = self.vmas.find_gap(PAGE_SIZE, low, site.page_floor(), PAGE_SIZE);
-        let page =
-            below.or_else(|| self.vmas.find_gap(PAGE_SIZE, site.page_floor(), high, PAGE_SIZE))?;
+        let page = self.room_for_pads(site)?;
         let frame = frames::alloc_zeroed().ok()?;
         let mut vma = Vma::anonymous(Prot::READ | Prot::EXEC, VmaFlags::PADS);
         (vma.start, vma.end) = (page, page + PAGE_SIZE);

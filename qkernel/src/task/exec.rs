@@ -118,7 +118,7 @@ pub fn load(
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
     let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
     let stack_limit = thread.process.rlimit(RLIMIT_STACK).clamp(128 << 20, 1 << 40);
-    mm.set_mmap_top((stack_top - stack_limit).align_down(PAGE_SIZE));
+    mm.set_stack_floor(stack_top - stack_limit);
 
     let (bias, end) = elf.load(mm, &program.file, Some(base))?;
     let mut entry = elf.entry.wrapping_add(bias);
