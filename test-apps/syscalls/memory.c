@@ -575,6 +575,80 @@ CASE(large_sparse_mapping) {
     OK(munmap(p, size));
 }
 
+static long resident_pages(void) {
+    char text[128] = "";
+    int fd = OK(open("/proc/self/statm", O_RDONLY));
+    OK(read(fd, text, sizeof text - 1));
+    OK(close(fd));
+    return atol(strchr(text, ' '));
+}
+
+CASE(what_is_given_back_is_gone_and_comes_again) {
+    enum { PAGES = 200 };
+    char *p = OK(mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    int advices[] = {MADV_DONTNEED, MADV_DONTNEED, MADV_DONTNEED, MADV_FREE};
+    int zero = OK(open("/dev/zero", O_RDONLY));
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < PAGES; i++) {
+            // A free page keeps what it holds until somebody needs it.
+            if (advices[(round + 3) % 4] != MADV_FREE) EQ(p[i * PAGE + 7], 0);
+            p[i * PAGE + 7] = (char)(round + 1);
+        }
+        long before = resident_pages();
+        // All but the last page and every tenth, which are left alone.
+        for (int i = 0; i < PAGES - 1; i += 10) OK(madvise(p + i * PAGE, 9 * PAGE, advices[round]));
+        if (advices[round] == MADV_FREE) break;
+        CHECK(before - resident_pages() > PAGES / 2);
+        for (int i = 0; i < PAGES; i++) {
+            unsigned char there;
+            bool kept = i % 10 == 9;
+            OK(mincore(p + i * PAGE, PAGE, &there));
+            if (!kept) EQ(there & 1, 0);
+            // By the kernel first, or by the program.
+            if (i % 10 == 3) EQ(read(zero, p + i * PAGE, 1), 1);
+            EQ(p[i * PAGE + 7], kept ? round + 1 : 0);
+            p[i * PAGE + 9] = 1;
+            OK(mincore(p + i * PAGE, PAGE, &there));
+            EQ(there & 1, 1);
+        }
+        OK(madvise(p, PAGES * PAGE, MADV_DONTNEED));
+    }
+}
+
+CASE(what_is_given_back_stays_with_others) {
+    enum { PAGES = 16 };
+    char *p = OK(mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *shared = OK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    memset(p, 'a', PAGES * PAGE);
+    shared[0] = 's';
+    int to_child[2], to_parent[2];
+    char c;
+    OK(pipe(to_child));
+    OK(pipe(to_parent));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(p[0], 'a');
+        p[PAGE] = 'b';
+        EQ(write(to_parent[1], "x", 1), 1);
+        EQ(read(to_child[0], &c, 1), 1);
+        for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], i == 1 ? 'b' : 'a');
+        EQ(shared[0], 's');
+        // The other one has given its copies up: these are nobody else's now.
+        OK(madvise(p, PAGES * PAGE, MADV_DONTNEED));
+        for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], 0);
+        _exit(0);
+    }
+    EQ(read(to_parent[0], &c, 1), 1);
+    OK(madvise(p, PAGES * PAGE, MADV_DONTNEED));
+    OK(madvise(shared, PAGE, MADV_DONTNEED));
+    for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], 0);
+    EQ(shared[0], 's');
+    memset(p, 'c', PAGES * PAGE);
+    EQ(write(to_child[1], "x", 1), 1);
+    expect_exit(pid, 0);
+    for (int i = 0; i < PAGES; i++) EQ(p[i * PAGE], 'c');
+}
+
 CASE(what_was_unmapped_stays_free) {
     // Rows of calls from one place in between: whatever a kernel maps for its own ends, it does so elsewhere.
     enum { PAGES = 64 };

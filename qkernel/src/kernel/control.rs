@@ -589,7 +589,7 @@ fn processes() -> Vec<ProcessInfo> {
     let describe = |process: Arc<Process>| {
         let cmdline = process.image.lock().cmdline.clone();
         let words: Vec<&[u8]> = cmdline.split(|b| *b == 0).collect();
-        let (_, rss_bytes, _) = process.mm().sizes();
+        let rss_bytes = process.mm().resident_bytes();
         ProcessInfo {
             pid: process.pid,
             ppid: process.ppid(),

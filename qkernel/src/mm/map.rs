@@ -393,21 +393,6 @@ impl AddressSpace {
         Ok(target)
     }
 
-    /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
-    /// file's content again.
-    pub fn discard(&self, va: Va, len: u64) -> Result {
-        let (start, end) = user_range(va, len)?;
-        let mut inner = self.lock();
-        let covered = inner.vmas.covers(start, end);
-        for part in inner.vmas.overlapping(start, end) {
-            if part.flags.contains(VmaFlags::LOCKED) {
-                return Err(Errno::EINVAL);
-            }
-            inner.zap(part.start..part.end);
-        }
-        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
-    }
-
     /// Faults pages in ahead of use (MAP_POPULATE, MADV_POPULATE_*, mlock).
     pub fn populate(&self, va: Va, len: u64, write: bool) -> Result {
         let (start, end) = user_range(va, len)?;
@@ -435,31 +420,6 @@ impl AddressSpace {
     /// True if `[va, va + len)` is mapped without a hole.
     pub fn covers(&self, va: Va, len: u64) -> bool {
         user_range(va, len).is_ok_and(|(start, end)| self.lock().vmas.covers(start, end))
-    }
-
-    /// Which pages of a range are there (mincore(2)): a byte for each, so the caller bounds it.
-    pub fn resident(&self, va: Va, len: u64) -> Result<Vec<u8>> {
-        let (start, end) = user_range(va, len)?;
-        let mut inner = self.lock();
-        if !inner.vmas.covers(start, end) {
-            return Err(Errno::ENOMEM);
-        }
-        let mut pages = alloc::vec![0; ((end - start) >> PAGE_SHIFT) as usize];
-        inner.table().visit(start..end, &mut |at, pte| {
-            pages[((at - start) >> PAGE_SHIFT) as usize] = u8::from(pte.is_present());
-            true
-        });
-        Ok(pages)
-    }
-
-    /// How many pages of `[start, end)` are there.
-    pub fn resident_pages(&self, start: Va, end: Va) -> u64 {
-        let mut pages = 0;
-        self.lock().table().visit(start..end, &mut |_, pte| {
-            pages += u64::from(pte.is_present());
-            true
-        });
-        pages
     }
 
     /// The ranges now, by address.
@@ -516,7 +476,7 @@ impl AddressSpace {
         inner.vmas.len() as u64 * RANGE_BYTES + inner.mmu.waiting_frames() as u64 * 8
     }
 
-    /// Bytes mapped, bytes present (anonymous and file together), bytes swapped out.
+    /// Bytes mapped, bytes that have frames (anonymous and file together), bytes swapped out.
     pub fn sizes(&self) -> (u64, u64, u64) {
         let mut inner = self.lock();
         let mapped = inner.vmas.total_bytes();

@@ -5,6 +5,7 @@
 
 pub mod committed;
 pub mod deferred_free;
+pub mod discard;
 pub mod fault;
 pub mod fork;
 pub mod frames;

@@ -41,7 +41,9 @@ pub fn taken_away(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<V
         __NR_mprotect if third & u64::from(PROT_GROWSDOWN) != 0 => Some(EVERYTHING),
         __NR_mmap | __NR_munmap | __NR_mprotect => Some(range()),
         __NR_madvise => match third as u32 {
-            MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE => Some(range()),
+            MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE => {
+                Some(range()).filter(|range| !mm.is_emptied(range.clone()))
+            }
             _ => None,
         },
         __NR_brk => mm.lost_by_brk(Va(addr)),

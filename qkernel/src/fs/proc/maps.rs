@@ -151,7 +151,7 @@ pub fn smaps_rollup(
         start.get_or_insert(vma.start.0);
         end = vma.end.0;
     });
-    let (_, resident, swapped) = mm.sizes();
+    let (resident, (_, _, swapped)) = (mm.resident_bytes(), mm.sizes());
     let mut text =
         format!("{:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", start.unwrap_or(0), "[rollup]");
     rows(&mut text, None, resident, true, swapped);

@@ -29,8 +29,8 @@ struct Sizes {
 
 fn sizes(process: &Process) -> Sizes {
     let mm = process.mm();
-    let (total, resident, swapped) = mm.sizes();
-    let mut sizes = Sizes { total, resident, swapped, ..Sizes::default() };
+    let (total, _, swapped) = mm.sizes();
+    let mut sizes = Sizes { total, resident: mm.resident_bytes(), swapped, ..Sizes::default() };
     mm.for_each_range(|vma| {
         if vma.flags.contains(VmaFlags::STACK) {
             sizes.stack += vma.len();

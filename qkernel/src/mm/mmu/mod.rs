@@ -83,6 +83,11 @@ pub(super) trait Mmu: Send {
     /// One thread alone goes on, with a page table of its own: what is pending stays.
     fn start_anew(&mut self);
 
+    /// True if pages are better emptied where they are than taken away.
+    fn empties(&self) -> bool {
+        self.needs_threads()
+    }
+
     /// True if threads of the space carry out its changes.
     fn needs_threads(&self) -> bool;
 

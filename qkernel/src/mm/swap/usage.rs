@@ -29,6 +29,8 @@ impl Usage {
     const IDLE: u8 = 0b111;
     const UNSEEN: u8 = 1 << 3;
     const RETURNED: u8 = 1 << 4;
+    /// Nothing of what was there is any more (see [`crate::mm::discard`]).
+    const EMPTIED: u8 = 1 << 5;
 
     /// That of a present entry.
     pub fn of(pte: Pte) -> Usage {
@@ -50,6 +52,17 @@ impl Usage {
     #[must_use]
     pub fn seen(self) -> Usage {
         Usage(self.0 & Self::RETURNED)
+    }
+
+    /// After its program gave back what it held.
+    #[must_use]
+    pub fn emptied(self) -> Usage {
+        Usage(self.seen().0 | Self::EMPTIED)
+    }
+
+    /// True if it was emptied, and has perhaps not been touched since.
+    pub fn is_emptied(self) -> bool {
+        self.0 & Self::EMPTIED != 0
     }
 
     /// Of a page with two holders: the use by either counts.

@@ -1,0 +1,142 @@
+//! What a program gives back while it keeps the range: madvise(2) with MADV_DONTNEED or MADV_FREE.
+//!
+//! Taking such pages away costs the thread three stops where a stub mirrors the page table, and the
+//! next touch two more. So pages that nobody else has are *emptied* there: they keep their frames
+//! and their mapping, the host alone takes its memory back, and the next touch finds zeros without
+//! a trap. No frame changes hands, so there is nothing to be waited for. What is emptied and not
+//! touched again is taken back like any reserved frame, when memory is used up or at a sleep.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use qlib::pagetable::{Action, Pte};
+use qlib::{Frames, Gpa, PAGE_SIZE, Va};
+
+use super::AddressSpace;
+use super::committed::Committed;
+use super::frames::{self, counted_frame};
+use super::map::user_range;
+use super::space::Inner;
+use super::swap::Usage;
+use super::vma::{Vma, VmaFlags};
+use crate::arch;
+use crate::errno::{Errno, Result};
+
+/// Pages that are emptied at once; the host needs about a microsecond for each, and all else waits.
+/// Of more the frames are given up: their next owner has use for them.
+const MOST_PAGES: u64 = 256;
+/// Runs of frames they may lie in, each a call of the host.
+const MOST_RUNS: usize = 16;
+
+impl AddressSpace {
+    /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
+    /// file's content again. Unless it [is emptied](Self::is_emptied), the range must be frozen.
+    pub fn discard(&self, va: Va, len: u64) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        let covered = inner.vmas.covers(start, end);
+        let parts = inner.vmas.overlapping(start, end);
+        match inner.to_empty(&parts, start..end) {
+            Some(runs) => {
+                // Those that were reached are empty, and the caller may try again.
+                arch::release(&runs).map_err(|_| Errno::EAGAIN)?;
+                inner.note_emptied(start..end);
+            }
+            None => {
+                for part in parts {
+                    if part.flags.contains(VmaFlags::LOCKED) {
+                        return Err(Errno::EINVAL);
+                    }
+                    inner.zap(part.start..part.end);
+                }
+            }
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// True if [`Self::discard`] takes no page of the range away from anybody.
+    pub fn is_emptied(&self, range: Range<Va>) -> bool {
+        let mut inner = self.lock();
+        let parts = inner.vmas.overlapping(range.start, range.end);
+        inner.to_empty(&parts, range).is_some()
+    }
+
+    /// Which pages of a range are there (mincore(2)): a byte for each, so the caller bounds it.
+    pub fn resident(&self, va: Va, len: u64) -> Result<Vec<u8>> {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        if !inner.vmas.covers(start, end) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut pages = alloc::vec![0; ((end - start) / PAGE_SIZE) as usize];
+        inner.visit_resident(start..end, &mut |at| pages[((at - start) / PAGE_SIZE) as usize] = 1);
+        Ok(pages)
+    }
+
+    /// Bytes that are there.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_pages(Va(0), arch::boot().user_max) * PAGE_SIZE
+    }
+
+    /// How many pages of `[start, end)` are there.
+    pub fn resident_pages(&self, start: Va, end: Va) -> u64 {
+        let mut pages = 0;
+        self.lock().visit_resident(start..end, &mut |_| pages += 1);
+        pages
+    }
+}
+
+impl Inner {
+    /// The frames to empty, if all that is there of `parts`, which are all of `range`, can be.
+    fn to_empty(&mut self, parts: &[Vma], range: Range<Va>) -> Option<Vec<Frames>> {
+        let is_private = |part: &Vma| {
+            let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
+            part.backing.is_none() && !part.flags.intersects(kept)
+        };
+        if !self.mmu.empties() || !parts.iter().all(is_private) {
+            return None;
+        }
+        let (mut runs, mut left): (Vec<Frames>, _) = (Vec::new(), MOST_PAGES);
+        let mut all = true;
+        self.table().visit(range, &mut |_, pte| {
+            all = left > 0 && own_frame(pte).is_some_and(|frame| add(&mut runs, frame));
+            left = left.saturating_sub(1);
+            all
+        });
+        all.then_some(runs)
+    }
+
+    fn note_emptied(&mut self, range: Range<Va>) {
+        self.table()
+            .for_each(range, &mut |_, pte| Action::Replace(Usage::of(pte).emptied().put(pte)));
+    }
+
+    /// Visits the pages of `range` that are there. Of those that were emptied the host says whether
+    /// they have been touched since.
+    fn visit_resident(&mut self, range: Range<Va>, visit: &mut dyn FnMut(Va)) {
+        let mut committed = Committed::default();
+        self.table().visit(range, &mut |at, pte| {
+            let is_emptied = pte.is_present() && Usage::of(pte).is_emptied();
+            if pte.is_present() && (!is_emptied || committed.contains(pte.gpa())) {
+                visit(at);
+            }
+            true
+        });
+    }
+}
+
+/// The frame of an entry, if nobody else has it, or is on the way to give it back.
+fn own_frame(pte: Pte) -> Option<Gpa> {
+    counted_frame(pte).filter(|frame| frames::user().ref_count(*frame) == 1)
+}
+
+/// Adds a frame to runs of them; false if that makes too many.
+fn add(runs: &mut Vec<Frames>, frame: Gpa) -> bool {
+    let full = runs.len() == MOST_RUNS;
+    match runs.last_mut() {
+        Some(run) if run.start + run.len_bytes() == frame => run.count += 1,
+        _ if full => return false,
+        _ => runs.push(Frames { start: frame, count: 1 }),
+    }
+    true
+}
