@@ -213,6 +213,32 @@ pub struct Stats {
     pub memory: MemoryStats,
     /// Counts.
     pub counts: CountStats,
+    /// Who has slept for the kernel lock.
+    pub kernel_lock: Vec<LockWaits>,
+}
+
+/// How those who wanted the guest kernel for one thing slept until they had its lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// What for: `call`, `fault`, `trap`, `outside`, `timer`, `control`, `space`, `cpu`.
+    pub wanted_for: String,
+    /// How long together.
+    pub total_ns: u64,
+    /// The longest time.
+    pub longest_ns: u64,
+    /// How often: less than 4 us, less than 16, 64 and so on by fours; the last for all longer
+    /// ones.
+    pub histogram: [u64; LockWaits::CLASSES],
+}
+
+impl LockWaits {
+    /// Classes of the histogram.
+    pub const CLASSES: usize = 8;
+
+    /// The class of a time.
+    pub fn class_of(ns: u64) -> usize {
+        (0..Self::CLASSES - 1).find(|class| ns < 4_000 << (2 * class)).unwrap_or(Self::CLASSES - 1)
+    }
 }
 
 /// What the platform that runs the guest counts. On `process` there is nothing to count.

@@ -1,19 +1,102 @@
-//! The kernel lock: kernel code runs on one CPU at a time.
+//! The kernel lock: kernel code runs on one CPU at a time. Who had to sleep for it, and for how
+//! long, is counted.
 
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use linux_raw_sys::general::CLOCK_MONOTONIC;
+use qlib::control::LockWaits;
 use qlib::kernel_lock::KernelLock;
 
-use super::{lock_wait, lock_wake};
+use super::{lock_wait, lock_wake, now_ns};
 
 static KERNEL_LOCK: KernelLock = KernelLock::new();
 
+/// What somebody wants the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A system call.
+    Call,
+    /// A page fault.
+    Fault,
+    /// What else a thread stops for: exceptions, kicks, operations that are done.
+    Trap,
+    /// Something outside is ready.
+    Outside,
+    /// The timer.
+    Timer,
+    /// A control request.
+    Control,
+    /// An address space is gone.
+    Space,
+    /// To look for a thread to run, on a CPU of the guest's own.
+    Cpu,
+}
+
+impl Wanted {
+    /// All of them, in order.
+    const ALL: [Wanted; 8] = {
+        use Wanted::*;
+        [Call, Fault, Trap, Outside, Timer, Control, Space, Cpu]
+    };
+
+    fn name(self) -> &'static str {
+        match self {
+            Wanted::Call => "call",
+            Wanted::Fault => "fault",
+            Wanted::Trap => "trap",
+            Wanted::Outside => "outside",
+            Wanted::Timer => "timer",
+            Wanted::Control => "control",
+            Wanted::Space => "space",
+            Wanted::Cpu => "cpu",
+        }
+    }
+}
+
+/// How those who wanted the kernel for one thing waited for it. Changed under it only.
+struct Waits {
+    total_ns: AtomicU64,
+    longest_ns: AtomicU64,
+    histogram: [AtomicU64; LockWaits::CLASSES],
+}
+
+static WAITS: [Waits; Wanted::ALL.len()] = [const {
+    Waits {
+        total_ns: AtomicU64::new(0),
+        longest_ns: AtomicU64::new(0),
+        histogram: [const { AtomicU64::new(0) }; LockWaits::CLASSES],
+    }
+}; Wanted::ALL.len()];
+
 /// Takes the kernel lock.
-pub fn lock() {
-    KERNEL_LOCK.lock(lock_wait);
+pub fn lock(wanted: Wanted) {
+    timed(wanted, |sleep| KERNEL_LOCK.lock(sleep));
 }
 
 /// Takes it before all who have come by [`lock`].
-pub fn lock_urgently() {
-    KERNEL_LOCK.lock_urgently(lock_wait);
+pub fn lock_urgently(wanted: Wanted) {
+    timed(wanted, |sleep| KERNEL_LOCK.lock_urgently(sleep));
+}
+
+type Sleep<'a> = &'a dyn Fn(&core::sync::atomic::AtomicU32, u32);
+
+/// Notes how long `take` took, if it slept.
+fn timed(wanted: Wanted, take: impl FnOnce(Sleep<'_>)) {
+    let since_ns = Cell::new(0);
+    take(&|word, expected| {
+        if since_ns.get() == 0 {
+            since_ns.set(now_ns(CLOCK_MONOTONIC));
+        }
+        lock_wait(word, expected);
+    });
+    if since_ns.get() != 0 {
+        let ns = now_ns(CLOCK_MONOTONIC).saturating_sub(since_ns.get());
+        let waits = &WAITS[wanted as usize];
+        waits.total_ns.fetch_add(ns, Relaxed);
+        waits.longest_ns.fetch_max(ns, Relaxed);
+        waits.histogram[LockWaits::class_of(ns)].fetch_add(1, Relaxed);
+    }
 }
 
 /// Gives it up.
@@ -29,4 +112,18 @@ pub fn waiting() -> u32 {
 /// True if an urgent event waits for it. Under it.
 pub fn is_wanted_urgently() -> bool {
     KERNEL_LOCK.is_wanted_urgently()
+}
+
+/// Who has waited for it so far, and how long: those who did at all.
+pub fn waits() -> alloc::vec::Vec<LockWaits> {
+    let waits = |wanted: Wanted| {
+        let waits = &WAITS[wanted as usize];
+        LockWaits {
+            wanted_for: wanted.name().into(),
+            total_ns: waits.total_ns.load(Relaxed),
+            longest_ns: waits.longest_ns.load(Relaxed),
+            histogram: waits.histogram.each_ref().map(|count| count.load(Relaxed)),
+        }
+    };
+    Wanted::ALL.map(waits).into_iter().filter(|waits| waits.longest_ns > 0).collect()
 }

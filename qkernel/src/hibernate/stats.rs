@@ -70,5 +70,6 @@ pub fn collect() -> Stats {
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),
         },
+        kernel_lock: arch::lock::waits(),
     }
 }

@@ -1,11 +1,12 @@
 //! The dispatch of events: what the platform enters the kernel for.
 
 use qlib::platform::{
-    EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD, Trap,
+    EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD,
+    TRAP_FAULT, TRAP_SYSCALL, Trap,
 };
 
 use super::{control, thread};
-use crate::arch::lock::{self, lock, unlock};
+use crate::arch::lock::{self, Wanted, lock, unlock};
 use crate::hibernate::Cause;
 use crate::mm::reclaim;
 use crate::wait::PollMask;
@@ -17,10 +18,11 @@ const CROWD: u32 = 4;
 /// Takes one event; see [`qlib::platform::KernelEntry::dispatch`].
 pub(super) fn dispatch(event: &Event) {
     let is_urgent = goes_first(event, lock::waiting());
+    let wanted = wanted_for(event);
     if is_urgent {
-        lock::lock_urgently();
+        lock::lock_urgently(wanted);
     } else {
-        lock();
+        lock(wanted);
     }
     let begin_ns =
         if is_urgent || log::is_kept(log::Level::Debug) { time::monotonic_ns() } else { 0 };
@@ -33,11 +35,24 @@ pub(super) fn dispatch(event: &Event) {
     if !is_trap {
         time::advance();
     }
-    run_some_tasks(is_urgent);
+    run_some_tasks(wanted, is_urgent);
     if begin_ns != 0 {
         note_work(event, time::elapsed_ns(begin_ns));
     }
     unlock();
+}
+
+/// What an event wants the kernel for.
+fn wanted_for(event: &Event) -> Wanted {
+    match (event.kind, event.trap.kind) {
+        (EVENT_TRAP, TRAP_SYSCALL) => Wanted::Call,
+        (EVENT_TRAP, TRAP_FAULT) => Wanted::Fault,
+        (EVENT_READY, _) => Wanted::Outside,
+        (EVENT_TIMER, _) => Wanted::Timer,
+        (EVENT_CONTROL, _) => Wanted::Control,
+        (EVENT_SPACE_GONE, _) => Wanted::Space,
+        _ => Wanted::Trap,
+    }
 }
 
 /// True if an event goes first, if `waiting` others wait for the kernel.
@@ -55,7 +70,7 @@ fn goes_first(event: &Event, waiting: u32) -> bool {
 
 /// Runs tasks that are ready. Of those that are not urgent, an urgent caller leaves to others what
 /// others are there for; and everybody lets an urgent one in between.
-fn run_some_tasks(is_urgent: bool) {
+fn run_some_tasks(wanted: Wanted, is_urgent: bool) {
     let leave = |next_is_urgent: bool| {
         !next_is_urgent && (lock::is_wanted_urgently() || is_urgent && lock::waiting() > 0)
     };
@@ -66,7 +81,7 @@ fn run_some_tasks(is_urgent: bool) {
             return;
         }
         unlock();
-        lock();
+        lock(wanted);
     }
     time::rearm();
 }

@@ -230,6 +230,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
+            "kernel_lock": guest.as_ref().map(|g| &g.kernel_lock),
             "platform": platform,
             "cgroup": {
                 "path": state.cgroup.as_ref().and_then(|c| c.memory_dir()),
