@@ -1,7 +1,7 @@
 //! When something last came from outside that threads are about to be notified of: data, a
 //! connection, a signal, a further process.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::time;
 
@@ -11,16 +11,30 @@ const FRESH_NS: u64 = 500_000_000;
 /// CLOCK_MONOTONIC; 0 for never.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
 
+/// Something came since [`begin_life`].
+static CAME: AtomicBool = AtomicBool::new(false);
+
 /// Now.
 pub fn note() {
     LAST_NS.store(time::monotonic_ns(), Relaxed);
+    CAME.store(true, Relaxed);
+}
+
+/// From now on it counts whether something [came](has_come).
+pub fn begin_life() {
+    CAME.store(false, Relaxed);
+}
+
+/// True if something came in this life.
+pub fn has_come() -> bool {
+    CAME.load(Relaxed)
 }
 
 /// Since `begin_ns` the sandbox has done nothing but read memory back. If an input was fresh then
 /// it is as fresh as can be now: who serves it has had no time for that.
 pub fn was_held_up_since(begin_ns: u64) {
     if fresh_until(begin_ns).is_some() {
-        note();
+        LAST_NS.store(time::monotonic_ns(), Relaxed);
     }
 }
 

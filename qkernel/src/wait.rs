@@ -47,6 +47,11 @@ impl PollMask {
     pub const READ: PollMask = PollMask::IN.union(PollMask::RDNORM);
     /// OUT and WRNORM.
     pub const WRITE: PollMask = PollMask::OUT.union(PollMask::WRNORM);
+    /// What those who watch a socket are notified of when data has come. (Linux leaves it to them
+    /// whether it is urgent.)
+    pub const RECEIVED: PollMask = PollMask::READ.union(PollMask::PRI).union(PollMask::RDBAND);
+    /// The same when there is room for more.
+    pub const SENDABLE: PollMask = PollMask::WRITE.union(PollMask::WRBAND);
     /// What is reported whether asked for or not.
     pub const ALWAYS: PollMask = PollMask::ERR.union(PollMask::HUP);
 }
@@ -55,11 +60,28 @@ impl PollMask {
 pub trait Observer: Send + Sync {
     /// Some of `events` may have happened. Must not block, nor touch the queue it is called from.
     fn notify(&self, events: PollMask);
+
+    /// True if somebody will see to `events` when notified: nobody else of those who take turns
+    /// need be.
+    fn is_attended(&self, events: PollMask) -> bool {
+        let _ = events;
+        true
+    }
+}
+
+/// Who is notified when several observe one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Each time.
+    Always,
+    /// One of those that say this, the oldest that sees to the event (EPOLLEXCLUSIVE).
+    OneOfThem,
 }
 
 struct Entry {
     id: u64,
     mask: PollMask,
+    turn: Turn,
     /// `None`: it has gone, and its place not yet.
     observer: Option<Arc<dyn Observer>>,
 }
@@ -119,16 +141,25 @@ impl WaitQueue {
     /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose
     /// number no program chooses: [`WaitQueue::try_register`].
     pub fn register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> u64 {
-        let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { id, mask: mask | PollMask::ALWAYS, observer: Some(observer) };
-        self.entries.lock().list.push(entry);
-        id
+        self.add(mask, Turn::Always, observer)
     }
 
     /// As [`WaitQueue::register`]. ENOMEM.
-    pub fn try_register(&self, mask: PollMask, observer: Arc<dyn Observer>) -> Result<u64> {
+    pub fn try_register(
+        &self,
+        mask: PollMask,
+        turn: Turn,
+        observer: Arc<dyn Observer>,
+    ) -> Result<u64> {
         account::room_in(&mut self.entries.lock().list)?;
-        Ok(self.register(mask, observer))
+        Ok(self.add(mask, turn, observer))
+    }
+
+    fn add(&self, mask: PollMask, turn: Turn, observer: Arc<dyn Observer>) -> u64 {
+        let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { id, mask: mask | PollMask::ALWAYS, turn, observer: Some(observer) };
+        self.entries.lock().list.push(entry);
+        id
     }
 
     /// Removes the observer with this id.
@@ -147,23 +178,30 @@ impl WaitQueue {
     pub fn wake_some(&self, events: PollMask, count: usize) {
         let end = NEXT_ENTRY.load(Ordering::Relaxed);
         let (mut left, mut next) = (count, 0);
+        let mut is_seen_to = false;
         while left > 0 {
             // A few at a time: there may be more than a list in one piece can be had for.
-            let mut hit: [Option<Arc<dyn Observer>>; WAKE_BATCH] = [const { None }; WAKE_BATCH];
+            let mut hit: [Option<(Turn, Arc<dyn Observer>)>; WAKE_BATCH] =
+                [const { None }; WAKE_BATCH];
             let mut found = 0;
             {
                 let entries = self.entries.lock();
                 // They are in the order of their ids.
                 let from = entries.list.partition_point(|e| e.id < next);
                 let rest = entries.list.iter().skip(from).take_while(|e| e.id < end);
-                let notified = rest.filter_map(|e| Some((e.id, e.wants(events)?)));
-                for (place, (id, observer)) in hit.iter_mut().zip(notified).take(left) {
-                    *place = Some(observer.clone());
-                    next = id + 1;
+                let notified = rest.filter_map(|e| Some((e, e.wants(events)?)));
+                for (place, (entry, observer)) in hit.iter_mut().zip(notified).take(left) {
+                    *place = Some((entry.turn, observer.clone()));
+                    next = entry.id + 1;
                     found += 1;
                 }
             }
-            for observer in hit.into_iter().flatten() {
+            for (turn, observer) in hit.into_iter().flatten() {
+                match turn {
+                    Turn::OneOfThem if is_seen_to => continue,
+                    Turn::OneOfThem => is_seen_to = observer.is_attended(events),
+                    Turn::Always => {}
+                }
                 observer.notify(events);
             }
             if found < WAKE_BATCH {
@@ -330,7 +368,7 @@ async fn block<T>(
         // No more than there are threads wait for few.
         registered.ids.push(match queues.len() {
             ..=FEW_QUEUES => queue.register(mask, wakeup.clone()),
-            _ => queue.try_register(mask, wakeup.clone())?,
+            _ => queue.try_register(mask, Turn::Always, wakeup.clone())?,
         });
     }
     registered.timer = deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone()));
@@ -363,6 +401,28 @@ mod tests {
         fn notify(&self, _events: PollMask) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+
+        fn is_attended(&self, events: PollMask) -> bool {
+            !events.contains(PollMask::PRI)
+        }
+    }
+
+    #[test]
+    fn one_of_those_who_take_turns_is_notified_and_all_others() {
+        let queue = WaitQueue::new();
+        let counters: Vec<Arc<Counter>> = (0..40).map(|_| Arc::default()).collect();
+        for (i, counter) in counters.iter().enumerate() {
+            let turn = if i % 10 == 9 { Turn::Always } else { Turn::OneOfThem };
+            queue.try_register(PollMask::IN, turn, counter.clone()).expect("memory");
+        }
+        let notified = || -> Vec<usize> {
+            let was = counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed));
+            was.enumerate().filter(|(_, n)| *n > 0).map(|(i, _)| i).collect()
+        };
+        queue.wake(PollMask::IN);
+        assert_eq!(notified(), [0, 9, 19, 29, 39]);
+        queue.wake(PollMask::IN | PollMask::PRI);
+        assert_eq!(notified().len(), 40, "nobody sees to it");
     }
 
     #[test]
@@ -371,7 +431,7 @@ mod tests {
         let counters: Vec<Arc<Counter>> = (0..100).map(|_| Arc::default()).collect();
         let ids: Vec<u64> = counters
             .iter()
-            .map(|c| queue.try_register(PollMask::IN, c.clone()).expect("memory"))
+            .map(|c| queue.try_register(PollMask::IN, Turn::Always, c.clone()).expect("memory"))
             .collect();
         let notified =
             || counters.iter().map(|c| c.0.swap(0, Ordering::Relaxed)).collect::<Vec<_>>();

@@ -188,6 +188,10 @@ ops! {
     Watch = 53,
     /// The readiness of a handle now, as an EPOLL* mask.
     Poll = 54,
+    /// Takes changes of the readiness of watched handles that no event has reported: seg0 out: an
+    /// array of pairs of u64, token and EPOLL* mask → how many. No event reports these any more. On
+    /// `kvm` events tell all: ENOSYS.
+    TakeReady = 55,
     // ---- the swap store
     // ---------------------------------------------------------------------------------------
     /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array

@@ -200,8 +200,10 @@ pub const NOTE_TYPE: u32 = 1;
 
 /// A user thread trapped: see [`Event::trap`].
 pub const EVENT_TRAP: u32 = 1;
-/// A watched host object became ready: `a` = token, `b` = EPOLL* mask.
+/// A watched host object became ready: `a` = token, `b` = EPOLL* mask; or `a` = [`ANY_TOKEN`].
 pub const EVENT_READY: u32 = 2;
+/// Some watched object became ready: [`crate::host::Op::TakeReady`] tells which, and how.
+pub const ANY_TOKEN: u64 = 0;
 /// The timer's deadline has passed.
 pub const EVENT_TIMER: u32 = 3;
 /// A control request lies in the mailbox: `a` = request id, `b` = length in bytes (postcard of

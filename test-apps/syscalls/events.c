@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -59,6 +60,23 @@ CASE(pipe_capacity) {
 }
 
 // However short, each takes the place of a page.
+CASE(pipe_room_is_counted_in_pages) {
+    enum { PAGE = 4096 };
+    int pipes[2];
+    char buffer[65536] = "";
+    nonblocking_pipe(pipes);
+    for (int i = 0; i < 16; i++) EQ(write(pipes[1], buffer, PAGE / 2 + 1), PAGE / 2 + 1);
+    EQ(poll_now(pipes[1], POLLOUT), 0);
+    ERR(write(pipes[1], buffer, PAGE / 2), EAGAIN);
+    EQ(write(pipes[1], buffer, PAGE / 2 - 1), PAGE / 2 - 1);
+    ERR(write(pipes[1], buffer, 1), EAGAIN);
+    EQ(read(pipes[0], buffer, PAGE / 2), PAGE / 2);
+    EQ(poll_now(pipes[1], POLLOUT), 0);
+    EQ(read(pipes[0], buffer, 1), 1);
+    EQ(poll_now(pipes[1], POLLOUT), POLLOUT);
+    EQ(write(pipes[1], buffer, sizeof buffer), PAGE);
+}
+
 CASE(pipe_of_packets) {
     int p[2];
     OK(pipe2(p, O_DIRECT | O_NONBLOCK));
@@ -487,6 +505,52 @@ CASE(epoll_nested) {
     EQ(poll_now(outer, POLLIN), POLLIN);
     event.events = EPOLLIN;
     ERR(epoll_ctl(inner, EPOLL_CTL_ADD, outer, &event), ELOOP);
+}
+
+CASE(epoll_nested_tells_of_each_event) {
+    int pipes[2], inner = OK(epoll_create1(0)), outer = OK(epoll_create1(0));
+    struct epoll_event got[4];
+    nonblocking_pipe(pipes);
+    add(inner, pipes[0], EPOLLIN);
+    add(outer, inner, EPOLLIN | EPOLLET);
+    for (int i = 0; i < 3; i++) {
+        // What came before has been told of, and is still there.
+        EQ(write(pipes[1], "x", 1), 1);
+        EQ(wait_now(outer, got, 4), 1);
+        EQ(wait_now(outer, got, 4), 0);
+    }
+    EQ(wait_now(inner, got, 4), 1);
+}
+
+static atomic_int woken;
+
+static void *exclusive_waiter(void *pipe_end) {
+    int e = OK(epoll_create1(0)), fd = (int)(long)pipe_end;
+    struct epoll_event got, event = {EPOLLIN | EPOLLEXCLUSIVE, {.fd = fd}};
+    ZERO(epoll_ctl(e, EPOLL_CTL_ADD, fd, &event));
+    EQ(epoll_wait(e, &got, 1, 5000), 1);
+    woken++;
+    // It sees to it only when all could have been woken.
+    sleep_ms(300);
+    char c;
+    EQ(read(fd, &c, 1), 1);
+    ZERO(close(e));
+    return NULL;
+}
+
+CASE(epoll_exclusive_wakes_one) {
+    enum { WAITERS = 5 };
+    int pipes[2];
+    pthread_t threads[WAITERS];
+    OK(pipe(pipes));
+    for (int i = 0; i < WAITERS; i++) ZERO(pthread_create(&threads[i], NULL, exclusive_waiter, (void *)(long)pipes[0]));
+    // All of them wait.
+    sleep_ms(200);
+    EQ(write(pipes[1], "x", 1), 1);
+    sleep_ms(150);
+    CHECK(woken >= 1 && woken < WAITERS);
+    for (int i = 1; i < WAITERS; i++) EQ(write(pipes[1], "x", 1), 1);
+    for (int i = 0; i < WAITERS; i++) ZERO(pthread_join(threads[i], NULL));
 }
 
 CASE(epoll_errors) {

@@ -428,6 +428,30 @@ CASE(udp_packet_info) {
     EQ(info.ipi_addr.s_addr, htonl(INADDR_LOOPBACK));
 }
 
+CASE(readiness_is_that_of_now) {
+    int a, b, one = 1, e = OK(epoll_create1(0));
+    tcp_pair(AF_INET, &a, &b);
+    OK(fcntl(b, F_SETFL, O_NONBLOCK));
+    OK(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    struct epoll_event event = {EPOLLIN, {.fd = b}};
+    ZERO(epoll_ctl(e, EPOLL_CTL_ADD, b, &event));
+    struct pollfd p = {b, POLLIN, 0};
+    char c;
+    for (int i = 0; i < 300; i++) {
+        ERR(read(b, &c, 1), EAGAIN);
+        EQ(write(a, "x", 1), 1);
+        // However late an event tells of it, whoever says that there is something to read means it.
+        int by_poll = 0, by_epoll = 0, looks = 0;
+        while (!(i % 2 ? (by_epoll = OK(epoll_wait(e, &event, 1, 0))) : (by_poll = OK(poll(&p, 1, 0)))))
+            if (++looks > 1000000) FAIL("nothing comes");
+        EQ(by_poll + by_epoll, 1);
+        EQ(read(b, &c, 1), 1);
+        EQ(poll(&p, 1, 0), 0);
+        EQ(epoll_wait(e, &event, 1, 0), 0);
+        EQ(epoll_wait(e, &event, 1, i % 50 == 0 ? 5 : 0), 0);
+    }
+}
+
 CASE(epoll_on_sockets) {
     int l = listener(AF_INET), e = OK(epoll_create1(0));
     struct epoll_event event = {EPOLLIN | EPOLLET, {.fd = l}};

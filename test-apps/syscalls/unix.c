@@ -495,6 +495,31 @@ CASE(sender_of_datagrams_is_told_of_room) {
     expect_exit(pid, 0);
 }
 
+CASE(whose_peer_is_gone) {
+    int s[2];
+    char c = 'x';
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, s));
+    EQ(write(s[1], &c, 1), 1);
+    ZERO(close(s[1]));
+    struct pollfd p = {s[0], POLLIN, 0};
+    EQ(poll(&p, 1, 0), 1);
+    // It is told once; what came from the peer is gone with it.
+    ERR(write(s[0], &c, 1), ECONNREFUSED);
+    ERR(write(s[0], &c, 1), ENOTCONN);
+    EQ(poll(&p, 1, 0), 0);
+    ZERO(close(s[0]));
+    // Unread data makes an error for the next read, not for a write.
+    signal(SIGPIPE, SIG_IGN);
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, s));
+    EQ(write(s[0], &c, 1), 1);
+    ZERO(close(s[1]));
+    ERR(write(s[0], &c, 1), EPIPE);
+    EQ(poll(&p, 1, 0), 1);
+    CHECK(p.revents & POLLERR);
+    ERR(read(s[0], &c, 1), ECONNRESET);
+    EQ(read(s[0], &c, 1), 0);
+}
+
 CASE(options_are_kept) {
     int fd = OK(socket(AF_UNIX, SOCK_STREAM, 0));
     int flags[] = {SO_REUSEADDR, SO_KEEPALIVE, SO_BROADCAST, SO_DONTROUTE, SO_OOBINLINE, SO_PASSCRED};

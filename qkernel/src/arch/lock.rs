@@ -69,6 +69,15 @@ static WAITS: [Waits; Wanted::ALL.len()] = [const {
     }
 }; Wanted::ALL.len()];
 
+/// How often it was taken.
+static TURNS: AtomicU64 = AtomicU64::new(0);
+
+/// Which turn of the kernel this is: it is another one after each time that user code has run, or
+/// others have had the kernel. Under it.
+pub fn turn() -> u64 {
+    TURNS.load(Relaxed)
+}
+
 /// Takes the kernel lock.
 pub fn lock(wanted: Wanted) {
     timed(wanted, |sleep| KERNEL_LOCK.lock(sleep));
@@ -90,6 +99,7 @@ fn timed(wanted: Wanted, take: impl FnOnce(Sleep<'_>)) {
         }
         lock_wait(word, expected);
     });
+    TURNS.store(TURNS.load(Relaxed) + 1, Relaxed);
     if since_ns.get() != 0 {
         let ns = now_ns(CLOCK_MONOTONIC).saturating_sub(since_ns.get());
         let waits = &WAITS[wanted as usize];

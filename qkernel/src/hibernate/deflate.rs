@@ -28,7 +28,7 @@ use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::pause::{self, Held, Reason};
 use crate::wait::Signal;
-use crate::{arch, executor, time};
+use crate::{arch, executor, input, time};
 
 /// The frames that the REAP file fills at the next inflate, in its order.
 pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
@@ -115,7 +115,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
         false => pages.reap_out(super::life_counts(), &held).await?,
     };
     pages.commit(plan, &spaces, &objects);
-    super::ASKED.store(false, Relaxed);
+    input::begin_life();
     // From here on nothing fails. Windows come back by themselves at the next touch.
     handle_cache::give_up_all();
     let _ = Call::new(Op::WindowsRelease).run();

@@ -33,7 +33,6 @@ pub enum Cause {
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
     if cause != Cause::Continue {
-        super::ASKED.store(true, Relaxed);
         input::note();
     }
     match super::current() {

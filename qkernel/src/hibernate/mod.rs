@@ -15,11 +15,9 @@ pub mod stats;
 
 pub use inflate::{Cause, wake};
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use self::state::{Input, State};
 use crate::sync::{Mutex, mutex};
-use crate::{klog, time};
+use crate::{input, klog, time};
 
 static STATE: Mutex<State> = mutex(State::START);
 
@@ -56,11 +54,8 @@ pub fn note_activity() {
     }
 }
 
-/// Something was asked of the container since it woke.
-static ASKED: AtomicBool = AtomicBool::new(false);
-
 /// True if the life that ends now says something about which pages a request uses: not when the
 /// container was only woken ahead of use, and put to sleep again unused.
 fn life_counts() -> bool {
-    ASKED.load(Relaxed)
+    input::has_come()
 }

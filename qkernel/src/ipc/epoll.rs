@@ -15,8 +15,9 @@ use linux_raw_sys::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP}
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::{CloseHook, Fd, FileOps, OpenFile};
+use crate::net::host;
 use crate::sync::Mutex;
-use crate::wait::{Observer, PollMask, WaitQueue};
+use crate::wait::{Observer, PollMask, Turn, WaitQueue};
 
 /// How deep epoll instances may watch each other (EP_MAX_NESTS).
 const MAX_NESTING: usize = 4;
@@ -84,18 +85,31 @@ fn interest_of(events: u32) -> PollMask {
 }
 
 impl Item {
-    /// Puts it into the ready queue, unless it is there or may not be.
-    fn enqueue(self: &Arc<Self>) {
-        let Some(epoll) = self.epoll.upgrade() else { return };
+    /// Puts it into the ready queue, unless it is there or may not be: whether it is new there.
+    fn enqueue(self: &Arc<Self>, epoll: &Epoll) -> bool {
         {
             let mut state = self.state.lock();
             if state.is_queued || state.is_removed || state.interest.is_empty() {
-                return;
+                return false;
             }
             state.is_queued = true;
         }
         epoll.state.lock().ready.push_back(self.clone());
-        epoll.queue.wake(PollMask::READ);
+        true
+    }
+
+    /// It is ready as it is: those who wait for that are notified, if they have not been.
+    fn is_ready(self: &Arc<Self>) {
+        if let Some(epoll) = self.epoll.upgrade()
+            && self.enqueue(&epoll)
+        {
+            epoll.queue.wake(PollMask::READ);
+        }
+    }
+
+    /// True if one of `events` is asked for, or it is not known what happened.
+    fn wants(&self, events: PollMask) -> bool {
+        events.is_empty() || self.state.lock().interest.intersects(events)
     }
 
     /// What of its interest holds now.
@@ -113,11 +127,16 @@ struct ItemObserver(Weak<Item>);
 
 impl Observer for ItemObserver {
     fn notify(&self, events: PollMask) {
-        let Some(item) = self.0.upgrade() else { return };
-        let interest = item.state.lock().interest;
-        if events.is_empty() || interest.intersects(events) {
-            item.enqueue();
-        }
+        let Some(item) = self.0.upgrade().filter(|item| item.wants(events)) else { return };
+        let Some(epoll) = item.epoll.upgrade() else { return };
+        // Who watches the set by edges is notified of each, also while the item is queued.
+        item.enqueue(&epoll);
+        epoll.queue.wake(PollMask::READ);
+    }
+
+    fn is_attended(&self, events: PollMask) -> bool {
+        let Some(item) = self.0.upgrade().filter(|item| item.wants(events)) else { return false };
+        item.epoll.upgrade().is_some_and(|epoll| !epoll.queue.is_empty())
     }
 }
 
@@ -203,7 +222,8 @@ impl Epoll {
         }
         account::room_in(&mut *file.close_hooks.lock())?;
         // Every event is let through: EPOLL_CTL_MOD may ask for others later.
-        let registration = queue.try_register(PollMask::all(), observer.clone())?;
+        let turn = if events & EPOLLEXCLUSIVE != 0 { Turn::OneOfThem } else { Turn::Always };
+        let registration = queue.try_register(PollMask::all(), turn, observer.clone())?;
         item.state.lock().registration = registration;
         self.state.lock().items.insert(key, item.clone());
         if let Some(other) = nested {
@@ -211,7 +231,7 @@ impl Epoll {
         }
         file.close_hooks.lock().push(observer);
         if !item.poll().is_empty() {
-            item.enqueue();
+            item.is_ready();
         }
         Ok(())
     }
@@ -229,7 +249,7 @@ impl Epoll {
             state.data = data;
         }
         if !item.poll().is_empty() {
-            item.enqueue();
+            item.is_ready();
         }
         Ok(())
     }
@@ -306,6 +326,11 @@ impl Epoll {
 
     /// Takes up to `max` events, and no more than [`MOST_AT_ONCE`]. Empty when nothing is ready.
     pub fn collect(&self, max: usize) -> Vec<Fired> {
+        let fired = self.collect_known(max);
+        if fired.is_empty() && host::look() { self.collect_known(max) } else { fired }
+    }
+
+    fn collect_known(&self, max: usize) -> Vec<Fired> {
         let max = max.min(MOST_AT_ONCE);
         let mut fired = Vec::new();
         let mut again = Vec::new();
@@ -345,7 +370,7 @@ impl Epoll {
                             PollMask::from_bits_truncate(event.events) | PollMask::ALWAYS;
                     }
                 }
-                item.enqueue();
+                item.is_ready();
             }
         }
     }
@@ -372,8 +397,11 @@ impl FileOps for Epoll {
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
-        let ready: Vec<Arc<Item>> = self.state.lock().ready.iter().cloned().collect();
-        if ready.iter().any(|item| !item.poll().is_empty()) {
+        let is_any_ready = || {
+            let ready: Vec<Arc<Item>> = self.state.lock().ready.iter().cloned().collect();
+            ready.iter().any(|item| !item.poll().is_empty())
+        };
+        if is_any_ready() || host::look() && is_any_ready() {
             PollMask::READ
         } else {
             PollMask::empty()

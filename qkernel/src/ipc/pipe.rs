@@ -1,5 +1,7 @@
 //! Pipes and FIFOs (pipe(7), fifo(7)). The buffer is a queue of chunks, each allocated when it is
-//! written and freed when it has been read, so an idle pipe holds no memory.
+//! written and freed when it has been read, so an idle pipe holds no memory. Its room is counted in
+//! pages as on Linux: what is written begins a new page, unless its last, broken page fits behind
+//! what the last write left; a page has room again when all of it has been read.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -27,22 +29,50 @@ const PIPE_BUF: usize = linux_raw_sys::general::PIPE_BUF as usize;
 pub const DEFAULT_CAPACITY: usize = 16 * PIPE_BUF;
 /// The largest capacity that needs no privilege (fs.pipe-max-size).
 pub const MAX_CAPACITY: usize = 1 << 20;
-/// The longest piece that is queued as one, or copied by tee(2) at once.
+/// The longest piece that is queued as one, or copied by tee(2) at once: whole pages.
 const MAX_PIECE: usize = 64 << 10;
+/// Bytes of a page of the buffer.
+const PAGE: usize = PAGE_SIZE as usize;
 
 /// Bytes written and not yet read.
 struct Chunk {
     bytes: Vec<u8>,
     /// How many of them have been read.
     start: usize,
+    kind: ChunkKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ChunkKind {
+    /// Written; what is written next may follow on its last page.
+    Written,
     /// A packet (O_DIRECT): one read takes it, and loses what does not fit.
-    is_packet: bool,
+    Packet,
+    /// Came by splice(2) or its like.
+    Spliced,
+}
+
+impl Chunk {
+    /// Pages that it takes.
+    fn pages(&self) -> usize {
+        self.bytes.len().div_ceil(PAGE) - self.start / PAGE
+    }
+}
+
+/// What a write may add.
+struct Room {
+    bytes: usize,
+    /// So many of them, the first, go to the page that the last write left.
+    behind_last: usize,
 }
 
 struct PipeState {
     chunks: VecDeque<Chunk>,
     /// Unread bytes.
     len: usize,
+    /// Pages taken.
+    pages: usize,
+    /// Bytes, in whole pages.
     capacity: usize,
     readers: usize,
     writers: usize,
@@ -52,18 +82,40 @@ struct PipeState {
 }
 
 impl PipeState {
-    /// How many bytes more it takes. A packet, however short, uses up a page's worth, as on Linux.
-    fn free(&self) -> usize {
-        let packets = self.chunks.len() >= self.capacity / PIPE_BUF
-            && self.chunks.back().is_some_and(|c| c.is_packet);
-        if packets { 0 } else { self.capacity.saturating_sub(self.len) }
+    fn free_pages(&self) -> usize {
+        (self.capacity / PAGE).saturating_sub(self.pages)
+    }
+
+    /// How many of the bytes of a write of `want` find a place behind the last one: those beyond
+    /// whole pages, or none.
+    fn behind_last(&self, want: usize) -> usize {
+        let beyond = want % PAGE;
+        match self.chunks.back() {
+            Some(Chunk { bytes, kind: ChunkKind::Written, .. })
+                if bytes.len() % PAGE != 0 && bytes.len() % PAGE + beyond <= PAGE =>
+            {
+                beyond
+            }
+            _ => 0,
+        }
+    }
+
+    fn push(&mut self, chunk: Chunk) {
+        if !chunk.bytes.is_empty() {
+            self.len += chunk.bytes.len();
+            self.pages += chunk.pages();
+            self.chunks.push_back(chunk);
+        }
     }
 }
 
 /// A pipe.
 pub struct Pipe {
     state: Mutex<PipeState>,
-    queue: WaitQueue,
+    /// Those who watch its read ends, its write ends, and those that are both.
+    readers: WaitQueue,
+    writers: WaitQueue,
+    both: WaitQueue,
     identity: AnonInode,
 }
 
@@ -82,15 +134,30 @@ impl Pipe {
             state: Mutex::new(PipeState {
                 chunks: VecDeque::new(),
                 len: 0,
+                pages: 0,
                 capacity: DEFAULT_CAPACITY,
                 readers: 0,
                 writers: 0,
                 reader_opens: 0,
                 writer_opens: 0,
             }),
-            queue: WaitQueue::new(),
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+            both: WaitQueue::new(),
             identity: AnonInode::new(),
         })
+    }
+
+    /// Notifies those whom `events` concern: as on Linux, who watches a write end hears nothing of
+    /// what is written.
+    fn wake(&self, events: PollMask) {
+        if events.intersects(PollMask::READ | PollMask::ALWAYS) {
+            self.readers.wake(events);
+        }
+        if events.intersects(PollMask::WRITE | PollMask::ALWAYS) {
+            self.writers.wake(events);
+        }
+        self.both.wake(events);
     }
 
     fn open(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd {
@@ -107,53 +174,72 @@ impl Pipe {
             }
             peer_opens
         };
-        self.queue.wake(PollMask::READ | PollMask::WRITE);
+        self.wake(PollMask::READ | PollMask::WRITE);
         PipeEnd { pipe: self.clone(), reads, writes, peer_opens }
     }
 
-    /// How many of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no
-    /// room.
-    fn room(&self, want: usize) -> Result<usize> {
+    /// What of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no room.
+    /// `begins`: a write that is not a packet begins with them.
+    fn room(&self, want: usize, begins: bool) -> Result<Room> {
         let mut state = self.state.lock();
         if state.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        let free = state.free();
         // What is appended next finds its place.
-        state.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        if free == 0 || (want <= PIPE_BUF && free < want) {
-            return Err(Errno::EAGAIN);
-        }
-        Ok(free.min(want))
-    }
-
-    fn append(&self, bytes: Vec<u8>, is_packet: bool) {
-        if bytes.is_empty() {
-            return;
-        }
-        let mut state = self.state.lock();
-        state.len += bytes.len();
-        match state.chunks.back_mut() {
-            Some(last)
-                if !is_packet && !last.is_packet && last.bytes.len() + bytes.len() <= PIPE_BUF =>
-            {
-                last.bytes.extend_from_slice(&bytes);
-            }
-            _ => state.chunks.push_back(Chunk { bytes, start: 0, is_packet }),
+        state.chunks.try_reserve(2).map_err(|_| Errno::ENOMEM)?;
+        let behind_last = if begins { state.behind_last(want) } else { 0 };
+        match state.free_pages() * PAGE + behind_last {
+            0 => Err(Errno::EAGAIN),
+            free => Ok(Room { bytes: free.min(want), behind_last }),
         }
     }
 
-    fn pop(&self) -> Option<Chunk> {
+    /// Adds bytes for which there is [room](Self::room).
+    fn append(&self, mut bytes: Vec<u8>, behind_last: usize, kind: ChunkKind) {
         let mut state = self.state.lock();
+        if behind_last > 0
+            && let Some(last) = state.chunks.back_mut()
+        {
+            let rest = bytes.split_off(behind_last.min(bytes.len()));
+            last.bytes.extend_from_slice(&bytes);
+            state.len += bytes.len();
+            bytes = rest;
+        }
+        // What may grow is no longer than a page.
+        let broken = match kind {
+            ChunkKind::Written => bytes.split_off(bytes.len() / PAGE * PAGE),
+            _ => Vec::new(),
+        };
+        for bytes in [bytes, broken] {
+            state.push(Chunk { bytes, start: 0, kind });
+        }
+    }
+
+    /// Takes the oldest chunk out, and whether the pipe was full.
+    fn pop(&self) -> Option<(Chunk, bool)> {
+        let mut state = self.state.lock();
+        let was_full = state.free_pages() == 0;
         let chunk = state.chunks.pop_front()?;
         state.len -= chunk.bytes.len() - chunk.start;
-        Some(chunk)
+        state.pages -= chunk.pages();
+        Some((chunk, was_full))
     }
 
+    /// Puts one back at the front, if anything of it is left.
     fn unpop(&self, chunk: Chunk) {
-        let mut state = self.state.lock();
-        state.len += chunk.bytes.len() - chunk.start;
-        state.chunks.push_front(chunk);
+        if chunk.start < chunk.bytes.len() {
+            let mut state = self.state.lock();
+            state.len += chunk.bytes.len() - chunk.start;
+            state.pages += chunk.pages();
+            state.chunks.push_front(chunk);
+        }
+    }
+
+    /// Something has been read: those who write hear of it if the pipe was full, and is no longer.
+    fn was_read(&self, was_full: bool) {
+        if was_full && self.state.lock().free_pages() > 0 {
+            self.wake(PollMask::WRITE);
+        }
     }
 
     /// EAGAIN for a reader of an empty pipe, or nothing at its end.
@@ -163,6 +249,15 @@ impl Pipe {
 }
 
 impl PipeEnd {
+    /// What notifies of readiness.
+    fn events(&self) -> &WaitQueue {
+        match (self.reads, self.writes) {
+            (true, true) => &self.pipe.both,
+            (true, false) => &self.pipe.readers,
+            _ => &self.pipe.writers,
+        }
+    }
+
     /// Unread bytes in the pipe.
     pub fn len(&self) -> usize {
         self.pipe.state.lock().len
@@ -190,12 +285,12 @@ impl PipeEnd {
         }
         {
             let mut state = self.pipe.state.lock();
-            if state.len > capacity {
+            if state.pages > capacity / PAGE {
                 return Err(Errno::EBUSY);
             }
             state.capacity = capacity;
         }
-        self.pipe.queue.wake(PollMask::WRITE);
+        self.pipe.wake(PollMask::WRITE);
         Ok(capacity)
     }
 
@@ -210,24 +305,22 @@ impl PipeEnd {
         if !self.reads {
             return Err(Errno::EBADF);
         }
-        let Some(mut chunk) = self.pipe.pop() else {
+        let Some((mut chunk, was_full)) = self.pipe.pop() else {
             return self.pipe.empty().map(|()| Vec::new());
         };
         let end = chunk.bytes.len().min(chunk.start + max);
         let bytes = chunk.bytes[chunk.start..end].to_vec();
         chunk.start = end;
-        if end < chunk.bytes.len() {
-            self.pipe.unpop(chunk);
-        }
-        self.pipe.queue.wake(PollMask::WRITE);
+        self.pipe.unpop(chunk);
+        self.pipe.was_read(was_full);
         Ok(bytes)
     }
 
     /// For splice(2): puts back what [`PipeEnd::take`] gave and could not be used.
     pub fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            self.pipe.unpop(Chunk { bytes, start: 0, is_packet: false });
-            self.pipe.queue.wake(PollMask::READ);
+            self.pipe.unpop(Chunk { bytes, start: 0, kind: ChunkKind::Spliced });
+            self.pipe.wake(PollMask::READ);
         }
     }
 
@@ -257,15 +350,14 @@ impl PipeEnd {
         if !self.writes {
             return Err(Errno::EBADF);
         }
-        // A splice may be torn apart, whatever its length.
-        self.pipe.room(want.max(PIPE_BUF + 1)).map(|room| room.min(want))
+        self.pipe.room(want, false).map(|room| room.bytes)
     }
 
     /// For splice(2), tee(2) and vmsplice(2): puts bytes in for which [`PipeEnd::room`] has said
     /// that there is room.
     pub fn push(&self, bytes: Vec<u8>) {
-        self.pipe.append(bytes, false);
-        self.pipe.queue.wake(PollMask::READ);
+        self.pipe.append(bytes, 0, ChunkKind::Spliced);
+        self.pipe.wake(PollMask::READ);
     }
 }
 
@@ -281,10 +373,12 @@ impl FileOps for PipeEnd {
         if buffer.remaining() == 0 {
             return Ok(0);
         }
-        let mut total = 0;
+        let (mut total, mut was_full) = (0, None);
         while buffer.remaining() > 0 {
-            let Some(mut chunk) = self.pipe.pop() else { break };
-            if chunk.is_packet && total > 0 {
+            let Some((mut chunk, full)) = self.pipe.pop() else { break };
+            was_full.get_or_insert(full);
+            let is_packet = chunk.kind == ChunkKind::Packet;
+            if is_packet && total > 0 {
                 self.pipe.unpop(chunk);
                 break;
             }
@@ -292,7 +386,7 @@ impl FileOps for PipeEnd {
                 Ok(copied) => {
                     total += copied;
                     chunk.start += copied;
-                    if chunk.is_packet {
+                    if is_packet {
                         break;
                     }
                     if chunk.start < chunk.bytes.len() {
@@ -312,7 +406,7 @@ impl FileOps for PipeEnd {
         if total == 0 {
             return self.pipe.empty().map(|()| 0);
         }
-        self.pipe.queue.wake(PollMask::WRITE);
+        self.pipe.was_read(was_full == Some(true));
         Ok(total)
     }
 
@@ -326,19 +420,18 @@ impl FileOps for PipeEnd {
         let is_packet = file.flags() & O_DIRECT != 0;
         let mut total = 0;
         loop {
-            // What is left of a long write may be torn apart, even its last piece.
             let want = match buffer.remaining() {
                 0 => break,
                 n if is_packet => n.min(PIPE_BUF),
-                n if buffer.done() > 0 => n.max(PIPE_BUF + 1),
                 n => n,
             };
-            let room = match self.pipe.room(want) {
+            let room = match self.pipe.room(want, !is_packet && buffer.done() == 0) {
                 Ok(room) => room,
                 Err(error) if total == 0 => return Err(error),
                 Err(_) => break,
             };
-            let bytes = match buffer.take_vec(room.min(MAX_PIECE)) {
+            let piece = room.bytes.min(room.behind_last + MAX_PIECE);
+            let bytes = match buffer.take_vec(piece) {
                 Ok(bytes) => bytes,
                 Err(error) if total == 0 => return Err(error),
                 Err(_) => break,
@@ -347,9 +440,10 @@ impl FileOps for PipeEnd {
                 break;
             }
             total += bytes.len();
-            self.pipe.append(bytes, is_packet);
+            let kind = if is_packet { ChunkKind::Packet } else { ChunkKind::Written };
+            self.pipe.append(bytes, room.behind_last, kind);
         }
-        self.pipe.queue.wake(PollMask::READ);
+        self.pipe.wake(PollMask::READ);
         Ok(total)
     }
 
@@ -377,14 +471,14 @@ impl FileOps for PipeEnd {
             mask.set(PollMask::HUP, state.writers == 0 && state.writer_opens != self.peer_opens);
         }
         if self.writes {
-            mask.set(PollMask::WRITE, state.free() >= PIPE_BUF);
+            mask.set(PollMask::WRITE, state.free_pages() > 0);
             mask.set(PollMask::ERR, state.readers == 0);
         }
         mask
     }
 
     fn queue(&self) -> Option<&WaitQueue> {
-        Some(&self.pipe.queue)
+        Some(self.events())
     }
 
     fn ioctl(
@@ -409,10 +503,10 @@ impl FileOps for PipeEnd {
             if state.readers == 0 && state.writers == 0 {
                 // A FIFO outlives its openers only as a name.
                 state.chunks.clear();
-                state.len = 0;
+                (state.len, state.pages) = (0, 0);
             }
         }
-        self.pipe.queue.wake(PollMask::READ | PollMask::WRITE | PollMask::ALWAYS);
+        self.pipe.wake(PollMask::READ | PollMask::WRITE | PollMask::ALWAYS);
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -477,7 +571,7 @@ pub async fn finish_open(thread: &Thread, file: &OpenFile) -> Result {
         };
         if there > 0 || opens != end.peer_opens { Ok(()) } else { Err(Errno::EAGAIN) }
     };
-    block_on(thread, &[&end.pipe.queue], PollMask::READ | PollMask::WRITE, None, is_joined).await
+    block_on(thread, &[end.events()], PollMask::READ | PollMask::WRITE, None, is_joined).await
 }
 
 #[cfg(test)]
@@ -511,10 +605,32 @@ mod tests {
         let (r, w) = create(0);
         assert_eq!(write(&w, &[1; DEFAULT_CAPACITY - 10]), Ok(DEFAULT_CAPACITY - 10));
         assert_eq!(write(&w, &[2; 11]), Err(Errno::EAGAIN));
-        assert_eq!(write(&w, &[3; PIPE_BUF + 1]), Ok(10));
+        assert_eq!(write(&w, &[3; PIPE_BUF + 1]), Ok(1));
         assert!(!w.poll().contains(PollMask::OUT));
-        assert_eq!(read(&r, DEFAULT_CAPACITY).map(|b| b.len()), Ok(DEFAULT_CAPACITY));
+        assert_eq!(read(&r, DEFAULT_CAPACITY).map(|b| b.len()), Ok(DEFAULT_CAPACITY - 9));
         assert!(w.poll().contains(PollMask::OUT));
+    }
+
+    #[test]
+    fn room_is_counted_in_pages() {
+        let (r, w) = create(0);
+        // A page each, as neither fits behind the last one.
+        for _ in 0..15 {
+            assert_eq!(write(&w, &[1; PAGE / 2 + 1]), Ok(PAGE / 2 + 1));
+        }
+        assert_eq!(write(&w, &[1; PAGE]), Ok(PAGE));
+        assert!(!w.poll().contains(PollMask::OUT));
+        assert_eq!(write(&w, &[1]), Err(Errno::EAGAIN), "the last page is full");
+        assert_eq!(read(&r, PAGE / 2).map(|b| b.len()), Ok(PAGE / 2));
+        assert!(!w.poll().contains(PollMask::OUT), "a page is there until all of it is read");
+        assert_eq!(read(&r, 1).map(|b| b.len()), Ok(1));
+        assert!(w.poll().contains(PollMask::OUT));
+        // Behind the last one goes what is beyond whole pages, if all of it fits.
+        assert_eq!(write(&w, &[2; 100]), Ok(100));
+        assert_eq!(write(&w, &[2; PAGE]), Err(Errno::EAGAIN));
+        assert_eq!(write(&w, &[2; PAGE + 30]), Ok(30));
+        assert_eq!(write(&w, &[2; PAGE - 129]), Err(Errno::EAGAIN));
+        assert_eq!(write(&w, &[2; PAGE - 130]), Ok(PAGE - 130));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The dispatch of events: what the platform enters the kernel for.
 
 use qlib::platform::{
-    EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event, TRAP_DEAD,
-    TRAP_FAULT, TRAP_SYSCALL, Trap,
+    ANY_TOKEN, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
+    TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
 };
 
 use super::{control, thread};
 use crate::arch::lock::{self, Wanted, lock, unlock};
 use crate::hibernate::Cause;
 use crate::mm::reclaim;
+use crate::net::host::HostWatcher;
 use crate::wait::PollMask;
 use crate::{executor, hibernate, log, mm, net, task, time, urgent};
 
@@ -135,12 +136,17 @@ fn on_trap(trap: &Trap) {
 /// Something outside (a socket, a pipe) is ready: wakes a sleeping sandbox before anything else is
 /// done about it.
 fn on_ready(token: u64, mask: u32) {
-    let Some(watcher) = net::host::watcher(token) else { return };
-    let events = PollMask::from_bits_truncate(mask);
-    if watcher.is_news(events) {
-        hibernate::wake(Cause::Host);
+    let notify = |watcher: &dyn HostWatcher, events| {
+        if watcher.is_news(events) {
+            hibernate::wake(Cause::Host);
+        }
+        watcher.on_ready(events);
+    };
+    if token == ANY_TOKEN {
+        net::host::take_ready(notify);
+    } else if let Some(watcher) = net::host::watcher(token) {
+        notify(&*watcher, PollMask::from_bits_truncate(mask));
     }
-    watcher.on_ready(events);
 }
 
 /// Fires what is due and runs all tasks that are ready. Under the kernel lock.

@@ -4,8 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use qlib::host::Op;
+
+use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::wait::PollMask;
+use crate::{arch, input};
 
 /// Something that watches a host handle.
 pub trait HostWatcher: Send + Sync {
@@ -51,6 +55,41 @@ pub fn watch_all() -> bool {
     let all: Vec<Arc<dyn HostWatcher>> =
         WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect();
     all.iter().filter(|watcher| watcher.watch_asleep()).count() > 0
+}
+
+/// Notifies watchers of what has become ready and has yet to be told of, so that whoever asks now
+/// knows of all that was ready before. True if there was something.
+///
+/// On `kvm` it would be an exit of the virtual machine each time: there events alone tell.
+pub fn look() -> bool {
+    if arch::is_kvm() || WATCHERS.lock().by_token.is_empty() {
+        return false;
+    }
+    take_ready(|watcher, events| {
+        if watcher.is_news(events) {
+            input::note();
+        }
+        watcher.on_ready(events);
+    })
+}
+
+/// Takes what has become ready from the host. True if there was something.
+pub fn take_ready(mut each: impl FnMut(&dyn HostWatcher, PollMask)) -> bool {
+    const MOST: usize = 32;
+    const PAIR: usize = 16;
+    // The host writes to guest memory, which a stack is not everywhere.
+    let mut pairs = alloc::vec![0; MOST * PAIR];
+    let count = Call::new(Op::TakeReady).bytes_out(&mut pairs).run().unwrap_or(0) as usize;
+    for pair in pairs.chunks_exact(PAIR).take(count) {
+        let word = |at: usize| {
+            let bytes = pair.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            u64::from_ne_bytes(bytes.unwrap_or_default())
+        };
+        if let Some(watcher) = watcher(word(0)) {
+            each(&*watcher, PollMask::from_bits_truncate(word(8) as u32));
+        }
+    }
+    count > 0
 }
 
 /// Who is to be notified of an event of the platform.

@@ -22,11 +22,11 @@ use super::message::Received;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::host::{Call, Handle};
-use crate::input;
 use crate::io::IoBuffer;
 use crate::mm::Access;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
+use crate::{arch, input};
 
 /// Not among the headers' constants: connect by the first send.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
@@ -59,10 +59,8 @@ struct Ready {
     /// What was known when a watch began that nobody waited for, while no call has used the socket:
     /// its first event reports it again.
     known: PollMask,
-    /// No call has used the socket since the host reported `mask`.
-    is_fresh: bool,
-    /// A connect(2) is under way: a stale event must not be taken for its end.
-    is_connecting: bool,
+    /// The turn of the kernel in which the host last said EAGAIN.
+    exhausted_turn: u64,
 }
 
 /// A socket of the host.
@@ -83,10 +81,9 @@ impl HostWatcher for HostSocket {
             let mut ready = self.ready.lock();
             ready.mask |= events & KEPT;
             ready.known = PollMask::empty();
-            ready.is_fresh = true;
         }
         if !news.is_empty() {
-            self.queue.wake(with_synonyms(news));
+            self.queue.wake(concerns(news));
         }
     }
 
@@ -116,6 +113,18 @@ fn with_synonyms(mut mask: PollMask) -> PollMask {
     mask
 }
 
+/// Whom it concerns that `events` have come: as on Linux a change of the state everybody.
+fn concerns(events: PollMask) -> PollMask {
+    let mut mask = with_synonyms(events);
+    if events.contains(PollMask::IN) {
+        mask |= PollMask::RECEIVED;
+    }
+    if events.intersects(STICKY) {
+        mask |= PollMask::ALWAYS;
+    }
+    mask
+}
+
 impl HostSocket {
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
@@ -135,8 +144,7 @@ impl HostSocket {
                 is_watched: false,
                 mask: KEPT,
                 known: PollMask::empty(),
-                is_fresh: false,
-                is_connecting: false,
+                exhausted_turn: 0,
             }),
         })
     }
@@ -170,10 +178,14 @@ impl HostSocket {
         if self.ready.lock().mask.contains(PollMask::OUT) { events - PollMask::OUT } else { events }
     }
 
-    /// True if trying `direction` may succeed (or fail otherwise than by EAGAIN).
+    /// True if trying `direction` may succeed (or fail otherwise than by EAGAIN). What comes from
+    /// this sandbox itself is there before any event tells of it: so without an event it is known
+    /// only for as long as nobody else can have done anything.
     fn may(&self, direction: PollMask) -> bool {
         let ready = self.ready.lock();
-        !ready.is_watched || ready.mask.intersects(direction | STICKY)
+        !ready.is_watched
+            || ready.mask.intersects(direction | STICKY)
+            || ready.exhausted_turn != arch::lock::turn()
     }
 
     /// Begins to watch. The host reports the state at this moment too, by an event.
@@ -194,10 +206,6 @@ impl HostSocket {
         let mask = PollMask::from_bits_truncate(self.call(Op::Poll).run()? as u32) & KEPT;
         let mut ready = self.ready.lock();
         ready.mask = mask;
-        ready.is_fresh = true;
-        if mask.intersects(PollMask::OUT | STICKY) {
-            ready.is_connecting = false;
-        }
         Ok(mask)
     }
 
@@ -207,6 +215,7 @@ impl HostSocket {
         let is_sticky = {
             let mut ready = self.ready.lock();
             ready.known = PollMask::empty();
+            ready.exhausted_turn = arch::lock::turn();
             ready.mask.intersects(STICKY)
         };
         if is_sticky {
@@ -221,9 +230,7 @@ impl HostSocket {
     /// EAGAIN: a short transfer alone does not tell whether an end of file has come since, for
     /// which no event would come again.
     fn stale(&self) {
-        let mut ready = self.ready.lock();
-        ready.is_fresh = false;
-        ready.known = PollMask::empty();
+        self.ready.lock().known = PollMask::empty();
     }
 
     /// After a call that changes the state by itself: asks anew and notifies who waits.
@@ -232,7 +239,7 @@ impl HostSocket {
             return;
         }
         if let Ok(mask) = self.ask() {
-            self.queue.wake(with_synonyms(mask));
+            self.queue.wake(concerns(mask));
         }
     }
 
@@ -240,29 +247,24 @@ impl HostSocket {
         if !self.may(direction) {
             return Err(Errno::EAGAIN);
         }
+        let is_reported = {
+            let ready = self.ready.lock();
+            ready.is_watched && ready.mask.intersects(direction)
+        };
         let result = op();
         match result {
             Err(Errno::EAGAIN) => self.exhausted(direction)?,
             Err(_) => self.stale(),
             // Something came that no event reported.
-            Ok(_) if direction == PollMask::IN && !self.ready.lock().is_watched => input::note(),
+            Ok(_) if direction == PollMask::IN && !is_reported => input::note(),
             Ok(_) => {}
         }
         result
     }
 
-    /// Readiness now. A file that does not block finds out by itself if something else used up what
-    /// was there.
-    pub fn poll(&self, is_nonblocking: bool) -> PollMask {
-        let (mask, is_known) = {
-            let ready = self.ready.lock();
-            let may_be_used_up = ready.mask.intersects(PollMask::IN | PollMask::PRI | STICKY);
-            let trusted =
-                !ready.is_connecting && (!may_be_used_up || (ready.is_fresh && is_nonblocking));
-            (ready.mask, ready.is_watched && (ready.mask.is_empty() || trusted))
-        };
-        let mask = if is_known { Ok(mask) } else { self.watch().and_then(|()| self.ask()) };
-        with_synonyms(mask.unwrap_or(PollMask::ERR))
+    /// Readiness now, as the host says it: an event tells when to look, and may be late.
+    pub fn poll(&self) -> PollMask {
+        with_synonyms(self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR))
     }
 
     // ---- calls ----
@@ -300,14 +302,9 @@ impl HostSocket {
         match result {
             Err(Errno::EINPROGRESS | Errno::EALREADY) => {
                 self.watch()?;
-                let mut ready = self.ready.lock();
-                ready.mask = PollMask::empty();
-                ready.is_connecting = true;
+                self.ready.lock().mask = PollMask::empty();
             }
-            _ => {
-                self.ready.lock().is_connecting = false;
-                self.changed();
-            }
+            _ => self.changed(),
         }
         result
     }

@@ -162,9 +162,9 @@ impl FileOps for Socket {
         self.timeout_ns(if writes { Direction::Send } else { Direction::Receive })
     }
 
-    fn poll(&self, file: &OpenFile) -> PollMask {
+    fn poll(&self, _file: &OpenFile) -> PollMask {
         match &self.family {
-            Family::Host(host) => host.poll(file.is_nonblocking()),
+            Family::Host(host) => host.poll(),
             Family::Unix(unix) => unix.poll(),
         }
     }

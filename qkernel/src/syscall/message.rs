@@ -88,7 +88,7 @@ async fn send(
         Family::Unix(unix) if !unix.is_stream() => target.clone().or_else(|| unix.peer()),
         _ => None,
     };
-    queues.extend(peer.as_ref().map(|peer| peer.events()));
+    queues.extend(peer.as_ref().map(|peer| peer.senders()));
     let mut attempt = || {
         let sent = match &socket.family {
             Family::Host(host) => host.send(buffer, flags, to, &control.raw),

@@ -220,7 +220,7 @@ pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Res
         }
         Family::Unix(unix) => {
             let listener = unix.resolve(thread, &to)?;
-            let queue = listener.as_ref().map_or(socket.events(), |l| l.events());
+            let queue = listener.as_ref().map_or(socket.events(), |l| l.senders());
             let attempt = || unix.connect(listener.as_ref(), Credentials::of(thread));
             let result = block_on(thread, &[queue], PollMask::WRITE, deadline, attempt).await;
             after_wait(result, deadline, Errno::EAGAIN)?;

@@ -5,13 +5,15 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use qlib::platform::{EVENT_READY, EVENT_TIMER, Event};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use qlib::platform::{ANY_TOKEN, EVENT_READY, EVENT_TIMER, Event};
+use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::sys;
 
 /// Keys of the loop's own descriptors have this bit; tokens of the guest may not.
 pub const INTERNAL: u64 = 1 << 63;
@@ -23,6 +25,8 @@ pub const KEY_FIRST: u64 = INTERNAL | 16;
 
 /// No exit has been asked for.
 const NO_EXIT: i32 = -1;
+/// Events that are taken from epoll together.
+const MOST_AT_ONCE: usize = 32;
 /// Events that may wait here, apart from those that epoll keeps.
 const MAX_PENDING: usize = 65_536;
 
@@ -42,6 +46,8 @@ pub struct Poller {
     deadline: AtomicU64,
     pending: Mutex<VecDeque<Event>>,
     exit: AtomicI32,
+    /// The kernel takes what is ready itself ([`Poller::be_asked`]).
+    is_asked: AtomicBool,
 }
 
 /// What else the loop serves: the control socket.
@@ -73,7 +79,19 @@ impl Poller {
             deadline: AtomicU64::new(u64::MAX),
             pending: Mutex::default(),
             exit: AtomicI32::new(NO_EXIT),
+            is_asked: AtomicBool::new(false),
         })
+    }
+
+    /// From now on an event says only that something is ready, and the kernel [takes](Self::take)
+    /// it: so nothing is ever on its way to a kernel that asks.
+    pub fn be_asked(&self) {
+        self.is_asked.store(true, Ordering::Release);
+    }
+
+    /// True if the kernel asks.
+    pub fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Acquire)
     }
 
     /// Reports what `fd` becomes ready for, edge triggered, with `token` from now on, beginning
@@ -179,7 +197,7 @@ impl Poller {
         dispatch: Dispatch<'_>,
         sources: &mut dyn Sources,
     ) -> Result<(), Errno> {
-        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 32];
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; MOST_AT_ONCE];
         let events = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return Ok(()),
@@ -209,20 +227,33 @@ impl Poller {
 
     /// Dispatches what is ready of what the guest watches, without waiting. True if anything was.
     pub fn look(&self, dispatch: Dispatch<'_>) -> bool {
+        if self.is_asked() {
+            let is_ready = sys::poll_now(&self.guest, PollFlags::IN).is_ok_and(|f| !f.is_empty());
+            if is_ready {
+                dispatch(&Event { kind: EVENT_READY, a: ANY_TOKEN, ..Event::default() });
+            }
+            return is_ready;
+        }
+        self.take(MOST_AT_ONCE, |token, mask| {
+            dispatch(&Event { kind: EVENT_READY, a: token, b: mask.into(), ..Event::default() })
+        })
+    }
+
+    /// Takes what is ready of what the guest watches, tokens and masks, at most `most` of them,
+    /// without waiting. True if anything was.
+    pub fn take(&self, most: usize, mut each: impl FnMut(u64, u32)) -> bool {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 32];
-        let Ok((events, _)) = epoll::wait(&self.guest, &mut space, Some(&NOW)) else {
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; MOST_AT_ONCE];
+        let Some(space) = space.get_mut(..most.min(MOST_AT_ONCE)).filter(|s| !s.is_empty()) else {
+            return false;
+        };
+        let Ok((events, _)) = epoll::wait(&self.guest, space, Some(&NOW)) else {
             return false;
         };
         for event in &*events {
             // A packed structure: its fields are copied out.
             let (data, flags) = (event.data, event.flags);
-            dispatch(&Event {
-                kind: EVENT_READY,
-                a: data.u64(),
-                b: u64::from(flags.bits()),
-                ..Event::default()
-            });
+            each(data.u64(), flags.bits());
         }
         !events.is_empty()
     }

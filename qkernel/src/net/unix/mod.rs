@@ -55,7 +55,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         if let Some(sender) = self.sender.upgrade() {
             sender.state.lock().outgoing_bytes -= self.bytes;
-            sender.queue.wake(PollMask::WRITE);
+            sender.note_room();
         }
     }
 }
@@ -95,6 +95,8 @@ pub struct UnixSocket {
     kind: u32,
     state: Mutex<UnixState>,
     queue: WaitQueue,
+    /// Those who wait until there is room for their datagrams or connections here.
+    senders: WaitQueue,
     me: Weak<UnixSocket>,
 }
 
@@ -111,6 +113,7 @@ impl UnixSocket {
             kind,
             state: Mutex::default(),
             queue: WaitQueue::new(),
+            senders: WaitQueue::new(),
             me: me.clone(),
         })
     }
@@ -157,6 +160,11 @@ impl UnixSocket {
         &self.queue
     }
 
+    /// What notifies those who send or connect here.
+    pub fn senders(&self) -> &WaitQueue {
+        &self.senders
+    }
+
     /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
@@ -197,7 +205,7 @@ impl UnixSocket {
             state.backlog = Some(u64::from(backlog).min(options::max_backlog()) as usize);
             state.credentials = Some(credentials);
         }
-        self.queue.wake(PollMask::WRITE);
+        self.senders.wake(PollMask::SENDABLE);
         Ok(())
     }
 
@@ -213,7 +221,7 @@ impl UnixSocket {
             }
             state.pending.pop_front().ok_or(Errno::EAGAIN)?
         };
-        self.queue.wake(PollMask::WRITE);
+        self.senders.wake(PollMask::SENDABLE);
         Ok(accepted)
     }
 
@@ -295,8 +303,8 @@ impl UnixSocket {
             state.peer_credentials = listener_credentials;
             state.credentials = Some(credentials);
         }
-        target.queue.wake(PollMask::READ);
-        self.queue.wake(PollMask::WRITE);
+        target.queue.wake(PollMask::RECEIVED);
+        self.queue.wake(PollMask::SENDABLE);
         Ok(())
     }
 
@@ -324,7 +332,16 @@ impl UnixSocket {
     }
 
     fn wake_all(&self) {
-        self.queue.wake(PollMask::READ | PollMask::WRITE | PollMask::RDHUP | PollMask::ALWAYS);
+        for queue in [&self.queue, &self.senders] {
+            queue.wake(PollMask::READ | PollMask::WRITE | PollMask::RDHUP | PollMask::ALWAYS);
+        }
+    }
+
+    /// There may be more room for what it sends.
+    fn note_room(&self) {
+        if self.is_writable(self.peer().as_deref()) {
+            self.queue.wake(PollMask::SENDABLE);
+        }
     }
 
     /// The descriptor was closed.
@@ -418,7 +435,7 @@ impl UnixSocket {
     pub fn poll(&self) -> PollMask {
         let peer = self.peer();
         let mut mask = PollMask::empty();
-        let peer_full = peer.as_ref().is_some_and(|peer| self.is_blocked_by(peer));
+        let is_writable = self.is_writable(peer.as_deref());
         let state = self.state.lock();
         if state.backlog.is_some() {
             mask.set(PollMask::READ, !state.pending.is_empty());
@@ -429,7 +446,7 @@ impl UnixSocket {
         mask.set(PollMask::RDHUP, state.read_shut);
         if self.is_datagram() {
             mask.set(PollMask::HUP, state.read_shut && state.write_shut);
-            mask.set(PollMask::WRITE, !peer_full);
+            mask.set(PollMask::WRITE, is_writable);
             return mask;
         }
         let is_over = state.is_connected && peer.is_none();
@@ -437,7 +454,7 @@ impl UnixSocket {
             PollMask::HUP,
             is_over || !state.is_connected || (state.read_shut && state.write_shut),
         );
-        mask.set(PollMask::WRITE, !peer_full);
+        mask.set(PollMask::WRITE, is_writable);
         mask
     }
 
@@ -457,6 +474,17 @@ impl UnixSocket {
             return 0;
         }
         limit.saturating_sub(outgoing)
+    }
+
+    /// True if poll(2) says that it can be written to: as on Linux, while a quarter of its buffer is
+    /// taken at most.
+    fn is_writable(&self, peer: Option<&UnixSocket>) -> bool {
+        let Some(peer) = peer else { return true };
+        let taken = match self.is_stream() {
+            true => peer.state.lock().incoming_bytes,
+            false => self.state.lock().outgoing_bytes,
+        };
+        taken.saturating_mul(4) <= self.state.lock().options.send_bytes && !self.is_blocked_by(peer)
     }
 
     fn is_blocked_by(&self, peer: &UnixSocket) -> bool {

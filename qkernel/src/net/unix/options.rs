@@ -146,7 +146,7 @@ impl UnixSocket {
         }
         drop(state);
         if matches!(name, SO_SNDBUF | SO_SNDBUFFORCE) {
-            self.queue.wake(PollMask::WRITE);
+            self.queue.wake(PollMask::SENDABLE);
         }
         Ok(())
     }

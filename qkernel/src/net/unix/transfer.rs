@@ -46,13 +46,15 @@ impl UnixSocket {
     }
 
     fn destination(&self, target: Option<&Arc<UnixSocket>>) -> Result<Arc<UnixSocket>> {
+        let peer = self.peer();
         let is_connected = {
             let mut state = self.state.lock();
+            let is_over = state.is_connected && peer.is_none() && !self.is_datagram();
+            if state.write_shut || is_over {
+                return Err(Errno::EPIPE);
+            }
             if let Some(error) = state.error.take() {
                 return Err(error);
-            }
-            if state.write_shut {
-                return Err(Errno::EPIPE);
             }
             state.is_connected
         };
@@ -62,11 +64,20 @@ impl UnixSocket {
             }
             return Ok(target.clone());
         }
-        match (self.peer(), self.is_datagram()) {
-            (Some(peer), _) => Ok(peer),
-            (None, true) if is_connected => Err(Errno::ECONNREFUSED),
-            (None, false) if is_connected => Err(Errno::EPIPE),
-            _ => Err(Errno::ENOTCONN),
+        match peer {
+            Some(peer) => Ok(peer),
+            None if is_connected => {
+                // Told once. Then it is a socket without a peer, and without what came from that.
+                let lost = {
+                    let mut state = self.state.lock();
+                    state.is_connected = false;
+                    state.incoming_bytes = 0;
+                    core::mem::take(&mut state.incoming)
+                };
+                drop(lost);
+                Err(Errno::ECONNREFUSED)
+            }
+            None => Err(Errno::ENOTCONN),
         }
     }
 
@@ -115,7 +126,7 @@ impl UnixSocket {
             }
         }
         if sent > 0 {
-            peer.queue.wake(PollMask::READ);
+            peer.queue.wake(PollMask::RECEIVED);
             return Ok(sent);
         }
         if buffer.remaining() == 0 { Ok(0) } else { Err(Errno::EAGAIN) }
@@ -169,7 +180,7 @@ impl UnixSocket {
                 _charge: Some(charge),
             });
         }
-        peer.queue.wake(PollMask::READ);
+        peer.queue.wake(PollMask::RECEIVED);
         Ok(length)
     }
 
@@ -199,11 +210,9 @@ impl UnixSocket {
             self.receive_packet(buffer, flags)
         }?;
         if flags & MSG_PEEK == 0 {
-            // Room for more: those who send datagrams wait here, the peer of a connection at its
-            // own queue.
-            self.queue.wake(PollMask::WRITE);
-            if let Some(peer) = self.peer() {
-                peer.queue.wake(PollMask::WRITE);
+            self.senders.wake(PollMask::SENDABLE);
+            if let Some(peer) = self.peer().filter(|peer| peer.is_stream()) {
+                peer.note_room();
             }
         }
         Ok(received)

@@ -32,6 +32,8 @@ impl Platform for ProcessConfig {
     ) -> Result<Box<dyn Prepared>> {
         copy::set_crash_hook(kernel::crash);
         kernel::set_host(host.clone())?;
+        // It asks by a function call.
+        host.poller.be_asked();
         let memory_limit_bytes = resources.memory_limit_bytes;
         let config = ProcessConfig { memory_limit_bytes, ..*self };
         let platform = ProcessPlatform::begin(host.memory.clone(), config, leave)?;

@@ -238,6 +238,7 @@ impl<'h> Call<'h> {
             Op::SockIoctl => self.sock_ioctl(),
             Op::Watch => self.watch(),
             Op::Poll => self.poll(),
+            Op::TakeReady => self.take_ready(),
             Op::Committed => self.committed(),
             Op::Random => self.random(),
             Op::Log => self.log(),

@@ -79,4 +79,20 @@ impl Call<'_> {
         let wanted = PollFlags::IN | PollFlags::OUT | PollFlags::PRI | PollFlags::RDHUP;
         sys::poll_now(&*object, wanted).map(|f| u64::from(f.bits()))
     }
+
+    pub(super) fn take_ready(&mut self) -> Outcome {
+        const PAIR: usize = size_of::<[u64; 2]>();
+        // Where events tell all, threads that serve the kernel need no such call of the host.
+        if !self.host.poller.is_asked() {
+            return Err(Errno::NOSYS);
+        }
+        let out = self.range(0)?;
+        let mut pairs = Vec::new();
+        self.host.poller.take(out.len() / PAIR, |token, mask| {
+            pairs.extend_from_slice(&token.to_ne_bytes());
+            pairs.extend_from_slice(&u64::from(mask).to_ne_bytes());
+        });
+        out.write(&pairs)?;
+        Ok((pairs.len() / PAIR) as u64)
+    }
 }
