@@ -15,7 +15,7 @@ use core::ops::Range;
 use qlib::Va;
 use qlib::platform::DeferredOp;
 
-use super::mmu::{maps_in, void_map};
+use super::mmu::{maps_in, touches, void};
 use super::{AddressSpace, UserThread};
 use crate::wait::{PollMask, Signal};
 
@@ -226,10 +226,10 @@ impl AddressSpace {
         let since = freezer.epoch.checked_sub(epoch).and_then(|since| usize::try_from(since).ok());
         let since = since.unwrap_or(usize::MAX);
         if since > freezer.recent.len() {
-            return ops.iter_mut().for_each(void_map);
+            return ops.iter_mut().for_each(void);
         }
         for range in freezer.recent.iter().rev().take(since) {
-            ops.iter_mut().filter(|op| maps_in(op, range)).for_each(void_map);
+            ops.iter_mut().filter(|op| touches(op, range)).for_each(void);
         }
     }
 
@@ -246,6 +246,9 @@ impl AddressSpace {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        // A thread that is alone carries all out in the order in which it came. To void some of it
+        // would leave holes where the page table says that something is mapped.
+        let is_shared = self.mm.must_freeze();
         {
             let mut freezer = self.mm.freezer.lock();
             let gone = match &self.hold {
@@ -260,7 +263,9 @@ impl Drop for Frozen {
                     EVERYTHING
                 }
             };
-            freezer.note(gone);
+            if is_shared {
+                freezer.note(gone);
+            }
         }
         self.mm.thaw.wake(PollMask::IN);
     }

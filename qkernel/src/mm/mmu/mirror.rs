@@ -70,17 +70,23 @@ impl Unmapping {
     }
 }
 
-/// Makes an operation that maps something one that unmaps what is there: the page faults in again,
-/// if it may.
-pub fn void_map(op: &mut DeferredOp) {
-    if op.kind == OP_MAP {
+/// Makes an operation that maps something, or changes its protection, one that unmaps what is
+/// there: the page faults in again, if it may.
+pub fn void(op: &mut DeferredOp) {
+    // A protection of what has not been mapped would be refused.
+    if op.kind == OP_MAP || op.kind == OP_PROTECT {
         op.kind = OP_UNMAP;
     }
 }
 
+/// True if `op` is about something in `range`.
+pub fn touches(op: &DeferredOp, range: &Range<Va>) -> bool {
+    overlap(&(op.va..op.va + op.len), range)
+}
+
 /// True if `op` maps something in `range`.
 pub fn maps_in(op: &DeferredOp, range: &Range<Va>) -> bool {
-    op.kind == OP_MAP && overlap(&(op.va..op.va + op.len), range)
+    op.kind == OP_MAP && touches(op, range)
 }
 
 fn unmap_op(range: &Range<Va>) -> DeferredOp {
@@ -323,7 +329,7 @@ impl Mmu for Mirror {
     }
 
     fn void_maps(&mut self) {
-        self.ops.iter_mut().for_each(void_map);
+        self.ops.iter_mut().for_each(void);
     }
 
     fn expect_warm_up(&mut self) {

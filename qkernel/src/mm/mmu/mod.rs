@@ -23,7 +23,7 @@ use super::tables::Table;
 use super::vma::Prot;
 use crate::arch;
 
-pub use mirror::{maps_in, void_map};
+pub use mirror::{maps_in, touches, void};
 
 /// What makes CPUs follow the page table of one address space.
 pub(super) trait Mmu: Send {

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use qlib::platform::{DeferredOp, Trap, UserRegs};
 use qlib::{Gpa, Va};
 
-use super::mmu::{overlap, void_map};
+use super::mmu::{overlap, void};
 use super::{AddressSpace, DeferredFree};
 use crate::account;
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
@@ -170,7 +170,7 @@ impl State {
         }
         let (mut ops, claimed) = core::mem::take(&mut self.claimed);
         // What it was to map may have been taken away since, by somebody who did not know of it.
-        ops.iter_mut().for_each(void_map);
+        ops.iter_mut().for_each(void);
         mm.put_back(ops, claimed);
         mm.defer_free(core::mem::take(&mut self.deferred));
     }
