@@ -2,9 +2,152 @@
 // that is under way may be seen late by those whom nobody has told of it, and is never undone by an older one.
 #include "harness.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 enum { PAGE = 4096, RW = PROT_READ | PROT_WRITE, ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS };
 
+static pthread_t start(void *(*entry)(void *), void *argument) {
+    pthread_t t;
+    ZERO(pthread_create(&t, NULL, entry, argument));
+    return t;
+}
+
 static char *pages(size_t count) { return OK(mmap(NULL, count * PAGE, RW, ANONYMOUS, -1, 0)); }
+
+// ---- pages that are taken away ------------------------------------------------------------------------------------------------------
+
+enum { TOUCHERS = 3, TAKERS = 2, REGION = 24 };
+
+struct region {
+    char *at;
+    int ends[2];
+    void (*take)(struct region *, unsigned);
+    atomic_uint round, arrived;
+    atomic_bool stop;
+};
+
+// What user code sees, and what the kernel copies for a call. Nobody writes now.
+static void compare(struct region *r) {
+    for (int p = 0; p < REGION; p++) {
+        volatile uint64_t *word = (void *)(r->at + p * PAGE);
+        uint64_t seen = *word, copied;
+        EQ(write(r->ends[1], (void *)word, 8), 8);
+        EQ(read(r->ends[0], &copied, 8), 8);
+        if (seen != copied) FAIL("page %d: user code sees %#lx, the kernel %#lx", p, seen, copied);
+    }
+}
+
+static void arrive(struct region *r, unsigned round) {
+    r->arrived++;
+    while (r->round == round && !r->stop) sched_yield();
+}
+
+static void *touches(void *argument) {
+    struct region *r = argument;
+    unsigned seed = (unsigned)(uintptr_t)&seed;
+    for (unsigned round = r->round; !r->stop; round = r->round) {
+        for (int i = 0; i < 2 * REGION; i++) {
+            seed = seed * 1103515245 + 12345;
+            volatile uint64_t *word = (void *)(r->at + (seed >> 16) % REGION * PAGE);
+            if (seed >> 8 & 1) *word = (uint64_t)round << 32 | seed;
+            else (void)*word;
+        }
+        arrive(r, round);
+    }
+    return NULL;
+}
+
+static void *takes(void *argument) {
+    struct region *r = argument;
+    unsigned seed = (unsigned)(uintptr_t)&seed;
+    for (unsigned round = r->round; !r->stop; round = r->round) {
+        for (int i = 0; i < 4; i++) r->take(r, seed = seed * 1103515245 + 12345);
+        arrive(r, round);
+    }
+    return NULL;
+}
+
+static void race(void (*take)(struct region *, unsigned), int rounds) {
+    struct region r = {.at = pages(REGION), .take = take};
+    OK(pipe(r.ends));
+    pthread_t threads[TOUCHERS + TAKERS];
+    for (int i = 0; i < TOUCHERS + TAKERS; i++) threads[i] = start(i < TOUCHERS ? touches : takes, &r);
+    for (int i = 0; i < rounds; i++) {
+        while (r.arrived < TOUCHERS + TAKERS) sched_yield();
+        compare(&r);
+        r.arrived = 0;
+        r.round++;
+    }
+    r.stop = true;
+    for (int i = 0; i < TOUCHERS + TAKERS; i++) ZERO(pthread_join(threads[i], NULL));
+    OK(munmap(r.at, REGION * PAGE));
+}
+
+static void discard(struct region *r, unsigned seed) {
+    unsigned first = (seed >> 16) % REGION, count = 1 + (seed >> 24) % (REGION - first);
+    OK(madvise(r->at + first * PAGE, count * PAGE, MADV_DONTNEED));
+}
+
+static void replace(struct region *r, unsigned seed) {
+    unsigned first = (seed >> 16) % REGION, count = 1 + (seed >> 24) % (REGION - first);
+    OK(mmap(r->at + first * PAGE, count * PAGE, RW, ANONYMOUS | MAP_FIXED, -1, 0));
+}
+
+// Its child has all pages in common with it, and each is copied when it is written to.
+static void fork_or_discard(struct region *r, unsigned seed) {
+    if (seed >> 12 & 3) return discard(r, seed);
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(0);
+    expect_exit(pid, 0);
+}
+
+// The kernel writes itself.
+static void vfork_or_discard(struct region *r, unsigned seed) {
+    if (seed >> 12 & 1) return discard(r, seed);
+    pid_t pid = OK(vfork());
+    if (pid == 0) _exit(0);
+    expect_exit(pid, 0);
+}
+
+CASE(discarded_pages_are_gone) { race(discard, 400); }
+CASE(replaced_pages_are_gone) { race(replace, 400); }
+CASE(pages_copied_after_a_fork_stay) { race(fork_or_discard, 150); }
+CASE(pages_discarded_while_others_vfork_are_gone) { race(vfork_or_discard, 200); }
+
+// A program that vfork has started, by a thread that has just mapped something in the memory that it shares with its parent.
+int helper_main(int argc, char **argv) {
+    if (strcmp(argv[1], "@race") != 0) return -1;
+    race(discard, 100);
+    race(replace, 100);
+    return 0;
+}
+
+CASE(a_program_started_by_vfork_has_pages_of_its_own_taken_away) {
+    static volatile bool stop;
+    void *maps(void *argument) {
+        while (!stop) {
+            char *at = pages(4);
+            at[0] = 1;
+            OK(munmap(at, 4 * PAGE));
+        }
+        return NULL;
+    }
+    pthread_t besides = start(maps, NULL);
+    for (int i = 0; i < 4; i++) {
+        char *volatile fresh = pages(1);
+        pid_t pid = OK(vfork());
+        if (pid == 0) {
+            fresh[0] = 1;
+            execl(self_path, self_path, "@race", NULL);
+            _exit(100);
+        }
+        EQ(fresh[0], 1);
+        expect_exit(pid, 0);
+    }
+    stop = true;
+    ZERO(pthread_join(besides, NULL));
+}
 
 // ---- what other processes do --------------------------------------------------------------------------------------------------------
 

@@ -113,11 +113,17 @@ impl AddressSpace {
         }
         let range = self.with_patches(range);
         let frozen = Frozen::new(self, Hold::Range(range.clone()));
-        let others = self.freezer.lock().mapping_in(&range, thread.token);
-        for other in others {
-            other.mapped(&range).await;
+        // Who has moved pages meanwhile, or has operations carried out without going on, is waited
+        // for too.
+        loop {
+            let others = self.freezer.lock().mapping_in(&range, thread.token);
+            if others.is_empty() {
+                return Some(frozen);
+            }
+            for other in others {
+                other.mapped(&range).await;
+            }
         }
-        Some(frozen)
     }
 
     /// As [`AddressSpace::freeze`], if nobody need be waited for; else nothing is frozen.
@@ -145,15 +151,13 @@ impl AddressSpace {
     /// the result lives.
     pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
         let frozen = Frozen::new(self, Hold::All);
-        for other in self.threads() {
-            if other.token == thread.token {
-                continue;
-            }
+        let is_underway = |other: &Arc<UserThread>| {
+            other.token != thread.token && (other.is_in_user_mode() || other.maps_in(&EVERYTHING))
+        };
+        // Asked anew each time, with nothing waited for after the last answer.
+        while let Some(other) = self.threads().into_iter().find(is_underway) {
             other.mapped(&EVERYTHING).await;
-            while other.is_in_user_mode() {
-                other.interrupt();
-                other.leaves_user_mode().await;
-            }
+            other.leaves_user_mode().await;
         }
         frozen
     }
@@ -231,6 +235,19 @@ impl AddressSpace {
         for range in freezer.recent.iter().rev().take(since) {
             ops.iter_mut().filter(|op| touches(op, range)).for_each(void);
         }
+    }
+
+    /// Voids those of `ops` that would map now what nobody may map.
+    pub(super) fn void_frozen(&self, ops: &mut [DeferredOp]) {
+        // A thread that is alone carries all out in the order in which it came.
+        if !self.must_freeze() {
+            return;
+        }
+        let freezer = self.freezer.lock();
+        let is_held = |op: &DeferredOp| {
+            freezer.halts > 0 || freezer.frozen.iter().any(|range| touches(op, range))
+        };
+        ops.iter_mut().filter(|op| is_held(op)).for_each(void);
     }
 
     /// `thread` goes on with operations to map something.

@@ -31,6 +31,14 @@ impl UserThread {
         core::mem::take(&mut self.state.lock().claimed)
     }
 
+    /// The same for a thread that does not ask whether it is held back, for it stays out of user
+    /// mode.
+    fn take_claimed_to_hold(&self, mm: &AddressSpace) -> (Vec<DeferredOp>, DeferredFree) {
+        let (mut ops, deferred) = self.take_claimed(mm);
+        mm.void_frozen(&mut ops);
+        (ops, deferred)
+    }
+
     /// Looks at the operations that it has claimed.
     pub(in crate::mm) fn with_claimed<T>(&self, look: impl FnOnce(&[DeferredOp]) -> T) -> T {
         look(&self.state.lock().claimed.0)
@@ -90,7 +98,7 @@ impl UserThread {
             self.state.lock().leave_to_others(mm, self.token);
             return Err(Errno::ESRCH);
         }
-        let (ops, deferred) = self.take_claimed(mm);
+        let (ops, deferred) = self.take_claimed_to_hold(mm);
         if ops.is_empty() {
             free_frames(deferred);
             return Ok(());
@@ -103,7 +111,7 @@ impl UserThread {
     /// creator of exist afterwards.
     pub async fn hold(self: &Arc<Self>, mm: &AddressSpace) -> Result {
         self.synced().await;
-        let (ops, deferred) = self.take_claimed(mm);
+        let (ops, deferred) = self.take_claimed_to_hold(mm);
         self.resume_with(mm, Go::Hold, &ops, deferred);
         self.wait_stopped(false).await
     }
