@@ -179,21 +179,49 @@ impl AddressSpace {
     }
 
     /// True if `thread` of the space, which is not in user mode, may not go there now: it would map
-    /// something that is frozen, or all are halted.
+    /// something that is frozen, or show what the kernel has copied where another thread may yet
+    /// map what was there before, or all are halted.
     pub fn holds_back(&self, thread: &UserThread) -> bool {
-        if !self.is_frozen() {
-            return false;
-        }
         // It takes along what the space has in store.
-        thread.claim_ops(self);
+        if self.is_frozen() || self.has_unseen_copies() {
+            thread.claim_ops(self);
+        }
+        self.is_frozen_for(thread) || self.maps_what_was_copied(thread)
+    }
+
+    fn is_frozen_for(&self, thread: &UserThread) -> bool {
         let freezer = self.freezer.lock();
-        freezer.halts > 0 || thread.with_claimed(|ops| freezer.forbids(ops))
+        freezer.halts > 0
+            || !freezer.frozen.is_empty() && thread.with_claimed(|ops| freezer.forbids(ops))
+    }
+
+    /// True if another thread may yet map what the kernel has replaced by copies that `thread` has
+    /// claimed to show.
+    pub(super) fn maps_what_was_copied(&self, thread: &UserThread) -> bool {
+        let (copies, _) = thread.claimed_copies();
+        let mut freezer = self.freezer.lock();
+        copies.iter().any(|range| !freezer.mapping_in(range, thread.token).is_empty())
+    }
+
+    /// Waits until none does. What others are given to map meanwhile are the copies.
+    pub(super) async fn mapped_before_copies(&self, thread: &UserThread) {
+        let (copies, claimed) = thread.claimed_copies();
+        for range in copies.iter() {
+            let others = self.freezer.lock().mapping_in(range, thread.token);
+            for other in others {
+                other.mapped(range).await;
+            }
+        }
+        thread.forget_copies(claimed);
     }
 
     /// Waits until the thread is not [held back](AddressSpace::holds_back).
     pub async fn lets_go(&self, thread: &UserThread) {
         while self.holds_back(thread) {
-            self.changed().await;
+            match self.maps_what_was_copied(thread) {
+                true => self.mapped_before_copies(thread).await,
+                false => self.changed().await,
+            }
         }
     }
 
@@ -212,9 +240,9 @@ impl AddressSpace {
         self.thaw.unregister(id);
     }
 
-    /// All operations to map something that were given before are stale from now on.
-    pub(super) fn note_all_stale(&self) {
-        self.freezer.lock().note(EVERYTHING);
+    /// Operations to map something in `range` that were claimed before are stale from now on.
+    pub(super) fn note_stale(&self, range: Range<Va>) {
+        self.freezer.lock().note(range);
     }
 
     /// How many ranges were frozen so far.

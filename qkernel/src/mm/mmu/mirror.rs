@@ -13,6 +13,7 @@ use qlib::platform::{DeferredOp, OP_MAP, OP_PROTECT, OP_UNMAP};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{DeferredFree, Mmu, Table, is_mapped, overlap, prot_of};
+use crate::mm::ranges::Ranges;
 use crate::mm::swap::usage::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
@@ -40,6 +41,8 @@ pub(super) struct Mirror {
     shared: bool,
     /// Some of `ops` map what the kernel writes to.
     has_unseen_copies: bool,
+    /// Which pages those are.
+    copies: Ranges,
     /// Faults that shall map what lies around them too.
     warm_up: u32,
     /// Frames that may be mapped until the space is gone.
@@ -278,12 +281,20 @@ impl Mmu for Mirror {
             true => self.free_at_exit.extend(frame),
             false => self.deferred.extend(frame),
         }
-        self.has_unseen_copies |= self.shared && for_kernel;
+        if self.shared && for_kernel {
+            let page = va.page_floor();
+            self.has_unseen_copies = true;
+            self.copies.add(page..page + PAGE_SIZE);
+        }
         self.map(table, va);
     }
 
     fn has_unseen_copies(&self) -> bool {
         self.has_unseen_copies
+    }
+
+    fn take_copies(&mut self) -> Ranges {
+        core::mem::take(&mut self.copies)
     }
 
     fn free_later(&mut self, frames: DeferredFree) {
@@ -301,6 +312,7 @@ impl Mmu for Mirror {
     fn start_anew(&mut self) {
         (self.shared, self.has_unseen_copies) = (false, false);
         self.unmapping.clear();
+        self.copies.clear();
         self.warm_up = 0;
     }
 

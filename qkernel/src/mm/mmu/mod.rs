@@ -19,6 +19,7 @@ use qlib::platform::DeferredOp;
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
+use super::ranges::Ranges;
 use super::tables::Table;
 use super::vma::Prot;
 use crate::arch;
@@ -68,6 +69,12 @@ pub(super) trait Mmu: Send {
     /// what it holds.
     fn has_unseen_copies(&self) -> bool {
         false
+    }
+
+    /// Takes out which pages those are: what another thread was given to map there before must be
+    /// carried out before the copies are mapped.
+    fn take_copies(&mut self) -> Ranges {
+        Ranges::default()
     }
 
     /// Frees frames when what is pending is carried out.
