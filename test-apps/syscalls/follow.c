@@ -179,6 +179,35 @@ CASE(what_is_read_into_a_page_shared_since_a_fork_is_seen) {
     for (int i = 0; i < 3; i++) ZERO(pthread_join(readers[i], NULL));
 }
 
+static long free_kib(void) {
+    char text[4096], *at;
+    read_file("/proc/meminfo", text, sizeof text);
+    CHECK((at = strstr(text, "MemFree:")) != NULL);
+    return atol(at + 8);
+}
+
+CASE(what_a_page_was_before_it_was_read_into_is_given_back) {
+    enum { PAGES = 64, ROUNDS = 400, ALL_KIB = PAGES * ROUNDS * (PAGE / 1024) };
+    void *sleeps(void *argument) { return (void *)(long)pause(); }
+    start(sleeps, NULL);
+    char *at = pages(PAGES);
+    int fd = OK(memfd_create("follow", 0));
+    OK(ftruncate(fd, PAGES * PAGE));
+    memset(at, 1, PAGES * PAGE);
+    // Others of this machine may take memory meanwhile, but hardly each time.
+    for (int attempt = 0; attempt < 3; attempt++) {
+        long before = free_kib();
+        for (int i = 0; i < ROUNDS; i++) {
+            pid_t pid = OK(fork());
+            if (pid == 0) _exit(0);
+            EQ(pread(fd, at, PAGES * PAGE, 0), PAGES * PAGE);
+            expect_exit(pid, 0);
+        }
+        if (before - free_kib() < ALL_KIB / 2) return;
+    }
+    FAIL("%d KiB and more are gone each time", ALL_KIB / 2);
+}
+
 // ---- what other processes do --------------------------------------------------------------------------------------------------------
 
 CASE(protecting_is_undisturbed_by_holes_that_others_make) {

@@ -279,8 +279,8 @@ impl AddressSpace {
 
     /// Gives back operations that the thread that had them will not carry out, before those that
     /// have come since.
-    pub fn put_back(&self, ops: Vec<DeferredOp>, deferred: DeferredFree) {
-        self.lock().mmu.put_back(ops, deferred);
+    pub fn put_back(&self, ops: Vec<DeferredOp>, deferred: DeferredFree, copies: Ranges) {
+        self.lock().mmu.put_back(ops, deferred, copies);
     }
 
     /// Frames that the platform may still have mapped, to be freed with later operations or with

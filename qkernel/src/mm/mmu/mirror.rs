@@ -45,8 +45,6 @@ pub(super) struct Mirror {
     copies: Ranges,
     /// Faults that shall map what lies around them too.
     warm_up: u32,
-    /// Frames that may be mapped until the space is gone.
-    free_at_exit: DeferredFree,
 }
 
 /// A range on its way out.
@@ -276,11 +274,9 @@ impl Mmu for Mirror {
     }
 
     fn replace(&mut self, table: &mut Table, va: Va, frame: Option<Gpa>, for_kernel: bool) {
-        // The kernel's own accesses cannot wait for other threads that may still see the old page.
-        match self.shared && for_kernel {
-            true => self.free_at_exit.extend(frame),
-            false => self.deferred.extend(frame),
-        }
+        self.deferred.extend(frame);
+        // The kernel's own accesses cannot wait for other threads that may yet map the old page: who
+        // shows the copy does.
         if self.shared && for_kernel {
             let page = va.page_floor();
             self.has_unseen_copies = true;
@@ -333,8 +329,9 @@ impl Mmu for Mirror {
         (core::mem::take(&mut self.ops), core::mem::take(&mut self.deferred))
     }
 
-    fn put_back(&mut self, mut ops: Vec<DeferredOp>, frames: DeferredFree) {
+    fn put_back(&mut self, mut ops: Vec<DeferredOp>, frames: DeferredFree, copies: Ranges) {
         self.has_unseen_copies |= self.shared && !ops.is_empty();
+        copies.iter().for_each(|range| self.copies.add(range.clone()));
         ops.append(&mut self.ops);
         self.ops = ops;
         self.deferred.append(frames);
@@ -349,13 +346,11 @@ impl Mmu for Mirror {
     }
 
     fn take_frames(&mut self) -> DeferredFree {
-        let mut frames = core::mem::take(&mut self.deferred);
-        frames.append(core::mem::take(&mut self.free_at_exit));
-        frames
+        core::mem::take(&mut self.deferred)
     }
 
     fn waiting_frames(&self) -> usize {
-        self.deferred.len() + self.free_at_exit.len()
+        self.deferred.len()
     }
 }
 

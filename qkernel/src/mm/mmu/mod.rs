@@ -106,8 +106,8 @@ pub(super) trait Mmu: Send {
     fn take(&mut self) -> (Vec<DeferredOp>, DeferredFree);
 
     /// Gives back what was [taken](Mmu::take) and will not be carried out by the thread that took
-    /// it, before what has come since.
-    fn put_back(&mut self, ops: Vec<DeferredOp>, frames: DeferredFree);
+    /// it, with the [copies](Mmu::take_copies) that it shows, before what has come since.
+    fn put_back(&mut self, ops: Vec<DeferredOp>, frames: DeferredFree, copies: Ranges);
 
     /// Frames will move: what is pending maps nothing any more. What it would have mapped faults in
     /// again.

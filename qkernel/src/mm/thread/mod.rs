@@ -144,10 +144,9 @@ impl State {
             mm.forget_mapping(token);
         }
         let (mut ops, claimed) = core::mem::take(&mut self.claimed);
-        self.claimed_copies.clear();
         // What it was to map may have been taken away since, by somebody who did not know of it.
         ops.iter_mut().for_each(void);
-        mm.put_back(ops, claimed);
+        mm.put_back(ops, claimed, core::mem::take(&mut self.claimed_copies));
         mm.defer_free(core::mem::take(&mut self.deferred));
     }
 
