@@ -43,16 +43,20 @@ static void arrive(struct region *r, unsigned round) {
     while (r->round == round && !r->stop) sched_yield();
 }
 
+static void touch(struct region *r, unsigned round, unsigned *seed) {
+    for (int i = 0; i < 2 * REGION; i++) {
+        *seed = *seed * 1103515245 + 12345;
+        volatile uint64_t *word = (void *)(r->at + (*seed >> 16) % REGION * PAGE);
+        if (*seed >> 8 & 1) *word = (uint64_t)round << 32 | *seed;
+        else (void)*word;
+    }
+}
+
 static void *touches(void *argument) {
     struct region *r = argument;
     unsigned seed = (unsigned)(uintptr_t)&seed;
     for (unsigned round = r->round; !r->stop; round = r->round) {
-        for (int i = 0; i < 2 * REGION; i++) {
-            seed = seed * 1103515245 + 12345;
-            volatile uint64_t *word = (void *)(r->at + (seed >> 16) % REGION * PAGE);
-            if (seed >> 8 & 1) *word = (uint64_t)round << 32 | seed;
-            else (void)*word;
-        }
+        touch(r, round, &seed);
         arrive(r, round);
     }
     return NULL;
@@ -68,12 +72,15 @@ static void *takes(void *argument) {
     return NULL;
 }
 
-static void race(void (*take)(struct region *, unsigned), int rounds) {
+static void race(void (*take)(struct region *, unsigned), int rounds, int touchers) {
     struct region r = {.at = pages(REGION), .take = take};
     OK(pipe(r.ends));
     pthread_t threads[TOUCHERS + TAKERS];
-    for (int i = 0; i < TOUCHERS + TAKERS; i++) threads[i] = start(i < TOUCHERS ? touches : takes, &r);
+    for (int i = 0; i < TOUCHERS + TAKERS; i++) threads[i] = start(i < touchers ? touches : takes, &r);
+    unsigned seed = 1;
     for (int i = 0; i < rounds; i++) {
+        // The first thread of a program is not made as others are.
+        touch(&r, r.round, &seed);
         while (r.arrived < TOUCHERS + TAKERS) sched_yield();
         compare(&r);
         r.arrived = 0;
@@ -110,34 +117,25 @@ static void vfork_or_discard(struct region *r, unsigned seed) {
     expect_exit(pid, 0);
 }
 
-CASE(discarded_pages_are_gone) { race(discard, 100); }
-CASE(replaced_pages_are_gone) { race(replace, 100); }
-CASE(pages_copied_after_a_fork_stay) { race(fork_or_discard, 60); }
-CASE(pages_discarded_while_others_vfork_are_gone) { race(vfork_or_discard, 80); }
+CASE(discarded_pages_are_gone) { race(discard, 100, TOUCHERS); }
+CASE(replaced_pages_are_gone) { race(replace, 100, TOUCHERS); }
+CASE(pages_copied_after_a_fork_stay) { race(fork_or_discard, 60, TOUCHERS); }
+CASE(pages_discarded_while_others_vfork_are_gone) { race(vfork_or_discard, 80, TOUCHERS); }
 
 // A program that vfork has started, by a thread that has just mapped something in the memory that it shares with its parent.
 int helper_main(int argc, char **argv) {
     if (strcmp(argv[1], "@race") != 0) return -1;
-    race(discard, 40);
-    race(replace, 40);
+    race(discard, 40, 0);
+    race(replace, 40, 0);
     return 0;
 }
 
 CASE(a_program_started_by_vfork_has_pages_of_its_own_taken_away) {
-    static volatile bool stop;
-    void *maps(void *argument) {
-        while (!stop) {
-            char *at = pages(4);
-            at[0] = 1;
-            OK(munmap(at, 4 * PAGE));
-        }
-        return NULL;
-    }
-    pthread_t besides = start(maps, NULL);
     for (int i = 0; i < 3; i++) {
         char *volatile fresh = pages(1);
         pid_t pid = OK(vfork());
         if (pid == 0) {
+            // Nobody looks meanwhile who maps something in the memory that it leaves.
             fresh[0] = 1;
             execl(self_path, self_path, "@race", NULL);
             _exit(100);
@@ -145,8 +143,6 @@ CASE(a_program_started_by_vfork_has_pages_of_its_own_taken_away) {
         EQ(fresh[0], 1);
         expect_exit(pid, 0);
     }
-    stop = true;
-    ZERO(pthread_join(besides, NULL));
 }
 
 // ---- pages that the kernel copies ---------------------------------------------------------------------------------------------------
@@ -182,12 +178,12 @@ CASE(what_is_read_into_a_page_shared_since_a_fork_is_seen) {
 static long free_kib(void) {
     char text[4096], *at;
     read_file("/proc/meminfo", text, sizeof text);
-    CHECK((at = strstr(text, "MemFree:")) != NULL);
-    return atol(at + 8);
+    CHECK((at = strstr(text, "MemAvailable:")) != NULL);
+    return atol(at + strlen("MemAvailable:"));
 }
 
 CASE(what_a_page_was_before_it_was_read_into_is_given_back) {
-    enum { PAGES = 64, ROUNDS = 400, ALL_KIB = PAGES * ROUNDS * (PAGE / 1024) };
+    enum { PAGES = 64, ROUNDS = 100, ALL_KIB = PAGES * ROUNDS * (PAGE / 1024) };
     void *sleeps(void *argument) { return (void *)(long)pause(); }
     start(sleeps, NULL);
     char *at = pages(PAGES);
@@ -195,7 +191,7 @@ CASE(what_a_page_was_before_it_was_read_into_is_given_back) {
     OK(ftruncate(fd, PAGES * PAGE));
     memset(at, 1, PAGES * PAGE);
     // Others of this machine may take memory meanwhile, but hardly each time.
-    for (int attempt = 0; attempt < 3; attempt++) {
+    for (int attempt = 0; attempt < 10; attempt++) {
         long before = free_kib();
         for (int i = 0; i < ROUNDS; i++) {
             pid_t pid = OK(fork());
