@@ -161,6 +161,32 @@ CASE(signals_into_working_threads) {
     for (int i = 0; i < 3; i++) ZERO(pthread_join(t[i], NULL));
 }
 
+CASE(a_signal_while_very_many_pages_go_one_by_one) {
+    // Protections that alternate: what is taken away is as many ranges as pages.
+    enum { RANGES = 20000 };
+    static atomic_int stop;
+    static pthread_t taker;
+    OK(signal(SIGUSR1, nothing) == SIG_ERR ? -1 : 0);
+    taker = pthread_self();
+    char *at = OK(mmap(NULL, RANGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (int i = 0; i < RANGES; i += 2) OK(mprotect(at + i * PAGE, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC));
+    void *sender(void *argument) {
+        while (!stop) {
+            ZERO(pthread_kill(taker, SIGUSR1));
+            usleep(2000);
+        }
+        return NULL;
+    }
+    pthread_t t = start(sender, NULL);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < RANGES; i++) at[i * PAGE] = 1;
+        OK(madvise(at, RANGES * PAGE, MADV_DONTNEED));
+        EQ(at[RANGES / 2 * PAGE], 0);
+    }
+    stop = 1;
+    ZERO(pthread_join(t, NULL));
+}
+
 CASE(children_killed_at_any_moment) {
     for (int i = 0; i < 40; i++) {
         pid_t pid = OK(fork());

@@ -332,8 +332,10 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
 /// and whichever goes on first would have it under way while this one returns.
 async fn shown(thread: &Arc<Thread>, mut call: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
     // In a pause nobody looks, and who goes on after it carries out what there is.
-    let is_unseen =
-        || !pause::is_paused() && thread.process.with_mm(AddressSpace::has_unseen_copies);
+    let is_unseen = || {
+        !pause::is_paused()
+            && thread.process.with_mm(|mm| mm.has_unseen_copies() || thread.user.shows_copies())
+    };
     loop {
         let polled = poll_fn(|cx| match call.as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
@@ -344,6 +346,8 @@ async fn shown(thread: &Arc<Thread>, mut call: Pin<&mut impl Future<Output = Out
             return outcome;
         }
         let mm = thread.mm();
+        // Nobody takes them along who has them under way when the call returns.
+        thread.user.claim_ops(&mm);
         while mm.is_frozen() || !thread.user.is_synced() {
             thread.user.synced().await;
             mm.thawed().await;

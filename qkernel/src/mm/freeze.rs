@@ -15,7 +15,7 @@ use core::ops::Range;
 use qlib::Va;
 use qlib::platform::DeferredOp;
 
-use super::mmu::{maps_in, void_map};
+use super::mmu::{maps_in, touches, void};
 use super::{AddressSpace, UserThread};
 use crate::wait::{PollMask, Signal};
 
@@ -113,11 +113,17 @@ impl AddressSpace {
         }
         let range = self.with_patches(range);
         let frozen = Frozen::new(self, Hold::Range(range.clone()));
-        let others = self.freezer.lock().mapping_in(&range, thread.token);
-        for other in others {
-            other.mapped(&range).await;
+        // Who has moved pages meanwhile, or has operations carried out without going on, is waited
+        // for too.
+        loop {
+            let others = self.freezer.lock().mapping_in(&range, thread.token);
+            if others.is_empty() {
+                return Some(frozen);
+            }
+            for other in others {
+                other.mapped(&range).await;
+            }
         }
-        Some(frozen)
     }
 
     /// As [`AddressSpace::freeze`], if nobody need be waited for; else nothing is frozen.
@@ -145,15 +151,13 @@ impl AddressSpace {
     /// the result lives.
     pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
         let frozen = Frozen::new(self, Hold::All);
-        for other in self.threads() {
-            if other.token == thread.token {
-                continue;
-            }
+        let is_underway = |other: &Arc<UserThread>| {
+            other.token != thread.token && (other.is_in_user_mode() || other.maps_in(&EVERYTHING))
+        };
+        // Asked anew each time, with nothing waited for after the last answer.
+        while let Some(other) = self.threads().into_iter().find(is_underway) {
             other.mapped(&EVERYTHING).await;
-            while other.is_in_user_mode() {
-                other.interrupt();
-                other.leaves_user_mode().await;
-            }
+            other.leaves_user_mode().await;
         }
         frozen
     }
@@ -175,21 +179,49 @@ impl AddressSpace {
     }
 
     /// True if `thread` of the space, which is not in user mode, may not go there now: it would map
-    /// something that is frozen, or all are halted.
+    /// something that is frozen, or show what the kernel has copied where another thread may yet
+    /// map what was there before, or all are halted.
     pub fn holds_back(&self, thread: &UserThread) -> bool {
-        if !self.is_frozen() {
-            return false;
-        }
         // It takes along what the space has in store.
-        thread.claim_ops(self);
+        if self.is_frozen() || self.has_unseen_copies() {
+            thread.claim_ops(self);
+        }
+        self.is_frozen_for(thread) || self.maps_what_was_copied(thread)
+    }
+
+    fn is_frozen_for(&self, thread: &UserThread) -> bool {
         let freezer = self.freezer.lock();
-        freezer.halts > 0 || thread.with_claimed(|ops| freezer.forbids(ops))
+        freezer.halts > 0
+            || !freezer.frozen.is_empty() && thread.with_claimed(|ops| freezer.forbids(ops))
+    }
+
+    /// True if another thread may yet map what the kernel has replaced by copies that `thread` has
+    /// claimed to show.
+    pub(super) fn maps_what_was_copied(&self, thread: &UserThread) -> bool {
+        let (copies, _) = thread.claimed_copies();
+        let mut freezer = self.freezer.lock();
+        copies.iter().any(|range| !freezer.mapping_in(range, thread.token).is_empty())
+    }
+
+    /// Waits until none does. What others are given to map meanwhile are the copies.
+    pub(super) async fn mapped_before_copies(&self, thread: &UserThread) {
+        let (copies, claimed) = thread.claimed_copies();
+        for range in copies.iter() {
+            let others = self.freezer.lock().mapping_in(range, thread.token);
+            for other in others {
+                other.mapped(range).await;
+            }
+        }
+        thread.forget_copies(claimed);
     }
 
     /// Waits until the thread is not [held back](AddressSpace::holds_back).
     pub async fn lets_go(&self, thread: &UserThread) {
         while self.holds_back(thread) {
-            self.changed().await;
+            match self.maps_what_was_copied(thread) {
+                true => self.mapped_before_copies(thread).await,
+                false => self.changed().await,
+            }
         }
     }
 
@@ -208,9 +240,9 @@ impl AddressSpace {
         self.thaw.unregister(id);
     }
 
-    /// All operations to map something that were given before are stale from now on.
-    pub(super) fn note_all_stale(&self) {
-        self.freezer.lock().note(EVERYTHING);
+    /// Operations to map something in `range` that were claimed before are stale from now on.
+    pub(super) fn note_stale(&self, range: Range<Va>) {
+        self.freezer.lock().note(range);
     }
 
     /// How many ranges were frozen so far.
@@ -226,11 +258,24 @@ impl AddressSpace {
         let since = freezer.epoch.checked_sub(epoch).and_then(|since| usize::try_from(since).ok());
         let since = since.unwrap_or(usize::MAX);
         if since > freezer.recent.len() {
-            return ops.iter_mut().for_each(void_map);
+            return ops.iter_mut().for_each(void);
         }
         for range in freezer.recent.iter().rev().take(since) {
-            ops.iter_mut().filter(|op| maps_in(op, range)).for_each(void_map);
+            ops.iter_mut().filter(|op| touches(op, range)).for_each(void);
         }
+    }
+
+    /// Voids those of `ops` that would map now what nobody may map.
+    pub(super) fn void_frozen(&self, ops: &mut [DeferredOp]) {
+        // A thread that is alone carries all out in the order in which it came.
+        if !self.must_freeze() {
+            return;
+        }
+        let freezer = self.freezer.lock();
+        let is_held = |op: &DeferredOp| {
+            freezer.halts > 0 || freezer.frozen.iter().any(|range| touches(op, range))
+        };
+        ops.iter_mut().filter(|op| is_held(op)).for_each(void);
     }
 
     /// `thread` goes on with operations to map something.
@@ -246,6 +291,9 @@ impl AddressSpace {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        // A thread that is alone carries all out in the order in which it came. To void some of it
+        // would leave holes where the page table says that something is mapped.
+        let is_shared = self.mm.must_freeze();
         {
             let mut freezer = self.mm.freezer.lock();
             let gone = match &self.hold {
@@ -260,7 +308,9 @@ impl Drop for Frozen {
                     EVERYTHING
                 }
             };
-            freezer.note(gone);
+            if is_shared {
+                freezer.note(gone);
+            }
         }
         self.mm.thaw.wake(PollMask::IN);
     }

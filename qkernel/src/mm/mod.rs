@@ -14,6 +14,7 @@ pub mod map;
 pub mod mapped;
 pub mod mmu;
 pub mod patch;
+pub mod ranges;
 pub mod reclaim;
 mod rewritten;
 pub mod rmap;

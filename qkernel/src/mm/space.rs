@@ -16,6 +16,7 @@ use super::frames::{self, counted_frame};
 use super::freeze::Freezer;
 use super::mmu::{self, Mmu};
 use super::patch::Patches;
+use super::ranges::Ranges;
 use super::reclaim;
 use super::rewritten::Rewritten;
 use super::tables::{self, Table};
@@ -251,11 +252,13 @@ impl AddressSpace {
     }
 
     /// Carries out what needs no thread. The rest: what has to be done before a thread of this
-    /// space goes on, and the frames that are free afterwards.
-    pub fn take_ops(&self) -> (Vec<DeferredOp>, DeferredFree) {
+    /// space goes on, the frames that are free afterwards, and the pages of the kernel's copying
+    /// that are shown by that.
+    pub fn take_ops(&self) -> (Vec<DeferredOp>, DeferredFree, Ranges) {
         let mut inner = self.lock();
         inner.flush();
-        inner.mmu.take()
+        let (ops, frames) = inner.mmu.take();
+        (ops, frames, inner.mmu.take_copies())
     }
 
     /// True if changes are yet to be carried out.
@@ -276,8 +279,8 @@ impl AddressSpace {
 
     /// Gives back operations that the thread that had them will not carry out, before those that
     /// have come since.
-    pub fn put_back(&self, ops: Vec<DeferredOp>, deferred: DeferredFree) {
-        self.lock().mmu.put_back(ops, deferred);
+    pub fn put_back(&self, ops: Vec<DeferredOp>, deferred: DeferredFree, copies: Ranges) {
+        self.lock().mmu.put_back(ops, deferred, copies);
     }
 
     /// Frames that the platform may still have mapped, to be freed with later operations or with

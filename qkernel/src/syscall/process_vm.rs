@@ -10,7 +10,7 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
-use crate::task::{Thread, access, table};
+use crate::task::{Thread, access, run, table};
 use crate::time::Breath;
 use crate::wait::Sleeper;
 
@@ -104,6 +104,8 @@ pub async fn process_vm_writev(
         return Err(Errno::ESRCH);
     }
     let result = copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
+    // Nothing is shown to anybody while the container sleeps.
+    run::may_sync(thread).await;
     mm.carry_out_ops().await;
     drop(halted);
     result

@@ -19,7 +19,6 @@ use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::mm::UserThread;
-use crate::mm::freeze::EVERYTHING;
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
 
@@ -103,10 +102,9 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     let regs = thread.user.registers().await?;
     let mm = thread.mm();
     let shares_memory = args.has(CLONE_VM);
-    // Held until the parent's pages are write-protected.
-    let frozen = if shares_memory { None } else { mm.freeze(&thread.user, EVERYTHING).await };
-    // A pause that begins now waits for the changes of mappings to be carried out.
-    run::may_sync(thread).await;
+    // Held until the parent's pages are write-protected. A pause that begins now waits for the
+    // changes of mappings to be carried out.
+    let frozen = if shares_memory { None } else { run::freeze_to_sync(thread).await };
     let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
     if !shares_memory {
         // The parent's pages must be write-protected before the child exists.

@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 
 use super::{Thread, current, run};
 use crate::mm::AddressSpace;
-use crate::mm::freeze::EVERYTHING;
 use crate::mm::rmap::Lost;
 
 /// Notes what an object has lost, for the system call of the current thread to [unmap] before it
@@ -36,14 +35,12 @@ pub async fn unmap(thread: &Arc<Thread>) {
 
 async fn take_out(thread: &Arc<Thread>, mm: &Arc<AddressSpace>, lost: &Lost) {
     if Arc::ptr_eq(mm, &thread.mm()) {
-        let frozen = mm.freeze(&thread.user, EVERYTHING).await;
-        run::may_sync(thread).await;
+        let frozen = run::freeze_to_sync(thread).await;
         mm.lose(lost);
         drop(frozen);
         thread.user.claim_ops(mm);
     } else {
-        let halted = mm.halt(&thread.user).await;
-        run::may_sync(thread).await;
+        let halted = run::halt_to_sync(thread, mm).await;
         mm.lose(lost);
         mm.carry_out_ops().await;
         drop(halted);

@@ -36,7 +36,6 @@ use crate::fs::dentry;
 use crate::host::Call;
 use crate::klog;
 use crate::mm::committed::Committed;
-use crate::mm::freeze::EVERYTHING;
 use crate::mm::{frames, reclaim, space};
 use crate::sync::{Mutex, mutex};
 use crate::time;
@@ -332,8 +331,7 @@ pub fn held_bytes(process: &Process) -> u64 {
 /// Takes back what the thread's address space reserved and never touched: how many pages.
 async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     let mm = thread.mm();
-    let frozen = mm.freeze(&thread.user, EVERYTHING).await;
-    run::may_sync(thread).await;
+    let frozen = run::freeze_to_sync(thread).await;
     if thread.is_dying() {
         return Err(Errno::EINTR);
     }

@@ -7,6 +7,8 @@ use super::outcome::Outcome;
 use super::signal::{self, Delivery};
 use super::{Thread, pause};
 use crate::arch::user::Go;
+use crate::mm::AddressSpace;
+use crate::mm::freeze::{EVERYTHING, Frozen};
 use crate::wait::Sleeper;
 
 /// Starts the threads that `thread` has made, if any: it goes on, or ends, and so they are made on
@@ -39,6 +41,35 @@ pub async fn may_sync(thread: &Arc<Thread>) {
         thread.user.synced().await;
         if !pause::is_paused() || thread.is_dying() {
             return;
+        }
+    }
+}
+
+/// True if [`may_sync`] need not wait.
+fn may_sync_now(thread: &Thread) -> bool {
+    thread.is_dying() || !pause::is_paused() && thread.user.is_synced()
+}
+
+/// Freezes all of the thread's space, for something that it has the platform carry out in the
+/// middle of a system call.
+pub async fn freeze_to_sync(thread: &Arc<Thread>) -> Option<Frozen> {
+    loop {
+        may_sync(thread).await;
+        let frozen = thread.mm().freeze(&thread.user, EVERYTHING).await;
+        // Whoever waits again may not trust what it has waited for before.
+        if may_sync_now(thread) {
+            return frozen;
+        }
+    }
+}
+
+/// Halts the space of another process, likewise.
+pub async fn halt_to_sync(thread: &Arc<Thread>, mm: &Arc<AddressSpace>) -> Frozen {
+    loop {
+        may_sync(thread).await;
+        let halted = mm.halt(&thread.user).await;
+        if may_sync_now(thread) {
+            return halted;
         }
     }
 }

@@ -116,14 +116,12 @@ pub fn wait_end(pid: u32) -> Option<End> {
     }
 }
 
-/// Processor time that thread `tid` of process `pid` has used, in clock ticks; `None` if /proc does
-/// not say.
-pub fn thread_ticks(pid: u32, tid: u32) -> Option<u64> {
+/// Processor time that thread `tid` of process `pid` has used outside of the host's kernel, in clock
+/// ticks; `None` if /proc does not say.
+pub fn thread_user_ticks(pid: u32, tid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/stat"))).ok()?;
-    // utime and stime are fields 14 and 15; the name in field 2 may hold anything but ends at the
-    // last parenthesis.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+    // utime is field 14; the name in field 2 may hold anything but ends at the last parenthesis.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(11)?.parse().ok()
 }
 
 /// True if that thread blocks `signal`; `None` if /proc does not say.

@@ -11,6 +11,7 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use super::{DeferredFree, Mmu, Table, prot_of};
 use crate::arch::heap::HEAP;
 use crate::arch::kvm::space;
+use crate::mm::ranges::Ranges;
 use crate::sync::{Mutex, mutex};
 
 /// What CPUs have yet to forget of one space.
@@ -89,7 +90,7 @@ impl Mmu for Hardware {
         (Vec::new(), DeferredFree::default())
     }
 
-    fn put_back(&mut self, _: Vec<DeferredOp>, frames: DeferredFree) {
+    fn put_back(&mut self, _: Vec<DeferredOp>, frames: DeferredFree, _: Ranges) {
         self.frames.append(frames);
     }
 

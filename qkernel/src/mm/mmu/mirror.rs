@@ -13,6 +13,7 @@ use qlib::platform::{DeferredOp, OP_MAP, OP_PROTECT, OP_UNMAP};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{DeferredFree, Mmu, Table, is_mapped, overlap, prot_of};
+use crate::mm::ranges::Ranges;
 use crate::mm::swap::usage::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
@@ -40,10 +41,10 @@ pub(super) struct Mirror {
     shared: bool,
     /// Some of `ops` map what the kernel writes to.
     has_unseen_copies: bool,
+    /// Which pages those are.
+    copies: Ranges,
     /// Faults that shall map what lies around them too.
     warm_up: u32,
-    /// Frames that may be mapped until the space is gone.
-    free_at_exit: DeferredFree,
 }
 
 /// A range on its way out.
@@ -70,17 +71,23 @@ impl Unmapping {
     }
 }
 
-/// Makes an operation that maps something one that unmaps what is there: the page faults in again,
-/// if it may.
-pub fn void_map(op: &mut DeferredOp) {
-    if op.kind == OP_MAP {
+/// Makes an operation that maps something, or changes its protection, one that unmaps what is
+/// there: the page faults in again, if it may.
+pub fn void(op: &mut DeferredOp) {
+    // A protection of what has not been mapped would be refused.
+    if op.kind == OP_MAP || op.kind == OP_PROTECT {
         op.kind = OP_UNMAP;
     }
 }
 
+/// True if `op` is about something in `range`.
+pub fn touches(op: &DeferredOp, range: &Range<Va>) -> bool {
+    overlap(&(op.va..op.va + op.len), range)
+}
+
 /// True if `op` maps something in `range`.
 pub fn maps_in(op: &DeferredOp, range: &Range<Va>) -> bool {
-    op.kind == OP_MAP && overlap(&(op.va..op.va + op.len), range)
+    op.kind == OP_MAP && touches(op, range)
 }
 
 fn unmap_op(range: &Range<Va>) -> DeferredOp {
@@ -267,17 +274,23 @@ impl Mmu for Mirror {
     }
 
     fn replace(&mut self, table: &mut Table, va: Va, frame: Option<Gpa>, for_kernel: bool) {
-        // The kernel's own accesses cannot wait for other threads that may still see the old page.
-        match self.shared && for_kernel {
-            true => self.free_at_exit.extend(frame),
-            false => self.deferred.extend(frame),
+        self.deferred.extend(frame);
+        // The kernel's own accesses cannot wait for other threads that may yet map the old page: who
+        // shows the copy does.
+        if self.shared && for_kernel {
+            let page = va.page_floor();
+            self.has_unseen_copies = true;
+            self.copies.add(page..page + PAGE_SIZE);
         }
-        self.has_unseen_copies |= self.shared && for_kernel;
         self.map(table, va);
     }
 
     fn has_unseen_copies(&self) -> bool {
         self.has_unseen_copies
+    }
+
+    fn take_copies(&mut self) -> Ranges {
+        core::mem::take(&mut self.copies)
     }
 
     fn free_later(&mut self, frames: DeferredFree) {
@@ -295,6 +308,7 @@ impl Mmu for Mirror {
     fn start_anew(&mut self) {
         (self.shared, self.has_unseen_copies) = (false, false);
         self.unmapping.clear();
+        self.copies.clear();
         self.warm_up = 0;
     }
 
@@ -315,15 +329,16 @@ impl Mmu for Mirror {
         (core::mem::take(&mut self.ops), core::mem::take(&mut self.deferred))
     }
 
-    fn put_back(&mut self, mut ops: Vec<DeferredOp>, frames: DeferredFree) {
+    fn put_back(&mut self, mut ops: Vec<DeferredOp>, frames: DeferredFree, copies: Ranges) {
         self.has_unseen_copies |= self.shared && !ops.is_empty();
+        copies.iter().for_each(|range| self.copies.add(range.clone()));
         ops.append(&mut self.ops);
         self.ops = ops;
         self.deferred.append(frames);
     }
 
     fn void_maps(&mut self) {
-        self.ops.iter_mut().for_each(void_map);
+        self.ops.iter_mut().for_each(void);
     }
 
     fn expect_warm_up(&mut self) {
@@ -331,13 +346,11 @@ impl Mmu for Mirror {
     }
 
     fn take_frames(&mut self) -> DeferredFree {
-        let mut frames = core::mem::take(&mut self.deferred);
-        frames.append(core::mem::take(&mut self.free_at_exit));
-        frames
+        core::mem::take(&mut self.deferred)
     }
 
     fn waiting_frames(&self) -> usize {
-        self.deferred.len() + self.free_at_exit.len()
+        self.deferred.len()
     }
 }
 

@@ -19,11 +19,12 @@ use qlib::platform::DeferredOp;
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
+use super::ranges::Ranges;
 use super::tables::Table;
 use super::vma::Prot;
 use crate::arch;
 
-pub use mirror::{maps_in, void_map};
+pub use mirror::{maps_in, touches, void};
 
 /// What makes CPUs follow the page table of one address space.
 pub(super) trait Mmu: Send {
@@ -70,6 +71,12 @@ pub(super) trait Mmu: Send {
         false
     }
 
+    /// Takes out which pages those are: what another thread was given to map there before must be
+    /// carried out before the copies are mapped.
+    fn take_copies(&mut self) -> Ranges {
+        Ranges::default()
+    }
+
     /// Frees frames when what is pending is carried out.
     fn free_later(&mut self, frames: DeferredFree);
 
@@ -104,8 +111,8 @@ pub(super) trait Mmu: Send {
     fn take(&mut self) -> (Vec<DeferredOp>, DeferredFree);
 
     /// Gives back what was [taken](Mmu::take) and will not be carried out by the thread that took
-    /// it, before what has come since.
-    fn put_back(&mut self, ops: Vec<DeferredOp>, frames: DeferredFree);
+    /// it, with the [copies](Mmu::take_copies) that it shows, before what has come since.
+    fn put_back(&mut self, ops: Vec<DeferredOp>, frames: DeferredFree, copies: Ranges);
 
     /// Frames will move: what is pending maps nothing any more. What it would have mapped faults in
     /// again.

@@ -18,6 +18,7 @@ use qlib::{PAGE_SIZE, Va};
 use super::AddressSpace;
 use super::fault::{Failure, entry_flags};
 use super::frames::counted_frame;
+use super::freeze::EVERYTHING;
 use super::space::Inner;
 use super::vma::Vma;
 use crate::arch;
@@ -42,7 +43,7 @@ impl AddressSpace {
     /// their entries. No thread of the space may be in user mode.
     pub fn hide_all(&self) {
         self.note_touched();
-        self.note_all_stale();
+        self.note_stale(EVERYTHING);
         let mut inner = self.lock();
         let (table, mmu) = inner.parts();
         mmu.forget(table, arch::boot().user_min..arch::boot().user_max);
@@ -93,7 +94,7 @@ impl AddressSpace {
         // A system call that has ended since the space was hidden may have brought a page in, and
         // the operation to show it has not been carried out: it would show the frame that is given
         // up here.
-        self.note_all_stale();
+        self.note_stale(EVERYTHING);
         let mut inner = self.lock();
         inner.mmu.void_maps();
         // One by one: there may be very many, and this is done when memory is used up, too.

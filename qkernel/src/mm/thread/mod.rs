@@ -12,7 +12,8 @@ use alloc::vec::Vec;
 use qlib::platform::{DeferredOp, Trap, UserRegs};
 use qlib::{Gpa, Va};
 
-use super::mmu::{overlap, void_map};
+use super::mmu::void;
+use super::ranges::Ranges;
 use super::{AddressSpace, DeferredFree};
 use crate::account;
 use crate::arch::user::{Go, SpaceHandle, ThreadHandle};
@@ -109,7 +110,7 @@ struct State {
     /// one.
     resumes: u64,
     /// What resumes have mapped, while no trap has proved yet that it was carried out.
-    mapping: Mapping,
+    mapping: Ranges,
     /// The address space has it on its list of those that map something.
     listed: bool,
     /// The last trap proves nothing ([`Trap::unproven`]): the thread may still be on its way to
@@ -118,42 +119,16 @@ struct State {
     /// Operations that this thread has to carry out itself before it goes on, and the frames that
     /// are free afterwards.
     claimed: (Vec<DeferredOp>, DeferredFree),
+    /// Pages that they show as the kernel has copied them, while another thread may yet map what
+    /// was there before.
+    claimed_copies: Ranges,
+    /// How often such were claimed.
+    copies_claimed: u64,
     /// The address space's epoch when they were claimed.
     claimed_epoch: u64,
     /// Frames that this thread's last operations unmapped: free once it traps, for then the
     /// operations are carried out.
     deferred: DeferredFree,
-}
-
-/// Ranges that a thread may be mapping pages in: all of them, and perhaps more.
-#[derive(Default)]
-struct Mapping(Vec<Range<Va>>);
-
-impl Mapping {
-    /// More are joined.
-    const MOST: usize = 4;
-
-    fn add(&mut self, range: Range<Va>) {
-        let is_full = self.0.len() == Self::MOST;
-        match self.0.last_mut() {
-            Some(last) if is_full || last.end == range.start => {
-                *last = last.start.min(range.start)..last.end.max(range.end);
-            }
-            _ => self.0.push(range),
-        }
-    }
-
-    fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn overlaps(&self, range: &Range<Va>) -> bool {
-        self.0.iter().any(|own| overlap(own, range))
-    }
 }
 
 impl State {
@@ -170,8 +145,8 @@ impl State {
         }
         let (mut ops, claimed) = core::mem::take(&mut self.claimed);
         // What it was to map may have been taken away since, by somebody who did not know of it.
-        ops.iter_mut().for_each(void_map);
-        mm.put_back(ops, claimed);
+        ops.iter_mut().for_each(void);
+        mm.put_back(ops, claimed, core::mem::take(&mut self.claimed_copies));
         mm.defer_free(core::mem::take(&mut self.deferred));
     }
 
@@ -216,10 +191,12 @@ impl UserThread {
                 watchers: Vec::new(),
                 own_ops: Vec::new(),
                 resumes: 0,
-                mapping: Mapping::default(),
+                mapping: Ranges::default(),
                 listed: false,
                 unproven: false,
                 claimed: (Vec::new(), DeferredFree::default()),
+                claimed_copies: Ranges::default(),
+                copies_claimed: 0,
                 claimed_epoch: 0,
                 deferred: DeferredFree::default(),
             }),

@@ -9,13 +9,16 @@ use super::{RunState, State, UserThread};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::freeze::EVERYTHING;
+use crate::mm::ranges::Ranges;
 use crate::mm::{AddressSpace, DeferredFree, free_frames};
 
 impl UserThread {
     /// Binds what `mm` has in store for the platform to this thread, which has just caused it: it
     /// must not go on before that is carried out, whoever else of its space goes on meanwhile.
     pub fn claim_ops(&self, mm: &AddressSpace) {
-        let (ops, deferred) = mm.take_ops();
+        let (ops, deferred, copies) = mm.take_ops();
+        // Others may have claimed operations to map what was there.
+        copies.iter().for_each(|range| mm.note_stale(range.clone()));
         let mut state = self.state.lock();
         let epoch = mm.epoch();
         if state.claimed_epoch != epoch {
@@ -24,11 +27,59 @@ impl UserThread {
         }
         state.claimed.0.extend(ops);
         state.claimed.1.append(deferred);
+        if !copies.is_empty() {
+            copies.iter().for_each(|range| state.claimed_copies.add(range.clone()));
+            state.copies_claimed += 1;
+        }
     }
 
     fn take_claimed(&self, mm: &AddressSpace) -> (Vec<DeferredOp>, DeferredFree) {
         self.claim_ops(mm);
-        core::mem::take(&mut self.state.lock().claimed)
+        let mut state = self.state.lock();
+        state.claimed_copies.clear();
+        core::mem::take(&mut state.claimed)
+    }
+
+    /// The same for a thread that does not ask whether it is held back, for it stays out of user
+    /// mode.
+    fn take_claimed_to_hold(&self, mm: &AddressSpace) -> (Vec<DeferredOp>, DeferredFree) {
+        let (mut ops, deferred) = self.take_claimed(mm);
+        mm.void_frozen(&mut ops);
+        (ops, deferred)
+    }
+
+    /// The pages of the kernel's copying that what it has claimed shows, and how often it has
+    /// claimed such.
+    pub(in crate::mm) fn claimed_copies(&self) -> (Ranges, u64) {
+        let state = self.state.lock();
+        (state.claimed_copies.clone(), state.copies_claimed)
+    }
+
+    /// Nobody maps what was there before any more, if it has claimed none since.
+    pub(in crate::mm) fn forget_copies(&self, claimed: u64) {
+        let mut state = self.state.lock();
+        if state.copies_claimed == claimed {
+            state.claimed_copies.clear();
+        }
+    }
+
+    /// True if there are such.
+    pub fn shows_copies(&self) -> bool {
+        !self.state.lock().claimed_copies.is_empty()
+    }
+
+    /// Waits until it may have the platform carry out what it has claimed: somebody else has no
+    /// operations carried out by it, nor may any thread map what copies of the kernel's replace.
+    async fn settled(&self, mm: &AddressSpace) {
+        loop {
+            self.synced().await;
+            // Whoever waits here, nobody else takes along what the caller has just caused.
+            self.claim_ops(mm);
+            if !mm.maps_what_was_copied(self) {
+                return;
+            }
+            mm.mapped_before_copies(self).await;
+        }
     }
 
     /// Looks at the operations that it has claimed.
@@ -83,14 +134,13 @@ impl UserThread {
     /// Carries out what `mm` has in store for the platform, now, through this thread, which is not
     /// in user mode.
     pub async fn flush(self: &Arc<Self>, mm: &AddressSpace) -> Result {
-        // Whoever waits below, nobody else takes along what the caller has just caused.
         self.claim_ops(mm);
-        self.synced().await;
+        self.settled(mm).await;
         if self.is_dead() {
             self.state.lock().leave_to_others(mm, self.token);
             return Err(Errno::ESRCH);
         }
-        let (ops, deferred) = self.take_claimed(mm);
+        let (ops, deferred) = self.take_claimed_to_hold(mm);
         if ops.is_empty() {
             free_frames(deferred);
             return Ok(());
@@ -102,8 +152,8 @@ impl UserThread {
     /// As [`UserThread::flush`], also when `mm` has nothing in store: threads that this one is the
     /// creator of exist afterwards.
     pub async fn hold(self: &Arc<Self>, mm: &AddressSpace) -> Result {
-        self.synced().await;
-        let (ops, deferred) = self.take_claimed(mm);
+        self.settled(mm).await;
+        let (ops, deferred) = self.take_claimed_to_hold(mm);
         self.resume_with(mm, Go::Hold, &ops, deferred);
         self.wait_stopped(false).await
     }

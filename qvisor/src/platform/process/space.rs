@@ -284,7 +284,9 @@ impl Space {
     /// kick in guest code, but a guest can, by a forged signal frame; then it can only be ended. So
     /// can one whose thread is not made as ordered. True to look again later.
     pub fn check_kick(&self, number: u32) -> bool {
-        /// Clock ticks (of 10 ms) on a processor that nobody needs to leave the handler.
+        /// Clock ticks (of 10 ms) on a processor that nobody needs to leave the handler, nor for
+        /// the next of the operations that it carries out there. What the host's kernel takes for
+        /// one does not count.
         const PLENTY: u64 = 5;
         /// Looks after which not knowing is enough.
         const PATIENCE: u32 = 100;
@@ -303,7 +305,7 @@ impl Space {
             return false;
         }
         let born = thread.phase != Phase::Unborn;
-        let now = if born { sys::thread_ticks(pid, thread.tid) } else { None };
+        let now = if born { sys::thread_user_ticks(pid, thread.tid) } else { None };
         let (then, looks) = thread.since_kick.unwrap_or((now.unwrap_or(0), 0));
         thread.since_kick = Some((then, looks + 1));
         let blocked = if born { sys::blocks_signal(pid, thread.tid, KICK) } else { None };
@@ -919,6 +921,8 @@ impl SpaceState {
             if expected == Some([nr, a, b, c, d, e, f])
                 && let Some(mut op) = thread.ops.pop_front()
             {
+                // It does what it was told to: its kick comes when that is done.
+                thread.since_kick = None;
                 thread.phase = if left == 1 && !thread.batch_reports {
                     Phase::User
                 } else {

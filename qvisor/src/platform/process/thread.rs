@@ -311,8 +311,8 @@ pub struct Thread {
     pub kick_out: bool,
     /// The watch has it on its list.
     pub watched: bool,
-    /// Processor time of its host thread when the watch first looked after the kick, in clock
-    /// ticks, and how often the watch has looked since.
+    /// Processor time of its host thread when the watch first looked after the kick, or after its
+    /// last operation, in clock ticks, and how often the watch has looked since.
     pub since_kick: Option<(u64, u32)>,
     /// Threads that it makes at its next resume.
     pub clones: Vec<u32>,
