@@ -66,7 +66,6 @@ struct Semaphore {
 /// One who waits: for which semaphore, and whether for it to be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
-    token: u64,
     number: u16,
     for_zero: bool,
 }
@@ -77,7 +76,8 @@ struct Inner {
     undo: BTreeMap<u32, Vec<i32>>,
     /// The memory that `undo` takes, for each process.
     undo_lasting: BTreeMap<u32, Lasting>,
-    waiting: Vec<Waiting>,
+    /// By token.
+    waiting: BTreeMap<u64, Waiting>,
     last_token: u64,
     is_removed: bool,
     otime: i64,
@@ -217,7 +217,7 @@ impl Set {
             semaphores: alloc::vec![Semaphore::default(); count],
             undo: BTreeMap::new(),
             undo_lasting: BTreeMap::new(),
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
             last_token: 0,
             is_removed: false,
             otime: 0,
@@ -232,7 +232,7 @@ impl Set {
     }
 
     fn stop_waiting(&self, token: u64) {
-        self.inner.lock().waiting.retain(|w| w.token != token);
+        self.inner.lock().waiting.remove(&token);
     }
 
     /// Tries `operations`; one that has to wait is noted under `token`. EAGAIN.
@@ -250,14 +250,14 @@ impl Set {
             return Ok(());
         };
         let SemBuf { number, change, .. } = operations[index];
-        self.inner.lock().waiting.push(Waiting { token, number, for_zero: change == 0 });
+        self.inner.lock().waiting.insert(token, Waiting { number, for_zero: change == 0 });
         Err(Errno::EAGAIN)
     }
 
     /// True if the operation that has to wait may not.
     fn refuses(&self, operations: &[SemBuf], token: u64) -> bool {
         let inner = self.inner.lock();
-        let Some(waiting) = inner.waiting.iter().find(|w| w.token == token) else { return false };
+        let Some(waiting) = inner.waiting.get(&token) else { return false };
         let nowait = |o: &&SemBuf| u32::from(o.flags) & IPC_NOWAIT != 0;
         operations
             .iter()
@@ -470,7 +470,7 @@ fn control_values(
             let waiting = |zero| {
                 inner
                     .waiting
-                    .iter()
+                    .values()
                     .filter(|w| usize::from(w.number) == index && w.for_zero == zero)
                     .count()
             };

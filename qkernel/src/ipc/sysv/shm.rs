@@ -152,7 +152,8 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
             return Err(Errno::EINVAL);
         }
         let pages = size.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? / PAGE_SIZE;
-        if PAGES_IN_USE.load(Relaxed).saturating_add(pages) > sys::number("kernel/shmall", u64::MAX) {
+        if PAGES_IN_USE.load(Relaxed).saturating_add(pages) > sys::number("kernel/shmall", u64::MAX)
+        {
             return Err(Errno::ENOSPC);
         }
         if size > crate::fs::shmem::MAX_BYTES {
