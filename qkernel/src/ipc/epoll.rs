@@ -217,7 +217,6 @@ impl Epoll {
         if let Some(other) = nested {
             account::room_in(&mut *other.parents.lock())?;
         }
-        account::room_in(&mut *file.close_hooks.lock())?;
         // Every event is let through: EPOLL_CTL_MOD may ask for others later.
         let registration = queue.try_register(PollMask::all(), observer.clone())?;
         item.state.lock().registration = registration;
@@ -225,7 +224,7 @@ impl Epoll {
         if let Some(other) = nested {
             other.parents.lock().push(self.me.clone());
         }
-        file.close_hooks.lock().push(observer);
+        file.close_hooks.lock().insert(observer.id(), observer);
         if !item.poll().is_empty() {
             item.enqueue();
         }
@@ -264,7 +263,8 @@ impl Epoll {
             queue.unregister(registration);
         }
         let id = Arc::as_ptr(item) as usize;
-        file.close_hooks.lock().retain(|hook| hook.id() != id);
+        let hook = file.close_hooks.lock().remove(&id);
+        drop(hook);
         if let Some(other) = file.downcast::<Epoll>() {
             let mut parents = other.parents.lock();
             if let Some(index) = parents.iter().position(|p| p.ptr_eq(&self.me)) {
