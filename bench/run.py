@@ -7,14 +7,16 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 
+import curves
 import demo
 from harness import http, runtimes
 
 BENCH = [(os.path.join(runtimes.TARGET, "bench"), "/mnt/bench", "ro")]
 KEEP_ALIVE_REQUESTS = 300
-JOBS = ["start", "micro", "threads", "hello", "hibernation"]
+JOBS = ["start", "micro", "threads", "scale", "hello", "hibernation"]
 
 
 def say(text):
@@ -42,6 +44,36 @@ def threads_round(runtime):
         _, out = runtime.run("threads", "busybox", ["/mnt/bench/threads", job], BENCH)
         found.update(json.loads(out))
     return found
+
+
+KINDS = ["threads", "processes", "queued_signals", "mappings", "descriptors", "pipes", "timers", "posix_timers", "udp_sockets", "tcp_connections",
+         "unix_sockets", "epoll", "epoll_ready", "epoll_watchers", "semaphores", "shared_memory", "message_queues", "tmpfs_entries", "inotify_watches",
+         "flocks", "record_locks", "record_ranges"]
+# For 10,000 pairs of sockets.
+DESCRIPTORS = 20480
+
+
+def scale_round(runtime, drawn, failures):
+    """Each kind of object in a container of its own; the curves go into `drawn`. A kind that fails does not keep the others
+    from being measured."""
+    for kind in KINDS:
+        if (runtime.name, kind) in failures:
+            continue
+        try:
+            _, out = runtime.run("scale", "busybox", ["/mnt/bench/scale", kind], BENCH, descriptors=DESCRIPTORS)
+            curves.add(drawn, runtime.name, json.loads(out))
+        except (runtimes.Failed, OSError, subprocess.TimeoutExpired, ValueError) as e:
+            failures[(runtime.name, kind)] = str(e)
+            say(f"  {runtime.name}, {kind}: {e}")
+    return {}
+
+
+def scale_results(drawn, results):
+    """Of each curve where it begins, and where it ends."""
+    for curve, by_runtime in drawn.items():
+        for name, it in by_runtime.items():
+            (_, few), (_, many) = curves.points(it)[0], curves.points(it)[-1]
+            results.setdefault(name, {}).update({f"scale_{curve}": [many], f"scale_{curve}_few": [few]})
 
 
 def hello_round(runtime):
@@ -153,7 +185,7 @@ def main():
     for r in everyone:
         say(f"{r.name}: {r.version()}" if r in present else f"{r.name}: missing; to install it: {r.install}")
 
-    results, failures = {}, {}
+    results, failures, drawn = {}, {}, {}
     try:
         if "start" in wanted:
             interleave(present, o.rounds, start_round, "start", results, failures)
@@ -163,6 +195,9 @@ def main():
             interleave(present, max(o.rounds // 5, 1), lambda r: micro_round(r, round_ms), "micro", results, failures)
         if "threads" in wanted:
             interleave(present, max(o.rounds // 5, 1), threads_round, "threads", results, failures)
+        if "scale" in wanted:
+            interleave(present, max(o.rounds // 5, 1), lambda r: scale_round(r, drawn, failures), "scale", results, failures)
+            scale_results(drawn, results)
         if "hello" in wanted:
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
         if "hibernation" in wanted:
@@ -182,8 +217,12 @@ def main():
         json.dump({"versions": {r.name: r.version() for r in present},
                    "missing": {r.name: r.install for r in everyone if r not in present},
                    "failures": {f"{name}: {label}": why for (name, label), why in failures.items()},
-                   "rounds": o.rounds, "jobs": rows, "samples": results}, f, indent=2)
+                   "rounds": o.rounds, "jobs": rows, "samples": results, "scale": drawn}, f, indent=2)
         f.write("\n")
+    if drawn:
+        text += "\n" + curves.markdown(drawn, names)
+        with open(os.path.join(out, "scale.svg"), "w") as f:
+            f.write(curves.svg(drawn, names))
     with open(os.path.join(out, "report.md"), "w") as f:
         f.write(text)
     print(f"\n{text}")
@@ -192,7 +231,10 @@ def main():
             print(f"missing: {r.name}; to install it: {r.install}")
     for (name, label), why in failures.items():
         print(f"failed: {name}, {label}: {why}")
-    print(f"medians; written to {out}/report.json and report.md")
+    for r in rows:
+        if r["id"].startswith("scale_") and r["verdict"] == "MISSED":
+            print(f"failed: {r['what']}: {r['ratio']:.1f} times what it takes among 100, at most {r['threshold']}")
+    print(f"medians; written to {out}/report.json and report.md" + (" and scale.svg" if drawn else ""))
     if o.check and any(r["verdict"] in ("MISSED", "not measured") for r in rows):
         sys.exit(1)
 

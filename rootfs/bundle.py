@@ -20,9 +20,9 @@ def mount(destination, fstype, source, *options):
 
 
 def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=False, hostname="quark", network="host",
-           cgroup_path=None, memory_bytes=None, uid=0, gid=0):
+           cgroup_path=None, memory_bytes=None, uid=0, gid=0, descriptors=1024):
     """The configuration. `binds` are (source, destination, "ro" or "rw"); `network` is "host", "new" or the path of a
-    network namespace; `memory_bytes` is the cgroup's limit."""
+    network namespace; `memory_bytes` is the cgroup's limit; `descriptors` is RLIMIT_NOFILE."""
     mounts = [
         mount("/proc", "proc", "proc"),
         mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -60,7 +60,7 @@ def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=Fal
             "env": ENVIRONMENT + list(env),
             "cwd": cwd,
             "capabilities": {s: CAPABILITIES for s in ("bounding", "effective", "permitted")},
-            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}],
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": descriptors, "soft": descriptors}],
             "noNewPrivileges": True,
         },
         "root": {"path": os.path.abspath(rootfs), "readonly": readonly},

@@ -44,15 +44,15 @@ class Runtime:
             raise Failed(f"{self.name} {' '.join(arguments)}: exit code {out.returncode}: {out.stderr.strip()[-600:]}")
         return out
 
-    def bundle(self, name, rootfs, arguments, binds=()):
+    def bundle(self, name, rootfs, arguments, binds=(), **more):
         path = os.path.join(self.scratch, name)
         bundle.write(path, rootfs=os.path.join(TARGET, "rootfs", rootfs), args=arguments, binds=binds, readonly=True,
-                     cgroup_path=f"{CGROUP}/{self.name}-{name}")
+                     cgroup_path=f"{CGROUP}/{self.name}-{name}", **more)
         return path
 
-    def run(self, name, rootfs, arguments, binds=()):
-        """Runs to the end; (seconds, standard output)."""
-        path = self.bundle(name, rootfs, arguments, binds)
+    def run(self, name, rootfs, arguments, binds=(), **more):
+        """Runs to the end; (seconds, standard output). `more` is for the bundle."""
+        path = self.bundle(name, rootfs, arguments, binds, **more)
         began = time.perf_counter()
         out = self.call("run", "--bundle", path, f"{name}-{os.getpid()}")
         return time.perf_counter() - began, out.stdout
@@ -138,7 +138,7 @@ class Native:
             return arguments
         return ["chroot", os.path.join(TARGET, "rootfs", rootfs), *arguments]
 
-    def run(self, name, rootfs, arguments, binds=()):
+    def run(self, name, rootfs, arguments, binds=(), **_):
         command = self._arguments(rootfs, arguments, binds)
         began = time.perf_counter()
         out = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)

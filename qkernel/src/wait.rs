@@ -1,5 +1,6 @@
 //! Waiting: queues of observers, and the one form in which a system call blocks.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -94,11 +95,11 @@ impl Entry {
 }
 
 /// Entries by id. Places of those that have gone are given up many at a time, so that a program
-/// with very many of them does not have all of the list moved for each; the last one is never such
-/// a place.
+/// with very many of them does not have all of the list moved for each; the first and the last one
+/// are never such places, so that whoever wakes the oldest need not look past them.
 #[derive(Default)]
 struct Entries {
-    list: Vec<Entry>,
+    list: VecDeque<Entry>,
     gone: usize,
 }
 
@@ -107,7 +108,12 @@ impl Entries {
         let index = self.list.binary_search_by_key(&id, |e| e.id).ok()?;
         let observer = self.list.get_mut(index)?.observer.take();
         self.gone += usize::from(observer.is_some());
-        while self.list.pop_if(|last| last.observer.is_none()).is_some() {
+        while self.list.back().is_some_and(|last| last.observer.is_none()) {
+            self.list.pop_back();
+            self.gone -= 1;
+        }
+        while self.list.front().is_some_and(|first| first.observer.is_none()) {
+            self.list.pop_front();
             self.gone -= 1;
         }
         if self.gone > self.list.len() / 2 {
@@ -135,7 +141,7 @@ const WAKE_BATCH: usize = 8;
 impl WaitQueue {
     /// Without observers.
     pub const fn new() -> Self {
-        WaitQueue { entries: mutex(Entries { list: Vec::new(), gone: 0 }) }
+        WaitQueue { entries: mutex(Entries { list: VecDeque::new(), gone: 0 }) }
     }
 
     /// Adds an observer for `mask` (ERR and HUP always count); the id undoes it. For the few whose
@@ -158,7 +164,7 @@ impl WaitQueue {
     fn add(&self, mask: PollMask, turn: Turn, observer: Arc<dyn Observer>) -> u64 {
         let id = NEXT_ENTRY.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { id, mask: mask | PollMask::ALWAYS, turn, observer: Some(observer) };
-        self.entries.lock().list.push(entry);
+        self.entries.lock().list.push_back(entry);
         id
     }
 
@@ -444,6 +450,7 @@ mod tests {
         // Oldest first, as a process that ends closes its files, and every third of the rest.
         let is_gone = |i: usize| i < 40 || i.is_multiple_of(3);
         (0..100).filter(|i| is_gone(*i)).for_each(|i| queue.unregister(ids[i]));
+        assert!(queue.entries.lock().list.front().is_some_and(|first| first.id == ids[40]));
         queue.unregister(ids[0]);
         queue.wake(PollMask::IN);
         assert!(notified().iter().enumerate().all(|(i, n)| *n == usize::from(!is_gone(i))));

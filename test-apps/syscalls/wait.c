@@ -1,6 +1,8 @@
 // Waiting for children: wait4, waitpid, waitid in their forms.
 #include "harness.h"
 
+#include <sys/prctl.h>
+
 static pid_t child_exits(int code) {
     pid_t pid = OK(fork());
     if (pid == 0) _exit(code);
@@ -99,6 +101,76 @@ CASE(by_process_group) {
     EQ(waitpid(-a, &status, 0), a);
     EQ(waitpid(0, &status, 0), b);
     ERR(waitpid(-a, &status, 0), ECHILD);
+}
+
+CASE(news_among_many_children) {
+    enum { MANY = 12 };
+    pid_t all[MANY], group = 0;
+    int status;
+    for (int i = 0; i < MANY; i++) {
+        all[i] = child_pauses();
+        // Every third is in a group of its own.
+        if (i % 3 == 0) OK(setpgid(all[i], group));
+        if (i == 0) group = all[0];
+    }
+    pid_t stopped = all[3], ended = all[6], other = all[7];
+    OK(kill(stopped, SIGSTOP));
+    WAIT_UNTIL(process_state(stopped) == 'T');
+    EQ(waitpid(-1, &status, WNOHANG), 0);
+    EQ(waitpid(-group, &status, WNOHANG), 0);
+    OK(kill(ended, SIGKILL));
+    OK(kill(other, SIGTERM));
+    siginfo_t info;
+    OK(waitid(P_PGID, (id_t)group, &info, WEXITED | WNOWAIT));
+    EQ(info.si_pid, ended);
+    EQ(waitpid(-group, &status, 0), ended);
+    EQ(WTERMSIG(status), SIGKILL);
+    EQ(waitpid(-1, &status, 0), other);
+    EQ(WTERMSIG(status), SIGTERM);
+    EQ(waitpid(-1, &status, WNOHANG), 0);
+    EQ(waitpid(0, &status, WNOHANG | WUNTRACED), 0);
+    EQ(waitpid(-1, &status, WUNTRACED), stopped);
+    EQ(WSTOPSIG(status), SIGSTOP);
+    EQ(waitpid(-1, &status, WNOHANG | WUNTRACED), 0);
+    ERR(waitpid(-1, &status, WNOHANG | __WCLONE), ECHILD);
+    // One that moves to another group is found there.
+    OK(setpgid(all[9], all[9]));
+    OK(kill(all[9], SIGKILL));
+    EQ(waitpid(-all[9], &status, 0), all[9]);
+    ERR(waitpid(-all[9], &status, 0), ECHILD);
+    OK(kill(-group, SIGKILL));
+    EQ(waitpid(-group, &status, 0) + waitpid(-group, &status, 0), all[0] + stopped);
+    ERR(waitpid(-group, &status, 0), ECHILD);
+    for (int i = 0; i < MANY; i++)
+        if (i % 3 != 0 && all[i] != other) OK(kill(all[i], SIGKILL));
+    int seen = 0;
+    while (waitpid(-1, &status, 0) > 0) seen++;
+    EQ(seen, MANY - 5);
+    EQ(errno, ECHILD);
+}
+
+CASE(news_that_came_before_the_parent) {
+    // A child that has ended, and one that has stopped, come to another parent with what nobody waited for.
+    int fds[2], status;
+    OK(prctl(PR_SET_CHILD_SUBREAPER, 1));
+    OK(pipe(fds));
+    pid_t parent = OK(fork());
+    if (parent == 0) {
+        pid_t pids[2] = {child_exits(7), child_pauses()};
+        OK(kill(pids[1], SIGSTOP));
+        WAIT_UNTIL(process_state(pids[0]) == 'Z' && process_state(pids[1]) == 'T');
+        EQ(write(fds[1], pids, sizeof pids), (long)sizeof pids);
+        _exit(0);
+    }
+    pid_t pids[2];
+    EQ(read(fds[0], pids, sizeof pids), (long)sizeof pids);
+    expect_exit(parent, 0);
+    EQ(waitpid(-1, &status, 0), pids[0]);
+    EQ(WEXITSTATUS(status), 7);
+    EQ(waitpid(-1, &status, WUNTRACED), pids[1]);
+    CHECK(WIFSTOPPED(status));
+    OK(kill(pids[1], SIGKILL));
+    EQ(waitpid(-1, &status, 0), pids[1]);
 }
 
 CASE(stopped_and_continued) {

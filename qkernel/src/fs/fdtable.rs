@@ -33,34 +33,98 @@ pub struct FdTable {
 #[derive(Default)]
 struct Slots {
     list: Vec<Option<Slot>>,
-    /// Every descriptor below is open.
-    full_below: usize,
+    used: Used,
+}
+
+/// Which descriptors are open: a bit for each, and a bit for each word of those that is full, so
+/// that the lowest free one of very many is found by looking at few words.
+#[derive(Default)]
+struct Used {
+    open: Vec<u64>,
+    full: Vec<u64>,
+}
+
+const BITS: usize = u64::BITS as usize;
+
+/// The first bit from `from` on that is not set; those past the end are not.
+fn first_clear(words: &[u64], from: usize) -> usize {
+    let mut at = from;
+    while let Some(word) = words.get(at / BITS) {
+        let clear = !word & u64::MAX << (at % BITS);
+        if clear != 0 {
+            return at / BITS * BITS + clear.trailing_zeros() as usize;
+        }
+        at = (at / BITS + 1) * BITS;
+    }
+    at
+}
+
+fn set_bit(words: &mut [u64], index: usize, on: bool) {
+    if let Some(word) = words.get_mut(index / BITS) {
+        let bit = 1 << (index % BITS);
+        *word = if on { *word | bit } else { *word & !bit };
+    }
+}
+
+impl Used {
+    /// Makes room for descriptors below `len`. ENOMEM.
+    fn grow(&mut self, len: usize) -> Result {
+        for (words, bits) in [(&mut self.open, len), (&mut self.full, len.div_ceil(BITS))] {
+            let count = bits.div_ceil(BITS);
+            if let Some(more) = count.checked_sub(words.len()) {
+                words.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
+                words.resize(count, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// ENOMEM.
+    fn duplicate(&self) -> Result<Used> {
+        let mut copy = Used { open: account::vec_for(self.open.len())?, full: Vec::new() };
+        copy.full = account::vec_for(self.full.len())?;
+        copy.open.extend_from_slice(&self.open);
+        copy.full.extend_from_slice(&self.full);
+        Ok(copy)
+    }
+
+    fn set(&mut self, index: usize, is_open: bool) {
+        set_bit(&mut self.open, index, is_open);
+        let is_full = self.open.get(index / BITS) == Some(&u64::MAX);
+        set_bit(&mut self.full, index / BITS, is_full);
+    }
+
+    /// The lowest descriptor that is free and not below `minimum`.
+    fn lowest_free(&self, minimum: usize) -> usize {
+        let here = first_clear(self.open.get(..=minimum / BITS).unwrap_or(&[]), minimum);
+        if here / BITS == minimum / BITS {
+            return here;
+        }
+        let word = first_clear(&self.full, minimum / BITS + 1);
+        first_clear(&self.open, word * BITS)
+    }
 }
 
 impl Slots {
-    /// The lowest descriptor that is free and not below `minimum`.
-    fn lowest_free(&self, minimum: usize) -> usize {
-        let from = self.full_below.max(minimum);
-        let free = self.list.iter().skip(from).position(Option::is_none);
-        free.map_or(self.list.len().max(from), |i| from + i)
+    /// Makes room for descriptors below `len`. ENOMEM.
+    fn grow(&mut self, len: usize) -> Result {
+        let list = &mut self.list;
+        if len > list.capacity() {
+            // As vectors grow; a table of many is moved, and both places are taken for a moment.
+            let capacity = len.max(list.capacity() * 2).clamp(8, MAX_FDS.max(len));
+            account::ask((capacity * size_of::<Option<Slot>>()) as u64)?;
+            list.try_reserve_exact(capacity - list.len()).map_err(|_| Errno::ENOMEM)?;
+        }
+        self.used.grow(len)?;
+        list.resize(len, None);
+        Ok(())
     }
 
-    /// The descriptor is closed now.
-    fn closed(&mut self, index: usize) {
-        self.full_below = self.full_below.min(index);
+    /// Puts something into a place that there is: what was there.
+    fn put(&mut self, index: usize, slot: Slot) -> Option<Slot> {
+        self.used.set(index, true);
+        self.list.get_mut(index)?.replace(slot)
     }
-}
-
-/// Makes room for descriptors below `len`. ENOMEM.
-fn grow(list: &mut Vec<Option<Slot>>, len: usize) -> Result {
-    if len > list.capacity() {
-        // As vectors grow; a table of many is moved, and both places are taken for a moment.
-        let capacity = len.max(list.capacity() * 2).clamp(8, MAX_FDS.max(len));
-        account::ask((capacity * size_of::<Option<Slot>>()) as u64)?;
-        list.try_reserve_exact(capacity - list.len()).map_err(|_| Errno::ENOMEM)?;
-    }
-    list.resize(len, None);
-    Ok(())
 }
 
 impl FdTable {
@@ -74,7 +138,7 @@ impl FdTable {
         let slots = self.slots.lock();
         let mut copy: Vec<Option<Slot>> = account::vec_for(slots.list.len())?;
         copy.extend(slots.list.iter().cloned());
-        let slots = Slots { list: copy, full_below: slots.full_below };
+        let slots = Slots { list: copy, used: slots.used.duplicate()? };
         Ok(Arc::new(FdTable { slots: Mutex::new(slots) }))
     }
 
@@ -102,17 +166,14 @@ impl FdTable {
         let mut slots = self.slots.lock();
         let limit = usize::try_from(limit).unwrap_or(MAX_FDS).min(MAX_FDS);
         let minimum = usize::try_from(minimum).map_err(|_| Errno::EINVAL)?;
-        let index = slots.lowest_free(minimum);
+        let index = slots.used.lowest_free(minimum);
         if index >= limit {
             return Err(Errno::EMFILE);
         }
         if index >= slots.list.len() {
-            grow(&mut slots.list, index + 1)?;
+            slots.grow(index + 1)?;
         }
-        slots.list[index] = Some(Slot { file, close_on_exec });
-        if minimum <= slots.full_below {
-            slots.full_below = index + 1;
-        }
+        slots.put(index, Slot { file, close_on_exec });
         Ok(index as Fd)
     }
 
@@ -131,9 +192,9 @@ impl FdTable {
         }
         let mut slots = self.slots.lock();
         if index >= slots.list.len() {
-            grow(&mut slots.list, index + 1)?;
+            slots.grow(index + 1)?;
         }
-        Ok(slots.list[index].replace(Slot { file, close_on_exec }).map(|s| s.file))
+        Ok(slots.put(index, Slot { file, close_on_exec }).map(|s| s.file))
     }
 
     /// Takes a descriptor away: its file, which the caller drops without holding the table.
@@ -141,7 +202,7 @@ impl FdTable {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         let mut slots = self.slots.lock();
         let slot = slots.list.get_mut(index).and_then(Option::take).ok_or(Errno::EBADF)?;
-        slots.closed(index);
+        slots.used.set(index, false);
         while slots.list.last().is_some_and(Option::is_none) {
             slots.list.pop();
         }
@@ -212,7 +273,7 @@ impl FdTable {
                     if let Some(slot) = taken
                         && let Some(place) = places.next()
                     {
-                        slots.closed(next);
+                        slots.used.set(next, false);
                         *place = Some(slot.file);
                     }
                     next += 1;
@@ -251,20 +312,41 @@ impl FdTable {
 mod tests {
     use super::*;
 
-    fn all_closed(count: usize) -> Slots {
-        Slots { list: alloc::vec![None; count], full_below: 0 }
+    #[test]
+    fn the_lowest_free_one_is_found_among_many() {
+        let mut used = Used::default();
+        assert_eq!((used.lowest_free(0), used.lowest_free(7), used.lowest_free(700)), (0, 7, 700));
+        const MANY: usize = 3 * BITS * BITS + 5;
+        used.grow(MANY).expect("memory");
+        (0..MANY).for_each(|i| used.set(i, true));
+        assert_eq!((used.lowest_free(0), used.lowest_free(1 << 20)), (MANY, 1 << 20));
+        for hole in [MANY - 1, BITS * BITS, BITS * BITS - 1, 70, 64, 63, 0] {
+            used.set(hole, false);
+            assert_eq!(used.lowest_free(0), hole);
+        }
+        for (minimum, free) in [(1, 63), (64, 64), (65, 70), (71, BITS * BITS - 1)] {
+            assert_eq!(used.lowest_free(minimum), free);
+        }
+        assert_eq!(used.lowest_free(BITS * BITS + 1), MANY - 1);
+        assert_eq!(used.duplicate().expect("memory").lowest_free(1), 63);
+        used.set(0, true);
+        assert_eq!(used.lowest_free(0), 63);
     }
 
     #[test]
-    fn the_lowest_free_one_is_found_from_where_all_below_are_open() {
-        let empty = all_closed(0);
-        assert_eq!(empty.lowest_free(0), 0);
-        assert_eq!(empty.lowest_free(7), 7);
-        let mut holes = all_closed(5);
-        assert_eq!(holes.lowest_free(3), 3);
-        holes.full_below = 2;
-        assert_eq!((holes.lowest_free(0), holes.lowest_free(4), holes.lowest_free(9)), (2, 4, 9));
-        holes.closed(1);
-        assert_eq!(holes.lowest_free(0), 1);
+    fn descriptors_are_given_from_below() {
+        let table = FdTable::new();
+        let file = OpenFile::new(crate::ipc::eventfd::EventFd::new(0, false), 0);
+        let open = |minimum| table.insert(file.clone(), false, minimum, 100);
+        let all: Vec<_> = (0..70).map(|_| open(0)).collect();
+        assert!(all.iter().enumerate().all(|(i, fd)| *fd == Ok(i as Fd)));
+        table.remove(65).expect("it is open");
+        table.remove(3).expect("it is open");
+        assert_eq!((open(4), open(0), open(90), open(0)), (Ok(65), Ok(3), Ok(90), Ok(70)));
+        assert!(table.replace(95, file.clone(), false, 100).is_ok_and(|before| before.is_none()));
+        assert_eq!((open(95), open(99), open(99)), (Ok(96), Ok(99), Err(Errno::EMFILE)));
+        table.drain(10, 20, |_| true, drop);
+        assert_eq!(table.duplicate().expect("memory").insert(file.clone(), false, 0, 100), Ok(10));
+        assert_eq!((open(0), open(20), open(21)), (Ok(10), Ok(20), Ok(71)));
     }
 }

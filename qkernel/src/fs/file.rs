@@ -1,6 +1,7 @@
 //! The open file description (open(2), "open file description") and the operations that kinds of
 //! files supply.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -209,8 +210,8 @@ pub struct OpenFile {
     owner: AtomicI32,
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
     pub path: Option<crate::fs::Location>,
-    /// Who has to know when it is gone.
-    pub close_hooks: Mutex<Vec<Arc<dyn CloseHook>>>,
+    /// Who has to know when it is gone, by [`CloseHook::id`].
+    pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
 
 impl OpenFile {
@@ -321,7 +322,7 @@ impl Drop for OpenFile {
             );
         }
         let ops = self.ops.clone();
-        for hook in core::mem::take(self.close_hooks.get_mut()) {
+        for hook in core::mem::take(self.close_hooks.get_mut()).into_values() {
             hook.closed(&*ops);
         }
         ops.release(self);

@@ -3,8 +3,8 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
+use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, OpenFile};
 use crate::sync::{Mutex, mutex};
@@ -47,6 +47,8 @@ pub struct Key {
     whole_file: bool,
 }
 
+const FIRST_KEY: Key = Key { dev: 0, ino: 0, whole_file: false };
+
 impl Key {
     /// For record locks, or with `whole_file` for flock(2).
     pub fn of(file: &OpenFile, whole_file: bool) -> Result<Self> {
@@ -58,77 +60,189 @@ impl Key {
     }
 }
 
+/// The locks of one kind on one file.
 #[derive(Default)]
 struct FileLocks {
-    held: Vec<Lock>,
+    /// By owner and first byte; those of one owner do not overlap.
+    by_owner: BTreeMap<(Owner, u64), Extent>,
+    /// The same by what they exclude, class of length, and first byte: past the last byte.
+    by_place: BTreeMap<Place, u64>,
     queue: Arc<WaitQueue>,
 }
 
+#[derive(Clone, Copy)]
+struct Extent {
+    end: u64,
+    exclusive: bool,
+}
+
+/// Exclusive; class of length; first byte; owner.
+type Place = (bool, u8, u64, Owner);
+
+/// Comes before any other in order.
+const FIRST_OWNER: Owner = Owner::Process(0);
+
+/// The locks of class n have 2^n bytes or more, and less than twice as many. So those that overlap
+/// a range begin in it, or not far before.
+fn class(start: u64, end: u64) -> u8 {
+    (end - start).checked_ilog2().unwrap_or(0) as u8
+}
+
+impl FileLocks {
+    fn insert(&mut self, lock: Lock) {
+        let Lock { owner, start, end, exclusive } = lock;
+        self.by_owner.insert((owner, start), Extent { end, exclusive });
+        self.by_place.insert((exclusive, class(start, end), start, owner), end);
+    }
+
+    /// The last lock of `owner` that overlaps `start..end`.
+    fn last_of(&self, owner: Owner, start: u64, end: u64) -> Option<Lock> {
+        let ((_, at), held) = self.by_owner.range((owner, 0)..(owner, end)).next_back()?;
+        let lock = Lock { owner, start: *at, end: held.end, exclusive: held.exclusive };
+        Some(lock).filter(|lock| lock.end > start)
+    }
+
+    /// Sets `start..end`, merging and splitting what its owner has there; `None`: takes it away.
+    fn apply(&mut self, owner: Owner, start: u64, end: u64, exclusive: Option<bool>) {
+        while let Some(lock) = self.last_of(owner, start, end) {
+            self.by_owner.remove(&(owner, lock.start));
+            let class = class(lock.start, lock.end);
+            self.by_place.remove(&(lock.exclusive, class, lock.start, owner));
+            if lock.end > end {
+                self.insert(Lock { start: end, ..lock });
+            }
+            if lock.start < start {
+                self.insert(Lock { end: start, ..lock });
+            }
+        }
+        if let Some(exclusive) = exclusive {
+            self.insert(Lock { owner, start, end, exclusive });
+        }
+    }
+
+    /// A lock of another owner that stands in the way of `wanted`.
+    fn conflict(&self, wanted: &Lock) -> Option<Lock> {
+        self.other(wanted, true).or_else(|| self.other(wanted, false).filter(|_| wanted.exclusive))
+    }
+
+    /// A lock of another owner, exclusive or not, that overlaps `wanted`.
+    fn other(&self, wanted: &Lock, exclusive: bool) -> Option<Lock> {
+        let mut next = 0;
+        loop {
+            let mut rest = self.by_place.range((exclusive, next, 0, FIRST_OWNER)..);
+            let class =
+                rest.next().map(|(place, _)| *place).filter(|place| place.0 == exclusive)?.1;
+            let before = 2u64.checked_shl(class.into()).filter(|n| *n > 0).unwrap_or(u64::MAX);
+            let from = wanted.start.saturating_sub(before);
+            let places =
+                (exclusive, class, from, FIRST_OWNER)..(exclusive, class, wanted.end, FIRST_OWNER);
+            let overlaps =
+                |(place, end): &(&Place, &u64)| place.3 != wanted.owner && **end > wanted.start;
+            if let Some((place, end)) = self.by_place.range(places).find(overlaps) {
+                return Some(Lock { owner: place.3, start: place.2, end: *end, exclusive });
+            }
+            next = class + 1;
+        }
+    }
+}
+
+/// All locks.
 struct Table {
     files: BTreeMap<Key, FileLocks>,
+    /// How many locks an owner has on each file, and in all; how many there are.
+    own: BTreeMap<(Owner, Key), usize>,
+    counts: BTreeMap<Owner, usize>,
+    all: usize,
     /// Which owner each waiting owner waits for.
     waiting: BTreeMap<Owner, Owner>,
 }
 
-static TABLE: Mutex<Table> = mutex(Table { files: BTreeMap::new(), waiting: BTreeMap::new() });
+static TABLE: Mutex<Table> = mutex(Table::empty());
 
-/// Sets `wanted` in `held`, merging and splitting what its owner has there; `None`: takes it away.
-fn apply(held: &mut Vec<Lock>, owner: Owner, start: u64, end: u64, exclusive: Option<bool>) {
-    let mut rest = Vec::new();
-    held.retain(|lock| {
-        if lock.owner != owner || lock.end <= start || lock.start >= end {
-            return true;
-        }
-        if lock.start < start {
-            rest.push(Lock { end: start, ..*lock });
-        }
-        if lock.end > end {
-            rest.push(Lock { start: end, ..*lock });
-        }
-        false
-    });
-    held.extend(rest);
-    if let Some(exclusive) = exclusive {
-        held.push(Lock { owner, start, end, exclusive });
-    }
-}
-
-fn conflict(held: &[Lock], wanted: &Lock) -> Option<Lock> {
-    held.iter()
-        .find(|l| {
-            l.owner != wanted.owner
-                && (l.exclusive || wanted.exclusive)
-                && l.start < wanted.end
-                && wanted.start < l.end
-        })
-        .copied()
-}
-
-/// Locks that there may be, and that one owner may have (ENOLCK). Whoever closes a file or ends
-/// looks at all of them, and no process's end gives back what open files of others hold.
-const MOST: usize = 16_384;
-const MOST_OF_ONE: usize = 4096;
+/// What a lock takes, about, in bytes.
+const LOCK_BYTES: u64 = 256;
 /// So many anybody may have.
 const FEW: usize = 64;
 
+/// Locks that there may be (ENOLCK), twice as many if nobody has more than [`FEW`]: no process's
+/// end gives back what open files of others hold.
+fn most() -> usize {
+    (arch::ram_bytes() / 64 / LOCK_BYTES).clamp(4096, 65_536) as usize
+}
+
+/// Those that one owner may have.
+fn most_of_one() -> usize {
+    most() / 4
+}
+
 impl Table {
+    const fn empty() -> Self {
+        Table {
+            files: BTreeMap::new(),
+            own: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            all: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    fn count_of(&self, owner: Owner) -> usize {
+        self.counts.get(&owner).copied().unwrap_or(0)
+    }
+
     /// ENOLCK if `owner` may have no further lock.
     fn check_room(&self, owner: Owner) -> Result {
-        let all: usize = self.files.values().map(|file| file.held.len()).sum();
-        if all < FEW {
+        if self.all < FEW {
             return Ok(());
         }
-        let own = self
-            .files
-            .values()
-            .flat_map(|file| &file.held)
-            .filter(|lock| lock.owner == owner)
-            .count();
-        if own >= MOST_OF_ONE || all >= MOST && own >= FEW || all >= 2 * MOST {
+        let own = self.count_of(owner);
+        let most = most();
+        if own >= most_of_one() || self.all >= most && own >= FEW || self.all >= 2 * most {
             Err(Errno::ENOLCK)
         } else {
             Ok(())
         }
+    }
+
+    /// Sets a range of a file's bytes, or takes it away (`None`): the queue of those who wait.
+    fn set(
+        &mut self,
+        key: Key,
+        owner: Owner,
+        (start, end): (u64, u64),
+        exclusive: Option<bool>,
+    ) -> Arc<WaitQueue> {
+        let file = self.files.entry(key).or_default();
+        let before = file.by_owner.len();
+        file.apply(owner, start, end, exclusive);
+        let after = file.by_owner.len();
+        let queue = file.queue.clone();
+        let recount = |n: usize| n + after - before;
+        self.all = recount(self.all);
+        let here = recount(self.own.remove(&(owner, key)).unwrap_or(0));
+        let everywhere = recount(self.counts.remove(&owner).unwrap_or(0));
+        if here > 0 {
+            self.own.insert((owner, key), here);
+        }
+        if everywhere > 0 {
+            self.counts.insert(owner, everywhere);
+        }
+        self.tidy(key);
+        queue
+    }
+
+    /// Forgets the file if nobody has a lock on it or waits for one.
+    fn tidy(&mut self, key: Key) {
+        let is_idle = |file: &FileLocks| file.by_owner.is_empty() && file.queue.is_empty();
+        if self.files.get(&key).is_some_and(is_idle) {
+            self.files.remove(&key);
+        }
+    }
+
+    /// A file that `owner` has locks on.
+    fn file_of(&self, owner: Owner) -> Option<Key> {
+        let mut own = self.own.range((owner, FIRST_KEY)..);
+        own.next().map(|(at, _)| *at).filter(|at| at.0 == owner).map(|at| at.1)
     }
 
     /// True if `owner` would wait for itself if it waited for `holder`.
@@ -151,13 +265,11 @@ impl Table {
 pub fn try_lock(key: Key, wanted: Lock) -> Result {
     let queue = {
         let mut table = TABLE.lock();
-        if table.files.get(&key).is_some_and(|file| conflict(&file.held, &wanted).is_some()) {
+        if table.files.get(&key).is_some_and(|file| file.conflict(&wanted).is_some()) {
             return Err(Errno::EAGAIN);
         }
         table.check_room(wanted.owner)?;
-        let file = table.files.entry(key).or_default();
-        apply(&mut file.held, wanted.owner, wanted.start, wanted.end, Some(wanted.exclusive));
-        file.queue.clone()
+        table.set(key, wanted.owner, (wanted.start, wanted.end), Some(wanted.exclusive))
     };
     // A write lock that became a read lock lets others in.
     queue.wake(PollMask::READ);
@@ -166,7 +278,7 @@ pub fn try_lock(key: Key, wanted: Lock) -> Result {
 
 /// The lock that stands in the way of `wanted` (F_GETLK).
 pub fn test(key: Key, wanted: &Lock) -> Option<Lock> {
-    TABLE.lock().files.get(&key).and_then(|file| conflict(&file.held, wanted))
+    TABLE.lock().files.get(&key).and_then(|file| file.conflict(wanted))
 }
 
 /// Takes a lock, waiting for it. EDEADLK when record locks of processes wait for each other in a
@@ -177,7 +289,7 @@ pub async fn lock(caller: &dyn Caller, key: Key, wanted: Lock) -> Result {
         let result = try_lock(key, wanted);
         if result == Err(Errno::EAGAIN) && matches!(wanted.owner, Owner::Process(_)) {
             let mut table = TABLE.lock();
-            if let Some(holder) = table.files.get(&key).and_then(|f| conflict(&f.held, &wanted)) {
+            if let Some(holder) = table.files.get(&key).and_then(|f| f.conflict(&wanted)) {
                 if table.is_deadlock(wanted.owner, holder.owner) {
                     return Err(Errno::EDEADLK);
                 }
@@ -187,21 +299,30 @@ pub async fn lock(caller: &dyn Caller, key: Key, wanted: Lock) -> Result {
         result
     })
     .await;
-    TABLE.lock().waiting.remove(&wanted.owner);
+    let mut table = TABLE.lock();
+    table.waiting.remove(&wanted.owner);
+    table.tidy(key);
     result
 }
 
 /// Gives up what `owner` holds of `start..end`.
 pub fn unlock(key: Key, owner: Owner, start: u64, end: u64) {
-    release(|k, l| *k == key && l == owner, start, end);
+    let queue = {
+        let mut table = TABLE.lock();
+        if !table.own.contains_key(&(owner, key)) {
+            return;
+        }
+        table.set(key, owner, (start, end), None)
+    };
+    queue.wake(PollMask::READ);
 }
 
 /// The same on behalf of a program: ENOLCK if that leaves it with one lock more than it may have.
 pub fn try_unlock(key: Key, owner: Owner, start: u64, end: u64) -> Result {
     {
         let table = TABLE.lock();
-        let splits = |l: &Lock| l.owner == owner && l.start < start && end < l.end;
-        if table.files.get(&key).is_some_and(|file| file.held.iter().any(splits)) {
+        let around = table.files.get(&key).and_then(|file| file.last_of(owner, start, end));
+        if around.is_some_and(|lock| lock.start < start && end < lock.end) {
             table.check_room(owner)?;
         }
     }
@@ -211,66 +332,104 @@ pub fn try_unlock(key: Key, owner: Owner, start: u64, end: u64) -> Result {
 
 /// A descriptor of `file` was closed by `caller`'s process: its record locks on the file are gone.
 pub fn closed(caller: &dyn Caller, file: &OpenFile) {
-    if TABLE.lock().files.is_empty() {
+    let owner = Owner::Process(caller.pid());
+    if TABLE.lock().count_of(owner) == 0 {
         return;
     }
     if let Ok(key) = Key::of(file, false) {
-        unlock(key, Owner::Process(caller.pid()), 0, u64::MAX);
+        unlock(key, owner, 0, u64::MAX);
     }
 }
 
 /// The last reference to an open file is gone.
 pub fn file_gone(file: *const OpenFile) {
-    release(|_, l| l == Owner::File(file as usize), 0, u64::MAX);
+    gone(Owner::File(file as usize));
 }
 
 /// A process ended.
 pub fn process_ended(pid: u32) {
-    release(|_, l| l == Owner::Process(pid), 0, u64::MAX);
+    gone(Owner::Process(pid));
 }
 
-fn release(which: impl Fn(&Key, Owner) -> bool, start: u64, end: u64) {
-    let mut wake = Vec::new();
-    {
-        let mut table = TABLE.lock();
-        if table.files.is_empty() {
-            return;
-        }
-        table.files.retain(|key, file| {
-            let mut owners: Vec<Owner> =
-                file.held.iter().map(|l| l.owner).filter(|o| which(key, *o)).collect();
-            owners.sort_unstable();
-            owners.dedup();
-            if !owners.is_empty() {
-                wake.push(file.queue.clone());
-            }
-            for owner in owners {
-                apply(&mut file.held, owner, start, end, None);
-            }
-            !file.held.is_empty() || !file.queue.is_empty()
-        });
-    }
-    for queue in wake {
-        queue.wake(PollMask::READ);
+/// Gives up all that `owner` holds.
+fn gone(owner: Owner) {
+    loop {
+        let Some(key) = TABLE.lock().file_of(owner) else { return };
+        unlock(key, owner, 0, u64::MAX);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::collection;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn lock(pid: u32, start: u64, end: u64, exclusive: bool) -> Lock {
         Lock { owner: Owner::Process(pid), start, end, exclusive }
     }
 
+    fn file(locks: &[Lock]) -> FileLocks {
+        let mut file = FileLocks::default();
+        for lock in locks {
+            file.apply(lock.owner, lock.start, lock.end, Some(lock.exclusive));
+        }
+        file
+    }
+
+    fn held(file: &FileLocks) -> Vec<Lock> {
+        assert_eq!(file.by_owner.len(), file.by_place.len());
+        let lock = |(at, e): (&(Owner, u64), &Extent)| Lock {
+            owner: at.0,
+            start: at.1,
+            end: e.end,
+            exclusive: e.exclusive,
+        };
+        file.by_owner.iter().map(lock).collect()
+    }
+
     #[test]
     fn a_lock_in_the_middle_splits_and_a_new_one_replaces() {
-        let mut held = alloc::vec![lock(1, 0, 100, true)];
-        apply(&mut held, Owner::Process(1), 40, 60, None);
-        held.sort_by_key(|l| l.start);
-        assert_eq!(held, [lock(1, 0, 40, true), lock(1, 60, 100, true)]);
-        apply(&mut held, Owner::Process(1), 0, 100, Some(false));
-        assert_eq!(held, [lock(1, 0, 100, false)]);
+        let mut file = file(&[lock(1, 0, 100, true)]);
+        file.apply(Owner::Process(1), 40, 60, None);
+        assert_eq!(held(&file), [lock(1, 0, 40, true), lock(1, 60, 100, true)]);
+        file.apply(Owner::Process(1), 0, 100, Some(false));
+        assert_eq!(held(&file), [lock(1, 0, 100, false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn conflicts_are_those_that_a_look_at_all_finds(
+            locks in collection::vec((1..4u32, 0..200u64, 0..9u32, any::<bool>()), 0..40),
+        ) {
+            let mut table = Table::empty();
+            let key = Key { dev: 1, ino: 1, whole_file: false };
+            for (pid, start, power, exclusive) in locks {
+                // Some are as long as can be.
+                let end = if power == 8 { u64::MAX } else { start + (1 << power) + start % 3 };
+                let wanted = lock(pid, start, end, exclusive);
+                let all = table.files.get(&key).map_or(Vec::new(), held);
+                let in_the_way = |l: &&Lock| {
+                    l.owner != wanted.owner
+                        && (l.exclusive || exclusive)
+                        && l.start < end
+                        && start < l.end
+                };
+                let found = table.files.get(&key).and_then(|file| file.conflict(&wanted));
+                prop_assert_eq!(found.is_some(), all.iter().any(|l| in_the_way(&l)));
+                prop_assert!(found.as_ref().is_none_or(|l| all.contains(l) && in_the_way(&l)));
+                let change = found.is_none().then_some(exclusive);
+                table.set(key, wanted.owner, (start, end), change);
+                let all = table.files.get(&key).map_or(Vec::new(), held);
+                let own = all.iter().filter(|l| l.owner == wanted.owner).count();
+                prop_assert_eq!((table.all, table.count_of(wanted.owner)), (all.len(), own));
+                prop_assert_eq!(table.own.contains_key(&(wanted.owner, key)), own > 0);
+                prop_assert_eq!(table.files.is_empty(), all.is_empty());
+            }
+        }
     }
 
     #[test]
@@ -282,7 +441,7 @@ mod tests {
         while try_lock(key(1), byte(greedy, got)).is_ok() {
             got += 1;
         }
-        assert_eq!(got as usize, MOST_OF_ONE);
+        assert_eq!(got as usize, most_of_one());
         assert_eq!(try_lock(key(1), byte(greedy, got)), Err(Errno::ENOLCK));
         assert_eq!(try_lock(key(2), byte(modest, 0)), Ok(()));
         unlock(key(1), greedy, 0, 2);
@@ -296,21 +455,23 @@ mod tests {
         assert_eq!(try_unlock(key(1), greedy, 1 << 40, 1 << 41), Ok(()));
         process_ended(1);
         process_ended(2);
-        assert!(!TABLE.lock().files.contains_key(&key(1)));
+        let table = TABLE.lock();
+        assert!(!table.files.contains_key(&key(1)) && !table.files.contains_key(&key(2)));
+        assert_eq!(table.count_of(greedy) + table.count_of(modest), 0);
     }
 
     #[test]
     fn readers_share_and_writers_do_not() {
-        let held = [lock(1, 0, 10, false)];
-        assert_eq!(conflict(&held, &lock(2, 5, 6, false)), None);
-        assert_eq!(conflict(&held, &lock(2, 5, 6, true)), Some(held[0]));
-        assert_eq!(conflict(&held, &lock(2, 10, 11, true)), None);
-        assert_eq!(conflict(&held, &lock(1, 0, 10, true)), None);
+        let held = file(&[lock(1, 0, 10, false)]);
+        assert_eq!(held.conflict(&lock(2, 5, 6, false)), None);
+        assert_eq!(held.conflict(&lock(2, 5, 6, true)), Some(lock(1, 0, 10, false)));
+        assert_eq!(held.conflict(&lock(2, 10, 11, true)), None);
+        assert_eq!(held.conflict(&lock(1, 0, 10, true)), None);
     }
 
     #[test]
     fn a_circle_of_waiting_owners_is_found() {
-        let mut table = Table { files: BTreeMap::new(), waiting: BTreeMap::new() };
+        let mut table = Table::empty();
         let p = Owner::Process;
         table.waiting.insert(p(2), p(3));
         table.waiting.insert(p(3), p(1));

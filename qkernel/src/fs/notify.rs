@@ -71,8 +71,18 @@ impl Event {
 #[derive(Default)]
 struct InotifyState {
     watches: BTreeMap<i32, Watch>,
+    /// The watch of each file that is watched.
+    by_id: BTreeMap<Id, i32>,
     last_wd: i32,
     events: VecDeque<Event>,
+}
+
+impl InotifyState {
+    fn remove(&mut self, wd: i32) -> Option<Watch> {
+        let watch = self.watches.remove(&wd)?;
+        self.by_id.remove(&watch.id);
+        Some(watch)
+    }
 }
 
 /// An inotify instance.
@@ -116,12 +126,13 @@ impl Inotify {
         let all: usize = Self::all_of(self.uid).iter().map(|i| i.state.lock().watches.len()).sum();
         let mut state = self.state.lock();
         let kept = mask & (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK);
-        if let Some((wd, watch)) = state.watches.iter_mut().find(|(_, w)| w.id == id) {
+        let known = state.by_id.get(&id).copied();
+        if let Some((wd, watch)) = known.and_then(|wd| Some((wd, state.watches.get_mut(&wd)?))) {
             if mask & IN_MASK_CREATE != 0 {
                 return Err(Errno::EEXIST);
             }
             watch.mask = if mask & IN_MASK_ADD != 0 { watch.mask | kept } else { kept };
-            return Ok(*wd);
+            return Ok(wd);
         }
         if all >= max_watches() {
             return Err(Errno::ENOSPC);
@@ -129,12 +140,13 @@ impl Inotify {
         state.last_wd = state.last_wd.checked_add(1).ok_or(Errno::ENOSPC)?;
         let wd = state.last_wd;
         state.watches.insert(wd, Watch { id, mask: kept, _dentry: place.dentry.clone() });
+        state.by_id.insert(id, wd);
         Ok(wd)
     }
 
     /// inotify_rm_watch(2).
     pub fn remove(&self, wd: i32) -> Result {
-        let watch = self.state.lock().watches.remove(&wd).ok_or(Errno::EINVAL)?;
+        let watch = self.state.lock().remove(wd).ok_or(Errno::EINVAL)?;
         drop(watch);
         self.push(Event { wd, mask: IN_IGNORED, cookie: 0, name: Vec::new() });
         Ok(())
@@ -171,11 +183,8 @@ impl Inotify {
     fn notify(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
         let found = {
             let state = self.state.lock();
-            let mut matching = state
-                .watches
-                .iter()
-                .filter(|(_, w)| w.id == id && w.mask & mask & IN_ALL_EVENTS != 0);
-            matching.next().map(|(wd, w)| (*wd, w.mask))
+            let known = state.by_id.get(&id).and_then(|wd| Some((*wd, state.watches.get(wd)?)));
+            known.map(|(wd, w)| (wd, w.mask)).filter(|(_, m)| m & mask & IN_ALL_EVENTS != 0)
         };
         let Some((wd, watched)) = found else { return };
         self.push(Event { wd, mask, cookie, name: name.to_vec() });
@@ -188,7 +197,7 @@ impl Inotify {
 
 impl FileOps for Inotify {
     fn held_bytes(&self) -> u64 {
-        const WATCH_BYTES: usize = 256;
+        const WATCH_BYTES: usize = 320;
         let state = self.state.lock();
         // As if all names were as long as the last one: the queue may be long, and this is asked
         // often when memory is short.

@@ -226,6 +226,6 @@ const CGROUP: Names = &[
     }),
     ("memory.swap.current", || text("0\n")),
     ("memory.swap.max", || text("0\n")),
-    ("pids.current", || file(|_| Ok(line(table::threads().count().to_string())))),
+    ("pids.current", || file(|_| Ok(line(table::thread_count().to_string())))),
     ("pids.max", || text("max\n")),
 ];

@@ -4,7 +4,7 @@
 //! it really is ready is found out when the queue is collected. Level-triggered items that are
 //! ready go back into the queue, to be looked at again next time.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -41,8 +41,8 @@ struct ItemState {
     /// EPOLLET and EPOLLONESHOT.
     modes: u32,
     data: u64,
-    /// It is in the ready queue.
-    is_queued: bool,
+    /// Its place in the ready queue; 0: it is not there.
+    place: u64,
     /// It has left the set.
     is_removed: bool,
     registration: u64,
@@ -51,7 +51,28 @@ struct ItemState {
 #[derive(Default)]
 struct EpollState {
     items: BTreeMap<ItemKey, Arc<Item>>,
-    ready: VecDeque<Arc<Item>>,
+    /// Those that may be ready, by place, in the order in which they came.
+    ready: BTreeMap<u64, Arc<Item>>,
+    last_place: u64,
+}
+
+impl EpollState {
+    /// Puts an item at the end of the ready queue, unless it is there.
+    fn enqueue(&mut self, item: &Arc<Item>) {
+        let mut state = item.state.lock();
+        if state.place == 0 {
+            self.last_place += 1;
+            state.place = self.last_place;
+            self.ready.insert(state.place, item.clone());
+        }
+    }
+
+    /// Takes the first item out of the ready queue: its place, too.
+    fn dequeue(&mut self) -> Option<(u64, Arc<Item>)> {
+        let (place, item) = self.ready.pop_first()?;
+        item.state.lock().place = 0;
+        Some((place, item))
+    }
 }
 
 /// Events that one call takes. Those that are left come with the next.
@@ -88,13 +109,12 @@ impl Item {
     /// Puts it into the ready queue, unless it is there or may not be: whether it is new there.
     fn enqueue(self: &Arc<Self>, epoll: &Epoll) -> bool {
         {
-            let mut state = self.state.lock();
-            if state.is_queued || state.is_removed || state.interest.is_empty() {
+            let state = self.state.lock();
+            if state.place != 0 || state.is_removed || state.interest.is_empty() {
                 return false;
             }
-            state.is_queued = true;
         }
-        epoll.state.lock().ready.push_back(self.clone());
+        epoll.state.lock().enqueue(self);
         true
     }
 
@@ -171,8 +191,13 @@ impl Epoll {
     /// Takes an item out of the set (not out of its file's queue).
     fn forget(&self, key: ItemKey) -> Option<Arc<Item>> {
         let item = self.state.lock().items.remove(&key)?;
-        item.state.lock().is_removed = true;
-        self.state.lock().ready.retain(|other| !Arc::ptr_eq(other, &item));
+        let place = {
+            let mut state = item.state.lock();
+            state.is_removed = true;
+            core::mem::take(&mut state.place)
+        };
+        let removed = self.state.lock().ready.remove(&place);
+        drop(removed);
         Some(item)
     }
 
@@ -201,26 +226,16 @@ impl Epoll {
                 interest: interest_of(events),
                 modes: events & MODES,
                 data,
-                is_queued: false,
+                place: 0,
                 is_removed: false,
                 registration: 0,
             }),
         });
         let observer = Arc::new(ItemObserver(Arc::downgrade(&item)));
-        // All that can fail comes first: nobody can be refused a place in the ready queue later.
-        {
-            let mut state = self.state.lock();
-            let all = state.items.len() + 1;
-            if state.ready.capacity() < all {
-                account::ask_for::<(Arc<Item>, Arc<Item>)>(all)?;
-                let more = all.max(2 * state.ready.capacity()) - state.ready.len();
-                state.ready.try_reserve_exact(more).map_err(|_| Errno::ENOMEM)?;
-            }
-        }
+        // All that can fail comes first.
         if let Some(other) = nested {
             account::room_in(&mut *other.parents.lock())?;
         }
-        account::room_in(&mut *file.close_hooks.lock())?;
         // Every event is let through: EPOLL_CTL_MOD may ask for others later.
         let turn = if events & EPOLLEXCLUSIVE != 0 { Turn::OneOfThem } else { Turn::Always };
         let registration = queue.try_register(PollMask::all(), turn, observer.clone())?;
@@ -229,7 +244,7 @@ impl Epoll {
         if let Some(other) = nested {
             other.parents.lock().push(self.me.clone());
         }
-        file.close_hooks.lock().push(observer);
+        file.close_hooks.lock().insert(observer.id(), observer);
         if !item.poll().is_empty() {
             item.is_ready();
         }
@@ -268,7 +283,8 @@ impl Epoll {
             queue.unregister(registration);
         }
         let id = Arc::as_ptr(item) as usize;
-        file.close_hooks.lock().retain(|hook| hook.id() != id);
+        let hook = file.close_hooks.lock().remove(&id);
+        drop(hook);
         if let Some(other) = file.downcast::<Epoll>() {
             let mut parents = other.parents.lock();
             if let Some(index) = parents.iter().position(|p| p.ptr_eq(&self.me)) {
@@ -337,8 +353,7 @@ impl Epoll {
         let mut candidates = self.state.lock().ready.len();
         while candidates > 0 && fired.len() < max {
             candidates -= 1;
-            let Some(item) = self.state.lock().ready.pop_front() else { break };
-            item.state.lock().is_queued = false;
+            let Some((_, item)) = self.state.lock().dequeue() else { break };
             let ready = item.poll();
             if ready.is_empty() {
                 continue;
@@ -347,14 +362,15 @@ impl Epoll {
             fired.push(Fired { events: ready.bits(), data: state.data, key: item.key });
             if state.modes & EPOLLONESHOT != 0 {
                 state.interest = PollMask::empty();
-            } else if state.modes & EPOLLET == 0 && !state.is_queued {
-                state.is_queued = true;
+            } else if state.modes & EPOLLET == 0 {
                 again.push(item.clone());
             }
         }
-        if !again.is_empty() {
-            self.state.lock().ready.extend(again);
+        let mut state = self.state.lock();
+        for item in again.iter().filter(|item| !item.state.lock().is_removed) {
+            state.enqueue(item);
         }
+        drop(state);
         fired
     }
 
@@ -392,20 +408,28 @@ impl Epoll {
 
 impl FileOps for Epoll {
     fn held_bytes(&self) -> u64 {
-        const ITEM_BYTES: usize = 320;
+        const ITEM_BYTES: usize = 640;
         (self.state.lock().items.len() * ITEM_BYTES) as u64
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
-        let is_any_ready = || {
-            let ready: Vec<Arc<Item>> = self.state.lock().ready.iter().cloned().collect();
-            ready.iter().any(|item| !item.poll().is_empty())
+        let look = || loop {
+            let Some((place, item)) = self.state.lock().dequeue() else {
+                return false;
+            };
+            // One that is not ready any more need not be looked at again.
+            if item.poll().is_empty() {
+                continue;
+            }
+            let mut epoll = self.state.lock();
+            let mut state = item.state.lock();
+            if state.place == 0 && !state.is_removed {
+                state.place = place;
+                epoll.ready.insert(place, item.clone());
+            }
+            return true;
         };
-        if is_any_ready() || host::look() && is_any_ready() {
-            PollMask::READ
-        } else {
-            PollMask::empty()
-        }
+        if look() || host::look() && look() { PollMask::READ } else { PollMask::empty() }
     }
 
     fn queue(&self) -> Option<&WaitQueue> {
@@ -481,6 +505,27 @@ mod tests {
         add_to(&file, 1);
         assert_eq!(epoll.collect(9).len(), 1);
         assert_eq!(epoll.collect(9).len(), 0);
+    }
+
+    #[test]
+    fn items_take_turns_and_those_that_leave_lose_theirs() {
+        let epoll = Epoll::new();
+        let files: Vec<_> = (0..4).map(|_| eventfd(1)).collect();
+        for (fd, file) in files.iter().enumerate() {
+            epoll.add(fd as Fd, file, EPOLLIN, fd as u64).expect("add");
+        }
+        let own = OpenFile::new(epoll.clone(), 0);
+        let next = || data(epoll.collect(1)).first().map(|(_, data)| *data);
+        assert_eq!([next(), next()], [Some(0), Some(1)]);
+        // A look at the set changes no turn, and what it finds quiet leaves the queue.
+        files[2].ops.read(&files[2], &mut IoBuffer::kernel(&mut [0; 8]), 0).expect("read");
+        assert_eq!((own.poll(), own.poll()), (PollMask::READ, PollMask::READ));
+        assert_eq!(epoll.state.lock().ready.len(), 3);
+        epoll.remove(0, &files[0]).expect("remove");
+        assert_eq!(epoll.state.lock().ready.len(), 2);
+        assert_eq!([next(), next(), next()], [Some(3), Some(1), Some(3)]);
+        add_to(&files[2], 1);
+        assert_eq!([next(), next(), next()], [Some(1), Some(3), Some(2)]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Kernel code is serialized, user code is not: a waiter is queued before its word is compared, so
 //! a program that changes the word and then wakes cannot miss it.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
 use qlib::Va;
 
-use crate::account;
 use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
 use crate::sync::{Mutex, mutex};
@@ -27,9 +26,12 @@ pub enum Key {
     Shared(usize, u64),
 }
 
+/// A futex word, and a number that rises: where one who waits is in its queue.
+type Place = (Key, u64);
+
 /// One who waits.
 pub struct Waiter {
-    key: Mutex<Key>,
+    place: Mutex<Place>,
     bitset: u32,
     woken: AtomicBool,
     /// The futex word is a PI lock, and this is the thread id to hand it to; 0 otherwise.
@@ -39,11 +41,15 @@ pub struct Waiter {
     signal: Arc<Signal>,
 }
 
-/// Futex word to the waiters on it, oldest first.
-type Queues = BTreeMap<Key, VecDeque<Arc<Waiter>>>;
+/// The waiters on all words, those of each oldest first.
+#[derive(Default)]
+struct Queues {
+    waiters: BTreeMap<Place, Arc<Waiter>>,
+    last: u64,
+}
 
 /// Not in one piece: each thread may wait for 128 words of its own (futex_waitv(2)).
-static QUEUES: Mutex<Queues> = mutex(Queues::new());
+static QUEUES: Mutex<Queues> = mutex(Queues { waiters: BTreeMap::new(), last: 0 });
 
 /// Waiters that are taken at a time.
 const BATCH: usize = 64;
@@ -55,7 +61,7 @@ fn with_queues<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
 impl Waiter {
     fn new(key: Key, bitset: u32, pi_tid: u32, index: u32, signal: Arc<Signal>) -> Arc<Self> {
         Arc::new(Waiter {
-            key: Mutex::new(key),
+            place: Mutex::new((key, 0)),
             bitset,
             woken: AtomicBool::new(false),
             pi_tid,
@@ -73,40 +79,43 @@ impl Waiter {
 struct Queued(Arc<Waiter>);
 
 impl Queued {
-    /// ENOMEM.
-    fn new(waiter: Arc<Waiter>) -> Result<Self> {
-        let key = *waiter.key.lock();
-        with_queues(|queues| enqueue(queues, key, &waiter))?;
-        Ok(Queued(waiter))
+    fn new(waiter: Arc<Waiter>) -> Self {
+        let (key, _) = *waiter.place.lock();
+        with_queues(|queues| queues.enqueue(key, &waiter));
+        Queued(waiter)
     }
 }
 
-/// Puts a waiter at the end of a queue. ENOMEM.
-fn enqueue(queues: &mut Queues, key: Key, waiter: &Arc<Waiter>) -> Result {
-    let queue = queues.entry(key).or_default();
-    let room = account::room_in(queue);
-    if room.is_ok() {
-        queue.push_back(waiter.clone());
-    } else if queue.is_empty() {
-        queues.remove(&key);
+impl Queues {
+    /// Puts a waiter at the end of a queue.
+    fn enqueue(&mut self, key: Key, waiter: &Arc<Waiter>) {
+        self.last += 1;
+        let place = (key, self.last);
+        *waiter.place.lock() = place;
+        self.waiters.insert(place, waiter.clone());
     }
-    room
+
+    /// The waiters of `key`.
+    fn of(&self, key: Key) -> impl Iterator<Item = (&Place, &Arc<Waiter>)> {
+        self.waiters.range((key, 0)..=(key, u64::MAX))
+    }
+
+    /// Takes up to `count` waiters of `key` whose bitset meets `bitset`.
+    fn take(&mut self, key: Key, count: usize, bitset: u32) -> Vec<Arc<Waiter>> {
+        let meets = |(_, waiter): &(&Place, &Arc<Waiter>)| waiter.bitset & bitset != 0;
+        let places: Vec<Place> =
+            self.of(key).filter(meets).take(count).map(|(place, _)| *place).collect();
+        places.iter().filter_map(|place| self.waiters.remove(place)).collect()
+    }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        if self.0.is_woken() {
-            return;
+        if !self.0.is_woken() {
+            let place = *self.0.place.lock();
+            let removed = with_queues(|queues| queues.waiters.remove(&place));
+            drop(removed);
         }
-        let key = *self.0.key.lock();
-        with_queues(|queues| {
-            if let Some(queue) = queues.get_mut(&key) {
-                queue.retain(|w| !Arc::ptr_eq(w, &self.0));
-                if queue.is_empty() {
-                    queues.remove(&key);
-                }
-            }
-        });
     }
 }
 
@@ -126,24 +135,6 @@ pub fn key(mm: &Arc<AddressSpace>, va: Va, private: bool) -> Result<Key> {
     })
 }
 
-/// Takes up to `count` waiters of `key` whose bitset meets `bitset`.
-fn take(queues: &mut Queues, key: Key, count: usize, bitset: u32) -> Vec<Arc<Waiter>> {
-    let mut taken = Vec::new();
-    let Some(queue) = queues.get_mut(&key) else { return taken };
-    let mut index = 0;
-    while index < queue.len() && taken.len() < count {
-        if queue[index].bitset & bitset != 0 {
-            taken.extend(queue.remove(index));
-        } else {
-            index += 1;
-        }
-    }
-    if queue.is_empty() {
-        queues.remove(&key);
-    }
-    taken
-}
-
 fn finish(woken: &[Arc<Waiter>]) {
     for waiter in woken {
         waiter.woken.store(true, Ordering::Relaxed);
@@ -156,7 +147,7 @@ pub fn wake(key: Key, count: usize, bitset: u32) -> usize {
     let mut total = 0;
     loop {
         let want = (count - total).min(BATCH);
-        let woken = with_queues(|queues| take(queues, key, want, bitset));
+        let woken = with_queues(|queues| queues.take(key, want, bitset));
         finish(&woken);
         total += woken.len();
         if woken.len() < BATCH {
@@ -182,20 +173,14 @@ pub fn requeue(from: Key, to: Key, wake_count: usize, move_count: usize) -> (usi
     let woken = wake(from, wake_count, u32::MAX);
     if from == to {
         // They are there already; Linux counts them.
-        return (woken, waiters_of(to).min(move_count));
+        return (woken, waiters_of(to, move_count));
     }
     let mut moved = 0;
     loop {
         let want = (move_count - moved).min(BATCH);
-        let batch = with_queues(|queues| take(queues, from, want, u32::MAX));
+        let batch = with_queues(|queues| queues.take(from, want, u32::MAX));
         for waiter in &batch {
-            let kept = with_queues(|queues| enqueue(queues, to, waiter));
-            match kept {
-                Ok(()) => *waiter.key.lock() = to,
-                // No memory for it to wait there: it wakes for nothing, which each waiter must
-                // expect.
-                Err(_) => finish(core::slice::from_ref(waiter)),
-            }
+            with_queues(|queues| queues.enqueue(to, waiter));
         }
         moved += batch.len();
         if batch.len() < BATCH {
@@ -217,7 +202,7 @@ pub async fn wait(
 ) -> Result {
     let mm = thread.mm();
     let waiter = Waiter::new(key(&mm, va, private)?, bitset, 0, 0, thread.wakeup());
-    let queued = Queued::new(waiter)?;
+    let queued = Queued::new(waiter);
     if mm.read::<u32>(va)? != expected {
         return Err(Errno::EAGAIN);
     }
@@ -246,7 +231,7 @@ pub async fn wait_any(
     let mut queued = Vec::with_capacity(words.len());
     for (index, word) in words.iter().enumerate() {
         let key = key(&mm, word.va, word.private)?;
-        queued.push(Queued::new(Waiter::new(key, u32::MAX, 0, index as u32, thread.wakeup()))?);
+        queued.push(Queued::new(Waiter::new(key, u32::MAX, 0, index as u32, thread.wakeup())));
     }
     let woken =
         || queued.iter().find(|q| q.0.is_woken()).map(|q| q.0.index as usize).ok_or(Errno::EAGAIN);
@@ -271,8 +256,9 @@ fn update_word(
     mm.update_u32(va, |old| change(old).unwrap_or(old))
 }
 
-fn waiters_of(key: Key) -> usize {
-    with_queues(|queues| queues.get(&key).map_or(0, VecDeque::len))
+/// How many wait there, as far as `most`.
+fn waiters_of(key: Key, most: usize) -> usize {
+    with_queues(|queues| queues.of(key).take(most).count())
 }
 
 /// FUTEX_LOCK_PI and FUTEX_TRYLOCK_PI (`try_only`). Errors besides [`wait`]'s: EDEADLK (it is
@@ -293,7 +279,7 @@ pub async fn lock_pi(
         // that by FUTEX_WAITERS.
         let old = update_word(&mm, va, |old| match old & FUTEX_TID_MASK {
             0 => {
-                let waiters = waiters_of(key).saturating_sub(usize::from(queued.is_some()));
+                let waiters = waiters_of(key, 2).saturating_sub(usize::from(queued.is_some()));
                 let flag = if waiters > 0 { FUTEX_WAITERS } else { 0 };
                 Some(tid | (old & FUTEX_OWNER_DIED) | flag)
             }
@@ -308,7 +294,7 @@ pub async fn lock_pi(
             _ => {}
         }
         if queued.is_none() {
-            queued = Some(Queued::new(Waiter::new(key, u32::MAX, tid, 0, thread.wakeup()))?);
+            queued = Some(Queued::new(Waiter::new(key, u32::MAX, tid, 0, thread.wakeup())));
         }
         let waiter = queued.as_ref().ok_or(Errno::ENOMEM)?;
         let waiter = waiter.0.clone();
@@ -334,10 +320,10 @@ pub fn unlock_pi(thread: &Arc<Thread>, va: Va, private: bool) -> Result {
     if mm.read::<u32>(va)? & FUTEX_TID_MASK != thread.tid() {
         return Err(Errno::EPERM);
     }
-    let next = with_queues(|queues| take(queues, key, 1, u32::MAX));
+    let next = with_queues(|queues| queues.take(key, 1, u32::MAX));
     let value = match next.first() {
         Some(waiter) if waiter.pi_tid != 0 => {
-            waiter.pi_tid | if waiters_of(key) > 0 { FUTEX_WAITERS } else { 0 }
+            waiter.pi_tid | if waiters_of(key, 1) > 0 { FUTEX_WAITERS } else { 0 }
         }
         _ => 0,
     };
@@ -418,7 +404,7 @@ mod tests {
     use super::*;
 
     fn queued(waiter: Arc<Waiter>) -> Queued {
-        Queued::new(waiter).expect("memory")
+        Queued::new(waiter)
     }
 
     fn waiter(key: Key, bitset: u32) -> Arc<Waiter> {
@@ -449,7 +435,7 @@ mod tests {
         assert_eq!(wake(to, 1, u32::MAX), 1);
         assert!(all[1].0.is_woken() && !all[2].0.is_woken());
         drop(all);
-        assert_eq!(waiters_of(from) + waiters_of(to), 0);
+        assert_eq!(waiters_of(from, 9) + waiters_of(to, 9), 0);
     }
 
     #[test]
@@ -457,13 +443,21 @@ mod tests {
         let key = Key::Private(4, 0);
         let _all: Vec<Queued> = (0..3).map(|_| queued(waiter(key, u32::MAX))).collect();
         assert_eq!(requeue(key, key, 1, 9), (1, 2));
-        assert_eq!(waiters_of(key), 2);
+        assert_eq!((waiters_of(key, 9), waiters_of(key, 1)), (2, 1));
     }
 
     #[test]
     fn a_waiter_that_gives_up_leaves_no_queue() {
         let key = Key::Private(5, 0);
         drop(queued(waiter(key, 1)));
-        assert!(with_queues(|queues| !queues.contains_key(&key)));
+        assert_eq!(waiters_of(key, 9), 0);
+        // It leaves from where it was moved to, and nobody else does.
+        let to = Key::Private(5, 4);
+        let mut all: Vec<Queued> = (0..3).map(|_| queued(waiter(key, 1))).collect();
+        assert_eq!(requeue(key, to, 0, 2), (0, 2));
+        drop(all.remove(0));
+        assert_eq!((waiters_of(key, 9), waiters_of(to, 9)), (1, 1));
+        assert_eq!(wake(to, 9, 1), 1);
+        assert!(all[0].0.is_woken() && !all[1].0.is_woken());
     }
 }

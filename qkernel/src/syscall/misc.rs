@@ -142,7 +142,7 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
     if flags & !(NAMESPACES | OF_SINGLE_THREADS | CLONE_FILES | CLONE_FS | CLONE_SYSVSEM) != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & OF_SINGLE_THREADS != 0 && thread.process.threads().len() > 1 {
+    if flags & OF_SINGLE_THREADS != 0 && thread.process.thread_count() > 1 {
         return Err(Errno::EINVAL);
     }
     if flags & NAMESPACES != 0 {

@@ -84,7 +84,7 @@ pub fn sysinfo(thread: &Arc<Thread>, info: Va) -> Result<usize> {
         uptime: (time::monotonic_ns() / 1_000_000_000) as i64,
         totalram: total,
         freeram: free,
-        procs: u16::try_from(table::threads().count()).unwrap_or(u16::MAX),
+        procs: u16::try_from(table::thread_count()).unwrap_or(u16::MAX),
         mem_unit: 1,
         ..SysInfo::default()
     };

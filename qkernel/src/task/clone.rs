@@ -163,7 +163,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         let parent = if args.has(CLONE_PARENT) { thread.process.parent() } else { None };
         let parent = parent.unwrap_or_else(|| thread.process.clone());
         process.tree.lock().parent = Arc::downgrade(&parent);
-        parent.tree.lock().children.push(process.clone());
+        parent.tree.lock().children.insert(process.pid, process.clone());
         cpu_limit::watch(&process);
     }
     if args.has(CLONE_PARENT_SETTID) {
@@ -220,7 +220,7 @@ fn check_limit(thread: &Thread) -> Result {
     if creds.uid == 0 || creds.has_cap(CAP_SYS_ADMIN) || creds.has_cap(CAP_SYS_RESOURCE) {
         return Ok(());
     }
-    let own = table::threads().filter(|t| t.creds().uid == creds.uid).count() as u64;
+    let own = table::count_of_user(creds.uid) as u64;
     if own >= thread.process.rlimit(RLIMIT_NPROC) { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 

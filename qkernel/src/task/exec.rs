@@ -393,7 +393,11 @@ impl Executing {
         let shares = |t: &Arc<Thread>| {
             !Arc::ptr_eq(&t.process, &thread.process) && Arc::ptr_eq(&*t.fs.lock(), &context)
         };
-        let alone = !table::threads().any(|t| shares(&t));
+        // All who know of the context are threads of this process, and this function: or they are
+        // looked for.
+        let own = thread.process.each_thread();
+        let own = own.filter(|t| Arc::ptr_eq(&*t.fs.lock(), &context)).count();
+        let alone = Arc::strong_count(&context) == own + 1 || !table::threads().any(|t| shares(&t));
         context.lock().executing += 1;
         Executing { context, alone }
     }
@@ -429,7 +433,7 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
         let mut links = thread.process.tree.lock();
         links.has_execed = true;
         links.exit_signal = SIGCHLD;
-        links.children.clone()
+        links.children.values().cloned().collect::<Vec<_>>()
     };
     // The signals that were to notify the old program of its children's ends are not for the new
     // one.
@@ -475,13 +479,13 @@ async fn end_other_threads(thread: &Arc<Thread>) -> Result {
     if thread.is_dying() {
         return Err(Errno::EINTR);
     }
-    for other in process.threads() {
+    for other in process.each_thread() {
         if !Arc::ptr_eq(&other, thread) {
             other.kill();
         }
     }
     block_until_killed(thread, &[&process.thread_events], PollMask::all(), || {
-        if process.tree.lock().threads.len() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
+        if process.thread_count() <= 1 { Ok(()) } else { Err(Errno::EAGAIN) }
     })
     .await
 }

@@ -1,8 +1,8 @@
 //! The end of threads and processes (exit(2), exit_group(2)), and what their parents are notified
 //! of.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     CLD_CONTINUED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT, SIGCHLD,
@@ -67,7 +67,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
             links.leader_status = Some(*thread.exit_status.lock());
         }
         links.uid = thread.creds().uid;
-        links.threads.retain(|t| t.tid() != thread.tid());
+        links.threads.remove(&thread.user.token);
         links.threads.is_empty()
     };
     if is_last {
@@ -138,16 +138,20 @@ fn forget_image(process: &Process) {
 
 /// Gives the children of a process that ends to its nearest ancestor that takes orphans, or to pid
 /// 1: those children.
-fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
-    let children = core::mem::take(&mut process.tree.lock().children);
+fn reparent_children(process: &Arc<Process>) -> BTreeMap<u32, Arc<Process>> {
+    let children = {
+        let mut links = process.tree.lock();
+        links.news.clear();
+        core::mem::take(&mut links.children)
+    };
     if children.is_empty() {
         return children;
     }
     let reaper = child_reaper_of(process);
-    for child in &children {
+    for child in children.values() {
         child.tree.lock().parent = reaper.as_ref().map(Arc::downgrade).unwrap_or_default();
         let uid = process.tree.lock().uid;
-        for thread in child.threads() {
+        for thread in child.each_thread() {
             let signo = thread.attrs.lock().parent_death_signal;
             if signo != 0 {
                 let _ = signal::send_to_thread(&thread, SigInfo::user(signo, process.pid, uid));
@@ -160,7 +164,11 @@ fn reparent_children(process: &Arc<Process>) -> Vec<Arc<Process>> {
             }
             continue;
         };
-        reaper.tree.lock().children.push(child.clone());
+        {
+            let mut links = reaper.tree.lock();
+            links.children.insert(child.pid, child.clone());
+            links.news.insert(child.pid);
+        }
         let status = {
             let mut links = child.tree.lock();
             links.exit_signal = SIGCHLD;
@@ -200,6 +208,7 @@ pub fn code_of_status(status: i32) -> (i32, i32) {
 /// Notifies the parent of a zombie; reaps it at once if the parent does not want to.
 fn notify_parent(process: &Arc<Process>, status: i32) {
     let Some(parent) = process.parent() else { return };
+    parent.tree.lock().news.insert(process.pid);
     let exit_signal = process.tree.lock().exit_signal;
     let action = parent.signals.lock().action(SIGCHLD);
     let ignores = exit_signal == SIGCHLD && action.handler == signal::action::IGNORE;
@@ -244,6 +253,7 @@ pub fn notify_continued(process: &Arc<Process>) {
 
 fn notify_job_control(process: &Arc<Process>, code: i32, value: i32) {
     let Some(parent) = process.parent() else { return };
+    parent.tree.lock().news.insert(process.pid);
     let action = parent.signals.lock().action(SIGCHLD);
     if action.handler != signal::action::IGNORE && !action.has(SA_NOCLDSTOP) {
         let _ = signal::send_to_process(&parent, child_info(process, SIGCHLD, code, value));

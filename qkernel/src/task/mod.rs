@@ -215,7 +215,7 @@ impl Thread {
             user_since_ns: AtomicU64::new(0),
         });
         thread.mm().join(&thread.user);
-        thread.process.tree.lock().threads.push(thread.clone());
+        thread.process.tree.lock().threads.insert(thread.user.token, thread.clone());
         table::add_thread(&thread);
         thread
     }
@@ -276,6 +276,7 @@ impl Thread {
     /// Replaces its credentials.
     pub fn set_creds(&self, creds: Creds) {
         let new = Arc::new(creds);
+        table::note_user(self.user.token, new.uid);
         let old = core::mem::replace(&mut *self.creds.lock(), new.clone());
         // Who gets other rights may hold secrets from before (prctl(2), PR_SET_DUMPABLE and
         // PR_SET_PDEATHSIG).

@@ -315,16 +315,17 @@ fn kill(victim: &Arc<Process>) {
 }
 
 /// What the end of a process would give back, about, in bytes: its pages and page tables, its
-/// ranges, what its descriptors lead to, and what it costs outside of guest memory.
+/// ranges, its timers, what its descriptors lead to, and what it costs outside of guest memory.
 pub fn held_bytes(process: &Process) -> u64 {
     let mm = process.mm();
     let (_, resident, _) = mm.sizes();
-    let threads = process.tree.lock().threads.len();
+    let threads = process.thread_count();
     let files: u64 = process.first_thread().map_or(0, |thread| thread.files().held_bytes());
     resident
         + mm.table_pages() * PAGE_SIZE
         + mm.books_bytes()
         + files
+        + process.timers.held_bytes()
         + crate::account::charge_of(threads as u64)
 }
 

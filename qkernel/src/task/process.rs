@@ -1,5 +1,6 @@
 //! A process: what the threads of one thread group share, and what its parent waits for.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
@@ -52,10 +53,12 @@ pub struct Process {
 pub struct ProcessTree {
     /// Dead or none for pid 1 and for processes started by `exec`.
     pub parent: Weak<Process>,
-    /// Living and zombie children.
-    pub children: Vec<Arc<Process>>,
-    /// Its threads, leader first.
-    pub threads: Vec<Arc<Thread>>,
+    /// Living and zombie children, by pid.
+    pub children: BTreeMap<u32, Arc<Process>>,
+    /// Those of them that may have something to be waited for.
+    pub news: BTreeSet<u32>,
+    /// Its threads by token, which is the order in which they were made: leader first.
+    pub threads: BTreeMap<u64, Arc<Thread>>,
     /// Process group id.
     pub pgid: u32,
     /// Session id.
@@ -223,23 +226,28 @@ impl Process {
 
     /// Its threads now.
     pub fn threads(&self) -> Vec<Arc<Thread>> {
-        self.tree.lock().threads.clone()
+        self.tree.lock().threads.values().cloned().collect()
+    }
+
+    /// How many threads it has now.
+    pub fn thread_count(&self) -> usize {
+        self.tree.lock().threads.len()
     }
 
     /// Its threads, one after the other, without a list of them: there may be no memory for one.
-    /// For who lets none of them end meanwhile.
     pub fn each_thread(&self) -> impl Iterator<Item = Arc<Thread>> {
         let mut next = 0;
         core::iter::from_fn(move || {
-            let thread = self.tree.lock().threads.get(next).cloned();
-            next += 1;
-            thread
+            let links = self.tree.lock();
+            let (token, thread) = links.threads.range(next..).next()?;
+            next = token + 1;
+            Some(thread.clone())
         })
     }
 
     /// Its first thread that lives, the leader as a rule.
     pub fn first_thread(&self) -> Option<Arc<Thread>> {
-        self.tree.lock().threads.first().cloned()
+        self.tree.lock().threads.values().next().cloned()
     }
 
     /// Its parent, if it lives.
@@ -288,7 +296,7 @@ impl Process {
     /// How long its threads ran, ended ones included.
     pub fn times(&self) -> Times {
         let mut times = self.traits.lock().times;
-        for thread in self.threads() {
+        for thread in self.each_thread() {
             times += thread.times();
         }
         times
@@ -304,11 +312,7 @@ impl Process {
             return 'T';
         }
         let is_current = current::get().is_some_and(|t| t.process.pid == self.pid);
-        if is_current || self.threads().iter().any(|t| t.user.is_in_user_mode()) {
-            'R'
-        } else {
-            'S'
-        }
+        if is_current || self.each_thread().any(|t| t.user.is_in_user_mode()) { 'R' } else { 'S' }
     }
 
     /// Looks at how much of its memory is resident: the most it has been seen to have, in KiB.

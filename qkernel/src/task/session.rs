@@ -1,5 +1,6 @@
 //! Sessions and process groups (credentials(7), setsid(2), setpgid(2)).
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{SIGCONT, SIGHUP};
@@ -14,11 +15,8 @@ pub fn set_sid(process: &Arc<Process>) -> Result<u32> {
     if !table::group(pid).is_empty() {
         return Err(Errno::EPERM);
     }
-    let mut links = process.tree.lock();
-    links.sid = pid;
-    links.pgid = pid;
-    let tty = links.tty.take();
-    drop(links);
+    table::regroup(process, pid, pid);
+    let tty = process.tree.lock().tty.take();
     drop(tty);
     Ok(pid)
 }
@@ -44,7 +42,7 @@ pub fn set_pgid(caller: &Arc<Process>, pid: u32, pgid: u32) -> Result {
     if pgid != target.pid && !table::group(pgid).iter().any(|p| p.sid() == sid) {
         return Err(Errno::EPERM);
     }
-    target.tree.lock().pgid = pgid;
+    table::regroup(&target, pgid, sid);
     Ok(())
 }
 
@@ -63,11 +61,11 @@ pub fn is_orphaned_group(pgid: u32) -> bool {
 
 /// After the end of `process`: groups that became orphaned by it and have stopped members get
 /// SIGHUP and SIGCONT.
-pub fn after_exit(process: &Arc<Process>, was_parent_of: &[Arc<Process>]) {
+pub fn after_exit(process: &Arc<Process>, was_parent_of: &BTreeMap<u32, Arc<Process>>) {
     if process.parent().is_some_and(|parent| watches_over(&parent, process)) {
         hang_up_if_orphaned(process.pgid());
     }
-    for child in was_parent_of {
+    for child in was_parent_of.values() {
         if watches_over(process, child) {
             hang_up_if_orphaned(child.pgid());
         }

@@ -1,10 +1,9 @@
 //! All processes and threads, by number.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use super::process::ProcessTree;
 use super::{Process, Thread};
 use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
@@ -13,7 +12,13 @@ use crate::sync::{Mutex, mutex};
 struct Table {
     threads: BTreeMap<u32, Weak<Thread>>,
     processes: BTreeMap<u32, Weak<Process>>,
-    by_token: BTreeMap<u64, Weak<Thread>>,
+    /// With the real user id of each.
+    by_token: BTreeMap<u64, (Weak<Thread>, u32)>,
+    /// How many threads a real user has.
+    users: BTreeMap<u32, usize>,
+    /// Process group and pid, session and pid, of all processes.
+    groups: Relation,
+    sessions: Relation,
     last_pid: u32,
     last_token: u64,
 }
@@ -22,9 +27,43 @@ static TABLE: Mutex<Table> = mutex(Table {
     threads: BTreeMap::new(),
     processes: BTreeMap::new(),
     by_token: BTreeMap::new(),
+    users: BTreeMap::new(),
+    groups: Relation::new(),
+    sessions: Relation::new(),
     last_pid: 0,
     last_token: 0,
 });
+
+/// Processes, each of which belongs to a group, by both.
+struct Relation {
+    group_of: BTreeMap<u32, u32>,
+    members: BTreeSet<(u32, u32)>,
+}
+
+impl Relation {
+    const fn new() -> Self {
+        Relation { group_of: BTreeMap::new(), members: BTreeSet::new() }
+    }
+
+    /// The process belongs to `group` now, or to none.
+    fn set(&mut self, pid: u32, group: Option<u32>) {
+        let old = match group {
+            Some(group) => self.group_of.insert(pid, group),
+            None => self.group_of.remove(&pid),
+        };
+        if let Some(old) = old {
+            self.members.remove(&(old, pid));
+        }
+        if let Some(group) = group {
+            self.members.insert((group, pid));
+        }
+    }
+
+    /// The first process of `group` from pid `first` on.
+    fn member(&self, group: u32, first: u32) -> Option<u32> {
+        self.members.range((group, first)..=(group, u32::MAX)).next().map(|(_, pid)| *pid)
+    }
+}
 
 /// A free pid, in rising order as Linux gives them; also free as a process group and session id by
 /// construction, for those live on as long as a process of theirs is in the table. EAGAIN when
@@ -34,15 +73,10 @@ pub fn allocate_pid() -> Result<u32> {
     for _ in 0..PID_MAX {
         let next = if table.last_pid + 1 >= PID_MAX { 2 } else { table.last_pid + 1 };
         table.last_pid = next;
-        let is_group = |p: &Weak<Process>| {
-            p.upgrade().is_some_and(|p| {
-                let links = p.tree.lock();
-                links.pgid == next || links.sid == next
-            })
-        };
         if !table.threads.contains_key(&next)
             && !table.processes.contains_key(&next)
-            && !table.processes.values().any(is_group)
+            && table.groups.member(next, 0).is_none()
+            && table.sessions.member(next, 0).is_none()
         {
             return Ok(next);
         }
@@ -68,15 +102,50 @@ pub fn allocate_token() -> u64 {
 /// Enters a thread.
 pub fn add_thread(thread: &Arc<Thread>) {
     let mut table = TABLE.lock();
+    let uid = thread.creds().uid;
     table.threads.insert(thread.tid(), Arc::downgrade(thread));
-    table.by_token.insert(thread.user.token, Arc::downgrade(thread));
+    table.by_token.insert(thread.user.token, (Arc::downgrade(thread), uid));
+    *table.users.entry(uid).or_default() += 1;
 }
 
 /// Removes a thread.
 pub fn remove_thread(tid: u32, token: u64) {
     let mut table = TABLE.lock();
     table.threads.remove(&tid);
-    table.by_token.remove(&token);
+    if let Some((_, uid)) = table.by_token.remove(&token) {
+        table.leaves(uid);
+    }
+}
+
+/// The thread's real user id has changed.
+pub fn note_user(token: u64, uid: u32) {
+    let mut table = TABLE.lock();
+    let Some(entry) = table.by_token.get_mut(&token) else { return };
+    let old = core::mem::replace(&mut entry.1, uid);
+    *table.users.entry(uid).or_default() += 1;
+    table.leaves(old);
+}
+
+/// How many threads a real user has.
+pub fn count_of_user(uid: u32) -> usize {
+    TABLE.lock().users.get(&uid).copied().unwrap_or(0)
+}
+
+/// How many threads there are.
+pub fn thread_count() -> usize {
+    TABLE.lock().threads.len()
+}
+
+impl Table {
+    /// A thread of this user is gone.
+    fn leaves(&mut self, uid: u32) {
+        if let Some(count) = self.users.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&uid);
+            }
+        }
+    }
 }
 
 /// A thread has a new id in place of `old`.
@@ -88,12 +157,30 @@ pub fn renumber_thread(old: u32, thread: &Arc<Thread>) {
 
 /// Enters a process.
 pub fn add_process(process: &Arc<Process>) {
-    TABLE.lock().processes.insert(process.pid, Arc::downgrade(process));
+    let (pgid, sid) = (process.pgid(), process.sid());
+    let mut table = TABLE.lock();
+    table.processes.insert(process.pid, Arc::downgrade(process));
+    table.groups.set(process.pid, Some(pgid));
+    table.sessions.set(process.pid, Some(sid));
+}
+
+/// Moves a process of the table to a group, and to a session.
+pub fn regroup(process: &Process, pgid: u32, sid: u32) {
+    {
+        let mut links = process.tree.lock();
+        (links.pgid, links.sid) = (pgid, sid);
+    }
+    let mut table = TABLE.lock();
+    table.groups.set(process.pid, Some(pgid));
+    table.sessions.set(process.pid, Some(sid));
 }
 
 /// Removes a process: it has been waited for.
 pub fn remove_process(pid: u32) {
-    TABLE.lock().processes.remove(&pid);
+    let mut table = TABLE.lock();
+    table.processes.remove(&pid);
+    table.groups.set(pid, None);
+    table.sessions.set(pid, None);
 }
 
 /// The thread with this id.
@@ -103,7 +190,7 @@ pub fn thread(tid: u32) -> Option<Arc<Thread>> {
 
 /// The thread whose platform thread has this token.
 pub fn thread_by_token(token: u64) -> Option<Arc<Thread>> {
-    TABLE.lock().by_token.get(&token).and_then(Weak::upgrade)
+    TABLE.lock().by_token.get(&token).and_then(|(thread, _)| thread.upgrade())
 }
 
 /// The process with this id, zombies included.
@@ -124,20 +211,31 @@ pub fn processes_from(first: u32) -> impl Iterator<Item = Arc<Process>> {
 
 /// The living processes of group `pgid`.
 pub fn group(pgid: u32) -> Vec<Arc<Process>> {
-    living(|links| links.pgid == pgid)
+    members(pgid).filter(|p| !p.is_zombie()).collect()
+}
+
+/// The processes of group `pgid`, zombies included. As [`processes`].
+pub fn members(pgid: u32) -> impl Iterator<Item = Arc<Process>> {
+    related(|table| &table.groups, pgid)
 }
 
 /// The living processes of session `sid`.
 pub fn session(sid: u32) -> Vec<Arc<Process>> {
-    living(|links| links.sid == sid)
+    related(|table| &table.sessions, sid).filter(|p| !p.is_zombie()).collect()
 }
 
-fn living(wanted: impl Fn(&ProcessTree) -> bool) -> Vec<Arc<Process>> {
-    let is_wanted = |p: &Arc<Process>| {
-        let links = p.tree.lock();
-        links.exit_status.is_none() && wanted(&links)
-    };
-    processes().filter(is_wanted).collect()
+fn related(part: fn(&Table) -> &Relation, group: u32) -> impl Iterator<Item = Arc<Process>> {
+    let mut next = 0;
+    core::iter::from_fn(move || {
+        let table = TABLE.lock();
+        loop {
+            let pid = part(&table).member(group, next)?;
+            next = pid + 1;
+            if let Some(process) = table.processes.get(&pid).and_then(Weak::upgrade) {
+                return Some(process);
+            }
+        }
+    })
 }
 
 /// All threads, by rising tid. As [`processes`].
@@ -158,4 +256,35 @@ fn each<T>(
         next = id.checked_add(1);
         Some(found)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn who_moves_to_another_group_is_found_there_alone() {
+        let mut groups = Relation::new();
+        let all = |groups: &Relation, group| {
+            let mut next = 0;
+            core::iter::from_fn(|| {
+                let pid = groups.member(group, next)?;
+                next = pid + 1;
+                Some(pid)
+            })
+            .collect::<Vec<_>>()
+        };
+        for (pid, group) in [(7, 1), (3, 1), (5, 2), (u32::MAX - 1, 1)] {
+            groups.set(pid, Some(group));
+        }
+        assert_eq!((all(&groups, 1), all(&groups, 2)), (vec![3, 7, u32::MAX - 1], vec![5]));
+        groups.set(7, Some(2));
+        groups.set(7, Some(2));
+        groups.set(3, None);
+        assert_eq!((all(&groups, 1), all(&groups, 2)), (vec![u32::MAX - 1], vec![5, 7]));
+        [5, 7, u32::MAX - 1, 9].iter().for_each(|pid| groups.set(*pid, None));
+        assert!(groups.members.is_empty() && groups.group_of.is_empty());
+    }
 }

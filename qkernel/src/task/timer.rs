@@ -42,7 +42,7 @@ impl Base {
     fn look_at_ns(&self, ns: u64) -> Option<u64> {
         let threads = match self {
             Base::Clock(clock) => return Some(clock.to_monotonic_ns(ns)),
-            Base::ProcessCpu(process) => process.upgrade()?.threads().len().max(1) as u64,
+            Base::ProcessCpu(process) => process.upgrade()?.thread_count().max(1) as u64,
             Base::ThreadCpu(_) => 1,
         };
         let left = ns.saturating_sub(self.now_ns()?);

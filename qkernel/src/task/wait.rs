@@ -86,36 +86,66 @@ pub async fn wait_for(thread: &Arc<Thread>, who: Who, options: u32) -> Result<Op
 }
 
 fn look(process: &Arc<Process>, who: Who, options: u32) -> Result<Option<Waited>> {
-    let children = process.tree.lock().children.clone();
-    let mut any = false;
-    for child in &children {
-        let links = child.tree.lock();
-        let chosen = match who {
-            Who::Any => true,
-            Who::Pid(pid) => child.pid == pid,
-            Who::Group(pgid) => links.pgid == pgid,
+    if let Who::Pid(pid) = who {
+        let child = process.tree.lock().children.get(&pid).cloned();
+        let child = child.filter(|child| is_meant(child, options)).ok_or(Errno::ECHILD)?;
+        return Ok(take_news(process, &child, options));
+    }
+    let mut next = 0;
+    loop {
+        let child = {
+            let links = process.tree.lock();
+            let Some(pid) = links.news.range(next..).next() else { break };
+            next = pid + 1;
+            links.children.get(pid).cloned()
         };
-        let is_clone = links.exit_signal != SIGCHLD;
-        if !chosen || (options & __WALL == 0 && is_clone != (options & __WCLONE != 0)) {
-            continue;
+        let Some(child) = child else { continue };
+        let is_chosen = !matches!(who, Who::Group(pgid) if child.pgid() != pgid);
+        if is_chosen
+            && is_meant(&child, options)
+            && let Some(news) = take_news(process, &child, options)
+        {
+            return Ok(Some(news));
         }
-        any = true;
-        drop(links);
-        if let Some(event) = take_event(child, options) {
-            let uid = child.uid();
-            let mut times = child.times();
-            let max_rss_kib = {
-                let traits = child.traits.lock();
-                times += traits.children_times;
-                traits.max_rss_kib.max(traits.children_max_rss_kib)
-            };
-            if matches!(event, Event::Ended(_)) && options & WNOWAIT == 0 {
-                reap(process, child);
-            }
-            return Ok(Some(Waited { pid: child.pid, uid, event, times, max_rss_kib }));
+        if !has_news(&child) {
+            process.tree.lock().news.remove(&child.pid);
         }
     }
+    let is_child =
+        |p: &Arc<Process>| p.parent().is_some_and(|parent| Arc::ptr_eq(&parent, process));
+    let any = match who {
+        Who::Group(pgid) => table::members(pgid).any(|p| is_child(&p) && is_meant(&p, options)),
+        _ => process.tree.lock().children.values().any(|child| is_meant(child, options)),
+    };
     if any { Ok(None) } else { Err(Errno::ECHILD) }
+}
+
+/// True if `options` are about children of its sort (__WCLONE).
+fn is_meant(child: &Process, options: u32) -> bool {
+    let is_clone = child.tree.lock().exit_signal != SIGCHLD;
+    options & __WALL != 0 || is_clone == (options & __WCLONE != 0)
+}
+
+/// What `options` ask for of what has happened to a child.
+fn take_news(process: &Arc<Process>, child: &Arc<Process>, options: u32) -> Option<Waited> {
+    let event = take_event(child, options)?;
+    let uid = child.uid();
+    let mut times = child.times();
+    let max_rss_kib = {
+        let traits = child.traits.lock();
+        times += traits.children_times;
+        traits.max_rss_kib.max(traits.children_max_rss_kib)
+    };
+    if matches!(event, Event::Ended(_)) && options & WNOWAIT == 0 {
+        reap(process, child);
+    }
+    Some(Waited { pid: child.pid, uid, event, times, max_rss_kib })
+}
+
+/// True if there is something that its parent may wait for.
+fn has_news(child: &Process) -> bool {
+    let links = child.tree.lock();
+    links.exit_status.is_some() || links.stop_report.is_some() || links.continue_report
 }
 
 fn take_event(child: &Process, options: u32) -> Option<Event> {
@@ -152,8 +182,8 @@ pub fn reap(parent: &Arc<Process>, child: &Arc<Process>) {
     }
     let removed = {
         let mut links = parent.tree.lock();
-        let index = links.children.iter().position(|c| Arc::ptr_eq(c, child));
-        index.map(|i| links.children.remove(i))
+        links.news.remove(&child.pid);
+        links.children.remove(&child.pid)
     };
     table::remove_process(child.pid);
     drop(removed);

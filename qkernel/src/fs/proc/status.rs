@@ -165,7 +165,7 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     if !process.is_zombie() {
         memory_rows(&mut out, &sizes(&process));
     }
-    let _ = writeln!(out, "Threads:\t{}", process.threads().len().max(1));
+    let _ = writeln!(out, "Threads:\t{}", process.thread_count().max(1));
     let (pending, blocked) =
         thread.as_ref().map_or((0, 0), |t| (signal::pending(t).0, t.signals.lock().mask.0));
     let shared = process.signals.lock().pending().0;

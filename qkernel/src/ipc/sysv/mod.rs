@@ -5,7 +5,7 @@ pub mod msg;
 pub mod sem;
 pub mod shm;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -181,6 +181,11 @@ impl<T> Deref for Object<T> {
 /// All objects of a kind, by their place.
 pub struct Table<T> {
     places: BTreeMap<u32, Arc<Object<T>>>,
+    /// The places of those that have a key.
+    by_key: BTreeMap<i32, u32>,
+    /// Free places below `end`; from there on all are.
+    free: BTreeSet<u32>,
+    end: u32,
     sequence: u32,
     last: u32,
 }
@@ -188,7 +193,14 @@ pub struct Table<T> {
 impl<T> Table<T> {
     /// An empty one.
     pub const fn empty() -> Self {
-        Table { places: BTreeMap::new(), sequence: 0, last: 0 }
+        Table {
+            places: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            free: BTreeSet::new(),
+            end: 0,
+            sequence: 0,
+            last: 0,
+        }
     }
 
     fn first_from(&self, place: u32) -> Option<(u32, Arc<Object<T>>)> {
@@ -227,25 +239,24 @@ impl<T> Table<T> {
     }
 
     /// What the get calls do: the object with this key if there is one and `fits` says nothing
-    /// against it, else a new one, if the flags allow and there are fewer than `most`.
+    /// against it, else a new one, which is told its identifier, if the flags allow and there are
+    /// fewer than `most`.
     pub fn get(
         &mut self,
-        thread: &Thread,
+        creds: &Creds,
         key: i32,
         flags: u32,
         most: u64,
         fits: impl FnOnce(&T) -> Result,
-        make: impl FnOnce() -> Result<T>,
+        make: impl FnOnce(i32) -> Result<T>,
     ) -> Result<i32> {
-        let creds = thread.creds();
-        let known = self.places.values().find(|o| key != IPC_PRIVATE && o.perm().key == key);
-        if let Some(known) = known {
+        if let Some(known) = self.by_key.get(&key).and_then(|place| self.places.get(place)) {
             if flags & IPC_CREAT != 0 && flags & IPC_EXCL != 0 {
                 return Err(Errno::EEXIST);
             }
             fits(known)?;
             let perm = known.perm();
-            perm.check(&creds, flags & 0o777)?;
+            perm.check(creds, flags & 0o777)?;
             return Ok(perm.id);
         }
         if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
@@ -254,8 +265,10 @@ impl<T> Table<T> {
         if self.places.len() as u64 >= most {
             return Err(Errno::ENOSPC);
         }
-        let place =
-            (0..PLACES).find(|place| !self.places.contains_key(place)).ok_or(Errno::ENOSPC)?;
+        let place = self.free.first().copied().unwrap_or(self.end);
+        if place >= PLACES {
+            return Err(Errno::ENOSPC);
+        }
         if place <= self.last {
             // A place is used again: its old identifier must not name the new object.
             self.sequence = (self.sequence + 1) % SEQUENCES;
@@ -264,14 +277,32 @@ impl<T> Table<T> {
         let (uid, gid) = (creds.euid, creds.egid);
         let id = (self.sequence * PLACES + place) as i32;
         let perm = Perm { id, key, uid, gid, cuid: uid, cgid: gid, mode: flags & 0o777 };
-        let object = Object { perm: Mutex::new(perm), content: make()? };
+        let object = Object { perm: Mutex::new(perm), content: make(id)? };
         self.places.insert(place, Arc::new(object));
+        self.free.remove(&place);
+        self.end = self.end.max(place + 1);
+        if key != IPC_PRIVATE {
+            self.by_key.insert(key, place);
+        }
         Ok(id)
     }
 
     /// Takes an object out.
     pub fn remove(&mut self, id: i32) -> Option<Arc<Object<T>>> {
-        self.places.remove(&(id as u32 % PLACES))
+        let place = id as u32 % PLACES;
+        let removed = self.places.remove(&place)?;
+        self.forget_key(removed.perm().key);
+        self.free.insert(place);
+        if self.places.is_empty() {
+            self.free.clear();
+            self.end = 0;
+        }
+        Some(removed)
+    }
+
+    /// The object with this key is not to be found by it any more.
+    pub fn forget_key(&mut self, key: i32) {
+        self.by_key.remove(&key);
     }
 }
 
@@ -363,6 +394,8 @@ pub fn now() -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -381,5 +414,34 @@ mod tests {
         assert_eq!(perm.check_owner(&user(1, 6)), Err(Errno::EPERM));
         let capable = Creds { cap_effective: 1 << CAP_IPC_OWNER, ..user(1, 1) };
         assert_eq!(perm.check(&capable, WRITE), Ok(()));
+    }
+
+    #[test]
+    fn objects_are_found_by_key_and_places_are_used_again() {
+        let mut table: Table<i32> = Table::empty();
+        let get = |table: &mut Table<i32>, key, flags| {
+            table.get(&Creds::default(), key, flags, 4, |_| Ok(()), Ok)
+        };
+        let ids: Vec<i32> =
+            [7, IPC_PRIVATE, 9].map(|key| get(&mut table, key, IPC_CREAT).unwrap()).to_vec();
+        assert_eq!(get(&mut table, 9, 0), Ok(ids[2]));
+        assert_eq!(get(&mut table, 9, IPC_CREAT | IPC_EXCL), Err(Errno::EEXIST));
+        assert_eq!(get(&mut table, 8, 0), Err(Errno::ENOENT));
+        assert_eq!(**table.find(ids[1]).unwrap(), ids[1], "it is told its identifier");
+        // The lowest free place is taken, and its old identifier names nothing.
+        for id in &ids[..2] {
+            assert!(table.remove(*id).is_some() && table.remove(*id).is_none());
+        }
+        assert_eq!(get(&mut table, 7, 0), Err(Errno::ENOENT));
+        let again = get(&mut table, 7, IPC_CREAT).unwrap();
+        assert_eq!(again as u32 % PLACES, 0);
+        assert!(again != ids[0] && table.find(ids[0]).is_err());
+        for place in [1, 3] {
+            assert_eq!(get(&mut table, IPC_PRIVATE, 0).map(|id| id as u32 % PLACES), Ok(place));
+        }
+        assert_eq!(get(&mut table, IPC_PRIVATE, 0), Err(Errno::ENOSPC));
+        table.forget_key(9);
+        assert_eq!(get(&mut table, 9, 0), Err(Errno::ENOENT));
+        assert!(table.find(ids[2]).is_ok());
     }
 }

@@ -78,12 +78,13 @@ static TABLE: Mutex<Table<Queue>> = mutex(Table::empty());
 /// msgget(2).
 pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
     let max_bytes = sys::number("kernel/msgmnb", 16384);
-    let make = || {
+    let make = |_| {
         let inner = Inner { max_bytes, ctime: now(), ..Inner::default() };
         let lasting = Lasting::take(QUEUE_BYTES)?;
         Ok(Queue { inner: Mutex::new(inner), events: WaitQueue::new(), _lasting: lasting })
     };
-    TABLE.lock().get(thread, key, flags, sys::number("kernel/msgmni", 32000), |_| Ok(()), make)
+    let most = sys::number("kernel/msgmni", 32000);
+    TABLE.lock().get(&thread.creds(), key, flags, most, |_| Ok(()), make)
 }
 
 /// The longest message.

@@ -1,14 +1,15 @@
 //! Semaphore sets (semget(2), semop(2), semctl(2)).
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use qlib::Va;
 
-use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
+use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, find, now};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
@@ -65,7 +66,6 @@ struct Semaphore {
 /// One who waits: for which semaphore, and whether for it to be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
-    token: u64,
     number: u16,
     for_zero: bool,
 }
@@ -76,7 +76,8 @@ struct Inner {
     undo: BTreeMap<u32, Vec<i32>>,
     /// The memory that `undo` takes, for each process.
     undo_lasting: BTreeMap<u32, Lasting>,
-    waiting: Vec<Waiting>,
+    /// By token.
+    waiting: BTreeMap<u64, Waiting>,
     last_token: u64,
     is_removed: bool,
     otime: i64,
@@ -92,8 +93,20 @@ pub struct Set {
 
 /// What a set takes besides its semaphores, about, in bytes.
 const SET_BYTES: u64 = 512;
+/// What a process that has something to undo in a set takes besides that.
+const UNDO_BYTES: u64 = 96;
 
 static TABLE: Mutex<Table<Set>> = mutex(Table::empty());
+/// Semaphores of all sets.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+/// Processes, each with the sets in which it may have something to undo.
+static UNDOING: Mutex<BTreeSet<(u32, i32)>> = mutex(BTreeSet::new());
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        IN_USE.fetch_sub(self.inner.lock().semaphores.len(), Relaxed);
+    }
+}
 
 /// semget(2).
 pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
@@ -103,63 +116,98 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
     let fits = |set: &Set| {
         if set.inner.lock().semaphores.len() < count { Err(Errno::EINVAL) } else { Ok(()) }
     };
-    let used: usize = each::<Set>().map(|set| set.inner.lock().semaphores.len()).sum();
-    let make = || {
+    let make = |_| {
         if count == 0 {
             return Err(Errno::EINVAL);
         }
-        if (used + count) as u64 > in_all {
+        if (IN_USE.load(Relaxed) + count) as u64 > in_all {
             return Err(Errno::ENOSPC);
         }
         let lasting = Lasting::take(SET_BYTES + (count * size_of::<Semaphore>()) as u64)?;
         account::ask_for::<Semaphore>(count)?;
         Ok(Set::new(count, lasting))
     };
-    TABLE.lock().get(thread, key, flags, sets, fits, make)
+    TABLE.lock().get(&thread.creds(), key, flags, sets, fits, make)
 }
 
 impl Inner {
+    /// Undoes what the process has to: false if there is nothing.
+    fn undo_all_of(&mut self, pid: u32) -> bool {
+        drop(self.undo_lasting.remove(&pid));
+        let Some(undo) = self.undo.remove(&pid) else { return false };
+        for (semaphore, change) in self.semaphores.iter_mut().zip(&undo) {
+            if *change != 0 {
+                *semaphore =
+                    Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
+            }
+        }
+        true
+    }
+
     /// Does all of `operations` or nothing: the index of the first that has to wait.
     fn apply(
         &mut self,
         operations: &[SemBuf],
         pid: u32,
     ) -> Result<core::result::Result<(), usize>> {
-        let undo_lasting = match operations.iter().any(|o| o.flags & SEM_UNDO != 0)
-            && !self.undo.contains_key(&pid)
-        {
-            true => Lasting::take((self.semaphores.len() * size_of::<i32>()) as u64)?,
-            false => Lasting::default(),
-        };
-        account::ask_for::<(Semaphore, i32)>(self.semaphores.len())?;
-        let mut values = self.semaphores.clone();
-        let mut undo = self.undo.get(&pid).cloned().unwrap_or_else(|| alloc::vec![0; values.len()]);
+        let undoes = operations.iter().any(|o| o.flags & SEM_UNDO != 0);
+        if undoes && !self.undo.contains_key(&pid) {
+            let count = self.semaphores.len();
+            let lasting = Lasting::take(UNDO_BYTES + (count * size_of::<i32>()) as u64)?;
+            let mut undo = account::vec_for(count)?;
+            undo.resize(count, 0);
+            self.undo.insert(pid, undo);
+            self.undo_lasting.insert(pid, lasting);
+        }
         for (index, operation) in operations.iter().enumerate() {
-            let semaphore = values.get_mut(usize::from(operation.number)).ok_or(Errno::EFBIG)?;
-            let change = i32::from(operation.change);
-            if (change == 0 && semaphore.value != 0) || semaphore.value + change < 0 {
-                return Ok(Err(index));
-            }
-            semaphore.value += change;
-            semaphore.pid = pid;
-            if semaphore.value > MAX_VALUE {
-                return Err(Errno::ERANGE);
-            }
-            if operation.flags & SEM_UNDO != 0 {
-                let undo = &mut undo[usize::from(operation.number)];
-                *undo -= change;
-                if !(-MAX_VALUE - 1..=MAX_VALUE).contains(undo) {
-                    return Err(Errno::ERANGE);
+            match self.change(operation, pid) {
+                Ok(true) => {}
+                other => {
+                    for done in operations[..index].iter().rev() {
+                        self.take_back(done, pid);
+                    }
+                    return other.map(|_| Err(index));
                 }
             }
         }
-        self.semaphores = values;
-        if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
-            self.undo.insert(pid, undo);
-            self.undo_lasting.entry(pid).or_insert(undo_lasting);
+        for operation in operations {
+            self.semaphores[usize::from(operation.number)].pid = pid;
         }
         self.otime = now();
         Ok(Ok(()))
+    }
+
+    /// Does one operation: false if it has to wait.
+    fn change(&mut self, operation: &SemBuf, pid: u32) -> Result<bool> {
+        let (number, change) = (usize::from(operation.number), i32::from(operation.change));
+        let semaphore = self.semaphores.get_mut(number).ok_or(Errno::EFBIG)?;
+        if (change == 0 && semaphore.value != 0) || semaphore.value + change < 0 {
+            return Ok(false);
+        }
+        if semaphore.value + change > MAX_VALUE {
+            return Err(Errno::ERANGE);
+        }
+        if operation.flags & SEM_UNDO != 0
+            && let Some(undo) = self.undo.get_mut(&pid)
+        {
+            if !(-MAX_VALUE - 1..=MAX_VALUE).contains(&(undo[number] - change)) {
+                return Err(Errno::ERANGE);
+            }
+            undo[number] -= change;
+        }
+        semaphore.value += change;
+        Ok(true)
+    }
+
+    /// Takes back what [`Inner::change`] did.
+    fn take_back(&mut self, operation: &SemBuf, pid: u32) {
+        let (number, change) = (usize::from(operation.number), i32::from(operation.change));
+        self.semaphores[number].value -= change;
+        if operation.flags & SEM_UNDO != 0
+            && let Some(undo) = self.undo.get_mut(&pid)
+        {
+            undo[number] += change;
+        }
     }
 }
 
@@ -169,12 +217,13 @@ impl Set {
             semaphores: alloc::vec![Semaphore::default(); count],
             undo: BTreeMap::new(),
             undo_lasting: BTreeMap::new(),
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
             last_token: 0,
             is_removed: false,
             otime: 0,
             ctime: now(),
         };
+        IN_USE.fetch_add(count, Relaxed);
         Set { inner: Mutex::new(inner), queue: WaitQueue::new(), _lasting: lasting }
     }
 
@@ -183,7 +232,7 @@ impl Set {
     }
 
     fn stop_waiting(&self, token: u64) {
-        self.inner.lock().waiting.retain(|w| w.token != token);
+        self.inner.lock().waiting.remove(&token);
     }
 
     /// Tries `operations`; one that has to wait is noted under `token`. EAGAIN.
@@ -201,14 +250,14 @@ impl Set {
             return Ok(());
         };
         let SemBuf { number, change, .. } = operations[index];
-        self.inner.lock().waiting.push(Waiting { token, number, for_zero: change == 0 });
+        self.inner.lock().waiting.insert(token, Waiting { number, for_zero: change == 0 });
         Err(Errno::EAGAIN)
     }
 
     /// True if the operation that has to wait may not.
     fn refuses(&self, operations: &[SemBuf], token: u64) -> bool {
         let inner = self.inner.lock();
-        let Some(waiting) = inner.waiting.iter().find(|w| w.token == token) else { return false };
+        let Some(waiting) = inner.waiting.get(&token) else { return false };
         let nowait = |o: &&SemBuf| u32::from(o.flags) & IPC_NOWAIT != 0;
         operations
             .iter()
@@ -247,7 +296,11 @@ pub async fn operate(
     };
     let pid = thread.process.pid;
     let _waits = Waits(&set, token);
-    match set.attempt(operations, pid, token) {
+    let first = set.attempt(operations, pid, token);
+    if set.inner.lock().undo.contains_key(&pid) {
+        UNDOING.lock().insert((pid, id));
+    }
+    match first {
         Err(Errno::EAGAIN) if !set.refuses(operations, token) => {}
         result => return result,
     }
@@ -276,20 +329,13 @@ pub fn max_operations() -> u64 {
 
 /// A process has ended: what it did with SEM_UNDO is undone.
 pub fn process_ended(pid: u32) {
-    for set in each::<Set>() {
-        let had_undo = {
-            let mut inner = set.inner.lock();
-            let undo = inner.undo.remove(&pid);
-            drop(inner.undo_lasting.remove(&pid));
-            for (semaphore, change) in inner.semaphores.iter_mut().zip(undo.iter().flatten()) {
-                if *change != 0 {
-                    *semaphore =
-                        Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid };
-                }
-            }
-            undo.is_some()
-        };
-        if had_undo {
+    loop {
+        let next = UNDOING.lock().range((pid, 0)..=(pid, i32::MAX)).next().copied();
+        let Some(entry) = next else { return };
+        UNDOING.lock().remove(&entry);
+        if let Ok(set) = find::<Set>(entry.1)
+            && set.inner.lock().undo_all_of(pid)
+        {
             set.changed();
         }
     }
@@ -336,7 +382,7 @@ impl Kind for Set {
         };
         if in_use {
             info.usz = TABLE.lock().len() as i32;
-            info.aem = each::<Set>().map(|set| set.inner.lock().semaphores.len() as i32).sum();
+            info.aem = i32::try_from(IN_USE.load(Relaxed)).unwrap_or(i32::MAX);
         }
         thread.mm().write(buffer, &info)
     }
@@ -346,8 +392,16 @@ impl Kind for Set {
     }
 
     fn remove(set: Arc<Object<Self>>) {
-        drop(TABLE.lock().remove(set.perm().id));
-        set.inner.lock().is_removed = true;
+        let id = set.perm().id;
+        drop(TABLE.lock().remove(id));
+        {
+            let mut inner = set.inner.lock();
+            inner.is_removed = true;
+            let mut undoing = UNDOING.lock();
+            inner.undo.keys().for_each(|pid| {
+                undoing.remove(&(*pid, id));
+            });
+        }
         set.changed();
     }
 
@@ -416,7 +470,7 @@ fn control_values(
             let waiting = |zero| {
                 inner
                     .waiting
-                    .iter()
+                    .values()
                     .filter(|w| usize::from(w.number) == index && w.for_zero == zero)
                     .count()
             };
@@ -468,5 +522,14 @@ mod tests {
         assert_eq!(inner.apply(&[op(0, i16::MAX, 0)], 1), Err(Errno::ERANGE));
         assert_eq!(inner.apply(&[op(2, 1, 0)], 1), Err(Errno::EFBIG));
         assert_eq!(inner.semaphores[0].value, 1);
+        // What has to wait leaves neither values nor what is to be undone, nor a pid.
+        let some = [op(0, 5, SEM_UNDO), op(1, 3, 0), op(0, -2, SEM_UNDO), op(1, 0, 0)];
+        assert_eq!(inner.apply(&some, 2), Ok(Err(3)));
+        assert_eq!(inner.semaphores.iter().map(|s| s.value).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!((inner.semaphores[0].pid, &inner.undo[&2][..]), (1, &[0, 0][..]));
+        assert_eq!(inner.apply(&some[..3], 2), Ok(Ok(())));
+        assert_eq!((inner.semaphores[0].value, inner.semaphores[1].pid), (4, 2));
+        assert!(inner.undo_all_of(2) && !inner.undo_all_of(2));
+        assert_eq!((inner.semaphores[0].value, inner.semaphores[1].value), (1, 3));
     }
 }

@@ -3,11 +3,11 @@
 //! A segment's memory is a memory object as a tmpfs file's is. What is mapped is the segment
 //! itself, so that it lives as long as somebody has it attached, after its identifier is gone too.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{CAP_IPC_LOCK, RLIMIT_AS, RLIMIT_MEMLOCK};
 use qlib::{PAGE_SIZE, Va};
@@ -20,9 +20,9 @@ use crate::fs::shmem::{Quota, Shmem};
 use crate::mm::map::Placement;
 use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
-use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::mm::{Prot, Vma, VmaFlags};
 use crate::sync::{Mutex, mutex};
-use crate::task::{Thread, table};
+use crate::task::Thread;
 
 const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10000;
@@ -70,9 +70,24 @@ struct Times {
 
 /// A segment.
 pub struct Segment {
+    id: i32,
     size: u64,
     memory: Arc<Shmem>,
     times: Mutex<Times>,
+}
+
+impl Segment {
+    fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE_SIZE)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        PAGES_IN_USE.fetch_sub(self.pages(), Relaxed);
+        SEGMENTS.lock().remove(&self.identity());
+        GONE.lock().insert(self.id);
+    }
 }
 
 impl MappedFile for Segment {
@@ -89,10 +104,21 @@ pub struct Entry {
 
 static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
 
+/// Segments that nobody keeps or has attached any more: their places in the table are to be given
+/// up. Never more than there are places.
+static GONE: Mutex<BTreeSet<i32>> = mutex(BTreeSet::new());
+
+/// All segments, by their identity as mapped objects.
+static SEGMENTS: Mutex<BTreeMap<usize, Weak<Segment>>> = mutex(BTreeMap::new());
+
+/// Of all segments together.
+static PAGES_IN_USE: AtomicU64 = AtomicU64::new(0);
+
 /// Takes those out of the table that nobody has attached any more since their removal.
 fn prune() {
-    for entry in each::<Entry>().filter(|e| e.segment.strong_count() == 0) {
-        drop(TABLE.lock().remove(entry.perm().id));
+    loop {
+        let Some(id) = GONE.lock().pop_first() else { return };
+        drop(TABLE.lock().remove(id));
     }
 }
 
@@ -100,14 +126,14 @@ fn segment(entry: &Entry) -> Result<Arc<Segment>> {
     entry.segment.upgrade().ok_or(Errno::EINVAL)
 }
 
+/// The segment that is mapped there, if it is one.
+fn segment_of(backing: &FileMapping) -> Option<Arc<Segment>> {
+    SEGMENTS.lock().get(&backing.mapping.identity()).and_then(Weak::upgrade)
+}
+
 /// All segments.
 fn segments() -> impl Iterator<Item = Arc<Segment>> {
     each::<Entry>().filter_map(|e| e.segment.upgrade())
-}
-
-fn pages_in_use() -> u64 {
-    // Any size is granted to who has raised the limits, as nothing of it is touched yet.
-    segments().map(|s| s.size.div_ceil(PAGE_SIZE)).fold(0, u64::saturating_add)
 }
 
 /// shmget(2).
@@ -117,17 +143,17 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         // No huge page pool, as in mmap(2).
         return Err(Errno::ENOMEM);
     }
-    let used = pages_in_use();
     let fits = |entry: &Entry| {
         let small = segment(entry).is_ok_and(|s| s.size < size);
         if small { Err(Errno::EINVAL) } else { Ok(()) }
     };
-    let make = || {
+    let make = |id| {
         if size == 0 || size > sys::number("kernel/shmmax", u64::MAX) {
             return Err(Errno::EINVAL);
         }
         let pages = size.checked_add(PAGE_SIZE - 1).ok_or(Errno::EINVAL)? / PAGE_SIZE;
-        if used.saturating_add(pages) > sys::number("kernel/shmall", u64::MAX) {
+        if PAGES_IN_USE.load(Relaxed).saturating_add(pages) > sys::number("kernel/shmall", u64::MAX)
+        {
             return Err(Errno::ENOSPC);
         }
         if size > crate::fs::shmem::MAX_BYTES {
@@ -135,11 +161,14 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         }
         let times = Times { changed: now(), creator: thread.process.pid, ..Times::default() };
         let memory = Shmem::new(size, Quota::lasting(u64::MAX));
-        let segment = Arc::new(Segment { size, memory, times: Mutex::new(times) });
+        PAGES_IN_USE.fetch_add(pages, Relaxed);
+        let segment = Arc::new(Segment { id, size, memory, times: Mutex::new(times) });
         let weak = Arc::downgrade(&segment);
+        SEGMENTS.lock().insert(segment.identity(), weak.clone());
         Ok(Entry { kept: Mutex::new(Some(segment)), segment: weak })
     };
-    TABLE.lock().get(thread, key, flags, sys::number("kernel/shmmni", 4096), fits, make)
+    let most = sys::number("kernel/shmmni", 4096);
+    TABLE.lock().get(&thread.creds(), key, flags, most, fits, make)
 }
 
 /// shmat(2): where it was attached.
@@ -188,23 +217,21 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
         return Err(Errno::EINVAL);
     }
     let mm = thread.mm();
-    let known: Vec<Arc<Segment>> = segments().collect();
     let mut found: Option<Arc<Segment>> = None;
     // Parts of it may have been unmapped or protected differently since.
-    let mut next = Va(0);
-    while let Some(vma) = mm.range_after(next) {
+    let mut next = addr;
+    let is_beyond = |at: Va, found: &Option<Arc<Segment>>| {
+        found.as_ref().is_some_and(|segment| at.0 - addr.0 >= segment.size)
+    };
+    while let Some(vma) = mm.range_after(next).filter(|vma| !is_beyond(vma.start, &found)) {
         next = vma.end;
         let Some(backing) = &vma.backing else { continue };
         let offset = backing.first_page.checked_mul(PAGE_SIZE);
         let begins = offset.and_then(|o| vma.start.0.checked_sub(o)) == Some(addr.0);
-        let Some(segment) =
-            known.iter().find(|s| begins && s.identity() == backing.mapping.identity())
-        else {
-            continue;
-        };
-        if found.as_ref().is_none_or(|f| Arc::ptr_eq(f, segment)) {
+        let Some(segment) = Some(backing).filter(|_| begins).and_then(segment_of) else { continue };
+        if found.as_ref().is_none_or(|f| Arc::ptr_eq(f, &segment)) {
             mm.unmap(vma.start, vma.len())?;
-            found = Some(segment.clone());
+            found = Some(segment);
         }
     }
     let segment = found.ok_or(Errno::EINVAL)?;
@@ -212,25 +239,15 @@ pub fn detach(thread: &Thread, addr: Va) -> Result {
         let mut times = segment.times.lock();
         (times.detached, times.last) = (now(), thread.process.pid);
     }
-    drop((segment, known));
+    drop(segment);
     prune();
     Ok(())
 }
 
-/// How often a segment is attached, by all processes: as often as it is mapped.
-fn attached(segment: &Segment) -> u64 {
-    let mut seen = BTreeSet::new();
-    let mut count = 0;
-    for process in table::processes() {
-        let mm: Arc<AddressSpace> = process.mm();
-        if seen.insert(Arc::as_ptr(&mm) as usize) {
-            let is_it = |vma: &Vma| {
-                vma.backing.as_ref().is_some_and(|b| b.mapping.identity() == segment.identity())
-            };
-            mm.for_each_range(|vma| count += u64::from(is_it(vma)));
-        }
-    }
-    count
+/// How often a segment is attached, by all processes: as often as a range of theirs refers to it.
+fn attached(entry: &Entry, segment: &Arc<Segment>) -> u64 {
+    let others = 1 + usize::from(entry.kept.lock().is_some());
+    Arc::strong_count(segment).saturating_sub(others) as u64
 }
 
 impl Kind for Entry {
@@ -259,7 +276,7 @@ impl Kind for Entry {
             ctime: times.changed,
             cpid: times.creator as i32,
             lpid: times.last as i32,
-            attached: attached(&segment),
+            attached: attached(entry, &segment),
             unused: [0; 2],
         })
     }
@@ -272,7 +289,7 @@ impl Kind for Entry {
         if in_use {
             let resident = segments().map(|s| s.memory.page_count()).sum();
             let used_ids = TABLE.lock().len() as i32;
-            let total = pages_in_use();
+            let total = PAGES_IN_USE.load(Relaxed);
             return thread
                 .mm()
                 .write(buffer, &ShmInfo { used_ids, total, resident, ..ShmInfo::default() });
@@ -291,10 +308,12 @@ impl Kind for Entry {
 
     /// It stays in its place until nobody has it attached any more.
     fn remove(entry: Arc<Object<Self>>) {
-        {
+        let key = {
             let mut perm = entry.perm.lock();
-            (perm.key, perm.mode) = (IPC_PRIVATE, perm.mode | SHM_DEST);
-        }
+            perm.mode |= SHM_DEST;
+            core::mem::replace(&mut perm.key, IPC_PRIVATE)
+        };
+        TABLE.lock().forget_key(key);
         let kept = entry.kept.lock().take();
         drop(kept);
         prune();

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linux_raw_sys::general::{AT_FDCWD, S_IFSOCK};
 use linux_raw_sys::net::AF_UNIX;
@@ -19,6 +20,9 @@ use crate::task::Thread;
 const PATH_BYTES: usize = linux_raw_sys::net::UNIX_PATH_MAX as usize;
 /// Names that autobind gives: five hexadecimal digits.
 const AUTOBIND_NAMES: u32 = 1 << 20;
+
+/// The number of the name that was given last.
+static LAST_GIVEN: AtomicU32 = AtomicU32::new(0);
 
 /// What a socket is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +97,9 @@ pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Res
             Ok(Name::Path(path, file))
         }
         Given::Nothing => {
-            for number in 0..AUTOBIND_NAMES {
+            for _ in 0..AUTOBIND_NAMES {
+                // From where the last one was found: those before are taken, as a rule.
+                let number = LAST_GIVEN.fetch_add(1, Relaxed).wrapping_add(1) % AUTOBIND_NAMES;
                 match bind_abstract(alloc::format!("{number:05x}").into_bytes(), socket) {
                     Err(Errno::EADDRINUSE) => {}
                     result => return result,

@@ -324,7 +324,7 @@ fn begin_stop(process: &Arc<Process>, signo: Signo) {
         signals.stopped_by = Some(signo);
         signals.stop_notified = false;
     }
-    for thread in process.threads() {
+    for thread in process.each_thread() {
         thread.interrupt();
     }
 }
@@ -349,9 +349,10 @@ async fn park_while_stopped(thread: &Arc<Thread>) {
 
 /// Notifies the parent that the process has stopped, once all its threads have.
 pub fn notify_if_stopped(process: &Arc<Process>) {
-    let threads = process.threads();
-    let all_parked = threads.iter().all(|t| t.is_dying() || t.signals.lock().is_parked);
-    if threads.is_empty() || !all_parked {
+    if !process.signals.lock().is_stopped() || process.thread_count() == 0 {
+        return;
+    }
+    if !process.each_thread().all(|t| t.is_dying() || t.signals.lock().is_parked) {
         return;
     }
     let signo = {

@@ -63,9 +63,9 @@ impl SigInfo {
         info
     }
 
-    /// True if it is from POSIX timer `id`.
-    pub fn is_of_timer(&self, id: i32) -> bool {
-        self.code == SI_TIMER && self.fields[0] as u32 == id as u32
+    /// The POSIX timer that it is from.
+    pub fn timer_id(&self) -> Option<i32> {
+        (self.code == SI_TIMER).then_some(self.fields[0] as u32 as i32)
     }
 
     /// Adds to the overrun count of a POSIX timer's signal.

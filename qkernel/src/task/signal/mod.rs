@@ -134,6 +134,8 @@ pub struct ProcessSignals {
     is_killable: bool,
     /// It has the default actions of others although it is pid 1.
     is_ordinary: bool,
+    /// How many of its threads are in sigtimedwait(2).
+    waiting: usize,
 }
 
 impl ProcessSignals {
@@ -312,7 +314,10 @@ pub fn end_restart(thread: &Thread, nr: u64) {
 
 /// What sigtimedwait(2) waits for, until it is set to nothing.
 pub fn set_waited_for(thread: &Thread, wanted: SigSet) {
-    thread.signals.lock().waited_for = wanted;
+    let before = core::mem::replace(&mut thread.signals.lock().waited_for, wanted);
+    let mut signals = thread.process.signals.lock();
+    signals.waiting -= usize::from(!before.is_empty());
+    signals.waiting += usize::from(!wanted.is_empty());
 }
 
 /// The alternate stack.
@@ -328,7 +333,7 @@ pub fn set_alt_stack(thread: &Thread, stack: AltStack) {
 /// Forgets pending signals of a process and its threads.
 pub fn discard(process: &Process, set: SigSet) {
     process.signals.lock().pending.discard(set);
-    for thread in process.threads() {
+    for thread in process.each_thread() {
         thread.signals.lock().pending.discard(set);
     }
 }

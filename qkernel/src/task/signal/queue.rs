@@ -1,6 +1,6 @@
 //! Pending signals.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 
 use super::{FIRST_REALTIME, SigInfo, SigSet, Signo};
 
@@ -9,8 +9,14 @@ use super::{FIRST_REALTIME, SigInfo, SigSet, Signo};
 #[derive(Clone, Debug, Default)]
 pub struct PendingQueue {
     set: SigSet,
-    infos: Vec<SigInfo>,
+    /// By signal, in the order in which they came.
+    infos: BTreeMap<Place, SigInfo>,
+    last: u64,
+    /// Where the signal of a POSIX timer is.
+    timers: BTreeMap<i32, Place>,
 }
+
+type Place = (Signo, u64);
 
 impl PendingQueue {
     /// What is pending.
@@ -29,8 +35,7 @@ impl PendingQueue {
     }
 
     /// Adds a signal; false when it was a standard one that is pending already. Beyond `limit`
-    /// entries a real-time signal is pending without its information, at most once; and so is any
-    /// for whose information there is no memory.
+    /// entries a real-time signal is pending without its information, at most once.
     pub fn push(&mut self, info: SigInfo, limit: u64) -> bool {
         let signo = info.signal();
         if signo < FIRST_REALTIME && self.set.contains(signo) {
@@ -38,15 +43,19 @@ impl PendingQueue {
         }
         self.set.add(signo);
         let fits = signo < FIRST_REALTIME || (self.infos.len() as u64) < limit;
-        if fits && self.infos.try_reserve(1).is_ok() {
-            self.infos.push(info);
+        if fits {
+            self.last += 1;
+            if let Some(id) = info.timer_id() {
+                self.timers.insert(id, (signo, self.last));
+            }
+            self.infos.insert((signo, self.last), info);
         }
         true
     }
 
     /// Adds to the overrun count of the signal of timer `id` that is pending; false when none is.
     pub fn add_overrun(&mut self, id: i32, times: i32) -> bool {
-        match self.infos.iter_mut().find(|info| info.is_of_timer(id)) {
+        match self.timers.get(&id).and_then(|place| self.infos.get_mut(place)) {
             Some(info) => {
                 info.add_overrun(times);
                 true
@@ -58,21 +67,41 @@ impl PendingQueue {
     /// Takes the first signal that is in `wanted`.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signo = self.set.and(wanted).first()?;
-        let index = self.infos.iter().position(|i| i.signal() == signo);
         // One that exceeded the limit has no information left.
-        let info = index.map_or(SigInfo::user(signo, 0, 0), |i| self.infos.remove(i));
-        if !self.infos.iter().any(|i| i.signal() == signo) {
+        let info = self.first(signo).and_then(|place| self.remove(place));
+        if self.first(signo).is_none() {
             self.set.remove(signo);
         }
-        Some(info)
+        Some(info.unwrap_or(SigInfo::user(signo, 0, 0)))
     }
 
     /// Forgets all signals of `set`.
     pub fn discard(&mut self, set: SigSet) {
         if !self.set.and(set).is_empty() {
+            let mut left = self.set.and(set);
             self.set = self.set.minus(set);
-            self.infos.retain(|i| !set.contains(i.signal()));
+            while let Some(signo) = left.first() {
+                left.remove(signo);
+                while let Some(place) = self.first(signo) {
+                    self.remove(place);
+                }
+            }
         }
+    }
+
+    /// Where the first of this signal is.
+    fn first(&self, signo: Signo) -> Option<Place> {
+        self.infos.range((signo, 0)..=(signo, u64::MAX)).next().map(|(place, _)| *place)
+    }
+
+    fn remove(&mut self, place: Place) -> Option<SigInfo> {
+        let info = self.infos.remove(&place)?;
+        if let Some(id) = info.timer_id()
+            && self.timers.get(&id) == Some(&place)
+        {
+            self.timers.remove(&id);
+        }
+        Some(info)
     }
 
     /// True if `signo` is pending.
@@ -83,6 +112,8 @@ impl PendingQueue {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn user(signo: Signo, pid: u32) -> SigInfo {
@@ -102,6 +133,20 @@ mod tests {
             core::iter::from_fn(|| queue.take(all)).map(|i| (i.signal(), i.pid())).collect();
         assert_eq!(order, [(15, 1), (35, 5), (40, 3), (40, 4)]);
         assert!(queue.is_empty() && queue.take(all).is_none());
+    }
+
+    #[test]
+    fn a_timer_finds_its_signal_while_that_is_pending() {
+        let mut queue = PendingQueue::default();
+        queue.push(SigInfo::timer(40, 7, 0, 0), 100);
+        queue.push(SigInfo::timer(40, 8, 0, 0), 100);
+        queue.push(SigInfo::timer(14, 9, 0, 0), 100);
+        assert!(queue.add_overrun(8, 3) && queue.add_overrun(9, 1) && !queue.add_overrun(6, 1));
+        queue.discard(SigSet::of(&[14, 15]));
+        assert!(!queue.add_overrun(9, 1));
+        let taken: Vec<_> = (0..2).filter_map(|_| queue.take(SigSet(u64::MAX))).collect();
+        assert_eq!(taken.iter().map(SigInfo::timer_fields).collect::<Vec<_>>(), [(7, 0), (8, 3)]);
+        assert!(!queue.add_overrun(8, 1) && queue.is_empty());
     }
 
     #[test]

@@ -51,13 +51,12 @@ fn send(
     origin: Origin,
 ) -> Result {
     let signo = info.signal();
-    let threads = process.threads();
-    if threads.is_empty() {
+    let Some(first) = process.first_thread() else {
         // A zombie.
         return Ok(());
-    }
-    prepare(process, &threads, signo);
-    if is_ignored(process, target.unwrap_or(&threads[0]), &threads, signo, origin) {
+    };
+    prepare(process, signo);
+    if is_ignored(process, target.unwrap_or(&first), signo, origin) {
         return Ok(());
     }
     if signo == SIGKILL {
@@ -88,13 +87,13 @@ fn send(
         }
     };
     if fresh {
-        wake_taker(process, target, &threads, signo);
+        wake_taker(process, target, signo);
     }
     Ok(())
 }
 
 /// What a stop or continue signal does at its arrival, whether or not it is blocked or handled.
-fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
+fn prepare(process: &Arc<Process>, signo: Signo) {
     if STOP_SIGNALS.contains(signo) {
         super::discard(process, SigSet::of(&[SIGCONT]));
     } else if signo == SIGCONT {
@@ -108,7 +107,7 @@ fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
             }
             notified
         };
-        for thread in threads {
+        for thread in process.each_thread() {
             thread.interrupt();
         }
         if was_notified {
@@ -117,24 +116,19 @@ fn prepare(process: &Arc<Process>, threads: &[Arc<Thread>], signo: Signo) {
     }
 }
 
-fn is_ignored(
-    process: &Process,
-    blocker: &Thread,
-    threads: &[Arc<Thread>],
-    signo: Signo,
-    origin: Origin,
-) -> bool {
+fn is_ignored(process: &Process, blocker: &Thread, signo: Signo, origin: Origin) -> bool {
     let action = process.signals.lock().action(signo);
     let is_default = action.handler == super::action::DEFAULT;
     let is_init = is_init(process);
     if is_init && is_default && UNBLOCKABLE.contains(signo) {
         return origin == Origin::Inside;
     }
-    let waited_for = || threads.iter().any(|t| t.signals.lock().waited_for.contains(signo));
-    if blocker.signals.lock().is_blocked(signo) || waited_for() {
+    if !(is_init && is_default) && action.disposition(signo) != Disposition::Ignore {
         return false;
     }
-    (is_init && is_default) || action.disposition(signo) == Disposition::Ignore
+    let is_waiting = process.signals.lock().waiting > 0;
+    let waited_for = || process.each_thread().any(|t| t.signals.lock().waited_for.contains(signo));
+    !(blocker.signals.lock().is_blocked(signo) || is_waiting && waited_for())
 }
 
 /// True if it is the container's init, which signals without a handler do not reach
@@ -144,17 +138,12 @@ pub(super) fn is_init(process: &Process) -> bool {
 }
 
 /// Has a thread that does not block the signal look at it, and notifies those who wait for signals.
-fn wake_taker(
-    process: &Process,
-    target: Option<&Arc<Thread>>,
-    threads: &[Arc<Thread>],
-    signo: Signo,
-) {
+fn wake_taker(process: &Process, target: Option<&Arc<Thread>>, signo: Signo) {
     let takes =
-        |thread: &&Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
+        |thread: &Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
     let taker = match target {
-        Some(thread) => Some(thread).filter(takes),
-        None => threads.iter().find(takes),
+        Some(thread) => Some(thread.clone()).filter(takes),
+        None => process.each_thread().find(takes),
     };
     if let Some(thread) = taker {
         thread.interrupt();
@@ -169,7 +158,7 @@ pub fn retarget(thread: &Thread, signals: SigSet) {
     if left.is_empty() {
         return;
     }
-    for other in thread.process.threads() {
+    for other in thread.process.each_thread() {
         if other.tid() != thread.tid() && !left.minus(other.signals.lock().mask).is_empty() {
             other.interrupt();
         }

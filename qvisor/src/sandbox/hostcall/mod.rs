@@ -115,10 +115,14 @@ impl HostSide {
     /// Gives an object that the guest asked for a handle. EMFILE when its share of the host's
     /// descriptors is used up.
     fn insert(&self, object: Object) -> Result<u32, Errno> {
-        if self.handles.len() + self.memory.window_count() >= self.max_descriptors {
-            return Err(Errno::MFILE);
-        }
+        self.check_room()?;
         self.handles.insert(object)
+    }
+
+    /// EMFILE when the guest would be given no further handle.
+    fn check_room(&self) -> Result<(), Errno> {
+        let used = self.handles.len() + self.memory.window_count();
+        if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
     }
 
     /// Notes that a process of the container is given `capabilities` (a mask) from outside: what

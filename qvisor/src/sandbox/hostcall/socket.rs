@@ -103,6 +103,8 @@ impl Call<'_> {
         let object = self.socket_object()?;
         let out = self.range(0)?;
         let mut addr = [0; MAX_ADDR];
+        // As on Linux, a connection for which there is no descriptor stays where it is.
+        self.host.check_room()?;
         let (fd, len) = sys::accept(object.as_fd(), &mut addr)?;
         out.write(&addr[..len.min(out.len())])?;
         self.args[0] = len as u64;

@@ -14,9 +14,7 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         // A window keeps its descriptor when the handle is closed.
-        if self.host.handles.len() + self.host.memory.window_count() >= self.host.max_descriptors {
-            return Err(Errno::MFILE);
-        }
+        self.host.check_room()?;
         let gpa = self.host.memory.window_map(object.fd().clone(), offset, len, writable == 1)?;
         Ok(gpa.0)
     }

@@ -103,6 +103,24 @@ fn tcp_server_and_client_over_loopback() {
 }
 
 #[test]
+fn a_connection_without_room_for_it_waits() {
+    let mut g = Guest::new();
+    let stream = &[libc::AF_INET as u64, libc::SOCK_STREAM as u64, 0];
+    let listener = g.ok(Op::Socket, 0, stream, &[]).ret as u32;
+    g.ok(Op::Bind, listener, &[], &[In(&inet(0))]);
+    g.ok(Op::Listen, listener, &[16], &[]);
+    let port = port_of(&g.ok(Op::GetSockName, listener, &[], &[Out(128)]).out[0]);
+    g.ok(Op::Watch, listener, &[77], &[]);
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    wait_ready(&g, 77, libc::EPOLLIN);
+    let most = std::mem::replace(&mut g.host.max_descriptors, g.host.handles.len());
+    assert_eq!(g.err(Op::Accept, listener, &[], &[Out(128)]), libc::EMFILE);
+    g.host.max_descriptors = most;
+    g.ok(Op::Accept, listener, &[], &[Out(128)]);
+    client.write_all(b"it was not closed").unwrap();
+}
+
+#[test]
 fn datagrams_and_interfaces() {
     let g = Guest::new();
     let socket =
