@@ -178,7 +178,7 @@ impl Pipe {
         PipeEnd { pipe: self.clone(), reads, writes, peer_opens }
     }
 
-    /// What of `want` bytes may be written now: EPIPE without a reader, EAGAIN when there is no room.
+    /// What of `want` bytes may be written now: EPIPE without a reader, EAGAIN without room.
     /// `begins`: a write that is not a packet begins with them.
     fn room(&self, want: usize, begins: bool) -> Result<Room> {
         let mut state = self.state.lock();

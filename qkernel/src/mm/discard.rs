@@ -36,7 +36,7 @@ impl AddressSpace {
         let mut inner = self.lock();
         let covered = inner.vmas.covers(start, end);
         let parts = inner.vmas.overlapping(start, end);
-        match inner.to_empty(&parts, start..end) {
+        match inner.frames_to_empty(&parts, start..end) {
             Some(runs) => {
                 // Those that were reached are empty, and the caller may try again.
                 arch::release(&runs).map_err(|_| Errno::EAGAIN)?;
@@ -58,7 +58,7 @@ impl AddressSpace {
     pub fn is_emptied(&self, range: Range<Va>) -> bool {
         let mut inner = self.lock();
         let parts = inner.vmas.overlapping(range.start, range.end);
-        inner.to_empty(&parts, range).is_some()
+        inner.frames_to_empty(&parts, range).is_some()
     }
 
     /// Which pages of a range are there (mincore(2)): a byte for each, so the caller bounds it.
@@ -88,7 +88,7 @@ impl AddressSpace {
 
 impl Inner {
     /// The frames to empty, if all that is there of `parts`, which are all of `range`, can be.
-    fn to_empty(&mut self, parts: &[Vma], range: Range<Va>) -> Option<Vec<Frames>> {
+    fn frames_to_empty(&mut self, parts: &[Vma], range: Range<Va>) -> Option<Vec<Frames>> {
         let is_private = |part: &Vma| {
             let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
             part.backing.is_none() && !part.flags.intersects(kept)

@@ -239,7 +239,7 @@ impl HostSocket {
             return;
         }
         if let Ok(mask) = self.ask() {
-            self.queue.wake(concerns(mask));
+            self.queue.wake(concerns(mask) | PollMask::ALWAYS);
         }
     }
 

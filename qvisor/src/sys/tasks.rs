@@ -116,8 +116,8 @@ pub fn wait_end(pid: u32) -> Option<End> {
     }
 }
 
-/// Processor time that thread `tid` of process `pid` has used outside of the host's kernel, in clock
-/// ticks; `None` if /proc does not say.
+/// Processor time that thread `tid` of process `pid` has used outside of the host's kernel, in
+/// clock ticks; `None` if /proc does not say.
 pub fn thread_user_ticks(pid: u32, tid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/stat"))).ok()?;
     // utime is field 14; the name in field 2 may hold anything but ends at the last parenthesis.

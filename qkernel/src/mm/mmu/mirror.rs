@@ -275,8 +275,8 @@ impl Mmu for Mirror {
 
     fn replace(&mut self, table: &mut Table, va: Va, frame: Option<Gpa>, for_kernel: bool) {
         self.deferred.extend(frame);
-        // The kernel's own accesses cannot wait for other threads that may yet map the old page: who
-        // shows the copy does.
+        // The kernel's own accesses cannot wait for other threads that may yet map the old page:
+        // who shows the copy does.
         if self.shared && for_kernel {
             let page = va.page_floor();
             self.has_unseen_copies = true;

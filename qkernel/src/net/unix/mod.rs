@@ -476,8 +476,8 @@ impl UnixSocket {
         limit.saturating_sub(outgoing)
     }
 
-    /// True if poll(2) says that it can be written to: as on Linux, while a quarter of its buffer is
-    /// taken at most.
+    /// True if poll(2) says that it can be written to: as on Linux, while a quarter of its buffer
+    /// is taken at most.
     fn is_writable(&self, peer: Option<&UnixSocket>) -> bool {
         let Some(peer) = peer else { return true };
         let taken = match self.is_stream() {
