@@ -119,9 +119,28 @@ pub fn wait_end(pid: u32) -> Option<End> {
 /// Processor time that thread `tid` of process `pid` has used outside of the host's kernel, in
 /// clock ticks; `None` if /proc does not say.
 pub fn thread_user_ticks(pid: u32, tid: u32) -> Option<u64> {
+    thread_stat(pid, tid, 14)?.parse().ok()
+}
+
+/// True if that thread runs, or would if it were given a processor.
+pub fn is_ready_to_run(pid: u32, tid: u32) -> bool {
+    thread_stat(pid, tid, 3).is_some_and(|state| state == "R")
+}
+
+/// Field `number` of its stat file, from the third on (proc(5)).
+fn thread_stat(pid: u32, tid: u32, number: usize) -> Option<String> {
     let stat = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/stat"))).ok()?;
-    // utime is field 14; the name in field 2 may hold anything but ends at the last parenthesis.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(11)?.parse().ok()
+    // The name in field 2 may hold anything but ends at the last parenthesis.
+    let field = stat.rsplit_once(')')?.1.split_whitespace().nth(number.checked_sub(3)?)?;
+    Some(field.to_owned())
+}
+
+/// The threads of process `pid`; none if /proc does not say.
+pub fn threads_of(pid: u32) -> Vec<u32> {
+    let Ok(list) = std::fs::read_dir(procfs::path(&format!("{pid}/task"))) else {
+        return Vec::new();
+    };
+    list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// True if that thread blocks `signal`; `None` if /proc does not say.

@@ -305,6 +305,10 @@ impl Space {
             return false;
         }
         let born = thread.phase != Phase::Unborn;
+        if !born && state.is_one_starved(pid) {
+            return true;
+        }
+        let Some(thread) = state.threads.get_mut(&number) else { return false };
         let now = if born { sys::thread_user_ticks(pid, thread.tid) } else { None };
         let (then, looks) = thread.since_kick.unwrap_or((now.unwrap_or(0), 0));
         thread.since_kick = Some((then, looks + 1));
@@ -421,6 +425,19 @@ impl SpaceState {
                 sys::kill(pid);
             }
         }
+    }
+
+    /// True if the host has a thread that has not said yet that it is there, and gives it no
+    /// processor.
+    fn is_one_starved(&self, pid: u32) -> bool {
+        /// Clock ticks in which it would have said so.
+        const FEW: u64 = 2;
+        let is_starved = |tid: u32| {
+            !self.tids.contains_key(&tid)
+                && sys::is_ready_to_run(pid, tid)
+                && sys::thread_user_ticks(pid, tid).is_some_and(|ticks| ticks < FEW)
+        };
+        sys::threads_of(pid).into_iter().any(is_starved)
     }
 
     /// Its process has ended: says how, unless that was asked for. A program that breaks its own
