@@ -37,6 +37,9 @@ pub(super) fn dispatch(event: &Event) {
         time::advance();
     }
     run_some_tasks(wanted, is_urgent);
+    while net::host::look_at_sent() {
+        run_some_tasks(wanted, is_urgent);
+    }
     if begin_ns != 0 {
         note_work(event, time::elapsed_ns(begin_ns));
     }

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qlib::host::Op;
 
@@ -71,6 +72,21 @@ pub fn look() -> bool {
         }
         watcher.on_ready(events);
     })
+}
+
+/// Something was sent: by the loopback device it may be there already.
+static SENT: AtomicBool = AtomicBool::new(false);
+
+/// Data was given to the host to send.
+pub fn note_sent() {
+    SENT.store(true, Relaxed);
+}
+
+/// [Looks](look) if something was sent since it was asked last: who waits for it in this sandbox is
+/// served by the thread that serves who has sent it, and not when the event loop has woken up. True
+/// if something has come.
+pub fn look_at_sent() -> bool {
+    SENT.swap(false, Relaxed) && look()
 }
 
 /// Takes what has become ready from the host. True if there was something.

@@ -358,6 +358,7 @@ impl HostSocket {
             let sent = call.segments(&data).run()? as usize;
             buffer.advance(sent);
             self.stale();
+            host::note_sent();
             Ok(sent)
         })
     }
