@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use bitflags::bitflags;
@@ -67,6 +67,11 @@ pub trait Observer: Send + Sync {
     fn is_attended(&self, events: PollMask) -> bool {
         let _ = events;
         true
+    }
+
+    /// True if this is a task that sleeps, and has not been notified since.
+    fn is_asleep(&self) -> bool {
+        false
     }
 }
 
@@ -135,6 +140,21 @@ static NEXT_ENTRY: AtomicU64 = AtomicU64::new(1);
 /// So many queues a thread may wait at without asking whether there is memory for that.
 const FEW_QUEUES: usize = 4;
 
+/// Numbers the notifications that are not made by one that is being notified.
+static CASCADES: AtomicU64 = AtomicU64::new(0);
+/// How many notifications are under way, one made by the other.
+static DEPTH: AtomicU32 = AtomicU32::new(0);
+
+/// The number of the notification that all those under way have come of: whoever passes them on to
+/// others need not do so more than once for it.
+pub fn cascade() -> u64 {
+    // Unit tests have no lock that makes it one at a time.
+    if cfg!(test) {
+        return CASCADES.fetch_add(1, Ordering::Relaxed);
+    }
+    CASCADES.load(Ordering::Relaxed)
+}
+
 /// Observers that are notified between two looks at the queue.
 const WAKE_BATCH: usize = 8;
 
@@ -182,6 +202,14 @@ impl WaitQueue {
     /// Notifies the first `count` observers of any of `events`, oldest first. Those that register
     /// meanwhile are not notified.
     pub fn wake_some(&self, events: PollMask, count: usize) {
+        if DEPTH.fetch_add(1, Ordering::Relaxed) == 0 {
+            CASCADES.fetch_add(1, Ordering::Relaxed);
+        }
+        self.notify_some(events, count);
+        DEPTH.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn notify_some(&self, events: PollMask, count: usize) {
         let end = NEXT_ENTRY.load(Ordering::Relaxed);
         let (mut left, mut next) = (count, 0);
         let mut is_seen_to = false;
@@ -220,6 +248,12 @@ impl WaitQueue {
     /// True if somebody asked for any of `events`.
     pub fn has_observer(&self, events: PollMask) -> bool {
         self.entries.lock().list.iter().any(|e| e.wants(events).is_some())
+    }
+
+    /// True if a task sleeps here that has not been notified yet.
+    pub fn has_sleeper(&self) -> bool {
+        let is_asleep = |e: &Entry| e.observer.as_ref().is_some_and(|o| o.is_asleep());
+        self.entries.lock().list.iter().any(is_asleep)
     }
 
     /// True if nobody waits.
@@ -275,6 +309,10 @@ impl Signal {
 impl Observer for Signal {
     fn notify(&self, _events: PollMask) {
         self.set();
+    }
+
+    fn is_asleep(&self) -> bool {
+        !self.state.lock().set
     }
 }
 

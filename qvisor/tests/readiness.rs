@@ -17,7 +17,7 @@ const STEPS: &str = "1500";
 
 /// The lines that the program prints.
 fn lines(command: &mut Command, seed: u64) -> Vec<String> {
-    let command = command.args([&seed.to_string(), STEPS]);
+    let command = command.args([&seed.to_string(), STEPS]).current_dir(support::workspace());
     let outcome = support::run(command, support::slowed(Duration::from_secs(60)));
     assert!(outcome.success(), "{}\n{}", outcome.describe(), outcome.stdout);
     outcome.stdout.lines().map(str::to_owned).collect()

@@ -522,6 +522,29 @@ CASE(epoll_nested_tells_of_each_event) {
     EQ(wait_now(inner, got, 4), 1);
 }
 
+CASE(epoll_ways_through_many_instances) {
+    // Each instance of a level watches all of the level below: ways by the million, which Linux refuses to make.
+    enum { LEVELS = 4, WIDTH = 40 };
+    int instances[LEVELS][WIDTH], fd = OK(eventfd(0, EFD_NONBLOCK));
+    struct rlimit files = {1024, 1024};
+    OK(setrlimit(RLIMIT_NOFILE, &files));
+    for (int level = 0; level < LEVELS; level++)
+        for (int i = 0; i < WIDTH; i++) {
+            struct epoll_event event = {EPOLLIN | EPOLLET, {.u32 = 0}};
+            instances[level][i] = OK(epoll_create1(0));
+            for (int j = 0; j < (level ? WIDTH : 1); j++) {
+                int below = level ? instances[level - 1][j] : fd;
+                if (epoll_ctl(instances[level][i], EPOLL_CTL_ADD, below, &event) && errno != EINVAL) FAIL("%s", strerrorname_np(errno));
+            }
+        }
+    uint64_t one = 1;
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < 10; i++) EQ(write(fd, &one, sizeof one), (ssize_t)sizeof one);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    CHECK(end.tv_sec - begin.tv_sec < 5);
+}
+
 static atomic_int woken;
 
 static void *exclusive_waiter(void *pipe_end) {

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <pthread.h>
 #include <grp.h>
 #include <linux/netlink.h>
@@ -449,6 +450,37 @@ CASE(readiness_is_that_of_now) {
         EQ(poll(&p, 1, 0), 0);
         EQ(epoll_wait(e, &event, 1, 0), 0);
         EQ(epoll_wait(e, &event, 1, i % 50 == 0 ? 5 : 0), 0);
+    }
+}
+
+static atomic_int sent_all;
+
+static void *send_much(void *fd) {
+    static char data[4 << 20];
+    for (size_t done = 0; done < sizeof data;) done += (size_t)OK(write((int)(long)fd, data + done, sizeof data - done));
+    sent_all = 1;
+    return NULL;
+}
+
+CASE(whoever_asks_takes_no_news_from_who_waits) {
+    static char data[1 << 16];
+    for (int round = 0; round < 20; round++) {
+        int a, b;
+        tcp_pair(AF_INET, &a, &b);
+        sent_all = 0;
+        pthread_t sender;
+        ZERO(pthread_create(&sender, NULL, send_much, (void *)(long)a));
+        sleep_ms(5);
+        // The sender waits for room, of which this thread may hear first.
+        struct pollfd p = {a, POLLIN | POLLOUT, 0};
+        for (size_t got = 0; got < 4 << 20;) {
+            got += (size_t)OK(read(b, data, sizeof data));
+            OK(poll(&p, 1, 0));
+        }
+        ZERO(pthread_join(sender, NULL));
+        CHECK(sent_all);
+        OK(close(a));
+        OK(close(b));
     }
 }
 

@@ -9,6 +9,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP};
 
@@ -17,7 +18,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::{CloseHook, Fd, FileOps, OpenFile};
 use crate::net::host;
 use crate::sync::Mutex;
-use crate::wait::{Observer, PollMask, Turn, WaitQueue};
+use crate::wait::{self, Observer, PollMask, Turn, WaitQueue};
 
 /// How deep epoll instances may watch each other (EP_MAX_NESTS).
 const MAX_NESTING: usize = 4;
@@ -85,6 +86,8 @@ pub struct Epoll {
     queue: WaitQueue,
     /// Instances that watch this one.
     parents: Mutex<Vec<Weak<Epoll>>>,
+    /// The last [cascade](wait::cascade) that `queue` was notified in.
+    cascade: AtomicU64,
 }
 
 /// One event to report.
@@ -149,14 +152,18 @@ impl Observer for ItemObserver {
     fn notify(&self, events: PollMask) {
         let Some(item) = self.0.upgrade().filter(|item| item.wants(events)) else { return };
         let Some(epoll) = item.epoll.upgrade() else { return };
-        // Who watches the set by edges is notified of each, also while the item is queued.
+        // Who watches the set by edges is notified of each, also while the item is queued. But of
+        // what happened only once, however many ways there are from there through other sets.
         item.enqueue(&epoll);
-        epoll.queue.wake(PollMask::READ);
+        let cascade = wait::cascade();
+        if epoll.cascade.swap(cascade, Relaxed) != cascade {
+            epoll.queue.wake(PollMask::READ);
+        }
     }
 
     fn is_attended(&self, events: PollMask) -> bool {
         let Some(item) = self.0.upgrade().filter(|item| item.wants(events)) else { return false };
-        item.epoll.upgrade().is_some_and(|epoll| !epoll.queue.is_empty())
+        item.epoll.upgrade().is_some_and(|epoll| epoll.queue.has_sleeper())
     }
 }
 
@@ -185,6 +192,7 @@ impl Epoll {
             state: Mutex::default(),
             queue: WaitQueue::new(),
             parents: Mutex::default(),
+            cascade: AtomicU64::new(0),
         })
     }
 

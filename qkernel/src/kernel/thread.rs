@@ -306,7 +306,16 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         }
     }
     let frozen = match taken_by(thread, trap.nr, &trap.args) {
-        Some(range) => thread.mm().freeze(&thread.user, range).await,
+        Some(range) => loop {
+            let frozen = thread.mm().freeze(&thread.user, range.clone()).await;
+            // What somebody else has it carry out is over before pages move: the end of that would
+            // look like the end of their unmapping.
+            if !moves_pages(trap.nr) || thread.user.is_synced() {
+                break frozen;
+            }
+            drop(frozen);
+            thread.user.synced().await;
+        },
         None => None,
     };
     let mut call = pin!(syscall::dispatch(thread, trap.nr, trap.args));

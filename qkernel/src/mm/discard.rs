@@ -4,18 +4,20 @@
 //! next touch two more. So pages that nobody else has are *emptied* there: they keep their frames
 //! and their mapping, the host alone takes its memory back, and the next touch finds zeros without
 //! a trap. No frame changes hands, so there is nothing to be waited for. What is emptied and not
-//! touched again is taken back like any reserved frame, when memory is used up or at a sleep.
+//! used again is of no use to others until its program, or a sleep, gives it up: so there is a
+//! limit to it, beyond which frames are given back as ever.
 
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::pagetable::{Action, Pte};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
 use super::AddressSpace;
-use super::committed::Committed;
 use super::frames::{self, counted_frame};
 use super::map::user_range;
+use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Vma, VmaFlags};
@@ -27,6 +29,35 @@ use crate::errno::{Errno, Result};
 const MOST_PAGES: u64 = 256;
 /// Runs of frames they may lie in, each a call of the host.
 const MOST_RUNS: usize = 16;
+/// The part of RAM that may be empty and nobody's else.
+const SHARE: u64 = 32;
+
+/// Pages of all spaces that were emptied, and not used again as far as is known.
+static EMPTIED: AtomicU64 = AtomicU64::new(0);
+
+/// Those of one space.
+#[derive(Default)]
+pub(super) struct Emptied(u64);
+
+impl Emptied {
+    fn note(&mut self, pages: u64) {
+        self.0 += pages;
+        EMPTIED.fetch_add(pages, Relaxed);
+    }
+
+    /// So many, or all there are, are used again or gone.
+    pub fn forget(&mut self, pages: u64) {
+        let pages = pages.min(self.0);
+        self.0 -= pages;
+        EMPTIED.fetch_sub(pages, Relaxed);
+    }
+}
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        self.forget(u64::MAX);
+    }
+}
 
 impl AddressSpace {
     /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
@@ -64,12 +95,11 @@ impl AddressSpace {
     /// Which pages of a range are there (mincore(2)): a byte for each, so the caller bounds it.
     pub fn resident(&self, va: Va, len: u64) -> Result<Vec<u8>> {
         let (start, end) = user_range(va, len)?;
-        let mut inner = self.lock();
-        if !inner.vmas.covers(start, end) {
+        if !self.lock().vmas.covers(start, end) {
             return Err(Errno::ENOMEM);
         }
         let mut pages = alloc::vec![0; ((end - start) / PAGE_SIZE) as usize];
-        inner.visit_resident(start..end, &mut |at| pages[((at - start) / PAGE_SIZE) as usize] = 1);
+        self.visit_resident(start..end, &mut |at| pages[((at - start) / PAGE_SIZE) as usize] = 1);
         Ok(pages)
     }
 
@@ -81,8 +111,23 @@ impl AddressSpace {
     /// How many pages of `[start, end)` are there.
     pub fn resident_pages(&self, start: Va, end: Va) -> u64 {
         let mut pages = 0;
-        self.lock().visit_resident(start..end, &mut |_| pages += 1);
+        self.visit_resident(start..end, &mut |_| pages += 1);
         pages
+    }
+
+    /// Visits the pages of `range` that are there. Of those that were emptied the platform says
+    /// whether they have been touched since.
+    fn visit_resident(&self, range: Range<Va>, visit: &mut dyn FnMut(Va)) {
+        let is_emptied = |pte: Pte| pte.is_present() && Usage::of(pte).is_emptied();
+        if self.lock().emptied.0 > 0 {
+            self.note_touched(range.clone(), &|pte| is_mapped(pte) && is_emptied(pte));
+        }
+        self.lock().table().visit(range, &mut |at, pte| {
+            if pte.is_present() && !is_emptied(pte) {
+                visit(at);
+            }
+            true
+        });
     }
 }
 
@@ -93,7 +138,8 @@ impl Inner {
             let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
             part.backing.is_none() && !part.flags.intersects(kept)
         };
-        if !self.mmu.empties() || !parts.iter().all(is_private) {
+        let is_too_much = EMPTIED.load(Relaxed) > arch::boot().ram_bytes / PAGE_SIZE / SHARE;
+        if !self.mmu.empties() || is_too_much || !parts.iter().all(is_private) {
             return None;
         }
         let (mut runs, mut left): (Vec<Frames>, _) = (Vec::new(), MOST_PAGES);
@@ -107,21 +153,12 @@ impl Inner {
     }
 
     fn note_emptied(&mut self, range: Range<Va>) {
-        self.table()
-            .for_each(range, &mut |_, pte| Action::Replace(Usage::of(pte).emptied().put(pte)));
-    }
-
-    /// Visits the pages of `range` that are there. Of those that were emptied the host says whether
-    /// they have been touched since.
-    fn visit_resident(&mut self, range: Range<Va>, visit: &mut dyn FnMut(Va)) {
-        let mut committed = Committed::default();
-        self.table().visit(range, &mut |at, pte| {
-            let is_emptied = pte.is_present() && Usage::of(pte).is_emptied();
-            if pte.is_present() && (!is_emptied || committed.contains(pte.gpa())) {
-                visit(at);
-            }
-            true
+        let mut pages = 0;
+        self.table().for_each(range, &mut |_, pte| {
+            pages += u64::from(!Usage::of(pte).is_emptied());
+            Action::Replace(Usage::of(pte).emptied().put(pte))
         });
+        self.emptied.note(pages);
     }
 }
 

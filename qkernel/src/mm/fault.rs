@@ -74,6 +74,7 @@ impl AddressSpace {
         let pte = inner.table().get(va);
         if allows(pte, access) {
             if Usage::of(pte).is_unseen() {
+                inner.emptied.forget(u64::from(Usage::of(pte).is_emptied()));
                 inner.table().update(va, |pte| Usage::of(pte).seen().put(pte));
             }
             return Ok(pte.gpa() + va.page_offset());

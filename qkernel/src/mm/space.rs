@@ -12,6 +12,7 @@ use qlib::platform::DeferredOp;
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
+use super::discard::Emptied;
 use super::frames::{self, counted_frame};
 use super::freeze::Freezer;
 use super::mmu::{self, Mmu};
@@ -19,6 +20,7 @@ use super::patch::Patches;
 use super::ranges::Ranges;
 use super::reclaim;
 use super::rewritten::Rewritten;
+use super::swap::Usage;
 use super::tables::{self, Table};
 use super::thread::UserThread;
 use super::vma::VmaSet;
@@ -80,6 +82,8 @@ pub(super) struct Inner {
     pub patches: Patches,
     /// What was written to after the last forks.
     pub rewritten: Rewritten,
+    /// What was emptied and not used again.
+    pub emptied: Emptied,
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle.
@@ -308,8 +312,10 @@ impl Inner {
         self.forget_patches(&range);
         let (table, mmu) = self.parts();
         let mut cached = false;
+        let mut emptied = 0;
         let mut deferred = DeferredFree::default();
         table.for_each(range.clone(), &mut |_, pte| {
+            emptied += u64::from(pte.is_present() && Usage::of(pte).is_emptied());
             if mmu.may_be_cached(pte) {
                 cached = true;
                 deferred.extend(counted_frame(pte));
@@ -322,6 +328,7 @@ impl Inner {
             mmu.free_later(deferred);
             mmu.unmap(range);
         }
+        self.emptied.forget(emptied);
     }
 
     /// Changes present entries of `range` by `change`.
@@ -352,6 +359,7 @@ impl Inner {
             mmap_top: boot.user_max,
             patches: Patches::default(),
             rewritten: Rewritten::default(),
+            emptied: Emptied::default(),
         })
     }
 }

@@ -9,6 +9,7 @@ use qlib::host::Op;
 
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
+use crate::task::pause;
 use crate::wait::PollMask;
 use crate::{arch, input};
 
@@ -63,7 +64,9 @@ pub fn watch_all() -> bool {
 ///
 /// On `kvm` it would be an exit of the virtual machine each time: there events alone tell.
 pub fn look() -> bool {
-    if arch::is_kvm() || WATCHERS.lock().by_token.is_empty() {
+    // While user code is stopped what comes may have to wake the sandbox: that is for who
+    // dispatches events.
+    if arch::is_kvm() || pause::is_paused() || WATCHERS.lock().by_token.is_empty() {
         return false;
     }
     take_ready(|watcher, events| {
@@ -89,12 +92,26 @@ pub fn look_at_sent() -> bool {
     SENT.swap(false, Relaxed) && look()
 }
 
-/// Takes what has become ready from the host. True if there was something.
+/// Takes what has become ready from the host, or much of it. True if there was something.
 pub fn take_ready(mut each: impl FnMut(&dyn HostWatcher, PollMask)) -> bool {
+    /// Each time, and times.
     const MOST: usize = 32;
+    const TIMES: usize = 8;
+    let mut any = false;
+    for _ in 0..TIMES {
+        let count = take_some(MOST, &mut each);
+        any |= count > 0;
+        if count < MOST {
+            break;
+        }
+    }
+    any
+}
+
+fn take_some(most: usize, each: &mut dyn FnMut(&dyn HostWatcher, PollMask)) -> usize {
     const PAIR: usize = 16;
     // The host writes to guest memory, which a stack is not everywhere.
-    let mut pairs = alloc::vec![0; MOST * PAIR];
+    let mut pairs = alloc::vec![0; most * PAIR];
     let count = Call::new(Op::TakeReady).bytes_out(&mut pairs).run().unwrap_or(0) as usize;
     for pair in pairs.chunks_exact(PAIR).take(count) {
         let word = |at: usize| {
@@ -105,7 +122,7 @@ pub fn take_ready(mut each: impl FnMut(&dyn HostWatcher, PollMask)) -> bool {
             each(&*watcher, PollMask::from_bits_truncate(word(8) as u32));
         }
     }
-    count > 0
+    count
 }
 
 /// Who is to be notified of an event of the platform.

@@ -205,7 +205,9 @@ impl HostSocket {
     fn ask(&self) -> Result<PollMask> {
         let mask = PollMask::from_bits_truncate(self.call(Op::Poll).run()? as u32) & KEPT;
         let mut ready = self.ready.lock();
-        ready.mask = mask;
+        // Of room that has come back an event tells, and those who wait hear of it by that: it is
+        // not known before.
+        ready.mask = mask - (PollMask::OUT - ready.mask);
         Ok(mask)
     }
 
@@ -239,6 +241,7 @@ impl HostSocket {
             return;
         }
         if let Ok(mask) = self.ask() {
+            self.ready.lock().mask = mask;
             self.queue.wake(concerns(mask) | PollMask::ALWAYS);
         }
     }

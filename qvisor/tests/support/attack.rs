@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{run, test_apps};
+use super::{run, test_apps, workspace};
 
 /// True if there are no sandboxes to attack in this build; says so.
 pub fn skipped() -> bool {
@@ -25,7 +25,8 @@ pub fn attack(
 ) -> Vec<String> {
     let path = test_apps("adversary").join(program);
     assert!(path.exists(), "{}: not there; run: make test-apps", path.display());
-    let outcome = run(quark.args(["do", "--"]).arg(path).args(arguments), limit);
+    let command = quark.args(["do", "--"]).arg(path).args(arguments);
+    let outcome = run(command.current_dir(workspace()), limit);
     let lines: Vec<String> = outcome.stdout.lines().map(str::to_owned).collect();
     lines.iter().for_each(|line| println!("{line}"));
     let failed: Vec<_> = lines.iter().filter(|line| line.starts_with("FAIL")).collect();

@@ -10,6 +10,7 @@ pub use read::{memory_is_lost, swap_in, swap_in_run, swap_ins};
 pub use usage::Usage;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::platform::MAX_TOUCHED_PAGES;
@@ -42,18 +43,21 @@ impl AddressSpace {
     /// ([`crate::task::UserThread::flush`]). Before, which pages user code has touched is noted in
     /// their entries. No thread of the space may be in user mode.
     pub fn hide_all(&self) {
-        self.note_touched();
+        self.note_touched(arch::boot().user_min..arch::boot().user_max, &is_open);
         self.note_stale(EVERYTHING);
         let mut inner = self.lock();
         let (table, mmu) = inner.parts();
         mmu.forget(table, arch::boot().user_min..arch::boot().user_max);
         mmu.expect_warm_up();
+        // What is empty still is given up at a sleep, and when memory is used up.
+        inner.emptied.forget(u64::MAX);
     }
 
-    fn note_touched(&self) {
+    /// Notes of those entries of `range` that are `open` which pages user code has touched.
+    pub(super) fn note_touched(&self, range: Range<Va>, is_open: &dyn Fn(Pte) -> bool) {
         let mut inner = self.lock();
         let mut chunks: Vec<Va> = Vec::new();
-        inner.table().visit(arch::boot().user_min..arch::boot().user_max, &mut |va, pte| {
+        inner.table().visit(range, &mut |va, pte| {
             let chunk = va.align_down(CHUNK_BYTES);
             if is_open(pte) && chunks.last() != Some(&chunk) {
                 chunks.push(chunk);
@@ -65,15 +69,18 @@ impl AddressSpace {
             if self.handle().touched(chunk, &mut bitmap).is_err() {
                 bitmap.fill(u64::MAX);
             }
+            let mut refilled = 0;
             inner.table().for_each(chunk..chunk + CHUNK_BYTES, &mut |va, pte| {
                 let page = ((va - chunk) / PAGE_SIZE) as usize;
                 let touched = bitmap[page / 64] >> (page % 64) & 1 != 0;
                 if touched && is_open(pte) {
+                    refilled += u64::from(Usage::of(pte).is_emptied());
                     Action::Replace(Usage::of(pte).seen().put(pte))
                 } else {
                     Action::Keep
                 }
             });
+            inner.emptied.forget(refilled);
         }
     }
 

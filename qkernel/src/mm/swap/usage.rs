@@ -43,9 +43,9 @@ impl Usage {
         pte.with_spare(self.0)
     }
 
-    /// True if nobody is known to have used it since it was brought in.
+    /// True if nobody is known to have used it since it was brought in, or emptied.
     pub fn is_unseen(self) -> bool {
-        self.0 & Self::UNSEEN != 0
+        self.0 & (Self::UNSEEN | Self::EMPTIED) != 0
     }
 
     /// After a use.
@@ -60,7 +60,7 @@ impl Usage {
         Usage(self.seen().0 | Self::EMPTIED)
     }
 
-    /// True if it was emptied, and has perhaps not been touched since.
+    /// True if it was emptied, and nobody is known to have used it since.
     pub fn is_emptied(self) -> bool {
         self.0 & Self::EMPTIED != 0
     }

@@ -339,7 +339,7 @@ impl UnixSocket {
 
     /// There may be more room for what it sends.
     fn note_room(&self) {
-        if self.is_writable(self.peer().as_deref()) {
+        if self.has_room(self.peer().as_deref()) {
             self.queue.wake(PollMask::SENDABLE);
         }
     }
@@ -476,15 +476,20 @@ impl UnixSocket {
         limit.saturating_sub(outgoing)
     }
 
-    /// True if poll(2) says that it can be written to: as on Linux, while a quarter of its buffer
-    /// is taken at most.
+    /// True if poll(2) says that it can be written to.
     fn is_writable(&self, peer: Option<&UnixSocket>) -> bool {
-        let Some(peer) = peer else { return true };
-        let taken = match self.is_stream() {
-            true => peer.state.lock().incoming_bytes,
-            false => self.state.lock().outgoing_bytes,
+        self.has_room(peer) && !peer.is_some_and(|peer| self.is_blocked_by(peer))
+    }
+
+    /// True if a quarter of its buffer is taken at most: as on Linux, who waits for room hears of
+    /// none before.
+    fn has_room(&self, peer: Option<&UnixSocket>) -> bool {
+        let taken = match (self.is_stream(), peer) {
+            (true, Some(peer)) => peer.state.lock().incoming_bytes,
+            (true, None) => 0,
+            (false, _) => self.state.lock().outgoing_bytes,
         };
-        taken.saturating_mul(4) <= self.state.lock().options.send_bytes && !self.is_blocked_by(peer)
+        taken.saturating_mul(4) <= self.state.lock().options.send_bytes
     }
 
     fn is_blocked_by(&self, peer: &UnixSocket) -> bool {

@@ -4,6 +4,10 @@ use alloc::collections::BTreeMap;
 
 use super::{FIRST_REALTIME, SigInfo, SigSet, Signo};
 
+/// Signals with information that can be pending at one place, whatever the limits are: 16 MiB of
+/// kernel memory.
+const MOST_PENDING: u64 = 65_536;
+
 /// Signals that were sent and not taken yet. Standard signals are pending once however often they
 /// are sent; real-time ones queue.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +46,7 @@ impl PendingQueue {
             return false;
         }
         self.set.add(signo);
-        let fits = signo < FIRST_REALTIME || (self.infos.len() as u64) < limit;
+        let fits = signo < FIRST_REALTIME || (self.infos.len() as u64) < limit.min(MOST_PENDING);
         if fits {
             self.last += 1;
             if let Some(id) = info.timer_id() {
