@@ -9,18 +9,17 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::pagetable::{Action, Pte};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
-use super::AddressSpace;
 use super::frames::{self, counted_frame};
 use super::map::user_range;
 use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Vma, VmaFlags};
+use super::{AddressSpace, emptied};
 use crate::arch;
 use crate::errno::{Errno, Result};
 
@@ -31,33 +30,6 @@ const MOST_PAGES: u64 = 256;
 const MOST_RUNS: usize = 16;
 /// The part of RAM that may be empty and nobody's else.
 const SHARE: u64 = 32;
-
-/// Pages of all spaces that were emptied, and not used again as far as is known.
-static EMPTIED: AtomicU64 = AtomicU64::new(0);
-
-/// Those of one space.
-#[derive(Default)]
-pub(super) struct Emptied(u64);
-
-impl Emptied {
-    fn note(&mut self, pages: u64) {
-        self.0 += pages;
-        EMPTIED.fetch_add(pages, Relaxed);
-    }
-
-    /// So many, or all there are, are used again or gone.
-    pub fn forget(&mut self, pages: u64) {
-        let pages = pages.min(self.0);
-        self.0 -= pages;
-        EMPTIED.fetch_sub(pages, Relaxed);
-    }
-}
-
-impl Drop for Emptied {
-    fn drop(&mut self) {
-        self.forget(u64::MAX);
-    }
-}
 
 impl AddressSpace {
     /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
@@ -119,7 +91,7 @@ impl AddressSpace {
     /// whether they have been touched since.
     fn visit_resident(&self, range: Range<Va>, visit: &mut dyn FnMut(Va)) {
         let is_emptied = |pte: Pte| pte.is_present() && Usage::of(pte).is_emptied();
-        if self.lock().emptied.0 > 0 {
+        if !self.lock().emptied.is_empty() {
             self.note_touched(range.clone(), &|pte| is_mapped(pte) && is_emptied(pte));
         }
         self.lock().table().visit(range, &mut |at, pte| {
@@ -138,7 +110,7 @@ impl Inner {
             let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
             part.backing.is_none() && !part.flags.intersects(kept)
         };
-        let is_too_much = EMPTIED.load(Relaxed) > arch::boot().ram_bytes / PAGE_SIZE / SHARE;
+        let is_too_much = emptied::all() > arch::boot().ram_bytes / PAGE_SIZE / SHARE;
         if !self.mmu.empties() || is_too_much || !parts.iter().all(is_private) {
             return None;
         }

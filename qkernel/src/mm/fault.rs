@@ -7,6 +7,7 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
+use super::layout::STACK_GAP_BYTES;
 use super::mapped::MappedPage;
 use super::mmu::is_mapped;
 use super::space::Inner;
@@ -27,8 +28,6 @@ const BUS_ADRERR: i32 = 2;
 const RESERVE_PAGES: u64 = 16;
 /// The most that a touch in an ascending row reserves (2 MiB).
 const MAX_RUN_PAGES: u64 = 512;
-/// Gap that a growing stack keeps from what lies below (Linux's stack_guard_gap is 1 MiB).
-pub(super) const STACK_GAP_BYTES: u64 = 256 * PAGE_SIZE;
 
 /// A fault that the program gets as a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use qlib::pagetable::{Pte, PteFlags};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::AddressSpace;
-use super::fault::{STACK_GAP_BYTES, entry_flags};
-use super::patch::PADS_ROOM;
+use super::fault::entry_flags;
+use super::layout::{PADS_BYTES, STACK_GAP_BYTES};
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
@@ -255,7 +255,7 @@ impl AddressSpace {
     /// Sets down to which address the stack may grow (exec): mmap(2) looks for room below it first,
     /// and leaves the stack its gap, and pads of call sites their room.
     pub fn set_stack_floor(&self, floor: Va) {
-        self.lock().mmap_top = (floor - STACK_GAP_BYTES - PADS_ROOM).page_floor();
+        self.lock().mmap_top = (floor - STACK_GAP_BYTES - PADS_BYTES).page_floor();
     }
 
     /// mremap(2). `fixed`: the new place, if MREMAP_FIXED.

@@ -6,10 +6,12 @@
 pub mod committed;
 pub mod deferred_free;
 pub mod discard;
+mod emptied;
 pub mod fault;
 pub mod fork;
 pub mod frames;
 pub mod freeze;
+mod layout;
 pub mod map;
 pub mod mapped;
 pub mod mmu;

@@ -20,6 +20,7 @@ use qlib::{PAGE_SIZE, Va};
 use super::fault::{Growth, entry_flags};
 use super::frames;
 use super::freeze::EVERYTHING;
+use super::layout::PADS_BYTES;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace, UserThread};
@@ -27,7 +28,7 @@ use crate::arch;
 use qlib::pagetable::{Pte, PteFlags};
 
 /// Patched pages of one address space.
-const MAX_PAGES: usize = 16;
+const MAX_PAGES: usize = (PADS_BYTES / PAGE_SIZE) as usize;
 /// Patched sites of one address space.
 const MAX_SITES: usize = 64;
 /// Call sites that are counted at a time.
@@ -36,8 +37,6 @@ const COUNTED: usize = 32;
 const ROW_NS: u64 = 1_000_000;
 /// How far from a call site its pad may be: what a jump reaches, less some slack.
 const REACH: u64 = 0x7000_0000;
-/// Room for pads above the addresses that mmap(2) hands out ([`AddressSpace::set_stack_floor`]).
-pub(super) const PADS_ROOM: u64 = MAX_PAGES as u64 * PAGE_SIZE;
 /// Bytes of a pad: the displaced instruction, two more, and padding.
 const PAD_BYTES: u64 = 32;
 /// The pads of a page; the last place holds the address that they jump to.
@@ -338,7 +337,7 @@ impl Inner {
             let low = Va(site.0.saturating_sub(REACH)).max(arch::boot().user_min).page_ceil()?;
             self.vmas.find_gap(PAGE_SIZE, low, site.page_floor(), PAGE_SIZE)?
         } else {
-            self.vmas.find_gap(PAGE_SIZE, top, top + PADS_ROOM, PAGE_SIZE)?
+            self.vmas.find_gap(PAGE_SIZE, top, top + PADS_BYTES, PAGE_SIZE)?
         };
         (place.0.abs_diff(site.0) < REACH).then_some(place)
     }

@@ -12,7 +12,7 @@ use qlib::platform::DeferredOp;
 use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
-use super::discard::Emptied;
+use super::emptied::Emptied;
 use super::frames::{self, counted_frame};
 use super::freeze::Freezer;
 use super::mmu::{self, Mmu};
