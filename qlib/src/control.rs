@@ -217,10 +217,11 @@ pub struct Stats {
     pub kernel_lock: Vec<LockWaits>,
 }
 
-/// How those who wanted the guest kernel for one thing slept until they had its lock.
+/// How those who wanted the guest kernel for one thing slept until they had its lock. On `process`:
+/// it is not measured on `kvm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockWaits {
-    /// What for: `call`, `fault`, `trap`, `outside`, `timer`, `control`, `space`, `cpu`.
+    /// What for: `call`, `fault`, `trap`, `outside`, `timer`, `control`, `space`.
     pub wanted_for: String,
     /// How long together.
     pub total_ns: u64,

@@ -1,5 +1,5 @@
 //! The kernel lock: kernel code runs on one CPU at a time. Who had to sleep for it, and for how
-//! long, is counted.
+//! long, is counted, but not on `kvm`: there whoever reads the clock may need the lock for that.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,15 +29,13 @@ pub enum Wanted {
     Control,
     /// An address space is gone.
     Space,
-    /// To look for a thread to run, on a CPU of the guest's own.
-    Cpu,
 }
 
 impl Wanted {
     /// All of them, in order.
-    const ALL: [Wanted; 8] = {
+    const ALL: [Wanted; 7] = {
         use Wanted::*;
-        [Call, Fault, Trap, Outside, Timer, Control, Space, Cpu]
+        [Call, Fault, Trap, Outside, Timer, Control, Space]
     };
 
     fn name(self) -> &'static str {
@@ -49,7 +47,6 @@ impl Wanted {
             Wanted::Timer => "timer",
             Wanted::Control => "control",
             Wanted::Space => "space",
-            Wanted::Cpu => "cpu",
         }
     }
 }
@@ -83,9 +80,19 @@ pub fn lock(wanted: Wanted) {
     timed(wanted, |sleep| KERNEL_LOCK.lock(sleep));
 }
 
+/// Takes it where the clock may not be read without it.
+pub fn lock_untimed() {
+    KERNEL_LOCK.lock(lock_wait);
+    begin_turn();
+}
+
 /// Takes it before all who have come by [`lock`].
 pub fn lock_urgently(wanted: Wanted) {
     timed(wanted, |sleep| KERNEL_LOCK.lock_urgently(sleep));
+}
+
+fn begin_turn() {
+    TURNS.store(TURNS.load(Relaxed) + 1, Relaxed);
 }
 
 type Sleep<'a> = &'a dyn Fn(&core::sync::atomic::AtomicU32, u32);
@@ -99,7 +106,7 @@ fn timed(wanted: Wanted, take: impl FnOnce(Sleep<'_>)) {
         }
         lock_wait(word, expected);
     });
-    TURNS.store(TURNS.load(Relaxed) + 1, Relaxed);
+    begin_turn();
     if since_ns.get() != 0 {
         let ns = now_ns(CLOCK_MONOTONIC).saturating_sub(since_ns.get());
         let waits = &WAITS[wanted as usize];

@@ -25,7 +25,7 @@ use super::cpu::{self, PerCpu};
 use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
 use super::thread::{KvmThread, RunState};
 use super::{apic, host, msr, space};
-use crate::arch::lock::{Wanted, lock, unlock};
+use crate::arch::lock::{lock_untimed, unlock};
 use crate::arch::upcalls::{Next, Owner, UPCALLS};
 use crate::arch::{boot, now_ns};
 use crate::errno::Result;
@@ -134,7 +134,7 @@ fn arm(cpu: &PerCpu, deadline_ns: u64) {
 /// The loop. The kernel lock is free.
 pub fn run() -> ! {
     let cpu = cpu::this();
-    lock(Wanted::Cpu);
+    lock_untimed();
     loop {
         attend(cpu);
         match next() {
@@ -231,11 +231,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
         let vector = enter_user(cpu, thread);
         // Read before another fault can happen.
         let address = if vector == PAGE_FAULT { msr::cr2() } else { 0 };
-        lock(match vector {
-            SYSCALL => Wanted::Call,
-            PAGE_FAULT => Wanted::Fault,
-            _ => Wanted::Trap,
-        });
+        lock_untimed();
         // SAFETY: user mode has been left, and the kernel lock is held.
         let context = unsafe { &mut *thread.context() };
         let next = match (vector, &owner) {
@@ -427,5 +423,5 @@ fn idle(cpu: &PerCpu) {
         }
     }
     cpu.idle.store(false, Ordering::SeqCst);
-    lock(Wanted::Cpu);
+    lock_untimed();
 }
