@@ -2,6 +2,8 @@
 //   micro [ROUND_MS]    (how long one round of one job should take, default 40)
 //   micro --true        exits at once; the program that the fork + exec job executes
 #define _GNU_SOURCE
+#include "common.h"
+
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -17,11 +19,6 @@
 enum { ROUNDS = 7, TOUCHED_PAGES = 1000 };
 
 static char self_path[4096];
-
-static void die(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static int64_t now_ns(void) {
     struct timespec t;

@@ -7,6 +7,8 @@
 // Each number of objects has a process of its own. No kind takes longer than SECONDS, a quarter of which is left for measuring,
 // and half as much again to end.
 #define _GNU_SOURCE
+#include "common.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -44,17 +46,6 @@
 enum { SECONDS = 30, MOST = 10000, PAGE = 4096, STACK = 16 << 10, KEY = 0x51000000, BATCHES = 12 };
 static const int POINTS[] = {100, 1000, 3000, MOST};
 enum { POINTS_COUNT = sizeof POINTS / sizeof POINTS[0] };
-
-static void die(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 // The objects of this process, and how many there are.
 static int objects[2 * MOST + 8];

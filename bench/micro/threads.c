@@ -4,6 +4,8 @@
 //   threads [JOB...]    (default: all)
 //   threads --true      exits at once; the program that the fork + exec job executes
 #define _GNU_SOURCE
+#include "common.h"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -21,17 +23,6 @@
 #include <unistd.h>
 
 enum { ROUNDS = 300, PAGE = 4096, SMALL = 64 << 10, LARGE = 256 << 10, SCALE_MS = 250, STACK = 64 << 10 };
-
-static void die(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 // Runs `work` in `count` threads at once: seconds until the last one has ended.
 static double in_threads(int count, void *(*work)(void *)) {
