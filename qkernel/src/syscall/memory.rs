@@ -42,7 +42,8 @@ pub fn taken_away(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<V
         __NR_mmap | __NR_munmap | __NR_mprotect => Some(range()),
         __NR_madvise => match third as u32 {
             MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_FREE => {
-                Some(range()).filter(|range| !mm.is_emptied(range.clone()))
+                // Asked only where it matters.
+                Some(range()).filter(|range| mm.must_freeze() && !mm.is_emptied(range.clone()))
             }
             _ => None,
         },
