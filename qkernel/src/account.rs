@@ -251,8 +251,28 @@ pub fn room_in(list: &mut impl Growing) -> Result {
     list.make_room()
 }
 
-/// One part in this many of memory may be kernel memory for things that outlive processes.
-const LASTING_SHARE: u64 = 8;
+/// Memory that is never for what outlives processes, in bytes: the reserve, what user frames leave
+/// for the stubs, the kernel's own and one small program do not become less when memory is small.
+const NEVER_LASTING_BYTES: u64 = 12 << 20;
+/// Of the rest, eighths that may be kernel memory for things that outlive processes.
+const LASTING_EIGHTHS: u64 = 1;
+/// And eighths that may be pages of objects that do.
+const LASTING_PAGE_EIGHTHS: u64 = 5;
+
+/// So many eighths of what may outlive processes, in bytes.
+fn lasting_bytes(ram_bytes: u64, eighths: u64) -> u64 {
+    ram_bytes.saturating_sub(NEVER_LASTING_BYTES).max(ram_bytes / 4) / 8 * eighths
+}
+
+/// The most pages of memory objects that outlive processes (System V segments, files of tmpfs),
+/// whatever the limits of single file systems add up to. What remains is for programs, and for
+/// whoever is to clean up.
+pub fn max_lasting_pages() -> u64 {
+    lasting_bytes(arch::ram_bytes(), LASTING_PAGE_EIGHTHS) / PAGE_SIZE
+}
+
+/// Such memory is refused from one part in this many of what is low before memory is that.
+const LASTING_LEAVES: u64 = 8;
 
 static LASTING_BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -263,11 +283,12 @@ static LASTING_BYTES: AtomicU64 = AtomicU64::new(0);
 pub struct Lasting(u64);
 
 impl Lasting {
-    /// Takes `bytes`. ENOSPC.
+    /// Takes `bytes`. ENOSPC, also before memory is low: were this what brings it there, nobody's
+    /// end would help.
     pub fn take(bytes: u64) -> Result<Lasting> {
-        let limit = arch::ram_bytes() / LASTING_SHARE;
+        let limit = lasting_bytes(arch::ram_bytes(), LASTING_EIGHTHS);
         let after = LASTING_BYTES.load(Relaxed).saturating_add(bytes);
-        if after > limit {
+        if after > limit || !heap::has_room_for(bytes + heap::low_bytes() / LASTING_LEAVES) {
             return Err(Errno::ENOSPC);
         }
         LASTING_BYTES.store(after, Relaxed);
@@ -287,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_lasts_is_bounded_and_given_back() {
-        let most = arch::ram_bytes() / LASTING_SHARE;
+        let most = lasting_bytes(arch::ram_bytes(), LASTING_EIGHTHS);
         let before = LASTING_BYTES.load(Relaxed);
         assert!(Lasting::take(most + 1).is_err());
         let taken = Lasting::take(1000).expect("there is room");
@@ -295,6 +316,16 @@ mod tests {
         assert!(Lasting::take(most).is_err());
         drop(taken);
         assert!(LASTING_BYTES.load(Relaxed) <= before + 1000);
+    }
+
+    #[test]
+    fn however_small_memory_is_a_program_finds_some() {
+        const MIB: u64 = 1 << 20;
+        for ram in [8 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1 << 40] {
+            let most = lasting_bytes(ram, LASTING_EIGHTHS + LASTING_PAGE_EIGHTHS);
+            assert!(most >= ram / 8 && most <= ram / 4 * 3, "{ram}");
+            assert!(ram - most >= (3 * MIB).max(ram.min(64 * MIB) / 8 * 3), "{ram}");
+        }
     }
 
     #[test]

@@ -69,11 +69,21 @@ pub struct Plain;
 
 impl Policy for Plain {}
 
+/// How long a frame is in use. As long as there are enough blocks, frames of either sort have blocks
+/// of their own, so that what a process leaves when it ends is whole blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as some process.
+    Passing = 0,
+    /// No process's end frees it.
+    Lasting = 1,
+}
+
 struct FreeLists {
-    /// First block with free frames, in order of address.
-    head: u64,
+    /// First block with free frames, in order of address, for each [`Stay`].
+    heads: [u64; 2],
     /// A block in that list near which the last one was inserted, or [`NONE`].
-    cursor: u64,
+    cursors: [u64; 2],
     /// An empty block that is kept in the list so that a frame that comes and goes does not move a
     /// block, or [`NONE`].
     spare: u64,
@@ -100,7 +110,13 @@ impl FrameAllocator {
 impl<P: Policy> FrameAllocator<P> {
     /// As [`FrameAllocator::new`], one that asks and tells.
     pub const fn with_policy(phys: PhysMap, blocks: &'static BlockHeap, tag: u32) -> Self {
-        let state = FreeLists { head: NONE, cursor: NONE, spare: NONE, blocks: 0, frames_used: 0 };
+        let state = FreeLists {
+            heads: [NONE; 2],
+            cursors: [NONE; 2],
+            spare: NONE,
+            blocks: 0,
+            frames_used: 0,
+        };
         Self {
             phys,
             blocks,
@@ -145,13 +161,18 @@ impl<P: Policy> FrameAllocator<P> {
 
     /// A frame with one reference. Its bytes are unspecified. `None` when RAM is used up.
     pub fn alloc(&self) -> Option<Gpa> {
-        self.alloc_frame().map(|(gpa, _)| gpa)
+        self.alloc_frame(Stay::Passing).map(|(gpa, _)| gpa)
     }
 
     /// A frame with one reference that reads as zeros. A frame that the host has not committed is
     /// not touched.
     pub fn alloc_zeroed(&self) -> Option<Gpa> {
-        let (gpa, dirty) = self.alloc_frame()?;
+        self.alloc_zeroed_for(Stay::Passing)
+    }
+
+    /// As [`Self::alloc_zeroed`], for one that is used for so long.
+    pub fn alloc_zeroed_for(&self, stay: Stay) -> Option<Gpa> {
+        let (gpa, dirty) = self.alloc_frame(stay)?;
         if dirty {
             self.phys.zero_frame(gpa);
         }
@@ -196,15 +217,7 @@ impl<P: Policy> FrameAllocator<P> {
     pub fn has_run(&self, pages: usize) -> bool {
         let order = pages.next_power_of_two().trailing_zeros();
         let state = self.state.lock();
-        let mut block = state.head;
-        while block != NONE {
-            let control = self.control(Gpa(block));
-            if control.first_run(order).is_some() {
-                return true;
-            }
-            block = control.next.load(Ordering::Relaxed);
-        }
-        false
+        self.list(&state).any(|block| self.control(block).first_run(order).is_some())
     }
 
     /// Takes exactly these frames if all of them are free and lie in one block of this allocator
@@ -324,18 +337,15 @@ impl<P: Policy> FrameAllocator<P> {
                 }
             }
         };
-        let mut block = state.head;
-        while block != NONE {
-            let control = self.control(Gpa(block));
-            control.free_dirty_ranges(&mut |from, count| {
+        for block in self.list(&state) {
+            self.control(block).free_dirty_ranges(&mut |from, count| {
                 if len == BATCH {
                     flush(&batch);
                     len = 0;
                 }
-                batch[len] = Frames { start: frame(Gpa(block), from), count: count as u64 };
+                batch[len] = Frames { start: frame(block, from), count: count as u64 };
                 len += 1;
             });
-            block = control.next.load(Ordering::Relaxed);
         }
         flush(&batch[..len]);
     }
@@ -373,12 +383,38 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    fn alloc_frame(&self) -> Option<(Gpa, bool)> {
-        let mut state = self.state.lock();
-        if state.head == NONE {
-            self.grow(&mut state)?;
+    /// All blocks with free frames: those for what passes first, each sort in order of address.
+    fn list(&self, state: &FreeLists) -> impl Iterator<Item = Gpa> {
+        let known = |block: u64| (block != NONE).then_some(Gpa(block));
+        let next = move |block: &Gpa| known(self.control(*block).next.load(Ordering::Relaxed));
+        state.heads.into_iter().flat_map(move |head| core::iter::successors(known(head), next))
+    }
+
+    /// A block with a free frame, one of the sort as long as there is one or can be one.
+    fn block_for(&self, state: &mut FreeLists, stay: Stay) -> Option<Gpa> {
+        let head = state.heads[stay as usize];
+        if head != NONE {
+            return Some(Gpa(head));
         }
-        let block = Gpa(state.head);
+        let block = match state.spare {
+            NONE => match self.grow(state, stay) {
+                None => self.list(state).next()?,
+                block => return block,
+            },
+            spare => Gpa(spare),
+        };
+        // What lasts goes on in the block where it begins: not a frame in each that gets one free.
+        if stay == Stay::Lasting || state.spare == block.0 {
+            self.unlink(state, block);
+            self.control(block).set_stay(stay);
+            self.link(state, block);
+        }
+        Some(block)
+    }
+
+    fn alloc_frame(&self, stay: Stay) -> Option<(Gpa, bool)> {
+        let mut state = self.state.lock();
+        let block = self.block_for(&mut state, stay)?;
         let control = self.control(block);
         let index = control.first_free()?;
         self.take(&mut state, block, index, 1);
@@ -388,7 +424,7 @@ impl<P: Policy> FrameAllocator<P> {
     }
 
     fn find_run(&self, state: &mut FreeLists, order: u32) -> Option<(Gpa, usize)> {
-        let mut block = state.head;
+        let mut block = state.heads[Stay::Passing as usize];
         while block != NONE {
             let control = self.control(Gpa(block));
             if let Some(start) = control.first_run(order) {
@@ -396,7 +432,7 @@ impl<P: Policy> FrameAllocator<P> {
             }
             block = control.next.load(Ordering::Relaxed);
         }
-        let block = self.grow(state)?;
+        let block = self.grow(state, Stay::Passing)?;
         Some((block, self.control(block).first_run(order)?))
     }
 
@@ -439,7 +475,7 @@ impl<P: Policy> FrameAllocator<P> {
         }
     }
 
-    fn grow(&self, state: &mut FreeLists) -> Option<Gpa> {
+    fn grow(&self, state: &mut FreeLists, stay: Stay) -> Option<Gpa> {
         if !P::may_grow() {
             return None;
         }
@@ -449,6 +485,7 @@ impl<P: Policy> FrameAllocator<P> {
             return None;
         }
         self.control(block.gpa).init(block.gpa, self.tag, block.clean);
+        self.control(block.gpa).set_stay(stay);
         state.blocks += 1;
         self.note_free(state);
         self.link(state, block.gpa);
@@ -467,12 +504,13 @@ impl<P: Policy> FrameAllocator<P> {
         self.blocks.free(block, 1, false);
     }
 
-    /// Puts a block into the list, in order of address, beginning the search where the last one was
+    /// Puts a block into the list for its sort, in order of address, beginning the search where the last one was
     /// put.
     fn link(&self, state: &mut FreeLists, block: Gpa) {
-        let (mut prev, mut next) = (NONE, state.head);
-        if state.cursor != NONE && state.cursor < block.0 {
-            prev = state.cursor;
+        let stay = self.control(block).stay() as usize;
+        let (mut prev, mut next) = (NONE, state.heads[stay]);
+        if state.cursors[stay] != NONE && state.cursors[stay] < block.0 {
+            prev = state.cursors[stay];
             next = self.control(Gpa(prev)).next.load(Ordering::Relaxed);
         }
         while next != NONE && next < block.0 {
@@ -482,25 +520,26 @@ impl<P: Policy> FrameAllocator<P> {
         let control = self.control(block);
         control.next.store(next, Ordering::Relaxed);
         control.prev.store(prev, Ordering::Relaxed);
-        self.join(state, prev, block.0);
-        self.join(state, block.0, next);
-        state.cursor = block.0;
+        self.join(state, stay, prev, block.0);
+        self.join(state, stay, block.0, next);
+        state.cursors[stay] = block.0;
     }
 
     fn unlink(&self, state: &mut FreeLists, block: Gpa) {
         let control = self.control(block);
         let (prev, next) =
             (control.prev.load(Ordering::Relaxed), control.next.load(Ordering::Relaxed));
-        self.join(state, prev, next);
-        if state.cursor == block.0 {
-            state.cursor = prev;
+        let stay = control.stay() as usize;
+        self.join(state, stay, prev, next);
+        if state.cursors[stay] == block.0 {
+            state.cursors[stay] = prev;
         }
     }
 
-    /// Makes `next` follow `prev`; [`NONE`] is the list's head or end.
-    fn join(&self, state: &mut FreeLists, prev: u64, next: u64) {
+    /// Makes `next` follow `prev` in the list for a sort; [`NONE`] is its head or end.
+    fn join(&self, state: &mut FreeLists, stay: usize, prev: u64, next: u64) {
         if prev == NONE {
-            state.head = next;
+            state.heads[stay] = next;
         } else {
             self.control(Gpa(prev)).next.store(next, Ordering::Relaxed);
         }

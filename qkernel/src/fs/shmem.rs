@@ -6,6 +6,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use qlib::bitmap::Stay;
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
 use super::memfd;
@@ -36,14 +37,11 @@ pub struct Quota {
     is_lasting: bool,
 }
 
+/// One part in this many of the most pages that may outlive processes lies among others.
+const FEW_SHARE: u64 = 32;
+
 /// Pages of objects that outlive processes.
 static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
-
-/// The most of these: five eighths of memory, whatever the limits of single file systems add up to.
-/// What remains is for programs, and for whoever is to clean up.
-fn max_lasting_pages() -> u64 {
-    arch::ram_bytes() / PAGE_SIZE / 8 * 5
-}
 
 impl Quota {
     /// At most `limit_pages`.
@@ -75,19 +73,27 @@ impl Quota {
         self.limit_pages.store(pages, Ordering::Relaxed);
     }
 
-    fn take(&self) -> Result {
+    /// Takes one page; how long its frame will be in use.
+    fn take(&self) -> Result<Stay> {
         let (limit, used) = self.state();
         if used >= limit {
             return Err(Errno::ENOSPC);
         }
+        let mut stay = Stay::Passing;
         if self.is_lasting {
-            if LASTING_PAGES.load(Ordering::Relaxed) >= max_lasting_pages() {
+            let lasting = LASTING_PAGES.load(Ordering::Relaxed);
+            let most = account::max_lasting_pages();
+            if lasting >= most {
                 return Err(Errno::ENOSPC);
             }
-            LASTING_PAGES.fetch_add(1, Ordering::Relaxed);
+            LASTING_PAGES.store(lasting + 1, Ordering::Relaxed);
+            // A few are not worth a block of their own.
+            if lasting >= most / FEW_SHARE {
+                stay = Stay::Lasting;
+            }
         }
         self.used_pages.store(used + 1, Ordering::Relaxed);
-        Ok(())
+        Ok(stay)
     }
 
     fn give(&self, pages: u64) {
@@ -200,8 +206,8 @@ impl Shmem {
         if heap::is_low() {
             return Err(Errno::ENOMEM);
         }
-        self.quota.take()?;
-        let gpa = frames::alloc_zeroed().inspect_err(|_| self.quota.give(1))?;
+        let stay = self.quota.take()?;
+        let gpa = frames::alloc_zeroed_for(stay).inspect_err(|_| self.quota.give(1))?;
         self.inner.lock().pages.insert(index, Page::Frame(gpa, Usage::USED));
         Ok(gpa)
     }

@@ -410,8 +410,7 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         };
         let mut outcome = resolve(thread, &mm, Va(trap.addr), access);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
-        let may_use_reserve =
-            || urgent::is_urgent(thread.user.token) && oom::is_small_visitor(&thread.process);
+        let may_use_reserve = || oom::is_small_visitor(&thread.process);
         if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
             outcome = heap::on_reserve(|| resolve(thread, &mm, Va(trap.addr), access));
         }

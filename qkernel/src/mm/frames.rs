@@ -1,6 +1,6 @@
 //! Frames of user memory: where they come from, and what happens when they are used up.
 
-use qlib::bitmap::{FrameAllocator, FrameStats, Policy};
+use qlib::bitmap::{FrameAllocator, FrameStats, Policy, Stay};
 use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Gpa, Va};
 
@@ -71,7 +71,12 @@ pub fn stats() -> FrameStats {
 
 /// A frame of zeros with one reference.
 pub fn alloc_zeroed() -> Result<Gpa> {
-    let take = || may_take(1).then(|| user().alloc_zeroed()).flatten();
+    alloc_zeroed_for(Stay::Passing)
+}
+
+/// As [`alloc_zeroed`], for a page that is there for so long.
+pub fn alloc_zeroed_for(stay: Stay) -> Result<Gpa> {
+    let take = || may_take(1).then(|| user().alloc_zeroed_for(stay)).flatten();
     take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 

@@ -52,9 +52,11 @@ const PATIENCE_BEFORE_LAST_NS: u64 = 2_000_000_000;
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
 const WORTHWHILE_PAGES: u64 = 64;
-/// A process from outside that holds less than this part of memory is spared while there are
-/// others.
+/// A process that has just come from outside and holds less than this part of memory is spared
+/// while there are others.
 const VISITOR_SHARE: u64 = 16;
+/// What a shell or a small tool holds at most, in bytes.
+const SHELL_BYTES: u64 = 4 << 20;
 /// From so many in one process group on, small ones are killed together: they are a fork bomb,
 /// which makes two for each that is killed alone.
 const MANY: usize = 16;
@@ -270,20 +272,27 @@ fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usi
     .count()
 }
 
-/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all those that came
-/// from within.
+/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all others but pid 1.
+/// Later it is one of them, for it may be what is wrong.
 fn is_spared(process: &Process, held: u64) -> bool {
-    process.is_visitor() && held < arch::boot().ram_bytes / VISITOR_SHARE
+    process.is_visitor()
+        && held < arch::boot().ram_bytes / VISITOR_SHARE
+        && process.first_thread().is_some_and(|thread| urgent::is_urgent(thread.user.token))
 }
 
-/// True if a process has come from outside and is so small that it is loaded on the reserve.
+/// True if a process has just come from outside and is so small that it is loaded on the reserve.
 pub fn is_small_visitor(process: &Process) -> bool {
     is_spared(process, held_bytes(process))
 }
 
 /// True if a process holds so little that it may have some of the reserve.
 pub fn is_small(process: &Process) -> bool {
-    held_bytes(process) < arch::boot().ram_bytes / (4 * VISITOR_SHARE)
+    held_bytes(process) < small_bytes(arch::boot().ram_bytes)
+}
+
+/// What a small process holds less than: a shell holds some 2 MiB, however small memory is.
+fn small_bytes(ram_bytes: u64) -> u64 {
+    (ram_bytes / (4 * VISITOR_SHARE)).max(SHELL_BYTES).min(ram_bytes / VISITOR_SHARE)
 }
 
 /// Those whose end has not begun.
@@ -303,6 +312,14 @@ fn kill(victim: &Arc<Process>) {
         "out of memory: killed process {} ({held_kib} KiB) of {} processes",
         victim.pid,
         living().count()
+    );
+    klog!(
+        Debug,
+        "out of memory: {:?}, {:?}, {} free pages in blocks of the heap, user frames {:?}",
+        heap::BLOCKS.stats(),
+        heap::HEAP.stats(),
+        heap::HEAP.free_frames(),
+        frames::stats()
     );
     let mm = victim.mm();
     for process in living().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
@@ -360,6 +377,13 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn a_shell_is_small_in_a_small_container() {
+        assert_eq!(small_bytes(64 << 20), 4 << 20);
+        assert_eq!(small_bytes(32 << 20), 2 << 20);
+        assert_eq!(small_bytes(1 << 30), 16 << 20);
+    }
 
     #[test]
     fn a_fork_bomb_is_killed_together_and_a_small_group_is_not() {

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use static_assertions::const_assert;
 
+use super::Stay;
 use crate::blocks::BLOCK_FRAMES;
 use crate::phys::PhysMap;
 use crate::{Gpa, PAGE_SHIFT, PAGE_SIZE};
@@ -39,6 +40,8 @@ pub struct Control {
     /// No free aligned run of this order (log2 of its frames) or a higher one exists; a bound, not
     /// exact.
     run_limit: AtomicU32,
+    /// The number of its [`super::Stay`].
+    stay: AtomicU32,
     /// Reference counts. Entry 0 is the control page itself and stays 0.
     pub refs: [AtomicU16; BLOCK_FRAMES as usize],
 }
@@ -82,6 +85,7 @@ impl Control {
     pub fn init(&self, block: Gpa, tag: u32, clean: bool) {
         self.next.store(NONE, Relaxed);
         self.prev.store(NONE, Relaxed);
+        self.stay.store(0, Relaxed);
         self.summary.store(0xffff, Relaxed);
         for word in 0..16 {
             self.free[word].store(u64::MAX, Relaxed);
@@ -109,6 +113,16 @@ impl Control {
     /// Makes sure that the page is not taken for a live one any more.
     pub fn retire(&self) {
         self.magic.store(0, Relaxed);
+    }
+
+    /// For which frames the block is.
+    pub fn stay(&self) -> Stay {
+        if self.stay.load(Relaxed) == Stay::Lasting as u32 { Stay::Lasting } else { Stay::Passing }
+    }
+
+    /// Has it be for such frames.
+    pub fn set_stay(&self, stay: Stay) {
+        self.stay.store(stay as u32, Relaxed);
     }
 
     /// Free frames.

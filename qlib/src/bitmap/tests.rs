@@ -66,6 +66,36 @@ fn every_frame_but_the_control_pages_lowest_first() {
 }
 
 #[test]
+fn what_processes_leave_is_whole_blocks() {
+    let f = fixture(4);
+    let mut passing = Vec::new();
+    let mut lasting = Vec::new();
+    // In turns, and most of them pass.
+    for i in 0..2000 {
+        match i % 5 {
+            0 => lasting.push(f.frames.alloc_zeroed_for(Stay::Lasting).unwrap()),
+            _ => passing.push(f.frames.alloc().unwrap()),
+        }
+    }
+    assert_eq!(f.frames.stats(), FrameStats { frames_used: 2000, blocks: 3 });
+    passing.drain(..).for_each(|gpa| f.frames.free(gpa));
+    f.frames.give_back_spare();
+    assert_eq!(f.frames.stats(), FrameStats { frames_used: 400, blocks: 1 });
+    // When there are no more blocks, either sort has what is left in those of the other.
+    while let Some(gpa) = f.frames.alloc_zeroed_for(Stay::Lasting) {
+        lasting.push(gpa);
+    }
+    assert_eq!(lasting.len(), 4 * 1023);
+    lasting.drain(..).for_each(|gpa| f.frames.free(gpa));
+    while let Some(gpa) = f.frames.alloc() {
+        passing.push(gpa);
+    }
+    assert_eq!(passing.len(), 4 * 1023);
+    f.frames.free(passing.pop().unwrap());
+    assert!(f.frames.alloc_zeroed_for(Stay::Lasting).is_some());
+}
+
+#[test]
 fn runs_are_aligned_and_stay_out_of_each_others_way() {
     let f = fixture(2);
     for pages in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {

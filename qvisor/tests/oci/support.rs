@@ -300,6 +300,12 @@ pub fn master_of(listener: &UnixListener) -> OwnedFd {
 #[test]
 fn a_command_that_hangs_is_described() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    // spawn returns when execve(2) closes a pipe, which is before the new arguments are in place.
+    let begin = Instant::now();
+    while fs::read(format!("/proc/{}/cmdline", child.id())).unwrap() != b"sleep\x001000\0" {
+        assert!(begin.elapsed() < limit(), "sleep did not get its arguments");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let text = stuck(child.id());
     child.kill().unwrap();
     child.wait().unwrap();
