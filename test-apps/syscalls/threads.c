@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -65,6 +66,123 @@ CASE(many_threads_at_once) {
     pthread_barrier_wait(&barrier);
     EQ(arrived, COUNT);
     for (long i = 0; i < COUNT; i++) EQ((long)join(t[i]), i);
+}
+
+// Far more threads than run, each of which waits in another way, for so long that the kernel may put them away.
+enum { CROWD = 300 };
+static struct of_crowd {
+    pthread_t thread;
+    atomic_int tid;
+    atomic_uint word;
+    int pipe[2];
+    long result[3];
+    int error[3];
+    char byte;
+} crowd[CROWD];
+
+static void in_crowd(int signo) { (void)signo; }
+
+static void *wait_in_crowd(void *argument) {
+    struct of_crowd *w = argument;
+    long n = w - crowd;
+    w->tid = gettid();
+    for (int round = 0; round < 3; round++) {
+        switch (n % 3) {
+        case 0: w->result[round] = futex(&w->word, FUTEX_WAIT, (uint32_t)round, NULL, NULL, 0); break;
+        case 1: w->result[round] = read(w->pipe[0], &w->byte, 1); break;
+        default: w->result[round] = poll(&(struct pollfd){.fd = w->pipe[0], .events = POLLIN}, 1, n % 2 ? -1 : 100000); break;
+        }
+        w->error[round] = errno;
+        if (n % 3 == 2 && w->result[round] == 1) EQ(read(w->pipe[0], &w->byte, 1), 1);
+    }
+    return w;
+}
+
+static void wake_in_crowd(struct of_crowd *w, int round) {
+    if ((w - crowd) % 3 == 0) {
+        w->word = (uint32_t)round + 1;
+        EQ(futex(&w->word, FUTEX_WAKE, 1, NULL, NULL, 0), 1);
+    } else {
+        EQ(write(w->pipe[1], &(char){(char)round}, 1), 1);
+    }
+}
+
+static void make_crowd(void) {
+    struct rlimit many = {4096, 4096};
+    ZERO(setrlimit(RLIMIT_NOFILE, &many));
+    struct sigaction action = {.sa_handler = in_crowd};
+    ZERO(sigaction(SIGUSR1, &action, NULL));
+    pthread_attr_t attr;
+    ZERO(pthread_attr_init(&attr));
+    ZERO(pthread_attr_setstacksize(&attr, 64 << 10));
+    for (int i = 0; i < CROWD; i++) {
+        if (i % 3) ZERO(pipe(crowd[i].pipe));
+        ZERO(pthread_create(&crowd[i].thread, &attr, wait_in_crowd, &crowd[i]));
+    }
+}
+
+// Has the kernel see that they wait long.
+static void crowd_waits(void) {
+    for (int i = 0; i < CROWD; i++) {
+        while (crowd[i].tid == 0) sleep_ms(1);
+        wait_asleep(crowd[i].tid);
+    }
+    sleep_ms(50);
+    for (int i = 0; i < 2 * CROWD; i++) EQ(syscall(SYS_getppid), getppid());
+}
+
+CASE(a_crowd_that_waits) {
+    make_crowd();
+    for (int round = 0; round < 3; round++) {
+        crowd_waits();
+        // Every second one is interrupted in the second round.
+        for (int i = 0; i < CROWD; i++) {
+            if (round == 1 && i % 2) {
+                crowd[i].word = (uint32_t)round + 1;
+                ZERO(pthread_kill(crowd[i].thread, SIGUSR1));
+            } else {
+                wake_in_crowd(&crowd[i], round);
+            }
+        }
+    }
+    for (int i = 0; i < CROWD; i++) {
+        EQ(join(crowd[i].thread), &crowd[i]);
+        for (int round = 0; round < 3; round++) {
+            if (round == 1 && i % 2) {
+                EQ(crowd[i].result[round], -1);
+                EQ(crowd[i].error[round], EINTR);
+            } else {
+                EQ(crowd[i].result[round], i % 3 != 0);
+            }
+        }
+        if (i % 3) EQ(crowd[i].byte, 2);
+    }
+}
+
+CASE(a_crowd_that_is_left_behind) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        make_crowd();
+        crowd_waits();
+        _exit(7);
+    }
+    expect_exit(pid, 7);
+    pid = fork();
+    if (pid == 0) {
+        make_crowd();
+        crowd_waits();
+        for (;;) sleep_ms(1000);
+    }
+    sleep_ms(300);
+    ZERO(kill(pid, SIGSTOP));
+    int status;
+    EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK(WIFSTOPPED(status));
+    ZERO(kill(pid, SIGCONT));
+    EQ(waitpid(pid, &status, WCONTINUED), pid);
+    sleep_ms(50);
+    ZERO(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
 }
 
 static __thread int tls_initialized = 5, tls_zero;

@@ -230,7 +230,7 @@ impl Inner {
         while pages > 1 {
             if let Some((start, count)) = self.empty_run(vma, page, pages)
                 && frames::may_take(count)
-                && let Some(first) = frames::user().alloc_run_zeroed(count as usize)
+                && let Some(first) = frames::alloc_run_zeroed(count)
             {
                 if self.table().map_run(start, Pte::new(first, flags), count).is_ok() {
                     return Ok(self.table().get(page));
@@ -258,11 +258,15 @@ impl Inner {
         below || above
     }
 
-    /// A power-of-two run of empty entries around `page`, inside the range and the aligned chunk of
-    /// `pages` pages: start and count.
+    /// A run of empty entries around `page`, inside the range and the aligned chunk of `pages`
+    /// pages: start and count. Where nothing is empty below, it is `pages` pages from there, for
+    /// touches mostly ascend.
     fn empty_run(&mut self, vma: &Vma, page: Va, pages: u64) -> Option<(Va, u64)> {
-        let chunk = page.align_down(pages * PAGE_SIZE);
-        let (mut low, mut high) = (chunk.max(vma.start), (chunk + pages * PAGE_SIZE).min(vma.end));
+        let bytes = pages * PAGE_SIZE;
+        let is_large = pages > RESERVE_PAGES;
+        let chunk = page.align_down(bytes);
+        let end = if is_large { chunk } else { page } + bytes;
+        let (mut low, mut high) = (chunk.max(vma.start), end.min(vma.end));
         self.table().visit(low..high, &mut |va, _| {
             if va < page {
                 low = va + PAGE_SIZE;
@@ -272,9 +276,15 @@ impl Inner {
                 false
             }
         });
+        if low < page {
+            high = high.min(chunk + bytes);
+        }
         let count = (high - low) / PAGE_SIZE;
+        if !is_large {
+            return (count >= 2).then_some((low, count));
+        }
         // A large run must be whole, or a few stray pages would reserve as much as a row.
-        if count < 2 || (pages > RESERVE_PAGES && count < pages / 2) {
+        if count < pages / 2 {
             return None;
         }
         let count = 1 << count.ilog2();

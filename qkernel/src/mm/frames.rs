@@ -2,7 +2,7 @@
 
 use qlib::bitmap::{FrameAllocator, FrameStats, Policy, Stay};
 use qlib::pagetable::{Action, Pte, PteFlags};
-use qlib::{Gpa, Va};
+use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
 use super::deferred_free::DeferredFree;
 use super::tables::Table;
@@ -78,6 +78,17 @@ pub fn alloc_zeroed() -> Result<Gpa> {
 pub fn alloc_zeroed_for(stay: Stay) -> Result<Gpa> {
     let take = || may_take(1).then(|| user().alloc_zeroed_for(stay)).flatten();
     take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
+}
+
+/// `count` frames of zeros in a row, with one reference each; `None` when there are not so many.
+pub fn alloc_run_zeroed(count: u64) -> Option<Gpa> {
+    let run = count.next_power_of_two();
+    let first = user().alloc_run_zeroed(run as usize)?;
+    if count < run {
+        let rest = Frames { start: first + count * PAGE_SIZE, count: run - count };
+        user().free_untouched(rest);
+    }
+    Some(first)
 }
 
 /// A frame with one reference whose bytes the caller overwrites.

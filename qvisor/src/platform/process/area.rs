@@ -51,6 +51,11 @@ impl Area {
         Ok(Self { start: start.cast(), gs_address, file, size, spare: AtomicBool::new(false) })
     }
 
+    /// Slots that the file has room for: more than there are threads by a few.
+    pub fn slots(&self) -> u32 {
+        self.size.load(Ordering::Relaxed)
+    }
+
     /// The memory file.
     pub fn file(&self) -> &OwnedFd {
         &self.file

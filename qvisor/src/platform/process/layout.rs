@@ -52,6 +52,8 @@ pub const SLOT_PROBED: u64 = 0;
 pub const SLOT_FS: u64 = 8;
 /// GS base, likewise.
 pub const SLOT_GS: u64 = 16;
+/// What the thread sleeps on when it is told to, 32 bits: 0 until it shall wake up.
+pub const SLOT_SLEEP: u64 = 24;
 /// The operation table: [`MAX_BATCH`] entries of 7 words (number and six arguments).
 pub const SLOT_OPS: u64 = 64;
 /// Bytes of an operation.
@@ -99,6 +101,8 @@ const _: () =
 pub const GO_HOLD_BIT: u64 = 32;
 /// Load FS and GS base before returning to guest code.
 pub const GO_BASES_BIT: u64 = 33;
+/// Sleep on [`SLOT_SLEEP`], then report again. Without operations.
+pub const GO_SLEEP_BIT: u64 = 34;
 
 /// The number of the frame call. It has the x32 bit, so no Linux system call will ever have it.
 pub const FRAME_NR: u64 = 0x5155_4b01;

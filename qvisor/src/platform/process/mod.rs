@@ -23,6 +23,7 @@ use crate::sandbox::platform::Leave;
 use crate::sys::{self, Listener, Received};
 
 mod area;
+mod asleep;
 mod boot;
 #[cfg(test)]
 mod boot_tests;
@@ -46,6 +47,7 @@ mod watch;
 mod zygote;
 
 use area::{Area, Limit};
+use asleep::Waiting;
 pub use config::{FastCalls, ProcessConfig, Test};
 use crowd::Crowd;
 use fast::{Pollers, Row};
@@ -504,6 +506,7 @@ impl Shared {
     fn receive(&self, space: &Space, listener: &Listener) {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         let mut crowd = Crowd::default();
+        let mut waiting = Waiting::default();
         fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
             crowd.received(self, listener, n.pid);
@@ -521,6 +524,7 @@ impl Shared {
             } else {
                 self.deliver(&event);
             }
+            waiting.note(space, self, n.pid);
             if space.area.has_spare() {
                 space.lock().trim(space, self);
             }

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::Shared;
 use super::area::{Area, Slots};
-use super::fast;
+use super::{asleep, fast};
 use super::frame::FrameAt;
 use super::layout::*;
 use super::proof::host_error;
@@ -85,7 +85,12 @@ impl Space {
     }
 
     pub(super) fn frame_address(&self, shared: &Shared, frame: FrameAt) -> u64 {
-        shared.stub_area() + u64::from(frame.slot) * SLOT_BYTES + frame.offset
+        self.slot_address(shared, frame.slot) + frame.offset
+    }
+
+    /// Where a slot lies in the stub.
+    pub(super) fn slot_address(&self, shared: &Shared, slot: u32) -> u64 {
+        shared.stub_area() + u64::from(slot) * SLOT_BYTES
     }
 
     /// Writes an operation to a slot's table.
@@ -167,6 +172,10 @@ impl Space {
         thread.stop_wanted |= unreported && !matches!(plan.kind, RESUME_HOLD | RESUME_EXIT);
         match thread.phase {
             Phase::Unborn | Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(plan))),
+            Phase::Asleep { .. } => {
+                thread.pending = Some(Pending::Resume(Box::new(plan)));
+                asleep::wake_up(shared, self, number, thread);
+            }
             Phase::Parked(_) => state.execute(self, shared, number, plan),
             Phase::Call(id) => state.resume_call(self, shared, number, id, plan),
             Phase::Fast => state.resume_fast(self, shared, number, plan),
@@ -222,12 +231,17 @@ impl Space {
             }
             // A report comes.
             Phase::Repeating { .. } if thread.call.is_none() => thread.stop_wanted = true,
-            Phase::Kicked | Phase::Repeating { .. } => match &thread.pending {
-                Some(Pending::Resume(plan)) => {
-                    thread.stop_wanted = plan.kind != RESUME_HOLD && plan.kind != RESUME_EXIT
+            Phase::Kicked | Phase::Repeating { .. } | Phase::Asleep { .. } => {
+                match &thread.pending {
+                    Some(Pending::Resume(plan)) => {
+                        thread.stop_wanted = plan.kind != RESUME_HOLD && plan.kind != RESUME_EXIT
+                    }
+                    _ => thread.pending = Some(Pending::ReportStopped),
                 }
-                _ => thread.pending = Some(Pending::ReportStopped),
-            },
+                if matches!(thread.phase, Phase::Asleep { .. }) {
+                    asleep::wake_up(shared, self, number, thread);
+                }
+            }
             Phase::Call(id) => {
                 state.kick_out_of_call(self, shared, number, id, Pending::ReportStopped)
             }
@@ -247,6 +261,10 @@ impl Space {
             Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
             Phase::Fast => state.resume_fast(self, shared, number, Plan::exit()),
             Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(Plan::exit()))),
+            Phase::Asleep { .. } => {
+                thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
+                asleep::wake_up(shared, self, number, thread);
+            }
             Phase::Repeating { .. } if thread.call.is_some() => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
             }
@@ -294,6 +312,9 @@ impl Space {
         let (Some(pid), Some(thread)) = (state.pid, state.threads.get_mut(&number)) else {
             return false;
         };
+        if asleep::wake_up_again(self, thread) {
+            return true;
+        }
         let waiting = match thread.phase {
             Phase::Unborn => thread.stop_wanted,
             Phase::User | Phase::Ops(_) => thread.stop_wanted && thread.kick_out,
@@ -372,7 +393,8 @@ fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut
     }
 }
 
-fn look_after(shared: &Shared, space: u32, number: u32, thread: &mut Thread) {
+/// Has the watch look after a thread.
+pub(super) fn look_after(shared: &Shared, space: u32, number: u32, thread: &mut Thread) {
     if !std::mem::replace(&mut thread.watched, true) {
         shared.watch.add(space, number);
     }
@@ -462,6 +484,15 @@ impl SpaceState {
         self.threads.get_mut(&number)
     }
 
+    /// The call in which host thread `tid` waits: its thread's number, and the notification's id.
+    pub(super) fn waiting_call(&self, tid: u32) -> Option<(u32, u64)> {
+        let number = *self.tids.get(&tid)?;
+        match self.threads.get(&number)?.phase {
+            Phase::Call(id) => Some((number, id)),
+            _ => None,
+        }
+    }
+
     /// The number of a thread.
     pub(super) fn find_thread(&self, is_it: impl Fn(&Thread) -> bool) -> Option<u32> {
         self.threads.iter().find(|(_, t)| is_it(t)).map(|(number, _)| *number)
@@ -536,7 +567,7 @@ impl SpaceState {
     }
 
     /// Gives a system call up that waits in the host.
-    fn kick_out_of_call(
+    pub(super) fn kick_out_of_call(
         &mut self,
         space: &Space,
         shared: &Shared,
@@ -746,6 +777,7 @@ impl SpaceState {
                 None
             }
             Phase::Ops(left) => self.op_step(space, shared, number, left, n),
+            Phase::Asleep { .. } => self.sleep_step(space, shared, number, n),
             Phase::Repeating { begun: true } if frame_call => {
                 self.repeat_reported(space, shared, number, n)
             }
@@ -779,7 +811,7 @@ impl SpaceState {
     }
 
     /// Does what was put off until the thread is parked.
-    fn run_pending(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+    pub(super) fn run_pending(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
         let thread = self.threads.get_mut(&number)?;
         match thread.pending.take() {
             None => None,
@@ -789,6 +821,11 @@ impl SpaceState {
             }
             Some(Pending::Resume(plan)) => {
                 self.execute(space, shared, number, *plan);
+                None
+            }
+            Some(Pending::Sleep) => {
+                thread.parked_unasked = true;
+                self.fall_asleep(space, number);
                 None
             }
         }

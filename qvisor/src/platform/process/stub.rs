@@ -438,7 +438,9 @@ quark_stub_op_ip:
     add ${OP_BYTES}, %r15
     dec %r14d
     jmp 8b
-9:  mov ${REASON_DONE}, %edi
+9:  bt ${GO_SLEEP_BIT}, %r13
+    jc 29f
+    mov ${REASON_DONE}, %edi
     bt ${GO_HOLD_BIT}, %r13
     jc quark_stub_frame
     bt ${GO_BASES_BIT}, %r13
@@ -455,6 +457,19 @@ quark_stub_sigreturn_ip:
     ud2
 10: mov ${REASON_FAIL}, %edi
     mov %rax, %rdx
+    jmp quark_stub_frame
+    # Why it wakes up does not matter: the sandbox process knows whether it shall.
+29: mov ${SYS_FUTEX}, %eax
+    lea {SLOT_SLEEP}(%r12), %rdi
+    mov ${FUTEX_WAIT}, %esi
+    xor %edx, %edx
+    xor %r10d, %r10d
+    xor %r8d, %r8d
+    xor %r9d, %r9d
+    syscall
+    .globl quark_stub_sleep_ip
+quark_stub_sleep_ip:
+    mov ${REASON_DONE}, %edi
     jmp quark_stub_frame
     # A new thread is made by an instruction of its own, after which it has no choice but to say so:
     # all of its registers but %rax and %rsp are those of whoever made it, who may have come here by
@@ -670,6 +685,9 @@ quark_stub_end:
     OP_BYTES = const OP_BYTES,
     GO_HOLD_BIT = const GO_HOLD_BIT,
     GO_BASES_BIT = const GO_BASES_BIT,
+    GO_SLEEP_BIT = const GO_SLEEP_BIT,
+    SLOT_SLEEP = const SLOT_SLEEP,
+    FUTEX_WAIT = const libc::FUTEX_WAIT,
     FRAME_NR = const FRAME_NR,
     REASON_START = const REASON_START,
     REASON_DONE = const REASON_DONE,
@@ -764,6 +782,7 @@ unsafe extern "C" {
     static quark_stub_frame_ip: u8;
     static quark_stub_op_ip: u8;
     static quark_stub_clone_ip: u8;
+    static quark_stub_sleep_ip: u8;
     static quark_stub_sigreturn_ip: u8;
     static quark_stub_action: u8;
     static quark_stub_altstack: u8;
@@ -797,6 +816,8 @@ pub struct StubAddresses {
     pub op_ip: u64,
     /// After the one that carries out those to make a thread.
     pub clone_ip: u64,
+    /// After the one by which a thread sleeps.
+    pub sleep_ip: u64,
     /// The code of the fast call.
     pub fast: FastCode,
 }
@@ -971,6 +992,7 @@ pub fn code_page(
         frame_ip: base + offset(&raw const quark_stub_frame_ip),
         op_ip: base + offset(&raw const quark_stub_op_ip),
         clone_ip: base + offset(&raw const quark_stub_clone_ip),
+        sleep_ip: base + offset(&raw const quark_stub_sleep_ip),
         fast: FastCode {
             entry: base + offset(&raw const quark_stub_fast),
             takes_rax: base + offset(&raw const quark_stub_fast_takes_rax),

@@ -236,6 +236,11 @@ pub enum Phase {
         /// The host has been told to.
         begun: bool,
     },
+    /// Told to sleep (see [`super::asleep`]), in a system call that has no answer yet.
+    Asleep {
+        /// The host has been told to let it.
+        begun: bool,
+    },
     /// Ended.
     Gone,
 }
@@ -260,6 +265,8 @@ pub enum Pending {
     Resume(Box<Plan>),
     /// Notify the kernel.
     ReportStopped,
+    /// Have it sleep, until there is something else to do.
+    Sleep,
 }
 
 /// What follows the operations.
