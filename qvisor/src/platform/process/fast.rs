@@ -353,7 +353,7 @@ impl SpaceState {
     /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether
     /// its call, fast or not, has none.
     fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
-        let Some(number) = self.find_thread(|t| t.token == token) else { return false };
+        let Some(number) = self.number_of(token) else { return false };
         let Some(thread) = self.thread_mut(number) else { return false };
         if thread.phase == Phase::Fast {
             let word = space.area.word(thread.slot, FAST_STATE);
@@ -364,7 +364,7 @@ impl SpaceState {
     }
 
     fn place_of(&self, token: u64) -> Option<ThreadAt> {
-        let number = self.find_thread(|t| t.token == token)?;
+        let number = self.number_of(token)?;
         let thread = self.thread(number)?;
         Some(ThreadAt { number, slot: thread.slot, tid: thread.tid })
     }

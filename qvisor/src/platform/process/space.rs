@@ -44,6 +44,10 @@ pub struct SpaceState {
     pub listener: Option<Arc<Listener>>,
     threads: HashMap<u32, Thread>,
     tids: HashMap<u32, u32>,
+    /// Threads by the kernel's names for them.
+    tokens: HashMap<u64, u32>,
+    /// Threads that have not arrived, by their slots.
+    unborn: HashMap<u32, u32>,
     last_thread: u32,
     slots: Slots,
     /// The kernel has dropped the space.
@@ -68,6 +72,8 @@ impl Space {
                 listener: None,
                 threads: HashMap::default(),
                 tids: HashMap::default(),
+                tokens: HashMap::default(),
+                unborn: HashMap::default(),
                 last_thread: 0,
                 slots: Slots::default(),
                 dropped: false,
@@ -153,8 +159,11 @@ impl Space {
             thread.tid = tid;
             thread.phase = Phase::Parked(id);
             state.tids.insert(tid, number);
+        } else {
+            state.unborn.insert(slot, number);
         }
         state.threads.insert(number, thread);
+        state.tokens.insert(token, number);
         if let Some(creator) = state.threads.get_mut(&creator) {
             creator.clones.push(number);
         }
@@ -493,6 +502,11 @@ impl SpaceState {
         }
     }
 
+    /// The number of the thread that the kernel calls so.
+    pub(super) fn number_of(&self, token: u64) -> Option<u32> {
+        self.tokens.get(&token).copied()
+    }
+
     /// The number of a thread.
     pub(super) fn find_thread(&self, is_it: impl Fn(&Thread) -> bool) -> Option<u32> {
         self.threads.iter().find(|(_, t)| is_it(t)).map(|(number, _)| *number)
@@ -519,9 +533,12 @@ impl SpaceState {
     }
 
     fn forget(&mut self, space: &Space, number: u32) {
-        if let Some(thread) = self.threads.remove(&number)
-            && thread.phase != Phase::Gone
-        {
+        let Some(thread) = self.threads.remove(&number) else { return };
+        self.tokens.remove(&thread.token);
+        if thread.phase == Phase::Unborn {
+            self.unborn.remove(&thread.slot);
+        }
+        if thread.phase != Phase::Gone {
             self.slots.give(&space.area, thread.slot);
         }
     }
@@ -710,7 +727,7 @@ impl SpaceState {
         // exit(2) does not come back to stub code, so nothing uses the slot any more.
         self.slots.give(&space.area, thread.slot);
         if thread.dropped {
-            self.threads.remove(&number);
+            self.forget(space, number);
         }
     }
 
@@ -790,12 +807,15 @@ impl SpaceState {
 
     /// A host thread has arrived.
     fn started(&mut self, space: &Space, shared: &Shared, n: &Notification) -> Option<Event> {
-        let number = self.threads.iter().find_map(|(number, t)| {
-            let here =
-                t.phase == Phase::Unborn && space.frame_address(shared, t.frame) == n.data.args[1];
-            here.then_some(*number)
-        });
-        let Some(number) = number else {
+        // Where its frame lies says which one it is.
+        let slot = n.data.args[1].wrapping_sub(shared.stub_area()) / SLOT_BYTES;
+        let number = u32::try_from(slot).ok().and_then(|slot| self.unborn.get(&slot).copied());
+        let is_it = |number: &u32| {
+            self.threads.get(number).is_some_and(|t| {
+                t.phase == Phase::Unborn && space.frame_address(shared, t.frame) == n.data.args[1]
+            })
+        };
+        let Some(number) = number.filter(is_it) else {
             if self.last_thread == 0 && self.early.is_none_or(|(tid, _)| tid == n.pid) {
                 self.early = Some((n.pid, n.id));
                 return None;
@@ -805,6 +825,7 @@ impl SpaceState {
         };
         self.tids.insert(n.pid, number);
         let thread = self.threads.get_mut(&number)?;
+        self.unborn.remove(&thread.slot);
         thread.tid = n.pid;
         thread.phase = Phase::Parked(n.id);
         self.run_pending(space, shared, number)
