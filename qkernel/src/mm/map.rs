@@ -78,6 +78,9 @@ pub fn user_range(va: Va, len: u64) -> Result<(Va, Va)> {
     Ok((va, end))
 }
 
+/// How far a mapping may be from where it would be first, in bytes, so as not to wait for anybody.
+const NEAR_BYTES: u64 = 64 << 20;
+
 impl AddressSpace {
     /// Maps `len` bytes (rounded up to pages). The range's start and end are filled in.
     pub fn map(
@@ -110,8 +113,7 @@ impl AddressSpace {
                     let align =
                         if len >= 2 << 20 && vma.backing.is_none() { 2 << 20 } else { PAGE_SIZE };
                     inner
-                        .vmas
-                        .find_gap(len, user_min, top, align)
+                        .gap(len, user_min..top, align)
                         .or_else(|| inner.vmas.find_gap(len, user_min, top, PAGE_SIZE))
                         .or_else(|| inner.vmas.find_gap(len, user_min, user_max, PAGE_SIZE))
                         .ok_or(Errno::ENOMEM)?
@@ -494,6 +496,21 @@ impl AddressSpace {
 }
 
 impl Inner {
+    /// The highest gap of `len` bytes in `bounds`; a lower one, if there is one near, rather than
+    /// one that another thread may still have to unmap.
+    fn gap(&mut self, len: u64, bounds: Range<Va>, align: u64) -> Option<Va> {
+        let highest = self.vmas.find_gap(len, bounds.start, bounds.end, align)?;
+        let lowest = Va(highest.0.saturating_sub(NEAR_BYTES));
+        let mut gap = highest;
+        while let Some(out) = self.mmu.on_its_way_out(&(gap..gap + len)) {
+            match self.vmas.find_gap(len, bounds.start, out.start.min(gap), align) {
+                Some(lower) if lower >= lowest => gap = lower,
+                _ => return Some(highest),
+            }
+        }
+        Some(gap)
+    }
+
     /// Takes `[start, end)` away: the ranges that were there, to be dropped without the lock.
     fn unmap(&mut self, start: Va, end: Va) -> Vec<Vma> {
         let removed = self.vmas.remove(start, end);

@@ -19,7 +19,7 @@ use crate::mm::swap::usage::Usage;
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
 const MAX_PROTECT_RUNS: usize = 8;
 /// More ranges than this on their way out are joined.
-const MAX_UNMAPPING: usize = 32;
+const MAX_UNMAPPING: usize = 128;
 /// The most that one operation maps (2 MiB).
 const MAX_RUN_PAGES: u64 = 512;
 /// Faults after a sleep that map a whole 2 MiB chunk, and the most operations that each gives.
@@ -263,9 +263,14 @@ impl Mmu for Mirror {
         }));
     }
 
+    fn on_its_way_out(&self, range: &Range<Va>) -> Option<Range<Va>> {
+        let is_out = |out: &&Unmapping| overlap(&out.range, range) && out.is_underway();
+        self.unmapping.iter().find(is_out).map(|out| out.range.clone())
+    }
+
     fn reuse(&mut self, range: Range<Va>) {
         self.unmapping.retain(Unmapping::is_underway);
-        if !self.unmapping.iter().any(|out| overlap(&out.range, &range)) {
+        if self.on_its_way_out(&range).is_none() {
             return;
         }
         let covers = |out: &Range<Va>| range.start <= out.start && out.end <= range.end;
@@ -381,7 +386,11 @@ mod tests {
         assert!(mirror.ops.is_empty(), "another page");
         mirror.reuse(page(1));
         assert_eq!(mirror.take().0.len(), 1, "under way");
-        drop(free);
+        mirror.unmap(page(4));
+        let (_, other) = mirror.take();
+        assert_eq!(mirror.on_its_way_out(&(page(3).start..page(9).end)), Some(page(4)));
+        drop((free, other));
+        assert_eq!(mirror.on_its_way_out(&page(4)), None);
         mirror.reuse(page(1));
         assert!(mirror.ops.is_empty(), "over");
     }

@@ -57,6 +57,13 @@ pub(super) trait Mmu: Send {
         }
     }
 
+    /// A range that overlaps this one, and an unmapping of which may still be under way: who uses
+    /// it anew has to carry that out too.
+    fn on_its_way_out(&self, range: &Range<Va>) -> Option<Range<Va>> {
+        let _ = range;
+        None
+    }
+
     /// `range` is used anew: has it unmapped first if an unmapping of it may still be under way.
     fn reuse(&mut self, range: Range<Va>);
 
