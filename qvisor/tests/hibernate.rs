@@ -518,6 +518,39 @@ fn a_long_computation_sleeps_along() {
     assert_eq!(open.answer(), "spun");
 }
 
+/// Runs cases of a system-call program, each of which checks what it finds, while the container is
+/// put to sleep and woken up all the time.
+fn sleeps_through(program: &str, cases: &str) {
+    let script =
+        format!("QUARK_TEST_LIMIT_S=300 /mnt/apps/{program} {cases}; echo all $?; exec sleep 1000");
+    let c = Container::start("busybox", &["sh", "-c", &script]);
+    let (begin, mut sleeps) = (Instant::now(), 0);
+    while !c.output().contains("all ") {
+        assert!(begin.elapsed() < 10 * limit(), "{program} does not end: {}", c.output());
+        // Refused as often as a pause finds something going on.
+        let stopped = c.command(&["kill", &c.id, "STOP"]);
+        sleeps += u32::from(stopped.success());
+        c.kill("CONT");
+        thread::sleep(Duration::from_millis(u64::from(sleeps % 5) * 20));
+    }
+    assert!(c.output().contains("all 0"), "{}", c.output());
+    assert!(sleeps > 3, "{sleeps} sleeps in {:?}: {}", begin.elapsed(), c.output());
+}
+
+#[test]
+fn threads_against_each_other_sleep_along() {
+    let cases = "fork_while_threads_write map_and_unmap_in_threads dontneed_races_with_writers \
+                 protection_changes_while_others_fault signals_into_working_threads \
+                 pipeline_of_processes futexes_between_processes workers_on_one_epoll \
+                 descriptor_table_races ranges_taken_away_beside_each_other";
+    sleeps_through("stress", cases);
+}
+
+#[test]
+fn a_crowd_of_threads_sleeps_along() {
+    sleeps_through("threads", "a_crowd_that_waits a_crowd_that_is_left_behind");
+}
+
 #[test]
 fn data_wakes_before_anybody_waited_for_it() {
     let c = restless(&[]);

@@ -108,8 +108,6 @@ static void wake_in_crowd(struct of_crowd *w, int round) {
 }
 
 static void make_crowd(void) {
-    struct rlimit many = {4096, 4096};
-    ZERO(setrlimit(RLIMIT_NOFILE, &many));
     struct sigaction action = {.sa_handler = in_crowd};
     ZERO(sigaction(SIGUSR1, &action, NULL));
     pthread_attr_t attr;
