@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use qlib::host::Op;
 use qlib::{Gpa, PAGE_SIZE};
@@ -11,21 +12,35 @@ use crate::host::Call;
 /// Pages of a block of the page allocator.
 pub const BLOCK_PAGES: u64 = 1024;
 
-/// Which frames hold memory of the host, asked for by the block.
+const BLOCK_BYTES: u64 = BLOCK_PAGES * PAGE_SIZE;
+
+/// Which frames hold memory of the host, asked for by the block. Frames are better asked for in
+/// ascending order: the host looks for the next hole page by page, and how far it got is known for
+/// the blocks that follow. What is released meanwhile may still count.
 #[derive(Default)]
 pub struct Committed {
     blocks: BTreeMap<u64, Vec<u8>>,
+    /// Blocks that were not asked for, all frames of which do.
+    full: Range<u64>,
 }
 
 impl Committed {
     /// True if the frame does. When the host does not say, yes.
     pub fn contains(&mut self, frame: Gpa) -> bool {
-        let block = frame.align_down(BLOCK_PAGES * PAGE_SIZE);
+        let block = frame.align_down(BLOCK_BYTES);
+        if self.full.contains(&block.0) {
+            return true;
+        }
+        let full = &mut self.full;
         let bitmap = self.blocks.entry(block.0).or_insert_with(|| {
             let mut bitmap = alloc::vec![0xff; (BLOCK_PAGES / 8) as usize];
-            let call = Call::new(Op::Committed).arg(0, block.0).arg(1, BLOCK_PAGES * PAGE_SIZE);
-            if call.bytes_out(&mut bitmap).run().is_err() {
-                bitmap.fill(0xff);
+            let call = Call::new(Op::Committed).arg(0, block.0).arg(1, BLOCK_BYTES);
+            match call.bytes_out(&mut bitmap).run() {
+                Ok(pages) => {
+                    let end = block.0.saturating_add(pages.saturating_mul(PAGE_SIZE));
+                    *full = block.0 + BLOCK_BYTES..end - end % BLOCK_BYTES;
+                }
+                Err(_) => bitmap.fill(0xff),
             }
             bitmap
         });

@@ -207,7 +207,10 @@ fn windows_by_host_call() {
 
     g.host.memory.write(Gpa(RAM_UNIT + 3 * 4096), b"x").unwrap();
     let committed = g.ok(Op::Committed, 0, &[RAM_UNIT, 16 * 4096], &[Out(2)]);
-    assert_eq!(committed.out[0], [0b1000, 0]);
+    assert_eq!((committed.ret, &committed.out[0][..]), (16, &[0b1000, 0][..]));
+    g.host.memory.write(Gpa(RAM_UNIT + 4 * 4096), &[1; 9 * 4096]).unwrap();
+    let committed = g.ok(Op::Committed, 0, &[RAM_UNIT, 8 * 4096], &[Out(1)]);
+    assert_eq!((committed.ret, committed.out[0][0]), (13, 0b1111_1000), "it goes on");
     assert_eq!(g.err(Op::Committed, 0, &[RAM_UNIT, 64 * 4096], &[Out(2)]), libc::EINVAL);
 }
 

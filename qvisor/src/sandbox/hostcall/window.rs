@@ -40,12 +40,12 @@ impl Call<'_> {
             return Err(Errno::INVAL);
         }
         let mut bitmap = vec![0u8; pages.div_ceil(8) as usize];
-        self.host.memory.committed(Gpa(gpa), len, |first, count| {
+        let goes_on = self.host.memory.committed(Gpa(gpa), len, |first, count| {
             for page in first..(first + count).min(pages) {
                 bitmap[page as usize / 8] |= 1 << (page % 8);
             }
         })?;
         out.write(&bitmap)?;
-        Ok(pages)
+        Ok((goes_on - gpa) / PAGE)
     }
 }

@@ -280,14 +280,14 @@ impl GuestMemory {
     }
 
     /// Calls `each(first page, pages)` (relative to `gpa`) for every run of pages of the RAM range
-    /// that holds memory of the host, in core or in its swap. EINVAL when the range is not
-    /// page-aligned RAM.
+    /// that holds memory of the host, in core or in its swap. The end of the range, or of the run
+    /// that goes on there. EINVAL when the range is not page-aligned RAM.
     pub fn committed(
         &self,
         gpa: Gpa,
         len: u64,
         mut each: impl FnMut(u64, u64),
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         if !gpa.is_page_aligned()
             || !len.is_multiple_of(PAGE_SIZE)
             || self.ram_slice(gpa, len).is_none()
@@ -295,19 +295,22 @@ impl GuestMemory {
             return Err(Errno::INVAL);
         }
         let end = gpa.0 + len;
-        let mut at = gpa.0;
+        let (mut at, mut goes_on) = (gpa.0, end);
         while at < end {
             // Not mincore(2): that does not see what the host has swapped out.
             let Some(data) = sys::seek_data(self.memfd.as_fd(), at)?.filter(|d| *d < end) else {
                 break;
             };
-            let hole = sys::seek_hole(self.memfd.as_fd(), data)?.min(end);
+            // The host looks for it page by page: what it finds beyond `end` is not thrown away.
+            let hole = sys::seek_hole(self.memfd.as_fd(), data)?;
+            goes_on = hole.clamp(end, self.ram_bytes().max(end));
+            let hole = hole.min(end);
             let first = (data.max(gpa.0) - gpa.0) / PAGE_SIZE;
             let last = (hole - gpa.0).div_ceil(PAGE_SIZE);
             each(first, last - first);
             at = hole.max(data + 1);
         }
-        Ok(())
+        Ok(goes_on)
     }
 
     /// Bytes of host memory that RAM holds.
