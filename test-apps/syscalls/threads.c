@@ -183,6 +183,43 @@ CASE(a_crowd_that_is_left_behind) {
     expect_killed(pid, SIGKILL);
 }
 
+// Threads write words of their own, and look whether they are still there, while another thread forks: a page that becomes shared must
+// not be copied while somebody can still write to the old one.
+enum { WRITERS = 40, WRITTEN_PAGES = 4, WORDS = 512 };
+static volatile uint64_t (*written)[WORDS];
+static atomic_int writing;
+
+static void *write_own_words(void *argument) {
+    long n = (long)argument;
+    uint64_t last = 0;
+    for (unsigned round = (unsigned)n; writing; round++) {
+        for (int i = 0; i < 20; i++, last++) {
+            for (int page = 0; page < WRITTEN_PAGES; page++) {
+                EQ(written[page][n], last);
+                written[page][n] = last + 1;
+            }
+        }
+        usleep(round * 7919 % 3000);
+    }
+    return NULL;
+}
+
+CASE(what_is_written_beside_forks_stays) {
+    written = mmap(NULL, sizeof *written * WRITTEN_PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(written != MAP_FAILED);
+    writing = 1;
+    pthread_t thread[WRITERS];
+    for (long i = 0; i < WRITERS; i++) ZERO(pthread_create(&thread[i], NULL, write_own_words, (void *)i));
+    for (int i = 0; i < 30; i++) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(0);
+        expect_exit(pid, 0);
+        sleep_ms(1);
+    }
+    writing = 0;
+    for (int i = 0; i < WRITERS; i++) join(thread[i]);
+}
+
 static __thread int tls_initialized = 5, tls_zero;
 CASE(thread_local_storage) {
     void *entry(void *argument) {

@@ -10,12 +10,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use qlib::pagetable::{Pte, PteFlags};
+use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
+use super::mmu::is_mapped;
 use super::space::Inner;
-use super::vma::{Vma, VmaFlags};
+use super::swap::Usage;
+use super::vma::{Prot, Vma, VmaFlags};
 use super::{AddressSpace, swap};
 use crate::account;
 use crate::arch::heap;
@@ -38,7 +40,51 @@ impl Drop for Copies {
     }
 }
 
+/// Ranges that are hidden together. Where there are very many, what lies between is hidden too: it
+/// faults in again.
+#[derive(Default)]
+struct Hidden {
+    list: Vec<Range<Va>>,
+}
+
+impl Hidden {
+    const MOST: usize = 64;
+
+    /// Adds one that lies above all others.
+    fn add(&mut self, range: Range<Va>) {
+        let is_full = self.list.len() == Self::MOST;
+        match self.list.last_mut() {
+            Some(last) if is_full || last.end == range.start => last.end = range.end,
+            _ => self.list.push(range),
+        }
+    }
+}
+
 impl AddressSpace {
+    /// Has the platform hide what [`AddressSpace::fork`] takes write access to away, where other
+    /// threads may write to it; the operations must be carried out before, with the space frozen.
+    /// For as soon as an entry says that a page is shared, somebody may copy it (by a fault that was
+    /// on its way, or in the kernel), and what is written to the old page after that is lost.
+    pub fn hide_before_fork(&self) {
+        let mut inner = self.lock();
+        let is_written = |vma: &&Vma| {
+            !vma.is_shared()
+                && vma.prot.contains(Prot::WRITE)
+                && !vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK)
+        };
+        let mut ranges = Hidden::default();
+        inner.vmas.iter().filter(is_written).for_each(|vma| ranges.add(vma.start..vma.end));
+        let (table, mmu) = inner.parts();
+        for range in ranges.list {
+            // What is known of its use by the mapping is lost with that.
+            table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
+                true => Action::Replace(Usage::of(pte).seen().put(pte)),
+                false => Action::Keep,
+            });
+            mmu.forget(table, range);
+        }
+    }
+
     /// A copy. This space is left with operations that take write access away; they must be carried
     /// out ([`crate::task::UserThread::flush`]) before the copy runs.
     pub fn fork(&self) -> Result<Arc<AddressSpace>> {

@@ -105,6 +105,10 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     // Held until the parent's pages are write-protected. A pause that begins now waits for the
     // changes of mappings to be carried out.
     let frozen = if shares_memory { None } else { run::freeze_to_sync(thread).await };
+    if frozen.is_some() {
+        mm.hide_before_fork();
+        thread.user.flush(&mm).await?;
+    }
     let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
     if !shares_memory {
         // The parent's pages must be write-protected before the child exists.

@@ -86,7 +86,9 @@ impl SpaceState {
             && n.data.args == [word, libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
         if sleeps {
             // Also the same call again, if a freeze by the host has torn it.
-            let Thread { phase: Phase::Asleep { begun }, pending, .. } = thread else { return None };
+            let Thread { phase: Phase::Asleep { begun }, pending, .. } = thread else {
+                return None;
+            };
             *begun = pending.is_none();
             match pending {
                 None => self.let_continue(n.id),

@@ -11,11 +11,11 @@ use tracing::{debug, warn};
 
 use super::Shared;
 use super::area::{Area, Slots};
-use super::{asleep, fast};
 use super::frame::FrameAt;
 use super::layout::*;
 use super::proof::host_error;
 use super::thread::*;
+use super::{asleep, fast};
 use crate::sandbox::log_limit::Seldom;
 use crate::sys::{self, Listener, Notification};
 
@@ -832,7 +832,12 @@ impl SpaceState {
     }
 
     /// Does what was put off until the thread is parked.
-    pub(super) fn run_pending(&mut self, space: &Space, shared: &Shared, number: u32) -> Option<Event> {
+    pub(super) fn run_pending(
+        &mut self,
+        space: &Space,
+        shared: &Shared,
+        number: u32,
+    ) -> Option<Event> {
         let thread = self.threads.get_mut(&number)?;
         match thread.pending.take() {
             None => None,
