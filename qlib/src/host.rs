@@ -111,7 +111,9 @@ ops! {
     Truncate = 15,
     /// fallocate: args mode, offset, length.
     Allocate = 16,
-    /// fsync: args\[0\] 1 = data only.
+    /// fsync: args\[0\] a token that stands for no other such operation, without its highest bit;
+    /// args\[1\] 1 = data only → 0: done; [`SYNC_BEGUN`]: an EVENT_READY with the token tells that
+    /// it is over, and [`Op::SyncResult`] how. Closing the handle does not end it.
     Sync = 17,
     /// Changes attributes of a path (seg0): args\[0\] mask (1 mode, 2 uid, 4 gid, 8 atime, 16
     /// mtime, 32 atime now, 64 mtime now), args\[1\] mode, args\[2\] uid | gid << 32, args\[3\]
@@ -132,8 +134,8 @@ ops! {
     /// As Open for a new file (O_CREAT implied), args\[2\] uid, args\[3\] gid of the file if it is
     /// made.
     Create = 25,
-    /// syncfs: the host file system that a mounted directory or file, or an open one, lies on.
-    /// Waits for the disk. A device or socket that is mounted has nothing to write.
+    /// syncfs: the host file system that a mounted directory or file, or an open one, lies on. A
+    /// device or socket that is mounted has nothing to write. Token and result as of [`Op::Sync`].
     SyncFs = 26,
     /// lseek of a regular file given as a standard stream, whose position those outside share:
     /// args\[0\] offset, args\[1\] SEEK_* → position.
@@ -141,6 +143,9 @@ ops! {
     /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags, and
     /// [`WRITES_WHOLE`].
     StreamFlags = 28,
+    /// Takes the result of what [`Op::Sync`] or [`Op::SyncFs`] began: args\[0\] its token. -EAGAIN
+    /// while it is not over, -ENOENT when the token stands for none. Out args: its errno, or 0.
+    SyncResult = 29,
     /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned),
     /// args\[2\] 1 = writable → guest physical address. The same file and range may be given twice;
     /// each must be dropped.
@@ -153,6 +158,8 @@ ops! {
     /// ioctl of a terminal handle (console): args\[0\] command (TCGETS, TCSETS*, TIOCGWINSZ,
     /// TIOCSWINSZ, FIONREAD), seg0 in/out.
     TtyIoctl = 33,
+    /// Forgets such an operation: args\[0\] its token. It ends unheard, if it has begun.
+    SyncForget = 34,
     // ---- host sockets
     // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.
@@ -237,6 +244,9 @@ ops! {
 
 /// Pages of one [`Op::SwapIn`].
 pub const MAX_SWAP_IN_PAGES: u64 = 16;
+
+/// What [`Op::Sync`] and [`Op::SyncFs`] give if the operation has only begun.
+pub const SYNC_BEGUN: u64 = 1;
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;

@@ -14,6 +14,7 @@ use linux_raw_sys::general::{
 use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
+use super::writeback::Begun;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::io::IoBuffer;
@@ -118,8 +119,8 @@ pub trait FileOps: Send + Sync + Any {
     fn allocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result {
         Err(Errno::ENODEV)
     }
-    /// fsync(2).
-    fn sync(&self, file: &OpenFile, data_only: bool) -> Result {
+    /// Begins fsync(2), or fdatasync(2): what is to be waited for.
+    fn sync(&self, file: &OpenFile, data_only: bool) -> Result<Begun> {
         Err(Errno::EINVAL)
     }
     /// statfs(2) of the file system it lies in.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
+use super::writeback::Begun;
 use super::{Caller, FileOps, Location};
 use crate::errno::{Errno, Result};
 
@@ -37,9 +38,9 @@ pub trait FileSystem: Send + Sync {
     }
     /// Its last mount is gone: what it keeps for later is given up.
     fn unmounted(&self) {}
-    /// Flushes everything (syncfs(2)).
-    fn sync(&self) -> Result {
-        Ok(())
+    /// Begins to flush everything (syncfs(2)): what is to be waited for.
+    fn sync(&self) -> Result<Begun> {
+        Ok(None)
     }
 }
 

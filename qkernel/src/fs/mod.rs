@@ -30,6 +30,7 @@ pub mod synth;
 pub mod sysfs;
 pub mod tmpfs;
 pub mod walk;
+pub mod writeback;
 
 #[cfg(test)]
 mod tests;

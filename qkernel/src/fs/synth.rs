@@ -12,6 +12,7 @@ use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, S_IFDIR, S_IFLNK, S_IFREG};
 use super::attr::{Attributes, SetAttributes, StatFs};
 use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, Link, next_device, simple_statfs};
+use super::writeback::Begun;
 use super::{FileOps, OpenFile};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -333,7 +334,7 @@ impl FileOps for SynthFile {
         Ok(())
     }
 
-    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result<Begun> {
         Err(Errno::EINVAL)
     }
 

@@ -1,5 +1,5 @@
 //! Attributes and contents of files: chmod(2), chown(2), utimensat(2), truncate(2), fallocate(2),
-//! fsync(2), advice.
+//! advice.
 
 use alloc::sync::Arc;
 
@@ -338,69 +338,6 @@ pub fn fallocate(thread: &Arc<Thread>, fd: Fd, mode: u32, offset: i64, len: i64)
     file.ops.allocate(&file, mode, offset, len)?;
     fs::open::drop_suid(&thread.creds(), &file)?;
     Ok(0)
-}
-
-fn sync_file(thread: &Arc<Thread>, fd: Fd, data_only: bool) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
-    file.ops.sync(&file, data_only)?;
-    Ok(0)
-}
-
-/// fsync(2).
-pub fn fsync(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
-    sync_file(thread, fd, false)
-}
-
-/// fdatasync(2).
-pub fn fdatasync(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
-    sync_file(thread, fd, true)
-}
-
-/// sync(2): every mounted file system.
-pub fn sync(_thread: &Arc<Thread>) -> Result<usize> {
-    for mounted in fs::mount::file_systems() {
-        // As on Linux, sync(2) reports no errors.
-        let _ = mounted.sync();
-    }
-    Ok(0)
-}
-
-/// syncfs(2).
-pub fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
-    match &file.path {
-        Some(place) => place.dentry.fs.sync()?,
-        // What has no name here may still be a file of the host, as standard output can be.
-        None => match file.ops.sync(&file, false) {
-            Err(Errno::EINVAL) => {}
-            result => result?,
-        },
-    }
-    Ok(0)
-}
-
-/// sync_file_range(2): as fdatasync(2), which does at least that much.
-pub fn sync_file_range(
-    thread: &Arc<Thread>,
-    fd: Fd,
-    offset: i64,
-    len: i64,
-    flags: u32,
-) -> Result<usize> {
-    if offset < 0 || len < 0 || flags & !7 != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let file = thread.files().get(fd)?;
-    if !file.ops.is_seekable() {
-        return Err(Errno::ESPIPE);
-    }
-    sync_file(thread, fd, true)
 }
 
 /// fadvise64(2): advice is for the host's page cache, which looks after itself.

@@ -18,6 +18,7 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
 use crate::fs::file::file_of;
+use crate::fs::writeback::written;
 use crate::fs::{self, Fd};
 use crate::mm::freeze::EVERYTHING;
 use crate::mm::map::{Limits, Placement, user_range};
@@ -276,7 +277,7 @@ pub fn mincore(thread: &Arc<Thread>, addr: Va, length: u64, vec: Va) -> Result<u
 }
 
 /// msync(2). Shared file pages are the host's page cache already; MS_SYNC has the host write them.
-pub fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<usize> {
+pub async fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<usize> {
     let both = MS_ASYNC | MS_SYNC;
     if flags & !(both | MS_INVALIDATE) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
@@ -286,7 +287,7 @@ pub fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> Result<
         for file in
             parts.iter().filter(|p| p.is_shared()).filter_map(|p| file_of(p.backing.as_ref()?))
         {
-            file.ops.sync(&file, true)?;
+            written(thread, file.ops.sync(&file, true)?).await?;
         }
     }
     if covered { Ok(0) } else { Err(Errno::ENOMEM) }

@@ -37,6 +37,7 @@ pub mod signalfd;
 pub mod socket;
 pub mod sockopt;
 pub mod stat;
+pub mod sync;
 pub mod sysinfo;
 pub mod sysv;
 pub mod table;

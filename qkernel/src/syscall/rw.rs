@@ -13,7 +13,7 @@ use qlib::Va;
 use super::message;
 use crate::abi::IoVec;
 use crate::errno::{Errno, Result};
-use crate::fs::{self, Fd, FileOps, OpenFile, notify};
+use crate::fs::{self, Fd, FileOps, OpenFile, notify, writeback};
 use crate::io::IoBuffer;
 use crate::net::Socket;
 use crate::task::Thread;
@@ -529,7 +529,8 @@ pub async fn pwritev2(
     let write = Transfer { position, no_wait, ..Transfer::new(thread, file.clone(), buffer) };
     let written = Write(write).complete().await?;
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
-        file.ops.sync(&file, flags & RWF_SYNC == 0)?;
+        let begun = file.ops.sync(&file, flags & RWF_SYNC == 0)?;
+        writeback::written(thread, begun).await?;
     }
     Ok(written)
 }

@@ -164,7 +164,7 @@ table! {
     24 sched_yield => r#async sched::sched_yield ();
     25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address)
         is [TAKES_PAGES_AWAY NEVER_FAST];
-    26 msync => plain memory::msync (addr, length, flags);
+    26 msync => r#async memory::msync (addr, length, flags);
     27 mincore => plain memory::mincore (addr, length, vec);
     28 madvise => plain memory::madvise (addr, length, advice) is [TAKES_PAGES_AWAY NEVER_FAST];
     29 shmget => plain sysv::shmget (key, size, shmflg);
@@ -213,8 +213,8 @@ table! {
     71 msgctl => plain sysv::msgctl (msqid, op, buf);
     72 fcntl => r#async fcntl::fcntl (fd, op, arg);
     73 flock => r#async lock::flock (fd, op);
-    74 fsync => plain attr::fsync (fd);
-    75 fdatasync => plain attr::fdatasync (fd);
+    74 fsync => r#async sync::fsync (fd);
+    75 fdatasync => r#async sync::fdatasync (fd);
     76 truncate => plain attr::truncate (path, length);
     77 ftruncate => plain attr::ftruncate (fd, length);
     78 getdents => plain dir::getdents (fd, dirp, count);
@@ -301,7 +301,7 @@ table! {
     159 adjtimex => none ();
     160 setrlimit => plain rlimit::setrlimit (resource, rlim);
     161 chroot => plain dir::chroot (path);
-    162 sync => plain attr::sync ();
+    162 sync => r#async sync::sync ();
     163 acct => none ();
     164 settimeofday => plain clock::settimeofday (value, zone);
     165 mount => plain mount::mount (source, target, filesystemtype, mountflags, data);
@@ -417,7 +417,7 @@ table! {
     274 get_robust_list => plain futex::get_robust_list (tid, head, length);
     275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
     276 tee => r#async sendfile::tee (fd_in, fd_out, size, flags);
-    277 sync_file_range => plain attr::sync_file_range (fd, offset, nbytes, flags);
+    277 sync_file_range => r#async sync::sync_file_range (fd, offset, nbytes, flags);
     278 vmsplice => r#async sendfile::vmsplice (fd, iov, nr_segs, flags);
     279 move_pages => none ();
     280 utimensat => plain attr::utimensat (dirfd, path, times, flags);
@@ -446,7 +446,7 @@ table! {
     303 name_to_handle_at => plain stat::name_to_handle_at (dirfd, path, handle, mount_id, flags);
     304 open_by_handle_at => none ();
     305 clock_adjtime => none ();
-    306 syncfs => plain attr::syncfs (fd);
+    306 syncfs => r#async sync::syncfs (fd);
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
     308 setns => plain misc::setns (fd, nstype);
     309 getcpu => plain sysinfo::getcpu (cpu, node) but "on `process`, a number that a thread \

@@ -13,8 +13,11 @@ pub const SETUP_FD: RawFd = 3;
 
 /// Variables of the environment that a spawned process inherits, and how it sees them: switches for
 /// whoever looks for errors in quark.
-const DEBUG_SWITCHES: [(&str, &CStr); 2] =
-    [("QUARK_TRACE", c"QUARK_TRACE=1"), ("QUARK_POISON_FRAMES", c"QUARK_POISON_FRAMES=1")];
+const DEBUG_SWITCHES: [(&str, &CStr); 3] = [
+    ("QUARK_TRACE", c"QUARK_TRACE=1"),
+    ("QUARK_POISON_FRAMES", c"QUARK_POISON_FRAMES=1"),
+    ("QUARK_SLOW_SYNC", c"QUARK_SLOW_SYNC=1"),
+];
 
 /// A process to start from this program's own file.
 pub struct Spawn<'a> {

@@ -8,10 +8,11 @@ use qlib::host::{MAX_SEGMENTS, Op};
 
 use super::handle_cache::FileHandle;
 use super::window::HostMapping;
-use super::{HostNode, node, stat_handle};
+use super::{HostNode, node, stat_handle, writeback};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::file::{DirEntry, DirSink};
+use crate::fs::writeback::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
 use crate::io::IoBuffer;
@@ -121,9 +122,8 @@ impl FileOps for HostFile {
         Ok(())
     }
 
-    fn sync(&self, _file: &OpenFile, data_only: bool) -> Result {
-        Call::on(Op::Sync, self.number()).arg(0, u64::from(data_only)).run()?;
-        Ok(())
+    fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {
+        writeback::begin(Op::Sync, self.number(), data_only)
     }
 
     fn statfs(&self, _file: &OpenFile) -> Result<StatFs> {

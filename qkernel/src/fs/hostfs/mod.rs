@@ -7,6 +7,7 @@ pub mod handle_cache;
 mod node;
 pub mod stream;
 pub mod window;
+mod writeback;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -20,6 +21,7 @@ use window::HostMapping;
 
 use super::attr::{Attributes, StatFs, Statx};
 use super::inode::{FileSystem, Inode};
+use super::writeback::Begun;
 use crate::errno::Result;
 use crate::host::Call;
 use crate::sync::Mutex;
@@ -88,8 +90,8 @@ impl FileSystem for HostFs {
         statfs(self.root)
     }
 
-    fn sync(&self) -> Result {
-        Call::on(Op::SyncFs, self.root).run().map(|_| ())
+    fn sync(&self) -> Result<Begun> {
+        writeback::begin(Op::SyncFs, self.root, false)
     }
 
     fn unmounted(&self) {

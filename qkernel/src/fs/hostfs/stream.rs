@@ -10,9 +10,10 @@ use linux_raw_sys::general::{
 };
 use qlib::host::{MAX_SEGMENTS, Op, STREAM, WRITES_WHOLE};
 
-use super::stat_handle;
+use super::{stat_handle, writeback};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device};
+use crate::fs::writeback::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
@@ -162,9 +163,8 @@ impl FileOps for HostStream {
         stat_handle(self.handle())
     }
 
-    fn sync(&self, _file: &OpenFile, data_only: bool) -> Result {
-        Call::on(Op::Sync, self.handle()).arg(0, u64::from(data_only)).run()?;
-        Ok(())
+    fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {
+        writeback::begin(Op::Sync, self.handle(), data_only)
     }
 
     fn statfs(&self, _file: &OpenFile) -> Result<crate::fs::attr::StatFs> {

@@ -14,6 +14,7 @@ use crate::errno::Result;
 use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::file::{DirEntry, DirSink, dots};
 use crate::fs::inode::Inode;
+use crate::fs::writeback::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
@@ -71,9 +72,9 @@ impl FileOps for OverlayFile {
         self.inner.allocate(file, mode, offset, len)
     }
 
-    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result<Begun> {
         // The upper layer is memory, and nothing is written to the lower one.
-        Ok(())
+        Ok(None)
     }
 
     fn seek_data(&self, file: &OpenFile, offset: u64, data: bool) -> Result<u64> {
@@ -195,8 +196,8 @@ impl FileOps for OverlayDir {
         Inode::set_attributes(&*self.node, change)
     }
 
-    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
-        Ok(())
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result<Begun> {
+        Ok(None)
     }
 
     fn read_dir(&self, file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {

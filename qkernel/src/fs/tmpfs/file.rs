@@ -13,6 +13,7 @@ use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::file::{DirEntry, DirSink, dots, entry_kind};
 use crate::fs::inode::Inode;
 use crate::fs::shmem::Shmem;
+use crate::fs::writeback::Begun;
 use crate::fs::{FileOps, OpenFile, memfd};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
@@ -88,8 +89,8 @@ impl FileOps for TmpFile {
         Ok(())
     }
 
-    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result {
-        Ok(())
+    fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result<Begun> {
+        Ok(None)
     }
 
     fn seek_data(&self, _file: &OpenFile, offset: u64, data: bool) -> Result<u64> {

@@ -147,7 +147,7 @@ pub fn calls() -> Vec<Call> {
             KERNEL,
             "a thread of this process, as pthread_create(3) makes it",
             [vec![Is(0, THREAD)]],
-            "receivers of stubs, the watch over kicks; vCPUs"
+            "receivers of stubs, the watch over kicks; vCPUs; waits for the host's disk"
         ),
         call!(SYS_exit, ALL, "threads that end"),
         call!(SYS_exit_group, ALL, "the end of the sandbox"),

@@ -310,36 +310,6 @@ impl Call<'_> {
         rustix::fs::fallocate(object.as_fd(), mode, offset, len).map(|()| 0)
     }
 
-    pub(super) fn sync(&mut self) -> Outcome {
-        let object = self.object()?;
-        match (object.kind(), self.args[0]) {
-            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, 1) => {
-                rustix::fs::fdatasync(object.as_fd())
-            }
-            (Kind::File | Kind::StdioFile | Kind::Dir { .. }, _) => {
-                rustix::fs::fsync(object.as_fd())
-            }
-            _ => Err(Errno::INVAL),
-        }
-        .map(|()| 0)
-    }
-
-    /// Of the whole host only the one file system that the object lies on.
-    pub(super) fn sync_fs(&mut self) -> Outcome {
-        let object = self.object()?;
-        if !matches!(object.kind(), Kind::File | Kind::Dir { .. } | Kind::Path) {
-            return Err(Errno::INVAL);
-        }
-        let flags = match file_type(object.as_fd())? {
-            FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
-            FileType::RegularFile => OFlags::RDONLY,
-            _ => return Ok(0),
-        };
-        // What serves as a mount may be a mere O_PATH descriptor, which syncfs(2) does not take.
-        let own = reopen(object.as_fd(), &self.host.proc_fd, flags | OFlags::NOCTTY)?;
-        rustix::fs::syncfs(&own).map(|()| 0)
-    }
-
     pub(super) fn lock(&mut self) -> Outcome {
         let object = self.object()?;
         if !matches!(object.kind(), Kind::File | Kind::Dir { .. }) {

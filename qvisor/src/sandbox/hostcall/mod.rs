@@ -16,6 +16,7 @@ mod procfs;
 mod socket;
 mod sockopt;
 mod store;
+mod sync;
 pub mod table;
 mod tty;
 mod window;
@@ -37,6 +38,7 @@ use bounded::Bounded;
 use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
+use sync::Syncs;
 use table::{Object, Table};
 
 use crate::store::Store;
@@ -56,7 +58,7 @@ pub struct HostSide {
     /// Where pages go when the sandbox sleeps, if it has a store.
     store: Option<Store>,
     /// /proc/self/fd, through which a descriptor is opened anew.
-    proc_fd: OwnedFd,
+    proc_fd: Arc<OwnedFd>,
     /// The capabilities that processes of the container were given, as a mask. See
     /// [`HostSide::grant`].
     granted: AtomicU64,
@@ -70,6 +72,8 @@ pub struct HostSide {
     log: LogBudget,
     /// The reads and writes that may block.
     bounded: Arc<Bounded>,
+    /// What the host writes to its disk for the guest.
+    syncs: Arc<Syncs>,
 }
 
 /// One request while it is served.
@@ -90,12 +94,12 @@ impl HostSide {
         replies: Arc<Replies>,
         store: Option<Store>,
     ) -> Result<HostSide, Errno> {
-        let proc_fd = crate::sys::procfs::descriptors()?;
+        let proc_fd = Arc::new(crate::sys::procfs::descriptors()?);
         let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
         crate::sys::take_interrupts().map_err(errno)?;
         let (granted, net, owners) = (AtomicU64::new(0), NetLimits::read(), Owners::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
-        let handles = Table::new();
+        let (handles, syncs) = (Table::new(), Arc::new(Syncs::new(poller.clone())));
         Ok(HostSide {
             memory,
             handles,
@@ -109,6 +113,7 @@ impl HostSide {
             max_descriptors,
             log,
             bounded: Arc::default(),
+            syncs,
         })
     }
 
@@ -121,7 +126,7 @@ impl HostSide {
 
     /// EMFILE when the guest would be given no further handle.
     fn check_room(&self) -> Result<(), Errno> {
-        let used = self.handles.len() + self.memory.window_count();
+        let used = self.handles.len() + self.memory.window_count() + self.syncs.len();
         if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
     }
 
@@ -206,6 +211,8 @@ impl<'h> Call<'h> {
             Op::Allocate => self.allocate(),
             Op::Sync => self.sync(),
             Op::SyncFs => self.sync_fs(),
+            Op::SyncResult => self.sync_result(),
+            Op::SyncForget => self.sync_forget(),
             Op::Lock => self.lock(),
             Op::StatPath => self.stat_path(),
             Op::Stat => self.stat(),

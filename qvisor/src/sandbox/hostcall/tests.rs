@@ -2,9 +2,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use qlib::host::EXIT_MEMORY_LOST;
+use qlib::host::{EXIT_MEMORY_LOST, SYNC_BEGUN};
 
 use super::super::memory::{Layout, RAM_UNIT};
 use super::*;
@@ -13,6 +14,7 @@ mod attack;
 mod files;
 mod races;
 mod sockets;
+mod sync;
 
 /// A segment of a test call.
 enum Seg<'a> {
@@ -115,6 +117,25 @@ impl Guest {
         let answer = self.call(op, handle, args, segs);
         assert!(answer.ret < 0, "{op:?} gave {}", answer.ret);
         -answer.ret as i32
+    }
+
+    /// As [`Guest::ok`] for Sync and SyncFs: waits until it is done.
+    fn synced(&self, op: Op, handle: u32, data_only: u64) {
+        const TOKEN: u64 = 1 << 40;
+        if self.ok(op, handle, &[TOKEN, data_only], &[]).ret as u64 != SYNC_BEGUN {
+            return;
+        }
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = self.call(Op::SyncResult, NO_HANDLE, &[TOKEN], &[]);
+            if answer.ret == 0 {
+                assert_eq!(answer.args[0], 0);
+                return;
+            }
+            assert_eq!(answer.ret, -i64::from(libc::EAGAIN));
+            assert!(Instant::now() < end, "{op:?} does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn open(&self, path: &str, flags: i32) -> u32 {

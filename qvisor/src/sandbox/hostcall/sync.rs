@@ -1,0 +1,300 @@
+//! fsync(2), fdatasync(2) and syncfs(2), which take as long as the host's disk is busy.
+//!
+//! Whoever makes a host call has the guest kernel's lock, so the call only begins the operation: a
+//! thread of its own carries it out, and an EVENT_READY tells the kernel that it is over. What ends
+//! at once is answered at once.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use qlib::host::SYNC_BEGUN;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use super::super::events::{INTERNAL, Poller};
+use super::table::{Kind, file_type, reopen};
+use super::{Call, Outcome};
+
+/// Operations under way at a time. Further ones wait for one of these to end.
+const MAX_WORKERS: usize = 16;
+/// Operations that are begun and not taken, more than a container has threads. Beyond it the call
+/// itself carries an operation out.
+const MAX_OPERATIONS: usize = 65_536;
+/// How long the call waits for what a thread can do at once: with a clean file it is over by then.
+const AT_ONCE: Duration = Duration::from_micros(100);
+/// How long a thread stays after its last operation: an idle sandbox has none.
+const LINGER: Duration = Duration::from_secs(1);
+const STACK_BYTES: usize = 64 << 10;
+/// By how much `QUARK_SLOW_SYNC` prolongs each operation.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// statfs(2): file systems that have nothing to write.
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+
+type Done = Result<(), Errno>;
+
+/// What is to be done. It keeps what it needs of the object that it is about, so that may be closed
+/// meanwhile.
+pub struct Work(Box<dyn FnOnce() -> Done + Send>);
+
+impl Work {
+    /// Of anything.
+    pub fn new(work: impl FnOnce() -> Done + Send + 'static) -> Work {
+        Work(Box::new(work))
+    }
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Work")
+    }
+}
+
+#[derive(Debug)]
+struct Operation {
+    /// Tells it from an earlier one with the same token.
+    serial: u64,
+    /// `None`: it is not over.
+    result: Option<Done>,
+    /// Its end is to be told of.
+    is_awaited: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the guest's token.
+    operations: BTreeMap<u64, Operation>,
+    /// Those that no thread has yet, oldest first: by serial, with the token.
+    queue: BTreeMap<u64, (u64, Work)>,
+    last_serial: u64,
+    workers: usize,
+    /// Of the workers those that have nothing to do.
+    idle: usize,
+}
+
+/// The operations of a sandbox.
+#[derive(Debug)]
+pub struct Syncs {
+    state: Mutex<State>,
+    /// There is something in the queue.
+    queued: Condvar,
+    /// Something is over.
+    ended: Condvar,
+    poller: Arc<Poller>,
+    /// For tests: each operation takes [`SLOW`] longer, and none is done at once.
+    is_slow: bool,
+}
+
+impl Syncs {
+    /// None yet.
+    pub fn new(poller: Arc<Poller>) -> Syncs {
+        Syncs {
+            state: Mutex::default(),
+            queued: Condvar::new(),
+            ended: Condvar::new(),
+            poller,
+            is_slow: std::env::var_os("QUARK_SLOW_SYNC").is_some(),
+        }
+    }
+
+    /// Operations that are begun and not taken: each may keep a descriptor open.
+    pub fn len(&self) -> usize {
+        self.lock().operations.len()
+    }
+
+    /// Begins `work` under `token`: its result if that is known at once. EINVAL for a token with
+    /// the highest bit, EEXIST for one that stands for an operation already.
+    pub fn begin(self: &Arc<Self>, token: u64, work: Work) -> Result<Option<Done>, Errno> {
+        if token & INTERNAL != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.lock();
+        if state.operations.contains_key(&token) {
+            return Err(Errno::EXIST);
+        }
+        if state.operations.len() >= MAX_OPERATIONS || !self.has_worker_for_one_more(&mut state) {
+            drop(state);
+            return Ok(Some((work.0)()));
+        }
+        state.last_serial += 1;
+        let serial = state.last_serial;
+        state.operations.insert(token, Operation { serial, result: None, is_awaited: false });
+        state.queue.insert(serial, (token, work));
+        self.queued.notify_one();
+        // Only for what is not behind others.
+        let is_next = state.queue.len() <= state.idle || state.workers < MAX_WORKERS;
+        let limit = if is_next && !self.is_slow { AT_ONCE } else { Duration::ZERO };
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            match state.operations.get(&token) {
+                Some(own) if own.serial == serial && own.result.is_none() => {}
+                Some(own) if own.serial == serial => {
+                    return Ok(state.operations.remove(&token).and_then(|own| own.result));
+                }
+                // Another call has taken it, which the kernel does not do before it has a token.
+                _ => return Err(Errno::NOENT),
+            }
+        }
+        if let Some(own) = state.operations.get_mut(&token).filter(|own| own.serial == serial) {
+            own.is_awaited = true;
+        }
+        Ok(None)
+    }
+
+    /// Sees to it that a worker comes to one more operation. False if there is none at all.
+    fn has_worker_for_one_more(self: &Arc<Self>, state: &mut State) -> bool {
+        if state.queue.len() >= state.idle && state.workers < MAX_WORKERS {
+            let this = self.clone();
+            let started = std::thread::Builder::new()
+                .name("sync".into())
+                .stack_size(STACK_BYTES)
+                .spawn(move || this.serve());
+            state.workers += usize::from(started.is_ok());
+        }
+        state.workers > 0
+    }
+
+    /// Takes the result of an operation, after which the token stands for nothing. ENOENT if it
+    /// does now, EAGAIN while the operation is not over.
+    pub fn take(&self, token: u64) -> Result<Done, Errno> {
+        let mut state = self.lock();
+        let result =
+            state.operations.get(&token).ok_or(Errno::NOENT)?.result.ok_or(Errno::AGAIN)?;
+        state.operations.remove(&token);
+        Ok(result)
+    }
+
+    /// Nobody waits for an operation any more: it ends unheard, if it has begun. ENOENT if there is
+    /// none.
+    pub fn forget(&self, token: u64) -> Result<(), Errno> {
+        let mut state = self.lock();
+        let own = state.operations.remove(&token).ok_or(Errno::NOENT)?;
+        let work = state.queue.remove(&own.serial);
+        // It may close a file.
+        drop(state);
+        drop(work);
+        Ok(())
+    }
+
+    /// A worker's life.
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some((serial, (token, work))) = state.queue.pop_first() {
+                drop(state);
+                if self.is_slow {
+                    self.dawdle();
+                }
+                let result = (work.0)();
+                state = self.end(token, serial, result);
+                continue;
+            }
+            state.idle += 1;
+            let (locked, wait) =
+                self.queued.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner);
+            state = locked;
+            state.idle -= 1;
+            if wait.timed_out() && state.queue.is_empty() {
+                state.workers -= 1;
+                return;
+            }
+        }
+    }
+
+    fn end(&self, token: u64, serial: u64, result: Done) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        let own = state.operations.get_mut(&token).filter(|own| own.serial == serial);
+        let is_awaited = own.is_some_and(|own| {
+            own.result = Some(result);
+            own.is_awaited
+        });
+        if is_awaited {
+            drop(state);
+            // The event loop is behind by as many events as there may be only if the guest makes
+            // them without end, and then it is the guest that loses one.
+            self.poller.post_ready(token, libc::EPOLLIN as u32).ok();
+            return self.lock();
+        }
+        self.ended.notify_all();
+        state
+    }
+
+    fn dawdle(&self) {
+        // A thread of the sandbox may not sleep otherwise than for a lock.
+        let (lock, never) = (Mutex::new(()), Condvar::new());
+        let locked = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(never.wait_timeout_while(locked, SLOW, |()| true));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// True if nothing of it is ever written to a disk.
+fn lies_in_memory(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|s| [TMPFS, RAMFS].contains(&s.f_type))
+}
+
+impl Call<'_> {
+    pub(super) fn sync(&mut self) -> Outcome {
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::File | Kind::StdioFile | Kind::Dir { .. }) {
+            return Err(Errno::INVAL);
+        }
+        let (fd, data_only) = (object.fd().clone(), self.args[1] == 1);
+        self.begin(object.as_fd(), move || match data_only {
+            true => rustix::fs::fdatasync(&fd),
+            false => rustix::fs::fsync(&fd),
+        })
+    }
+
+    /// Of the whole host only the one file system that the object lies on.
+    pub(super) fn sync_fs(&mut self) -> Outcome {
+        let object = self.object()?;
+        if !matches!(object.kind(), Kind::File | Kind::Dir { .. } | Kind::Path) {
+            return Err(Errno::INVAL);
+        }
+        let flags = match file_type(object.as_fd())? {
+            FileType::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            FileType::RegularFile => OFlags::RDONLY,
+            _ => return Ok(0),
+        };
+        let (fd, proc_fd): (_, Arc<OwnedFd>) = (object.fd().clone(), self.host.proc_fd.clone());
+        self.begin(object.as_fd(), move || {
+            // What serves as a mount may be a mere O_PATH descriptor, which syncfs(2) does not
+            // take.
+            let own = reopen(fd.as_fd(), &proc_fd, flags | OFlags::NOCTTY)?;
+            rustix::fs::syncfs(&own)
+        })
+    }
+
+    fn begin(&self, of: BorrowedFd<'_>, work: impl FnOnce() -> Done + Send + 'static) -> Outcome {
+        let syncs = &self.host.syncs;
+        if !syncs.is_slow && lies_in_memory(of) {
+            return work().map(|()| 0);
+        }
+        match syncs.begin(self.args[0], Work::new(work))? {
+            Some(done) => done.map(|()| 0),
+            None => Ok(SYNC_BEGUN),
+        }
+    }
+
+    pub(super) fn sync_result(&mut self) -> Outcome {
+        let done = self.host.syncs.take(self.args[0])?;
+        self.args[0] = done.map_or_else(|e| e.raw_os_error() as u64, |()| 0);
+        Ok(0)
+    }
+
+    pub(super) fn sync_forget(&mut self) -> Outcome {
+        self.host.syncs.forget(self.args[0]).map(|()| 0)
+    }
+}

@@ -1,0 +1,187 @@
+//! Operations that wait for the host's disk.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use qlib::host::SYNC_BEGUN;
+use qlib::platform::EVENT_READY;
+use rustix::time::Timespec;
+
+use super::super::super::events::{Dispatch, INTERNAL, Sources};
+use super::super::sync::Work;
+use super::*;
+
+/// Far longer than anything takes here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct NoSources;
+impl Sources for NoSources {
+    fn ready(&mut self, key: u64, _: Dispatch<'_>) {
+        panic!("nothing was added under {key:#x}");
+    }
+}
+
+/// Work that is over when the sender says how it ends, and says that it has begun.
+fn held_up() -> (Work, Sender<Result<(), Errno>>, Receiver<()>) {
+    let ((end, ends), (begin, begun)) = (channel(), channel());
+    let work = Work::new(move || {
+        begin.send(()).ok();
+        // A test that is over ends it.
+        ends.recv().unwrap_or(Ok(()))
+    });
+    (work, end, begun)
+}
+
+/// Waits for the event that tells of `token`.
+fn await_event(g: &Guest, token: u64) {
+    let (seen, end) = (std::cell::Cell::new(false), Instant::now() + LIMIT);
+    let look = |e: &qlib::platform::Event| {
+        seen.set(seen.get() || (e.kind == EVENT_READY && e.a == token && e.b & 1 != 0));
+    };
+    while !seen.get() {
+        assert!(Instant::now() < end, "no event for {token}");
+        let step = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        g.host.poller.turn(Some(step), &look, &mut NoSources).unwrap();
+    }
+}
+
+fn result(g: &Guest, token: u64) -> Result<i32, i32> {
+    let answer = g.call(Op::SyncResult, NO_HANDLE, &[token], &[]);
+    if answer.ret == 0 { Ok(answer.args[0] as i32) } else { Err(-answer.ret as i32) }
+}
+
+fn forget(g: &Guest, token: u64) -> i64 {
+    g.call(Op::SyncForget, NO_HANDLE, &[token], &[]).ret
+}
+
+#[test]
+fn what_takes_long_is_told_of_when_it_is_over() {
+    let g = Guest::new();
+    for (token, end, errno) in [(5, Ok(()), 0), (6, Err(Errno::IO), libc::EIO)]
+        .into_iter()
+        .chain([(7, Err(Errno::NOSPC), libc::ENOSPC), (8, Err(Errno::AGAIN), libc::EAGAIN)])
+    {
+        let (work, sender, begun) = held_up();
+        assert_eq!(g.host.syncs.begin(token, work).unwrap(), None);
+        begun.recv_timeout(LIMIT).unwrap();
+        assert_eq!(result(&g, token), Err(libc::EAGAIN));
+        sender.send(end).unwrap();
+        await_event(&g, token);
+        assert_eq!(result(&g, token), Ok(errno));
+        assert_eq!(result(&g, token), Err(libc::ENOENT), "taken twice");
+        assert_eq!(forget(&g, token), -i64::from(libc::ENOENT));
+    }
+    assert_eq!(g.host.syncs.len(), 0);
+}
+
+#[test]
+fn what_is_over_at_once_is_answered_at_once() {
+    let g = Guest::new();
+    let at_once = || {
+        (0..10_000).find_map(|_| match g.host.syncs.begin(1, Work::new(|| Err(Errno::DQUOT))) {
+            Ok(None) => {
+                await_event(&g, 1);
+                assert_eq!(result(&g, 1), Ok(libc::EDQUOT));
+                None
+            }
+            done => Some(done),
+        })
+    };
+    assert_eq!(at_once(), Some(Ok(Some(Err(Errno::DQUOT)))));
+    assert_eq!((g.host.syncs.len(), result(&g, 1)), (0, Err(libc::ENOENT)));
+}
+
+#[test]
+fn few_are_under_way_at_once_and_the_rest_in_turn() {
+    const MANY: u64 = 40;
+    let g = Guest::new();
+    let running = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let mut ends = Vec::new();
+    for token in 0..MANY {
+        let (end, ends_when) = channel::<()>();
+        let (running, most) = (running.clone(), most.clone());
+        let work = Work::new(move || {
+            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(now, Ordering::SeqCst);
+            ends_when.recv().ok();
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        });
+        assert_eq!(g.host.syncs.begin(token, work).unwrap(), None);
+        ends.push(end);
+    }
+    assert_eq!(g.host.syncs.len() as u64, MANY);
+    let end = Instant::now() + LIMIT;
+    while running.load(Ordering::SeqCst) < 16 {
+        assert!(Instant::now() < end, "{running:?} have begun");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // One that waits its turn, and one that has begun.
+    assert_eq!((forget(&g, MANY - 1), forget(&g, 0)), (0, 0));
+    assert_eq!((result(&g, 0), result(&g, MANY - 1)), (Err(libc::ENOENT), Err(libc::ENOENT)));
+    drop(ends);
+    for token in 1..MANY - 1 {
+        while result(&g, token) == Err(libc::EAGAIN) {
+            assert!(Instant::now() < end, "{token} does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!((most.load(Ordering::SeqCst), g.host.syncs.len()), (16, 0));
+}
+
+#[test]
+fn tokens_are_checked_and_one_that_is_used_anew_gets_its_own_result() {
+    let g = Guest::new();
+    fs::write(g.dir.join("f"), "x").unwrap();
+    let file = g.open("f", libc::O_RDWR);
+    for token in [INTERNAL, u64::MAX] {
+        assert_eq!(g.host.syncs.begin(token, Work::new(|| Ok(()))), Err(Errno::INVAL));
+        assert_eq!((result(&g, token), forget(&g, token)), (Err(libc::ENOENT), -2));
+    }
+    let (work, first, begun) = held_up();
+    assert_eq!(g.host.syncs.begin(3, work).unwrap(), None);
+    begun.recv_timeout(LIMIT).unwrap();
+    assert_eq!(g.host.syncs.begin(3, Work::new(|| Ok(()))), Err(Errno::EXIST));
+    // Forgotten, and the token used once more while it goes on.
+    assert_eq!(forget(&g, 3), 0);
+    let (work, second, begun) = held_up();
+    assert_eq!(g.host.syncs.begin(3, work).unwrap(), None);
+    begun.recv_timeout(LIMIT).unwrap();
+    first.send(Err(Errno::IO)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(result(&g, 3), Err(libc::EAGAIN), "not the first one's");
+    second.send(Ok(())).unwrap();
+    await_event(&g, 3);
+    assert_eq!(result(&g, 3), Ok(0));
+    // The object's own errors come first.
+    for op in [Op::Sync, Op::SyncFs] {
+        for handle in [NO_HANDLE, 999] {
+            assert_eq!(g.err(op, handle, &[1, 0], &[]), libc::EBADF);
+        }
+    }
+    let (_r, w) = rustix::pipe::pipe().unwrap();
+    let pipe = g.host.add_stdio(stream(w)).unwrap();
+    assert_eq!(g.err(Op::Sync, pipe, &[1, 0], &[]), libc::EINVAL);
+    g.ok(Op::Close, file, &[], &[]);
+    assert_eq!(g.err(Op::Sync, file, &[1, 0], &[]), libc::EBADF);
+}
+
+#[test]
+fn a_file_may_be_closed_meanwhile() {
+    let g = Guest::new();
+    for token in 0..12 {
+        fs::write(g.dir.join("f"), "something").unwrap();
+        let file = g.open("f", libc::O_RDWR);
+        let op = if token % 2 == 0 { Op::Sync } else { Op::SyncFs };
+        let begun = g.ok(op, file, &[token, token & 2], &[]).ret as u64;
+        g.ok(Op::Close, file, &[], &[]);
+        if begun == SYNC_BEGUN && token % 3 != 0 {
+            await_event(&g, token);
+            assert_eq!(result(&g, token), Ok(0));
+        } else if begun == SYNC_BEGUN {
+            assert_eq!(forget(&g, token), 0);
+        }
+        assert_eq!(result(&g, token), Err(libc::ENOENT));
+    }
+}
