@@ -591,8 +591,9 @@ fn sync_reaches_the_hosts_file_systems() {
     assert_eq!(calls(&["sync", "-f", "/tmp"]), 0);
 }
 
-/// Runs system-call cases of `test-apps` with a directory of the host, `volume`, as /tmp.
-fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
+/// Configures a container that runs system-call cases of `test-apps` with a directory of the host,
+/// `volume`, as /tmp.
+pub fn configure_cases(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
     let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../target/test-apps/syscalls")
         .join(cases[0]);
@@ -607,6 +608,11 @@ fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
         mounts.retain(|m| m["destination"] != "/tmp");
         mounts.push(tmp);
     });
+}
+
+/// Runs such cases.
+fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
+    configure_cases(p, volume, cases, env);
     let (code, output, errors) = run(p);
     assert_eq!(code, Some(0), "{output}{errors}");
     assert_eq!(output.matches("ok ").count(), cases.len() - 1, "{output}");
@@ -618,6 +624,14 @@ fn one_file_of_the_host_is_one_futex() {
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
     cases_on(&p, &volume, &["threads", "futex_of_a_file_mapped_read_only_and_writable"], "A=B");
+}
+
+#[test]
+fn files_of_the_host_are_synchronized_by_many_at_once() {
+    let Some(p) = place() else { return };
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    cases_on(&p, &volume, &["files", "fsync_family", "fsyncs_at_once"], "A=B");
 }
 
 #[test]

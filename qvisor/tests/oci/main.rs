@@ -17,5 +17,6 @@ mod rootless;
 mod shared;
 mod streams;
 mod support;
+mod sync;
 mod unanswered;
 mod user;
