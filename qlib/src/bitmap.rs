@@ -504,8 +504,8 @@ impl<P: Policy> FrameAllocator<P> {
         self.blocks.free(block, 1, false);
     }
 
-    /// Puts a block into the list for its sort, in order of address, beginning the search where the last one was
-    /// put.
+    /// Puts a block into the list for its sort, in order of address, beginning the search where the
+    /// last one was put.
     fn link(&self, state: &mut FreeLists, block: Gpa) {
         let stay = self.control(block).stay() as usize;
         let (mut prev, mut next) = (NONE, state.heads[stay]);

@@ -357,11 +357,21 @@ async fn shown(thread: &Arc<Thread>, mut call: Pin<&mut impl Future<Output = Out
         let mm = thread.mm();
         // Nobody takes them along who has them under way when the call returns.
         thread.user.claim_ops(&mm);
-        while mm.is_frozen() || !thread.user.is_synced() {
-            thread.user.synced().await;
-            mm.thawed().await;
+        let mut may_show = pin!(async {
+            while mm.is_frozen() || !thread.user.is_synced() {
+                thread.user.synced().await;
+                mm.thawed().await;
+            }
+        });
+        // The call goes on meanwhile: it may be what has frozen the space.
+        let polled = poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending => may_show.as_mut().poll(cx).map(|()| None),
+        });
+        if let Some(outcome) = polled.await {
+            return outcome;
         }
-        if is_unseen() {
+        if is_unseen() && !mm.is_frozen() && thread.user.is_synced() {
             // An error: it died, and the call sees that.
             let _ = thread.user.flush(&mm).await;
         }
