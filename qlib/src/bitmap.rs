@@ -69,8 +69,8 @@ pub struct Plain;
 
 impl Policy for Plain {}
 
-/// How long a frame is in use. As long as there are enough blocks, frames of either sort have blocks
-/// of their own, so that what a process leaves when it ends is whole blocks.
+/// How long a frame is in use. As long as there are enough blocks, frames of either sort have
+/// blocks of their own, so that what a process leaves when it ends is whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
     /// As long as some process.

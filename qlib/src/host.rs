@@ -219,8 +219,8 @@ ops! {
     /// disk, quota in bytes.
     StoreStat = 65,
     /// Which pages of a RAM range hold host memory: args\[0\] gpa, args\[1\] length in bytes; seg0
-    /// out: bitmap, least significant bit first. Its pages; more, if all from its last page on up to
-    /// so many hold host memory too.
+    /// out: bitmap, least significant bit first. Its pages; more, if all from its last page on up
+    /// to so many hold host memory too.
     Committed = 66,
     // ---- the rest
     // ---------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ impl Hidden {
 impl AddressSpace {
     /// Has the platform hide what [`AddressSpace::fork`] takes write access to away, where other
     /// threads may write to it; the operations must be carried out before, with the space frozen.
-    /// For as soon as an entry says that a page is shared, somebody may copy it (by a fault that was
-    /// on its way, or in the kernel), and what is written to the old page after that is lost.
+    /// For as soon as an entry says that a page is shared, somebody may copy it (by a fault that
+    /// was on its way, or in the kernel), and what is written to the old page after that is lost.
     pub fn hide_before_fork(&self) {
         let mut inner = self.lock();
         let is_written = |vma: &&Vma| {

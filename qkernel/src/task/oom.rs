@@ -272,8 +272,8 @@ fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usi
     .count()
 }
 
-/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all others but pid 1.
-/// Later it is one of them, for it may be what is wrong.
+/// Who has just come by `quark exec`, perhaps to see what is wrong, goes after all others but
+/// pid 1. Later it is one of them, for it may be what is wrong.
 fn is_spared(process: &Process, held: u64) -> bool {
     process.is_visitor()
         && held < arch::boot().ram_bytes / VISITOR_SHARE

@@ -1,5 +1,5 @@
-//! What waits for the host's disk keeps nobody else waiting. QUARK_SLOW_SYNC has the host take three
-//! seconds more for each fsync(2) and syncfs(2).
+//! What waits for the host's disk keeps nobody else waiting. QUARK_SLOW_SYNC has the host
+//! take three seconds more for each fsync(2) and syncfs(2).
 
 use std::fs;
 use std::process::Stdio;
