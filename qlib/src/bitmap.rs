@@ -484,8 +484,7 @@ impl<P: Policy> FrameAllocator<P> {
             self.blocks.free(block.gpa, 1, block.clean);
             return None;
         }
-        self.control(block.gpa).init(block.gpa, self.tag, block.clean);
-        self.control(block.gpa).set_stay(stay);
+        self.control(block.gpa).init(block.gpa, self.tag, block.clean, stay);
         state.blocks += 1;
         self.note_free(state);
         self.link(state, block.gpa);

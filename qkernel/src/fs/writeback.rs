@@ -2,9 +2,9 @@
 //! takes, without the kernel lock.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::errno::Result;
+use crate::sync::Count;
 use crate::wait::{PollMask, Sleeper, WaitQueue, block_until_killed};
 
 /// Something that is being written.
@@ -18,36 +18,20 @@ pub trait Writeback: Send + Sync {
 /// What is to be waited for; `None`: it is written.
 pub type Begun = Option<Arc<dyn Writeback>>;
 
-/// How many threads wait.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Threads that wait.
+static WAITING: Count = Count::none();
 
 /// True if a thread waits for something to be written: it looks blocked, and needs nobody outside
 /// to go on.
 pub fn is_any_awaited() -> bool {
-    WAITING.load(Relaxed) > 0
-}
-
-/// A thread waits, as long as this lives.
-struct Waiting;
-
-impl Waiting {
-    fn begin() -> Waiting {
-        WAITING.fetch_add(1, Relaxed);
-        Waiting
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        WAITING.fetch_sub(1, Relaxed);
-    }
+    WAITING.is_any()
 }
 
 /// Waits until it is written: what came of it. As on Linux no signal cuts that short but one that
 /// kills (ERESTARTSYS).
 pub async fn written(thread: &dyn Sleeper, begun: Begun) -> Result {
     let Some(writeback) = begun else { return Ok(()) };
-    let _waiting = Waiting::begin();
+    let _waiting = WAITING.begin();
     let queues = [writeback.queue()];
     block_until_killed(thread, &queues, PollMask::IN, || writeback.outcome()).await?
 }

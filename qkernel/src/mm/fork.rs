@@ -10,13 +10,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use qlib::pagetable::{Action, Pte, PteFlags};
+use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
-use super::mmu::is_mapped;
+use super::ranges::Ranges;
 use super::space::Inner;
-use super::swap::Usage;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{AddressSpace, swap};
 use crate::account;
@@ -25,6 +24,9 @@ use crate::errno::{Errno, Result};
 
 /// Entries that are copied at a time.
 const BATCH: usize = 1024;
+/// Ranges that are hidden one by one; where there are more, what lies between is hidden too, and
+/// faults in again.
+const MOST_HIDDEN: usize = 64;
 /// What the copy of a range takes, about, in bytes.
 const RANGE_BYTES: u64 = 160;
 
@@ -36,26 +38,6 @@ impl Drop for Copies {
     fn drop(&mut self) {
         for frame in core::mem::take(&mut self.0).into_values() {
             frames::user().ref_dec(frame);
-        }
-    }
-}
-
-/// Ranges that are hidden together. Where there are very many, what lies between is hidden too: it
-/// faults in again.
-#[derive(Default)]
-struct Hidden {
-    list: Vec<Range<Va>>,
-}
-
-impl Hidden {
-    const MOST: usize = 64;
-
-    /// Adds one that lies above all others.
-    fn add(&mut self, range: Range<Va>) {
-        let is_full = self.list.len() == Self::MOST;
-        match self.list.last_mut() {
-            Some(last) if is_full || last.end == range.start => last.end = range.end,
-            _ => self.list.push(range),
         }
     }
 }
@@ -72,17 +54,10 @@ impl AddressSpace {
                 && vma.prot.contains(Prot::WRITE)
                 && !vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK)
         };
-        let mut ranges = Hidden::default();
+        let mut ranges: Ranges<MOST_HIDDEN> = Ranges::default();
         inner.vmas.iter().filter(is_written).for_each(|vma| ranges.add(vma.start..vma.end));
         let (table, mmu) = inner.parts();
-        for range in ranges.list {
-            // What is known of its use by the mapping is lost with that.
-            table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
-                true => Action::Replace(Usage::of(pte).seen().put(pte)),
-                false => Action::Keep,
-            });
-            mmu.forget(table, range);
-        }
+        ranges.iter().for_each(|range| mmu.hide(table, range.clone()));
     }
 
     /// A copy. This space is left with operations that take write access away; they must be carried

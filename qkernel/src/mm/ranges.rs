@@ -7,13 +7,13 @@ use qlib::Va;
 
 use super::mmu::overlap;
 
-/// All that were added, and perhaps more.
+/// All that were added, and perhaps more: what would be more than `N` is joined.
 #[derive(Clone, Default)]
-pub struct Ranges(Vec<Range<Va>>);
+pub struct Ranges<const N: usize = 4>(Vec<Range<Va>>);
 
-impl Ranges {
+impl<const N: usize> Ranges<N> {
     /// More are joined.
-    const MOST: usize = 4;
+    const MOST: usize = N;
 
     /// Adds one.
     pub fn add(&mut self, range: Range<Va>) {
@@ -54,14 +54,14 @@ mod tests {
     #[test]
     fn many_become_few_that_hold_all() {
         let page = |n: u64| Va(n << 12)..Va((n + 1) << 12);
-        let mut ranges = Ranges::default();
+        let mut ranges: Ranges = Ranges::default();
         ranges.add(page(5));
         ranges.add(page(6));
         assert_eq!(ranges.iter().count(), 1);
         for n in [1, 9, 20, 15, 30] {
             ranges.add(page(n));
         }
-        assert_eq!(ranges.iter().count(), Ranges::MOST);
+        assert_eq!(ranges.iter().count(), <Ranges>::MOST);
         assert!([1, 5, 6, 9, 15, 20, 30].iter().all(|n| ranges.overlaps(&page(*n))));
         assert!(!ranges.overlaps(&page(7)));
         ranges.clear();

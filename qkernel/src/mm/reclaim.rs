@@ -1,8 +1,9 @@
 //! Memory that comes back, and those who wait for it.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames;
+use crate::sync::{Count, Counted};
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
 
@@ -10,8 +11,8 @@ use crate::wait::{PollMask, WaitQueue};
 static FREED: WaitQueue = WaitQueue::new();
 /// When something was freed last while somebody waited, CLOCK_MONOTONIC.
 static LAST_FREED_NS: AtomicU64 = AtomicU64::new(0);
-/// How many wait.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+/// Those who wait.
+static WAITING: Count = Count::none();
 
 /// Tries to get frames back at once, without waiting for anybody: whether some are free now. User
 /// frames that the platform shows cannot be, so there is only what is kept to be fast.
@@ -38,25 +39,12 @@ pub fn freed() -> &'static WaitQueue {
     &FREED
 }
 
-/// Somebody waits for memory as long as this lives.
-#[derive(Debug)]
-pub struct Waiting;
-
-impl Waiting {
-    /// From now on.
-    pub fn begin() -> Waiting {
-        WAITING.fetch_add(1, Relaxed);
-        Waiting
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        WAITING.fetch_sub(1, Relaxed);
-    }
+/// Somebody waits for memory as long as the result lives.
+pub fn begin_waiting() -> Counted {
+    WAITING.begin()
 }
 
 /// True if somebody waits for memory.
 pub fn is_awaited() -> bool {
-    WAITING.load(Relaxed) > 0
+    WAITING.is_any()
 }

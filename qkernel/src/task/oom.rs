@@ -111,7 +111,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         return Err(Errno::ENOMEM);
     }
     let begin_ns = time::monotonic_ns();
-    let awaiting = reclaim::Waiting::begin();
+    let awaiting = reclaim::begin_waiting();
     let result = wait_for(thread, want).await;
     drop(awaiting);
     if thread.process.is_visitor() {
@@ -165,7 +165,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
 /// kept to be fast.
 pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let now_ns = time::monotonic_ns();
-    let _awaiting = reclaim::Waiting::begin();
+    let _awaiting = reclaim::begin_waiting();
     shrink();
     dentry::shrink(None);
     reclaim::reclaim();

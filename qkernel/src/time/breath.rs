@@ -1,9 +1,9 @@
 //! Long work in pieces, so that others get the kernel meanwhile.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::{insert, monotonic_ns};
+use crate::sync::Count;
 use crate::wait::Signal;
 
 /// Work at a stretch, in nanoseconds.
@@ -14,28 +14,12 @@ pub const PAUSE_NS: u64 = 100_000;
 /// Bytes that are moved between two looks at the clock.
 pub const PIECE_BYTES: usize = 256 << 10;
 
-/// How many pauses are under way.
-static PAUSES: AtomicU32 = AtomicU32::new(0);
+/// Pauses under way, also of work that is given up in one.
+static PAUSES: Count = Count::none();
 
 /// True if some long work pauses: its thread looks blocked, and has something to do all the same.
 pub fn is_any_pausing() -> bool {
-    PAUSES.load(Relaxed) > 0
-}
-
-/// A pause, as long as this lives: also of work that is given up in it.
-struct Pause;
-
-impl Pause {
-    fn begin() -> Pause {
-        PAUSES.fetch_add(1, Relaxed);
-        Pause
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        PAUSES.fetch_sub(1, Relaxed);
-    }
+    PAUSES.is_any()
 }
 
 /// Long work in pieces.
@@ -56,7 +40,7 @@ impl Breath {
         if monotonic_ns().saturating_sub(self.since_ns) < WORK_NS {
             return;
         }
-        let _pause = Pause::begin();
+        let _pause = PAUSES.begin();
         let signal = Arc::new(Signal::default());
         insert(monotonic_ns() + PAUSE_NS, signal.clone());
         signal.wait().await;

@@ -82,10 +82,10 @@ pub fn at(phys: PhysMap, block: Gpa) -> &'static Control {
 
 impl Control {
     /// Makes a block all free. `clean`: its bytes are known to be zero.
-    pub fn init(&self, block: Gpa, tag: u32, clean: bool) {
+    pub fn init(&self, block: Gpa, tag: u32, clean: bool, stay: Stay) {
         self.next.store(NONE, Relaxed);
         self.prev.store(NONE, Relaxed);
-        self.stay.store(0, Relaxed);
+        self.set_stay(stay);
         self.summary.store(0xffff, Relaxed);
         for word in 0..16 {
             self.free[word].store(u64::MAX, Relaxed);

@@ -14,7 +14,6 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{DeferredFree, Mmu, Table, is_mapped, overlap, prot_of};
 use crate::mm::ranges::Ranges;
-use crate::mm::swap::usage::Usage;
 
 /// More runs than this are not changed one by one but unmapped together, to fault in again.
 const MAX_PROTECT_RUNS: usize = 8;
@@ -249,12 +248,7 @@ impl Mmu for Mirror {
             Action::Replace(new)
         });
         if too_many {
-            // What is known of its use by the mapping is lost with that.
-            table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
-                true => Action::Replace(Usage::of(pte).seen().put(pte)),
-                false => Action::Keep,
-            });
-            return self.forget(table, range);
+            return self.hide(table, range);
         }
         self.ops.extend(runs.into_iter().map(|(run, prot)| DeferredOp {
             kind: OP_PROTECT,

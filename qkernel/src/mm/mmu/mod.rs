@@ -20,6 +20,7 @@ use qlib::{Gpa, Va};
 
 use super::deferred_free::DeferredFree;
 use super::ranges::Ranges;
+use super::swap::Usage;
 use super::tables::Table;
 use super::vma::Prot;
 use crate::arch;
@@ -55,6 +56,16 @@ pub(super) trait Mmu: Send {
         if cached {
             self.unmap(range);
         }
+    }
+
+    /// As [`Mmu::forget`], for what must not be changed while it is mapped. What is known of its
+    /// use by the mapping is lost with that, so it counts as used.
+    fn hide(&mut self, table: &mut Table, range: Range<Va>) {
+        table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
+            true => Action::Replace(Usage::of(pte).seen().put(pte)),
+            false => Action::Keep,
+        });
+        self.forget(table, range);
     }
 
     /// A range that overlaps this one, and an unmapping of which may still be under way: who uses

@@ -64,7 +64,7 @@ impl SpaceState {
     pub(super) fn fall_asleep(&mut self, space: &Space, number: u32) {
         let Some(thread) = self.thread_mut(number) else { return };
         let Phase::Parked(id) = thread.phase else { return };
-        thread.phase = Phase::Asleep { begun: false };
+        thread.phase = Phase::Asleep;
         sleep_word(space, thread).store(0, std::sync::atomic::Ordering::Release);
         self.answer(id, 1 << GO_SLEEP_BIT);
     }
@@ -86,11 +86,7 @@ impl SpaceState {
             && n.data.args == [word, libc::FUTEX_WAIT as u64, 0, 0, 0, 0];
         if sleeps {
             // Also the same call again, if a freeze by the host has torn it.
-            let Thread { phase: Phase::Asleep { begun }, pending, .. } = thread else {
-                return None;
-            };
-            *begun = pending.is_none();
-            match pending {
+            match thread.pending {
                 None => self.let_continue(n.id),
                 Some(_) => self.answer(n.id, 0),
             }
@@ -118,7 +114,7 @@ pub(super) fn wake_up(shared: &Shared, space: &Space, number: u32, thread: &mut 
 
 /// As [`wake_up`], once more, if it was told to wake up and has not reported.
 pub(super) fn wake_up_again(space: &Space, thread: &Thread) -> bool {
-    let is_due = matches!(thread.phase, Phase::Asleep { .. }) && thread.pending.is_some();
+    let is_due = thread.phase == Phase::Asleep && thread.pending.is_some();
     if is_due {
         sys::futex_store_wake(sleep_word(space, thread), 1);
     }

@@ -181,7 +181,7 @@ impl Space {
         thread.stop_wanted |= unreported && !matches!(plan.kind, RESUME_HOLD | RESUME_EXIT);
         match thread.phase {
             Phase::Unborn | Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(plan))),
-            Phase::Asleep { .. } => {
+            Phase::Asleep => {
                 thread.pending = Some(Pending::Resume(Box::new(plan)));
                 asleep::wake_up(shared, self, number, thread);
             }
@@ -240,14 +240,14 @@ impl Space {
             }
             // A report comes.
             Phase::Repeating { .. } if thread.call.is_none() => thread.stop_wanted = true,
-            Phase::Kicked | Phase::Repeating { .. } | Phase::Asleep { .. } => {
+            Phase::Kicked | Phase::Repeating { .. } | Phase::Asleep => {
                 match &thread.pending {
                     Some(Pending::Resume(plan)) => {
                         thread.stop_wanted = plan.kind != RESUME_HOLD && plan.kind != RESUME_EXIT
                     }
                     _ => thread.pending = Some(Pending::ReportStopped),
                 }
-                if matches!(thread.phase, Phase::Asleep { .. }) {
+                if thread.phase == Phase::Asleep {
                     asleep::wake_up(shared, self, number, thread);
                 }
             }
@@ -270,7 +270,7 @@ impl Space {
             Phase::Call(id) => state.resume_call(self, shared, number, id, Plan::exit()),
             Phase::Fast => state.resume_fast(self, shared, number, Plan::exit()),
             Phase::Kicked => thread.pending = Some(Pending::Resume(Box::new(Plan::exit()))),
-            Phase::Asleep { .. } => {
+            Phase::Asleep => {
                 thread.pending = Some(Pending::Resume(Box::new(Plan::exit())));
                 asleep::wake_up(shared, self, number, thread);
             }
@@ -794,7 +794,7 @@ impl SpaceState {
                 None
             }
             Phase::Ops(left) => self.op_step(space, shared, number, left, n),
-            Phase::Asleep { .. } => self.sleep_step(space, shared, number, n),
+            Phase::Asleep => self.sleep_step(space, shared, number, n),
             Phase::Repeating { begun: true } if frame_call => {
                 self.repeat_reported(space, shared, number, n)
             }

@@ -237,10 +237,7 @@ pub enum Phase {
         begun: bool,
     },
     /// Told to sleep (see [`super::asleep`]), in a system call that has no answer yet.
-    Asleep {
-        /// The host has been told to let it.
-        begun: bool,
-    },
+    Asleep,
     /// Ended.
     Gone,
 }
