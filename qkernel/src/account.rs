@@ -274,6 +274,18 @@ pub fn max_lasting_pages() -> u64 {
 /// Such memory is refused from one part in this many of what is low before memory is that.
 const LASTING_LEAVES: u64 = 8;
 
+/// The heap gives what is longer than this whole pages, in bytes.
+const PAGED_BYTES: u64 = 2048;
+
+/// What the heap gives, at most, to who asks for so many bytes.
+pub fn on_heap(bytes: usize) -> u64 {
+    match bytes as u64 {
+        0 => 0,
+        few @ ..=PAGED_BYTES => few.next_power_of_two().max(16),
+        many => many.next_multiple_of(PAGE_SIZE),
+    }
+}
+
 static LASTING_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Kernel memory for something that outlives the process that made it (names of a tmpfs, System V
@@ -293,6 +305,13 @@ impl Lasting {
         }
         LASTING_BYTES.store(after, Relaxed);
         Ok(Lasting(bytes))
+    }
+
+    /// Both together.
+    pub fn and(self, other: Lasting) -> Lasting {
+        let bytes = self.0 + other.0;
+        core::mem::forget((self, other));
+        Lasting(bytes)
     }
 }
 

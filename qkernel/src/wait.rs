@@ -334,6 +334,14 @@ impl Drop for Registered<'_> {
     }
 }
 
+/// Waits until `queue` is next notified of `mask`. May be given up.
+pub async fn notified(queue: &WaitQueue, mask: PollMask) {
+    let signal = Arc::new(Signal::default());
+    let ids = alloc::vec![queue.register(mask, signal.clone())];
+    let _registered = Registered { queues: &[queue], ids, timer: None };
+    signal.wait().await;
+}
+
 /// Who blocks in a system call: a thread of a program.
 pub trait Sleeper: Send + Sync {
     /// What wakes it.

@@ -161,7 +161,12 @@ impl<P: Policy> FrameAllocator<P> {
 
     /// A frame with one reference. Its bytes are unspecified. `None` when RAM is used up.
     pub fn alloc(&self) -> Option<Gpa> {
-        self.alloc_frame(Stay::Passing).map(|(gpa, _)| gpa)
+        self.alloc_for(Stay::Passing)
+    }
+
+    /// As [`Self::alloc`], for one that is used for so long.
+    pub fn alloc_for(&self, stay: Stay) -> Option<Gpa> {
+        self.alloc_frame(stay).map(|(gpa, _)| gpa)
     }
 
     /// A frame with one reference that reads as zeros. A frame that the host has not committed is

@@ -291,6 +291,7 @@ pub struct CountStats {
     pub deflates: u64,
     pub deflates_failed: u64,
     pub wakes_by_socket: u64,
+    pub wakes_by_disk: u64,
     pub wakes_by_signal: u64,
     pub wakes_by_sigcont: u64,
     pub wakes_by_exec: u64,

@@ -84,7 +84,9 @@ ops! {
     StatPath = 3,
     /// statx of an open handle: seg0 out: `struct statx`.
     Stat = 4,
-    /// preadv (args\[0\] offset) or readv (args\[0\] = u64::MAX) into the segments.
+    /// preadv (args\[0\] offset) or readv (args\[0\] = u64::MAX) into the segments; args\[1\] 1 =
+    /// of a regular file only what need not be read from a disk: -EAGAIN when that is nothing,
+    /// -EOPNOTSUPP when the host cannot tell.
     Read = 5,
     /// pwritev (args\[0\] offset) or writev (args\[0\] = u64::MAX) from the segments; args\[1\]
     /// RWF_* flags (RWF_APPEND).
@@ -112,8 +114,8 @@ ops! {
     /// fallocate: args mode, offset, length.
     Allocate = 16,
     /// fsync: args\[0\] a token that stands for no other such operation, without its highest bit;
-    /// args\[1\] 1 = data only → 0: done; [`SYNC_BEGUN`]: an EVENT_READY with the token tells that
-    /// it is over, and [`Op::SyncResult`] how. Closing the handle does not end it.
+    /// args\[1\] 1 = data only → 0: done; [`DISK_BEGUN`]: an EVENT_READY with the token tells that
+    /// it is over, and [`Op::DiskResult`] how. Closing the handle does not end it.
     Sync = 17,
     /// Changes attributes of a path (seg0): args\[0\] mask (1 mode, 2 uid, 4 gid, 8 atime, 16
     /// mtime, 32 atime now, 64 mtime now), args\[1\] mode, args\[2\] uid | gid << 32, args\[3\]
@@ -143,9 +145,9 @@ ops! {
     /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags, and
     /// [`WRITES_WHOLE`].
     StreamFlags = 28,
-    /// Takes the result of what [`Op::Sync`] or [`Op::SyncFs`] began: args\[0\] its token. -EAGAIN
+    /// Takes the result of what [`Op::Sync`] or its like began: args\[0\] its token. -EAGAIN
     /// while it is not over, -ENOENT when the token stands for none. Out args: its errno, or 0.
-    SyncResult = 29,
+    DiskResult = 29,
     /// Makes a window on an open file: args\[0\] file offset, args\[1\] length (both page aligned),
     /// args\[2\] 1 = writable → guest physical address. The same file and range may be given twice;
     /// each must be dropped.
@@ -159,7 +161,11 @@ ops! {
     /// TIOCSWINSZ, FIONREAD), seg0 in/out.
     TtyIoctl = 33,
     /// Forgets such an operation: args\[0\] its token. It ends unheard, if it has begun.
-    SyncForget = 34,
+    DiskForget = 34,
+    /// Reads a part of a regular file, so that it is in the host's page cache: args\[0\] token,
+    /// result as of [`Op::Sync`]; args\[1\] offset, args\[2\] length, of which
+    /// [`MAX_FETCH_BYTES`] count.
+    Fetch = 35,
     // ---- host sockets
     // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.
@@ -245,8 +251,11 @@ ops! {
 /// Pages of one [`Op::SwapIn`].
 pub const MAX_SWAP_IN_PAGES: u64 = 16;
 
-/// What [`Op::Sync`] and [`Op::SyncFs`] give if the operation has only begun.
-pub const SYNC_BEGUN: u64 = 1;
+/// The most that one [`Op::Fetch`] reads.
+pub const MAX_FETCH_BYTES: u64 = 1 << 20;
+
+/// What [`Op::Sync`], [`Op::SyncFs`] and [`Op::Fetch`] give if the operation has only begun.
+pub const DISK_BEGUN: u64 = 1;
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;

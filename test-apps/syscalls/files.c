@@ -2,8 +2,6 @@
 #include "harness.h"
 
 #include <dirent.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/statfs.h>
@@ -310,91 +308,6 @@ CASE(fallocate_forms) {
     for (int i = 0; i < 4096; i++) EQ(page[i], 0);
     ERR(fallocate(fd, 0, 0, 0), EINVAL);
     ERR(fallocate(fd, 0, -1, 10), EINVAL);
-}
-
-CASE(fsync_family) {
-    int fd = create("f");
-    EQ(write(fd, "x", 1), 1);
-    OK(fsync(fd));
-    OK(fdatasync(fd));
-    OK(sync_file_range(fd, 0, 1, SYNC_FILE_RANGE_WRITE));
-    OK(syncfs(fd));
-    int pipes[2];
-    OK(pipe(pipes));
-    ERR(fsync(pipes[0]), EINVAL);
-}
-
-static atomic_int alarms;
-static void count_alarm(int signo) { atomic_fetch_add(&alarms, 1); }
-
-// Each call of the family with a file of its own, and with what is none.
-static void synchronize(int number) {
-    char name[32];
-    snprintf(name, sizeof name, "f%d", number);
-    int fd = create(name), path = OK(open(name, O_PATH)), pipes[2];
-    OK(pipe(pipes));
-    char *map = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    for (int i = 0; i < 4; i++) {
-        EQ(pwrite(fd, name, sizeof name, i * 4096), sizeof name);
-        OK(fsync(fd));
-        map[100] = (char)i;
-        OK(msync(map, 4096, MS_SYNC));
-        OK(fdatasync(fd));
-        OK(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
-        struct iovec part = {name, sizeof name};
-        EQ(pwritev2(fd, &part, 1, 8192, RWF_DSYNC), sizeof name);
-        ERR(fsync(pipes[i % 2]), EINVAL);
-        ERR(fdatasync(pipes[i % 2]), EINVAL);
-        ERR(sync_file_range(pipes[0], 0, 0, 0), ESPIPE);
-        ERR(sync_file_range(fd, -1, 0, 0), EINVAL);
-        ERR(fsync(path), EBADF);
-        ERR(syncfs(path), EBADF);
-        ERR(fsync(-1), EBADF);
-        ERR(syncfs(9999), EBADF);
-    }
-    OK(syncfs(fd));
-    OK(munmap(map, 4096));
-    OK(close(fd));
-    OK(close(path));
-    OK(close(pipes[0]));
-    OK(close(pipes[1]));
-}
-
-CASE(fsync_is_not_interrupted) {
-    int fd = create("f");
-    EQ(write(fd, "x", 1), 1);
-    struct sigaction action = {.sa_handler = count_alarm};
-    OK(sigaction(SIGALRM, &action, NULL));
-    struct itimerval each_ms = {{0, 1000}, {0, 1000}};
-    OK(setitimer(ITIMER_REAL, &each_ms, NULL));
-    int64_t before_ns = now_ns(CLOCK_MONOTONIC);
-    OK(fsync(fd));
-    // The handler runs when the call is over at the latest, whatever the disk does.
-    if (now_ns(CLOCK_MONOTONIC) - before_ns > 100000000) CHECK(alarms > 0);
-}
-
-CASE(fsyncs_at_once) {
-    enum { PROCESSES = 3, THREADS = 8 };
-    void *entry(void *argument) {
-        synchronize((int)(long)argument);
-        return NULL;
-    }
-    pid_t children[PROCESSES];
-    for (int p = 0; p < PROCESSES; p++) {
-        if ((children[p] = OK(fork())) > 0) continue;
-        // None of the calls ends early for a signal with a handler.
-        struct sigaction action = {.sa_handler = count_alarm};
-        OK(sigaction(SIGALRM, &action, NULL));
-        struct itimerval each_ms = {{0, 1000}, {0, 1000}}, none = {0};
-        OK(setitimer(ITIMER_REAL, &each_ms, NULL));
-        pthread_t threads[THREADS];
-        for (long t = 0; t < THREADS; t++) ZERO(pthread_create(&threads[t], NULL, entry, (void *)(p * THREADS + t)));
-        for (int t = 0; t < THREADS; t++) ZERO(pthread_join(threads[t], NULL));
-        WAIT_UNTIL(alarms > 0);
-        OK(setitimer(ITIMER_REAL, &none, NULL));
-        exit(0);
-    }
-    for (int p = 0; p < PROCESSES; p++) expect_exit(children[p], 0);
 }
 
 CASE(fadvise_accepts) {

@@ -14,7 +14,7 @@ use linux_raw_sys::general::{
 use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
-use super::writeback::Begun;
+use super::disk::Begun;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::io::IoBuffer;
@@ -22,6 +22,15 @@ use crate::mm::mapped::MappedFile;
 use crate::mm::vma::FileMapping;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
+
+/// What a read found without waiting for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// This much was read.
+    pub bytes: usize,
+    /// A disk has no more of what was asked for.
+    pub is_all: bool,
+}
 
 /// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on
 /// [`FileOps::queue`] and try again".
@@ -36,6 +45,21 @@ pub trait FileOps: Send + Sync + Any {
     /// mount of the host.
     fn is_noexec(&self, file: &OpenFile) -> bool {
         false
+    }
+    /// As [`FileOps::read`] without waiting for a disk. [`FileOps::fetch`] has it read what is not
+    /// cached.
+    fn read_cached(
+        &self,
+        file: &OpenFile,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+    ) -> Result<Cached> {
+        self.read(file, buffer, offset).map(|bytes| Cached { bytes, is_all: true })
+    }
+    /// Begins to have `len` bytes from `offset` on cached, or the first of them: what is to be
+    /// waited for.
+    fn fetch(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Begun> {
+        Ok(None)
     }
     /// Writes at `offset` (ignored by streams).
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
@@ -122,6 +146,17 @@ pub trait FileOps: Send + Sync + Any {
     /// Begins fsync(2), or fdatasync(2): what is to be waited for.
     fn sync(&self, file: &OpenFile, data_only: bool) -> Result<Begun> {
         Err(Errno::EINVAL)
+    }
+    /// Begins syncfs(2): what is to be waited for.
+    fn sync_fs(&self, file: &OpenFile) -> Result<Begun> {
+        match &file.path {
+            Some(place) => place.dentry.fs.sync(),
+            // What has no name here may still be a file of the host, as standard output can be.
+            None => match self.sync(file, false) {
+                Err(Errno::EINVAL) => Ok(None),
+                begun => begun,
+            },
+        }
     }
     /// statfs(2) of the file system it lies in.
     fn statfs(&self, file: &OpenFile) -> Result<StatFs> {

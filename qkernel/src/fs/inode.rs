@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
-use super::writeback::Begun;
+use super::disk::Begun;
 use super::{Caller, FileOps, Location};
 use crate::errno::{Errno, Result};
 

@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod dentry;
 pub mod dev;
 pub mod devpts;
+pub mod disk;
 pub mod fdtable;
 pub mod file;
 pub mod hostfs;
@@ -30,7 +31,6 @@ pub mod synth;
 pub mod sysfs;
 pub mod tmpfs;
 pub mod walk;
-pub mod writeback;
 
 #[cfg(test)]
 mod tests;

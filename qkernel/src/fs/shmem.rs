@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use qlib::bitmap::Stay;
+use qlib::blocks::BLOCK_SIZE;
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
 use super::memfd;
@@ -37,8 +38,8 @@ pub struct Quota {
     is_lasting: bool,
 }
 
-/// One part in this many of the most pages that may outlive processes lies among others.
-const FEW_SHARE: u64 = 32;
+/// One block in this many may have pages that outlive processes among others.
+const FEW_SHARE: u64 = 8;
 
 /// Pages of objects that outlive processes.
 static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
@@ -79,7 +80,6 @@ impl Quota {
         if used >= limit {
             return Err(Errno::ENOSPC);
         }
-        let mut stay = Stay::Passing;
         if self.is_lasting {
             let lasting = LASTING_PAGES.load(Ordering::Relaxed);
             let most = account::max_lasting_pages();
@@ -87,13 +87,19 @@ impl Quota {
                 return Err(Errno::ENOSPC);
             }
             LASTING_PAGES.store(lasting + 1, Ordering::Relaxed);
-            // A few are not worth a block of their own.
-            if lasting >= most / FEW_SHARE {
-                stay = Stay::Lasting;
-            }
         }
         self.used_pages.store(used + 1, Ordering::Relaxed);
-        Ok(stay)
+        Ok(self.stay())
+    }
+
+    /// How long the frame of one of its pages is in use.
+    fn stay(&self) -> Stay {
+        // A few are not worth a block of their own; each may lie in another one.
+        let few = arch::ram_bytes() / BLOCK_SIZE / FEW_SHARE;
+        match self.is_lasting && LASTING_PAGES.load(Ordering::Relaxed) > few {
+            true => Stay::Lasting,
+            false => Stay::Passing,
+        }
     }
 
     fn give(&self, pages: u64) {
@@ -191,7 +197,7 @@ impl Shmem {
                 Ok(Some(gpa))
             }
             Some(Page::Swapped(slot, usage)) => {
-                let gpa = swap::swap_in(slot)?;
+                let gpa = swap::swap_in(slot, self.quota.stay())?;
                 self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
                 Ok(Some(gpa))
             }

@@ -10,9 +10,9 @@ use core::any::Any;
 use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs};
+use super::disk::Begun;
 use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, Link, next_device, simple_statfs};
-use super::writeback::Begun;
 use super::{FileOps, OpenFile};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;

@@ -20,6 +20,9 @@ pub enum Cause {
     /// A connection, data, a datagram: anything that one of its host files or sockets became ready
     /// for.
     Host,
+    /// The end of what a thread has waited for the host's disk for. Nobody outside asks for anything:
+    /// it is no input.
+    Disk,
     /// A signal other than SIGCONT.
     Signal,
     /// SIGCONT.
@@ -28,16 +31,23 @@ pub enum Cause {
     Exec,
 }
 
+impl Cause {
+    /// True if somebody outside has asked for something, which is served now.
+    fn is_input(self) -> bool {
+        !matches!(self, Cause::Continue | Cause::Disk)
+    }
+}
+
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet
 /// lets what comes by a socket be served first. When this returns its working set is there and its
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
-    if cause != Cause::Continue {
+    if cause.is_input() {
         input::note();
     }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
-        State::Settling { .. } if cause == Cause::Host => {}
+        State::Settling { .. } if matches!(cause, Cause::Host | Cause::Disk) => {}
         State::Settling { .. } | State::Deflating { .. } => {
             step(Input::Wake);
             pause::resume(Reason::Sleep);
@@ -50,7 +60,7 @@ pub fn wake(cause: Cause) {
             }
             random::reseed();
             step(Input::Inflated);
-            if cause != Cause::Continue {
+            if cause.is_input() {
                 // What woke it begins to be served now.
                 input::note();
             }

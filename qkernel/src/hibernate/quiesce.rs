@@ -11,7 +11,7 @@
 //! longer than that, and sleeps along.
 
 use crate::errno::{Errno, Result};
-use crate::fs::writeback;
+use crate::fs::disk;
 use crate::mm::reclaim;
 use crate::net::host;
 use crate::task::pause::{self, Held, Traps};
@@ -23,14 +23,14 @@ use crate::{executor, input};
 const LIMIT_NS: u64 = 2_000_000_000;
 /// How long it waits for what the host writes to its disk. That may take much longer: it sleeps
 /// along then, and its end wakes.
-const WRITEBACK_NS: u64 = 500_000_000;
+const DISK_NS: u64 = 500_000_000;
 /// How soon it looks again while the kernel rests from work of its own, whose end no trap shows.
 const LOOK_NS: u64 = 1_000_000;
 
 /// True if a thread looks blocked that nobody outside need do anything for: its call pauses between
 /// two pieces, or it waits for memory, or for the host's disk.
 fn rests_from_work() -> bool {
-    breath::is_any_pausing() || reclaim::is_awaited() || writeback::is_any_awaited()
+    breath::is_any_pausing() || reclaim::is_awaited() || disk::is_any_awaited()
 }
 
 /// True if every thread is blocked in a system call with no pending wake-up, and not because the
@@ -48,7 +48,7 @@ fn is_quiet() -> bool {
 pub(super) async fn quiesce(held: &Held) -> Result {
     let begin_ns = time::monotonic_ns();
     let limit_ns = begin_ns + LIMIT_NS;
-    let writeback_ns = begin_ns + WRITEBACK_NS;
+    let disk_ns = begin_ns + DISK_NS;
     let traps = Traps::watch();
     loop {
         held.still()?;
@@ -62,7 +62,7 @@ pub(super) async fn quiesce(held: &Held) -> Result {
             return Ok(());
         }
         let now_ns = time::monotonic_ns();
-        if writeback::is_any_awaited() && now_ns < writeback_ns {
+        if disk::is_any_awaited() && now_ns < disk_ns {
             traps.next_until(now_ns + LOOK_NS).await;
             continue;
         }

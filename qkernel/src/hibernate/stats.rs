@@ -18,7 +18,7 @@ macro_rules! counters {
 }
 
 counters! {
-    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_SIGNAL BY_SIGCONT BY_EXEC
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_DISK BY_SIGNAL BY_SIGCONT BY_EXEC
     LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
@@ -26,6 +26,7 @@ counters! {
 pub(super) fn count_wake(cause: Cause, ns: u64) {
     let counter = match cause {
         Cause::Host => &BY_SOCKET,
+        Cause::Disk => &BY_DISK,
         Cause::Signal => &BY_SIGNAL,
         Cause::Continue => &BY_SIGCONT,
         Cause::Exec => &BY_EXEC,
@@ -63,6 +64,7 @@ pub fn collect() -> Stats {
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             wakes_by_socket: BY_SOCKET.load(Relaxed),
+            wakes_by_disk: BY_DISK.load(Relaxed),
             wakes_by_signal: BY_SIGNAL.load(Relaxed),
             wakes_by_sigcont: BY_SIGCONT.load(Relaxed),
             wakes_by_exec: BY_EXEC.load(Relaxed),

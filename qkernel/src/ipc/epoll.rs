@@ -42,37 +42,80 @@ struct ItemState {
     /// EPOLLET and EPOLLONESHOT.
     modes: u32,
     data: u64,
-    /// Its place in the ready queue; 0: it is not there.
-    place: u64,
+    /// Its neighbours in the ready queue; `None`: it is not there.
+    queued: Option<Neighbours>,
     /// It has left the set.
     is_removed: bool,
     registration: u64,
 }
 
+/// What an item of the ready queue comes after, and before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    previous: Option<ItemKey>,
+    next: Option<ItemKey>,
+}
+
 #[derive(Default)]
 struct EpollState {
     items: BTreeMap<ItemKey, Arc<Item>>,
-    /// Those that may be ready, by place, in the order in which they came.
-    ready: BTreeMap<u64, Arc<Item>>,
-    last_place: u64,
+    /// The ends of the ready queue, of items that may be ready: a list through the items, for a
+    /// notification has no memory to ask for, and one may go to as many sets as there are.
+    first: Option<ItemKey>,
+    last: Option<ItemKey>,
+    /// How many are in it.
+    ready: usize,
 }
 
 impl EpollState {
-    /// Puts an item at the end of the ready queue, unless it is there.
-    fn enqueue(&mut self, item: &Arc<Item>) {
-        let mut state = item.state.lock();
-        if state.place == 0 {
-            self.last_place += 1;
-            state.place = self.last_place;
-            self.ready.insert(state.place, item.clone());
+    /// The neighbours of the item with `key`, which is in the ready queue.
+    fn neighbours(&self, key: ItemKey, change: impl FnOnce(&mut Neighbours)) {
+        if let Some(item) = self.items.get(&key) {
+            item.state.lock().queued.as_mut().map(change);
         }
     }
 
-    /// Takes the first item out of the ready queue: its place, too.
-    fn dequeue(&mut self) -> Option<(u64, Arc<Item>)> {
-        let (place, item) = self.ready.pop_first()?;
-        item.state.lock().place = 0;
-        Some((place, item))
+    /// Puts an item of the set at the end of the ready queue, or in front, unless it is there.
+    fn enqueue(&mut self, item: &Item, in_front: bool) {
+        if item.state.lock().queued.is_some() {
+            return;
+        }
+        let key = item.key;
+        let neighbours = match in_front {
+            true => Neighbours { previous: None, next: self.first },
+            false => Neighbours { previous: self.last, next: None },
+        };
+        item.state.lock().queued = Some(neighbours);
+        match neighbours.previous {
+            Some(previous) => self.neighbours(previous, |n| n.next = Some(key)),
+            None => self.first = Some(key),
+        }
+        match neighbours.next {
+            Some(next) => self.neighbours(next, |n| n.previous = Some(key)),
+            None => self.last = Some(key),
+        }
+        self.ready += 1;
+    }
+
+    /// Takes an item out of the ready queue, if it is there.
+    fn unqueue(&mut self, item: &Item) {
+        let Some(Neighbours { previous, next }) = item.state.lock().queued.take() else { return };
+        match previous {
+            Some(previous) => self.neighbours(previous, |n| n.next = next),
+            None => self.first = next,
+        }
+        match next {
+            Some(next) => self.neighbours(next, |n| n.previous = previous),
+            None => self.last = previous,
+        }
+        self.ready -= 1;
+    }
+
+    /// Takes the first item out of the ready queue.
+    fn dequeue(&mut self) -> Option<Arc<Item>> {
+        let item = self.items.get(&self.first?)?.clone();
+        self.unqueue(&item);
+        Some(item)
     }
 }
 
@@ -113,11 +156,11 @@ impl Item {
     fn enqueue(self: &Arc<Self>, epoll: &Epoll) -> bool {
         {
             let state = self.state.lock();
-            if state.place != 0 || state.is_removed || state.interest.is_empty() {
+            if state.queued.is_some() || state.is_removed || state.interest.is_empty() {
                 return false;
             }
         }
-        epoll.state.lock().enqueue(self);
+        epoll.state.lock().enqueue(self, false);
         true
     }
 
@@ -198,14 +241,11 @@ impl Epoll {
 
     /// Takes an item out of the set (not out of its file's queue).
     fn forget(&self, key: ItemKey) -> Option<Arc<Item>> {
-        let item = self.state.lock().items.remove(&key)?;
-        let place = {
-            let mut state = item.state.lock();
-            state.is_removed = true;
-            core::mem::take(&mut state.place)
-        };
-        let removed = self.state.lock().ready.remove(&place);
-        drop(removed);
+        let mut state = self.state.lock();
+        let item = state.items.get(&key)?.clone();
+        state.unqueue(&item);
+        state.items.remove(&key);
+        item.state.lock().is_removed = true;
         Some(item)
     }
 
@@ -234,7 +274,7 @@ impl Epoll {
                 interest: interest_of(events),
                 modes: events & MODES,
                 data,
-                place: 0,
+                queued: None,
                 is_removed: false,
                 registration: 0,
             }),
@@ -358,10 +398,10 @@ impl Epoll {
         let max = max.min(MOST_AT_ONCE);
         let mut fired = Vec::new();
         let mut again = Vec::new();
-        let mut candidates = self.state.lock().ready.len();
+        let mut candidates = self.state.lock().ready;
         while candidates > 0 && fired.len() < max {
             candidates -= 1;
-            let Some((_, item)) = self.state.lock().dequeue() else { break };
+            let Some(item) = self.state.lock().dequeue() else { break };
             let ready = item.poll();
             if ready.is_empty() {
                 continue;
@@ -376,7 +416,7 @@ impl Epoll {
         }
         let mut state = self.state.lock();
         for item in again.iter().filter(|item| !item.state.lock().is_removed) {
-            state.enqueue(item);
+            state.enqueue(item, false);
         }
         drop(state);
         fired
@@ -422,18 +462,16 @@ impl FileOps for Epoll {
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
         let look = || loop {
-            let Some((place, item)) = self.state.lock().dequeue() else {
+            let Some(item) = self.state.lock().dequeue() else {
                 return false;
             };
             // One that is not ready any more need not be looked at again.
             if item.poll().is_empty() {
                 continue;
             }
-            let mut epoll = self.state.lock();
-            let mut state = item.state.lock();
-            if state.place == 0 && !state.is_removed {
-                state.place = place;
-                epoll.ready.insert(place, item.clone());
+            let is_removed = item.state.lock().is_removed;
+            if !is_removed {
+                self.state.lock().enqueue(&item, true);
             }
             return true;
         };
@@ -445,10 +483,12 @@ impl FileOps for Epoll {
     }
 
     fn release(&self, _file: &OpenFile) {
-        let items = core::mem::take(&mut self.state.lock().items);
-        self.state.lock().ready.clear();
+        let EpollState { items, .. } = core::mem::take(&mut *self.state.lock());
         for item in items.values() {
-            item.state.lock().is_removed = true;
+            {
+                let mut state = item.state.lock();
+                (state.is_removed, state.queued) = (true, None);
+            }
             if let Some(file) = item.file.upgrade() {
                 self.detach(item, &file);
             }
@@ -528,9 +568,9 @@ mod tests {
         // A look at the set changes no turn, and what it finds quiet leaves the queue.
         files[2].ops.read(&files[2], &mut IoBuffer::kernel(&mut [0; 8]), 0).expect("read");
         assert_eq!((own.poll(), own.poll()), (PollMask::READ, PollMask::READ));
-        assert_eq!(epoll.state.lock().ready.len(), 3);
+        assert_eq!(epoll.state.lock().ready, 3);
         epoll.remove(0, &files[0]).expect("remove");
-        assert_eq!(epoll.state.lock().ready.len(), 2);
+        assert_eq!(epoll.state.lock().ready, 2);
         assert_eq!([next(), next(), next()], [Some(3), Some(1), Some(3)]);
         add_to(&files[2], 1);
         assert_eq!([next(), next(), next()], [Some(1), Some(3), Some(2)]);

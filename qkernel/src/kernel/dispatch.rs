@@ -141,7 +141,8 @@ fn on_trap(trap: &Trap) {
 fn on_ready(token: u64, mask: u32) {
     let notify = |watcher: &dyn HostWatcher, events| {
         if watcher.is_news(events) {
-            hibernate::wake(Cause::Host);
+            let is_input = watcher.is_input();
+            hibernate::wake(if is_input { Cause::Host } else { Cause::Disk });
         }
         watcher.on_ready(events);
     };

@@ -43,6 +43,9 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     let pays = is_call
         && trap.unproven == 0
         && thread.process.with_mm(|mm| mm::patch::pays(mm, trap.nr, Va(trap.ip)));
+    if trap.kind == TRAP_DEAD {
+        taken_away(thread);
+    }
     let next = match trap.kind {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
         TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
@@ -57,6 +60,13 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         Next::Go(_) => thread.user.resume(&thread.mm(), Go::Continue),
         Next::Task(served) => thread.user.notify(Arrived { trap: *trap, served, pays }),
     }
+}
+
+/// The host took the thread away (out of memory, or a program sabotaged its own stub). That may
+/// come while it waits in a call, which is to end.
+fn taken_away(thread: &Thread) {
+    control::process_taken_away(&thread.process);
+    exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
 }
 
 /// What a call takes away from the threads of its space.
@@ -264,13 +274,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_PREEMPTED => rseq::on_preempted(thread, &trap)
                 .await
                 .then_some((trap.nr, Outcome::RegistersReplaced)),
-            TRAP_DEAD => {
-                // The host took the thread away (out of memory, or the program sabotaged its own
-                // stub).
-                control::process_taken_away(&thread.process);
-                exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
-                return;
-            }
+            TRAP_DEAD => return,
             _ => None,
         };
         if !go_on(thread, call).await {
@@ -340,9 +344,11 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
 /// other threads of the space meanwhile: they see what the call has written so far, as on Linux,
 /// and whichever goes on first would have it under way while this one returns.
 async fn shown(thread: &Arc<Thread>, mut call: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
-    // In a pause nobody looks, and who goes on after it carries out what there is.
+    // In a pause nobody looks, and who goes on after it carries out what there is. A thread that
+    // the host took away shows nothing any more; the call ends.
     let is_unseen = || {
         !pause::is_paused()
+            && !thread.user.is_dead()
             && thread.process.with_mm(|mm| mm.has_unseen_copies() || thread.user.shows_copies())
     };
     loop {

@@ -49,15 +49,18 @@ impl AddressSpace {
     /// was on its way, or in the kernel), and what is written to the old page after that is lost.
     pub fn hide_before_fork(&self) {
         let mut inner = self.lock();
+        // Also where another thread has yet to unmap what may be written to no more. And whether the
+        // child has the range at all may change until then.
         let is_written = |vma: &&Vma| {
+            let range = vma.start..vma.end;
             !vma.is_shared()
-                && vma.prot.contains(Prot::WRITE)
-                && !vma.flags.intersects(VmaFlags::DONT_FORK | VmaFlags::WIPE_ON_FORK)
+                && (vma.prot.contains(Prot::WRITE) || inner.mmu.on_its_way_out(&range).is_some())
         };
         let mut ranges: Ranges<MOST_HIDDEN> = Ranges::default();
         inner.vmas.iter().filter(is_written).for_each(|vma| ranges.add(vma.start..vma.end));
         let (table, mmu) = inner.parts();
-        ranges.iter().for_each(|range| mmu.hide(table, range.clone()));
+        let used = ranges.iter().map(|range| mmu.hide(table, range.clone())).sum();
+        inner.emptied.forget(used);
     }
 
     /// A copy. This space is left with operations that take write access away; they must be carried

@@ -93,7 +93,12 @@ pub fn alloc_run_zeroed(count: u64) -> Option<Gpa> {
 
 /// A frame with one reference whose bytes the caller overwrites.
 pub fn alloc() -> Result<Gpa> {
-    let take = || may_take(1).then(|| user().alloc()).flatten();
+    alloc_for(Stay::Passing)
+}
+
+/// As [`alloc`], for a page that is there for so long.
+pub fn alloc_for(stay: Stay) -> Result<Gpa> {
+    let take = || may_take(1).then(|| user().alloc_for(stay)).flatten();
     take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 

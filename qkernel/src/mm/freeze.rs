@@ -17,7 +17,7 @@ use qlib::platform::DeferredOp;
 
 use super::mmu::{maps_in, touches, void};
 use super::{AddressSpace, UserThread};
-use crate::wait::{PollMask, Signal};
+use crate::wait::{self, PollMask};
 
 /// All of an address space.
 pub const EVERYTHING: Range<Va> = Va(0)..Va(u64::MAX);
@@ -234,10 +234,7 @@ impl AddressSpace {
 
     /// Waits until somebody who held a part of it frozen does so no longer.
     async fn changed(&self) {
-        let signal = Arc::new(Signal::default());
-        let id = self.thaw.register(PollMask::IN, signal.clone());
-        signal.wait().await;
-        self.thaw.unregister(id);
+        wait::notified(&self.thaw, PollMask::IN).await;
     }
 
     /// Operations to map something in `range` that were claimed before are stale from now on.

@@ -334,7 +334,8 @@ impl Inner {
     /// Changes present entries of `range` by `change`.
     pub(super) fn change(&mut self, range: Range<Va>, change: impl Fn(Pte) -> Pte) {
         let (table, mmu) = self.parts();
-        mmu.protect(table, range, &change);
+        let used = mmu.protect(table, range, &change);
+        self.emptied.forget(used);
     }
 
     /// Has CPUs see the page at `va` as its entry says.

@@ -23,6 +23,12 @@ pub trait HostWatcher: Send + Sync {
     /// everything), and what has been used up meanwhile.
     fn is_news(&self, events: PollMask) -> bool;
 
+    /// True if such news are of somebody outside, who has asked for something. (The end of what the
+    /// host's disk did for a thread is not.)
+    fn is_input(&self) -> bool {
+        true
+    }
+
     /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
     /// True if something lies there that it has not notified of.
     fn watch_asleep(&self) -> bool {
@@ -70,7 +76,7 @@ pub fn look() -> bool {
         return false;
     }
     take_ready(|watcher, events| {
-        if watcher.is_news(events) {
+        if watcher.is_news(events) && watcher.is_input() {
             input::note();
         }
         watcher.on_ready(events);

@@ -15,7 +15,7 @@ use crate::abi::{TimeSpec, TimeVal};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
-use crate::fs::{self, Fd, Location, OpenFile, notify, perm};
+use crate::fs::{self, Fd, Location, OpenFile, disk, notify, perm};
 use crate::task::Thread;
 
 /// What attributes are changed of.
@@ -279,7 +279,7 @@ pub fn utime(thread: &Arc<Thread>, path: Va, times: Va) -> Result<usize> {
 fn check_size_limit(thread: &Arc<Thread>, size: u64) -> Result {
     let limit = thread.process.rlimit(RLIMIT_FSIZE);
     if limit != RLIM64_INFINITY as u64 && size > limit {
-        super::rw::file_too_large(thread);
+        super::transfer::file_too_large(thread);
         return Err(Errno::EFBIG);
     }
     Ok(())
@@ -323,7 +323,13 @@ pub fn ftruncate(thread: &Arc<Thread>, fd: Fd, size: i64) -> Result<usize> {
 }
 
 /// fallocate(2).
-pub fn fallocate(thread: &Arc<Thread>, fd: Fd, mode: u32, offset: i64, len: i64) -> Result<usize> {
+pub async fn fallocate(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    mode: u32,
+    offset: i64,
+    len: i64,
+) -> Result<usize> {
     let file = thread.files().get(fd)?;
     if !file.is_writable() {
         return Err(Errno::EBADF);
@@ -337,6 +343,7 @@ pub fn fallocate(thread: &Arc<Thread>, fd: Fd, mode: u32, offset: i64, len: i64)
     check_size_limit(thread, end)?;
     file.ops.allocate(&file, mode, offset, len)?;
     fs::open::drop_suid(&thread.creds(), &file)?;
+    disk::settle(thread, &file, file.flags(), len as usize).await?;
     Ok(0)
 }
 

@@ -17,14 +17,15 @@ use linux_raw_sys::general::{
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
+use crate::fs::disk::finished;
 use crate::fs::file::file_of;
-use crate::fs::writeback::written;
 use crate::fs::{self, Fd};
 use crate::mm::freeze::EVERYTHING;
 use crate::mm::map::{Limits, Placement, user_range};
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::task::Thread;
+use crate::time::Breath;
 
 /// The range that a call takes pages away from, or changes the protection of: no other thread of
 /// the space may map anything there meanwhile. All that it may be, if the arguments make no sense.
@@ -282,13 +283,24 @@ pub async fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> R
     if flags & !(both | MS_INVALIDATE) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
     }
-    let (parts, covered) = thread.mm().parts(addr, length)?;
-    if flags & MS_SYNC != 0 {
-        for file in
-            parts.iter().filter(|p| p.is_shared()).filter_map(|p| file_of(p.backing.as_ref()?))
+    let mm = thread.mm();
+    let (mut at, end) = user_range(addr, length)?;
+    let covered = mm.covers(addr, length);
+    let mut breath = Breath::new();
+    let mut last = None;
+    // One by one, for the disk may take long, and ranges may come and go meanwhile.
+    while flags & MS_SYNC != 0
+        && let Some(part) = mm.next_part(at..end)
+    {
+        at = part.end;
+        let file = part.backing.as_ref().filter(|_| part.is_shared()).and_then(file_of);
+        if let Some(file) = file
+            && !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &file))
         {
-            written(thread, file.ops.sync(&file, true)?).await?;
+            finished(thread, file.ops.sync(&file, true)?).await?;
+            last = Some(file);
         }
+        breath.take().await;
     }
     if covered { Ok(0) } else { Err(Errno::ENOMEM) }
 }

@@ -12,8 +12,8 @@ use qlib::Va;
 use zerocopy::FromBytes;
 
 use super::install;
-use super::rw::signal_broken;
 use super::socket::{after_wait, file, of};
+use super::transfer::signal_broken;
 use crate::abi::{IoVec, TimeSpec, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};

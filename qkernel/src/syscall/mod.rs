@@ -42,6 +42,7 @@ pub mod sysinfo;
 pub mod sysv;
 pub mod table;
 pub mod timers;
+pub mod transfer;
 pub mod wait;
 pub mod xattr;
 

@@ -9,9 +9,11 @@ use linux_raw_sys::general::{
 };
 use qlib::Va;
 
-use super::rw::{signal_broken, vectored};
+use super::rw::vectored;
+use super::transfer::Position::At;
+use super::transfer::{read_file, signal_broken};
 use crate::errno::{Errno, Result};
-use crate::fs::{self, Fd, FileOps, OpenFile};
+use crate::fs::{self, Fd, FileOps, OpenFile, disk};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
@@ -103,10 +105,14 @@ async fn take(
 ) -> Result<Vec<u8>> {
     let mut bytes = alloc::vec![0; max.min(CHUNK)];
     let offset = position.get(file);
-    let read = ready(thread, file, PollMask::READ, no_wait, || {
-        file.ops.read(file, &mut IoBuffer::kernel(&mut bytes), offset)
-    })
-    .await?;
+    let mut buffer = IoBuffer::kernel(&mut bytes);
+    let read = match file.ops.queue() {
+        None => read_file(thread, file, &mut buffer, At(offset), false).await?,
+        Some(_) => {
+            let attempt = || file.ops.read(file, &mut buffer, offset);
+            ready(thread, file, PollMask::READ, no_wait, attempt).await?
+        }
+    };
     position.advance(file, read);
     bytes.truncate(read);
     Ok(bytes)
@@ -218,6 +224,7 @@ pub async fn sendfile(
     let count = count.min(MAX_TRANSFER_BYTES);
     let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await?;
     source.store(thread)?;
+    disk::settle(thread, &to, to.flags(), moved).await?;
     Ok(moved)
 }
 
@@ -257,6 +264,7 @@ pub async fn copy_file_range(
     let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await?;
     source.store(thread)?;
     target.store(thread)?;
+    disk::settle(thread, &to, to.flags(), moved).await?;
     Ok(moved)
 }
 
@@ -302,6 +310,7 @@ pub async fn splice(
             let written = *given.as_ref().unwrap_or(&0);
             source.put_back(bytes[written..].to_vec());
             position.store(thread)?;
+            disk::settle(thread, &to, to.flags(), written).await?;
             given
         }
         (None, Some(target)) => {

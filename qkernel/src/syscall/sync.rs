@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general::O_PATH;
 
 use crate::errno::{Errno, Result};
-use crate::fs::writeback::written;
+use crate::fs::disk::finished;
 use crate::fs::{self, Fd};
 use crate::task::Thread;
 
@@ -14,7 +14,7 @@ async fn sync_file(thread: &Arc<Thread>, fd: Fd, data_only: bool) -> Result<usiz
     if file.flags() & O_PATH != 0 {
         return Err(Errno::EBADF);
     }
-    written(thread, file.ops.sync(&file, data_only)?).await?;
+    finished(thread, file.ops.sync(&file, data_only)?).await?;
     Ok(0)
 }
 
@@ -33,7 +33,7 @@ pub async fn sync(thread: &Arc<Thread>) -> Result<usize> {
     for mounted in fs::mount::file_systems() {
         let Ok(begun) = mounted.sync() else { continue };
         // As on Linux, sync(2) reports no errors.
-        if let Err(Errno::ERESTARTSYS) = written(thread, begun).await {
+        if let Err(Errno::ERESTARTSYS) = finished(thread, begun).await {
             return Err(Errno::ERESTARTSYS);
         }
     }
@@ -46,15 +46,7 @@ pub async fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
     if file.flags() & O_PATH != 0 {
         return Err(Errno::EBADF);
     }
-    let begun = match &file.path {
-        Some(place) => place.dentry.fs.sync()?,
-        // What has no name here may still be a file of the host, as standard output can be.
-        None => match file.ops.sync(&file, false) {
-            Err(Errno::EINVAL) => None,
-            begun => begun?,
-        },
-    };
-    written(thread, begun).await?;
+    finished(thread, file.ops.sync_fs(&file)?).await?;
     Ok(0)
 }
 

@@ -425,7 +425,7 @@ table! {
     282 signalfd => plain signalfd::signalfd (fd, mask, size);
     283 timerfd_create => plain timers::timerfd_create (clock, flags);
     284 eventfd => plain pipe::eventfd (initval);
-    285 fallocate => plain attr::fallocate (fd, mode, offset, len);
+    285 fallocate => r#async attr::fallocate (fd, mode, offset, len);
     286 timerfd_settime => plain timers::timerfd_settime (fd, flags, new, old);
     287 timerfd_gettime => plain timers::timerfd_gettime (fd, value);
     288 accept4 => r#async socket::accept4 (fd, addr, length, flags);

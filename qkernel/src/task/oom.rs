@@ -48,6 +48,9 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// The same before pid 1 is killed, with which the container ends, or a small process that has just
 /// come by `quark exec`.
 const PATIENCE_BEFORE_LAST_NS: u64 = 2_000_000_000;
+/// The most that somebody waits before that, whatever is freed meanwhile: what comes and goes by
+/// `quark exec` frees memory all the time.
+const LONGEST_PATIENCE_NS: u64 = 6_000_000_000;
 /// How long pid 1 has to end, when nobody else is left, before the sandbox ends without it.
 const LAST_PATIENCE_NS: u64 = 10_000_000_000;
 /// Untouched pages in a space that are worth that all of it faults in again.
@@ -126,6 +129,7 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 }
 
 async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
+    let begin_ns = time::monotonic_ns();
     reclaim::reclaim();
     (thread.process.upcalls.shrink)();
     dentry::shrink(None);
@@ -144,7 +148,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
         // Nobody can end while everything is stopped, and nobody can take more.
         let may_kill = !pause::is_paused() && !somebody_is_ending(now_ns);
         if may_kill {
-            kill_one(now_ns);
+            kill_one(now_ns, begin_ns);
         }
         let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 2;
         let _ =
@@ -173,7 +177,7 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     // nobody would be killed, and nobody could begin.
     let is_met = Want::Frame.is_met() && crate::account::has_room_for_process();
     if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
-        kill_one(now_ns);
+        kill_one(now_ns, now_ns);
     }
     let freed = Arc::new(Signal::default());
     let id = reclaim::freed().register(PollMask::IN, freed.clone());
@@ -194,8 +198,8 @@ fn somebody_is_ending(now_ns: u64) -> bool {
 }
 
 /// Kills the process whose end gives back most, with those who share its memory; pid 1 only when
-/// nobody else is left.
-fn kill_one(now_ns: u64) {
+/// nobody else is left. Who wants memory has waited for it since `begin_ns`.
+fn kill_one(now_ns: u64, begin_ns: u64) {
     // What several hold each would give back counts for each: how much comes back when only one of
     // them ends cannot be known.
     let rank = |p: &Arc<Process>| {
@@ -209,6 +213,7 @@ fn kill_one(now_ns: u64) {
     if victim.as_ref().is_some_and(is_last)
         && KILLS.load(Relaxed) > 0
         && now_ns < last_step_ns + PATIENCE_BEFORE_LAST_NS
+        && now_ns < begin_ns + LONGEST_PATIENCE_NS
     {
         return;
     }

@@ -16,7 +16,7 @@ pub const SETUP_FD: RawFd = 3;
 const DEBUG_SWITCHES: [(&str, &CStr); 3] = [
     ("QUARK_TRACE", c"QUARK_TRACE=1"),
     ("QUARK_POISON_FRAMES", c"QUARK_POISON_FRAMES=1"),
-    ("QUARK_SLOW_SYNC", c"QUARK_SLOW_SYNC=1"),
+    ("QUARK_SLOW_DISK", c"QUARK_SLOW_DISK=1"),
 ];
 
 /// A process to start from this program's own file.

@@ -631,7 +631,7 @@ fn files_of_the_host_are_synchronized_by_many_at_once() {
     let Some(p) = place() else { return };
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
-    cases_on(&p, &volume, &["files", "fsync_family", "fsyncs_at_once"], "A=B");
+    cases_on(&p, &volume, &["sync", "fsync_family", "fsyncs_at_once", "synchronous_copies"], "A=B");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod bad_input;
 mod cgroups;
 mod confined;
+mod disk;
 mod ended;
 mod escape;
 mod host;
@@ -17,6 +18,5 @@ mod rootless;
 mod shared;
 mod streams;
 mod support;
-mod sync;
 mod unanswered;
 mod user;

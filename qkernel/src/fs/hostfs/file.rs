@@ -3,16 +3,17 @@
 use alloc::sync::Arc;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_DIRECT, O_DSYNC, O_SYNC, RWF_APPEND};
+use linux_raw_sys::general::{O_ACCMODE, RWF_APPEND};
+use qlib::PAGE_SIZE;
 use qlib::host::{MAX_SEGMENTS, Op};
 
 use super::handle_cache::FileHandle;
 use super::window::HostMapping;
-use super::{HostNode, node, stat_handle, writeback};
+use super::{HostNode, disk, node, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
-use crate::fs::file::{DirEntry, DirSink};
-use crate::fs::writeback::Begun;
+use crate::fs::disk::Begun;
+use crate::fs::file::{Cached, DirEntry, DirSink};
 use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
 use crate::io::IoBuffer;
@@ -24,7 +25,12 @@ const ST_NOEXEC: i64 = 8;
 
 /// The flags of open(2) that the host is to know of: the others are the guest kernel's business.
 pub(super) fn host_flags(flags: u32) -> u32 {
-    flags & (O_ACCMODE | O_SYNC | O_DSYNC) & !O_DIRECT
+    flags & O_ACCMODE
+}
+
+/// True if `bytes` from `offset` on end where a page does.
+fn is_cut(offset: u64, bytes: usize) -> bool {
+    offset.wrapping_add(bytes as u64).is_multiple_of(PAGE_SIZE)
 }
 
 /// An open host file or directory.
@@ -84,6 +90,34 @@ impl FileOps for HostFile {
         self.transfer(buffer, Access::Write, step, Op::Read)
     }
 
+    fn read_cached(
+        &self,
+        file: &OpenFile,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+    ) -> Result<Cached> {
+        let fs = self.node.fs();
+        let start = buffer.done();
+        let found = |bytes, is_all| Ok(Cached { bytes, is_all });
+        while fs.tells_what_is_cached() {
+            let at = offset.wrapping_add((buffer.done() - start) as u64);
+            let step =
+                |call: Call, done: usize| call.arg(0, at.wrapping_add(done as u64)).arg(1, 1).run();
+            let result = self.transfer(buffer, Access::Write, step, Op::Read);
+            let bytes = buffer.done() - start;
+            match result {
+                Err(Errno::EAGAIN) => return found(bytes, false),
+                Err(Errno::EOPNOTSUPP) => fs.cannot_tell_what_is_cached(),
+                Err(error) if bytes == 0 => return Err(error),
+                // The host caches whole pages: what ends within one ends with the file.
+                Ok(more) if more > 0 && is_cut(offset, bytes) && buffer.remaining() > 0 => {}
+                _ => return found(bytes, true),
+            }
+        }
+        self.read(file, buffer, offset.wrapping_add((buffer.done() - start) as u64))?;
+        found(buffer.done() - start, true)
+    }
+
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let append = if file.is_append() { u64::from(RWF_APPEND) } else { 0 };
         let step = |call: Call, done: usize| {
@@ -123,7 +157,17 @@ impl FileOps for HostFile {
     }
 
     fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {
-        writeback::begin(Op::Sync, self.number(), data_only)
+        disk::begin(Op::Sync, self.number(), &[u64::from(data_only)])
+    }
+
+    fn sync_fs(&self, _file: &OpenFile) -> Result<Begun> {
+        // Not of the root: a mount of the host may lie beneath it. And the errors that this very file
+        // has not been told of.
+        disk::begin(Op::SyncFs, self.number(), &[])
+    }
+
+    fn fetch(&self, _file: &OpenFile, offset: u64, len: usize) -> Result<Begun> {
+        disk::begin(Op::Fetch, self.number(), &[offset, len as u64])
     }
 
     fn statfs(&self, _file: &OpenFile) -> Result<StatFs> {

@@ -12,9 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use linux_raw_sys::general::{
-    O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_NOATIME, O_PATH, O_RDONLY, O_SYNC, O_TRUNC,
-};
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_DIRECT, O_NOATIME, O_PATH, O_RDONLY, O_TRUNC};
 
 use crate::fs::attr::Attributes;
 use crate::host::Handle;
@@ -85,7 +83,7 @@ impl FileHandle {
 
 /// True if an open of a regular file with these O_* flags may use another's handle.
 pub fn may_share(flags: u32) -> bool {
-    let special = O_TRUNC | O_APPEND | O_DIRECT | O_NOATIME | O_SYNC | O_DSYNC | O_PATH;
+    let special = O_TRUNC | O_APPEND | O_DIRECT | O_NOATIME | O_PATH;
     flags & O_ACCMODE == O_RDONLY && flags & special == 0
 }
 
@@ -278,9 +276,7 @@ mod tests {
         for flags in [O_RDONLY, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_CREAT] {
             assert!(may_share(flags), "{flags:o}");
         }
-        for flags in
-            [O_WRONLY, O_RDWR, O_TRUNC, O_APPEND, O_DIRECT, O_NOATIME, O_SYNC, O_DSYNC, O_PATH]
-        {
+        for flags in [O_WRONLY, O_RDWR, O_TRUNC, O_APPEND, O_DIRECT, O_NOATIME, O_PATH] {
             assert!(!may_share(flags), "{flags:o}");
         }
     }

@@ -2,15 +2,16 @@
 //! the channel. No host descriptor is held for a name, only for open files, and a few for a while
 //! after that ([`kept`]).
 
+mod disk;
 mod file;
 pub mod handle_cache;
 mod node;
 pub mod stream;
 pub mod window;
-mod writeback;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qlib::host::Op;
 use zerocopy::FromZeros;
@@ -20,8 +21,8 @@ pub use node::HostNode;
 use window::HostMapping;
 
 use super::attr::{Attributes, StatFs, Statx};
+use super::disk::Begun;
 use super::inode::{FileSystem, Inode};
-use super::writeback::Begun;
 use crate::errno::Result;
 use crate::host::Call;
 use crate::sync::Mutex;
@@ -33,6 +34,7 @@ pub struct HostFs {
     trust_ns: u64,
     root_node: Mutex<Weak<HostNode>>,
     this: Weak<HostFs>,
+    tells_what_is_cached: AtomicBool,
     /// Mappings in use, by device, inode and whether they are writable.
     mappings: Mutex<BTreeMap<(u64, u64, bool), Weak<HostMapping>>>,
 }
@@ -56,11 +58,22 @@ impl HostFs {
             trust_ns,
             root_node: Mutex::default(),
             this: this.clone(),
+            tells_what_is_cached: AtomicBool::new(true),
             mappings: Mutex::default(),
         });
         // The root must be there: what follows relies on it.
         stat_path(root, b"")?;
         Ok(fs)
+    }
+
+    /// True if the host may know what of a file is in its page cache (RWF_NOWAIT).
+    pub(super) fn tells_what_is_cached(&self) -> bool {
+        self.tells_what_is_cached.load(Relaxed)
+    }
+
+    /// It said that it does not: some file systems cannot, among them the host's overlay.
+    pub(super) fn cannot_tell_what_is_cached(&self) {
+        self.tells_what_is_cached.store(false, Relaxed);
     }
 
     /// The handle that paths are relative to.
@@ -91,7 +104,7 @@ impl FileSystem for HostFs {
     }
 
     fn sync(&self) -> Result<Begun> {
-        writeback::begin(Op::SyncFs, self.root, false)
+        disk::begin(Op::SyncFs, self.root, &[])
     }
 
     fn unmounted(&self) {

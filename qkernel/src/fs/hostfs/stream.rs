@@ -10,10 +10,10 @@ use linux_raw_sys::general::{
 };
 use qlib::host::{MAX_SEGMENTS, Op, STREAM, WRITES_WHOLE};
 
-use super::{stat_handle, writeback};
+use super::{disk, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device};
-use crate::fs::writeback::Begun;
+use crate::fs::disk::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
@@ -164,7 +164,7 @@ impl FileOps for HostStream {
     }
 
     fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {
-        writeback::begin(Op::Sync, self.handle(), data_only)
+        disk::begin(Op::Sync, self.handle(), &[u64::from(data_only)])
     }
 
     fn statfs(&self, _file: &OpenFile) -> Result<crate::fs::attr::StatFs> {

@@ -12,9 +12,9 @@ use super::node::{lower_ino, overlay_ino};
 use crate::account;
 use crate::errno::Result;
 use crate::fs::attr::{Attributes, SetAttributes};
-use crate::fs::file::{DirEntry, DirSink, dots};
+use crate::fs::disk::Begun;
+use crate::fs::file::{Cached, DirEntry, DirSink, dots};
 use crate::fs::inode::Inode;
-use crate::fs::writeback::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
@@ -41,6 +41,19 @@ impl OverlayFile {
 impl FileOps for OverlayFile {
     fn read(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         self.inner.read(file, buffer, offset)
+    }
+
+    fn read_cached(
+        &self,
+        file: &OpenFile,
+        buffer: &mut IoBuffer<'_>,
+        offset: u64,
+    ) -> Result<Cached> {
+        self.inner.read_cached(file, buffer, offset)
+    }
+
+    fn fetch(&self, file: &OpenFile, offset: u64, len: usize) -> Result<Begun> {
+        self.inner.fetch(file, offset, len)
     }
 
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {

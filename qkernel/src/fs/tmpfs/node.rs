@@ -11,7 +11,7 @@ use linux_raw_sys::general::{
 use qlib::PAGE_SIZE;
 
 use super::{TmpFile, TmpFs};
-use crate::account::Lasting;
+use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
@@ -53,6 +53,9 @@ struct Entry {
 /// What a name and its node take, about, in bytes, besides the characters: the node, its object,
 /// both maps of the directory.
 const NODE_BYTES: u64 = 1024;
+/// What an extended attribute takes besides its name and value, in bytes: its part of a map that may
+/// be half empty.
+const XATTR_BYTES: u64 = 192;
 
 /// The names of a directory. Positions for getdents64(2) are given in the order of making, so that
 /// a listing goes on where it was whatever comes and goes.
@@ -144,6 +147,21 @@ impl TmpNode {
         Ok(TmpNode::new(&fs, attributes, content))
     }
 
+    /// What it takes together with `name`.
+    fn lasting_bytes(&self, name: &[u8]) -> u64 {
+        let target = if let Content::Link(target) = &self.content { target.len() } else { 0 };
+        NODE_BYTES + 2 * account::on_heap(name.len()) + account::on_heap(target)
+    }
+
+    /// Takes what it needs more with another name.
+    fn takes_more(&self, name: &[u8], new: &[u8]) -> Result<Lasting> {
+        match self.lasting_bytes(new).saturating_sub(self.lasting_bytes(name)) {
+            // That is always to be had.
+            0 => Ok(Lasting::default()),
+            more => Lasting::take(more),
+        }
+    }
+
     /// Enters a new child.
     fn add(&self, name: &[u8], node: Arc<TmpNode>) -> Result<Arc<dyn Inode>> {
         {
@@ -151,8 +169,7 @@ impl TmpNode {
             if names.by_name.contains_key(name) {
                 return Err(Errno::EEXIST);
             }
-            let target = if let Content::Link(target) = &node.content { target.len() } else { 0 };
-            let lasting = Lasting::take(NODE_BYTES + 2 * name.len() as u64 + target as u64)?;
+            let lasting = Lasting::take(node.lasting_bytes(name))?;
             names.insert(name, node.clone(), lasting);
         }
         if node.is_dir() {
@@ -305,13 +322,16 @@ impl Inode for TmpNode {
                 to.relink(1);
             }
         };
+        let more = child.takes_more(name, rename.to_name)?;
         if rename.flags & RENAME_EXCHANGE != 0 {
             let other = replaced.ok_or(Errno::ENOENT)?;
+            let more_of_other = other.takes_more(rename.to_name, name)?;
             let here = self.names()?.lock().remove(name).ok_or(Errno::ENOENT)?;
             let there = to.names()?.lock().remove(rename.to_name);
             let lasting = there.map(|entry| entry.lasting).unwrap_or_default();
-            self.names()?.lock().insert(name, other.clone(), lasting);
-            to.names()?.lock().insert(rename.to_name, child.clone(), here.lasting);
+            self.names()?.lock().insert(name, other.clone(), lasting.and(more_of_other));
+            let lasting = here.lasting.and(more);
+            to.names()?.lock().insert(rename.to_name, child.clone(), lasting);
             moves_dir(&child, self, &to);
             moves_dir(&other, &to, self);
         } else {
@@ -322,7 +342,8 @@ impl Inode for TmpNode {
                 to.dropped(old);
             }
             let here = self.names()?.lock().remove(name).ok_or(Errno::ENOENT)?;
-            to.names()?.lock().insert(rename.to_name, child.clone(), here.lasting);
+            let lasting = here.lasting.and(more);
+            to.names()?.lock().insert(rename.to_name, child.clone(), lasting);
             moves_dir(&child, self, &to);
         }
         self.is_modified();
@@ -354,7 +375,8 @@ impl Inode for TmpNode {
             false if xattrs.len() >= 64 => return Err(Errno::ENOSPC),
             _ => {}
         }
-        let lasting = Lasting::take((name.len() + value.len()) as u64)?;
+        let held = XATTR_BYTES + account::on_heap(name.len()) + account::on_heap(value.len());
+        let lasting = Lasting::take(held)?;
         xattrs.insert(name.to_vec(), (value.to_vec(), lasting));
         Ok(())
     }

@@ -108,7 +108,8 @@ pub async fn send(thread: &Arc<Thread>, id: i32, kind: i64, bytes: Vec<u8>, flag
     let queue = find::<Queue>(id)?;
     queue.perm().check(&thread.creds(), WRITE)?;
     // msgsnd(2): "The system does not have enough memory to make a copy of the message".
-    let lasting = Lasting::take(bytes.len() as u64 + MESSAGE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    let lasting =
+        Lasting::take(account::on_heap(bytes.len()) + MESSAGE_BYTES).map_err(|_| Errno::ENOMEM)?;
     let mut message = Some(Message { kind, bytes, _lasting: lasting });
     let attempt = || {
         let mut inner = queue.inner.lock();

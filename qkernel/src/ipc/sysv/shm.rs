@@ -14,6 +14,7 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::{IPC_PRIVATE, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
 use crate::abi::abi_struct;
+use crate::account::Lasting;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::shmem::{Quota, Shmem};
@@ -74,6 +75,7 @@ pub struct Segment {
     size: u64,
     memory: Arc<Shmem>,
     times: Mutex<Times>,
+    _lasting: Lasting,
 }
 
 impl Segment {
@@ -107,6 +109,9 @@ static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
 /// Segments that nobody keeps or has attached any more: their places in the table are to be given
 /// up. Never more than there are places.
 static GONE: Mutex<BTreeSet<i32>> = mutex(BTreeSet::new());
+
+/// What a segment takes besides its pages, in bytes: its object, and its places in the tables.
+const SEGMENT_BYTES: u64 = 768;
 
 /// All segments, by their identity as mapped objects.
 static SEGMENTS: Mutex<BTreeMap<usize, Weak<Segment>>> = mutex(BTreeMap::new());
@@ -159,10 +164,12 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         if size > crate::fs::shmem::MAX_BYTES {
             return Err(Errno::ENOMEM);
         }
+        let lasting = Lasting::take(SEGMENT_BYTES)?;
         let times = Times { changed: now(), creator: thread.process.pid, ..Times::default() };
         let memory = Shmem::new(size, Quota::lasting(u64::MAX));
         PAGES_IN_USE.fetch_add(pages, Relaxed);
-        let segment = Arc::new(Segment { id, size, memory, times: Mutex::new(times) });
+        let segment =
+            Arc::new(Segment { id, size, memory, times: Mutex::new(times), _lasting: lasting });
         let weak = Arc::downgrade(&segment);
         SEGMENTS.lock().insert(segment.identity(), weak.clone());
         Ok(Entry { kept: Mutex::new(Some(segment)), segment: weak })

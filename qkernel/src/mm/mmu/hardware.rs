@@ -34,7 +34,7 @@ impl Mmu for Hardware {
         self.stale.push(range);
     }
 
-    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) {
+    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) -> u64 {
         let mut changed: Option<Range<Va>> = None;
         table.for_each(range, &mut |va, pte| {
             if !pte.is_present() {
@@ -48,6 +48,7 @@ impl Mmu for Hardware {
             Action::Replace(new)
         });
         self.stale.extend(changed);
+        0
     }
 
     fn reuse(&mut self, _: Range<Va>) {}

@@ -224,7 +224,7 @@ impl Mmu for Mirror {
         }
     }
 
-    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) {
+    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) -> u64 {
         // Runs of mapped pages whose new protection is the same.
         let mut runs: Vec<(Range<Va>, u32)> = Vec::new();
         // Where threads share the space, an unmapping of another one may still make a hole, which
@@ -255,6 +255,7 @@ impl Mmu for Mirror {
             prot,
             ..unmap_op(&run)
         }));
+        0
     }
 
     fn on_its_way_out(&self, range: &Range<Va>) -> Option<Range<Va>> {

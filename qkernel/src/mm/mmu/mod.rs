@@ -40,8 +40,9 @@ pub(super) trait Mmu: Send {
     /// Unmaps `range`; what it had is gone from the page table, or faults in again.
     fn unmap(&mut self, range: Range<Va>);
 
-    /// Changes the present entries of `range` by `change`, of which CPUs see the protection.
-    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte);
+    /// Changes the present entries of `range` by `change`, of which CPUs see the protection: how many
+    /// that were emptied count as used from now on.
+    fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) -> u64;
 
     /// Unmaps all pages of `range` without touching what the entries hold; they fault in again.
     fn forget(&mut self, table: &mut Table, range: Range<Va>) {
@@ -59,13 +60,18 @@ pub(super) trait Mmu: Send {
     }
 
     /// As [`Mmu::forget`], for what must not be changed while it is mapped. What is known of its
-    /// use by the mapping is lost with that, so it counts as used.
-    fn hide(&mut self, table: &mut Table, range: Range<Va>) {
+    /// use by the mapping is lost with that, so it counts as used: how many pages had been emptied.
+    fn hide(&mut self, table: &mut Table, range: Range<Va>) -> u64 {
+        let mut emptied = 0;
         table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
-            true => Action::Replace(Usage::of(pte).seen().put(pte)),
+            true => {
+                emptied += u64::from(Usage::of(pte).is_emptied());
+                Action::Replace(Usage::of(pte).seen().put(pte))
+            }
             false => Action::Keep,
         });
         self.forget(table, range);
+        emptied
     }
 
     /// A range that overlaps this one, and an unmapping of which may still be under way: who uses

@@ -12,6 +12,7 @@ pub use usage::Usage;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use qlib::bitmap::Stay;
 use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::platform::MAX_TOUCHED_PAGES;
 use qlib::{PAGE_SIZE, Va};
@@ -133,7 +134,7 @@ impl Inner {
         let first_slot = slot - (page - start) / PAGE_SIZE;
         let (start, count, frame) = match swap_in_run(first_slot, count) {
             Some(frame) => (start, count, frame),
-            None => (page, 1, swap_in(slot).map_err(|_| Failure::NO_MEMORY)?),
+            None => (page, 1, swap_in(slot, Stay::Passing).map_err(|_| Failure::NO_MEMORY)?),
         };
         self.table().for_each(start..start + count * PAGE_SIZE, &mut |va, pte| {
             let flags = entry_flags(vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);

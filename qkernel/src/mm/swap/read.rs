@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use qlib::bitmap::Stay;
 use qlib::host::{EXIT_MEMORY_LOST, Op, Segment};
 use qlib::{Gpa, PAGE_SIZE};
 
@@ -22,13 +23,13 @@ pub fn swap_ins() -> u64 {
     SWAP_INS.load(Relaxed)
 }
 
-/// Brings the page of `slot` back after a fault: its frame. The faulting entry's reference to the
+/// Brings the page of `slot` back after a fault: its frame, which is in use for so long. The faulting entry's reference to the
 /// slot is dropped.
-pub fn swap_in(slot: u64) -> Result<Gpa> {
+pub fn swap_in(slot: u64, stay: Stay) -> Result<Gpa> {
     if slot == slots::ZERO {
-        return frames::alloc_zeroed();
+        return frames::alloc_zeroed_for(stay);
     }
-    let frame = frames::alloc()?;
+    let frame = frames::alloc_for(stay)?;
     read_slots(slot, &[Segment { gpa: frame, len: PAGE_SIZE }], 1);
     Ok(frame)
 }

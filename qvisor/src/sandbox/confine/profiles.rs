@@ -275,7 +275,11 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_openat2, KERNEL, "files beneath the directories of mounts"),
         call!(SYS_preadv2, KERNEL, "files, streams, the store"),
         call!(SYS_pwritev2, KERNEL, "files, streams, the store"),
-        call!(SYS_pread64, ALL, "the store; which pages a stub has mapped; statistics of KVM"),
+        call!(
+            SYS_pread64,
+            ALL,
+            "the store; what is to be cached of files; which pages a stub has mapped; statistics of KVM"
+        ),
         call!(
             SYS_lseek,
             KERNEL,

@@ -7,6 +7,7 @@
 mod attr;
 mod bounded;
 mod dir;
+mod disk;
 mod file;
 mod misc;
 mod netlink;
@@ -16,7 +17,6 @@ mod procfs;
 mod socket;
 mod sockopt;
 mod store;
-mod sync;
 pub mod table;
 mod tty;
 mod window;
@@ -35,10 +35,10 @@ use super::log_limit::LogBudget;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use bounded::Bounded;
+use disk::DiskWork;
 use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
-use sync::Syncs;
 use table::{Object, Table};
 
 use crate::store::Store;
@@ -73,7 +73,7 @@ pub struct HostSide {
     /// The reads and writes that may block.
     bounded: Arc<Bounded>,
     /// What the host writes to its disk for the guest.
-    syncs: Arc<Syncs>,
+    disk: Arc<DiskWork>,
 }
 
 /// One request while it is served.
@@ -99,7 +99,7 @@ impl HostSide {
         crate::sys::take_interrupts().map_err(errno)?;
         let (granted, net, owners) = (AtomicU64::new(0), NetLimits::read(), Owners::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
-        let (handles, syncs) = (Table::new(), Arc::new(Syncs::new(poller.clone())));
+        let (handles, disk) = (Table::new(), Arc::new(DiskWork::new(poller.clone())));
         Ok(HostSide {
             memory,
             handles,
@@ -113,7 +113,7 @@ impl HostSide {
             max_descriptors,
             log,
             bounded: Arc::default(),
-            syncs,
+            disk,
         })
     }
 
@@ -126,7 +126,7 @@ impl HostSide {
 
     /// EMFILE when the guest would be given no further handle.
     fn check_room(&self) -> Result<(), Errno> {
-        let used = self.handles.len() + self.memory.window_count() + self.syncs.len();
+        let used = self.handles.len() + self.memory.window_count() + self.disk.len();
         if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
     }
 
@@ -211,8 +211,9 @@ impl<'h> Call<'h> {
             Op::Allocate => self.allocate(),
             Op::Sync => self.sync(),
             Op::SyncFs => self.sync_fs(),
-            Op::SyncResult => self.sync_result(),
-            Op::SyncForget => self.sync_forget(),
+            Op::Fetch => self.fetch(),
+            Op::DiskResult => self.disk_result(),
+            Op::DiskForget => self.disk_forget(),
             Op::Lock => self.lock(),
             Op::StatPath => self.stat_path(),
             Op::Stat => self.stat(),

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use qlib::host::{EXIT_MEMORY_LOST, SYNC_BEGUN};
+use qlib::host::{DISK_BEGUN, EXIT_MEMORY_LOST};
 
 use super::super::memory::{Layout, RAM_UNIT};
 use super::*;
 
 mod attack;
+mod disk;
 mod files;
 mod races;
 mod sockets;
-mod sync;
 
 /// A segment of a test call.
 enum Seg<'a> {
@@ -119,15 +119,15 @@ impl Guest {
         -answer.ret as i32
     }
 
-    /// As [`Guest::ok`] for Sync and SyncFs: waits until it is done.
-    fn synced(&self, op: Op, handle: u32, data_only: u64) {
+    /// As [`Guest::ok`] for Sync and its like: waits until it is done. `args` follow the token.
+    fn finished(&self, op: Op, handle: u32, args: &[u64]) {
         const TOKEN: u64 = 1 << 40;
-        if self.ok(op, handle, &[TOKEN, data_only], &[]).ret as u64 != SYNC_BEGUN {
+        if self.ok(op, handle, &[&[TOKEN], args].concat(), &[]).ret as u64 != DISK_BEGUN {
             return;
         }
         let end = Instant::now() + Duration::from_secs(60);
         loop {
-            let answer = self.call(Op::SyncResult, NO_HANDLE, &[TOKEN], &[]);
+            let answer = self.call(Op::DiskResult, NO_HANDLE, &[TOKEN], &[]);
             if answer.ret == 0 {
                 assert_eq!(answer.args[0], 0);
                 return;

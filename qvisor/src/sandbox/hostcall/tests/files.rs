@@ -8,16 +8,16 @@ use super::*;
 fn file_systems_are_synchronized_by_what_lies_on_them() {
     let g = Guest::new();
     fs::write(g.dir.join("file"), "x").unwrap();
-    g.synced(Op::SyncFs, g.root, 0);
-    g.synced(Op::SyncFs, g.open("file", libc::O_RDONLY), 0);
-    g.synced(Op::SyncFs, g.open("file", libc::O_PATH), 0);
+    g.finished(Op::SyncFs, g.root, &[0]);
+    g.finished(Op::SyncFs, g.open("file", libc::O_RDONLY), &[0]);
+    g.finished(Op::SyncFs, g.open("file", libc::O_PATH), &[0]);
     let mount = |path: &str| {
         let fd =
             rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         g.host.add_mount(fd).unwrap()
     };
-    g.synced(Op::SyncFs, mount(g.dir.to_str().unwrap()), 0);
-    g.synced(Op::SyncFs, mount("/dev/null"), 0);
+    g.finished(Op::SyncFs, mount(g.dir.to_str().unwrap()), &[0]);
+    g.finished(Op::SyncFs, mount("/dev/null"), &[0]);
     let socket = g
         .ok(Op::Socket, NO_HANDLE, &[libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0], &[])
         .ret as u32;
@@ -60,7 +60,7 @@ fn files_are_made_written_read_and_removed() {
     assert_eq!(statx(&stat.out[0]).1, 12);
     assert_eq!(statx(&g.ok(Op::Stat, made, &[], &[STATX]).out[0]).1, 12);
     g.ok(Op::Truncate, made, &[5], &[]);
-    g.synced(Op::Sync, made, 1);
+    g.finished(Op::Sync, made, &[1]);
     g.ok(Op::Allocate, made, &[0, 0, 8192], &[]);
     assert_eq!(fs::metadata(g.dir.join("sub/file")).unwrap().len(), 8192);
     // The name exists: opened as it is, or refused with O_EXCL.

@@ -1,4 +1,5 @@
-//! fsync(2), fdatasync(2) and syncfs(2), which take as long as the host's disk is busy.
+//! What takes as long as the host's disk is busy: fsync(2), fdatasync(2), syncfs(2), and reads of
+//! what is not in the page cache.
 //!
 //! Whoever makes a host call has the guest kernel's lock, so the call only begins the operation: a
 //! thread of its own carries it out, and an EVENT_READY tells the kernel that it is over. What ends
@@ -9,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use qlib::host::SYNC_BEGUN;
+use qlib::host::{DISK_BEGUN, MAX_FETCH_BYTES};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
@@ -27,7 +28,9 @@ const AT_ONCE: Duration = Duration::from_micros(100);
 /// How long a thread stays after its last operation: an idle sandbox has none.
 const LINGER: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 64 << 10;
-/// By how much `QUARK_SLOW_SYNC` prolongs each operation.
+/// Read at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// By how much `QUARK_SLOW_DISK` prolongs each operation.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// statfs(2): file systems that have nothing to write.
@@ -77,7 +80,7 @@ struct State {
 
 /// The operations of a sandbox.
 #[derive(Debug)]
-pub struct Syncs {
+pub struct DiskWork {
     state: Mutex<State>,
     /// There is something in the queue.
     queued: Condvar,
@@ -88,15 +91,20 @@ pub struct Syncs {
     is_slow: bool,
 }
 
-impl Syncs {
+impl DiskWork {
+    /// For tests: the disk is slow, and nothing is cached.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+
     /// None yet.
-    pub fn new(poller: Arc<Poller>) -> Syncs {
-        Syncs {
+    pub fn new(poller: Arc<Poller>) -> DiskWork {
+        DiskWork {
             state: Mutex::default(),
             queued: Condvar::new(),
             ended: Condvar::new(),
             poller,
-            is_slow: std::env::var_os("QUARK_SLOW_SYNC").is_some(),
+            is_slow: std::env::var_os("QUARK_SLOW_DISK").is_some(),
         }
     }
 
@@ -124,9 +132,9 @@ impl Syncs {
         state.operations.insert(token, Operation { serial, result: None, is_awaited: false });
         state.queue.insert(serial, (token, work));
         self.queued.notify_one();
-        // Only for what is not behind others.
-        let is_next = state.queue.len() <= state.idle || state.workers < MAX_WORKERS;
-        let limit = if is_next && !self.is_slow { AT_ONCE } else { Duration::ZERO };
+        // Only for the first: who has the kernel lock must not wait for one after the other.
+        let is_first = state.operations.values().filter(|o| o.result.is_none()).nth(1).is_none();
+        let limit = if is_first && !self.is_slow { AT_ONCE } else { Duration::ZERO };
         let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -244,6 +252,19 @@ fn lies_in_memory(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|s| [TMPFS, RAMFS].contains(&s.f_type))
 }
 
+/// Reads a part of a file for no other purpose than that it be in the page cache.
+fn read_through(fd: BorrowedFd<'_>, mut at: u64, end: u64) -> Done {
+    let mut piece = vec![0; PIECE_BYTES];
+    while at < end {
+        let wanted = (end - at).min(PIECE_BYTES as u64) as usize;
+        match rustix::io::pread(fd, &mut piece[..wanted], at)? {
+            0 => break,
+            read => at += read as u64,
+        }
+    }
+    Ok(())
+}
+
 impl Call<'_> {
     pub(super) fn sync(&mut self) -> Outcome {
         let object = self.object()?;
@@ -269,32 +290,41 @@ impl Call<'_> {
             _ => return Ok(0),
         };
         let (fd, proc_fd): (_, Arc<OwnedFd>) = (object.fd().clone(), self.host.proc_fd.clone());
-        self.begin(object.as_fd(), move || {
-            // What serves as a mount may be a mere O_PATH descriptor, which syncfs(2) does not
-            // take.
-            let own = reopen(fd.as_fd(), &proc_fd, flags | OFlags::NOCTTY)?;
-            rustix::fs::syncfs(&own)
+        let is_path = rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::PATH);
+        self.begin(object.as_fd(), move || match is_path {
+            // syncfs(2) does not take what serves as a mount.
+            true => rustix::fs::syncfs(&reopen(fd.as_fd(), &proc_fd, flags | OFlags::NOCTTY)?),
+            // What is open has its own account of errors that it was told of.
+            false => rustix::fs::syncfs(&fd),
         })
     }
 
+    pub(super) fn fetch(&mut self) -> Outcome {
+        let object = self.regular_file()?;
+        let (offset, len) = (self.args[1], self.args[2].min(MAX_FETCH_BYTES));
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        let fd = object.fd().clone();
+        self.begin(object.as_fd(), move || read_through(fd.as_fd(), offset, end))
+    }
+
     fn begin(&self, of: BorrowedFd<'_>, work: impl FnOnce() -> Done + Send + 'static) -> Outcome {
-        let syncs = &self.host.syncs;
-        if !syncs.is_slow && lies_in_memory(of) {
+        let disk = &self.host.disk;
+        if !disk.is_slow && lies_in_memory(of) {
             return work().map(|()| 0);
         }
-        match syncs.begin(self.args[0], Work::new(work))? {
+        match disk.begin(self.args[0], Work::new(work))? {
             Some(done) => done.map(|()| 0),
-            None => Ok(SYNC_BEGUN),
+            None => Ok(DISK_BEGUN),
         }
     }
 
-    pub(super) fn sync_result(&mut self) -> Outcome {
-        let done = self.host.syncs.take(self.args[0])?;
+    pub(super) fn disk_result(&mut self) -> Outcome {
+        let done = self.host.disk.take(self.args[0])?;
         self.args[0] = done.map_or_else(|e| e.raw_os_error() as u64, |()| 0);
         Ok(0)
     }
 
-    pub(super) fn sync_forget(&mut self) -> Outcome {
-        self.host.syncs.forget(self.args[0]).map(|()| 0)
+    pub(super) fn disk_forget(&mut self) -> Outcome {
+        self.host.disk.forget(self.args[0]).map(|()| 0)
     }
 }

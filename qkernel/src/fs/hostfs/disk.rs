@@ -1,42 +1,44 @@
-//! What the host writes to its disk for us, and takes its time for.
+//! What the host does with its disk for us, and takes its time for.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use qlib::host::{Op, SYNC_BEGUN};
+use qlib::host::{DISK_BEGUN, Op};
 
 use crate::errno::{Errno, Result};
-use crate::fs::writeback::{Begun, Writeback};
+use crate::fs::disk::{Begun, Pending};
 use crate::host::Call;
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
 use crate::wait::{PollMask, WaitQueue};
 
 /// An operation of the host that has begun.
-struct HostWriteback {
+struct HostWork {
     token: u64,
     /// The host keeps the result.
     is_pending: AtomicBool,
     queue: WaitQueue,
 }
 
-/// Has the host begin `op` ([`Op::Sync`] or [`Op::SyncFs`]) with the object behind `handle`.
-pub(super) fn begin(op: Op, handle: u32, data_only: bool) -> Result<Begun> {
-    let writeback = Arc::new_cyclic(|this: &Weak<HostWriteback>| HostWriteback {
+/// Has the host begin `op` ([`Op::Sync`], [`Op::SyncFs`], [`Op::Fetch`]) with the object behind
+/// `handle`; `args` are those after the token.
+pub(super) fn begin(op: Op, handle: u32, args: &[u64]) -> Result<Begun> {
+    let work = Arc::new_cyclic(|this: &Weak<HostWork>| HostWork {
         token: add_watcher(this.clone()),
         is_pending: AtomicBool::new(false),
         queue: WaitQueue::new(),
     });
-    let call = Call::on(op, handle).arg(0, writeback.token).arg(1, u64::from(data_only));
-    if call.run()? != SYNC_BEGUN {
+    let call = Call::on(op, handle).arg(0, work.token);
+    let call = args.iter().zip(1..).fold(call, |call, (arg, at)| call.arg(at, *arg));
+    if call.run()? != DISK_BEGUN {
         return Ok(None);
     }
-    writeback.is_pending.store(true, Relaxed);
-    Ok(Some(writeback))
+    work.is_pending.store(true, Relaxed);
+    Ok(Some(work))
 }
 
-impl Writeback for HostWriteback {
+impl Pending for HostWork {
     fn outcome(&self) -> Result<Result> {
-        let (_, out) = Call::new(Op::SyncResult).arg(0, self.token).run_out()?;
+        let (_, out) = Call::new(Op::DiskResult).arg(0, self.token).run_out()?;
         self.is_pending.store(false, Relaxed);
         Ok(match out[0] {
             0 => Ok(()),
@@ -49,7 +51,7 @@ impl Writeback for HostWriteback {
     }
 }
 
-impl HostWatcher for HostWriteback {
+impl HostWatcher for HostWork {
     fn on_ready(&self, events: PollMask) {
         self.queue.wake(events);
     }
@@ -57,13 +59,17 @@ impl HostWatcher for HostWriteback {
     fn is_news(&self, _events: PollMask) -> bool {
         true
     }
+
+    fn is_input(&self) -> bool {
+        false
+    }
 }
 
-impl Drop for HostWriteback {
+impl Drop for HostWork {
     fn drop(&mut self) {
         remove_watcher(self.token);
         if self.is_pending.load(Relaxed) {
-            Call::new(Op::SyncForget).arg(0, self.token).post();
+            Call::new(Op::DiskForget).arg(0, self.token).post();
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use qlib::host::SYNC_BEGUN;
+use qlib::host::DISK_BEGUN;
 use qlib::platform::EVENT_READY;
 use rustix::time::Timespec;
 
 use super::super::super::events::{Dispatch, INTERNAL, Sources};
-use super::super::sync::Work;
+use super::super::disk::Work;
 use super::*;
 
 /// Far longer than anything takes here.
@@ -46,12 +46,12 @@ fn await_event(g: &Guest, token: u64) {
 }
 
 fn result(g: &Guest, token: u64) -> Result<i32, i32> {
-    let answer = g.call(Op::SyncResult, NO_HANDLE, &[token], &[]);
+    let answer = g.call(Op::DiskResult, NO_HANDLE, &[token], &[]);
     if answer.ret == 0 { Ok(answer.args[0] as i32) } else { Err(-answer.ret as i32) }
 }
 
 fn forget(g: &Guest, token: u64) -> i64 {
-    g.call(Op::SyncForget, NO_HANDLE, &[token], &[]).ret
+    g.call(Op::DiskForget, NO_HANDLE, &[token], &[]).ret
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn what_takes_long_is_told_of_when_it_is_over() {
         .chain([(7, Err(Errno::NOSPC), libc::ENOSPC), (8, Err(Errno::AGAIN), libc::EAGAIN)])
     {
         let (work, sender, begun) = held_up();
-        assert_eq!(g.host.syncs.begin(token, work).unwrap(), None);
+        assert_eq!(g.host.disk.begin(token, work).unwrap(), None);
         begun.recv_timeout(LIMIT).unwrap();
         assert_eq!(result(&g, token), Err(libc::EAGAIN));
         sender.send(end).unwrap();
@@ -71,14 +71,14 @@ fn what_takes_long_is_told_of_when_it_is_over() {
         assert_eq!(result(&g, token), Err(libc::ENOENT), "taken twice");
         assert_eq!(forget(&g, token), -i64::from(libc::ENOENT));
     }
-    assert_eq!(g.host.syncs.len(), 0);
+    assert_eq!(g.host.disk.len(), 0);
 }
 
 #[test]
 fn what_is_over_at_once_is_answered_at_once() {
     let g = Guest::new();
     let at_once = || {
-        (0..10_000).find_map(|_| match g.host.syncs.begin(1, Work::new(|| Err(Errno::DQUOT))) {
+        (0..10_000).find_map(|_| match g.host.disk.begin(1, Work::new(|| Err(Errno::DQUOT))) {
             Ok(None) => {
                 await_event(&g, 1);
                 assert_eq!(result(&g, 1), Ok(libc::EDQUOT));
@@ -88,7 +88,7 @@ fn what_is_over_at_once_is_answered_at_once() {
         })
     };
     assert_eq!(at_once(), Some(Ok(Some(Err(Errno::DQUOT)))));
-    assert_eq!((g.host.syncs.len(), result(&g, 1)), (0, Err(libc::ENOENT)));
+    assert_eq!((g.host.disk.len(), result(&g, 1)), (0, Err(libc::ENOENT)));
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn few_are_under_way_at_once_and_the_rest_in_turn() {
             running.fetch_sub(1, Ordering::SeqCst);
             Ok(())
         });
-        assert_eq!(g.host.syncs.begin(token, work).unwrap(), None);
+        assert_eq!(g.host.disk.begin(token, work).unwrap(), None);
         ends.push(end);
     }
-    assert_eq!(g.host.syncs.len() as u64, MANY);
+    assert_eq!(g.host.disk.len() as u64, MANY);
     let end = Instant::now() + LIMIT;
     while running.load(Ordering::SeqCst) < 16 {
         assert!(Instant::now() < end, "{running:?} have begun");
@@ -127,7 +127,7 @@ fn few_are_under_way_at_once_and_the_rest_in_turn() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    assert_eq!((most.load(Ordering::SeqCst), g.host.syncs.len()), (16, 0));
+    assert_eq!((most.load(Ordering::SeqCst), g.host.disk.len()), (16, 0));
 }
 
 #[test]
@@ -136,17 +136,17 @@ fn tokens_are_checked_and_one_that_is_used_anew_gets_its_own_result() {
     fs::write(g.dir.join("f"), "x").unwrap();
     let file = g.open("f", libc::O_RDWR);
     for token in [INTERNAL, u64::MAX] {
-        assert_eq!(g.host.syncs.begin(token, Work::new(|| Ok(()))), Err(Errno::INVAL));
+        assert_eq!(g.host.disk.begin(token, Work::new(|| Ok(()))), Err(Errno::INVAL));
         assert_eq!((result(&g, token), forget(&g, token)), (Err(libc::ENOENT), -2));
     }
     let (work, first, begun) = held_up();
-    assert_eq!(g.host.syncs.begin(3, work).unwrap(), None);
+    assert_eq!(g.host.disk.begin(3, work).unwrap(), None);
     begun.recv_timeout(LIMIT).unwrap();
-    assert_eq!(g.host.syncs.begin(3, Work::new(|| Ok(()))), Err(Errno::EXIST));
+    assert_eq!(g.host.disk.begin(3, Work::new(|| Ok(()))), Err(Errno::EXIST));
     // Forgotten, and the token used once more while it goes on.
     assert_eq!(forget(&g, 3), 0);
     let (work, second, begun) = held_up();
-    assert_eq!(g.host.syncs.begin(3, work).unwrap(), None);
+    assert_eq!(g.host.disk.begin(3, work).unwrap(), None);
     begun.recv_timeout(LIMIT).unwrap();
     first.send(Err(Errno::IO)).unwrap();
     std::thread::sleep(Duration::from_millis(20));
@@ -173,15 +173,50 @@ fn a_file_may_be_closed_meanwhile() {
     for token in 0..12 {
         fs::write(g.dir.join("f"), "something").unwrap();
         let file = g.open("f", libc::O_RDWR);
-        let op = if token % 2 == 0 { Op::Sync } else { Op::SyncFs };
-        let begun = g.ok(op, file, &[token, token & 2], &[]).ret as u64;
+        let op = [Op::Sync, Op::SyncFs, Op::Fetch][token as usize / 2 % 3];
+        let begun = g.ok(op, file, &[token, token & 1, 9], &[]).ret as u64;
         g.ok(Op::Close, file, &[], &[]);
-        if begun == SYNC_BEGUN && token % 3 != 0 {
+        if begun == DISK_BEGUN && token % 3 != 0 {
             await_event(&g, token);
             assert_eq!(result(&g, token), Ok(0));
-        } else if begun == SYNC_BEGUN {
+        } else if begun == DISK_BEGUN {
             assert_eq!(forget(&g, token), 0);
         }
         assert_eq!(result(&g, token), Err(libc::ENOENT));
     }
+}
+
+#[test]
+fn what_is_not_cached_is_fetched() {
+    const BYTES: usize = 300_000;
+    let g = Guest::new();
+    let content: Vec<u8> = (0..BYTES).map(|i| (i / 7) as u8).collect();
+    fs::write(g.dir.join("f"), &content).unwrap();
+    let own = fs::File::open(g.dir.join("f")).unwrap();
+    own.sync_all().unwrap();
+    rustix::fs::fadvise(&own, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let file = g.open("f", libc::O_RDONLY);
+    let cached = |offset: u64, len| g.call(Op::Read, file, &[offset, 1], &[Out(len)]);
+    // Not each file system can tell, and not each gives pages up when it is asked to.
+    let before = cached(0, 100).ret;
+    let possible = [100, -i64::from(libc::EAGAIN), -i64::from(libc::EOPNOTSUPP)];
+    assert!(possible.contains(&before), "{before}");
+    for offset in (0..BYTES as u64).step_by(1 << 18) {
+        g.finished(Op::Fetch, file, &[offset, 1 << 18]);
+    }
+    // What is behind the end is no error.
+    g.finished(Op::Fetch, file, &[BYTES as u64, u64::MAX - (1 << 20)]);
+    if before != possible[2] {
+        for offset in [0, 4_000, 299_000] {
+            let after = cached(offset, 1_000);
+            assert_eq!(after.ret, 1_000);
+            assert_eq!(after.out[0], content[offset as usize..][..1_000]);
+        }
+        assert_eq!(cached(BYTES as u64, 10).ret, 0);
+    }
+    assert_eq!(g.err(Op::Fetch, file, &[1, u64::MAX, 1], &[]), libc::EINVAL);
+    assert_eq!(g.err(Op::Fetch, g.root, &[1, 0, 1], &[]), libc::EINVAL);
+    let (r, _w) = rustix::pipe::pipe().unwrap();
+    let pipe = g.host.add_stdio(stream(r)).unwrap();
+    assert_eq!(g.err(Op::Fetch, pipe, &[1, 0, 1], &[]), libc::EINVAL);
 }
