@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, mutex};
@@ -21,6 +21,16 @@ struct Job {
     queued: AtomicBool,
     /// The platform thread that it is the task of, or 0: for [`urgent`].
     token: u64,
+}
+
+/// How many there are. The queue has room for all of them from when they are made on: one
+/// notification may go to each, when there is no memory left.
+static JOBS: AtomicUsize = AtomicUsize::new(0);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        JOBS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Wake for Job {
@@ -47,6 +57,7 @@ pub fn hold_threads() {
     HOLDS.store(true, Ordering::Relaxed);
     let mut ready = READY.lock();
     let mut held = HELD.lock();
+    held.reserve(JOBS.load(Ordering::Relaxed));
     for _ in 0..ready.len() {
         let Some(job) = ready.pop_front() else { return };
         if job.token == 0 { ready.push_back(job) } else { held.push_back(job) }
@@ -67,6 +78,12 @@ pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 
 /// As [`spawn`], for the task of the platform thread with this token.
 pub fn spawn_for(token: u64, future: impl Future<Output = ()> + Send + 'static) {
+    let jobs = JOBS.fetch_add(1, Ordering::Relaxed) + 1;
+    {
+        let mut ready = READY.lock();
+        let more = jobs.saturating_sub(ready.len());
+        ready.reserve(more);
+    }
     let job = Arc::new(Job {
         future: Mutex::new(Some(Box::pin(future))),
         queued: AtomicBool::new(false),

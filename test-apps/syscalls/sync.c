@@ -131,6 +131,38 @@ CASE(others_go_on_beside_reads) {
     CHECK(longest_ns < 2500000000);
 }
 
+// What a read or write at a file's own position moves is in one piece, however many share it.
+CASE(transfers_at_one_position_do_not_mix) {
+    enum { THREADS = 4, EACH = 6, BYTES = 1 << 20 };
+    static int shared;
+    void *writer(void *own) {
+        char *block = malloc(BYTES);
+        memset(block, (int)(long)own + 1, BYTES);
+        for (int i = 0; i < EACH; i++) EQ(write(shared, block, BYTES), BYTES);
+        free(block);
+        return NULL;
+    }
+    static atomic_int seen[THREADS + 1];
+    void *reader(void *unused) {
+        char *block = malloc(BYTES);
+        while (OK(read(shared, block, BYTES)) == BYTES) {
+            for (int at = 1; at < BYTES; at++) EQ(block[at], block[0]);
+            seen[(int)block[0]]++;
+        }
+        free(block);
+        return unused;
+    }
+    pthread_t threads[THREADS];
+    shared = create("shared");
+    for (long i = 0; i < THREADS; i++) ZERO(pthread_create(&threads[i], NULL, writer, (void *)i));
+    for (int i = 0; i < THREADS; i++) ZERO(pthread_join(threads[i], NULL));
+    EQ(lseek(shared, 0, SEEK_CUR), THREADS * EACH * BYTES);
+    OK(lseek(shared, 0, SEEK_SET));
+    for (int i = 0; i < THREADS; i++) ZERO(pthread_create(&threads[i], NULL, reader, NULL));
+    for (int i = 0; i < THREADS; i++) ZERO(pthread_join(threads[i], NULL));
+    for (int i = 1; i <= THREADS; i++) EQ(seen[i], EACH);
+}
+
 CASE(synchronous_copies) {
     int from = create("from"), to = OK(open("to", O_RDWR | O_CREAT | O_SYNC, 0644)), pipes[2];
     OK(pipe(pipes));

@@ -220,6 +220,46 @@ CASE(what_is_written_beside_forks_stays) {
     for (int i = 0; i < WRITERS; i++) join(thread[i]);
 }
 
+// A child has memory as it was at the fork, also what another thread of its parent was just write-protecting.
+static volatile long *counted;
+static void make_writable(int signo) {
+    mprotect((void *)counted, 4096, PROT_READ | PROT_WRITE);
+}
+
+CASE(what_is_written_after_a_fork_is_not_the_childs) {
+    void *count(void *unused) {
+        while (writing) counted[0]++;
+        return unused;
+    }
+    void *protect(void *unused) {
+        while (writing) {
+            mprotect((void *)counted, 4096, PROT_READ);
+            mprotect((void *)counted, 4096, PROT_READ | PROT_WRITE);
+        }
+        return unused;
+    }
+    counted = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    struct sigaction action = {.sa_handler = make_writable};
+    OK(sigaction(SIGSEGV, &action, NULL));
+    writing = 1;
+    pthread_t counter = start(count, NULL), protector = start(protect, NULL);
+    for (int i = 0; i < 100; i++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            long first = counted[0];
+            for (int looks = 0; looks < 20; looks++) {
+                sched_yield();
+                if (counted[0] != first) _exit(1);
+            }
+            _exit(0);
+        }
+        expect_exit(pid, 0);
+    }
+    writing = 0;
+    join(counter);
+    join(protector);
+}
+
 static __thread int tls_initialized = 5, tls_zero;
 CASE(thread_local_storage) {
     void *entry(void *argument) {
@@ -1036,6 +1076,33 @@ CASE(data_in_a_copied_page_is_seen_at_once) {
     for (int i = 0; i < 3; i++) join(t[i]);
     close(go[1]);
     expect_exit(sender, 0);
+}
+
+// A process whose memory the host takes away while all its threads wait ends, whatever comes for them then. With
+// STUB_GOES there is time to do that to it; without, it gets what it waits for.
+CASE(who_waits_when_its_memory_goes_ends) {
+    void *entry(void *unused) {
+        for (;;) pause();
+        return unused;
+    }
+    int sockets[2], delay_ms = getenv("STUB_GOES") ? 3000 : 20;
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    pid_t reader = OK(fork());
+    if (reader == 0) {
+        pid_t child;
+        volatile char *to = shared_pages(1, &child);
+        start(entry, NULL);
+        OK(write(1, "waiting\n", 8));
+        EQ(recv(sockets[0], (char *)to, 2, MSG_WAITALL), 2);
+        OK(kill(child, SIGKILL));
+        _exit(0);
+    }
+    sleep_ms(delay_ms);
+    OK(write(sockets[1], "n", 1));
+    sleep_ms(delay_ms);
+    OK(write(sockets[1], "e", 1));
+    if (getenv("STUB_GOES")) expect_killed(reader, SIGKILL);
+    else expect_exit(reader, 0);
 }
 
 // What a call that still waits has put into a page is seen by a thread that makes no calls.

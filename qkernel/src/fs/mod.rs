@@ -22,6 +22,7 @@ pub mod open;
 pub mod options;
 pub mod overlay;
 pub mod perm;
+pub mod position;
 pub mod proc;
 pub mod records;
 pub mod setup;

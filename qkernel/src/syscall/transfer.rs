@@ -10,6 +10,7 @@ use linux_raw_sys::general::{
 use super::message;
 use crate::errno::{Errno, Result};
 use crate::fs::file::Cached;
+use crate::fs::position::{self, Moving};
 use crate::fs::{self, FileOps, OpenFile, disk, notify};
 use crate::io::IoBuffer;
 use crate::net::Socket;
@@ -34,6 +35,21 @@ impl Position {
         match self {
             Position::Current => file.own_offset(),
             Position::At(offset) => offset,
+        }
+    }
+
+    /// True if another call moves it now.
+    fn is_taken(self, file: &OpenFile) -> bool {
+        self == Position::Current && position::is_moving(file)
+    }
+
+    /// Takes it from others for a call that moves it step by step.
+    async fn hold(self, thread: &Thread, file: &OpenFile) -> Result<Option<Moving>> {
+        match self {
+            Position::Current if file.ops.queue().is_none() => {
+                position::hold(thread, file).await.map(Some)
+            }
+            _ => Ok(None),
         }
     }
 
@@ -140,7 +156,7 @@ impl Read<'_> {
     /// Makes it if that need not wait; `None`: nothing has been done.
     pub fn attempt(self) -> Option<Result<usize>> {
         let Transfer { file, mut buffer, position, no_wait, .. } = self.0;
-        if has_low_water(&file) || takes_long(&file, &buffer) {
+        if has_low_water(&file) || takes_long(&file, &buffer) || position.is_taken(&file) {
             return None;
         }
         match read_once(&file, &mut buffer, position) {
@@ -158,6 +174,7 @@ impl Read<'_> {
             let received = message::receive(thread, &file, &mut buffer, 0, false, 0).await;
             return received.map(|got| got.bytes);
         }
+        let _moving = position.hold(thread, &file).await?;
         if file.ops.queue().is_none() {
             return read_file(thread, &file, &mut buffer, position, no_wait).await;
         }
@@ -325,6 +342,7 @@ impl Write<'_> {
         if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait)
             || takes_long(&file, &buffer)
             || disk::is_synchronous(file.flags())
+            || position.is_taken(&file)
         {
             return None;
         }
@@ -350,6 +368,7 @@ impl Write<'_> {
     /// Makes it as far as the file takes it.
     pub(super) async fn transfer(self) -> Result<usize> {
         let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        let _moving = position.hold(thread, &file).await?;
         // What does not fit is cut off once, before the first piece.
         let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
         if takes_long(&file, &buffer) {

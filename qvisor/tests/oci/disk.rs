@@ -119,6 +119,19 @@ fn what_the_host_evicts_is_read_all_the_same() {
 }
 
 #[test]
+fn what_the_disk_is_at_all_the_time_keeps_nobody_awake() {
+    let Some(p) = place() else { return };
+    // Something ends every 0.4 s, and somebody computes.
+    let script = "echo begin; for i in 0 1 2 3 4 5 6 7; do
+        (sleep $((i * 4 / 10)).$((i * 4 % 10)); while :; do sync; done) & done
+        while :; do :; done";
+    start(&p, script);
+    std::thread::sleep(Duration::from_secs(4));
+    p.good(&["kill", &p.id, "STOP"]);
+    assert_eq!(p.good(&["exec", &p.id, "echo", "here"]), "here\n");
+}
+
+#[test]
 fn a_container_that_waits_for_the_disk_sleeps_and_wakes_for_it() {
     let Some(p) = place() else { return };
     start(&p, "echo begin; sync; echo synced $?; sleep 1000");

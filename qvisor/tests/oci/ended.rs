@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::life::configure_cases;
 use super::shared::skip;
 use super::support::{Place, place};
 
@@ -45,6 +46,54 @@ fn a_vmm_that_crashed_says_so() {
     let (status, reason) = ended(&p);
     assert_eq!(status, 139, "{reason}");
     assert!(reason.contains("the VMM crashed: signal 11"), "{reason}");
+}
+
+/// The processes below `pid` that have `threads` threads.
+fn below(pid: i32, threads: usize, found: &mut Vec<i32>) {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+    let mut count = 0;
+    for task in tasks.flatten() {
+        count += 1;
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.split_whitespace().for_each(|c| below(c.parse().unwrap(), threads, found));
+    }
+    if count == threads {
+        found.push(pid);
+    }
+}
+
+#[test]
+fn a_process_whose_stub_goes_while_it_waits_ends() {
+    let Some(p) = place() else { return };
+    let volume = p.dir.join("volume");
+    fs::create_dir(&volume).unwrap();
+    let case = ["threads", "who_waits_when_its_memory_goes_ends"];
+    configure_cases(&p, &volume, &case, "STUB_GOES=1");
+    p.create(&[]);
+    if !has_stubs(&p) {
+        return;
+    }
+    p.good(&["start", &p.id]);
+    p.wait_for("the wait", || p.log().contains("waiting"));
+    let mut stubs = Vec::new();
+    let sandbox = p.state()["pid"].as_i64().expect("a pid") as i32;
+    p.wait_for("its stub", || {
+        stubs.clear();
+        below(sandbox, 2, &mut stubs);
+        stubs.retain(|stub| *stub != sandbox);
+        stubs.len() == 1
+    });
+    let stub = rustix::process::Pid::from_raw(stubs[0]).expect("a pid");
+    rustix::process::kill_process(stub, rustix::process::Signal::KILL).expect("kill");
+    // While data comes for it, the kernel has time for others.
+    p.wait_for("the end", || {
+        if p.status() != "running" {
+            return true;
+        }
+        p.output(&["exec", &p.id, "/bin/true"]);
+        false
+    });
+    assert!(p.log().contains("ok who_waits"), "{}", p.log());
 }
 
 #[test]

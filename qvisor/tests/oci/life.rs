@@ -631,7 +631,18 @@ fn files_of_the_host_are_synchronized_by_many_at_once() {
     let Some(p) = place() else { return };
     let volume = p.dir.join("volume");
     fs::create_dir(&volume).unwrap();
-    cases_on(&p, &volume, &["sync", "fsync_family", "fsyncs_at_once", "synchronous_copies"], "A=B");
+    cases_on(
+        &p,
+        &volume,
+        &[
+            "sync",
+            "fsync_family",
+            "fsyncs_at_once",
+            "synchronous_copies",
+            "transfers_at_one_position_do_not_mix",
+        ],
+        "A=B",
+    );
 }
 
 #[test]
