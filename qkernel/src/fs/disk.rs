@@ -43,9 +43,9 @@ pub fn is_synchronous(flags: u32) -> bool {
     flags & O_DSYNC != 0
 }
 
-/// Waits until the `bytes` that were just written to `file` are where `flags` (O_DSYNC, O_SYNC) want
-/// them. The host does not know of these: it would write to the disk while its caller has the kernel
-/// lock.
+/// Waits until the `bytes` that were just written to `file` are where `flags` (O_DSYNC, O_SYNC)
+/// want them. The host does not know of these: it would write to the disk while its caller has the
+/// kernel lock.
 pub async fn settle(thread: &dyn Sleeper, file: &OpenFile, flags: u32, bytes: usize) -> Result {
     if bytes == 0 || !is_synchronous(flags) {
         return Ok(());

@@ -20,8 +20,8 @@ pub enum Cause {
     /// A connection, data, a datagram: anything that one of its host files or sockets became ready
     /// for.
     Host,
-    /// The end of what a thread has waited for the host's disk for. Nobody outside asks for anything:
-    /// it is no input.
+    /// The end of what a thread has waited for the host's disk for. Nobody outside asks for
+    /// anything: it is no input.
     Disk,
     /// A signal other than SIGCONT.
     Signal,

@@ -49,8 +49,8 @@ impl AddressSpace {
     /// was on its way, or in the kernel), and what is written to the old page after that is lost.
     pub fn hide_before_fork(&self) {
         let mut inner = self.lock();
-        // Also where another thread has yet to unmap what may be written to no more. And whether the
-        // child has the range at all may change until then.
+        // Also where another thread has yet to unmap what may be written to no more. And whether
+        // the child has the range at all may change until then.
         let is_written = |vma: &&Vma| {
             let range = vma.start..vma.end;
             !vma.is_shared()

@@ -1,5 +1,5 @@
-//! What waits for the host's disk keeps nobody else waiting. QUARK_SLOW_DISK has the host take three
-//! seconds more for each fsync(2) and syncfs(2), and for what is read of a file.
+//! What waits for the host's disk keeps nobody else waiting. QUARK_SLOW_DISK has the host take
+//! three seconds more for each fsync(2) and syncfs(2), and for what is read of a file.
 
 use std::fs;
 use std::process::Stdio;

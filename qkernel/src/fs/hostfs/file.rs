@@ -161,8 +161,8 @@ impl FileOps for HostFile {
     }
 
     fn sync_fs(&self, _file: &OpenFile) -> Result<Begun> {
-        // Not of the root: a mount of the host may lie beneath it. And the errors that this very file
-        // has not been told of.
+        // Not of the root: a mount of the host may lie beneath it. And the errors that this very
+        // file has not been told of.
         disk::begin(Op::SyncFs, self.number(), &[])
     }
 

@@ -53,8 +53,8 @@ struct Entry {
 /// What a name and its node take, about, in bytes, besides the characters: the node, its object,
 /// both maps of the directory.
 const NODE_BYTES: u64 = 1024;
-/// What an extended attribute takes besides its name and value, in bytes: its part of a map that may
-/// be half empty.
+/// What an extended attribute takes besides its name and value, in bytes: its part of a map that
+/// may be half empty.
 const XATTR_BYTES: u64 = 192;
 
 /// The names of a directory. Positions for getdents64(2) are given in the order of making, so that

@@ -40,8 +40,8 @@ pub(super) trait Mmu: Send {
     /// Unmaps `range`; what it had is gone from the page table, or faults in again.
     fn unmap(&mut self, range: Range<Va>);
 
-    /// Changes the present entries of `range` by `change`, of which CPUs see the protection: how many
-    /// that were emptied count as used from now on.
+    /// Changes the present entries of `range` by `change`, of which CPUs see the protection: how
+    /// many that were emptied count as used from now on.
     fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) -> u64;
 
     /// Unmaps all pages of `range` without touching what the entries hold; they fault in again.

@@ -23,8 +23,8 @@ pub fn swap_ins() -> u64 {
     SWAP_INS.load(Relaxed)
 }
 
-/// Brings the page of `slot` back after a fault: its frame, which is in use for so long. The faulting entry's reference to the
-/// slot is dropped.
+/// Brings the page of `slot` back after a fault: its frame, which is in use for so long. The
+/// faulting entry's reference to the slot is dropped.
 pub fn swap_in(slot: u64, stay: Stay) -> Result<Gpa> {
     if slot == slots::ZERO {
         return frames::alloc_zeroed_for(stay);
