@@ -307,6 +307,11 @@ impl Lasting {
         Ok(Lasting(bytes))
     }
 
+    /// How much, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0
+    }
+
     /// Both together.
     pub fn and(self, other: Lasting) -> Lasting {
         let bytes = self.0 + other.0;

@@ -153,9 +153,11 @@ impl TmpNode {
         NODE_BYTES + 2 * account::on_heap(name.len()) + account::on_heap(target)
     }
 
-    /// Takes what it needs more with another name.
-    fn takes_more(&self, name: &[u8], new: &[u8]) -> Result<Lasting> {
-        match self.lasting_bytes(new).saturating_sub(self.lasting_bytes(name)) {
+    /// Takes what it needs more, as `new` in some directory, than it holds as `name` in this one.
+    fn takes_more(&self, child: &TmpNode, name: &[u8], new: &[u8]) -> Result<Lasting> {
+        let names = self.names()?.lock();
+        let held = names.by_name.get(name).map_or(0, |entry| entry.lasting.bytes());
+        match child.lasting_bytes(new).saturating_sub(held) {
             // That is always to be had.
             0 => Ok(Lasting::default()),
             more => Lasting::take(more),
@@ -322,10 +324,10 @@ impl Inode for TmpNode {
                 to.relink(1);
             }
         };
-        let more = child.takes_more(name, rename.to_name)?;
+        let more = self.takes_more(&child, name, rename.to_name)?;
         if rename.flags & RENAME_EXCHANGE != 0 {
             let other = replaced.ok_or(Errno::ENOENT)?;
-            let more_of_other = other.takes_more(rename.to_name, name)?;
+            let more_of_other = to.takes_more(&other, rename.to_name, name)?;
             let here = self.names()?.lock().remove(name).ok_or(Errno::ENOENT)?;
             let there = to.names()?.lock().remove(rename.to_name);
             let lasting = there.map(|entry| entry.lasting).unwrap_or_default();
