@@ -243,6 +243,53 @@ fn dentries_are_shared_and_follow_renames() {
     assert_eq!(first.attributes().unwrap().nlink, 0);
 }
 
+/// A name that gets longer and shorter again and again takes what its longest form does.
+#[test]
+fn renames_there_and_back_take_no_more_memory() {
+    use linux_raw_sys::general::RENAME_EXCHANGE;
+    let root = tree(&[("s", "f"), ("o", "f")]);
+    let place =
+        |p: &str| resolve_from(&root, &root, p, WalkFlags::FOLLOW).unwrap().existing().unwrap();
+    let (child, other) = (place("s"), place("o"));
+    let top = root.inode();
+    let long = [b'a'; 250];
+    // Some 500 bytes each time would be more than there may be of that.
+    for round in 0..200_000 {
+        let (from, to): (&[u8], &[u8]) = if round % 2 == 0 { (b"s", &long) } else { (&long, b"s") };
+        let rename = super::inode::Rename {
+            child: child.inode(),
+            to: top,
+            to_name: to,
+            replaced: None,
+            flags: 0,
+        };
+        top.rename(from, &rename).unwrap_or_else(|e| panic!("round {round}: {e:?}"));
+    }
+    top.rename(
+        b"o",
+        &super::inode::Rename {
+            child: other.inode(),
+            to: top,
+            to_name: &long,
+            replaced: None,
+            flags: 0,
+        },
+    )
+    .unwrap();
+    for round in 0..200_000 {
+        // The two files have the two names in turn.
+        let (first, second) = if round % 2 == 0 { (&child, &other) } else { (&other, &child) };
+        let exchange = super::inode::Rename {
+            child: first.inode(),
+            to: top,
+            to_name: &long,
+            replaced: Some(second.inode()),
+            flags: RENAME_EXCHANGE,
+        };
+        top.rename(b"s", &exchange).unwrap_or_else(|e| panic!("exchange {round}: {e:?}"));
+    }
+}
+
 #[test]
 fn the_dentry_cache_lets_go_of_what_is_removed() {
     let root = tree(&[]);
