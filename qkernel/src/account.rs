@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::PAGE_SIZE;
+use qlib::heap::MOST_IN_SLAB_BYTES;
 
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
@@ -274,14 +275,11 @@ pub fn max_lasting_pages() -> u64 {
 /// Such memory is refused from one part in this many of what is low before memory is that.
 const LASTING_LEAVES: u64 = 8;
 
-/// The heap gives what is longer than this whole pages, in bytes.
-const PAGED_BYTES: u64 = 2048;
-
 /// What the heap gives, at most, to who asks for so many bytes.
 pub fn on_heap(bytes: usize) -> u64 {
     match bytes as u64 {
         0 => 0,
-        few @ ..=PAGED_BYTES => few.next_power_of_two().max(16),
+        few @ ..=MOST_IN_SLAB_BYTES => few.next_power_of_two().max(16),
         many => many.next_multiple_of(PAGE_SIZE),
     }
 }

@@ -334,11 +334,13 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Waits until `queue` is next notified of `mask`. May be given up.
-pub async fn notified(queue: &WaitQueue, mask: PollMask) {
+/// Waits until `queue` is next notified of `mask`, or until a deadline (CLOCK_MONOTONIC). May be
+/// given up.
+pub async fn notified(queue: &WaitQueue, mask: PollMask, deadline_ns: Option<u64>) {
     let signal = Arc::new(Signal::default());
     let ids = alloc::vec![queue.register(mask, signal.clone())];
-    let _registered = Registered { queues: &[queue], ids, timer: None };
+    let timer = deadline_ns.map(|deadline| time::insert(deadline, signal.clone()));
+    let _registered = Registered { queues: &[queue], ids, timer };
     signal.wait().await;
 }
 

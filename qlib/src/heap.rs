@@ -28,6 +28,8 @@ use crate::{Frames, Gpa, PAGE_SIZE};
 
 const PAGE: usize = PAGE_SIZE as usize;
 const BLOCK: usize = BLOCK_SIZE as usize;
+/// The largest object that lies in a slab, in bytes: larger ones are whole frames.
+pub const MOST_IN_SLAB_BYTES: u64 = slab::LARGEST as u64;
 
 /// The heap. `#[global_allocator]` of the kernel image; an ordinary object in tests.
 pub struct KernelHeap {

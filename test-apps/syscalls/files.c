@@ -10,8 +10,6 @@
 #include <sys/uio.h>
 #include <sys/xattr.h>
 
-static int create(const char *path) { return OK(open(path, O_RDWR | O_CREAT | O_TRUNC, 0644)); }
-
 CASE(write_read_back) {
     int fd = create("f");
     EQ(write(fd, "hello world", 11), 11);

@@ -73,6 +73,8 @@ void expect_killed(pid_t pid, int signo) {
         FAIL("child's wait status is %#x, expected death by signal %d", status, signo);
 }
 
+int create(const char *path) { return OK(open(path, O_RDWR | O_CREAT | O_TRUNC, 0644)); }
+
 void write_file(const char *path, const char *contents) {
     int fd = OK(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
     EQ(write(fd, contents, strlen(contents)), strlen(contents));

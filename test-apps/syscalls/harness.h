@@ -90,6 +90,8 @@ int64_t now_ns(clockid_t clock);
 // Waits for the child and fails unless it exited with this code, or was killed by this signal.
 void expect_exit(pid_t pid, int code);
 void expect_killed(pid_t pid, int signo);
+// Opens a file for reading and writing that is empty, and new if need be.
+int create(const char *path);
 // Creates a file with these contents, fails on error.
 void write_file(const char *path, const char *contents);
 // Reads at most size - 1 bytes of a file and ends them with NUL; the count.

@@ -6,8 +6,6 @@
 #include <sys/sendfile.h>
 #include <sys/uio.h>
 
-static int create(const char *path) { return OK(open(path, O_RDWR | O_CREAT | O_TRUNC, 0644)); }
-
 CASE(fsync_family) {
     int fd = create("f");
     EQ(write(fd, "x", 1), 1);

@@ -32,6 +32,13 @@ pub struct Cached {
     pub is_all: bool,
 }
 
+impl Cached {
+    /// Nothing more is to be had.
+    pub fn all(bytes: usize) -> Cached {
+        Cached { bytes, is_all: true }
+    }
+}
+
 /// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on
 /// [`FileOps::queue`] and try again".
 #[allow(unused_variables)]
@@ -54,7 +61,7 @@ pub trait FileOps: Send + Sync + Any {
         buffer: &mut IoBuffer<'_>,
         offset: u64,
     ) -> Result<Cached> {
-        self.read(file, buffer, offset).map(|bytes| Cached { bytes, is_all: true })
+        self.read(file, buffer, offset).map(Cached::all)
     }
     /// Begins to have `len` bytes from `offset` on cached, or the first of them: what is to be
     /// waited for.

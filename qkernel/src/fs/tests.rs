@@ -252,41 +252,23 @@ fn renames_there_and_back_take_no_more_memory() {
         |p: &str| resolve_from(&root, &root, p, WalkFlags::FOLLOW).unwrap().existing().unwrap();
     let (child, other) = (place("s"), place("o"));
     let top = root.inode();
+    let rename = |from: &[u8], child: &Location, to_name: &[u8], replaced: Option<&Location>| {
+        let flags = if replaced.is_some() { RENAME_EXCHANGE } else { 0 };
+        let (child, replaced) = (child.inode(), replaced.map(|place| place.inode()));
+        top.rename(from, &super::inode::Rename { child, to: top, to_name, replaced, flags })
+    };
     let long = [b'a'; 250];
     // Some 500 bytes each time would be more than there may be of that.
     for round in 0..200_000 {
         let (from, to): (&[u8], &[u8]) = if round % 2 == 0 { (b"s", &long) } else { (&long, b"s") };
-        let rename = super::inode::Rename {
-            child: child.inode(),
-            to: top,
-            to_name: to,
-            replaced: None,
-            flags: 0,
-        };
-        top.rename(from, &rename).unwrap_or_else(|e| panic!("round {round}: {e:?}"));
+        rename(from, &child, to, None).unwrap_or_else(|e| panic!("round {round}: {e:?}"));
     }
-    top.rename(
-        b"o",
-        &super::inode::Rename {
-            child: other.inode(),
-            to: top,
-            to_name: &long,
-            replaced: None,
-            flags: 0,
-        },
-    )
-    .unwrap();
+    rename(b"o", &other, &long, None).unwrap();
     for round in 0..200_000 {
         // The two files have the two names in turn.
         let (first, second) = if round % 2 == 0 { (&child, &other) } else { (&other, &child) };
-        let exchange = super::inode::Rename {
-            child: first.inode(),
-            to: top,
-            to_name: &long,
-            replaced: Some(second.inode()),
-            flags: RENAME_EXCHANGE,
-        };
-        top.rename(b"s", &exchange).unwrap_or_else(|e| panic!("exchange {round}: {e:?}"));
+        rename(b"s", first, &long, Some(second))
+            .unwrap_or_else(|e| panic!("exchange {round}: {e:?}"));
     }
 }
 

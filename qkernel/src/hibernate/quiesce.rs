@@ -21,7 +21,7 @@ use crate::{executor, input};
 
 /// How long a deflate waits at most, if more and more comes.
 const LIMIT_NS: u64 = 2_000_000_000;
-/// How long it waits for what the host writes to its disk. That may take much longer: it sleeps
+/// How long it waits for what the host does with its disk. That may take much longer: it sleeps
 /// along then, and its end wakes.
 const DISK_NS: u64 = 500_000_000;
 /// How soon it looks again while the kernel rests from work of its own, whose end no trap shows.

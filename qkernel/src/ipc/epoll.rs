@@ -50,7 +50,7 @@ struct ItemState {
 }
 
 /// What an item of the ready queue comes after, and before.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Neighbours {
     previous: Option<ItemKey>,
     next: Option<ItemKey>,
@@ -68,10 +68,26 @@ struct EpollState {
 }
 
 impl EpollState {
-    /// The neighbours of the item with `key`, which is in the ready queue.
-    fn neighbours(&self, key: ItemKey, change: impl FnOnce(&mut Neighbours)) {
+    /// Changes the neighbours of the item with `key`, which is in the ready queue.
+    fn change(&self, key: ItemKey, change: impl FnOnce(&mut Neighbours)) {
         if let Some(item) = self.items.get(&key) {
             item.state.lock().queued.as_mut().map(change);
+        }
+    }
+
+    /// From now on `next` comes after `of`; if that is none, it is the first.
+    fn set_next(&mut self, of: Option<ItemKey>, next: Option<ItemKey>) {
+        match of {
+            Some(key) => self.change(key, |n| n.next = next),
+            None => self.first = next,
+        }
+    }
+
+    /// From now on `previous` comes before `of`; if that is none, it is the last.
+    fn set_previous(&mut self, of: Option<ItemKey>, previous: Option<ItemKey>) {
+        match of {
+            Some(key) => self.change(key, |n| n.previous = previous),
+            None => self.last = previous,
         }
     }
 
@@ -80,34 +96,18 @@ impl EpollState {
         if item.state.lock().queued.is_some() {
             return;
         }
-        let key = item.key;
-        let neighbours = match in_front {
-            true => Neighbours { previous: None, next: self.first },
-            false => Neighbours { previous: self.last, next: None },
-        };
-        item.state.lock().queued = Some(neighbours);
-        match neighbours.previous {
-            Some(previous) => self.neighbours(previous, |n| n.next = Some(key)),
-            None => self.first = Some(key),
-        }
-        match neighbours.next {
-            Some(next) => self.neighbours(next, |n| n.previous = Some(key)),
-            None => self.last = Some(key),
-        }
+        let (previous, next) = if in_front { (None, self.first) } else { (self.last, None) };
+        item.state.lock().queued = Some(Neighbours { previous, next });
+        self.set_next(previous, Some(item.key));
+        self.set_previous(next, Some(item.key));
         self.ready += 1;
     }
 
     /// Takes an item out of the ready queue, if it is there.
     fn unqueue(&mut self, item: &Item) {
         let Some(Neighbours { previous, next }) = item.state.lock().queued.take() else { return };
-        match previous {
-            Some(previous) => self.neighbours(previous, |n| n.next = next),
-            None => self.first = next,
-        }
-        match next {
-            Some(next) => self.neighbours(next, |n| n.previous = previous),
-            None => self.last = previous,
-        }
+        self.set_next(previous, next);
+        self.set_previous(next, previous);
         self.ready -= 1;
     }
 

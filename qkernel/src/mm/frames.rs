@@ -76,7 +76,12 @@ pub fn alloc_zeroed() -> Result<Gpa> {
 
 /// As [`alloc_zeroed`], for a page that is there for so long.
 pub fn alloc_zeroed_for(stay: Stay) -> Result<Gpa> {
-    let take = || may_take(1).then(|| user().alloc_zeroed_for(stay)).flatten();
+    take(|| user().alloc_zeroed_for(stay))
+}
+
+/// One frame by `alloc`, if need be after what can be given up at once is given up. ENOMEM.
+fn take(alloc: impl Fn() -> Option<Gpa>) -> Result<Gpa> {
+    let take = || may_take(1).then(&alloc).flatten();
     take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
 }
 
@@ -98,8 +103,7 @@ pub fn alloc() -> Result<Gpa> {
 
 /// As [`alloc`], for a page that is there for so long.
 pub fn alloc_for(stay: Stay) -> Result<Gpa> {
-    let take = || may_take(1).then(|| user().alloc_for(stay)).flatten();
-    take().or_else(|| reclaim::reclaim().then(take).flatten()).ok_or(Errno::ENOMEM)
+    take(|| user().alloc_for(stay))
 }
 
 /// Drops one reference to each frame.

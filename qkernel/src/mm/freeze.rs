@@ -234,7 +234,7 @@ impl AddressSpace {
 
     /// Waits until somebody who held a part of it frozen does so no longer.
     async fn changed(&self) {
-        wait::notified(&self.thaw, PollMask::IN).await;
+        wait::notified(&self.thaw, PollMask::IN, None).await;
     }
 
     /// Operations to map something in `range` that were claimed before are stale from now on.

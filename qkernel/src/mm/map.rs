@@ -466,11 +466,6 @@ impl AddressSpace {
         Ok((inner.vmas.overlapping(start, end), inner.vmas.covers(start, end)))
     }
 
-    /// The first part of a range in `range`.
-    pub fn next_part(&self, range: Range<Va>) -> Option<Vma> {
-        self.lock().vmas.first_in(range.start, range.end)
-    }
-
     /// Pages of its page tables.
     pub fn table_pages(&self) -> u64 {
         self.lock().table().table_pages()

@@ -205,13 +205,6 @@ impl VmaSet {
             .collect()
     }
 
-    /// The first of these.
-    pub fn first_in(&self, start: Va, end: Va) -> Option<Vma> {
-        let first =
-            self.find(start).or_else(|| self.ranges.range(start.0..).map(|(_, v)| v).next());
-        first.map(|v| v.clipped(start, end)).filter(|v| !v.is_empty())
-    }
-
     /// True if `[start, end)` is mapped without a hole.
     pub fn covers(&self, start: Va, end: Va) -> bool {
         let mut at = start;

@@ -290,7 +290,8 @@ pub async fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> R
     let mut last = None;
     // One by one, for the disk may take long, and ranges may come and go meanwhile.
     while flags & MS_SYNC != 0
-        && let Some(part) = mm.next_part(at..end)
+        && at < end
+        && let Some(part) = mm.range_after(at).filter(|part| part.start < end)
     {
         at = part.end;
         let file = part.backing.as_ref().filter(|_| part.is_shared()).and_then(file_of);

@@ -219,10 +219,7 @@ pub(super) async fn read_file(
         let wanted = buffer.remaining().min(PIECE_BYTES);
         let result = buffer.piece(PIECE_BYTES, |piece| match is_fetched {
             false => read_once(file, piece, position),
-            true => file
-                .ops
-                .read(file, piece, position.offset(file))
-                .map(|bytes| Cached { bytes, is_all: true }),
+            true => file.ops.read(file, piece, position.offset(file)).map(Cached::all),
         });
         let Cached { bytes, is_all } = match result {
             Ok(found) => found,

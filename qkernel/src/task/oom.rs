@@ -40,7 +40,7 @@ use crate::mm::{frames, reclaim, space};
 use crate::sync::{Mutex, mutex};
 use crate::time;
 use crate::urgent;
-use crate::wait::{PollMask, Signal, Sleeper, block_until_killed_or};
+use crate::wait::{self, PollMask, Sleeper, block_until_killed_or};
 
 /// How long a victim has before another one is killed. Every step of its end starts this anew. As
 /// long as nothing comes of that it doubles, up to eight times.
@@ -179,12 +179,8 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
         kill_one(now_ns, now_ns);
     }
-    let freed = Arc::new(Signal::default());
-    let id = reclaim::freed().register(PollMask::IN, freed.clone());
-    let timer = time::insert(deadline_ns.min(now_ns + PATIENCE_NS / 4), freed.clone());
-    freed.wait().await;
-    time::cancel(timer);
-    reclaim::freed().unregister(id);
+    let deadline_ns = deadline_ns.min(now_ns + PATIENCE_NS / 4);
+    wait::notified(reclaim::freed(), PollMask::IN, Some(deadline_ns)).await;
 }
 
 /// True if some process is on its way to its end, or its memory on its way back, and has not taken

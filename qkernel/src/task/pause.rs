@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{Thread, table};
 use crate::errno::{Errno, Result};
-use crate::wait::{PollMask, Signal, Sleeper, WaitQueue};
+use crate::sync::Count;
+use crate::wait::{self, PollMask, Signal, Sleeper, WaitQueue};
 use crate::{executor, time};
 
 /// Why user code is stopped. The reasons hold independently: the end of one does not end the other.
@@ -45,7 +46,7 @@ static TRAPPED: WaitQueue = WaitQueue::new();
 /// How many [`Traps`] there are.
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 /// How many threads wait for the end of a pause.
-static AT_GATE: AtomicU32 = AtomicU32::new(0);
+static AT_GATE: Count = Count::none();
 
 fn part(reason: Reason) -> &'static Pause {
     match reason {
@@ -70,19 +71,15 @@ pub async fn wait_until_over(thread: &Arc<Thread>) {
     if !is_paused() {
         return;
     }
-    let resumed = Arc::new(Signal::default());
-    let id = RESUMED.register(PollMask::IN, resumed.clone());
-    AT_GATE.fetch_add(1, Relaxed);
+    let _at_gate = AT_GATE.begin();
     while is_paused() && !thread.is_dying() {
-        resumed.wait().await;
+        wait::notified(&RESUMED, PollMask::IN, None).await;
     }
-    AT_GATE.fetch_sub(1, Relaxed);
-    RESUMED.unregister(id);
 }
 
 /// True if some thread waits for the end of the pause: it has something to do.
 pub fn holds_somebody() -> bool {
-    AT_GATE.load(Relaxed) > 0
+    AT_GATE.is_any()
 }
 
 /// Interrupts all threads that are in user mode or have the platform change mappings: whether there

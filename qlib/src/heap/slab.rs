@@ -8,6 +8,8 @@ use crate::{Frames, Gpa, PAGE_SIZE};
 /// The size classes in bytes: powers of two, and halfway between.
 const SIZES: [u16; 15] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048];
 const CLASSES: usize = SIZES.len();
+/// The largest of them.
+pub const LARGEST: usize = SIZES[CLASSES - 1] as usize;
 /// "No slab" in lists.
 const NONE: u64 = u64::MAX;
 const MAGIC: u32 = 0x514b_534c;
@@ -51,10 +53,10 @@ const fn capacity(class: usize) -> usize {
 }
 
 /// The class for each size in units of 8 bytes, rounded up.
-const BY_SIZE: [u8; 257] = {
-    let mut table = [0; 257];
+const BY_SIZE: [u8; LARGEST / 8 + 1] = {
+    let mut table = [0; LARGEST / 8 + 1];
     let mut at = 0;
-    while at < 257 {
+    while at < table.len() {
         let mut class = 0;
         while (SIZES[class] as usize) < at * 8 {
             class += 1;

@@ -152,8 +152,7 @@ fn outside_of_its_user_namespace_it_is_nobody() {
     if !can_be_mapped(&p) {
         return;
     }
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     fs::write(volume.join("theirs"), "").unwrap();
     std::os::unix::fs::chown(volume.join("theirs"), Some(1234), Some(2_000_000_000)).unwrap();
     with_volume(&p, &volume);
@@ -195,8 +194,7 @@ fn outside_of_its_user_namespace_it_is_nobody() {
 #[test]
 fn files_that_cannot_be_mapped_are_roots() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     with_volume(&p, &volume);
     let (id, dir, quark) =
         (&p.id, volume.display(), p.quark(&["--debug", "--log", "log", "run", "--detach", &p.id]));

@@ -13,12 +13,9 @@ use crate::support::{Place, finish, place};
 /// Starts `sh -c script` on a host whose disk is slow.
 fn start(p: &Place, script: &str) {
     p.configure(&["sh", "-c", script], |_| {});
-    let log = fs::File::create(p.dir.join("output")).unwrap();
-    let args = ["create", &p.id];
-    let mut command = p.quark(&args);
-    command.env("QUARK_SLOW_DISK", "1").stdout(log.try_clone().unwrap()).stderr(log);
-    let output = finish(command.spawn().unwrap(), &args);
-    assert!(output.status.success(), "{}: {}", output.status, p.log());
+    p.create_with(&[], |command| {
+        command.env("QUARK_SLOW_DISK", "1");
+    });
     p.good(&["start", &p.id]);
     p.wait_for("it begins", || p.log().contains("begin"));
 }
@@ -54,8 +51,7 @@ fn who_waits_for_the_disk_can_be_killed() {
 
 /// Runs a case of the program `sync` on a volume of such a host: how long it took.
 fn run_case(p: &Place, case: &str) -> Duration {
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     configure_cases(p, &volume, &["sync", case], "A=B");
     let args = ["run", &p.id];
     let mut command = p.quark(&args);
@@ -90,8 +86,7 @@ fn who_reads_from_the_disk_waits_alone() {
 #[test]
 fn what_the_host_evicts_is_read_all_the_same() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     let content: Vec<u8> = (0..4 << 20).map(|i: u32| (i / 5) as u8).collect();
     fs::write(volume.join("f"), &content).unwrap();
     let file = fs::File::open(volume.join("f")).unwrap();
@@ -103,11 +98,7 @@ fn what_the_host_evicts_is_read_all_the_same() {
         let mount = json!({"destination": "/v", "type": "bind", "source": volume, "options": ["bind", "ro"]});
         c["mounts"].as_array_mut().unwrap().push(mount);
     });
-    let log = fs::File::create(p.dir.join("output")).unwrap();
-    let args = ["create", &p.id];
-    let mut command = p.quark(&args);
-    command.stdout(log.try_clone().unwrap()).stderr(log);
-    assert!(finish(command.spawn().unwrap(), &args).status.success(), "{}", p.log());
+    p.create(&[]);
     p.good(&["start", &p.id]);
     p.wait_for("its end", || {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

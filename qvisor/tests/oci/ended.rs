@@ -65,8 +65,7 @@ fn below(pid: i32, threads: usize, found: &mut Vec<i32>) {
 #[test]
 fn a_process_whose_stub_goes_while_it_waits_ends() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     let case = ["threads", "who_waits_when_its_memory_goes_ends"];
     configure_cases(&p, &volume, &case, "STUB_GOES=1");
     p.create(&[]);

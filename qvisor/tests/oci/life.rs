@@ -621,16 +621,14 @@ fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
 #[test]
 fn one_file_of_the_host_is_one_futex() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     cases_on(&p, &volume, &["threads", "futex_of_a_file_mapped_read_only_and_writable"], "A=B");
 }
 
 #[test]
 fn files_of_the_host_are_synchronized_by_many_at_once() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     cases_on(
         &p,
         &volume,
@@ -649,8 +647,7 @@ fn files_of_the_host_are_synchronized_by_many_at_once() {
 fn a_noexec_mount_of_the_host_is_one_for_the_guest() {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::MS_NOEXEC, None::<&str>).unwrap();
     let result = std::panic::catch_unwind(|| {
         cases_on(

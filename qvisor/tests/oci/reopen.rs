@@ -65,8 +65,7 @@ fn reopening_on_the_containers_own_root() {
 fn reopening_on_a_volume() {
     let Some(p) = place() else { return };
     add_program(&p);
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     p.configure(&["reopen"], |c| {
         may_change_user(c);
         let mounts = c["mounts"].as_array_mut().unwrap();
@@ -79,8 +78,7 @@ fn reopening_on_a_volume() {
 #[test]
 fn what_the_host_changes_in_a_volume_is_seen_by_the_next_open() {
     let Some(p) = place() else { return };
-    let volume = p.dir.join("volume");
-    fs::create_dir(&volume).unwrap();
+    let volume = p.volume();
     fs::write(volume.join("f"), "old").unwrap();
     let script = "cat /v/f /v/f; echo > /v/ready; while [ ! -e /v/replaced ]; do cat /v/f > \
         /dev/null; done; cat /v/f; \

@@ -124,13 +124,26 @@ impl Place {
         text(&output.stdout)
     }
 
+    /// Makes an empty directory, for a volume.
+    pub fn volume(&self) -> PathBuf {
+        let volume = self.dir.join("volume");
+        fs::create_dir(&volume).unwrap();
+        volume
+    }
+
     /// Makes a container with standard output and error to a file, which `log` reads.
     pub fn create(&self, more: &[&str]) {
+        self.create_with(more, |_| {});
+    }
+
+    /// As `create`, by a command that `change` has changed.
+    pub fn create_with(&self, more: &[&str], change: impl FnOnce(&mut Command)) {
         let log = fs::File::create(self.dir.join("output")).unwrap();
         let mut args = vec!["create"];
         args.extend(more);
         args.push(&self.id);
         let mut command = self.quark(&args);
+        change(&mut command);
         let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         let output = finish(child, &args);
         assert!(output.status.success(), "{args:?}: {}: {}", output.status, self.log());

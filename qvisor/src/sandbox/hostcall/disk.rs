@@ -92,11 +92,6 @@ pub struct DiskWork {
 }
 
 impl DiskWork {
-    /// For tests: the disk is slow, and nothing is cached.
-    pub fn is_slow(&self) -> bool {
-        self.is_slow
-    }
-
     /// None yet.
     pub fn new(poller: Arc<Poller>) -> DiskWork {
         DiskWork {
@@ -106,6 +101,11 @@ impl DiskWork {
             poller,
             is_slow: std::env::var_os("QUARK_SLOW_DISK").is_some(),
         }
+    }
+
+    /// For tests: the disk is slow, and nothing is cached.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow
     }
 
     /// Operations that are begun and not taken: each may keep a descriptor open.

@@ -72,7 +72,7 @@ pub struct HostSide {
     log: LogBudget,
     /// The reads and writes that may block.
     bounded: Arc<Bounded>,
-    /// What the host writes to its disk for the guest.
+    /// What the host does with its disk for the guest.
     disk: Arc<DiskWork>,
 }
 
