@@ -545,6 +545,16 @@ CASE(epoll_ways_through_many_instances) {
     CHECK(end.tv_sec - begin.tv_sec < 5);
 }
 
+CASE(epoll_exclusive_is_not_for_mod) {
+    int e = OK(epoll_create1(0)), fd = OK(eventfd(0, 0));
+    struct epoll_event event = {EPOLLIN | EPOLLEXCLUSIVE, {.fd = fd}};
+    ERR(epoll_ctl(e, EPOLL_CTL_MOD, fd, &event), EINVAL);
+    ZERO(epoll_ctl(e, EPOLL_CTL_ADD, fd, &event));
+    ERR(epoll_ctl(e, EPOLL_CTL_MOD, fd, &event), EINVAL);
+    event.events = EPOLLIN;
+    ERR(epoll_ctl(e, EPOLL_CTL_MOD, fd, &event), EINVAL);
+}
+
 static atomic_int woken;
 
 static void *exclusive_waiter(void *pipe_end) {

@@ -230,6 +230,40 @@ CASE(preadv2_flags) {
     OK(fstat(fd, &st));
     EQ(st.st_size, 6);
     ERR(pwritev2(fd, &out, 1, 0, 0x40000000), EOPNOTSUPP);
+    // At the file's own position it takes that along.
+    EQ(lseek(fd, 1, SEEK_SET), 1);
+    EQ(pwritev2(fd, &out, 1, -1, RWF_APPEND), 3);
+    EQ(lseek(fd, 0, SEEK_CUR), 9);
+    EQ(lseek(fd, 1, SEEK_SET), 1);
+    EQ(pwritev2(fd, &out, 1, 4, RWF_APPEND), 3);
+    EQ(lseek(fd, 0, SEEK_CUR), 1);
+    OK(fstat(fd, &st));
+    EQ(st.st_size, 12);
+}
+
+CASE(buffers_beyond_all_memory) {
+    int fd = create("f"), pipes[2];
+    char byte = 0;
+    OK(pipe2(pipes, O_NONBLOCK));
+    struct iovec parts[2] = {{&byte, 1}, {&byte, (size_t)1 << 47}};
+    // Also where there is nothing to read, and where there is no room.
+    ERR(read(fd, &byte, (size_t)SSIZE_MAX + 1), EFAULT);
+    ERR(read(fd, &byte, SIZE_MAX), EFAULT);
+    ERR(pread(fd, &byte, (size_t)1 << 47, 0), EFAULT);
+    ERR(readv(fd, parts, 2), EFAULT);
+    ERR(read(pipes[0], &byte, (size_t)1 << 47), EFAULT);
+    ERR(write(pipes[1], &byte, (size_t)1 << 47), EFAULT);
+    ERR(write(fd, &byte, (size_t)1 << 47), EFAULT);
+    ERR(writev(fd, parts, 2), EFAULT);
+}
+
+CASE(at_the_end_of_a_file_any_buffer_will_do) {
+    int fd = create("f");
+    EQ(write(fd, "abc", 3), 3);
+    EQ(pread(fd, (void *)16, 10, 3), 0);
+    EQ(pread(fd, (void *)16, 10, 1000), 0);
+    EQ(read(fd, (void *)16, 10), 0);
+    ERR(pread(fd, (void *)16, 10, 2), EFAULT);
 }
 
 CASE(partial_fault_in_read_buffer) {
@@ -259,6 +293,7 @@ CASE(sendfile_copies) {
     OK(lseek(in, 0, SEEK_SET));
     EQ(sendfile(out, in, NULL, 1 << 20), 10000);
     EQ(lseek(in, 0, SEEK_CUR), 10000);
+    ERR(sendfile(out, OK(open(".", O_RDONLY | O_DIRECTORY)), NULL, 100), EINVAL);
 }
 
 CASE(copy_file_range_copies) {

@@ -161,6 +161,29 @@ CASE(transfers_at_one_position_do_not_mix) {
     for (int i = 1; i <= THREADS; i++) EQ(seen[i], EACH);
 }
 
+// lseek(2) waits for a read that moves the position.
+CASE(no_seek_in_the_middle_of_a_read) {
+    enum { BYTES = 64 << 20, ROUNDS = 8 };
+    static int shared;
+    static atomic_bool is_over;
+    void *seeker(void *unused) {
+        while (!is_over) OK(lseek(shared, 0, SEEK_SET));
+        return unused;
+    }
+    unsigned *words = OK(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    for (unsigned i = 0; i < BYTES / sizeof *words; i++) words[i] = i;
+    shared = create("shared");
+    EQ(write(shared, words, BYTES), BYTES);
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, seeker, NULL));
+    for (int round = 0; round < ROUNDS; round++) {
+        ssize_t bytes = OK(read(shared, words, BYTES));
+        for (size_t i = 1; i < bytes / sizeof *words; i++) EQ(words[i], words[i - 1] + 1);
+    }
+    is_over = true;
+    ZERO(pthread_join(thread, NULL));
+}
+
 CASE(synchronous_copies) {
     int from = create("from"), to = OK(open("to", O_RDWR | O_CREAT | O_SYNC, 0644)), pipes[2];
     OK(pipe(pipes));

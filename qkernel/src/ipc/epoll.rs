@@ -301,10 +301,13 @@ impl Epoll {
 
     /// EPOLL_CTL_MOD. ENOENT; EINVAL for EPOLLEXCLUSIVE, which cannot be changed.
     pub fn modify(&self, fd: Fd, file: &Arc<OpenFile>, events: u32, data: u64) -> Result {
+        if events & EPOLLEXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
         let item = self.state.lock().items.get(&key_of(fd, file)).cloned().ok_or(Errno::ENOENT)?;
         {
             let mut state = item.state.lock();
-            if events & EPOLLEXCLUSIVE != 0 || state.modes & EPOLLEXCLUSIVE != 0 {
+            if state.modes & EPOLLEXCLUSIVE != 0 {
                 return Err(Errno::EINVAL);
             }
             state.interest = interest_of(events);

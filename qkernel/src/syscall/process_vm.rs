@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 
 use qlib::Va;
 
-use super::rw::vectored;
+use super::rw::{vectored, vectored_elsewhere};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
@@ -126,5 +126,5 @@ fn buffers(
     if local.remaining() == 0 {
         return Ok((local, IoBuffer::user(thread.mm(), alloc::vec::Vec::new())));
     }
-    Ok((local, vectored(thread, remote, remote_count)?))
+    Ok((local, vectored_elsewhere(thread, remote, remote_count)?))
 }

@@ -4,16 +4,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    O_DSYNC, O_SYNC, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SEEK_DATA,
-    SEEK_END, SEEK_HOLE, SEEK_SET, UIO_MAXIOV,
+    O_DSYNC, O_PATH, O_SYNC, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
+    SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, UIO_MAXIOV,
 };
-use qlib::Va;
+use qlib::pagetable::USER_END;
+use qlib::{PAGE_SIZE, Va};
 
 use super::transfer::{Position, Read, Transfer, Write};
 use crate::abi::IoVec;
 use crate::errno::{Errno, Result};
-use crate::fs::{Fd, OpenFile, disk};
-use crate::io::IoBuffer;
+use crate::fs::{Fd, OpenFile, disk, position};
+use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::task::Thread;
 
 fn readable(thread: &Arc<Thread>, fd: Fd) -> Result<Arc<OpenFile>> {
@@ -31,43 +32,66 @@ fn at(file: &OpenFile, offset: i64) -> Result<Position> {
     if file.ops.is_seekable() { Ok(Position::At(offset)) } else { Err(Errno::ESPIPE) }
 }
 
-/// The user buffer of one pointer and length.
-fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> IoBuffer<'static> {
-    IoBuffer::user_range(thread.mm(), buffer, count)
+/// EFAULT if a range of user memory goes beyond where that ends, whatever is transferred.
+fn within_user(buffer: Va, count: usize) -> Result {
+    let end = buffer.0.checked_add(count as u64).ok_or(Errno::EFAULT)?;
+    if end <= USER_END.0 - PAGE_SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
-/// The user buffer that an array of `struct iovec` describes.
-pub(super) fn vectored(
-    thread: &Arc<Thread>,
-    vectors: Va,
-    count: usize,
-) -> Result<IoBuffer<'static>> {
+/// The user buffer of one pointer and length. EFAULT.
+fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> Result<IoBuffer<'static>> {
+    within_user(buffer, count)?;
+    Ok(IoBuffer::user_range(thread.mm(), buffer, count))
+}
+
+/// The ranges that an array of `struct iovec` describes. EINVAL, EFAULT.
+fn ranges(thread: &Arc<Thread>, vectors: Va, count: usize) -> Result<Vec<(Va, usize)>> {
     if count > UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }
     let vectors: Vec<IoVec> = thread.mm().read_array(vectors, count)?;
     let mut ranges = Vec::with_capacity(count);
-    let mut total: i64 = 0;
     for vector in vectors {
         let len = i64::try_from(vector.len).map_err(|_| Errno::EINVAL)?;
-        total = total.checked_add(len).ok_or(Errno::EINVAL)?;
         if len > 0 {
             ranges.push((Va(vector.base), len as usize));
         }
     }
+    Ok(ranges)
+}
+
+/// The user buffer that an array of `struct iovec` describes. EINVAL, EFAULT.
+pub(super) fn vectored(
+    thread: &Arc<Thread>,
+    vectors: Va,
+    count: usize,
+) -> Result<IoBuffer<'static>> {
+    let ranges = ranges(thread, vectors, count)?;
+    // Of a single one Linux looks at what is transferred at most, of several at all.
+    let most = if count == 1 { MAX_TRANSFER_BYTES } else { usize::MAX };
+    ranges.iter().try_for_each(|(start, len)| within_user(*start, *len.min(&most)))?;
     Ok(IoBuffer::user(thread.mm(), ranges))
+}
+
+/// As [`vectored`], of memory of another process: where it is not there only the transfer tells.
+pub(super) fn vectored_elsewhere(
+    thread: &Arc<Thread>,
+    vectors: Va,
+    count: usize,
+) -> Result<IoBuffer<'static>> {
+    Ok(IoBuffer::user(thread.mm(), ranges(thread, vectors, count)?))
 }
 
 /// read(2).
 pub fn read(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
-    Ok(Read(Transfer::new(thread, file, single(thread, buffer, count))))
+    Ok(Read(Transfer::new(thread, file, single(thread, buffer, count)?)))
 }
 
 /// write(2).
 pub fn write(thread: &Arc<Thread>, fd: Fd, buffer: Va, count: usize) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
-    Ok(Write(Transfer::new(thread, file, single(thread, buffer, count))))
+    Ok(Write(Transfer::new(thread, file, single(thread, buffer, count)?)))
 }
 
 /// pread64(2).
@@ -80,7 +104,7 @@ pub fn pread64(
 ) -> Result<Read<'_>> {
     let file = readable(thread, fd)?;
     let position = at(&file, offset)?;
-    Ok(Read(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)) }))
+    Ok(Read(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)?) }))
 }
 
 /// pwrite64(2).
@@ -93,7 +117,7 @@ pub fn pwrite64(
 ) -> Result<Write<'_>> {
     let file = writable(thread, fd)?;
     let position = at(&file, offset)?;
-    Ok(Write(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)) }))
+    Ok(Write(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)?) }))
 }
 
 /// readv(2).
@@ -183,12 +207,15 @@ pub async fn pwritev2(
     }
     let file = writable(thread, fd)?;
     let mut position = at_or_current(&file, offset)?;
-    if flags & RWF_APPEND != 0 && file.ops.is_seekable() {
+    let appends = flags & RWF_APPEND != 0;
+    if appends && file.ops.shares_position() {
+        // The host's position goes where the host's own flags say.
         position = Position::At(file.attributes()?.size);
     }
     let no_wait = flags & RWF_NOWAIT != 0;
     let buffer = vectored(thread, vectors, count)?;
-    let write = Transfer { position, no_wait, ..Transfer::new(thread, file.clone(), buffer) };
+    let write =
+        Transfer { position, no_wait, appends, ..Transfer::new(thread, file.clone(), buffer) };
     let written = Write(write).transfer().await?;
     let wanted = if flags & RWF_SYNC != 0 { O_SYNC } else { 0 }
         | if flags & RWF_DSYNC != 0 { O_DSYNC } else { 0 };
@@ -196,32 +223,58 @@ pub async fn pwritev2(
     Ok(written)
 }
 
+/// A move of a file's own position that is about to be made.
+pub struct Seek<'a> {
+    thread: &'a Arc<Thread>,
+    file: Arc<OpenFile>,
+    offset: i64,
+    whence: u32,
+}
+
+impl Seek<'_> {
+    /// Makes it if no other call moves the position now; `None`: nothing has been done.
+    pub fn attempt(self) -> Option<Result<usize>> {
+        if position::is_moving(&self.file) { None } else { Some(self.seek()) }
+    }
+
+    /// Makes it, when no other call moves the position any more.
+    pub async fn complete(self) -> Result<usize> {
+        let _moving = position::hold(self.thread, &self.file).await?;
+        self.seek()
+    }
+
+    fn seek(&self) -> Result<usize> {
+        let &Seek { ref file, offset, whence, .. } = self;
+        if file.ops.shares_position() {
+            return file.ops.seek(offset, whence).map(|position| position as usize);
+        }
+        let from = |base: u64| {
+            i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+        };
+        let target = match whence {
+            SEEK_SET => offset,
+            SEEK_CUR => from(*file.position.lock())?,
+            SEEK_END => from(file.attributes()?.size)?,
+            SEEK_DATA | SEEK_HOLE => {
+                let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+                file.ops.seek_data(file, offset, whence == SEEK_DATA)? as i64
+            }
+            _ => return Err(Errno::EINVAL),
+        };
+        let target = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
+        *file.position.lock() = target;
+        Ok(target as usize)
+    }
+}
+
 /// lseek(2).
-pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<usize> {
+pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<Seek<'_>> {
     let file = thread.files().get(fd)?;
-    if file.flags() & linux_raw_sys::general::O_PATH != 0 {
+    if file.flags() & O_PATH != 0 {
         return Err(Errno::EBADF);
     }
     if !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);
     }
-    if file.ops.shares_position() {
-        return file.ops.seek(offset, whence).map(|position| position as usize);
-    }
-    let from = |base: u64| {
-        i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW)
-    };
-    let target = match whence {
-        SEEK_SET => offset,
-        SEEK_CUR => from(*file.position.lock())?,
-        SEEK_END => from(file.attributes()?.size)?,
-        SEEK_DATA | SEEK_HOLE => {
-            let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-            file.ops.seek_data(&file, offset, whence == SEEK_DATA)? as i64
-        }
-        _ => return Err(Errno::EINVAL),
-    };
-    let target = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
-    *file.position.lock() = target;
-    Ok(target as usize)
+    Ok(Seek { thread, file, offset, whence })
 }

@@ -219,6 +219,9 @@ pub async fn sendfile(
     if to.flags() & O_APPEND != 0 || !from.ops.is_seekable() {
         return Err(Errno::EINVAL);
     }
+    if count > 0 && from.attributes()?.is_dir() {
+        return Err(Errno::EINVAL);
+    }
     let mut source = Position::read(thread, &from, offset)?;
     let mut target = Position { own: None, va: Va(0) };
     let count = count.min(MAX_TRANSFER_BYTES);

@@ -143,7 +143,7 @@ table! {
     5 fstat => plain stat::fstat (fd, statbuf);
     6 lstat => plain stat::lstat (path, statbuf);
     7 poll => r#async poll::poll (fds, count, timeout);
-    8 lseek => plain rw::lseek (fd, offset, whence);
+    8 lseek => transfer rw::lseek (fd, offset, whence);
     9 mmap => plain memory::mmap (addr, length, prot, flags, fd, offset)
         is [TAKES_PAGES_AWAY NEVER_FAST];
     10 mprotect => plain memory::mprotect (addr, len, prot) is [TAKES_PAGES_AWAY NEVER_FAST];

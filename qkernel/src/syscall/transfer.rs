@@ -126,6 +126,8 @@ pub(super) struct Transfer<'a> {
     pub(super) buffer: IoBuffer<'static>,
     pub(super) position: Position,
     pub(super) no_wait: bool,
+    /// It is written at the file's end (RWF_APPEND).
+    pub(super) appends: bool,
 }
 
 impl<'a> Transfer<'a> {
@@ -135,7 +137,8 @@ impl<'a> Transfer<'a> {
         file: Arc<OpenFile>,
         buffer: IoBuffer<'static>,
     ) -> Self {
-        Transfer { thread, file, buffer, position: Position::Current, no_wait: false }
+        let position = Position::Current;
+        Transfer { thread, file, buffer, position, no_wait: false, appends: false }
     }
 }
 
@@ -169,7 +172,7 @@ impl Read<'_> {
 
     /// Makes it, and waits as it must.
     pub async fn complete(self) -> Result<usize> {
-        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        let Transfer { thread, file, mut buffer, position, no_wait, .. } = self.0;
         if has_low_water(&file) {
             let received = message::receive(thread, &file, &mut buffer, 0, false, 0).await;
             return received.map(|got| got.bytes);
@@ -244,6 +247,14 @@ pub(super) async fn read_file(
     }
 }
 
+/// What is asked of a write, besides its data.
+#[derive(Clone, Copy)]
+struct How {
+    position: Position,
+    no_wait: bool,
+    appends: bool,
+}
+
 /// A write under way.
 struct Writing {
     position: Position,
@@ -258,14 +269,14 @@ impl Writing {
         thread: &Arc<Thread>,
         file: &OpenFile,
         buffer: &mut IoBuffer<'_>,
-        position: Position,
-        no_wait: bool,
+        how: How,
     ) -> Result<Writing> {
+        let How { position, no_wait, appends } = how;
         let mut offset = 0;
         if file.ops.is_seekable() {
             offset = position.offset(file);
             let is_elsewhere = position == Position::Current && file.ops.shares_position();
-            if file.is_append() && !is_elsewhere {
+            if (appends || file.is_append()) && !is_elsewhere {
                 offset = file.attributes()?.size;
             }
             if !is_elsewhere {
@@ -334,7 +345,8 @@ pub struct Write<'a>(pub(super) Transfer<'a>);
 impl Write<'_> {
     /// Makes it if that need not wait; `None`: nothing has been done.
     pub fn attempt(self) -> Option<Result<usize>> {
-        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        let Transfer { thread, file, mut buffer, position, no_wait, appends } = self.0;
+        let how = How { position, no_wait, appends };
         // A wait may come after a part is written.
         if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait)
             || takes_long(&file, &buffer)
@@ -343,7 +355,7 @@ impl Write<'_> {
         {
             return None;
         }
-        let writing = match Writing::begin(thread, &file, &mut buffer, position, no_wait) {
+        let writing = match Writing::begin(thread, &file, &mut buffer, how) {
             Ok(writing) => writing,
             Err(error) => return Some(Err(error)),
         };
@@ -364,13 +376,14 @@ impl Write<'_> {
 
     /// Makes it as far as the file takes it.
     pub(super) async fn transfer(self) -> Result<usize> {
-        let Transfer { thread, file, mut buffer, position, no_wait } = self.0;
+        let Transfer { thread, file, mut buffer, position, no_wait, appends } = self.0;
+        let how = How { position, no_wait, appends };
         let _moving = position.hold(thread, &file).await?;
         // What does not fit is cut off once, before the first piece.
-        let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait)?;
+        let writing = Writing::begin(thread, &file, &mut buffer, how)?;
         if takes_long(&file, &buffer) {
-            let transfer = |piece: &mut IoBuffer<'_>, at| {
-                let writing = Writing::begin(thread, &file, piece, at, no_wait)?;
+            let transfer = |piece: &mut IoBuffer<'_>, position| {
+                let writing = Writing::begin(thread, &file, piece, How { position, ..how })?;
                 let result = writing.attempt(&file, piece);
                 writing.finish(thread, &file, piece, result)
             };

@@ -258,6 +258,11 @@ impl Poller {
         !events.is_empty()
     }
 
+    /// What can be read when [`Self::look`] would find something.
+    pub fn guest_fd(&self) -> BorrowedFd<'_> {
+        self.guest.as_fd()
+    }
+
     /// From now on the caller [`Self::look`]s often at what the guest watches, and the loop sleeps
     /// on.
     pub fn look_begin(&self) {

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// struct seccomp_data of seccomp(2).
 #[repr(C)]
@@ -87,6 +88,17 @@ impl Listener {
     /// True if a stopped call waits to be received (or all tasks are gone).
     pub fn has_call(&self) -> bool {
         self.poll(0) != 0
+    }
+
+    /// Waits for a stopped call, or until `other` can be read, at most `limit`.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, limit: Duration) {
+        let mut fds = [Some(self.0.as_fd()), other]
+            .map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let limit = libc::timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+        // SAFETY: two valid pollfds (of which one that is negative is left out), a valid time, no
+        // signal mask.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };
     }
 
     /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks

@@ -82,12 +82,21 @@ impl HostFile {
         }
         Ok(buffer.done() - start)
     }
+
+    /// Of a read from `offset` that failed for its buffer: nothing is read at a file's end, wherever
+    /// to.
+    fn or_end(&self, result: Result<usize>, offset: u64) -> Result<usize> {
+        match result {
+            Err(Errno::EFAULT) if offset >= stat_handle(self.number())?.size => Ok(0),
+            result => result,
+        }
+    }
 }
 
 impl FileOps for HostFile {
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let step = |call: Call, done: usize| call.arg(0, offset.wrapping_add(done as u64)).run();
-        self.transfer(buffer, Access::Write, step, Op::Read)
+        self.or_end(self.transfer(buffer, Access::Write, step, Op::Read), offset)
     }
 
     fn read_cached(
@@ -108,7 +117,9 @@ impl FileOps for HostFile {
             match result {
                 Err(Errno::EAGAIN) => return found(bytes, false),
                 Err(Errno::EOPNOTSUPP) => fs.cannot_tell_what_is_cached(),
-                Err(error) if bytes == 0 => return Err(error),
+                Err(error) if bytes == 0 => {
+                    return self.or_end(Err(error), offset).map(Cached::all);
+                }
                 // The host caches whole pages: what ends within one ends with the file.
                 Ok(more) if more > 0 && is_cut(offset, bytes) && buffer.remaining() > 0 => {}
                 _ => return found(bytes, true),

@@ -1,5 +1,6 @@
 //! The process platform as a sandbox is made on it: the stages of [`crate::sandbox::platform`].
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -112,6 +113,10 @@ impl Outside for Watched {
 
     fn look(&self) -> bool {
         self.host.poller.look(&|event| self.kernel.dispatch(event))
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.host.poller.guest_fd()
     }
 
     fn end(&self) {

@@ -28,6 +28,8 @@ const ROW: Duration = Duration::from_micros(500);
 /// How long a receiver looks without finding anything. Long enough for the threads to get to
 /// another processor, and for a client nearby to ask again.
 const LINGER: Duration = Duration::from_micros(500);
+/// How long it looks without finding anything before it sleeps until there is something.
+const PATIENCE: Duration = Duration::from_micros(60);
 /// A receiver that did not run for this long has no processor to spare.
 const TAKEN_AWAY: Duration = Duration::from_micros(300);
 /// Looks at the slots between two looks at the clock, and between two looks at what costs a host
@@ -41,6 +43,9 @@ const MOST_DRY: u32 = 8;
 const MOST_INSIDE: u32 = 4;
 /// The shortest row that makes a receiver look at slots.
 const MIN_ROW: u32 = 32;
+/// Times that looking may be in vain before longer rows are asked for: a program that starts has
+/// many short ones.
+const FEW_VAIN: u32 = 3;
 /// The longest row that is asked for after looking has not paid.
 const MAX_ROW: u32 = 1 << 10;
 /// The same where looking cannot pay.
@@ -76,13 +81,15 @@ pub struct Row {
     eager: bool,
     length: u32,
     needed: u32,
+    /// How often in succession looking did not pay.
+    vain: u32,
     last: Option<Instant>,
 }
 
 impl Row {
     /// `eager`: at every call.
     pub fn new(eager: bool) -> Self {
-        Self { eager, length: 0, needed: MIN_ROW, last: None }
+        Self { eager, length: 0, needed: MIN_ROW, vain: 0, last: None }
     }
 
     /// A call that could be fast came at `now`, as a notification. Whether to look at slots from
@@ -98,8 +105,10 @@ impl Row {
     pub fn judge(&mut self, calls: u64, outcome: Outcome) {
         self.length = 0;
         let paid = calls >= u64::from(4 * MIN_ROW);
+        self.vain = if paid { 0 } else { self.vain + 1 };
         self.needed = match outcome {
             Outcome::Inside => MAX_ROW_INSIDE,
+            Outcome::Over if !paid && self.vain <= FEW_VAIN => self.needed,
             Outcome::Lost => (self.needed * 4).min(MAX_ROW.max(self.needed)),
             Outcome::Over if paid => MIN_ROW,
             Outcome::Over => (self.needed * 2).min(MAX_ROW.max(self.needed)),
@@ -224,11 +233,11 @@ impl Shared {
         let mut inside = 0;
         loop {
             if let Some(event) = event.take() {
-                looked = Instant::now();
                 inside += u32::from(self.deliver_watching(space, &mut watched, &event));
                 // What comes by the listener only is better received there.
                 dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
                 last = Instant::now();
+                looked = last;
                 if !row.eager && (dry > MOST_DRY || inside > MOST_INSIDE) {
                     break;
                 }
@@ -258,12 +267,19 @@ impl Shared {
                 let now = Instant::now();
                 lost = now.duration_since(looked) > TAKEN_AWAY;
                 looked = now;
-                // Whoever else wants this processor gets it by this thread's going back to sleep.
-                // Not by sched_yield(2): each call puts the caller's whole slice on its account
-                // (Linux 6.18), so after some seconds of it this thread, and all threads that wake
-                // up meanwhile, the host's own among them, would wait half a minute for their turn.
-                if lost || now.duration_since(last) > LINGER {
+                let idle = now.duration_since(last);
+                if lost || idle > LINGER {
                     break;
+                }
+                if idle > PATIENCE {
+                    // Whoever all wait for may want this very processor, which is his while this
+                    // thread sleeps. Not by sched_yield(2): each call puts the caller's whole slice
+                    // on its account (Linux 6.18), so after some seconds of it this thread, and all
+                    // threads that wake up meanwhile, the host's own among them, would wait half a
+                    // minute for their turn.
+                    listener.wait(outside.map(|o| o.as_fd()), LINGER - idle);
+                    looked = Instant::now();
+                    looks = looks.next_multiple_of(LOOKS_HOST) - 1;
                 }
             }
             std::hint::spin_loop();
@@ -494,6 +510,10 @@ mod tests {
     #[test]
     fn looking_in_vain_makes_it_rarer() {
         let mut row = Row::new(false);
+        for _ in 0..FEW_VAIN {
+            row.judge(0, Outcome::Over);
+            assert_eq!(row.needed, MIN_ROW);
+        }
         row.judge(0, Outcome::Over);
         assert_eq!(row.needed, 2 * MIN_ROW);
         for _ in 0..40 {

@@ -7,6 +7,7 @@
 //! that the kernel wants. The sandbox lets a stub's system call reach the host only if it equals
 //! the operation outstanding for that thread, number and arguments.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
@@ -66,6 +67,8 @@ pub trait Outside: Send + Sync {
     fn begin(&self);
     /// Notifies the kernel of what is ready. True if anything was.
     fn look(&self) -> bool;
+    /// A descriptor that can be read when something is ready.
+    fn as_fd(&self) -> BorrowedFd<'_>;
     /// No more.
     fn end(&self);
 }

@@ -237,7 +237,12 @@ pub fn calls() -> Vec<Call> {
         // Waiting for what is outside.
         call!(SYS_epoll_pwait, LOOPS, "the event loop"),
         call!(SYS_epoll_ctl, ALL, "what the event loop watches"),
-        call!(SYS_ppoll, ALL, "what a stream is ready for; whether a stub is gone"),
+        call!(
+            SYS_ppoll,
+            ALL,
+            "what a stream is ready for; whether a stub is gone; a receiver that finds nothing in \
+             slots"
+        ),
         call!(SYS_read, ALL, "the event loop's own wake-up; files of /proc"),
         call!(SYS_write, ALL, "the log, the event loop's own wake-up"),
         // The control socket.
