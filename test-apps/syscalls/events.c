@@ -553,6 +553,11 @@ CASE(epoll_exclusive_is_not_for_mod) {
     ERR(epoll_ctl(e, EPOLL_CTL_MOD, fd, &event), EINVAL);
     event.events = EPOLLIN;
     ERR(epoll_ctl(e, EPOLL_CTL_MOD, fd, &event), EINVAL);
+    // What cannot be polled is seen first.
+    int file = OK(open("/proc/self/exe", O_RDONLY));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    ERR(epoll_ctl(e, EPOLL_CTL_MOD, file, &event), EPERM);
+    ERR(epoll_ctl(e, EPOLL_CTL_DEL, file, &event), EPERM);
 }
 
 static atomic_int woken;

@@ -239,6 +239,21 @@ CASE(preadv2_flags) {
     EQ(lseek(fd, 0, SEEK_CUR), 1);
     OK(fstat(fd, &st));
     EQ(st.st_size, 12);
+    // Nothing at all leaves the position where it is.
+    EQ(pwritev2(fd, &out, 0, -1, RWF_APPEND), 0);
+    EQ(lseek(fd, 0, SEEK_CUR), 1);
+}
+
+CASE(seeks_to_nowhere) {
+    int fd = create("f"), pipes[2];
+    OK(pipe(pipes));
+    EQ(lseek(fd, 10, SEEK_SET), 10);
+    ERR(lseek(fd, INT64_MAX, SEEK_CUR), EINVAL);
+    ERR(lseek(fd, -11, SEEK_CUR), EINVAL);
+    ERR(lseek(fd, 0, 5), EINVAL);
+    ERR(lseek(pipes[0], 0, 5), EINVAL);
+    ERR(lseek(pipes[0], 0, SEEK_CUR), ESPIPE);
+    EQ(lseek(fd, 0, SEEK_CUR), 10);
 }
 
 CASE(buffers_beyond_all_memory) {
@@ -255,6 +270,8 @@ CASE(buffers_beyond_all_memory) {
     ERR(write(pipes[1], &byte, (size_t)1 << 47), EFAULT);
     ERR(write(fd, &byte, (size_t)1 << 47), EFAULT);
     ERR(writev(fd, parts, 2), EFAULT);
+    struct iovec nothing[2] = {{&byte, 1}, {(void *)-1, 0}};
+    ERR(writev(fd, nothing, 2), EFAULT);
 }
 
 CASE(at_the_end_of_a_file_any_buffer_will_do) {

@@ -632,3 +632,19 @@ CASE(passing_credentials_binds) {
     OK(accept(listener, (void *)&from, &n));
     EQ(n, sizeof(sa_family_t) + 6);
 }
+
+CASE(messages_beyond_all_memory) {
+    int fds[2];
+    char byte = 'x';
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, fds));
+    EQ(send(fds[0], &byte, 1, 0), 1);
+    ERR(recv(fds[1], (void *)-4096, 10, 0), EFAULT);
+    // The message is still there.
+    struct iovec part = {(void *)-4096, 10};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    ERR(recvmsg(fds[1], &header, 0), EFAULT);
+    ERR(sendmsg(fds[1], &header, 0), EFAULT);
+    EQ(recv(fds[1], &byte, 1, MSG_DONTWAIT), 1);
+    // And nobody waits.
+    ERR(recv(fds[1], (void *)-4096, 10, 0), EFAULT);
+}

@@ -56,6 +56,9 @@ pub fn epoll_ctl(thread: &Arc<Thread>, epfd: i32, op: u32, fd: i32, event: Va) -
     if (epoll.flags() | file.flags()) & O_PATH != 0 {
         return Err(Errno::EBADF);
     }
+    if file.ops.queue().is_none() {
+        return Err(Errno::EPERM);
+    }
     if Arc::ptr_eq(&epoll, &file) {
         return Err(Errno::EINVAL);
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN};
+use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, UIO_MAXIOV};
 use linux_raw_sys::net::{
     MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK,
     MSG_WAITALL, SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
@@ -12,9 +12,10 @@ use qlib::Va;
 use zerocopy::FromBytes;
 
 use super::install;
+use super::rw::{self, within_user};
 use super::socket::{after_wait, file, of};
 use super::transfer::signal_broken;
-use crate::abi::{IoVec, TimeSpec, abi_struct};
+use crate::abi::{TimeSpec, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
@@ -38,28 +39,20 @@ abi_struct! {
 
 /// recvmmsg(2): wait for the first message only. Not among the headers' constants.
 const MSG_WAITFORONE: u32 = 0x10000;
-/// UIO_MAXIOV.
-const MAX_IOV: u64 = 1024;
 /// The most control data of one message.
 const MAX_CONTROL: u64 = 16 << 10;
 
-fn buffer_of<'a>(thread: &Thread, base: Va, length: usize) -> IoBuffer<'a> {
-    IoBuffer::user_range(thread.mm(), base, length)
+/// The buffer of one pointer and length, of which Linux looks at what is transferred at most.
+fn buffer_of(thread: &Thread, base: Va, length: usize) -> Result<IoBuffer<'static>> {
+    within_user(base, length.min(MAX_TRANSFER_BYTES))?;
+    Ok(IoBuffer::user_range(thread.mm(), base, length))
 }
 
-fn vectored<'a>(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'a>> {
-    if header.iov_len > MAX_IOV {
+fn vectored(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'static>> {
+    if header.iov_len > UIO_MAXIOV.into() {
         return Err(Errno::EMSGSIZE);
     }
-    let vectors: Vec<IoVec> = thread.mm().read_array(Va(header.iov), header.iov_len as usize)?;
-    let mut ranges = Vec::with_capacity(vectors.len());
-    for vector in vectors {
-        if (vector.len as i64) < 0 {
-            return Err(Errno::EINVAL);
-        }
-        ranges.push((Va(vector.base), (vector.len as usize).min(MAX_TRANSFER_BYTES)));
-    }
-    Ok(IoBuffer::user(thread.mm(), ranges))
+    rw::vectored(thread, Va(header.iov), header.iov_len as usize)
 }
 
 // ---- sending ----
@@ -131,7 +124,7 @@ pub async fn sendto(
     let file = file(thread, fd)?;
     let to = if addr.0 == 0 { Vec::new() } else { address::read(thread, addr, addr_len)? };
     let control = Control { credentials: Some(Credentials::of(thread)), ..Control::default() };
-    send(thread, &file, &mut buffer_of(thread, base, length), flags, &to, control).await
+    send(thread, &file, &mut buffer_of(thread, base, length)?, flags, &to, control).await
 }
 
 async fn send_message(
@@ -165,7 +158,7 @@ pub async fn sendmmsg(
     flags: u32,
 ) -> Result<usize> {
     let file = file(thread, fd)?;
-    let count = u64::from(count).min(MAX_IOV);
+    let count = count.min(UIO_MAXIOV).into();
     let mut sent = 0;
     for index in 0..count {
         let place = Va(messages.0.wrapping_add(index * size_of::<MMsgHdr>() as u64));
@@ -296,8 +289,8 @@ pub async fn recvfrom(
     addr_len: Va,
 ) -> Result<usize> {
     let file = file(thread, fd)?;
-    let got =
-        receive(thread, &file, &mut buffer_of(thread, base, length), flags, addr.0 != 0, 0).await?;
+    let got = receive(thread, &file, &mut buffer_of(thread, base, length)?, flags, addr.0 != 0, 0)
+        .await?;
     // A stream has no address: its length is reported as 0.
     address::write(thread, addr, addr_len, &got.address)?;
     Ok(got.bytes)
@@ -388,7 +381,7 @@ pub async fn recvmmsg(
         0 => None,
         _ => Some(time::deadline_after(thread.mm().read::<TimeSpec>(timeout)?.to_ns()?)),
     };
-    let count = u64::from(count).min(MAX_IOV);
+    let count = count.min(UIO_MAXIOV).into();
     let mut flags = flags;
     let mut received = 0;
     for index in 0..count {

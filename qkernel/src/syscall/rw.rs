@@ -33,7 +33,7 @@ fn at(file: &OpenFile, offset: i64) -> Result<Position> {
 }
 
 /// EFAULT if a range of user memory goes beyond where that ends, whatever is transferred.
-fn within_user(buffer: Va, count: usize) -> Result {
+pub(super) fn within_user(buffer: Va, count: usize) -> Result {
     let end = buffer.0.checked_add(count as u64).ok_or(Errno::EFAULT)?;
     if end <= USER_END.0 - PAGE_SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }
@@ -45,7 +45,7 @@ fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> Result<IoBuffer<'st
 }
 
 /// The ranges that an array of `struct iovec` describes. EINVAL, EFAULT.
-fn ranges(thread: &Arc<Thread>, vectors: Va, count: usize) -> Result<Vec<(Va, usize)>> {
+fn ranges(thread: &Thread, vectors: Va, count: usize) -> Result<Vec<(Va, usize)>> {
     if count > UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }
@@ -53,19 +53,13 @@ fn ranges(thread: &Arc<Thread>, vectors: Va, count: usize) -> Result<Vec<(Va, us
     let mut ranges = Vec::with_capacity(count);
     for vector in vectors {
         let len = i64::try_from(vector.len).map_err(|_| Errno::EINVAL)?;
-        if len > 0 {
-            ranges.push((Va(vector.base), len as usize));
-        }
+        ranges.push((Va(vector.base), len as usize));
     }
     Ok(ranges)
 }
 
 /// The user buffer that an array of `struct iovec` describes. EINVAL, EFAULT.
-pub(super) fn vectored(
-    thread: &Arc<Thread>,
-    vectors: Va,
-    count: usize,
-) -> Result<IoBuffer<'static>> {
+pub(super) fn vectored(thread: &Thread, vectors: Va, count: usize) -> Result<IoBuffer<'static>> {
     let ranges = ranges(thread, vectors, count)?;
     // Of a single one Linux looks at what is transferred at most, of several at all.
     let most = if count == 1 { MAX_TRANSFER_BYTES } else { usize::MAX };
@@ -75,7 +69,7 @@ pub(super) fn vectored(
 
 /// As [`vectored`], of memory of another process: where it is not there only the transfer tells.
 pub(super) fn vectored_elsewhere(
-    thread: &Arc<Thread>,
+    thread: &Thread,
     vectors: Va,
     count: usize,
 ) -> Result<IoBuffer<'static>> {
@@ -208,7 +202,7 @@ pub async fn pwritev2(
     let file = writable(thread, fd)?;
     let mut position = at_or_current(&file, offset)?;
     let appends = flags & RWF_APPEND != 0;
-    if appends && file.ops.shares_position() {
+    if appends && file.ops.shares_position() && !file.is_append() {
         // The host's position goes where the host's own flags say.
         position = Position::At(file.attributes()?.size);
     }
@@ -249,7 +243,7 @@ impl Seek<'_> {
             return file.ops.seek(offset, whence).map(|position| position as usize);
         }
         let from = |base: u64| {
-            i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EOVERFLOW)
+            i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EINVAL)
         };
         let target = match whence {
             SEEK_SET => offset,
@@ -272,6 +266,9 @@ pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<S
     let file = thread.files().get(fd)?;
     if file.flags() & O_PATH != 0 {
         return Err(Errno::EBADF);
+    }
+    if whence > SEEK_HOLE {
+        return Err(Errno::EINVAL);
     }
     if !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);

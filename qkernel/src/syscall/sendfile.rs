@@ -219,13 +219,12 @@ pub async fn sendfile(
     if to.flags() & O_APPEND != 0 || !from.ops.is_seekable() {
         return Err(Errno::EINVAL);
     }
-    if count > 0 && from.attributes()?.is_dir() {
-        return Err(Errno::EINVAL);
-    }
     let mut source = Position::read(thread, &from, offset)?;
     let mut target = Position { own: None, va: Va(0) };
     let count = count.min(MAX_TRANSFER_BYTES);
-    let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await?;
+    let moved = transfer(thread, (&from, &mut source), (&to, &mut target), count).await;
+    // What read(2) says of a directory.
+    let moved = moved.map_err(|e| if e == Errno::EISDIR { Errno::EINVAL } else { e })?;
     source.store(thread)?;
     disk::settle(thread, &to, to.flags(), moved).await?;
     Ok(moved)

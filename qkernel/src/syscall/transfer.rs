@@ -325,7 +325,8 @@ impl Writing {
             Ok(written) => written,
         };
         if file.ops.is_seekable() {
-            if self.position == Position::Current && !file.ops.shares_position() {
+            let moves = self.position == Position::Current && !file.ops.shares_position();
+            if moves && written > 0 {
                 *file.position.lock() = self.offset.saturating_add(written as u64);
             }
             if written > 0 {

@@ -1,6 +1,15 @@
 //! Which processors a thread may use.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+thread_local! {
+    /// What this thread could use before it was [kept](Processors::keep) on one of them.
+    static BEFORE: Cell<Option<Processors>> = const { Cell::new(None) };
+}
+
 /// The processors that a thread may use.
 #[derive(Clone, Copy)]
 pub struct Processors(libc::cpu_set_t);
@@ -43,6 +52,18 @@ impl Processors {
         }
     }
 
+    /// Keeps this thread, which may use all of these, on `cpu` alone until [`Self::let_go`].
+    pub fn keep(&self, cpu: usize) {
+        BEFORE.set(Some(*self));
+        Self::only(cpu).give_to(0);
+    }
+
+    /// This thread may use all of these again.
+    pub fn let_go(&self) {
+        BEFORE.set(None);
+        self.give_to(0);
+    }
+
     /// Lets thread `tid` (0: this one) use these only. Where the host refuses, it stays as it was.
     pub fn give_to(&self, tid: u32) {
         // SAFETY: plain data, of the size that is passed.
@@ -58,13 +79,49 @@ pub fn current_processor() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
+/// Starts a thread. It may use all processors, also where this one is [kept](Processors::keep) on
+/// one, which the host would have it inherit.
+pub fn spawn_thread<T: Send + 'static>(
+    name: impl Into<String>,
+    stack_bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let before = BEFORE.get();
+    Builder::new().name(name.into()).stack_size(stack_bytes).spawn(move || {
+        if let Some(all) = before {
+            all.give_to(0);
+        }
+        work()
+    })
+}
+
 /// Keeps this thread and child `pid` (and the threads it will make) on one of the processors that
 /// this thread may use, the `pick`th modulo their number. Where the host refuses, they stay where
 /// they are.
 pub fn share_core(pid: u32, pick: u32) {
-    let usable = Processors::of(0).map_or(Vec::new(), |all| all.numbers());
+    let Some(all) = Processors::of(0) else { return };
+    let usable = all.numbers();
     let Some(cpu) = usable.get(pick as usize % usable.len().max(1)) else { return };
-    for task in [0, pid] {
-        Processors::only(*cpu).give_to(task);
+    all.keep(*cpu);
+    Processors::only(*cpu).give_to(pid);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_one_that_is_kept_are_not_kept() {
+        let numbers = || Processors::of(0).expect("the host says").numbers();
+        let all = Processors::of(0).expect("the host says");
+        let seen = || spawn_thread("seen", 64 << 10, numbers).expect("a thread").join();
+        all.keep(all.numbers()[0]);
+        let inherited = std::thread::spawn(numbers).join().expect("no panic");
+        let meanwhile = seen().expect("no panic");
+        all.let_go();
+        assert_eq!(inherited, [all.numbers()[0]]);
+        assert_eq!(meanwhile, all.numbers());
+        assert_eq!(numbers(), all.numbers());
+        assert_eq!(seen().expect("no panic"), all.numbers());
     }
 }

@@ -85,9 +85,9 @@ impl Listener {
         }
     }
 
-    /// True if a stopped call waits to be received (or all tasks are gone).
+    /// True if a stopped call waits to be received.
     pub fn has_call(&self) -> bool {
-        self.poll(0) != 0
+        self.poll(0) & libc::POLLIN != 0
     }
 
     /// Waits for a stopped call, or until `other` can be read, at most `limit`.
@@ -95,7 +95,10 @@ impl Listener {
         let mut fds = [Some(self.0.as_fd()), other]
             .map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        let limit = libc::timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
         // SAFETY: two valid pollfds (of which one that is negative is left out), a valid time, no
         // signal mask.
         unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };

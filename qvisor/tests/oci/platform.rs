@@ -1,7 +1,10 @@
 //! The choice of the platform.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -92,4 +95,45 @@ fn a_container_tells_its_platform() {
     assert_eq!(platform["name"], name);
     assert_eq!(platform["exits"].is_object(), name == "kvm", "{platform}");
     p.good(&["delete", "--force", &p.id]);
+}
+
+/// What processors the threads of a host process and of all its descendants may use.
+fn processors(pid: u32) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let line = |l: &str| l.strip_prefix("Cpus_allowed_list:").map(|l| l.trim().to_owned());
+        found.extend(read("status").lines().find_map(line));
+        let children = read("children");
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        found.extend(children.flat_map(processors));
+    }
+    found
+}
+
+/// Its rows of calls have the platform keep the program's thread and its own apart for a while.
+/// What they make meanwhile must not be kept for its life.
+#[test]
+fn what_is_made_after_a_row_of_calls_may_use_all_processors() {
+    const ROWS: &str = "\
+import os, threading, time
+for _ in range(4):
+    for _ in range(3000): os.getppid()
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+    os.posix_spawn('/bin/sleep', ['sleep', '100'], {})
+print('there', flush=True)
+time.sleep(100)";
+    let Some(p) = place() else { return };
+    for mode in ["auto", "eager"] {
+        let mut command = p.quark(&["--fast-calls", mode, "do", "--", "python3", "-c", ROWS]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 5];
+        let is_there = child.stdout.as_mut().map(|out| out.read_exact(&mut said));
+        let own = processors(std::process::id());
+        // A receiver that still looks for more calls is kept until it finds none.
+        p.wait_for("all processors", || processors(child.id()).is_subset(&own));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(is_there, Some(Ok(()))), "the program says {said:?}");
+    }
 }

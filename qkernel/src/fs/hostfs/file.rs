@@ -83,8 +83,8 @@ impl HostFile {
         Ok(buffer.done() - start)
     }
 
-    /// Of a read from `offset` that failed for its buffer: nothing is read at a file's end, wherever
-    /// to.
+    /// The result of a read from `offset`, also where that failed for its buffer: at a file's end
+    /// nothing is read, wherever to.
     fn or_end(&self, result: Result<usize>, offset: u64) -> Result<usize> {
         match result {
             Err(Errno::EFAULT) if offset >= stat_handle(self.number())?.size => Ok(0),

@@ -148,7 +148,7 @@ impl Watched {
     fn new() -> Option<Self> {
         let (cpu, receiver) = (sys::current_processor()?, Processors::of(0)?);
         receiver.without(cpu)?;
-        Processors::only(cpu).give_to(0);
+        receiver.keep(cpu);
         Some(Self { cpu, receiver, threads: Vec::with_capacity(MOST_THREADS) })
     }
 
@@ -168,12 +168,27 @@ impl Watched {
         self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).map(|t| t.number)
     }
 
+    /// Nobody looks at the slots for a while: calls are ordinary ones. False if there is one in a
+    /// slot.
+    fn look_away(&self, space: &Space) -> bool {
+        for thread in &self.threads {
+            space.area.word(thread.slot, FAST_ON).store(0, Ordering::SeqCst);
+        }
+        self.caller(space).is_none()
+    }
+
+    fn look_again(&self, space: &Space) {
+        for thread in &self.threads {
+            space.area.word(thread.slot, FAST_ON).store(1, Ordering::Relaxed);
+        }
+    }
+
     fn end(&mut self, space: &Space) {
         for ThreadAt { slot, tid, .. } in self.threads.drain(..) {
             space.area.word(slot, FAST_ON).store(0, Ordering::SeqCst);
             self.receiver.give_to(tid);
         }
-        self.receiver.give_to(0);
+        self.receiver.let_go();
     }
 }
 
@@ -232,7 +247,7 @@ impl Shared {
         let mut dry = 0;
         let mut inside = 0;
         loop {
-            if let Some(event) = event.take() {
+            if let Some(event) = event.take_if(|event| !makes_threads(event)) {
                 inside += u32::from(self.deliver_watching(space, &mut watched, &event));
                 // What comes by the listener only is better received there.
                 dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
@@ -242,6 +257,9 @@ impl Shared {
                     break;
                 }
             }
+            if event.is_some() {
+                break;
+            }
             if let Some(number) = watched.caller(space) {
                 event = space.lock().take_fast(space, number);
                 calls += u64::from(event.is_some());
@@ -249,7 +267,7 @@ impl Shared {
                     continue;
                 }
             }
-            looks += 1;
+            looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_HOST) {
                 if listener.has_call()
                     && let Received::Call(n) = listener.receive(false)
@@ -277,9 +295,12 @@ impl Shared {
                     // on its account (Linux 6.18), so after some seconds of it this thread, and all
                     // threads that wake up meanwhile, the host's own among them, would wait half a
                     // minute for their turn.
-                    listener.wait(outside.map(|o| o.as_fd()), LINGER - idle);
+                    if watched.look_away(space) {
+                        listener.wait(outside.map(|o| o.as_fd()), LINGER - idle);
+                    }
+                    watched.look_again(space);
                     looked = Instant::now();
-                    looks = looks.next_multiple_of(LOOKS_HOST) - 1;
+                    looks = LOOKS_HOST - 1;
                 }
             }
             std::hint::spin_loop();
@@ -288,6 +309,9 @@ impl Shared {
             outside.end();
         }
         watched.end(space);
+        if let Some(event) = event {
+            self.deliver(&event);
+        }
         // Whoever wrote a call before it could see that takes it back after a while; this is
         // sooner.
         loop {
@@ -297,7 +321,7 @@ impl Shared {
             self.deliver(&event);
             space.lock().put_to_sleep(space, event.trap.token);
         }
-        listener.set_sync_wake_up(true);
+        listener.set_sync_wake_up(self.sync_wake_up);
         self.pollers.leave();
         let outcome = match (inside > MOST_INSIDE, lost) {
             (true, _) => Outcome::Inside,
@@ -435,6 +459,13 @@ impl SpaceState {
         }
         frame.set_interrupted(&space.area, &regs);
     }
+}
+
+/// True if this is a call that makes a thread, which inherits what processors its maker may use:
+/// the maker is not watched then.
+fn makes_threads(event: &Event) -> bool {
+    const MAKERS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
+    event.trap.kind == TRAP_SYSCALL && MAKERS.contains(&(event.trap.nr as i64))
 }
 
 /// True if this is a thread's call to wait for the answer to its fast call.

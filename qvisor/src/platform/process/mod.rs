@@ -401,10 +401,9 @@ impl Shared {
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();
-        let started = std::thread::Builder::new()
-            .name(format!("space-{id}"))
-            .stack_size(self.stack_bytes)
-            .spawn(move || shared.serve(&space, urgent));
+        let started = sys::spawn_thread(format!("space-{id}"), self.stack_bytes, move || {
+            shared.serve(&space, urgent)
+        });
         if let Err(e) = started {
             self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
             return Err(errno(e));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Shared;
+use crate::sys;
 
 /// When to look.
 const DELAY: Duration = Duration::from_millis(100);
@@ -36,10 +37,7 @@ impl Watch {
         if !list.running
             && let Some(shared) = list.shared.upgrade()
         {
-            let spawned = std::thread::Builder::new()
-                .name("kick-watch".into())
-                .stack_size(64 << 10)
-                .spawn(move || look_after(&shared));
+            let spawned = sys::spawn_thread("kick-watch", 64 << 10, move || look_after(&shared));
             // Without it the next kick tries again.
             list.running = spawned.is_ok();
         }

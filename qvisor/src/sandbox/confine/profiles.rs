@@ -197,7 +197,7 @@ pub fn calls() -> Vec<Call> {
         call!(
             SYS_sched_setaffinity,
             STUBS,
-            "a stub and its receiver on one processor, where the host cannot wake synchronously"
+            "a stub and its receiver kept together or apart, and their threads not"
         ),
         call!(SYS_sched_yield, ALL, "spinning for what comes within microseconds"),
         call!(

@@ -52,10 +52,7 @@ impl Bounded {
         let mut calls = self.lock();
         if !calls.watched {
             let this = self.clone();
-            std::thread::Builder::new()
-                .name("stream-watch".into())
-                .stack_size(STACK_BYTES)
-                .spawn(move || this.watch())
+            sys::spawn_thread("stream-watch", STACK_BYTES, move || this.watch())
                 .map_err(|_| Errno::NOMEM)?;
             calls.watched = true;
         }

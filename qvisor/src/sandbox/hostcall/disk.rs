@@ -14,6 +14,8 @@ use qlib::host::{DISK_BEGUN, MAX_FETCH_BYTES};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
+use crate::sys;
+
 use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, file_type, reopen};
 use super::{Call, Outcome};
@@ -161,10 +163,7 @@ impl DiskWork {
     fn has_worker_for_one_more(self: &Arc<Self>, state: &mut State) -> bool {
         if state.queue.len() >= state.idle && state.workers < MAX_WORKERS {
             let this = self.clone();
-            let started = std::thread::Builder::new()
-                .name("sync".into())
-                .stack_size(STACK_BYTES)
-                .spawn(move || this.serve());
+            let started = sys::spawn_thread("sync", STACK_BYTES, move || this.serve());
             state.workers += usize::from(started.is_ok());
         }
         state.workers > 0
