@@ -12,7 +12,7 @@ use qlib::Va;
 use zerocopy::FromBytes;
 
 use super::install;
-use super::rw::{self, within_user};
+use super::rw;
 use super::socket::{after_wait, file, of};
 use super::transfer::signal_broken;
 use crate::abi::{TimeSpec, abi_struct};
@@ -44,8 +44,7 @@ const MAX_CONTROL: u64 = 16 << 10;
 
 /// The buffer of one pointer and length, of which Linux looks at what is transferred at most.
 fn buffer_of(thread: &Thread, base: Va, length: usize) -> Result<IoBuffer<'static>> {
-    within_user(base, length.min(MAX_TRANSFER_BYTES))?;
-    Ok(IoBuffer::user_range(thread.mm(), base, length))
+    rw::single(thread, base, length.min(MAX_TRANSFER_BYTES))
 }
 
 fn vectored(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'static>> {

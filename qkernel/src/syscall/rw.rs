@@ -33,13 +33,13 @@ fn at(file: &OpenFile, offset: i64) -> Result<Position> {
 }
 
 /// EFAULT if a range of user memory goes beyond where that ends, whatever is transferred.
-pub(super) fn within_user(buffer: Va, count: usize) -> Result {
+fn within_user(buffer: Va, count: usize) -> Result {
     let end = buffer.0.checked_add(count as u64).ok_or(Errno::EFAULT)?;
     if end <= USER_END.0 - PAGE_SIZE { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 /// The user buffer of one pointer and length. EFAULT.
-fn single(thread: &Arc<Thread>, buffer: Va, count: usize) -> Result<IoBuffer<'static>> {
+pub(super) fn single(thread: &Thread, buffer: Va, count: usize) -> Result<IoBuffer<'static>> {
     within_user(buffer, count)?;
     Ok(IoBuffer::user_range(thread.mm(), buffer, count))
 }

@@ -247,14 +247,6 @@ pub(super) async fn read_file(
     }
 }
 
-/// What is asked of a write, besides its data.
-#[derive(Clone, Copy)]
-struct How {
-    position: Position,
-    no_wait: bool,
-    appends: bool,
-}
-
 /// A write under way.
 struct Writing {
     position: Position,
@@ -269,9 +261,10 @@ impl Writing {
         thread: &Arc<Thread>,
         file: &OpenFile,
         buffer: &mut IoBuffer<'_>,
-        how: How,
+        position: Position,
+        no_wait: bool,
+        appends: bool,
     ) -> Result<Writing> {
-        let How { position, no_wait, appends } = how;
         let mut offset = 0;
         if file.ops.is_seekable() {
             offset = position.offset(file);
@@ -325,8 +318,8 @@ impl Writing {
             Ok(written) => written,
         };
         if file.ops.is_seekable() {
-            let moves = self.position == Position::Current && !file.ops.shares_position();
-            if moves && written > 0 {
+            let has_own = self.position == Position::Current && !file.ops.shares_position();
+            if has_own && written > 0 {
                 *file.position.lock() = self.offset.saturating_add(written as u64);
             }
             if written > 0 {
@@ -347,7 +340,6 @@ impl Write<'_> {
     /// Makes it if that need not wait; `None`: nothing has been done.
     pub fn attempt(self) -> Option<Result<usize>> {
         let Transfer { thread, file, mut buffer, position, no_wait, appends } = self.0;
-        let how = How { position, no_wait, appends };
         // A wait may come after a part is written.
         if !file.ops.writes_at_once(buffer.remaining()) && may_wait(&file, no_wait)
             || takes_long(&file, &buffer)
@@ -356,7 +348,7 @@ impl Write<'_> {
         {
             return None;
         }
-        let writing = match Writing::begin(thread, &file, &mut buffer, how) {
+        let writing = match Writing::begin(thread, &file, &mut buffer, position, no_wait, appends) {
             Ok(writing) => writing,
             Err(error) => return Some(Err(error)),
         };
@@ -378,13 +370,12 @@ impl Write<'_> {
     /// Makes it as far as the file takes it.
     pub(super) async fn transfer(self) -> Result<usize> {
         let Transfer { thread, file, mut buffer, position, no_wait, appends } = self.0;
-        let how = How { position, no_wait, appends };
         let _moving = position.hold(thread, &file).await?;
         // What does not fit is cut off once, before the first piece.
-        let writing = Writing::begin(thread, &file, &mut buffer, how)?;
+        let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait, appends)?;
         if takes_long(&file, &buffer) {
-            let transfer = |piece: &mut IoBuffer<'_>, position| {
-                let writing = Writing::begin(thread, &file, piece, How { position, ..how })?;
+            let transfer = |piece: &mut IoBuffer<'_>, at| {
+                let writing = Writing::begin(thread, &file, piece, at, no_wait, appends)?;
                 let result = writing.attempt(&file, piece);
                 writing.finish(thread, &file, piece, result)
             };

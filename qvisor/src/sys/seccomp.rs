@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 /// struct seccomp_data of seccomp(2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,16 +94,12 @@ impl Listener {
 
     /// Waits for a stopped call, or until `other` can be read, at most `limit`.
     pub fn wait(&self, other: Option<BorrowedFd<'_>>, limit: Duration) {
-        let mut fds = [Some(self.0.as_fd()), other]
-            .map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        let limit = libc::timespec {
-            tv_sec: limit.as_secs().cast_signed(),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        // SAFETY: two valid pollfds (of which one that is negative is left out), a valid time, no
-        // signal mask.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const limit, std::ptr::null()) };
+        let own = self.0.as_fd();
+        let mut fds =
+            [own, other.unwrap_or(own)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let limit = Timespec::try_from(limit).ok();
+        // Whoever waited looks again, whatever ended the wait.
+        rustix::event::poll(&mut fds, limit.as_ref()).ok();
     }
 
     /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks

@@ -108,9 +108,9 @@ impl Row {
         self.vain = if paid { 0 } else { self.vain + 1 };
         self.needed = match outcome {
             Outcome::Inside => MAX_ROW_INSIDE,
-            Outcome::Over if !paid && self.vain <= FEW_VAIN => self.needed,
             Outcome::Lost => (self.needed * 4).min(MAX_ROW.max(self.needed)),
             Outcome::Over if paid => MIN_ROW,
+            Outcome::Over if self.vain <= FEW_VAIN => self.needed,
             Outcome::Over => (self.needed * 2).min(MAX_ROW.max(self.needed)),
         };
     }
@@ -168,24 +168,17 @@ impl Watched {
         self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).map(|t| t.number)
     }
 
-    /// Nobody looks at the slots for a while: calls are ordinary ones. False if there is one in a
-    /// slot.
-    fn look_away(&self, space: &Space) -> bool {
+    /// Tells the threads whether somebody looks at their slots; where nobody does, their calls are
+    /// ordinary ones.
+    fn switch(&self, space: &Space, is_on: bool) {
         for thread in &self.threads {
-            space.area.word(thread.slot, FAST_ON).store(0, Ordering::SeqCst);
-        }
-        self.caller(space).is_none()
-    }
-
-    fn look_again(&self, space: &Space) {
-        for thread in &self.threads {
-            space.area.word(thread.slot, FAST_ON).store(1, Ordering::Relaxed);
+            space.area.word(thread.slot, FAST_ON).store(is_on.into(), Ordering::SeqCst);
         }
     }
 
     fn end(&mut self, space: &Space) {
-        for ThreadAt { slot, tid, .. } in self.threads.drain(..) {
-            space.area.word(slot, FAST_ON).store(0, Ordering::SeqCst);
+        self.switch(space, false);
+        for ThreadAt { tid, .. } in self.threads.drain(..) {
             self.receiver.give_to(tid);
         }
         self.receiver.let_go();
@@ -247,7 +240,10 @@ impl Shared {
         let mut dry = 0;
         let mut inside = 0;
         loop {
-            if let Some(event) = event.take_if(|event| !makes_threads(event)) {
+            if event.as_ref().is_some_and(makes_threads) {
+                break;
+            }
+            if let Some(event) = event.take() {
                 inside += u32::from(self.deliver_watching(space, &mut watched, &event));
                 // What comes by the listener only is better received there.
                 dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
@@ -256,9 +252,6 @@ impl Shared {
                 if !row.eager && (dry > MOST_DRY || inside > MOST_INSIDE) {
                     break;
                 }
-            }
-            if event.is_some() {
-                break;
             }
             if let Some(number) = watched.caller(space) {
                 event = space.lock().take_fast(space, number);
@@ -295,10 +288,12 @@ impl Shared {
                     // on its account (Linux 6.18), so after some seconds of it this thread, and all
                     // threads that wake up meanwhile, the host's own among them, would wait half a
                     // minute for their turn.
-                    if watched.look_away(space) {
+                    watched.switch(space, false);
+                    // One that came just before is taken first.
+                    if watched.caller(space).is_none() {
                         listener.wait(outside.map(|o| o.as_fd()), LINGER - idle);
                     }
-                    watched.look_again(space);
+                    watched.switch(space, true);
                     looked = Instant::now();
                     looks = LOOKS_HOST - 1;
                 }

@@ -284,9 +284,8 @@ impl IdMapper {
     /// `proc`: /proc.
     fn start(control: &Arc<Control>, proc: OwnedFd) -> io::Result<Self> {
         let theirs = control.clone();
-        let builder =
-            std::thread::Builder::new().name("quark-ids".into()).stack_size(Self::STACK_BYTES);
-        let thread = builder.spawn(move || Self::run(&theirs, &proc))?;
+        let run = move || Self::run(&theirs, &proc);
+        let thread = sys::spawn_thread("quark-ids", Self::STACK_BYTES, run)?;
         Ok(Self { control: control.clone(), thread: Some(thread) })
     }
 

@@ -14,11 +14,10 @@ use qlib::host::{DISK_BEGUN, MAX_FETCH_BYTES};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::sys;
-
 use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, file_type, reopen};
 use super::{Call, Outcome};
+use crate::sys;
 
 /// Operations under way at a time. Further ones wait for one of these to end.
 const MAX_WORKERS: usize = 16;
