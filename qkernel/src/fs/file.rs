@@ -90,6 +90,10 @@ pub trait FileOps: Send + Sync + Any {
     fn is_stream(&self) -> bool {
         false
     }
+    /// True if nobody may tell when there is room to write again, so that who waits has to look.
+    fn may_miss_room(&self) -> bool {
+        false
+    }
     /// True if a write of so many bytes is made at once or not at all (PIPE_BUF, see pipe(7)).
     fn writes_at_once(&self, _bytes: usize) -> bool {
         !self.is_stream()

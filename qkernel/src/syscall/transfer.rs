@@ -95,6 +95,11 @@ async fn in_pieces(
     }
 }
 
+/// How long it is waited at first, and at most, for a file that may miss room. Who reads a terminal
+/// and stops does not mind a writer that is late.
+const FIRST_PAUSE_NS: u64 = 20_000_000;
+const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
+
 /// Waits as the file's flags and kind demand, for `attempt` to give something else than EAGAIN.
 async fn when_ready<T>(
     thread: &Arc<Thread>,
@@ -111,6 +116,14 @@ async fn when_ready<T>(
         0 => None,
         limit => Some(time::deadline_after(limit)),
     };
+    let mut pause_ns = FIRST_PAUSE_NS;
+    while mask.contains(PollMask::OUT) && ops.may_miss_room() {
+        let pause = Some(time::deadline_after(pause_ns));
+        match block_on(thread, &[queue], mask, pause, &mut attempt).await {
+            Err(Errno::ETIMEDOUT) => pause_ns = LONGEST_PAUSE_NS.min(pause_ns * 2),
+            result => return result,
+        }
+    }
     match block_on(thread, &[queue], mask, deadline, attempt).await {
         Err(Errno::ETIMEDOUT) if deadline.is_some() => Err(Errno::EAGAIN),
         // signal(7): with a timeout they are not restarted.

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use super::support::{Place, finish, place};
@@ -35,6 +36,23 @@ pub fn terminal() -> Ends {
     unlockpt(&master).unwrap();
     let slave = ioctl_tiocgptpeer(&master, flags).unwrap();
     (master, slave)
+}
+
+/// Waits until a terminal's writer has filled it. Then reads more than it holds if `reads` says so.
+pub fn fills(p: &Place, (master, slave): &Ends, reads: bool) {
+    let ready = |fd: &OwnedFd, what| {
+        let mut fds = [PollFd::new(fd, what)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })).unwrap() > 0
+    };
+    p.wait_for("a full terminal", || !ready(slave, PollFlags::OUT));
+    let mut left = if reads { 256 << 10 } else { 0 };
+    let mut piece = vec![0; 64 << 10];
+    p.wait_for("the writer", || {
+        if left > 0 && ready(master, PollFlags::IN) {
+            left -= rustix::io::read(master, &mut piece).unwrap().min(left);
+        }
+        left == 0
+    });
 }
 
 /// Makes one.
@@ -125,6 +143,22 @@ print(os.write(1, b"x" * 700001), os.writev(1, [b"y" * 70000] * 3), file=sys.std
         assert_eq!(native, ("700001 210000\n".to_owned(), 0), "{kind}");
         assert_eq!(inside, native, "{kind}");
     }
+}
+
+/// However its reader stops: Linux may tell a writer that cannot write of room that is not there yet.
+#[test]
+fn a_terminal_is_filled_up_again_and_again() {
+    let Some(p) = place() else { return };
+    let ends = terminal();
+    let program = "while :; do echo $((n=n+1)) a line; done";
+    let mut command = p.quark(&["do", "--", "sh", "-c", program]);
+    command.stdin(Stdio::null()).stdout(ends.1.try_clone().unwrap()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    for _ in 0..15 {
+        fills(&p, &ends, true);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

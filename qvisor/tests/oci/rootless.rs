@@ -1,14 +1,13 @@
 //! Containers of an ordinary user, who has user namespaces and nothing else.
 
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
+use super::pipes::{fills, terminal};
 use super::shared::skip;
 use super::support::{Place, finish, place};
 
@@ -206,29 +205,16 @@ fn an_unread_terminal_of_another_user_holds_nobody_up() {
     let Some((p, home)) = users_place() else { return };
     p.configure(&["sh", "-c", "while :; do echo $((n=n+1)) a line; done"], |_| {});
     give_to_user(&[&p.bundle]);
-    let (master, terminal) = super::pipes::terminal();
+    let ends = terminal();
     let mut run = command(&home, &p.bundle, &["run", &p.id]);
     let errors = fs::File::create(p.dir.join("output")).unwrap();
-    let run = run.stdout(terminal.try_clone().unwrap()).stderr(errors).spawn().unwrap();
-    let ready = |fd: &OwnedFd, what| {
-        let mut fds = [PollFd::new(fd, what)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })).unwrap() > 0
-    };
-    let full = || !ready(&terminal, PollFlags::OUT);
-    let mut piece = vec![0; 64 << 10];
+    let run = run.stdout(ends.1.try_clone().unwrap()).stderr(errors).spawn().unwrap();
     for _ in 0..3 {
-        p.wait_for("a full terminal", full);
+        fills(&p, &ends, false);
         assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "well"]), "well\n");
-        // More than it holds.
-        let mut left = 256 << 10;
-        p.wait_for("the writer", || {
-            if ready(&master, PollFlags::IN) {
-                left -= rustix::io::read(&master, &mut piece).unwrap().min(left);
-            }
-            left == 0
-        });
+        fills(&p, &ends, true);
     }
-    p.wait_for("a full terminal", full);
+    fills(&p, &ends, false);
     good(&p, &home, &["kill", &p.id, "STOP"]);
     assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "awake"]), "awake\n");
     good(&p, &home, &["kill", &p.id, "KILL"]);

@@ -120,6 +120,12 @@ impl FileOps for HostStream {
         matches!(self.kind, Kind::Pipe | Kind::StreamSocket | Kind::Terminal)
     }
 
+    /// Linux wakes who waits for a terminal before it has freed the memory of what was read, and an
+    /// epoll that looks in between keeps that to itself (`n_tty_check_unthrottle`, `pty_write_room`).
+    fn may_miss_room(&self) -> bool {
+        self.kind == Kind::Terminal
+    }
+
     fn writes_at_once(&self, bytes: usize) -> bool {
         match self.kind {
             Kind::File | Kind::Other => true,

@@ -191,12 +191,16 @@ quark_kvm_probe_fault:
 
     .globl quark_kvm_probe_interrupt
 quark_kvm_probe_interrupt:
+    // One that comes although interrupts were off is the same once more, at this handler's first
+    // instruction: an emulator's (QEMU's of SVM), and qkernel passes over it in the same way.
+    testl ${INTERRUPT_FLAG}, 16(%rsp)
+    jz 1f
     incq {INTERRUPTS}
     mov $0x80b, %ecx
     xor %eax, %eax
     xor %edx, %edx
     wrmsr
-    iretq
+1:  iretq
 
     # 32 entries of 16 bytes, one for each exception
     .balign 16
@@ -252,6 +256,7 @@ quark_kvm_probe_user_end:
     USER_STACK_TOP = const USER_STACK_TOP,
     USER_SS = const USER_SS,
     USER_CS = const USER_CS,
+    INTERRUPT_FLAG = const 1 << 9,
     XSAVE_AREA = const XSAVE_AREA,
     UNMAPPED = const UNMAPPED,
     PATTERN = const PATTERN,
