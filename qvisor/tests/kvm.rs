@@ -300,6 +300,22 @@ fn threads_that_compute_have_a_vcpu_each() {
 }
 
 #[test]
+fn threads_that_are_bound_to_a_vcpu_compute_on_that_one() {
+    needs_kvm!();
+    let loops = "while :; do :; done & while :; do :; done";
+    let c = Container::start("busybox", &["taskset", "2", "sh", "-c", loops]);
+    let second = Duration::from_secs(1).as_nanos() as u64;
+    let of = |name: &str| {
+        let threads = threads_ns(c.pid());
+        threads.into_iter().find(|(thread, _)| thread.trim() == name).map_or(0, |(_, ns)| ns)
+    };
+    eventually("the second vCPU computes", limit(), || of("vcpu1") > second / 10);
+    let first = of("vcpu0");
+    eventually("the second vCPU computes for a second", limit(), || of("vcpu1") > second);
+    assert!(of("vcpu0") < first + second / 4, "{:?}", threads_ns(c.pid()));
+}
+
+#[test]
 fn a_sandbox_whose_tasks_all_wait_uses_no_cpu_time() {
     needs_kvm!();
     let (c, mut connection) = exits();

@@ -294,6 +294,83 @@ CASE(sched_affinity) {
     ERR(sched_getaffinity(99999999, sizeof set, &set), ESRCH);
 }
 
+static int cpu_here(void) {
+    unsigned cpu = 9999;
+    OK(syscall(SYS_getcpu, &cpu, NULL, NULL));
+    return (int)cpu;
+}
+
+static _Atomic int bound_to = -1, seen_elsewhere;
+
+// Looks all the time where it runs, once it is bound.
+static void *look_around(void *tid) {
+    *(_Atomic pid_t *)tid = gettid();
+    for (int wanted; (wanted = bound_to) != -2;) {
+        int here = cpu_here();
+        if (wanted >= 0 && wanted == bound_to && here != wanted) seen_elsewhere++;
+        for (volatile int i = 0; i < 1000; i++) {}
+    }
+    return NULL;
+}
+
+CASE(threads_run_on_the_cpus_they_are_bound_to) {
+    cpu_set_t all;
+    OK(sched_getaffinity(0, sizeof all, &all));
+    _Atomic pid_t tid = 0;
+    pthread_t other;
+    EQ(pthread_create(&other, NULL, look_around, (void *)&tid), 0);
+    while (!tid) sched_yield();
+    for (int round = 0; round < 20; round++)
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+            if (!CPU_ISSET(cpu, &all)) continue;
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(cpu, &one);
+            bound_to = -1;
+            OK(sched_setaffinity(tid, sizeof one, &one));
+            // On Linux it may see once more where it was.
+            usleep(1000);
+            bound_to = cpu;
+            OK(sched_setaffinity(0, sizeof one, &one));
+            EQ(cpu_here(), cpu);
+            usleep(1000);
+            EQ(cpu_here(), cpu);
+            // A child is bound as its parent is.
+            if (round == 0) {
+                pid_t child = OK(fork());
+                if (child == 0) {
+                    for (int i = 0; i < 1000; i++) EQ(cpu_here(), cpu);
+                    _exit(0);
+                }
+                int status;
+                OK(waitpid(child, &status, 0));
+                EQ(status, 0);
+            }
+            bound_to = -1;
+        }
+    OK(sched_setaffinity(0, sizeof all, &all));
+    bound_to = -2;
+    EQ(pthread_join(other, NULL), 0);
+    EQ(seen_elsewhere, 0);
+}
+
+CASE(status_shows_the_cpus_of_a_thread) {
+    cpu_set_t set;
+    OK(sched_getaffinity(0, sizeof set, &set));
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET(last, &set)) last--;
+    CPU_ZERO(&set);
+    CPU_SET(last, &set);
+    OK(sched_setaffinity(0, sizeof set, &set));
+    char line[100], wanted[100];
+    snprintf(wanted, sizeof wanted, "Cpus_allowed_list:\t%d\n", last);
+    FILE *status = fopen("/proc/thread-self/status", "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status) && strncmp(line, "Cpus_allowed_list:", 18) != 0) {}
+    CHECK(strcmp(line, wanted) == 0);
+    fclose(status);
+}
+
 CASE(getcpu_in_range) {
     unsigned cpu = 9999, node = 9999;
     OK(syscall(SYS_getcpu, &cpu, &node, NULL));

@@ -106,6 +106,13 @@ impl ThreadHandle {
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
+    /// Has it run on these CPUs only; see [`qlib::platform::PlatformOps::thread_bind`].
+    pub fn bind(&self, cpus: u64) -> Result {
+        // SAFETY: a live handle.
+        let ret = unsafe { operation!(thread_bind)(self.0, cpus) };
+        if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+    }
+
     /// Its floating-point state; the thread is stopped.
     pub fn fpstate(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: pointer and capacity describe `buffer`.

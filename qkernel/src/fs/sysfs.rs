@@ -87,7 +87,7 @@ fn line(text: String) -> Vec<u8> {
 }
 
 /// The CPUs as a list ("0-3").
-pub fn cpu_list() -> String {
+fn cpu_list() -> String {
     match arch::boot().cpus {
         0 | 1 => "0".to_string(),
         count => format!("0-{}", count - 1),

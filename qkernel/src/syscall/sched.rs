@@ -1,5 +1,6 @@
-//! Scheduling (sched(7)). The host schedules user threads; what programs set here is kept and
-//! reported back.
+//! Scheduling (sched(7)). Who decides when user threads run, the host or the `kvm` platform, knows
+//! nothing of policies and priorities: what programs set here is kept and reported back. `kvm`
+//! keeps to the sets of CPUs.
 
 use alloc::sync::Arc;
 
@@ -11,8 +12,8 @@ use qlib::Va;
 
 use crate::abi::{TimeSpec, abi_struct};
 use crate::errno::{Errno, Result};
-use crate::task::{Thread, table};
-use crate::{arch, executor};
+use crate::executor;
+use crate::task::{Thread, affinity, table};
 
 /// The highest real-time priority.
 const MAX_RT_PRIORITY: i32 = 99;
@@ -43,17 +44,6 @@ pub async fn sched_yield(_thread: &Arc<Thread>) -> Result<usize> {
     Ok(0)
 }
 
-fn all_cpus() -> u64 {
-    let cpus = arch::boot().cpus.clamp(1, 64);
-    u64::MAX >> (64 - cpus)
-}
-
-/// The CPUs a thread may use, a bit each.
-pub fn affinity_of(thread: &Thread) -> u64 {
-    let own = thread.attrs.lock().affinity & all_cpus();
-    if own == 0 { all_cpus() } else { own }
-}
-
 /// sched_setaffinity(2).
 pub fn sched_setaffinity(
     thread: &Arc<Thread>,
@@ -66,11 +56,7 @@ pub fn sched_setaffinity(
     let length = cpusetsize.min(8);
     thread.mm().read_bytes(mask, &mut bytes[..length])?;
     check_owner(thread, &other)?;
-    let wanted = u64::from_le_bytes(bytes) & all_cpus();
-    if wanted == 0 {
-        return Err(Errno::EINVAL);
-    }
-    other.attrs.lock().affinity = wanted;
+    affinity::set(&other, u64::from_le_bytes(bytes))?;
     Ok(0)
 }
 
@@ -85,7 +71,7 @@ pub fn sched_getaffinity(
         return Err(Errno::EINVAL);
     }
     let other = target(thread, pid).map_err(|_| Errno::ESRCH)?;
-    thread.mm().write(mask, &affinity_of(&other))?;
+    thread.mm().write(mask, &affinity::of(&other))?;
     Ok(8)
 }
 

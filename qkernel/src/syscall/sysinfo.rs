@@ -10,7 +10,7 @@ use qlib::{PAGE_SIZE, Va};
 use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::task::process::Times;
-use crate::task::{Thread, table};
+use crate::task::{Thread, affinity, table};
 use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
 use crate::{arch, mm, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -149,7 +149,7 @@ pub fn times(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
 /// and the same one all the time serves the caches that are kept by it best.
 pub fn getcpu(thread: &Arc<Thread>, cpu: Va, node: Va) -> Result<usize> {
     let mm = thread.mm();
-    let number = arch::cpu().unwrap_or_else(|| thread.tid() % arch::boot().cpus.max(1));
+    let number = arch::cpu().unwrap_or_else(|| affinity::pick(thread, thread.tid()));
     if cpu.0 != 0 {
         mm.write(cpu, &number)?;
     }

@@ -342,8 +342,8 @@ table! {
     200 tkill => plain signal::tkill (tid, sig) is [GIVES_MEMORY_BACK];
     201 time => plain clock::time (out);
     202 futex => r#async futex::futex (uaddr, op, val, timeout, uaddr2, val3);
-    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask) but "the set \
-        is kept and reported, no platform is bound by it";
+    203 sched_setaffinity => plain sched::sched_setaffinity (pid, cpusetsize, mask) but "on \
+        `process`, the set is kept and reported, and threads run anywhere";
     204 sched_getaffinity => plain sched::sched_getaffinity (pid, cpusetsize, mask);
     205 set_thread_area => none ();
     206 io_setup => none ();

@@ -14,7 +14,7 @@ use qlib::Va;
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
-use super::{NewThread, Thread, ThreadAttrs, cpu_limit, exit, run, table};
+use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, run, table};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
@@ -162,6 +162,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
         attrs,
     });
+    affinity::apply(&child);
     if !args.has(CLONE_THREAD) {
         table::add_process(&process);
         let parent = if args.has(CLONE_PARENT) { thread.process.parent() } else { None };

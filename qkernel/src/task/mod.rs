@@ -5,6 +5,7 @@
 //! a time unless a comment says otherwise.
 
 pub mod access;
+pub mod affinity;
 pub mod clone;
 pub mod cpu_clock;
 pub mod cpu_limit;

@@ -177,6 +177,7 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     // nobody would be killed, and nobody could begin.
     let is_met = Want::Frame.is_met() && crate::account::has_room_for_process();
     if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
+        // The container does not end for a request, unless its first process holds all of it.
         kill_one(now_ns, now_ns);
     }
     let deadline_ns = deadline_ns.min(now_ns + PATIENCE_NS / 4);
@@ -194,7 +195,8 @@ fn somebody_is_ending(now_ns: u64) -> bool {
 }
 
 /// Kills the process whose end gives back most, with those who share its memory; pid 1 only when
-/// nobody else is left. Who wants memory has waited for it since `begin_ns`.
+/// nobody else is left, and, where it holds little or others end by themselves, not before that had
+/// time to help. Who wants memory has waited for it since `begin_ns`.
 fn kill_one(now_ns: u64, begin_ns: u64) {
     // What several hold each would give back counts for each: how much comes back when only one of
     // them ends cannot be known.
@@ -204,14 +206,14 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     };
     let last_step_ns = last_step_ns();
     let victim = living().max_by_key(rank);
-    // All others are ending: whoever is left now has not used memory up.
-    let is_last = |p: &Arc<Process>| p.pid == 1 || is_small_visitor(p);
-    if victim.as_ref().is_some_and(is_last)
-        && KILLS.load(Relaxed) > 0
-        && now_ns < last_step_ns + PATIENCE_BEFORE_LAST_NS
-        && now_ns < begin_ns + LONGEST_PATIENCE_NS
-    {
-        return;
+    // Whoever is left now need not have used memory up.
+    let is_last = |p: &&Arc<Process>| p.pid == 1 || is_small_visitor(p);
+    if let Some(last) = victim.as_ref().filter(is_last) {
+        let is_innocent = is_small(last) || space::some_are_dying();
+        let others_may_end = is_innocent || KILLS.load(Relaxed) > 0;
+        if others_may_end && now_ns < patience_end_ns(is_innocent, begin_ns, last_step_ns) {
+            return;
+        }
     }
     let Some(victim) = victim else {
         if now_ns > last_step_ns + LAST_PATIENCE_NS {
@@ -256,6 +258,13 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
     let count = killed_together(enough - together, group.iter().map(|(held, _)| *held));
     group.iter().take(count).for_each(|(_, process)| kill(process));
+}
+
+/// Until when the last process lives, for whoever has waited for memory since `begin_ns`. One that
+/// is innocent always has some time: it may be all that anybody else's end would have needed.
+fn patience_end_ns(is_innocent: bool, begin_ns: u64, last_step_ns: u64) -> u64 {
+    let since_ns = if is_innocent { last_step_ns.max(begin_ns) } else { last_step_ns };
+    (since_ns + PATIENCE_BEFORE_LAST_NS).min(begin_ns + LONGEST_PATIENCE_NS)
 }
 
 /// How many of a process group that hold so much each, the most first, are killed together with the
@@ -384,6 +393,20 @@ mod tests {
         assert_eq!(small_bytes(64 << 20), 4 << 20);
         assert_eq!(small_bytes(32 << 20), 2 << 20);
         assert_eq!(small_bytes(1 << 30), 16 << 20);
+    }
+
+    #[test]
+    fn the_last_process_has_time_if_it_holds_little() {
+        const S: u64 = 1_000_000_000;
+        // Nobody has ended for long, or ever: others that end by themselves have two seconds.
+        assert_eq!(patience_end_ns(true, 100 * S, 0), 102 * S);
+        assert_eq!(patience_end_ns(true, 100 * S, 103 * S), 105 * S);
+        assert_eq!(patience_end_ns(true, 100 * S, 109 * S), 106 * S);
+        // A request begins now, each time.
+        assert!((0..20).all(|now| now * S < patience_end_ns(true, now * S, 0)));
+        // Who holds all of it itself has only what is left of others' ends.
+        assert_eq!(patience_end_ns(false, 100 * S, 0), 2 * S);
+        assert_eq!(patience_end_ns(false, 100 * S, 99 * S), 101 * S);
     }
 
     #[test]

@@ -25,12 +25,36 @@ impl Processors {
         }
     }
 
+    /// What this thread is to get back after it was [kept](Self::keep) on one: if nothing but a
+    /// cpuset bounds it, every processor there can be, for who sets a thread's processors bounds it
+    /// also when the cpuset has grown. `None` if the host does not say.
+    pub fn to_give_back() -> Option<Self> {
+        let own = Self::of(0)?;
+        let every = Self::every();
+        every.give_to(0);
+        if Self::of(0)?.numbers() == own.numbers() {
+            return Some(every);
+        }
+        own.give_to(0);
+        Some(own)
+    }
+
     /// Their numbers.
     fn numbers(&self) -> Vec<usize> {
         // SAFETY: plain data; the indices are below the size of the set.
         (0..libc::CPU_SETSIZE as usize)
             .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &self.0) })
             .collect()
+    }
+
+    /// Every processor that there can be.
+    fn every() -> Self {
+        // SAFETY: plain data; the indices are below the size of the set.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+            Self(set)
+        }
     }
 
     /// Only `cpu`.

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use alloc::sync::Arc;
 
+use qlib::Gpa;
 use qlib::kvm::{CPU_DATA_BYTES, CPU_IDLE_OFFSET, CPU_WAKE_OFFSET, KvmInfo};
 use x86_64::VirtAddr;
 use x86_64::registers::control::{Cr4, Cr4Flags};
@@ -68,6 +69,8 @@ pub struct PerCpu {
     pub kick: AtomicBool,
     /// The timer interrupt has come and was not looked at.
     pub timer_fired: AtomicBool,
+    /// Not 0: the interrupt in service needs no end; written by KVM.
+    pub no_eoi: AtomicU32,
     /// The thread whose floating-point state and segment bases are in the registers.
     pub(super) live: UnsafeCell<Option<Arc<KvmThread>>>,
     /// When the timer of this vCPU will fire: CLOCK_MONOTONIC in nanoseconds, `u64::MAX` when it is
@@ -169,7 +172,8 @@ pub unsafe fn init(info: &KvmInfo, phys_base: u64, index: u32) {
         msr::write(LStar::MSR, entry::syscall_address());
         msr::write(SFMask::MSR, entry::SYSCALL_CLEARS);
     }
-    apic::init();
+    let no_eoi = Gpa(at as u64 - phys_base + offset_of!(PerCpu, no_eoi) as u64);
+    apic::init(features.pv_eoi.then_some(no_eoi));
 }
 
 /// The second half, when there is a heap.

@@ -523,7 +523,7 @@ pub fn note_interrupt(vector: u64) {
         VECTOR_FLUSH => {}
         _ => {}
     }
-    apic::end_of_interrupt();
+    apic::end_of_interrupt(&cpu.no_eoi);
 }
 
 #[cfg(test)]

@@ -57,6 +57,9 @@ pub fn tsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The leaf of KVM's own features (Linux's Documentation/virt/kvm/x86/cpuid.rst).
+const KVM_FEATURES: u32 = 0x4000_0001;
+
 /// What the kernel uses of the CPU where it is there.
 #[derive(Clone, Copy, Debug)]
 pub struct Features {
@@ -70,6 +73,8 @@ pub struct Features {
     pub umip: bool,
     /// XSAVE writes only what changed.
     pub xsaveopt: bool,
+    /// KVM says where the end of an interrupt need not be told.
+    pub pv_eoi: bool,
 }
 
 impl Features {
@@ -86,6 +91,7 @@ impl Features {
             smap: ebx >> 20 & 1 != 0,
             umip: ecx >> 2 & 1 != 0,
             xsaveopt: xsave & 1 != 0,
+            pv_eoi: __cpuid(KVM_FEATURES).eax >> 6 & 1 != 0,
         }
     }
 }

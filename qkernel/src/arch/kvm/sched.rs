@@ -1,9 +1,10 @@
 //! What a vCPU does: attend to events, run a ready thread until its next trap, give the trap to the
 //! kernel; with nothing ready, idle.
 //!
-//! Threads that are ready wait in one queue. A vCPU that runs one while others wait looks up after
-//! a time slice: then one that idles is woken, or the threads take turns. That is late enough for
-//! two threads that wait for each other to stay on one vCPU.
+//! Threads that are ready wait in queues ([`super::queues`]). A vCPU that runs one while others wait looks
+//! up after a time slice: then one that idles is woken, or the threads take turns. That is late
+//! enough for two threads that wait for each other to stay on one vCPU. A thread that is bound to
+//! other vCPUs has one of those take it at once.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -23,6 +24,7 @@ use qlib::platform::{
 
 use super::cpu::{self, PerCpu};
 use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
+use super::queues::{Queues, Waits};
 use super::thread::{KvmThread, RunState};
 use super::{apic, host, msr, space};
 use crate::arch::lock::{lock_untimed, unlock};
@@ -38,9 +40,7 @@ const SPIN_TICKS: u64 = 50_000;
 /// So many page tables that are out of use may wait to be freed while a thread runs.
 const TABLES_KEPT: usize = 64;
 
-static QUEUE: Mutex<VecDeque<Arc<KvmThread>>> = mutex(VecDeque::new());
-/// How many wait in it, for those who do not hold the kernel lock.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+static READY: Queues<KvmThread> = Queues::new();
 /// Events that the kernel has caused for itself.
 static EVENTS: Mutex<VecDeque<Event>> = mutex(VecDeque::new());
 /// When the kernel wants [`EVENT_TIMER`]: CLOCK_MONOTONIC in nanoseconds.
@@ -60,27 +60,30 @@ pub fn post(event: Event) {
 
 /// A thread may run.
 pub fn ready(thread: Arc<KvmThread>) {
+    let this = cpu::this().index;
+    let is_first = thread.keeps_turn.take();
+    let index = if thread.place().may_be(this) { this } else { another_for(&thread) };
     thread.run_state.set(RunState::Ready);
-    thread.ready_tsc.set(msr::tsc());
-    match thread.keeps_turn.take() {
-        true => QUEUE.lock().push_front(thread),
-        false => QUEUE.lock().push_back(thread),
+    READY.put(thread, index, msr::tsc(), is_first);
+    if index != this {
+        while online() <= index {
+            host::start(ONLINE.fetch_add(1, Ordering::AcqRel));
+        }
+        kick(index);
     }
-    WAITING.fetch_add(1, Ordering::Release);
 }
 
-fn next() -> Option<Arc<KvmThread>> {
-    let thread = QUEUE.lock().pop_front()?;
-    WAITING.fetch_sub(1, Ordering::Release);
-    Some(thread)
+/// The vCPU that is to take a thread which may not run on this one: one that idles, or the first.
+fn another_for(thread: &KvmThread) -> u32 {
+    let mut usable = (0..boot().cpus).filter(|index| thread.place().may_be(*index));
+    let idles = |index: &u32| *index < online() && cpu::of(*index).idle.load(Ordering::Acquire);
+    let first = usable.next().expect("a set with a CPU that exists");
+    core::iter::once(first).chain(usable).find(idles).unwrap_or(first)
 }
 
 /// A thread that was ready may not run.
 pub fn unready(thread: &Arc<KvmThread>) {
-    let mut queue = QUEUE.lock();
-    let before = queue.len();
-    queue.retain(|other| !Arc::ptr_eq(other, thread));
-    WAITING.fetch_sub((before - queue.len()) as u32, Ordering::Release);
+    READY.remove(thread);
 }
 
 /// Nothing of a thread that has ended is needed any more.
@@ -137,7 +140,7 @@ pub fn run() -> ! {
     lock_untimed();
     loop {
         attend(cpu);
-        match next() {
+        match READY.take(cpu.index, slice_ticks()) {
             Some(thread) => run_thread(cpu, &thread),
             None => idle(cpu),
         }
@@ -160,9 +163,7 @@ fn attend(cpu: &PerCpu) {
             let slice = cpu.slice_ns.get();
             if slice <= now {
                 cpu.slice_ns.set(u64::MAX);
-                if somebody_starves() {
-                    wake_another(cpu);
-                }
+                wake_another(cpu);
             } else if slice != u64::MAX {
                 // The timer and the clock are two: it may fire a little too early. Were it not
                 // armed again, a thread that only computes would never give way.
@@ -178,21 +179,23 @@ fn attend(cpu: &PerCpu) {
     host::flush();
 }
 
-/// True if a thread has waited for most of a slice. Threads that wait for each other never do, and
-/// stay on one vCPU.
-fn somebody_starves() -> bool {
-    let slice_ticks = boot().kvm.tsc_khz * (SLICE_NS / 1_000_000);
-    let first = QUEUE.lock().front().map(|thread| thread.ready_tsc.get());
-    first.is_some_and(|since| msr::tsc().saturating_sub(since) > slice_ticks / 2)
+/// A slice in ticks of the time stamp counter.
+fn slice_ticks() -> u64 {
+    boot().kvm.tsc_khz * (SLICE_NS / 1_000_000)
 }
 
-/// Threads wait while this vCPU is busy: has another one take them, if one idles or has not been
-/// started.
+/// If a thread has waited here for most of a slice, has another vCPU take one, if one idles or has
+/// not been started. Threads that wait for each other never do, and stay on one vCPU.
 fn wake_another(this: &PerCpu) {
-    let idle = (0..online()).find(|i| *i != this.index && cpu::of(*i).idle.load(Ordering::Acquire));
+    let Some(first) = READY.first(this.index) else { return };
+    if msr::tsc().saturating_sub(first.place().since_tsc()) <= slice_ticks() / 2 {
+        return;
+    }
+    let is_idle = |i: &u32| *i != this.index && cpu::of(*i).idle.load(Ordering::Acquire);
+    let idle = (0..online()).filter(is_idle).find(|i| first.place().may_be(*i));
     if let Some(index) = idle {
         kick(index);
-    } else if online() < boot().cpus {
+    } else if online() < boot().cpus && first.place().may_be(online()) {
         host::start(ONLINE.fetch_add(1, Ordering::AcqRel));
     }
 }
@@ -222,7 +225,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     space::load(thread.root.get());
     let owner = thread.owner();
     loop {
-        if WAITING.load(Ordering::Relaxed) > 0 && cpu.slice_ns.get() == u64::MAX {
+        if READY.have_some(cpu.index) && cpu.slice_ns.get() == u64::MAX {
             let slice = now_ns(CLOCK_MONOTONIC) + SLICE_NS;
             cpu.slice_ns.set(slice);
             arm(cpu, slice);
@@ -246,7 +249,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
                 }
                 (UPCALLS.release_tables)(TABLES_KEPT);
                 host::flush();
-                if !EVENTS.lock().is_empty() {
+                if !EVENTS.lock().is_empty() || !thread.place().may_be(cpu.index) {
                     return ready(thread.clone());
                 }
             }
@@ -414,7 +417,7 @@ fn idle(cpu: &PerCpu) {
         // SAFETY: handlers of interrupts in kernel mode only take a note.
         unsafe { asm!("pause", "sti", "nop", "cli", options(nostack)) };
         let kicked = cpu.kick.load(Ordering::SeqCst) || cpu.wake.load(Ordering::SeqCst) != 0;
-        if kicked || cpu.timer_fired.load(Ordering::SeqCst) || WAITING.load(Ordering::SeqCst) > 0 {
+        if kicked || cpu.timer_fired.load(Ordering::SeqCst) || READY.have_some(cpu.index) {
             break;
         }
         if msr::tsc().wrapping_sub(begin) > SPIN_TICKS && host::wait(cpu.armed_ns.get()) {

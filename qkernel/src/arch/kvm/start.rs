@@ -21,6 +21,7 @@ pub const OPERATIONS: PlatformOps = PlatformOps {
     thread_resume: thread::thread_resume,
     thread_stop: thread::thread_stop,
     thread_watch: thread::thread_watch,
+    thread_bind: thread::thread_bind,
     fpstate_read: thread::fpstate_read,
     fpstate_write: thread::fpstate_write,
     copy: host::quark_ring0_copy,

@@ -12,6 +12,7 @@ use x86_64::registers::model_specific::{FsBase, KernelGsBase};
 
 use super::entry::{SYSCALL, UserContext, canonical};
 use super::fpu::FpState;
+use super::queues::{Place, Waits};
 use super::{cpu, msr, sched};
 use crate::arch::boot;
 use crate::arch::upcalls::{Owner, UPCALLS};
@@ -67,8 +68,13 @@ pub struct KvmThread {
     notified: Cell<Option<u32>>,
     /// It goes before all others when it is ready next.
     pub keeps_turn: Cell<bool>,
-    /// Since when it waits for a vCPU: a time stamp.
-    pub ready_tsc: Cell<u64>,
+    place: Place,
+}
+
+impl Waits for KvmThread {
+    fn place(&self) -> &Place {
+        &self.place
+    }
 }
 
 // SAFETY: see the type: the kernel lock orders all access.
@@ -217,7 +223,7 @@ pub(super) unsafe extern "C" fn thread_new(_space: u64, _creator: u64, token: u6
         watched: Cell::new(false),
         notified: Cell::new(None),
         keeps_turn: Cell::new(false),
-        ready_tsc: Cell::new(0),
+        place: Place::anywhere(),
     });
     handle_of(Arc::into_raw(thread)) as i64
 }
@@ -305,6 +311,22 @@ pub(super) unsafe extern "C" fn thread_watch(handle: u64, on: u32) -> i64 {
     let thread = unsafe { of(handle) };
     thread.watched.set(on != 0);
     thread.notified.set(thread.is_live().then(|| cpu::this().index));
+    0
+}
+
+/// See [`qlib::platform::PlatformOps::thread_bind`].
+pub(super) unsafe extern "C" fn thread_bind(handle: u64, cpus: u64) -> i64 {
+    // SAFETY: a live handle.
+    let thread = unsafe { of(handle) };
+    let all = u64::MAX.checked_shr(64 - boot().cpus.min(64)).unwrap_or(0);
+    sched::unready(&thread);
+    thread.place.bind(if cpus & all == all { u64::MAX } else { cpus });
+    match thread.run_state.get() {
+        RunState::Ready => sched::ready(thread),
+        // It looks by itself where it has made this call.
+        RunState::Running(cpu) if !thread.place.may_be(cpu) => sched::kick(cpu),
+        _ => {}
+    }
     0
 }
 

@@ -10,11 +10,10 @@ use qlib::PAGE_SIZE;
 
 use super::pid::Subject;
 use super::system::TICK_NS;
-use crate::arch;
 use crate::errno::Result;
 use crate::ipc::tty::device as tty;
 use crate::mm::{Prot, VmaFlags};
-use crate::task::{Process, Thread, signal};
+use crate::task::{Process, Thread, affinity, signal};
 
 /// Sizes of an address space in bytes, by kind of range.
 #[derive(Default)]
@@ -189,18 +188,13 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     ] {
         let _ = writeln!(out, "{name}:\t{set:016x}");
     }
-    let cpus = arch::boot().cpus.clamp(1, 64);
-    let mask = u64::MAX >> (64 - cpus);
+    let cpus = thread.as_deref().map_or_else(affinity::all, affinity::of);
     let _ = writeln!(
         out,
         "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0",
         u32::from(creds.no_new_privs)
     );
-    let _ = writeln!(
-        out,
-        "Cpus_allowed:\t{mask:x}\nCpus_allowed_list:\t{}",
-        crate::fs::sysfs::cpu_list()
-    );
+    let _ = writeln!(out, "Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t{}", affinity::list(cpus));
     out.push_str(
         "Mems_allowed:\t1\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
     );

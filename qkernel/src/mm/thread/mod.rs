@@ -278,6 +278,11 @@ impl UserThread {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
     }
 
+    /// Has it run on these CPUs only, a bit each. ENOSYS where the host decides.
+    pub fn bind(&self, cpus: u64) -> Result {
+        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.bind(cpus)
+    }
+
     /// True if it may be in user mode although its last trap says otherwise, for that trap proves
     /// nothing.
     pub fn is_unproven(&self) -> bool {

@@ -146,8 +146,9 @@ struct ThreadAt {
 impl Watched {
     /// `None` if the host does not say where the receiver runs.
     fn new() -> Option<Self> {
-        let (cpu, receiver) = (sys::current_processor()?, Processors::of(0)?);
-        receiver.without(cpu)?;
+        let cpu = sys::current_processor()?;
+        Processors::of(0)?.without(cpu)?;
+        let receiver = Processors::to_give_back()?;
         receiver.keep(cpu);
         Some(Self { cpu, receiver, threads: Vec::with_capacity(MOST_THREADS) })
     }
@@ -164,8 +165,19 @@ impl Watched {
     }
 
     /// A thread with a call in its slot.
-    fn caller(&self, space: &Space) -> Option<u32> {
-        self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).map(|t| t.number)
+    fn caller(&self, space: &Space) -> Option<ThreadAt> {
+        self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).copied()
+    }
+
+    /// The call in the slot of a thread that [has one](Self::caller).
+    fn take(&mut self, space: &Space, caller: ThreadAt) -> Option<Event> {
+        let mut state = space.lock();
+        if !state.is_at(caller) {
+            // It has ended, and its slot is another's.
+            self.threads.retain(|t| t.slot != caller.slot);
+            return None;
+        }
+        state.take_fast(space, caller.number)
     }
 
     /// Tells the threads whether somebody looks at their slots; where nobody does, their calls are
@@ -253,8 +265,8 @@ impl Shared {
                     break;
                 }
             }
-            if let Some(number) = watched.caller(space) {
-                event = space.lock().take_fast(space, number);
+            if let Some(caller) = watched.caller(space) {
+                event = watched.take(space, caller);
                 calls += u64::from(event.is_some());
                 if event.is_some() {
                     continue;
@@ -398,6 +410,12 @@ impl SpaceState {
         matches!(thread.phase, Phase::Fast | Phase::Call(_))
     }
 
+    /// True if the thread is still there.
+    fn is_at(&self, place: ThreadAt) -> bool {
+        let thread = self.thread(place.number);
+        thread.is_some_and(|t| t.phase != Phase::Gone && t.slot == place.slot)
+    }
+
     fn place_of(&self, token: u64) -> Option<ThreadAt> {
         let number = self.number_of(token)?;
         let thread = self.thread(number)?;
@@ -456,11 +474,17 @@ impl SpaceState {
     }
 }
 
-/// True if this is a call that makes a thread, which inherits what processors its maker may use:
-/// the maker is not watched then.
+/// True if this is a call that makes a thread in the space, which inherits what processors its maker
+/// may use: the maker is not watched then.
 fn makes_threads(event: &Event) -> bool {
-    const MAKERS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
-    event.trap.kind == TRAP_SYSCALL && MAKERS.contains(&(event.trap.nr as i64))
+    let shares_space = |flags: u64| flags & libc::CLONE_VM as u64 != 0;
+    event.trap.kind == TRAP_SYSCALL
+        && match event.trap.nr as i64 {
+            libc::SYS_clone => shares_space(event.trap.args[0]),
+            // Its flags lie in memory.
+            libc::SYS_clone3 | libc::SYS_vfork => true,
+            _ => false,
+        }
 }
 
 /// True if this is a thread's call to wait for the answer to its fast call.

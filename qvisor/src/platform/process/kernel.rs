@@ -53,8 +53,11 @@ pub fn operations() -> PlatformOps {
     unsafe extern "C" fn new(_: u64, _: u64, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
     }
+    // The host schedules user code.
     unsafe extern "C" fn watch(_: u64, _: u32) -> i64 {
-        // The host schedules user code.
+        -i64::from(libc::ENOSYS)
+    }
+    unsafe extern "C" fn bind(_: u64, _: u64) -> i64 {
         -i64::from(libc::ENOSYS)
     }
     unsafe extern "C" fn resume(_: u64, _: *const Resume) {}
@@ -76,6 +79,7 @@ pub fn operations() -> PlatformOps {
         thread_resume: resume,
         thread_stop: one,
         thread_watch: watch,
+        thread_bind: bind,
         fpstate_read: fp_read,
         fpstate_write: fp_write,
         copy: op_copy,
