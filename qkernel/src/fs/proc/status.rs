@@ -191,9 +191,11 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     }
     let cpus = arch::boot().cpus.clamp(1, 64);
     let mask = u64::MAX >> (64 - cpus);
+    let (mode, filters) =
+        thread.as_ref().map_or((0, 0), |t| (t.seccomp.mode() as u8, t.seccomp.count()));
     let _ = writeln!(
         out,
-        "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0",
+        "NoNewPrivs:\t{}\nSeccomp:\t{mode}\nSeccomp_filters:\t{filters}",
         u32::from(creds.no_new_privs)
     );
     let _ = writeln!(
