@@ -150,6 +150,9 @@ pub struct ProcessSpec {
     pub capabilities: [u64; 5],
     /// PR_SET_NO_NEW_PRIVS.
     pub no_new_privs: bool,
+    /// Restricts its system calls.
+    #[serde(default)]
+    pub seccomp: Option<SeccompFilter>,
     /// Host handles of standard input, output and error (with a terminal all three are the same).
     pub stdio: [u32; 3],
     /// Of the descriptors that come with a request, in their order: the open file description is
@@ -163,6 +166,15 @@ pub struct ProcessSpec {
     pub terminal: bool,
     /// Initial window size (rows, columns) of the terminal.
     pub window: (u16, u16),
+}
+
+/// A filter of system calls (seccomp(2)).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeccompFilter {
+    /// What it does to calls is logged.
+    pub logs: bool,
+    /// Its instructions: code, jt, jf, k.
+    pub program: Vec<(u16, u8, u8, u32)>,
 }
 
 /// One process in [`Reply::Processes`].

@@ -23,6 +23,7 @@ pub mod kvm;
 pub mod pagetable;
 pub mod phys;
 pub mod platform;
+pub mod seccomp;
 pub mod sockopt;
 
 pub use addr::{Frames, Gpa, PAGE_SHIFT, PAGE_SIZE, Va};

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use qlib::Va;
 use qlib::platform::{Event, Trap};
+use qlib::seccomp::Call;
 
 use crate::errno::Result;
 
@@ -48,7 +49,7 @@ pub enum Next {
 pub trait Owner: Send + Sync {
     /// Serves a system call, if it need not wait: it is as if the thread had never been away,
     /// unless it is to be notified of something.
-    fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next;
+    fn serve_now(self: Arc<Self>, call: &Call) -> Next;
     /// The same of a page fault, with the error code of the CPU.
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next;
     /// Notifies the thread's task of a trap that was not, or not wholly, served at once.

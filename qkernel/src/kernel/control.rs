@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIGCONT, SIGKILL};
 
-use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request};
+use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter};
 use qlib::host::Op;
+use qlib::seccomp::{Insn, Program as Filter};
 
 use super::{TASK_UPCALLS, shrink, thread};
 use crate::arch::heap;
@@ -26,7 +27,9 @@ use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal::{self, SIGNALS, SigInfo};
-use crate::task::{NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, oom, table};
+use crate::task::{
+    NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, filters, oom, seccomp, table,
+};
 use crate::utsname;
 use crate::wait::Signal;
 use crate::{arch, executor, input, time, urgent};
@@ -302,6 +305,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         fs: Arc::new(Mutex::new(context)),
         creds: Arc::new(creds_of(spec)),
         signals: signal::ThreadSignals::default(),
+        seccomp: filters::State::default(),
         attrs: ThreadAttrs::default(),
     });
     match set_up(&thread, &mm, spec, streams, first) {
@@ -370,7 +374,18 @@ fn set_up(
     thread.set_creds(new.creds);
     let regs = loaded.regs;
     exec::apply(thread, loaded);
+    if let Some(filter) = &spec.seccomp {
+        about(add_filter(thread, filter), "installing the seccomp filter")?;
+    }
     Ok(regs)
+}
+
+/// Restricts the calls of a program from its first instruction on. Nobody asks for its rights:
+/// whoever has it started may restrict it.
+fn add_filter(thread: &Thread, filter: &SeccompFilter) -> Result {
+    let insns = filter.program.iter().copied().map(Insn::from).collect();
+    let program = Filter::new(insns).ok_or(Errno::EINVAL)?;
+    seccomp::add(thread, program, filter.logs)
 }
 
 fn set_up_stdio(thread: &Arc<Thread>, streams: &Streams) -> Explained<()> {

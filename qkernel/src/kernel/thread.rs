@@ -8,6 +8,7 @@ use core::result;
 use core::task::Poll;
 
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
+use qlib::seccomp::Call;
 use qlib::{PAGE_SIZE, Va};
 
 use super::control;
@@ -21,7 +22,7 @@ use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
 use crate::task::run::{go_on, may_go, start_newborn};
-use crate::task::{Thread, current, exit, lost, oom, pause, rseq, signal, table};
+use crate::task::{Thread, current, exit, lost, oom, pause, rseq, seccomp, signal, table};
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
 
@@ -49,7 +50,7 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     let next = match trap.kind {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
         TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
-            Ok(frozen) => call_now(thread, trap.nr, trap.args, frozen, may_go_now),
+            Ok(frozen) => call_now(thread, &call_of(trap), frozen, may_go_now),
             Err(MustWait) => Next::Task(None),
         },
         TRAP_FAULT => fault_now(thread, Va(trap.addr), trap.code, may_go_now),
@@ -60,6 +61,11 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         Next::Go(_) => thread.user.resume(&thread.mm(), Go::Continue),
         Next::Task(served) => thread.user.notify(Arrived { trap: *trap, served, pays }),
     }
+}
+
+/// The system call of a trap.
+fn call_of(trap: &Trap) -> Call {
+    Call { nr: trap.nr, ip: trap.ip, args: trap.args }
 }
 
 /// The host took the thread away (out of memory, or a program sabotaged its own stub). That may
@@ -97,10 +103,10 @@ fn moves_pages(nr: u64) -> bool {
 }
 
 impl Owner for Thread {
-    fn serve_now(self: Arc<Self>, nr: u64, args: [u64; 6]) -> Next {
+    fn serve_now(self: Arc<Self>, call: &Call) -> Next {
         // It sees the timers that are due.
         time::advance();
-        call_now(&self, nr, args, None, may_go_on_now)
+        call_now(&self, call, None, may_go_on_now)
     }
 
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next {
@@ -124,14 +130,14 @@ pub fn owner_of(token: u64) -> Option<Arc<dyn Owner>> {
 /// `frozen`: what it takes away, where that is to be frozen.
 fn call_now(
     thread: &Arc<Thread>,
-    nr: u64,
-    args: [u64; 6],
+    call: &Call,
     frozen: Option<Frozen>,
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
-    if heap::is_low() {
+    if heap::is_low() || !thread.seccomp.lets_pass(call) {
         return Next::Task(None);
     }
+    let Call { nr, args, .. } = *call;
     let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
         return Next::Task(None);
     };
@@ -302,6 +308,10 @@ async fn memory_for(thread: &Arc<Thread>) {
 
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     thread.count_syscall();
+    if let Some(outcome) = seccomp::enforce(thread, &call_of(trap)) {
+        trace(thread, trap.nr, &trap.args, &outcome);
+        return outcome;
+    }
     let traits = syscall::table::traits(trap.nr);
     if is_low_for(thread) && !traits.contains(Traits::GIVES_MEMORY_BACK) {
         memory_for(thread).await;

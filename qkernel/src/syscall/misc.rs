@@ -170,11 +170,6 @@ pub fn refuse(_thread: &Arc<Thread>) -> Result<usize> {
     Err(Errno::EPERM)
 }
 
-/// seccomp(2): filters are not supported; programs take EINVAL as "this kernel has none".
-pub fn seccomp(_thread: &Arc<Thread>, _operation: u32, _flags: u32, _args: Va) -> Result<usize> {
-    Err(Errno::EINVAL)
-}
-
 /// vhangup(2).
 pub fn vhangup(thread: &Arc<Thread>) -> Result<usize> {
     if !thread.creds().has_cap(CAP_SYS_TTY_CONFIG) {

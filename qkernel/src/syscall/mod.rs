@@ -31,6 +31,7 @@ pub mod rlimit;
 pub mod rseq;
 pub mod rw;
 pub mod sched;
+pub mod seccomp;
 pub mod sendfile;
 pub mod signal;
 pub mod signalfd;

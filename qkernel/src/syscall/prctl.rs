@@ -10,12 +10,13 @@ use linux_raw_sys::prctl::{
     PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG,
     PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_THP_DISABLE, PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK,
     PR_GET_TIMING, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
-    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECUREBITS, PR_SET_THP_DISABLE,
+    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_THP_DISABLE,
     PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_VMA, PR_SET_VMA_ANON_NAME,
 };
 use qlib::Va;
 use qlib::platform::{DeferredOp, OP_SET_FS, OP_SET_GS};
 
+use super::seccomp;
 use crate::arch;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -158,8 +159,8 @@ pub fn prctl(
         // Statistical timing is the only kind there is.
         PR_GET_TIMING => Ok(0),
         PR_SET_TIMING if arg2 == 0 => Ok(0),
-        // Filters are not supported, so none is in force.
-        PR_GET_SECCOMP => Ok(0),
+        PR_GET_SECCOMP => Ok(thread.seccomp.mode() as usize),
+        PR_SET_SECCOMP => seccomp::set(thread, arg2, Va(arg3)),
         // Names of anonymous ranges are not kept: EINVAL, as by a Linux built without them.
         PR_SET_VMA if arg2 == u64::from(PR_SET_VMA_ANON_NAME) => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),

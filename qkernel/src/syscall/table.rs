@@ -460,8 +460,8 @@ table! {
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
     316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
-    317 seccomp => plain misc::seccomp (operation, flags, args) but "every operation is refused \
-        (EINVAL)";
+    317 seccomp => plain seccomp::seccomp (operation, flags, args) but "notification of a listener \
+        (EINVAL); no tracer is asked (ENOSYS); strict mode leaves RDTSC";
     318 getrandom => r#async misc::getrandom (buf, buflen, flags);
     319 memfd_create => plain memfd::memfd_create (name, flags);
     320 kexec_file_load => none ();

@@ -160,6 +160,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         fs,
         creds: thread.creds(),
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
+        seccomp: thread.seccomp.inherit(),
         attrs,
     });
     affinity::apply(&child);

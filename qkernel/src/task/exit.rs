@@ -10,7 +10,7 @@ use linux_raw_sys::general::{
 };
 
 use super::process::{Image, Times};
-use super::signal::{self, SigInfo, SigSet};
+use super::signal::{self, SigInfo, SigSet, Signo};
 use super::{Process, Thread, session, table, wait};
 use crate::fs::{self, FdTable};
 use crate::mm::reclaim;
@@ -24,6 +24,12 @@ pub const fn status_of_code(code: i32) -> i32 {
 /// exit(2): only this thread ends, as soon as it gets to its return to user mode.
 pub fn thread_exit(thread: &Arc<Thread>, code: i32) {
     *thread.exit_status.lock() = status_of_code(code);
+    thread.kill();
+}
+
+/// Only this thread ends, by `signo`.
+pub fn thread_killed(thread: &Thread, signo: Signo) {
+    *thread.exit_status.lock() = signo as i32;
     thread.kill();
 }
 

@@ -13,6 +13,7 @@ pub mod current;
 pub mod elf;
 pub mod exec;
 pub mod exit;
+pub mod filters;
 pub mod lost;
 pub mod oom;
 pub mod outcome;
@@ -22,6 +23,7 @@ pub mod process;
 pub mod rlimit;
 pub mod rseq;
 pub mod run;
+pub mod seccomp;
 pub mod session;
 pub mod signal;
 pub mod table;
@@ -73,6 +75,8 @@ pub struct Thread {
     pub attrs: Mutex<ThreadAttrs>,
     /// It is to end as soon as it can (exit_group, a fatal signal, exec of another thread).
     dying: AtomicBool,
+    /// How its system calls are restricted.
+    pub seccomp: filters::State,
     /// The wait status it ends with, if it is the last (exit(2)).
     pub exit_status: Mutex<i32>,
     /// System calls made.
@@ -141,6 +145,8 @@ pub struct NewThread {
     pub creds: Arc<Creds>,
     /// Signal mask and alternate stack.
     pub signals: signal::ThreadSignals,
+    /// How its system calls are restricted.
+    pub seccomp: filters::State,
     /// The rest.
     pub attrs: ThreadAttrs,
 }
@@ -208,6 +214,7 @@ impl Thread {
             signals: Mutex::new(new.signals),
             attrs: Mutex::new(new.attrs),
             dying: AtomicBool::new(false),
+            seccomp: new.seccomp,
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),

@@ -29,7 +29,7 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
-use super::{Process, Thread, exit, pause, run, table};
+use super::{Process, Thread, exit, pause, run, seccomp, table};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
@@ -342,7 +342,8 @@ fn kill(victim: &Arc<Process>) {
 }
 
 /// What the end of a process would give back, about, in bytes: its pages and page tables, its
-/// ranges, its timers, what its descriptors lead to, and what it costs outside of guest memory.
+/// ranges, its timers, its filters of system calls, what its descriptors lead to, and what it costs
+/// outside of guest memory.
 pub fn held_bytes(process: &Process) -> u64 {
     let mm = process.mm();
     let (_, resident, _) = mm.sizes();
@@ -353,6 +354,7 @@ pub fn held_bytes(process: &Process) -> u64 {
         + mm.books_bytes()
         + files
         + process.timers.held_bytes()
+        + seccomp::held_bytes(process)
         + crate::account::charge_of(threads as u64)
 }
 

@@ -11,6 +11,7 @@ use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, Spec};
 
 use super::mounts::{self, Mount};
 use super::process;
+use super::seccomp;
 use qlib::control::ProcessSpec;
 
 /// No honest configuration is larger, in bytes.
@@ -65,7 +66,10 @@ impl Bundle {
             bail!("root file system {} is not a directory", rootfs.display());
         }
         let process = spec.process().as_ref().context("\"process\" is missing")?;
-        let process = process::convert(process, &rootfs)?;
+        let mut process = process::convert(process, &rootfs)?;
+        if let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) {
+            process.seccomp = seccomp::compile(profile).context("linux.seccomp")?;
+        }
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
         if let Some(resources) = resources_of(&spec) {
             check_limits(resources)?;
@@ -210,12 +214,6 @@ fn tell_ignored(spec: &Spec) {
         tracing::warn!(
             "linux.devices is ignored, as a guest reaches no host device: {}",
             devices.join(", ")
-        );
-    }
-    if linux.seccomp().is_some() {
-        tracing::warn!(
-            "linux.seccomp is ignored: programs make their system calls to the guest's kernel, \
-            not to the host's"
         );
     }
     let profile = spec.process().as_ref().and_then(|p| p.apparmor_profile().as_deref());

@@ -115,6 +115,7 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
         let mut spec = process::convert(&process, &state.rootfs)
             .with_context(|| path.display().to_string())?;
         spec.terminal |= options.tty;
+        spec.seccomp.clone_from(&state.process.seccomp);
         return Ok(spec);
     }
     if options.command.is_empty() {

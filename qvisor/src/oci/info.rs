@@ -11,6 +11,7 @@ use super::cli::{self, Format};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
 use super::life;
+use super::seccomp;
 use super::state::{Entry, State, Status, Store, default_root};
 use crate::platform;
 use crate::sys::utc::Utc;
@@ -288,7 +289,7 @@ pub fn features() -> Result<()> {
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "uts"],
             "cgroup": {"v1": true, "v2": true, "systemd": false, "systemdUser": false},
-            "seccomp": {"enabled": false},
+            "seccomp": seccomp::features(),
             "apparmor": {"enabled": false},
             "selinux": {"enabled": false},
         },

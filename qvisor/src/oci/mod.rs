@@ -23,6 +23,7 @@ pub mod network;
 pub mod process;
 pub mod rootless;
 pub mod run;
+pub mod seccomp;
 pub mod spec;
 pub mod state;
 pub mod update;

@@ -14,6 +14,7 @@ mod platform;
 mod poison;
 mod reopen;
 mod rootless;
+mod seccomp;
 #[path = "../support/mod.rs"]
 mod shared;
 mod streams;

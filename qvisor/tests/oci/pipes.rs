@@ -145,7 +145,7 @@ print(os.write(1, b"x" * 700001), os.writev(1, [b"y" * 70000] * 3), file=sys.std
     }
 }
 
-/// However its reader stops: Linux may tell a writer that cannot write of room that is not there yet.
+/// However its reader stops: Linux may tell a writer that cannot write of room before there is any.
 #[test]
 fn a_terminal_is_filled_up_again_and_again() {
     let Some(p) = place() else { return };

@@ -10,6 +10,7 @@ use qlib::PAGE_SIZE;
 use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
 use qlib::pagetable::USER_END;
 use qlib::platform::UserRegs;
+use qlib::seccomp::Call;
 use x86_64::instructions::segmentation::{CS, DS, ES, FS, GS, SS, Segment};
 use x86_64::instructions::tables::{lidt, load_tss};
 use x86_64::structures::DescriptorTablePointer;
@@ -112,9 +113,10 @@ impl UserContext {
         };
     }
 
-    /// The arguments of a system call.
-    pub fn syscall_args(&self) -> [u64; 6] {
-        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    /// The system call that is made.
+    pub fn call(&self) -> Call {
+        let args = [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9];
+        Call { nr: self.rax, ip: self.rip, args }
     }
 
     /// As the kernel has registers.

@@ -21,6 +21,7 @@ use qlib::kvm::{VECTOR_FLUSH, VECTOR_KICK, VECTOR_TIMER};
 use qlib::platform::{
     EVENT_TIMER, EVENT_TRAP, Event, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap,
 };
+use qlib::seccomp::Call;
 
 use super::cpu::{self, PerCpu};
 use super::entry::{self, MACHINE_CHECK, PAGE_FAULT, SYSCALL, UserContext};
@@ -238,7 +239,7 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
         // SAFETY: user mode has been left, and the kernel lock is held.
         let context = unsafe { &mut *thread.context() };
         let next = match (vector, &owner) {
-            (SYSCALL, Some(owner)) => owner.clone().serve_now(context.rax, context.syscall_args()),
+            (SYSCALL, Some(owner)) => owner.clone().serve_now(&context.call()),
             (PAGE_FAULT, Some(owner)) => owner.clone().fault_now(Va(address), context.error),
             _ => Next::Task(None),
         };
@@ -300,8 +301,8 @@ fn leave(
     let trap = match vector {
         SYSCALL => {
             thread.in_syscall.set(true);
-            let args = context.syscall_args();
-            Trap { nr: context.rax, args, ip: context.rip, ..thread.trap(TRAP_SYSCALL) }
+            let Call { nr, args, ip } = context.call();
+            Trap { nr, args, ip, ..thread.trap(TRAP_SYSCALL) }
         }
         PAGE_FAULT => Trap {
             addr: address,

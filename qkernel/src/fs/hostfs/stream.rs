@@ -121,7 +121,8 @@ impl FileOps for HostStream {
     }
 
     /// Linux wakes who waits for a terminal before it has freed the memory of what was read, and an
-    /// epoll that looks in between keeps that to itself (`n_tty_check_unthrottle`, `pty_write_room`).
+    /// epoll that looks in between keeps that to itself (`n_tty_check_unthrottle`,
+    /// `pty_write_room`).
     fn may_miss_room(&self) -> bool {
         self.kind == Kind::Terminal
     }

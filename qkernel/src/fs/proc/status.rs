@@ -189,9 +189,11 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         let _ = writeln!(out, "{name}:\t{set:016x}");
     }
     let cpus = thread.as_deref().map_or_else(affinity::all, affinity::of);
+    let (mode, filters) =
+        thread.as_ref().map_or((0, 0), |t| (t.seccomp.mode() as u8, t.seccomp.count()));
     let _ = writeln!(
         out,
-        "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0",
+        "NoNewPrivs:\t{}\nSeccomp:\t{mode}\nSeccomp_filters:\t{filters}",
         u32::from(creds.no_new_privs)
     );
     let _ = writeln!(out, "Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t{}", affinity::list(cpus));

@@ -67,7 +67,8 @@ pub fn force_exception(thread: &Arc<Thread>, signo: Signo, si_code: i32, addr: V
     force(thread, SigInfo::fault(signo, si_code, addr.0));
 }
 
-fn force(thread: &Arc<Thread>, info: SigInfo) {
+/// Sends a signal of the thread's own doing: if it is blocked or ignored, the process ends.
+pub fn force(thread: &Arc<Thread>, info: SigInfo) {
     let signo = info.signal();
     let blocked = thread.signals.lock().mask.contains(signo);
     {

@@ -1,6 +1,6 @@
 //! What comes with a signal: `siginfo_t`, laid out as Linux has it on x86-64.
 
-use linux_raw_sys::general::{SI_KERNEL, SI_QUEUE, SI_TIMER, SI_TKILL, SI_USER};
+use linux_raw_sys::general::{SI_KERNEL, SI_QUEUE, SI_TIMER, SI_TKILL, SI_USER, SYS_SECCOMP};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Signo;
@@ -78,6 +78,16 @@ impl SigInfo {
     pub fn fault(signo: Signo, code: i32, addr: u64) -> Self {
         let mut info = Self::new(signo, code);
         info.fields[0] = addr;
+        info
+    }
+
+    /// A system call that a filter has caught (SYS_SECCOMP): the address after its instruction, its
+    /// number and architecture, and what the filter says.
+    pub fn call(signo: Signo, ip: u64, nr: u32, arch: u32, errno: u32) -> Self {
+        let mut info = Self::new(signo, SYS_SECCOMP as i32);
+        info.errno = errno as i32;
+        info.fields[0] = ip;
+        info.fields[1] = u64::from(nr) | u64::from(arch) << 32;
         info
     }
 
@@ -177,6 +187,11 @@ mod tests {
         assert_eq!(bytes[40..48], 6u64.to_le_bytes());
         let fault = SigInfo::fault(11, 1, 0xdead_beef_0000);
         assert_eq!(fault.as_bytes()[16..24], 0xdead_beef_0000u64.to_le_bytes());
+        let call = SigInfo::call(31, 0x1234_5678_9abc, 317, 0xc000_003e, 77);
+        assert_eq!((call.errno, call.code), (77, 1));
+        assert_eq!(call.as_bytes()[16..24], 0x1234_5678_9abcu64.to_le_bytes());
+        assert_eq!(call.as_bytes()[24..28], 317u32.to_le_bytes());
+        assert_eq!(call.as_bytes()[28..32], 0xc000_003eu32.to_le_bytes());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 pub mod end;
 mod filter;
 pub mod landlock;
-mod names;
+pub mod names;
 mod privileges;
 pub mod profiles;
 mod root;

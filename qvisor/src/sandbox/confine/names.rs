@@ -12,6 +12,11 @@ fn all() -> impl Iterator<Item = (c_long, &'static str)> {
     })
 }
 
+/// The number of a call.
+pub fn number(name: &str) -> Option<u32> {
+    all().find(|(_, n)| *n == name).and_then(|(number, _)| u32::try_from(number).ok())
+}
+
 /// The name of a call. Allocates nothing.
 pub fn name(number: c_long) -> &'static str {
     all().find(|(n, _)| *n == number).map_or("?", |(_, name)| name)

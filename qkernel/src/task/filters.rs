@@ -1,0 +1,398 @@
+//! Filters of system calls as a thread has them, and what they say of a call (seccomp(2)).
+//!
+//! A thread's filters are a list that begins with the newest; threads and processes share what they
+//! have inherited. Most numbers are allowed by programs that look at nothing but the number; which
+//! they are a thread finds out once, and remembers. What follows from a verdict is
+//! [`super::seccomp`]'s.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use linux_raw_sys::general::{__NR_exit, __NR_read, __NR_rt_sigreturn, __NR_write};
+use qlib::seccomp::{Call, Program, ret};
+
+use crate::account;
+use crate::errno::{Errno, Result};
+use crate::sync::Mutex;
+
+/// The most instructions of all filters of a thread together (MAX_INSNS_PER_PATH); each filter
+/// counts [`EACH_INSNS`] more than it has.
+const MAX_CHAIN_INSNS: usize = 32768;
+const EACH_INSNS: usize = 4;
+/// Numbers of calls that are remembered are below this.
+const NUMBERS: usize = 512;
+
+/// A set of numbers of calls.
+#[derive(Default)]
+struct Numbers([AtomicU64; NUMBERS / 64]);
+
+impl Numbers {
+    fn has(&self, nr: u64) -> bool {
+        let word = self.0.get(nr as usize / 64);
+        word.is_some_and(|word| word.load(Relaxed) >> (nr % 64) & 1 != 0)
+    }
+
+    fn add(&self, nr: u64) {
+        if let Some(word) = self.0.get(nr as usize / 64) {
+            word.store(word.load(Relaxed) | 1 << (nr % 64), Relaxed);
+        }
+    }
+
+    fn clear(&self) {
+        self.0.iter().for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+impl Clone for Numbers {
+    fn clone(&self) -> Self {
+        Numbers(self.0.each_ref().map(|word| AtomicU64::new(word.load(Relaxed))))
+    }
+}
+
+/// A filter and those before it.
+pub struct Filter {
+    program: Program,
+    /// What it does to a call is logged (SECCOMP_FILTER_FLAG_LOG).
+    logs: bool,
+    previous: Option<Arc<Filter>>,
+    /// How many there are.
+    count: u32,
+    /// Their instructions, [`EACH_INSNS`] added for each.
+    insns: usize,
+}
+
+impl Drop for Filter {
+    /// Without recursion: there may be thousands.
+    fn drop(&mut self) {
+        let mut previous = self.previous.take();
+        while let Some(mut filter) = previous.and_then(Arc::into_inner) {
+            previous = filter.previous.take();
+        }
+    }
+}
+
+impl Filter {
+    /// The filter and those before it, the newest first.
+    fn all(&self) -> impl Iterator<Item = &Filter> {
+        core::iter::successors(Some(self), |filter| filter.previous.as_deref())
+    }
+
+    /// What they hold, in bytes.
+    fn held_bytes(&self) -> u64 {
+        let each = account::on_heap(size_of::<Filter>());
+        u64::from(self.count) * each + 8 * self.insns as u64
+    }
+
+    /// True if they allow a call whatever its arguments are, as far as that can be seen.
+    fn allow_unseen(&self, nr: u64) -> bool {
+        let call = Call { nr, ..Call::default() };
+        // Number and architecture.
+        let word = |offset| if offset < 8 { call.word(offset) } else { None };
+        let allows = |value| ret::action(value) == ret::ALLOW;
+        self.all().all(|filter| filter.program.run(word).is_some_and(allows))
+    }
+
+    /// What they say of a call, and whether that is to be logged: of the most severe actions the
+    /// newest.
+    fn judge(&self, call: &Call) -> (u32, bool) {
+        let mut verdict = (ret::ALLOW, false);
+        for filter in self.all() {
+            let value = filter.program.run(|offset| call.word(offset)).unwrap_or(ret::KILL_PROCESS);
+            if ret::rank(value) < ret::rank(verdict.0) {
+                verdict = (value, filter.logs);
+            }
+        }
+        verdict
+    }
+}
+
+/// How a thread's calls are restricted, as /proc/PID/status has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// They are not.
+    #[default]
+    Off,
+    /// To the four of [`STRICT`].
+    Strict,
+    /// By filters.
+    Filter,
+}
+
+/// What strict mode leaves.
+const STRICT: [u32; 4] = [__NR_read, __NR_write, __NR_exit, __NR_rt_sigreturn];
+
+/// A thread's part.
+#[derive(Default)]
+pub struct State {
+    /// [`Mode`], looked at for each call.
+    mode: AtomicU8,
+    /// Numbers that have been looked at, and those of them that all filters allow whatever the rest
+    /// of the call is.
+    known: Numbers,
+    allowed: Numbers,
+    filter: Mutex<Option<Arc<Filter>>>,
+}
+
+impl State {
+    /// True if calls are restricted.
+    pub fn is_on(&self) -> bool {
+        self.mode.load(Relaxed) != Mode::Off as u8
+    }
+
+    /// How they are.
+    pub fn mode(&self) -> Mode {
+        const OFF: u8 = Mode::Off as u8;
+        const FILTER: u8 = Mode::Filter as u8;
+        match self.mode.load(Relaxed) {
+            OFF => Mode::Off,
+            FILTER => Mode::Filter,
+            _ => Mode::Strict,
+        }
+    }
+
+    /// How many filters there are.
+    pub fn count(&self) -> u32 {
+        self.filter.lock().as_ref().map_or(0, |filter| filter.count)
+    }
+
+    /// For a thread that this one makes.
+    pub fn inherit(&self) -> State {
+        State {
+            mode: AtomicU8::new(self.mode.load(Relaxed)),
+            known: self.known.clone(),
+            allowed: self.allowed.clone(),
+            filter: Mutex::new(self.filter.lock().clone()),
+        }
+    }
+
+    /// What another filter would lead to. EINVAL in strict mode, ENOMEM when there are too many
+    /// instructions.
+    pub fn with(&self, program: Program, logs: bool) -> Result<Arc<Filter>> {
+        if self.mode() == Mode::Strict {
+            return Err(Errno::EINVAL);
+        }
+        let previous = self.filter.lock().clone();
+        let (count, others) = previous.as_ref().map_or((0, 0), |last| (last.count, last.insns));
+        // The new one has none added: so Linux counts.
+        if others + program.len() > MAX_CHAIN_INSNS {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Arc::new(Filter {
+            logs,
+            previous,
+            count: count + 1,
+            insns: others + program.len() + EACH_INSNS,
+            program,
+        }))
+    }
+
+    /// Has these filters count from now on.
+    pub fn set(&self, filter: Arc<Filter>) {
+        // The old one may be the last of its list: not dropped while the lock is held.
+        let old = self.filter.lock().replace(filter);
+        drop(old);
+        self.known.clear();
+        self.allowed.clear();
+        self.mode.store(Mode::Filter as u8, Relaxed);
+    }
+
+    /// True if this has no filters but such as `newer` has, too.
+    pub fn is_within(&self, newer: &State) -> bool {
+        let own = self.filter.lock().clone();
+        let newer = newer.filter.lock().clone();
+        match (self.mode(), own) {
+            (Mode::Off, _) => true,
+            (Mode::Filter, Some(own)) => {
+                newer.is_some_and(|newer| newer.all().any(|f| core::ptr::eq(f, &*own)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Restricts to the calls of strict mode. EINVAL when there are filters.
+    pub fn be_strict(&self) -> Result {
+        if self.mode() == Mode::Filter {
+            return Err(Errno::EINVAL);
+        }
+        self.mode.store(Mode::Strict as u8, Relaxed);
+        Ok(())
+    }
+
+    /// True if a call is to be served, and nothing else is to be done about it.
+    pub fn lets_pass(&self, call: &Call) -> bool {
+        !self.is_on() || self.allowed.has(call.nr) || self.verdict(call) == Verdict::Pass
+    }
+
+    /// True if the filters allow a call whatever its arguments are.
+    fn always_allows(&self, filter: &Filter, nr: u64) -> bool {
+        if nr < NUMBERS as u64 && !self.known.has(nr) {
+            self.known.add(nr);
+            if filter.allow_unseen(nr) {
+                self.allowed.add(nr);
+            }
+        }
+        self.allowed.has(nr)
+    }
+
+    /// What is to become of a call.
+    pub fn verdict(&self, call: &Call) -> Verdict {
+        let (value, logs) = match (self.mode(), &*self.filter.lock()) {
+            (Mode::Off, _) => return Verdict::Pass,
+            (Mode::Filter, Some(filter)) if self.always_allows(filter, call.nr) => {
+                return Verdict::Pass;
+            }
+            (Mode::Filter, Some(filter)) => filter.judge(call),
+            _ if STRICT.iter().any(|nr| u64::from(*nr) == call.nr) => return Verdict::Pass,
+            _ => return Verdict::Strict,
+        };
+        match ret::action(value) {
+            ret::ALLOW => Verdict::Pass,
+            _ => Verdict::Filter { value, logs },
+        }
+    }
+
+    /// What the filters hold, in bytes, and where, by which shared ones are known.
+    pub fn held_bytes(&self) -> Option<(*const Filter, u64)> {
+        self.filter.lock().as_ref().map(|filter| (Arc::as_ptr(filter), filter.held_bytes()))
+    }
+}
+
+/// What is to become of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is served.
+    Pass,
+    /// Strict mode forbids it.
+    Strict,
+    /// What a filter has returned for it, which is not SECCOMP_RET_ALLOW.
+    Filter {
+        /// See there.
+        value: u32,
+        /// The filter logs.
+        logs: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use qlib::seccomp::Insn;
+
+    use super::*;
+
+    fn program(insns: &[(u16, u8, u8, u32)]) -> Program {
+        let insns: Vec<Insn> = insns.iter().copied().map(Insn::from).collect();
+        Program::new(insns).expect("it is acceptable")
+    }
+
+    /// `number` gets `value`, the others are allowed.
+    fn one(number: u32, value: u32) -> Program {
+        program(&[(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, value), (6, 0, 0, ret::ALLOW)])
+    }
+
+    fn state(programs: Vec<Program>) -> State {
+        let state = State::default();
+        for program in programs {
+            state.set(state.with(program, false).expect("it has room"));
+        }
+        state
+    }
+
+    fn judge(state: &State, call: &Call) -> u32 {
+        state.filter.lock().as_ref().expect("there is one").judge(call).0
+    }
+
+    #[test]
+    fn the_most_severe_counts_and_the_newest_of_those() {
+        let errno = |n| ret::ERRNO | n;
+        let all = state(vec![
+            one(1, ret::KILL_THREAD),
+            one(1, errno(2)),
+            one(2, errno(3)),
+            one(2, errno(4)),
+            one(3, ret::LOG),
+        ]);
+        let of = |nr| judge(&all, &Call { nr, ..Call::default() });
+        assert_eq!(
+            (of(1), of(2), of(3), of(4)),
+            (ret::KILL_THREAD, errno(4), ret::LOG, ret::ALLOW)
+        );
+        assert_eq!((all.count(), all.mode()), (5, Mode::Filter));
+    }
+
+    #[test]
+    fn what_is_always_allowed_is_remembered() {
+        // 5 is allowed if its first argument is 7, all others are.
+        let by_argument = program(&[
+            (0x20, 0, 0, 0),
+            (0x15, 1, 0, 5),
+            (6, 0, 0, ret::ALLOW),
+            (0x20, 0, 0, 16),
+            (0x15, 0, 1, 7),
+            (6, 0, 0, ret::ALLOW),
+            (6, 0, 0, ret::KILL_PROCESS),
+        ]);
+        let all = state(vec![by_argument, one(6, ret::LOG)]);
+        let always = |state: &State, nr| {
+            let filter = state.filter.lock().clone().expect("there is one");
+            state.always_allows(&filter, nr)
+        };
+        for _ in 0..2 {
+            assert!(always(&all, 4) && always(&all, 511));
+            assert!(!always(&all, 5) && !always(&all, 6));
+            assert!(!always(&all, 512) && !always(&all, u64::MAX));
+        }
+        assert!(all.known.has(4) && all.known.has(6) && !all.known.has(7));
+        let child = all.inherit();
+        assert!(child.allowed.has(4) && !child.allowed.has(5));
+        // Another filter may forbid it.
+        child.set(child.with(one(4, ret::LOG), false).expect("it has room"));
+        assert!(!child.allowed.has(4) && !always(&child, 4) && all.allowed.has(4));
+        let call = |nr, first| Call { nr, args: [first, 0, 0, 0, 0, 0], ..Call::default() };
+        assert_eq!(judge(&all, &call(5, 7)), ret::ALLOW);
+        assert_eq!(judge(&all, &call(5, 8)), ret::KILL_PROCESS);
+        assert_eq!(judge(&all, &call(512, 8)), ret::ALLOW);
+    }
+
+    #[test]
+    fn as_many_as_linux_has_fit() {
+        let all = State::default();
+        let longest = || program(&[(6, 0, 0, ret::ALLOW); 4096]);
+        for _ in 0..7 {
+            all.set(all.with(longest(), false).expect("it has room"));
+        }
+        // 28 are for the seven.
+        let rest = |len| all.with(program(&vec![(6, 0, 0, ret::ALLOW); len]), false);
+        assert_eq!(rest(4069).err(), Some(Errno::ENOMEM));
+        assert_eq!(rest(4068).map(|filter| filter.count), Ok(8));
+    }
+
+    #[test]
+    fn thousands_are_dropped_without_recursion() {
+        let all = State::default();
+        while let Ok(filter) = all.with(program(&[(6, 0, 0, ret::ALLOW)]), false) {
+            all.set(filter);
+        }
+        assert_eq!(all.count(), 6554);
+        let other = all.inherit();
+        drop(all);
+        assert_eq!(other.count(), 6554);
+        let bytes = other.filter.lock().as_ref().map_or(0, |filter| filter.held_bytes());
+        assert!(bytes > 512 << 10 && bytes < 4 << 20, "{bytes}");
+        drop(other);
+    }
+
+    #[test]
+    fn who_has_inherited_is_within() {
+        let old = state(vec![one(1, ret::LOG)]);
+        let child = old.inherit();
+        assert!(old.is_within(&child) && child.is_within(&old));
+        child.set(child.with(one(2, ret::LOG), false).expect("it has room"));
+        assert!(old.is_within(&child) && !child.is_within(&old));
+        assert!(State::default().is_within(&old) && State::default().is_within(&State::default()));
+        assert!(!old.is_within(&State::default()));
+    }
+}
