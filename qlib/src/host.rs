@@ -123,7 +123,10 @@ ops! {
     SetAttr = 18,
     /// statfs of an open handle or root: seg0 out: `struct statfs`.
     StatFs = 19,
-    /// flock: args\[0\] LOCK_* (LOCK_NB implied).
+    /// Changes what the descriptor of an open file or directory holds: args\[0\] [`LOCK_RECORD`]
+    /// or [`LOCK_FLOCK`], args\[1\] [`LOCK_SHARED`], [`LOCK_EXCLUSIVE`] or [`LOCK_NONE`],
+    /// args\[2\] first byte, args\[3\] past the last one (u64::MAX: to the end of the file; of
+    /// record locks only). Never waits: -EAGAIN when somebody else's lock stands in the way.
     Lock = 20,
     /// getxattr: seg0 path, seg1 name, seg2 out → bytes.
     GetXattr = 21,
@@ -166,6 +169,17 @@ ops! {
     /// result as of [`Op::Sync`]; args\[1\] offset, args\[2\] length, of which
     /// [`MAX_FETCH_BYTES`] count.
     Fetch = 35,
+    /// The record lock of somebody else that stands in the way of one: args as of [`Op::Lock`] → 1
+    /// if there is one. Out args of it: \[1\] [`LOCK_SHARED`] or [`LOCK_EXCLUSIVE`], \[2\]
+    /// first byte, \[3\] past the last one, \[4\] 1 = of an open file, 0 = of a process.
+    LockTest = 36,
+    /// Begins to look for the moment at which [`Op::Lock`] may succeed: args\[0\] a token that
+    /// stands for no other wait, without its highest bit; then the args of [`Op::Lock`]. An
+    /// EVENT_READY with the token tells of that moment, once; of flock(2) the descriptor holds the
+    /// lock then. -ENOLCK when there are too many.
+    LockWait = 37,
+    /// Ends such a wait: args\[0\] its token. Nothing is taken for it any more.
+    LockForget = 38,
     // ---- host sockets
     // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.
@@ -256,6 +270,17 @@ pub const MAX_FETCH_BYTES: u64 = 1 << 20;
 
 /// What [`Op::Sync`], [`Op::SyncFs`] and [`Op::Fetch`] give if the operation has only begun.
 pub const DISK_BEGUN: u64 = 1;
+
+/// Record locks of the descriptor (F_OFD_SETLK), which exclude those of processes too.
+pub const LOCK_RECORD: u64 = 0;
+/// flock(2).
+pub const LOCK_FLOCK: u64 = 1;
+/// Several may have it.
+pub const LOCK_SHARED: u64 = 0;
+/// One alone has it.
+pub const LOCK_EXCLUSIVE: u64 = 1;
+/// It is given up.
+pub const LOCK_NONE: u64 = 2;
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;

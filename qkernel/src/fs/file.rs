@@ -15,6 +15,7 @@ use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::disk::Begun;
+use super::outside::OutsideLocks;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::io::IoBuffer;
@@ -153,6 +154,11 @@ pub trait FileOps: Send + Sync + Any {
     /// fallocate(2).
     fn allocate(&self, file: &OpenFile, mode: u32, offset: u64, len: u64) -> Result {
         Err(Errno::ENODEV)
+    }
+    /// For the locks of one more owner, if others outside of the container can lock the file too.
+    /// ENOLCK when they cannot be told.
+    fn outside_locks(&self, file: &OpenFile) -> Result<Option<Arc<dyn OutsideLocks>>> {
+        Ok(None)
     }
     /// Begins fsync(2), or fdatasync(2): what is to be waited for.
     fn sync(&self, file: &OpenFile, data_only: bool) -> Result<Begun> {

@@ -20,6 +20,7 @@ pub mod mount;
 pub mod notify;
 pub mod open;
 pub mod options;
+pub mod outside;
 pub mod overlay;
 pub mod perm;
 pub mod position;

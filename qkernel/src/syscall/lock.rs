@@ -72,17 +72,14 @@ pub async fn record_lock(
     };
     let wanted = Lock { owner, start, end, exclusive };
     if matches!(command, F_GETLK | F_OFD_GETLK) {
-        match lock::test(key, &wanted) {
+        match lock::test(file, key, &wanted)? {
             None => user.kind = F_UNLCK as i16,
             Some(held) => {
                 user.kind = if held.exclusive { F_WRLCK } else { F_RDLCK } as i16;
                 user.whence = SEEK_SET as i16;
                 user.start = held.start as i64;
                 user.len = if held.end == u64::MAX { 0 } else { (held.end - held.start) as i64 };
-                user.pid = match held.owner {
-                    Owner::Process(pid) => pid as i32,
-                    Owner::File(_) => -1,
-                };
+                user.pid = held.pid;
             }
         }
         thread.mm().write(argument, &user)?;
@@ -92,9 +89,9 @@ pub async fn record_lock(
         return Err(Errno::EBADF);
     }
     if matches!(command, F_SETLKW | F_OFD_SETLKW) {
-        lock::lock(thread, key, wanted).await?;
+        lock::lock(thread, file, key, wanted).await?;
     } else {
-        lock::try_lock(key, wanted)?;
+        lock::try_lock(file, key, wanted)?;
     }
     Ok(0)
 }
@@ -116,13 +113,14 @@ pub async fn flock(thread: &Arc<Thread>, fd: Fd, operation: u32) -> Result<usize
         _ => return Err(Errno::EINVAL),
     };
     let wanted = Lock { owner, start: 0, end: u64::MAX, exclusive };
-    match lock::try_lock(key, wanted) {
-        Err(Errno::EAGAIN) if operation & LOCK_NB == 0 => {
-            // A conversion gives the old lock up before it waits for the new one (flock(2)).
-            lock::unlock(key, owner, 0, u64::MAX);
-            lock::lock(thread, key, wanted).await?;
+    let result = lock::try_lock(&file, key, wanted);
+    if result == Err(Errno::EAGAIN) {
+        // A conversion gives the old lock up before it tries to have the new one (flock(2)).
+        lock::unlock(key, owner, 0, u64::MAX);
+        if operation & LOCK_NB == 0 {
+            lock::lock(thread, &file, key, wanted).await?;
+            return Ok(0);
         }
-        result => result?,
     }
-    Ok(0)
+    result.map(|()| 0)
 }

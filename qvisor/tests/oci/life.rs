@@ -611,7 +611,7 @@ pub fn configure_cases(p: &Place, volume: &std::path::Path, cases: &[&str], env:
 }
 
 /// Runs such cases.
-fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
+pub fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) {
     configure_cases(p, volume, cases, env);
     let (code, output, errors) = run(p);
     assert_eq!(code, Some(0), "{output}{errors}");

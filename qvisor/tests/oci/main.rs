@@ -9,6 +9,7 @@ mod ended;
 mod escape;
 mod host;
 mod life;
+mod locks;
 mod pipes;
 mod platform;
 mod poison;

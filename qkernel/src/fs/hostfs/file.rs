@@ -8,12 +8,14 @@ use qlib::PAGE_SIZE;
 use qlib::host::{MAX_SEGMENTS, Op};
 
 use super::handle_cache::FileHandle;
+use super::lock::HostLocks;
 use super::window::HostMapping;
 use super::{HostNode, disk, node, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::disk::Begun;
 use crate::fs::file::{Cached, DirEntry, DirSink};
+use crate::fs::outside::OutsideLocks;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
 use crate::io::IoBuffer;
@@ -165,6 +167,13 @@ impl FileOps for HostFile {
             .arg(2, len)
             .run()?;
         Ok(())
+    }
+
+    fn outside_locks(&self, file: &OpenFile) -> Result<Option<Arc<dyn OutsideLocks>>> {
+        match self.node.fs().is_shared() {
+            true => HostLocks::open(self.number(), file).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {

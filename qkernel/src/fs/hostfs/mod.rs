@@ -5,6 +5,7 @@
 mod disk;
 mod file;
 pub mod handle_cache;
+mod lock;
 mod node;
 pub mod stream;
 pub mod window;
@@ -74,6 +75,11 @@ impl HostFs {
     /// It said that it does not: some file systems cannot, among them the host's overlay.
     pub(super) fn cannot_tell_what_is_cached(&self) {
         self.tells_what_is_cached.store(false, Relaxed);
+    }
+
+    /// True if others may have its files open at the same time.
+    pub(super) fn is_shared(&self) -> bool {
+        self.trust_ns == 0
     }
 
     /// The handle that paths are relative to.

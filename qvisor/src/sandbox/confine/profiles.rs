@@ -255,13 +255,15 @@ pub fn calls() -> Vec<Call> {
         call!(
             SYS_fcntl,
             ALL,
-            "F_GETFD, F_GETFL, F_SETFL",
+            "F_GETFD, F_GETFL, F_SETFL, F_OFD_SETLK, F_OFD_GETLK",
             [
                 vec![Int(1, libc::F_GETFL as u32)],
                 vec![Int(1, libc::F_SETFL as u32)],
-                vec![Int(1, libc::F_GETFD as u32)]
+                vec![Int(1, libc::F_GETFD as u32)],
+                vec![Int(1, libc::F_OFD_SETLK as u32)],
+                vec![Int(1, libc::F_OFD_GETLK as u32)]
             ],
-            "the mode of standard streams"
+            "the mode of standard streams; locks of files in volumes"
         ),
         // Sockets of guests.
         call!(SYS_bind, KERNEL, "sockets"),
@@ -301,7 +303,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_fdatasync, KERNEL, "files; the store, where sync_file_range(2) is not known"),
         call!(SYS_syncfs, KERNEL, "file systems"),
         call!(SYS_sync_file_range, KERNEL, "the store"),
-        call!(SYS_flock, KERNEL, "files"),
+        call!(SYS_flock, KERNEL, "locks of files in volumes"),
         call!(SYS_readlinkat, KERNEL, "files"),
         call!(SYS_mkdirat, KERNEL, "files"),
         call!(

@@ -4,9 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use qlib::host::{STREAM, WRITES_WHOLE};
 use rustix::event::PollFlags;
-use rustix::fs::{
-    FallocateFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat,
-};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt::socket_type};
 
@@ -312,20 +310,6 @@ impl Call<'_> {
             return Err(Errno::FBIG);
         }
         rustix::fs::fallocate(object.as_fd(), mode, offset, len).map(|()| 0)
-    }
-
-    pub(super) fn lock(&mut self) -> Outcome {
-        let object = self.object()?;
-        if !matches!(object.kind(), Kind::File | Kind::Dir { .. }) {
-            return Err(Errno::INVAL);
-        }
-        let op = match self.arg_int(0) & !libc::LOCK_NB {
-            libc::LOCK_SH => FlockOperation::NonBlockingLockShared,
-            libc::LOCK_EX => FlockOperation::NonBlockingLockExclusive,
-            libc::LOCK_UN => FlockOperation::NonBlockingUnlock,
-            _ => return Err(Errno::INVAL),
-        };
-        rustix::fs::flock(object.as_fd(), op).map(|()| 0)
     }
 }
 

@@ -9,6 +9,7 @@ mod bounded;
 mod dir;
 mod disk;
 mod file;
+mod lock;
 mod misc;
 mod netlink;
 mod owners;
@@ -36,6 +37,7 @@ use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use bounded::Bounded;
 use disk::DiskWork;
+use lock::LockWaits;
 use owners::Owners;
 use path::GuestPath;
 use sockopt::NetLimits;
@@ -74,6 +76,8 @@ pub struct HostSide {
     bounded: Arc<Bounded>,
     /// What the host does with its disk for the guest.
     disk: Arc<DiskWork>,
+    /// Locks of others that the guest waits for.
+    lock_waits: Arc<LockWaits>,
 }
 
 /// One request while it is served.
@@ -100,6 +104,7 @@ impl HostSide {
         let (granted, net, owners) = (AtomicU64::new(0), NetLimits::read(), Owners::read());
         let (max_descriptors, log) = (table::descriptor_share(), LogBudget::default());
         let (handles, disk) = (Table::new(), Arc::new(DiskWork::new(poller.clone())));
+        let lock_waits = Arc::new(LockWaits::new(poller.clone()));
         Ok(HostSide {
             memory,
             handles,
@@ -114,6 +119,7 @@ impl HostSide {
             log,
             bounded: Arc::default(),
             disk,
+            lock_waits,
         })
     }
 
@@ -126,7 +132,8 @@ impl HostSide {
 
     /// EMFILE when the guest would be given no further handle.
     fn check_room(&self) -> Result<(), Errno> {
-        let used = self.handles.len() + self.memory.window_count() + self.disk.len();
+        let waits = self.disk.len() + self.lock_waits.len();
+        let used = self.handles.len() + self.memory.window_count() + waits;
         if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
     }
 
@@ -215,6 +222,9 @@ impl<'h> Call<'h> {
             Op::DiskResult => self.disk_result(),
             Op::DiskForget => self.disk_forget(),
             Op::Lock => self.lock(),
+            Op::LockTest => self.lock_test(),
+            Op::LockWait => self.lock_wait(),
+            Op::LockForget => self.lock_forget(),
             Op::StatPath => self.stat_path(),
             Op::Stat => self.stat(),
             Op::StatFs => self.stat_fs(),

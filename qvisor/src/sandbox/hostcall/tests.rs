@@ -13,6 +13,7 @@ use super::*;
 mod attack;
 mod disk;
 mod files;
+mod lock;
 mod races;
 mod sockets;
 

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
+use qlib::host::{LOCK_FLOCK, LOCK_RECORD, LOCK_SHARED};
 use qlib::sockopt::{CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW};
 use rustix::net::SocketType;
 
@@ -197,7 +198,15 @@ fn what_was_handed_over_open_stays_as_it_is() {
         assert_eq!(g.err(Op::Allocate, handle, &[0, 0, 4096], &[]), libc::EINVAL);
         assert_eq!(g.err(Op::WindowMap, handle, &[0, 4096, 0], &[]), libc::EINVAL);
         assert_eq!(g.err(Op::ReadDir, handle, &[0], &[Out(1000)]), libc::ENOTDIR);
-        assert_eq!(g.err(Op::Lock, handle, &[libc::LOCK_EX as u64], &[]), libc::EINVAL);
+        for kind in [LOCK_FLOCK, LOCK_RECORD] {
+            let lock = [kind, LOCK_SHARED, 0, u64::MAX];
+            assert_eq!(g.err(Op::Lock, handle, &lock, &[]), libc::EINVAL);
+            assert_eq!(g.err(Op::LockTest, handle, &lock, &[]), libc::EINVAL);
+            assert_eq!(
+                g.err(Op::LockWait, handle, &[5, kind, LOCK_SHARED, 0, 1], &[]),
+                libc::EINVAL
+            );
+        }
     }
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(fs::read(&path).unwrap(), b"text");

@@ -33,7 +33,7 @@ fn held_up() -> (Work, Sender<Result<(), Errno>>, Receiver<()>) {
 }
 
 /// Waits for the event that tells of `token`.
-fn await_event(g: &Guest, token: u64) {
+pub(super) fn await_event(g: &Guest, token: u64) {
     let (seen, end) = (std::cell::Cell::new(false), Instant::now() + LIMIT);
     let look = |e: &qlib::platform::Event| {
         seen.set(seen.get() || (e.kind == EVENT_READY && e.a == token && e.b & 1 != 0));

@@ -73,11 +73,7 @@ fn files_are_made_written_read_and_removed() {
         g.err(Op::Create, g.root, &[excl, 0o600, uid, gid], &[In(b"sub/file")]),
         libc::EEXIST
     );
-    // Locks of two opens exclude each other and do not wait.
-    g.ok(Op::Lock, made, &[libc::LOCK_EX as u64], &[]);
-    assert_eq!(g.err(Op::Lock, again, &[libc::LOCK_SH as u64], &[]), libc::EWOULDBLOCK);
     g.ok(Op::Close, made, &[], &[]);
-    g.ok(Op::Lock, again, &[libc::LOCK_SH as u64], &[]);
     g.ok(Op::Rename, g.root, &[0], &[In(b"sub/file"), In(b"moved")]);
     g.ok(Op::Link, g.root, &[], &[In(b"moved"), In(b"sub/linked")]);
     assert_eq!(fs::metadata(g.dir.join("moved")).unwrap().nlink(), 2);

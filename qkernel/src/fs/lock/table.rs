@@ -1,14 +1,13 @@
-//! Advisory locks: record locks of processes and of open files (fcntl(2)), and flock(2). Known to
-//! this container only.
+//! Who holds what: the locks of all files, and how many there may be.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use crate::arch;
 use crate::errno::{Errno, Result};
-use crate::fs::{Caller, OpenFile};
-use crate::sync::{Mutex, mutex};
-use crate::wait::{PollMask, WaitQueue, block_on};
+use crate::fs::OpenFile;
+use crate::fs::outside::OutsideLocks;
+use crate::wait::WaitQueue;
 
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,9 +41,9 @@ pub struct Lock {
 /// Which file, and which of the two kinds of locks, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    dev: u64,
-    ino: u64,
-    whole_file: bool,
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    pub(super) whole_file: bool,
 }
 
 const FIRST_KEY: Key = Key { dev: 0, ino: 0, whole_file: false };
@@ -62,12 +61,12 @@ impl Key {
 
 /// The locks of one kind on one file.
 #[derive(Default)]
-struct FileLocks {
+pub(super) struct FileLocks {
     /// By owner and first byte; those of one owner do not overlap.
     by_owner: BTreeMap<(Owner, u64), Extent>,
     /// The same by what they exclude, class of length, and first byte: past the last byte.
     by_place: BTreeMap<Place, u64>,
-    queue: Arc<WaitQueue>,
+    pub(super) queue: Arc<WaitQueue>,
 }
 
 #[derive(Clone, Copy)]
@@ -121,7 +120,7 @@ impl FileLocks {
     }
 
     /// A lock of another owner that stands in the way of `wanted`.
-    fn conflict(&self, wanted: &Lock) -> Option<Lock> {
+    pub(super) fn conflict(&self, wanted: &Lock) -> Option<Lock> {
         self.other(wanted, true).or_else(|| self.other(wanted, false).filter(|_| wanted.exclusive))
     }
 
@@ -147,17 +146,17 @@ impl FileLocks {
 }
 
 /// All locks.
-struct Table {
-    files: BTreeMap<Key, FileLocks>,
+pub(super) struct Table {
+    pub(super) files: BTreeMap<Key, FileLocks>,
     /// How many locks an owner has on each file, and in all; how many there are.
     own: BTreeMap<(Owner, Key), usize>,
     counts: BTreeMap<Owner, usize>,
     all: usize,
     /// Which owner each waiting owner waits for.
-    waiting: BTreeMap<Owner, Owner>,
+    pub(super) waiting: BTreeMap<Owner, Owner>,
+    /// How those outside see the locks of an owner who has some there, or is about to.
+    pub(super) outside: BTreeMap<(Owner, Key), Arc<dyn OutsideLocks>>,
 }
-
-static TABLE: Mutex<Table> = mutex(Table::empty());
 
 /// What a lock takes, about, in bytes.
 const LOCK_BYTES: u64 = 256;
@@ -171,27 +170,28 @@ fn most() -> usize {
 }
 
 /// Those that one owner may have.
-fn most_of_one() -> usize {
+pub(super) fn most_of_one() -> usize {
     most() / 4
 }
 
 impl Table {
-    const fn empty() -> Self {
+    pub(super) const fn empty() -> Self {
         Table {
             files: BTreeMap::new(),
             own: BTreeMap::new(),
             counts: BTreeMap::new(),
             all: 0,
             waiting: BTreeMap::new(),
+            outside: BTreeMap::new(),
         }
     }
 
-    fn count_of(&self, owner: Owner) -> usize {
+    pub(super) fn count_of(&self, owner: Owner) -> usize {
         self.counts.get(&owner).copied().unwrap_or(0)
     }
 
     /// ENOLCK if `owner` may have no further lock.
-    fn check_room(&self, owner: Owner) -> Result {
+    pub(super) fn check_room(&self, owner: Owner) -> Result {
         if self.all < FEW {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Table {
     }
 
     /// Sets a range of a file's bytes, or takes it away (`None`): the queue of those who wait.
-    fn set(
+    pub(super) fn set(
         &mut self,
         key: Key,
         owner: Owner,
@@ -232,21 +232,58 @@ impl Table {
     }
 
     /// Forgets the file if nobody has a lock on it or waits for one.
-    fn tidy(&mut self, key: Key) {
+    pub(super) fn tidy(&mut self, key: Key) {
         let is_idle = |file: &FileLocks| file.by_owner.is_empty() && file.queue.is_empty();
         if self.files.get(&key).is_some_and(is_idle) {
             self.files.remove(&key);
         }
     }
 
+    /// A lock of somebody else that stands in the way of `wanted`.
+    pub(super) fn conflict(&self, key: Key, wanted: &Lock) -> Option<Lock> {
+        self.files.get(&key)?.conflict(wanted)
+    }
+
+    /// True if `owner` has a lock on the file.
+    pub(super) fn has_some(&self, key: Key, owner: Owner) -> bool {
+        self.own.contains_key(&(owner, key))
+    }
+
+    /// The first lock of `owner` on the file that begins at `from` or after it.
+    pub(super) fn next_of(&self, key: Key, owner: Owner, from: u64) -> Option<Lock> {
+        let own = (owner, from)..=(owner, u64::MAX);
+        let ((_, start), held) = self.files.get(&key)?.by_owner.range(own).next()?;
+        Some(Lock { owner, start: *start, end: held.end, exclusive: held.exclusive })
+    }
+
+    /// ENOLCK if the owner may not have one lock more, as taking `start..end` out of the middle of
+    /// one makes two.
+    pub(super) fn check_split(&self, key: Key, owner: Owner, start: u64, end: u64) -> Result {
+        let around = self.files.get(&key).and_then(|file| file.last_of(owner, start, end));
+        match around.is_some_and(|lock| lock.start < start && end < lock.end) {
+            true => self.check_room(owner),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the outside's view of an owner's locks out if it has none and nobody is about to take
+    /// one: for the caller to drop, without holding the table.
+    pub(super) fn take_unused(&mut self, key: Key, owner: Owner) -> Option<Arc<dyn OutsideLocks>> {
+        let is_unused = |held: &Arc<dyn OutsideLocks>| Arc::strong_count(held) == 1;
+        if self.has_some(key, owner) || !self.outside.get(&(owner, key)).is_some_and(is_unused) {
+            return None;
+        }
+        self.outside.remove(&(owner, key))
+    }
+
     /// A file that `owner` has locks on.
-    fn file_of(&self, owner: Owner) -> Option<Key> {
+    pub(super) fn file_of(&self, owner: Owner) -> Option<Key> {
         let mut own = self.own.range((owner, FIRST_KEY)..);
         own.next().map(|(at, _)| *at).filter(|at| at.0 == owner).map(|at| at.1)
     }
 
     /// True if `owner` would wait for itself if it waited for `holder`.
-    fn is_deadlock(&self, owner: Owner, holder: Owner) -> bool {
+    pub(super) fn is_deadlock(&self, owner: Owner, holder: Owner) -> bool {
         let mut at = holder;
         for _ in 0..self.waiting.len() + 1 {
             if at == owner {
@@ -258,104 +295,6 @@ impl Table {
             }
         }
         false
-    }
-}
-
-/// Takes a lock, or EAGAIN, or ENOLCK.
-pub fn try_lock(key: Key, wanted: Lock) -> Result {
-    let queue = {
-        let mut table = TABLE.lock();
-        if table.files.get(&key).is_some_and(|file| file.conflict(&wanted).is_some()) {
-            return Err(Errno::EAGAIN);
-        }
-        table.check_room(wanted.owner)?;
-        table.set(key, wanted.owner, (wanted.start, wanted.end), Some(wanted.exclusive))
-    };
-    // A write lock that became a read lock lets others in.
-    queue.wake(PollMask::READ);
-    Ok(())
-}
-
-/// The lock that stands in the way of `wanted` (F_GETLK).
-pub fn test(key: Key, wanted: &Lock) -> Option<Lock> {
-    TABLE.lock().files.get(&key).and_then(|file| file.conflict(wanted))
-}
-
-/// Takes a lock, waiting for it. EDEADLK when record locks of processes wait for each other in a
-/// circle.
-pub async fn lock(caller: &dyn Caller, key: Key, wanted: Lock) -> Result {
-    let queue = TABLE.lock().files.entry(key).or_default().queue.clone();
-    let result = block_on(caller, &[&queue], PollMask::READ, None, || {
-        let result = try_lock(key, wanted);
-        if result == Err(Errno::EAGAIN) && matches!(wanted.owner, Owner::Process(_)) {
-            let mut table = TABLE.lock();
-            if let Some(holder) = table.files.get(&key).and_then(|f| f.conflict(&wanted)) {
-                if table.is_deadlock(wanted.owner, holder.owner) {
-                    return Err(Errno::EDEADLK);
-                }
-                table.waiting.insert(wanted.owner, holder.owner);
-            }
-        }
-        result
-    })
-    .await;
-    let mut table = TABLE.lock();
-    table.waiting.remove(&wanted.owner);
-    table.tidy(key);
-    result
-}
-
-/// Gives up what `owner` holds of `start..end`.
-pub fn unlock(key: Key, owner: Owner, start: u64, end: u64) {
-    let queue = {
-        let mut table = TABLE.lock();
-        if !table.own.contains_key(&(owner, key)) {
-            return;
-        }
-        table.set(key, owner, (start, end), None)
-    };
-    queue.wake(PollMask::READ);
-}
-
-/// The same on behalf of a program: ENOLCK if that leaves it with one lock more than it may have.
-pub fn try_unlock(key: Key, owner: Owner, start: u64, end: u64) -> Result {
-    {
-        let table = TABLE.lock();
-        let around = table.files.get(&key).and_then(|file| file.last_of(owner, start, end));
-        if around.is_some_and(|lock| lock.start < start && end < lock.end) {
-            table.check_room(owner)?;
-        }
-    }
-    unlock(key, owner, start, end);
-    Ok(())
-}
-
-/// A descriptor of `file` was closed by `caller`'s process: its record locks on the file are gone.
-pub fn closed(caller: &dyn Caller, file: &OpenFile) {
-    let owner = Owner::Process(caller.pid());
-    if TABLE.lock().count_of(owner) == 0 {
-        return;
-    }
-    if let Ok(key) = Key::of(file, false) {
-        unlock(key, owner, 0, u64::MAX);
-    }
-}
-
-/// The last reference to an open file is gone.
-pub fn file_gone(file: *const OpenFile) {
-    gone(Owner::File(file as usize));
-}
-
-/// A process ended.
-pub fn process_ended(pid: u32) {
-    gone(Owner::Process(pid));
-}
-
-/// Gives up all that `owner` holds.
-fn gone(owner: Owner) {
-    loop {
-        let Some(key) = TABLE.lock().file_of(owner) else { return };
-        unlock(key, owner, 0, u64::MAX);
     }
 }
 
@@ -430,34 +369,6 @@ mod tests {
                 prop_assert_eq!(table.files.is_empty(), all.is_empty());
             }
         }
-    }
-
-    #[test]
-    fn locks_are_limited_and_nobody_takes_all() {
-        let key = |ino| Key { dev: 77, ino, whole_file: false };
-        let [greedy, modest] = [Owner::Process(1), Owner::Process(2)];
-        let byte = |owner, at: u64| Lock { owner, start: 2 * at, end: 2 * at + 1, exclusive: true };
-        let mut got = 0;
-        while try_lock(key(1), byte(greedy, got)).is_ok() {
-            got += 1;
-        }
-        assert_eq!(got as usize, most_of_one());
-        assert_eq!(try_lock(key(1), byte(greedy, got)), Err(Errno::ENOLCK));
-        assert_eq!(try_lock(key(2), byte(modest, 0)), Ok(()));
-        unlock(key(1), greedy, 0, 2);
-        let wide = Lock { owner: greedy, start: 1 << 40, end: 1 << 41, exclusive: true };
-        assert_eq!(try_lock(key(1), wide), Ok(()));
-        assert_eq!(
-            try_unlock(key(1), greedy, (1 << 40) + 1, (1 << 40) + 2),
-            Err(Errno::ENOLCK),
-            "it would be two"
-        );
-        assert_eq!(try_unlock(key(1), greedy, 1 << 40, 1 << 41), Ok(()));
-        process_ended(1);
-        process_ended(2);
-        let table = TABLE.lock();
-        assert!(!table.files.contains_key(&key(1)) && !table.files.contains_key(&key(2)));
-        assert_eq!(table.count_of(greedy) + table.count_of(modest), 0);
     }
 
     #[test]
