@@ -2,9 +2,9 @@
 //!
 //! The table here is the truth between owners of this container. Of a file that others outside can
 //! lock too, each owner holds the same outside by a descriptor of its own, for as long as it has a
-//! lock ([`super::outside`]): a lock is taken there before it is entered here, and given up there
-//! before it is taken out here. So there is nothing to be computed when one of several owners lets
-//! go, and splits, merges and conversions are the host kernel's. Nothing is awaited between the two.
+//! lock ([`super::outside`]). A lock is taken there before it is entered here, and given up there
+//! before it is taken out here; nothing is awaited between the two. So nothing has to be computed
+//! when one of several owners lets go, and splits, merges and conversions are the host kernel's.
 
 mod table;
 
