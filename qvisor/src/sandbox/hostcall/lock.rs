@@ -3,10 +3,10 @@
 //! round. A descriptor holds what one owner inside has.
 //!
 //! No call waits, and no thread does in the host. Linux has no readiness for locks: a thread that
-//! is blocked in fcntl(2) must be brought out by a signal, and may have taken the lock meanwhile. And
-//! as many would be needed as there are waits, for one that waits its turn for a thread does not
-//! see that its lock is free. So a single thread looks at everything that is waited for, soon at
-//! first and then ever less often.
+//! is blocked in fcntl(2) must be brought out by a signal, and may have taken the lock meanwhile.
+//! And as many would be needed as there are waits, for one that waits its turn for a thread does
+//! not see that its lock is free. So a single thread looks at everything that is waited for, soon
+//! at first and then ever less often.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
