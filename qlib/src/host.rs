@@ -166,6 +166,9 @@ ops! {
     /// result as of [`Op::Sync`]; args\[1\] offset, args\[2\] length, of which
     /// [`MAX_FETCH_BYTES`] count.
     Fetch = 35,
+    /// link of an open regular file that was made without a name (O_TMPFILE): seg0 new path,
+    /// args\[0\] the file's handle.
+    LinkFile = 36,
     // ---- host sockets
     // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.

@@ -29,6 +29,8 @@ pub struct HostNode {
     last: Mutex<Last>,
     /// Where a symbolic link leads, once it was read.
     target: Mutex<Option<Vec<u8>>>,
+    /// It was made without a name (O_TMPFILE), and is known by this as long as it is open.
+    unnamed: Mutex<Weak<FileHandle>>,
 }
 
 struct HostPlace {
@@ -67,6 +69,7 @@ impl HostNode {
                 shared: Weak::new(),
             }),
             target: Mutex::new(None),
+            unnamed: Mutex::default(),
         })
     }
 
@@ -201,6 +204,11 @@ impl HostNode {
         Ok(HostFile::new(handle, self))
     }
 
+    /// The handle of a file that was made without a name.
+    fn unnamed_handle(&self) -> Option<Arc<FileHandle>> {
+        self.unnamed.lock().upgrade()
+    }
+
     /// The open file of a new handle that is not shared.
     fn opened(self: &Arc<Self>, handle: Handle) -> Arc<dyn FileOps> {
         HostFile::new(FileHandle::new(handle, self.fs.handle(), None), self.clone())
@@ -269,6 +277,9 @@ impl Inode for HostNode {
     fn attributes(&self) -> Result<Attributes> {
         if let Some(known) = self.known() {
             return Ok(known);
+        }
+        if let Some(handle) = self.unnamed_handle() {
+            return super::stat_handle(handle.number());
         }
         let attributes = stat_path(self.fs.handle(), &self.path()?)?;
         self.learn(&attributes);
@@ -354,14 +365,9 @@ impl Inode for HostNode {
     }
 
     fn create_unnamed(self: Arc<Self>, new: &NewNode, flags: u32) -> Result<Created> {
-        let path = self.path()?;
-        if path.is_empty() {
-            // Host calls have no way to name the root itself for this.
-            return Err(Errno::EOPNOTSUPP);
-        }
         let handle = Call::on(Op::Create, self.fs.handle())
-            .bytes(&path)
-            .arg(0, u64::from(file::host_flags(flags) | O_TMPFILE))
+            .bytes(&self.path()?)
+            .arg(0, u64::from(file::host_flags(flags) | O_TMPFILE | flags & O_EXCL))
             .arg(1, u64::from(new.mode & 0o7777))
             .arg(2, u64::from(new.uid))
             .arg(3, u64::from(new.gid))
@@ -369,7 +375,9 @@ impl Inode for HostNode {
         let handle = Handle::new(handle as u32);
         let node = HostNode::new(self.fs.clone(), None, b"", super::stat_handle(handle.number())?);
         node.set_gone();
-        let ops = node.opened(handle);
+        let handle = FileHandle::new(handle, self.fs.handle(), None);
+        *node.unnamed.lock() = Arc::downgrade(&handle);
+        let ops = HostFile::new(handle, node.clone());
         Ok((node, Some(ops)))
     }
 
@@ -400,10 +408,15 @@ impl Inode for HostNode {
 
     fn link(self: Arc<Self>, name: &[u8], target: &Arc<dyn Inode>) -> Result<Arc<dyn Inode>> {
         let target = Self::other(target)?;
-        let old = target.path()?;
-        target.is_changed();
         let new = self.child_path(name)?;
-        Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
+        if let Some(handle) = target.unnamed_handle() {
+            let call = Call::on(Op::LinkFile, self.fs.handle()).bytes(&new);
+            call.arg(0, u64::from(handle.number())).run()?;
+        } else {
+            let old = target.path()?;
+            target.is_changed();
+            Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
+        }
         self.is_changed();
         self.child(name)
     }
