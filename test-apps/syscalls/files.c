@@ -1083,6 +1083,16 @@ CASE(xattr_user) {
     ERR(removexattr("f", "user.color"), ENODATA);
 }
 
+// Files of the host stand for device nodes by such an attribute: no program sets it.
+CASE(names_of_attributes_that_are_kept) {
+    if (!getenv("QUARK_KEPT")) skip_case("only where files are the host's");
+    write_file("f", "");
+    char value[8];
+    ERR(setxattr("f", "user.quark.device", "c 1:3", 5, 0), EPERM);
+    ERR(removexattr("f", "user.quark.device"), EPERM);
+    ERR(getxattr("f", "user.quark.device", value, sizeof value), ENODATA);
+}
+
 CASE(umask_applies) {
     umask(027);
     OK(close(OK(open("f", O_CREAT | O_WRONLY, 0777))));

@@ -670,6 +670,7 @@ fn files_without_names_and_busy_programs_on_a_volume() {
     let cases = ["files", "tmpfiles_get_names", "tmpfiles_get_names_in_a_root", "open_tmpfile"];
     cases_on(&p, &volume, &cases, "A=B");
     cases_on(&p, &volume, &["process", "text_is_busy", "script_text_is_busy"], "A=B");
+    cases_on(&p, &volume, &["files", "names_of_attributes_that_are_kept"], "QUARK_KEPT=1");
     assert_eq!(fs::read_dir(&volume).unwrap().count(), 0, "nothing is left on the host");
 }
 
@@ -740,4 +741,42 @@ fn mounts_are_listed_as_on_linux() {
             /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n"
         )
     );
+}
+
+/// What a node stands for outlives the container; in a volume there is none.
+#[test]
+fn device_nodes_of_the_root_last() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let forged = volume.join("forged");
+    fs::write(&forged, "").unwrap();
+    fs::set_permissions(&forged, fs::Permissions::from_mode(0o1666)).unwrap();
+    let name = "user.quark.device";
+    if rustix::fs::setxattr(&forged, name, b"c 1:5", rustix::fs::XattrFlags::empty()).is_err() {
+        crate::shared::skip("the file system of the tests has no attributes");
+        return;
+    }
+    let run_script = |script: &str| {
+        p.configure(&["sh", "-c", script], |c| {
+            let data = json!({"destination": "/data", "source": volume, "options": ["bind"]});
+            c["mounts"].as_array_mut().unwrap().push(data);
+            let names = json!(["CAP_MKNOD", "CAP_SETUID", "CAP_SETGID"]);
+            c["process"]["capabilities"] =
+                json!({"bounding": names, "effective": names, "permitted": names});
+        });
+        let (code, output, errors) = run(&p);
+        assert_eq!(code, Some(0), "{output}{errors}");
+        output
+    };
+    let made = run_script(
+        "set -e; b=/bin/busybox; $b mknod -m 640 /null c 1 3; $b mknod /disk b 8 0; echo x > /null; \
+         ! cat /disk 2> /dev/null; $b ln /null /other; $b mv /null /moved; $b chmod 600 /moved; \
+         ! $b mknod /data/null c 1 3 2> /dev/null; stat -c '%F' /data/forged; cat /data/forged; \
+         $b rm /other",
+    );
+    assert_eq!(made, "regular empty file\n");
+    let left = run_script("stat -c '%F %t:%T %a' /moved /disk; echo y > /moved; cat /moved");
+    assert_eq!(left, "character special file 1:3 600\nblock special file 8:0 644\n");
+    assert!(fs::symlink_metadata(p.rootfs().join("moved")).unwrap().is_file(), "none on the host");
 }

@@ -2,6 +2,7 @@
 //! the channel. No host descriptor is held for a name, only for open files, and a few for a while
 //! after that ([`kept`]).
 
+mod device;
 mod disk;
 mod file;
 pub mod handle_cache;
@@ -93,6 +94,17 @@ impl HostFs {
     /// It said that it does not: some file systems cannot, among them the host's overlay.
     pub(super) fn cannot_tell_what_is_cached(&self) {
         self.tells_what_is_cached.store(false, Relaxed);
+    }
+
+    /// True if nobody else writes to it.
+    fn is_own(&self) -> bool {
+        self.trust_ns > 0
+    }
+
+    /// What lies at `path`.
+    fn stat(&self, path: &[u8]) -> Result<Attributes> {
+        let found = stat_path(self.root, path)?;
+        Ok(if self.is_own() { device::shown(self.root, path, found) } else { found })
     }
 
     /// The handle that paths are relative to.

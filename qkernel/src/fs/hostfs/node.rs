@@ -6,12 +6,12 @@ use core::any::Any;
 
 use linux_raw_sys::general::{
     AT_REMOVEDIR, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE,
-    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFMT, S_IFREG,
+    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFMT, S_IFREG, S_ISVTX,
 };
 use qlib::host::Op;
 
 use super::handle_cache::{self, FileHandle, Id};
-use super::{HostFile, HostFs, file, stat_path};
+use super::{HostFile, HostFs, device, file};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
@@ -164,7 +164,7 @@ impl HostNode {
     }
 
     fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let attributes = stat_path(self.fs.handle(), &self.child_path(name)?)?;
+        let attributes = self.fs.stat(&self.child_path(name)?)?;
         Ok(HostNode::new(self.fs.clone(), Some(self.clone()), name, attributes))
     }
 
@@ -281,7 +281,7 @@ impl Inode for HostNode {
         if let Some(handle) = self.unnamed_handle() {
             return super::stat_handle(handle.number());
         }
-        let attributes = stat_path(self.fs.handle(), &self.path()?)?;
+        let attributes = self.fs.stat(&self.path()?)?;
         self.learn(&attributes);
         Ok(attributes)
     }
@@ -298,8 +298,7 @@ impl Inode for HostNode {
         if self.known().is_some() {
             return Ok(true);
         }
-        let attributes =
-            stat_path(self.fs.handle(), &self.path()?).inspect_err(|_| self.is_changed())?;
+        let attributes = self.fs.stat(&self.path()?).inspect_err(|_| self.is_changed())?;
         let same = {
             let last = self.last.lock();
             (attributes.dev, attributes.ino, attributes.kind())
@@ -388,9 +387,22 @@ impl Inode for HostNode {
     }
 
     fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
-        let call = Call::on(Op::MkNod, self.fs.handle());
         let path = self.child_path(name)?;
-        self.new_child(call.bytes(&path), name, new)
+        let root = self.fs.handle();
+        let call = Call::on(Op::MkNod, root).bytes(&path);
+        if !device::is_device(new.mode) {
+            return self.new_child(call, name, new);
+        }
+        if !self.fs.is_own() {
+            return Err(Errno::EPERM);
+        }
+        let file = NewNode { mode: S_IFREG | S_ISVTX | new.mode & 0o777, ..*new };
+        self.new_child(call, name, &file)?;
+        if let Err(error) = device::mark(root, &path, new.mode, new.rdev) {
+            Call::on(Op::Unlink, root).bytes(&path).run()?;
+            return Err(error);
+        }
+        self.child(name)
     }
 
     fn make_symlink(
@@ -462,7 +474,11 @@ impl Inode for HostNode {
     }
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {
-        set_attributes(self.fs.handle(), &self.path()?, change)?;
+        let mut on_host = *change;
+        if device::is_device(self.kind) && self.fs.is_own() {
+            on_host.mode = change.mode.map(|mode| mode | S_ISVTX);
+        }
+        set_attributes(self.fs.handle(), &self.path()?, &on_host)?;
         change.apply(&mut self.last.lock().attributes);
         self.is_changed();
         Ok(())
@@ -480,6 +496,9 @@ impl Inode for HostNode {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if device::is_reserved(name) {
+            return Err(Errno::ENODATA);
+        }
         let mut value = alloc::vec![0; 65536];
         let (path, name) = (self.path()?, name.to_vec());
         let call = Call::on(Op::GetXattr, self.fs.handle()).bytes(&path).bytes(&name);
@@ -489,6 +508,9 @@ impl Inode for HostNode {
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
+        if device::is_reserved(name) {
+            return Err(Errno::EPERM);
+        }
         let (path, name, value) = (self.path()?, name.to_vec(), value.to_vec());
         let call = Call::on(Op::SetXattr, self.fs.handle()).bytes(&path).bytes(&name).bytes(&value);
         call.arg(0, u64::from(flags)).run()?;
@@ -503,10 +525,14 @@ impl Inode for HostNode {
             .bytes_out(&mut names)
             .run()?;
         names.truncate(len as usize);
-        Ok(names)
+        let shown = names.split_inclusive(|b| *b == 0).filter(|name| !device::is_reserved(name));
+        Ok(shown.flatten().copied().collect())
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result {
+        if device::is_reserved(name) {
+            return Err(Errno::EPERM);
+        }
         let (path, name) = (self.path()?, name.to_vec());
         Call::on(Op::RemoveXattr, self.fs.handle()).bytes(&path).bytes(&name).run()?;
         self.is_changed();
