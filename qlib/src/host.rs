@@ -180,6 +180,9 @@ ops! {
     LockWait = 37,
     /// Ends such a wait: args\[0\] its token. Nothing is taken for it any more.
     LockForget = 38,
+    /// link of an open regular file that was made without a name (O_TMPFILE): seg0 new path,
+    /// args\[0\] the file's handle.
+    LinkFile = 39,
     // ---- host sockets
     // -----------------------------------------------------------------------------------------
     /// socket: args domain (AF_INET, AF_INET6, AF_NETLINK), type, protocol → handle. Non-blocking.

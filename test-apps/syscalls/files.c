@@ -131,6 +131,57 @@ CASE(open_tmpfile) {
     EQ(st.st_nlink, 0);
 }
 
+static void name_tmpfiles_in(const char *directory) {
+    char path[PATH_MAX], named[PATH_MAX], second[PATH_MAX];
+    snprintf(named, sizeof named, "%s/named-%d", directory, getpid());
+    snprintf(second, sizeof second, "%s/second-%d", directory, getpid());
+    int fd = open(directory, O_TMPFILE | O_RDWR, 0640);
+    if (fd == -1 && errno == EOPNOTSUPP) skip_case("overlays of old kernels cannot");
+    CHECK(fd >= 0);
+    EQ(write(fd, "unnamed", 7), 7);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    OK(linkat(AT_FDCWD, path, AT_FDCWD, named, AT_SYMLINK_FOLLOW));
+    ERR(linkat(AT_FDCWD, path, AT_FDCWD, named, AT_SYMLINK_FOLLOW), EEXIST);
+    struct stat by_name, by_fd;
+    OK(stat(named, &by_name));
+    OK(fstat(fd, &by_fd));
+    EQ(by_name.st_ino, by_fd.st_ino);
+    EQ(by_fd.st_nlink, 1);
+    EQ(by_name.st_mode, S_IFREG | 0640);
+    EQ(by_name.st_size, 7);
+    EQ(write(fd, "!", 1), 1);
+    char b[16];
+    EQ(read_file(named, b, sizeof b), 8);
+    STR_EQ(b, "unnamed!");
+    // By the descriptor alone only who may read everything, or has opened it (since Linux 6.10).
+    bool by_empty = linkat(fd, "", AT_FDCWD, second, AT_EMPTY_PATH) == 0;
+    if (!by_empty) {
+        EQ(errno, ENOENT);
+        OK(link(named, second));
+    }
+    OK(stat(second, &by_name));
+    EQ(by_name.st_nlink, 2);
+    OK(unlink(named));
+    OK(unlink(second));
+    OK(fstat(fd, &by_fd));
+    EQ(by_fd.st_nlink, 0);
+    OK(close(fd));
+    // One that is never to have a name, and one that has lost it.
+    fd = OK(open(directory, O_TMPFILE | O_RDWR | O_EXCL, 0600));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ERR(linkat(AT_FDCWD, path, AT_FDCWD, named, AT_SYMLINK_FOLLOW), ENOENT);
+    OK(close(fd));
+    fd = create(named);
+    OK(unlink(named));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ERR(linkat(AT_FDCWD, path, AT_FDCWD, named, AT_SYMLINK_FOLLOW), ENOENT);
+    OK(close(fd));
+}
+
+CASE(tmpfiles_get_names) { name_tmpfiles_in("."); }
+CASE(tmpfiles_get_names_in_a_root) { name_tmpfiles_in("/tmp"); }
+CASE(tmpfiles_get_names_in_memory) { name_tmpfiles_in("/dev/shm"); }
+
 CASE(access_modes_are_enforced) {
     write_file("f", "x");
     int r = OK(open("f", O_RDONLY)), w = OK(open("f", O_WRONLY));
@@ -1030,6 +1081,16 @@ CASE(xattr_user) {
     CHECK(listxattr("f", NULL, 0) >= 11);
     OK(removexattr("f", "user.color"));
     ERR(removexattr("f", "user.color"), ENODATA);
+}
+
+// Files of the host stand for device nodes by such an attribute: no program sets it.
+CASE(names_of_attributes_that_are_kept) {
+    if (!getenv("QUARK_KEPT")) skip_case("only where files are the host's");
+    write_file("f", "");
+    char value[8];
+    ERR(setxattr("f", "user.quark.device", "c 1:3", 5, 0), EPERM);
+    ERR(removexattr("f", "user.quark.device"), EPERM);
+    ERR(getxattr("f", "user.quark.device", value, sizeof value), ENODATA);
 }
 
 CASE(umask_applies) {

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <sys/mount.h>
+#include <sys/sysmacros.h>
 
 static void needs_mounts(void) {
     if (geteuid() != 0) skip_case("needs root");
@@ -229,5 +230,157 @@ CASE(mountinfo_in_pieces) {
         CHECK(pread(fd, part, 30, 0) == 30 && memcmp(part, whole, 30) == 0);
         OK(close(fd));
     }
+    leave();
+}
+
+// The line of the mount whose mount point ends so, or NULL.
+static const char *line_of(const char *file, const char *end) {
+    static char text[65536], line[1024];
+    read_file(file, text, sizeof text);
+    char wanted[256];
+    snprintf(wanted, sizeof wanted, "%s ", end);
+    for (char *at = strtok(text, "\n"); at; at = strtok(NULL, "\n"))
+        if (strstr(at, wanted)) {
+            // Whether inode numbers are wide is a choice of the kernel's.
+            char *wide = strstr(at, ",inode64");
+            if (wide) memmove(wide, wide + 8, strlen(wide + 8) + 1);
+            snprintf(line, sizeof line, "%s", at);
+            return line;
+        }
+    FAIL("no %s in %s", end, file);
+}
+
+// What of mountinfo follows the device number, without the directory that the case works in.
+static void expect_info(const char *end, const char *root, const char *rest) {
+    const char *line = line_of("/proc/self/mountinfo", end);
+    int id, parent, major, minor, used = 0;
+    char at[512], point[512];
+    if (sscanf(line, "%d %d %d:%d %511s %511s%n", &id, &parent, &major, &minor, at, point, &used) != 6) FAIL("%s", line);
+    CHECK(id != parent);
+    struct stat st;
+    char plain[512] = "";
+    // Octal escapes back.
+    for (char *from = point, *to = plain; *from; to++) {
+        if (*from == '\\') *to = (char)strtol((char[]){from[1], from[2], from[3], 0}, NULL, 8), from += 4;
+        else *to = *from++;
+        to[1] = 0;
+    }
+    OK(stat(plain, &st));
+    EQ(major, (int)(st.st_dev >> 8 & 0xfff));
+    STR_EQ(at, root);
+    STR_EQ(line + used, rest);
+}
+
+CASE(the_form_of_mountinfo) {
+    needs_mounts();
+    OK(mkdir("with space\\", 0755));
+    OK(mount("so\\ur\tce#1", "with space\\", "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=700"));
+    static const char *const point = "/here/with\\040space\\134";
+    expect_info(point, "/", " rw,nosuid,nodev,relatime - tmpfs so\\134ur\\011ce\\0431 rw,size=64k,mode=700");
+    const char *line = line_of("/proc/self/mounts", point);
+    CHECK(strncmp(line, "so\\134ur\\011ce\\0431 /", 20) == 0);
+    CHECK(strstr(line, "space\\134 tmpfs rw,nosuid,nodev,relatime,size=64k,mode=700 0 0") != NULL);
+    // A part of it, with flags of its own.
+    OK(mkdir("with space\\/a b", 0755));
+    OK(mkdir("part", 0755));
+    OK(mount("with space\\/a b", "part", NULL, MS_BIND, NULL));
+    OK(mount(NULL, "part", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOEXEC, NULL));
+    static const char *const rest = "tmpfs so\\134ur\\011ce\\0431 rw,size=64k,mode=700";
+    char expected[256];
+    snprintf(expected, sizeof expected, " ro,noexec,relatime - %s", rest);
+    expect_info("/here/part", "/a\\040b", expected);
+    ERR(open("part/x", O_CREAT | O_WRONLY, 0600), EROFS);
+    OK(close(create("with space\\/a b/y")));
+    OK(mount(NULL, "part", NULL, MS_UNBINDABLE, NULL));
+    snprintf(expected, sizeof expected, " ro,noexec,relatime unbindable - %s", rest);
+    expect_info("/here/part", "/a\\040b", expected);
+    // The whole file system read-only: through each of its mounts.
+    OK(mkdir("second", 0755));
+    OK(mount("with space\\", "second", NULL, MS_BIND, NULL));
+    OK(mount(NULL, "with space\\", NULL, MS_REMOUNT | MS_RDONLY, "size=64k,mode=700"));
+    expect_info("/here/second", "/", " rw,nosuid,nodev,relatime - tmpfs so\\134ur\\011ce\\0431 ro,size=64k,mode=700");
+    CHECK(strstr(line_of("/proc/self/mounts", "/here/second"), " tmpfs ro,nosuid") != NULL);
+    ERR(open("second/x", O_CREAT | O_WRONLY, 0600), EROFS);
+    OK(mount(NULL, "with space\\", NULL, MS_REMOUNT, "size=64k,mode=700"));
+    OK(close(create("second/x")));
+    leave();
+}
+
+CASE(times_of_access_in_mountinfo) {
+    needs_mounts();
+    static const struct {
+        const char *name, *shown;
+        unsigned long flags;
+    } kinds[] = {
+        {"strict", " ro - tmpfs none ro", MS_STRICTATIME | MS_RDONLY},
+        {"never", " rw,noatime - tmpfs none rw", MS_NOATIME},
+        {"dirs", " rw,nodiratime,relatime - tmpfs none rw", MS_NODIRATIME},
+        {"plain", " rw,relatime - tmpfs none rw", 0},
+    };
+    char end[64];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        OK(mkdir(kinds[i].name, 0755));
+        OK(mount("none", kinds[i].name, "tmpfs", kinds[i].flags, NULL));
+        snprintf(end, sizeof end, "/here/%s", kinds[i].name);
+        expect_info(end, "/", kinds[i].shown);
+    }
+    // They stay unless a change speaks of them.
+    OK(mount(NULL, "never", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+    expect_info("/here/never", "/", " ro,noatime - tmpfs none rw");
+    OK(mount(NULL, "never", NULL, MS_BIND | MS_REMOUNT | MS_RELATIME, NULL));
+    expect_info("/here/never", "/", " rw,relatime - tmpfs none rw");
+    leave();
+}
+
+CASE(a_removed_root_in_mountinfo) {
+    needs_mounts();
+    write_file("source", "x");
+    write_file("point", "");
+    OK(mount("source", "point", NULL, MS_BIND, NULL));
+    OK(unlink("source"));
+    expect_info("/here/point", "/source//deleted", " rw,relatime - tmpfs none rw");
+    char b[4];
+    read_file("point", b, sizeof b);
+    STR_EQ(b, "x");
+    leave();
+}
+
+// Device nodes are made by who may, work wherever they lie, and lead to the devices of a container only.
+CASE(device_nodes) {
+    needs_mounts();
+    if (mknod("null", S_IFCHR | 0666, makedev(1, 3)) == -1 && errno == EPERM) skip_case("may not make devices");
+    OK(mknod("zero", S_IFCHR | 0666, makedev(1, 5)));
+    OK(mknod("full", S_IFCHR | 0666, makedev(1, 7)));
+    OK(mknod("random", S_IFCHR | 0666, makedev(1, 8)));
+    OK(mknod("urandom", S_IFCHR | 0666, makedev(1, 9)));
+    OK(mknod("tty", S_IFCHR | 0666, makedev(5, 0)));
+    struct stat st;
+    OK(stat("null", &st));
+    CHECK(S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
+    char b[16] = "text";
+    int fd = OK(open("null", O_RDWR));
+    EQ(read(fd, b, sizeof b), 0);
+    EQ(write(fd, b, sizeof b), sizeof b);
+    fd = OK(open("zero", O_RDONLY));
+    EQ(read(fd, b, sizeof b), sizeof b);
+    STR_EQ(b, "");
+    fd = OK(open("full", O_WRONLY));
+    ERR(write(fd, b, 1), ENOSPC);
+    EQ(read(OK(open("random", O_RDONLY)), b, sizeof b), sizeof b);
+    EQ(read(OK(open("urandom", O_RDONLY)), b, sizeof b), sizeof b);
+    if (open("tty", O_RDWR) == -1) EQ(errno, ENXIO);
+    // Of numbers for local use: without a driver on Linux, and not one of a container's here.
+    OK(mknod("strange", S_IFCHR | 0666, makedev(240, 77)));
+    CHECK(open("strange", O_RDWR) == -1 && (errno == ENXIO || errno == EPERM));
+    OK(chmod(".", 0777));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(setresuid(54321, 54321, 54321));
+        ERR(mknod("mine", S_IFCHR | 0666, makedev(1, 3)), EPERM);
+        ERR(mknod("mine", S_IFBLK | 0666, makedev(1, 3)), EPERM);
+        OK(mknod("mine", S_IFIFO | 0666, 0));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
     leave();
 }

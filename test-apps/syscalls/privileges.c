@@ -8,6 +8,7 @@
 #include <sys/sendfile.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/xattr.h>
 #include <linux/capability.h>
 
 #define USER 65534
@@ -604,4 +605,56 @@ CASE(files_of_proc_tell_by_who_reads) {
     WAIT_UNTIL(board->go);
     OK(kill(pid, SIGKILL));
     expect_killed(pid, SIGKILL);
+}
+
+static void drop_capability(unsigned number) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2];
+    OK(syscall(SYS_capget, &header, data));
+    data[number / 32].effective &= ~(1u << number % 32);
+    OK(syscall(SYS_capset, &header, data));
+}
+
+// What setcap(8) and package managers do takes CAP_SETFCAP, and no CAP_SYS_ADMIN.
+CASE(capabilities_of_files) {
+    needs_root();
+    static const char name[] = "security.capability";
+    // cap_net_raw, permitted and effective: struct vfs_cap_data of version 2.
+    static const unsigned char value[20] = {1, 0, 0, 2, 0, 0x20};
+    write_file("program", "x");
+    OK(chmod("program", 0755));
+    drop_capability(CAP_SYS_ADMIN);
+    if (setxattr("program", name, value, sizeof value, 0) == -1) {
+        if (errno == EPERM || errno == EOPNOTSUPP) skip_case("no capabilities of files here");
+        FAIL("setxattr: %s", strerrorname_np(errno));
+    }
+    unsigned char read[32];
+    EQ(getxattr("program", name, read, sizeof read), sizeof value);
+    CHECK(memcmp(read, value, sizeof value) == 0);
+    char names[256] = "";
+    ssize_t listed = OK(listxattr("program", names, sizeof names));
+    bool found = false;
+    for (char *at = names; at < names + listed; at += strlen(at) + 1) found |= strcmp(at, name) == 0;
+    CHECK(found);
+    ERR(setxattr("program", name, value, sizeof value - 1, 0), EINVAL);
+    ERR(setxattr("program", name, value, sizeof value, XATTR_CREATE), EEXIST);
+    ERR(setxattr("program", "trusted.x", "y", 1, 0), EPERM);
+    ERR(getxattr("program", "trusted.x", read, sizeof read), ENODATA);
+    drop_capability(CAP_SETFCAP);
+    ERR(setxattr("program", name, value, sizeof value, 0), EPERM);
+    ERR(removexattr("program", name), EPERM);
+    EQ(getxattr("program", name, read, sizeof read), sizeof value);
+}
+
+CASE(trusted_attributes) {
+    needs_root();
+    OK(mkdir("/dev/shm/trusted", 0755));
+    int result = setxattr("/dev/shm/trusted", "trusted.x", "y", 1, 0), error = errno;
+    char value[4] = "";
+    ssize_t length = result == 0 ? getxattr("/dev/shm/trusted", "trusted.x", value, sizeof value) : 0;
+    OK(rmdir("/dev/shm/trusted"));
+    if (result == -1 && error == EPERM) skip_case("without CAP_SYS_ADMIN");
+    EQ(result, 0);
+    EQ(length, 1);
+    STR_EQ(value, "y");
 }

@@ -552,3 +552,41 @@ CASE(topology_of_the_processors) {
         CHECK(list[0] == '0');
     }
 }
+
+// Who logged in: a thread's own, set once by whoever has no right to change it, and inherited. As pam_loginuid does it.
+CASE(login_is_set_once) {
+    if (access("/proc/self/loginuid", F_OK) == -1) skip_case("a kernel without audit");
+    read_file("/proc/self/loginuid", text, sizeof text);
+    if (strcmp(text, "4294967295") != 0) skip_case("somebody is logged in");
+    read_file("/proc/self/sessionid", text, sizeof text);
+    STR_EQ(text, "4294967295");
+    char parent[64];
+    snprintf(parent, sizeof parent, "/proc/%d/loginuid", getpid());
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        int fd = OK(open("/proc/self/loginuid", O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+        ERR(write(fd, "x", 1), EINVAL);
+        EQ(pwrite(fd, "1000", 4, 0), 4);
+        read_file("/proc/self/loginuid", text, sizeof text);
+        STR_EQ(text, "1000");
+        read_file("/proc/self/sessionid", text, sizeof text);
+        CHECK(strcmp(text, "4294967295") != 0);
+        int other = OK(open(parent, O_WRONLY));
+        ERR(write(other, "1000", 4), EPERM);
+        pid_t child = OK(fork());
+        if (child == 0) {
+            read_file("/proc/self/loginuid", text, sizeof text);
+            STR_EQ(text, "1000");
+            _exit(0);
+        }
+        expect_exit(child, 0);
+        // Without CAP_AUDIT_CONTROL, which goes with the user.
+        if (geteuid() == 0) OK(setresuid(54321, 54321, 54321));
+        ERR(pwrite(fd, "0", 1, 0), EPERM);
+        ERR(pwrite(fd, "4294967295", 10, 0), EPERM);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    read_file("/proc/self/loginuid", text, sizeof text);
+    STR_EQ(text, "4294967295");
+}

@@ -674,3 +674,96 @@ CASE(abort_dies_by_sigabrt) {
     if (pid == 0) abort();
     expect_killed(pid, SIGABRT);
 }
+
+// A user's limit of processes, threads among them: what goes makes room.
+CASE(fork_at_the_limit_of_processes) {
+    if (geteuid() != 0) skip_case("needs root");
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(setresuid(54322, 54322, 54322));
+        struct rlimit three = {3, 3};
+        OK(setrlimit(RLIMIT_NPROC, &three));
+        pid_t children[2];
+        for (int i = 0; i < 2; i++) {
+            children[i] = OK(fork());
+            if (children[i] == 0) {
+                pause();
+                _exit(0);
+            }
+        }
+        ERR(fork(), EAGAIN);
+        ERR(vfork(), EAGAIN);
+        ERR(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0), EAGAIN);
+        OK(kill(children[0], SIGKILL));
+        expect_killed(children[0], SIGKILL);
+        pid_t again = OK(fork());
+        if (again == 0) _exit(0);
+        expect_exit(again, 0);
+        OK(kill(children[1], SIGKILL));
+        expect_killed(children[1], SIGKILL);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+static void copy_program(const char *from, const char *to) {
+    static char block[65536];
+    int in = OK(open(from, O_RDONLY)), out = OK(open(to, O_WRONLY | O_CREAT | O_TRUNC, 0755));
+    for (ssize_t n; (n = OK(read(in, block, sizeof block))) > 0;) EQ(write(out, block, n), n);
+    OK(close(in));
+    OK(close(out));
+}
+
+// What is open for writing is not executed, and what is executed is not written, by whatever name.
+CASE(text_is_busy) {
+    copy_program("/bin/sleep", "program");
+    OK(link("program", "other"));
+    int writer = OK(open("other", O_WRONLY));
+    ERR(execl("./program", "program", "1000", NULL), ETXTBSY);
+    OK(close(writer));
+    int pipes[2];
+    OK(pipe2(pipes, O_CLOEXEC));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl("./program", "program", "1000", NULL);
+        _exit(1);
+    }
+    OK(close(pipes[1]));
+    char c;
+    EQ(read(pipes[0], &c, 1), 0);
+    ERR(open("program", O_WRONLY), ETXTBSY);
+    ERR(open("program", O_RDWR), ETXTBSY);
+    ERR(open("program", O_RDONLY | O_TRUNC), ETXTBSY);
+    ERR(open("program", O_WRONLY | O_CREAT, 0755), ETXTBSY);
+    ERR(truncate("program", 0), ETXTBSY);
+    ERR(open("other", O_WRONLY), ETXTBSY);
+    OK(close(OK(open("program", O_RDONLY))));
+    struct stat st;
+    OK(stat("program", &st));
+    CHECK(st.st_size > 0);
+    OK(chmod("program", 0700));
+    // As packages are installed: another file comes under the name.
+    copy_program("/bin/sleep", "new");
+    OK(rename("new", "program"));
+    OK(close(OK(open("program", O_WRONLY))));
+    ERR(open("other", O_WRONLY), ETXTBSY);
+    OK(kill(pid, SIGKILL));
+    siginfo_t info;
+    OK(waitid(P_PID, pid, &info, WEXITED | WNOWAIT));
+    OK(close(OK(open("other", O_WRONLY))));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(script_text_is_busy) {
+    write_file("script", "#!/bin/sh\nexit 7\n");
+    OK(chmod("script", 0755));
+    int writer = OK(open("script", O_WRONLY));
+    ERR(execl("./script", "script", NULL), ETXTBSY);
+    OK(close(writer));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl("./script", "script", NULL);
+        _exit(1);
+    }
+    expect_exit(pid, 7);
+}

@@ -1,7 +1,9 @@
 //! devpts: /dev/pts, where the terminals of pseudoterminals appear (pts(4)).
 
+use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{DEVPTS_SUPER_MAGIC, S_IFCHR, S_IFDIR, S_IFMT};
@@ -13,7 +15,7 @@ use super::options::Options;
 use super::{FileOps, OpenFile, special};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
-use crate::ipc::tty::pty;
+use crate::ipc::tty::pty::{self, SLAVE_GROUP, SLAVE_MODE};
 
 /// The device number of every devpts, which a terminal opened without a path reports too.
 pub const DEVICE: u64 = device(0, 0x8_0000);
@@ -24,13 +26,18 @@ const PTMX_INO: u64 = 2;
 /// The file system.
 struct DevPts {
     ptmx_mode: u32,
+    /// For /proc/mounts.
+    options: Vec<u8>,
     this: Weak<DevPts>,
 }
 
-/// Makes a file system of type devpts. Its option "ptmxmode" is the mode of ptmx.
+/// Makes a file system of type devpts. Its option "ptmxmode" is the mode of ptmx; terminals have
+/// group and mode of their own, whatever "gid" and "mode" say.
 pub fn make(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let ptmx_mode = options.octal("ptmxmode", 0)? & 0o777;
-    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, this: this.clone() }))
+    let text = format!(",gid={SLAVE_GROUP},mode={SLAVE_MODE:03o},ptmxmode={ptmx_mode:03o}");
+    let options = text.into_bytes();
+    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, options, this: this.clone() }))
 }
 
 impl FileSystem for DevPts {
@@ -45,6 +52,10 @@ impl FileSystem for DevPts {
 
     fn statfs(&self) -> Result<StatFs> {
         Ok(simple_statfs(DEVPTS_SUPER_MAGIC))
+    }
+
+    fn options(&self) -> Vec<u8> {
+        self.options.clone()
     }
 }
 

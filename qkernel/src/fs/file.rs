@@ -14,6 +14,7 @@ use linux_raw_sys::general::{
 use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
+use super::busy::Claim;
 use super::disk::Begun;
 use super::outside::OutsideLocks;
 use crate::errno::{Errno, Result};
@@ -263,6 +264,8 @@ pub struct OpenFile {
     owner: AtomicI32,
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
     pub path: Option<crate::fs::Location>,
+    /// It is open for writing, and a regular file.
+    _writes: Option<Claim>,
     /// Who has to know when it is gone, by [`CloseHook::id`].
     pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
@@ -275,12 +278,23 @@ impl OpenFile {
 
     /// A new description of a file with a place in the tree.
     pub fn at(ops: Arc<dyn FileOps>, flags: u32, path: Option<crate::fs::Location>) -> Arc<Self> {
+        Self::claimed(ops, flags, path, None)
+    }
+
+    /// As [`OpenFile::at`], of a file that nobody executes meanwhile if it has a claim.
+    pub fn claimed(
+        ops: Arc<dyn FileOps>,
+        flags: u32,
+        path: Option<crate::fs::Location>,
+        writes: Option<Claim>,
+    ) -> Arc<Self> {
         Arc::new(OpenFile {
             ops,
             flags: AtomicU32::new(flags),
             position: Mutex::new(0),
             owner: AtomicI32::new(0),
             path,
+            _writes: writes,
             close_hooks: Mutex::default(),
         })
     }

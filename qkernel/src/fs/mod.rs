@@ -2,6 +2,7 @@
 //! systems.
 
 pub mod attr;
+pub mod busy;
 pub mod caller;
 pub mod context;
 pub mod cpu;

@@ -44,6 +44,28 @@ bitflags! {
     }
 }
 
+/// ST_VALID (linux/statfs.h).
+pub const ST_VALID: u32 = 0x20;
+
+/// What times of access a mount keeps.
+const ATIME: MountFlags =
+    MountFlags::NOATIME.union(MountFlags::NODIRATIME).union(MountFlags::RELATIME);
+
+impl MountFlags {
+    /// What a mount has that is made with flags of mount(2), or changed with them from `before`, as
+    /// on Linux: RELATIME unless they say otherwise, and what it had of such before.
+    pub fn settle(self, before: Option<MountFlags>) -> MountFlags {
+        let says = self & (ATIME | MountFlags::STRICTATIME);
+        let times = match before {
+            Some(before) if says.is_empty() => before & ATIME,
+            _ if says.contains(MountFlags::STRICTATIME) => says & MountFlags::NODIRATIME,
+            _ if says.contains(MountFlags::NOATIME) => says - MountFlags::RELATIME,
+            _ => says & ATIME | MountFlags::RELATIME,
+        };
+        self - ATIME - MountFlags::STRICTATIME | times
+    }
+}
+
 /// The most mounts there may be (Linux's fs.mount-max).
 const MOUNT_MAX: u64 = 100_000;
 /// Bytes of guest memory for each: a mount, its names and a small file system take about a kilobyte
@@ -70,6 +92,8 @@ pub struct Mount {
     /// What /proc/mounts shows as the source.
     pub source: Vec<u8>,
     flags: AtomicU32,
+    /// The file system may not be written, through whichever of its mounts.
+    fs_readonly: Arc<AtomicBool>,
     /// MS_UNBINDABLE.
     unbindable: AtomicBool,
     /// It is the root mount, or lies on one that is in the tree.
@@ -87,15 +111,22 @@ fn key(dentry: &Arc<Dentry>) -> usize {
 }
 
 impl Mount {
-    /// A mount that is not placed anywhere yet.
-    pub fn new(
+    /// A further mount of its file system, of what lies at `root` there; not placed anywhere yet.
+    pub fn of_same(&self, root: Arc<Dentry>, flags: MountFlags) -> Arc<Self> {
+        let (fs, source) = (self.fs.clone(), self.source.clone());
+        Self::listed(fs, root, source, flags, self.fs_readonly.clone())
+    }
+
+    fn listed(
         fs: Arc<dyn FileSystem>,
         root: Arc<Dentry>,
         source: Vec<u8>,
         flags: MountFlags,
+        fs_readonly: Arc<AtomicBool>,
     ) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(20);
-        let mount = Self::make(NEXT.fetch_add(1, Ordering::Relaxed), fs, root, source, flags);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mount = Self::make(id, fs, root, source, flags, fs_readonly);
         ALL.lock().insert(mount.id, Arc::downgrade(&mount));
         mount
     }
@@ -106,6 +137,7 @@ impl Mount {
         root: Arc<Dentry>,
         source: Vec<u8>,
         flags: MountFlags,
+        fs_readonly: Arc<AtomicBool>,
     ) -> Arc<Self> {
         Arc::new(Mount {
             id,
@@ -113,6 +145,7 @@ impl Mount {
             root,
             source,
             flags: AtomicU32::new(flags.bits()),
+            fs_readonly,
             unbindable: AtomicBool::new(false),
             in_tree: AtomicBool::new(false),
             point: Mutex::new(None),
@@ -123,13 +156,13 @@ impl Mount {
     /// A mount that /proc does not list, for files without a place in the tree.
     pub fn hidden(fs: Arc<dyn FileSystem>, flags: MountFlags) -> Arc<Self> {
         let root = Dentry::root(fs.clone());
-        Self::make(0, fs, root, Vec::new(), flags)
+        Self::make(0, fs, root, Vec::new(), flags, Arc::default())
     }
 
-    /// A mount of the whole of `fs`.
+    /// A mount of the whole of `fs`, which has no other; not placed anywhere yet.
     pub fn whole(fs: Arc<dyn FileSystem>, source: &[u8], flags: MountFlags) -> Arc<Self> {
         let root = Dentry::root(fs.clone());
-        Self::new(fs, root, source.to_vec(), flags)
+        Self::listed(fs, root, source.to_vec(), flags, Arc::default())
     }
 
     /// Its flags.
@@ -152,9 +185,35 @@ impl Mount {
         self.unbindable.store(on, Ordering::Relaxed);
     }
 
+    /// True if its file system may not be written, through whichever mount.
+    pub fn is_fs_readonly(&self) -> bool {
+        self.fs_readonly.load(Ordering::Relaxed)
+    }
+
+    /// Lets nobody write to its file system, or those whose mounts allow it.
+    pub fn set_fs_readonly(&self, on: bool) {
+        self.fs_readonly.store(on, Ordering::Relaxed);
+    }
+
     /// EROFS if nothing may be changed through it.
     pub fn check_writable(&self) -> Result {
-        if self.flags().contains(MountFlags::RDONLY) { Err(Errno::EROFS) } else { Ok(()) }
+        let is_readonly = self.flags().contains(MountFlags::RDONLY) || self.is_fs_readonly();
+        if is_readonly { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// The ST_* flags of statfs(2).
+    pub fn st_flags(&self) -> u32 {
+        /// ST_RELATIME (linux/statfs.h); the others are those of mount(2).
+        const RELATIME: u32 = 0x1000;
+        let flags = self.flags();
+        let mut st = (flags - MountFlags::RELATIME).bits() | ST_VALID;
+        for (on, bit) in [
+            (flags.contains(MountFlags::RELATIME), RELATIME),
+            (self.check_writable().is_err(), MS_RDONLY),
+        ] {
+            st |= if on { bit } else { 0 };
+        }
+        st
     }
 
     /// Where it is mounted.
@@ -307,8 +366,7 @@ impl Mount {
         let mut first = None;
         for original in &originals {
             let root = if first.is_none() { from.dentry.clone() } else { original.root.clone() };
-            let copy =
-                Mount::new(original.fs.clone(), root, original.source.clone(), original.flags());
+            let copy = original.of_same(root, original.flags());
             copy.set_unbindable(original.is_unbindable());
             if first.is_none() {
                 // Placed last, when the copy is whole; it belongs to the tree from now on as to

@@ -13,8 +13,9 @@ use linux_raw_sys::general::{
 };
 
 use super::attr::{Attributes, SetAttributes, SetTime};
+use super::busy::Claim;
 use super::dentry::Dentry;
-use super::inode::{NewNode, begin_walk};
+use super::inode::{Inode, NewNode, begin_walk};
 use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
@@ -188,13 +189,26 @@ pub fn open_place(
     if flags & O_NOATIME != 0 {
         perm::check_owner(creds, &attributes)?;
     }
+    // Also if it is only cut off: then for the length of this call.
+    let claim = writes.then(|| writes_to(&attributes)).transpose()?.flatten();
     let ops = inode.open(caller, flags)?;
     if flags & O_TRUNC != 0 {
         drop_suid_at(creds, &place, &attributes)?;
         notify::event(&place, IN_MODIFY);
     }
     notify::event(&place, IN_OPEN);
-    Ok(OpenFile::at(ops, status_flags(flags), Some(place)))
+    let claim = claim.filter(|_| access != O_RDONLY);
+    Ok(OpenFile::claimed(ops, status_flags(flags), Some(place), claim))
+}
+
+/// The claim of who writes to what has these attributes: ETXTBSY if it is executed.
+fn writes_to(file: &Attributes) -> Result<Option<Claim>> {
+    file.is_regular().then(|| Claim::to_write(file)).transpose()
+}
+
+/// As [`writes_to`], for a file that was just made and is opened with O_* `flags`.
+fn writes_to_new(file: &Arc<dyn Inode>, flags: u32) -> Result<Option<Claim>> {
+    if flags & O_ACCMODE == O_RDONLY { Ok(None) } else { writes_to(&file.permissions()?) }
 }
 
 /// The flags that fcntl(F_GETFL) reports.
@@ -255,11 +269,12 @@ fn create(
     let place = Location { mount: parent.mount.clone(), dentry };
     let ops = match ops {
         Some(ops) => ops,
-        None => inode.open(caller, how.flags & !O_TRUNC)?,
+        None => inode.clone().open(caller, how.flags & !O_TRUNC)?,
     };
+    let claim = writes_to_new(&inode, how.flags)?;
     notify::created(parent, name, false);
     notify::event(&place, IN_OPEN);
-    Ok(OpenFile::at(ops, status_flags(how.flags), Some(place)))
+    Ok(OpenFile::claimed(ops, status_flags(how.flags), Some(place), claim))
 }
 
 /// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something.
@@ -307,10 +322,14 @@ fn open_unnamed(
     let dentry = Dentry::unnamed(directory.dentry.fs.clone(), inode.clone(), label.as_bytes());
     let ops = match ops {
         Some(ops) => ops,
-        None => inode.open(caller, how.flags & !(O_TRUNC | O_CREAT | O_EXCL | O_DIRECTORY))?,
+        None => {
+            let flags = how.flags & !(O_TRUNC | O_CREAT | O_EXCL | O_DIRECTORY);
+            inode.clone().open(caller, flags)?
+        }
     };
+    let claim = writes_to_new(&inode, how.flags)?;
     let place = Location { mount: directory.mount, dentry };
-    Ok(OpenFile::at(ops, status_flags(how.flags & !O_TMPFILE), Some(place)))
+    Ok(OpenFile::claimed(ops, status_flags(how.flags & !O_TMPFILE), Some(place), claim))
 }
 
 /// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for
@@ -334,6 +353,14 @@ pub fn open_exec(
     let ops = inode.open(caller, O_RDONLY)?;
     let file = OpenFile::at(ops, O_RDONLY, Some(place));
     if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
+}
+
+/// The claim of who executes a file: ETXTBSY if it is open for writing.
+pub fn executes(file: &OpenFile) -> Result<Claim> {
+    match &file.path {
+        Some(place) => Claim::to_execute(&place.inode().permissions()?),
+        None => Claim::to_execute(&file.attributes()?),
+    }
 }
 
 /// True if nothing of a file may be executed: it lies on a noexec mount, here or on the host.

@@ -5,7 +5,6 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFREG};
-use qlib::PAGE_SIZE;
 use qlib::control::{ContainerSpec, MountSpec};
 
 use super::attr::device;
@@ -14,7 +13,7 @@ use super::inode::{FileSystem, NewNode};
 use super::mount::{Mount, MountFlags};
 use super::options::Options;
 use super::overlay::OverlayFs;
-use super::tmpfs::TmpFs;
+use super::tmpfs::{self, TmpFs};
 use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::creds::Creds;
@@ -39,19 +38,17 @@ fn maker_of(type_name: &str) -> Option<Maker> {
 }
 
 fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    // As on Linux: half of RAM unless said otherwise, and 0 means no limit.
-    let half = arch::boot().ram_bytes / 2;
-    let size = match options.size("size", half)? {
-        0 => u64::MAX - PAGE_SIZE,
+    let size = match options.size("size", tmpfs::default_bytes())? {
+        0 => tmpfs::NO_LIMIT,
         size => size,
     };
     let (uid, gid) = (options.number("uid", 0)?, options.number("gid", 0)?);
-    Ok(TmpFs::new("tmpfs", size, options.octal("mode", 0o1777)?, uid, gid))
+    Ok(TmpFs::new("tmpfs", size, options.octal("mode", tmpfs::DEFAULT_MODE)?, uid, gid))
 }
 
 fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let half = arch::boot().ram_bytes / 2;
-    let fs = TmpFs::new("tmpfs", options.size("size", half)?, options.octal("mode", 0o755)?, 0, 0);
+    let size = options.size("size", tmpfs::default_bytes())?;
+    let fs = TmpFs::new("tmpfs", size, options.octal("mode", 0o755)?, 0, 0);
     dev::populate(&fs)?;
     Ok(fs)
 }
@@ -82,7 +79,7 @@ pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, 
         make_read_only(&root, path.as_bytes()).map_err(|errno| (errno, path.clone()))?;
     }
     if spec.root_readonly {
-        root.mount.set_flags(MountFlags::RDONLY);
+        root.mount.set_flags(root.mount.flags() | MountFlags::RDONLY);
     }
     Ok(FsContext { root: root.clone(), cwd: root, umask: 0o022, executing: 0 })
 }
@@ -92,7 +89,7 @@ fn mount_root(spec: &ContainerSpec) -> Result<Location> {
     let root: Arc<dyn FileSystem> =
         if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
-    let root = Mount::whole(root, source, MountFlags::empty()).location();
+    let root = Mount::whole(root, source, MountFlags::empty().settle(None)).location();
     root.mount.become_root();
     Ok(root)
 }
@@ -112,15 +109,17 @@ fn existing(root: &Location, path: &[u8]) -> Result<Option<Location>> {
 fn mask(root: &Location, path: &[u8]) -> Result {
     let Some(place) = existing(root, path)? else { return Ok(()) };
     let fs = TmpFs::new("tmpfs", 0, 0o555, 0, 0);
-    let whole = Mount::whole(fs.clone(), b"tmpfs", MountFlags::RDONLY);
+    let flags = MountFlags::empty().settle(None);
+    let whole = Mount::whole(fs.clone(), b"tmpfs", flags | MountFlags::RDONLY);
     if place.inode().is_dir() {
+        whole.set_fs_readonly(true);
         whole.attach(place);
         return Ok(());
     }
     let null = NewNode { mode: S_IFCHR | 0o666, uid: 0, gid: 0, rdev: device(1, 3) };
     let inode = fs.root().make_node(b"null", &null)?;
     let dentry = whole.root.insert(b"null", inode);
-    Mount::new(fs, dentry, b"tmpfs".to_vec(), MountFlags::empty()).attach(place);
+    whole.of_same(dentry, flags).attach(place);
     Ok(())
 }
 
@@ -128,9 +127,7 @@ fn mask(root: &Location, path: &[u8]) -> Result {
 fn make_read_only(root: &Location, path: &[u8]) -> Result {
     let Some(place) = existing(root, path)? else { return Ok(()) };
     let flags = place.mount.flags() | MountFlags::RDONLY;
-    let mount =
-        Mount::new(place.mount.fs.clone(), place.dentry.clone(), place.mount.source.clone(), flags);
-    mount.attach(place);
+    place.mount.of_same(place.dentry.clone(), flags).attach(place.clone());
     Ok(())
 }
 
@@ -155,7 +152,11 @@ fn add_mount(root: &Location, spec: &MountSpec) -> Result {
     if point.inode().is_dir() != is_dir {
         return Err(Errno::ENOTDIR);
     }
-    Mount::whole(fs, spec.source.as_bytes(), options.flags).attach(point);
+    let mount = Mount::whole(fs, spec.source.as_bytes(), options.flags.settle(None));
+    // Of the host it shows a part, for which alone the option counts.
+    let is_own = spec.fstype != "host";
+    mount.set_fs_readonly(is_own && options.flags.contains(MountFlags::RDONLY));
+    mount.attach(point);
     Ok(())
 }
 

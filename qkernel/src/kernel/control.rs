@@ -6,7 +6,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, SIGCHLD, SIGCONT, SIGKILL};
+use linux_raw_sys::general::{
+    AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, RLIMIT_NOFILE, SIGCHLD, SIGCONT, SIGKILL,
+};
 
 use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter};
 use qlib::host::Op;
@@ -279,7 +281,9 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
     let mut rlimits = Rlimits::default();
     for &(which, soft, hard) in &spec.rlimits {
         if let Some(slot) = rlimits.0.get_mut(which as usize) {
-            *slot = (soft, hard);
+            // As fs.nr_open bounds it on Linux.
+            let most = if which == RLIMIT_NOFILE { fs::fdtable::MAX_FDS as u64 } else { u64::MAX };
+            *slot = (soft.min(most), hard.min(most));
         }
     }
     let mm = about(AddressSpace::new(true), "making an address space")?;

@@ -37,9 +37,11 @@ pub fn open(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<d
                 .find(|(of, which, _)| *of == major && which.is_none_or(|which| which == minor))
         }
         S_IFIFO => return pipe::open_fifo(node.dev, node.ino, flags),
-        S_IFBLK | S_IFSOCK => None,
+        S_IFBLK => None,
+        S_IFSOCK => return Err(Errno::ENXIO),
         _ => return Err(Errno::EINVAL),
     };
-    let (_, _, opener) = opener.ok_or(Errno::ENXIO)?;
+    // As where the devices of a container are limited to these.
+    let (_, _, opener) = opener.ok_or(Errno::EPERM)?;
     opener(thread, node, flags)
 }

@@ -15,6 +15,7 @@ use crate::abi::{TimeSpec, TimeVal};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
+use crate::fs::busy::Claim;
 use crate::fs::{self, Fd, Location, OpenFile, disk, notify, perm};
 use crate::task::Thread;
 
@@ -299,6 +300,7 @@ pub fn truncate(thread: &Arc<Thread>, path: Va, size: i64) -> Result<usize> {
     let (creds, attributes) = (thread.creds(), place.attributes()?);
     perm::check(&creds, &attributes, perm::WRITE)?;
     check_size_limit(thread, size)?;
+    let _claim = Claim::to_write(&attributes)?;
     place.inode().truncate(size)?;
     fs::open::drop_suid_at(&creds, &place, &attributes)?;
     notify::event(&place, IN_MODIFY);

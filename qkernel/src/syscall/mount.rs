@@ -43,12 +43,15 @@ pub fn mount(
     let place = fs::lookup(thread, AT_FDCWD, &target, 0)?;
     // The old magic number may be in the upper half.
     let flags = if flags >> 16 == 0xc0ed { flags & 0xffff } else { flags } & !MS_SILENT;
-    let mount_flags = MountFlags::from_bits_truncate(flags);
+    let asked = MountFlags::from_bits_truncate(flags);
     if flags & MS_REMOUNT != 0 {
         if !place.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        place.mount.set_flags(mount_flags);
+        if flags & MS_BIND == 0 {
+            place.mount.set_fs_readonly(asked.contains(MountFlags::RDONLY));
+        }
+        place.mount.set_flags(asked.settle(Some(place.mount.flags())));
     } else if flags & MS_BIND != 0 {
         let from = fs::lookup(thread, AT_FDCWD, &source, 0)?;
         check_place(&from, &place)?;
@@ -89,7 +92,8 @@ pub fn mount(
         }
         check_room(1)?;
         let fs = setup::make(kind, &Options::parse(data.split(',')))?;
-        let mounted = Mount::whole(fs, &source, mount_flags);
+        let mounted = Mount::whole(fs, &source, asked.settle(None));
+        mounted.set_fs_readonly(asked.contains(MountFlags::RDONLY));
         check_place(&mounted.location(), &place)?;
         mounted.attach(place);
     }

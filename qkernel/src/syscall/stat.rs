@@ -12,6 +12,7 @@ use super::open::{path_at, path_or_null};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, StatFs};
 use crate::fs::inode::Link;
+use crate::fs::mount::ST_VALID;
 use crate::fs::open::{walk, walk_as, walk_flags};
 use crate::fs::walk::WalkFlags;
 use crate::fs::{self, Fd, perm};
@@ -169,8 +170,7 @@ pub fn readlinkat(
 }
 
 fn put_statfs(thread: &Arc<Thread>, mut answer: StatFs, flags: u32, out: Va) -> Result<usize> {
-    // ST_VALID; mount flags and ST_* flags have the same values for what a mount can have here.
-    answer.flags = i64::from(flags & 0xf | 0x20);
+    answer.flags = i64::from(flags);
     thread.mm().write(out, &answer)?;
     Ok(0)
 }
@@ -179,13 +179,13 @@ fn put_statfs(thread: &Arc<Thread>, mut answer: StatFs, flags: u32, out: Va) -> 
 pub fn statfs(thread: &Arc<Thread>, path: Va, out: Va) -> Result<usize> {
     let path = path_at(thread, path)?;
     let place = fs::lookup(thread, AT_FDCWD, &path, 0)?;
-    put_statfs(thread, place.dentry.fs.statfs()?, place.mount.flags().bits(), out)
+    put_statfs(thread, place.dentry.fs.statfs()?, place.mount.st_flags(), out)
 }
 
 /// fstatfs(2).
 pub fn fstatfs(thread: &Arc<Thread>, fd: Fd, out: Va) -> Result<usize> {
     let file = thread.files().get(fd)?;
-    let flags = file.path.as_ref().map_or(0, |p| p.mount.flags().bits());
+    let flags = file.path.as_ref().map_or(ST_VALID, |p| p.mount.st_flags());
     put_statfs(thread, file.ops.statfs(&file)?, flags, out)
 }
 

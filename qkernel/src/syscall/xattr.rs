@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SYS_ADMIN, O_PATH, XATTR_CREATE, XATTR_LIST_MAX,
-    XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, O_PATH, XATTR_CREATE,
+    XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
 };
 use qlib::Va;
 
@@ -34,6 +34,19 @@ fn name_at(thread: &Arc<Thread>, name: Va) -> Result<Vec<u8>> {
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
+/// Where capabilities of files lie (capabilities(7)).
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// EINVAL for what is no struct vfs_cap_data of version 2 or 3 (linux/capability.h).
+fn check_capability(value: &[u8]) -> Result {
+    const VERSION_2: (usize, u8) = (20, 2);
+    const VERSION_3: (usize, u8) = (24, 3);
+    // The version is the highest byte of the first word.
+    let version = value.get(3).map(|version| (value.len(), *version));
+    let is_known = version == Some(VERSION_2) || version == Some(VERSION_3);
+    if is_known { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
 /// True if the thread may use attributes of this name (xattr(7), "Extended attribute namespaces").
 fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) -> Result {
     let creds = thread.creds();
@@ -53,7 +66,8 @@ fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) ->
         return if creds.has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
     }
     if name.starts_with(b"security.") {
-        return if !writes || creds.has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) };
+        let needed = if name == CAPABILITY { CAP_SETFCAP } else { CAP_SYS_ADMIN };
+        return if !writes || creds.has_cap(needed) { Ok(()) } else { Err(Errno::EPERM) };
     }
     if name.starts_with(b"system.") {
         return if writes { perm::check_owner(&creds, &attributes) } else { Ok(()) };
@@ -117,6 +131,9 @@ fn set(
     let mut bytes = alloc::vec![0; size];
     thread.mm().read_bytes(value, &mut bytes)?;
     check_name(thread, &place, &name, perm::WRITE)?;
+    if name == CAPABILITY && size > 0 {
+        check_capability(&bytes)?;
+    }
     place.inode().set_xattr(&name, &bytes, flags)?;
     Ok(0)
 }

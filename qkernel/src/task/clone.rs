@@ -274,6 +274,7 @@ fn inherit_attrs(thread: &Thread, args: &CloneArgs) -> ThreadAttrs {
         affinity: attrs.affinity,
         io_priority: attrs.io_priority,
         rseq: if args.has(CLONE_VM) { None } else { attrs.rseq },
+        login: attrs.login,
         ..ThreadAttrs::default()
     }
 }

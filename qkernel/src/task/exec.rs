@@ -19,6 +19,7 @@ use super::{Thread, exit, rseq, signal, table, vdso};
 use crate::account;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::fs::busy::Claim;
 use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
 use crate::mm::map::Placement;
@@ -61,6 +62,7 @@ pub struct Executable {
     elf: Elf,
     name_source: Vec<u8>,
     unreadable: bool,
+    claim: Claim,
 }
 
 impl Executable {
@@ -91,10 +93,13 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
     let name_source = program.path.clone();
     let mut unreadable = false;
     let mut scripts = 0;
-    let elf = loop {
+    let (elf, claim) = loop {
+        let claim = fs::open::executes(&program.file)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &program.file)?;
         let head = Head::read(&program.file)?;
-        let Some(text) = head.bytes().strip_prefix(b"#!") else { break Elf::read(&head)? };
+        let Some(text) = head.bytes().strip_prefix(b"#!") else {
+            break (Elf::read(&head)?, claim);
+        };
         let line = script_line(text)?.to_vec();
         scripts += 1;
         if scripts > MAX_SCRIPTS {
@@ -102,7 +107,7 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
         }
         follow_script(thread, &mut program, &line)?;
     };
-    Ok(Executable { program, elf, name_source, unreadable })
+    Ok(Executable { program, elf, name_source, unreadable, claim })
 }
 
 /// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new`
@@ -113,7 +118,7 @@ pub fn load(
     mm: &AddressSpace,
     executable: Executable,
 ) -> Result<Loaded> {
-    let Executable { program, elf, name_source, mut unreadable } = executable;
+    let Executable { program, elf, name_source, mut unreadable, claim } = executable;
     let creds = &new.creds;
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
     let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
@@ -125,6 +130,8 @@ pub fn load(
     let mut interpreter_base = 0;
     if let Some(path) = &elf.interpreter {
         let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0)?;
+        // Once it is loaded it may be written to, as on Linux.
+        let _claim = fs::open::executes(&file)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
         let interpreter = Elf::read(&Head::read(&file)?)?;
         let (bias, _) = interpreter.load(mm, &file, None)?;
@@ -157,6 +164,7 @@ pub fn load(
     auxv.extend(rseq::auxv());
     let (sp, mut image) = build_stack(mm, stack_top, elf.executable_stack, &program, &auxv)?;
     image.exe = Some(program.file.clone());
+    image.claim = Some(Arc::new(claim));
     image.path = program
         .file
         .path
@@ -265,7 +273,7 @@ fn build_stack(
     mm.write_bytes(strings_start, &strings)?;
     mm.write_bytes(sp, zerocopy::IntoBytes::as_bytes(words.as_slice()))?;
     let auxv = zerocopy::IntoBytes::as_bytes(&words[auxv_at..]).to_vec();
-    Ok((sp, Image { exe: None, path: Vec::new(), cmdline, environ, auxv }))
+    Ok((sp, Image { cmdline, environ, auxv, ..Image::default() }))
 }
 
 /// Reads a NULL-terminated array of strings. A null array is empty, as on Linux.

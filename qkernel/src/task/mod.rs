@@ -14,6 +14,7 @@ pub mod elf;
 pub mod exec;
 pub mod exit;
 pub mod filters;
+pub mod login;
 pub mod lost;
 pub mod oom;
 pub mod outcome;
@@ -42,6 +43,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use qlib::Va;
 use qlib::platform::UserRegs;
 
+pub use login::Login;
 pub use process::Process;
 pub use signal::{SigSet, Signo};
 
@@ -118,6 +120,8 @@ pub struct ThreadAttrs {
     pub io_priority: u32,
     /// rseq(2).
     pub rseq: Option<Rseq>,
+    /// /proc/PID/loginuid and sessionid.
+    pub login: Login,
 }
 
 /// A thread's area for restartable sequences (rseq(2)).

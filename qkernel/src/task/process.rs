@@ -11,6 +11,7 @@ use super::rlimit::Rlimits;
 use super::upcalls::Upcalls;
 use super::{Thread, current, signal};
 use crate::fs::OpenFile;
+use crate::fs::busy::Claim;
 use crate::mm::AddressSpace;
 use crate::mm::fault::Growth;
 use crate::sync::Mutex;
@@ -156,6 +157,8 @@ impl core::ops::AddAssign for Times {
 pub struct Image {
     /// The executable.
     pub exe: Option<Arc<OpenFile>>,
+    /// Nobody writes to it meanwhile.
+    pub claim: Option<Arc<Claim>>,
     /// Its absolute path in the container.
     pub path: Vec<u8>,
     /// argv, NUL-terminated each, as it was at exec.

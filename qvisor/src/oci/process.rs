@@ -130,7 +130,7 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     }
     let rlimits =
         process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard()));
-    let rlimits = with_own_file_size(rlimits.collect());
+    let rlimits = with_inherited(rlimits.collect());
     let size = |v: u64| u16::try_from(v).unwrap_or(u16::MAX);
     Ok(ProcessSpec {
         args,
@@ -152,14 +152,19 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     })
 }
 
-/// Adds this process's own RLIMIT_FSIZE, as a program inherits it from its caller, if there is one
-/// and `rlimits` do not say.
-fn with_own_file_size(mut rlimits: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
-    let own = rustix::process::getrlimit(rustix::process::Resource::Fsize);
-    let given = rlimits.iter().any(|(number, _, _)| *number == libc::RLIMIT_FSIZE);
-    if !given && own != (rustix::process::Rlimit { current: None, maximum: None }) {
-        let value = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        rlimits.push((libc::RLIMIT_FSIZE, value(own.current), value(own.maximum)));
+/// Adds this process's own limits on the size and on the number of files where `rlimits` do not
+/// say, as a program inherits them from its caller. (The others are about what the guest's kernel
+/// has of its own: it has defaults.)
+fn with_inherited(mut rlimits: Vec<(u32, u64, u64)>) -> Vec<(u32, u64, u64)> {
+    use rustix::process::{Resource, getrlimit};
+    let inherited =
+        [(libc::RLIMIT_FSIZE, Resource::Fsize), (libc::RLIMIT_NOFILE, Resource::Nofile)];
+    for (number, resource) in inherited {
+        if !rlimits.iter().any(|(given, _, _)| *given == number) {
+            let own = getrlimit(resource);
+            let value = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+            rlimits.push((number, value(own.current), value(own.maximum)));
+        }
     }
     rlimits
 }
@@ -279,7 +284,7 @@ mod tests {
         assert_eq!((spec.uid, spec.gid, spec.umask), (7, 8, 0o77));
         assert_eq!(spec.groups, [9]);
         assert_eq!(spec.capabilities, [1 | 1 << 40, 1 << 5, 0, 0, 0]);
-        assert_eq!(spec.rlimits, [(7, 10, 20)]);
+        assert_eq!(spec.rlimits.iter().filter(|l| l.0 == 7).collect::<Vec<_>>(), [&(7, 10, 20)]);
         assert_eq!(spec.window, (24, 80));
         assert_eq!(spec.env, ["A=b", "HOME=/", "TERM=xterm"]);
         assert!(spec.no_new_privs && spec.terminal);

@@ -662,3 +662,121 @@ fn a_noexec_mount_of_the_host_is_one_for_the_guest() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn files_without_names_and_busy_programs_on_a_volume() {
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let cases = ["files", "tmpfiles_get_names", "tmpfiles_get_names_in_a_root", "open_tmpfile"];
+    cases_on(&p, &volume, &cases, "A=B");
+    cases_on(&p, &volume, &["process", "text_is_busy", "script_text_is_busy"], "A=B");
+    cases_on(&p, &volume, &["files", "names_of_attributes_that_are_kept"], "QUARK_KEPT=1");
+    assert_eq!(fs::read_dir(&volume).unwrap().count(), 0, "nothing is left on the host");
+}
+
+/// What a package manager does with its files, with the capabilities that Docker gives.
+#[test]
+fn capabilities_of_files_are_kept_by_the_host() {
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    configure_cases(&p, &volume, &["privileges", "capabilities_of_files"], "A=B");
+    let path = p.bundle.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let docker = ["CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "SETFCAP", "SETUID", "SETGID"];
+    let names: Vec<String> = docker.iter().map(|n| format!("CAP_{n}")).collect();
+    config["process"]["capabilities"] =
+        json!({"bounding": names, "effective": names, "permitted": names});
+    fs::write(&path, config.to_string()).unwrap();
+    let (code, output, errors) = run(&p);
+    assert_eq!((code, output.as_str()), (Some(0), "ok capabilities_of_files\n"), "{errors}");
+}
+
+/// As runc: what the configuration does not say is inherited.
+#[test]
+fn a_limit_of_open_files_is_the_callers() {
+    let Some(p) = place() else { return };
+    sh(&p, "ulimit -Sn; ulimit -Hn");
+    let limited = |p: &Place| {
+        let quark = p.quark(&["run", &p.id]);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -Sn 700 && ulimit -Hn 800 && exec \"$@\"", "sh"]);
+        command.arg(quark.get_program()).args(quark.get_args()).current_dir(&p.bundle);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(limited(&p), "700\n800\n");
+    p.configure(&["sh", "-c", "ulimit -Sn; ulimit -Hn"], |c| {
+        c["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 300, "hard": 400}]);
+    });
+    assert_eq!(limited(&p), "300\n400\n");
+}
+
+/// Programs look for the types that Linux has, and for what may be written.
+#[test]
+fn mounts_are_listed_as_on_linux() {
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let script = "while read source point type flags rest; do \
+                  case $point in /data|/tmp|/dev|/dev/pts|/) echo $point $type $flags;; esac; \
+                  done < /proc/mounts";
+    p.configure(&["sh", "-c", script], |c| {
+        let volume = json!({"destination": "/data", "type": "bind", "source": volume,
+                            "options": ["bind", "ro", "nosuid"]});
+        c["mounts"].as_array_mut().unwrap().push(volume);
+        c["mounts"][2]["options"] = json!(["noexec", "gid=5", "mode=0620", "ptmxmode=0666"]);
+        c["mounts"][3]["options"] = json!(["size=64k", "nodev"]);
+    });
+    let stat = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(&volume).output();
+    let told = String::from_utf8(stat.unwrap().stdout).unwrap();
+    // It calls them all by one name.
+    let expected = if told.starts_with("ext2") { "ext4" } else { told.trim_end() };
+    let output = p.good(&["run", &p.id]);
+    assert_eq!(
+        output,
+        format!(
+            "/ {expected} rw,relatime\n/dev tmpfs rw,relatime,mode=755,inode64\n\
+            /tmp tmpfs rw,nodev,relatime,size=64k,inode64\n\
+            /data {expected} ro,nosuid,relatime\n\
+            /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n"
+        )
+    );
+}
+
+/// What a node stands for outlives the container; in a volume there is none.
+#[test]
+fn device_nodes_of_the_root_last() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let forged = volume.join("forged");
+    fs::write(&forged, "").unwrap();
+    fs::set_permissions(&forged, fs::Permissions::from_mode(0o1666)).unwrap();
+    let name = "user.quark.device";
+    if rustix::fs::setxattr(&forged, name, b"c 1:5", rustix::fs::XattrFlags::empty()).is_err() {
+        crate::shared::skip("the file system of the tests has no attributes");
+        return;
+    }
+    let run_script = |script: &str| {
+        p.configure(&["sh", "-c", script], |c| {
+            let data = json!({"destination": "/data", "source": volume, "options": ["bind"]});
+            c["mounts"].as_array_mut().unwrap().push(data);
+            let names = json!(["CAP_MKNOD", "CAP_SETUID", "CAP_SETGID"]);
+            c["process"]["capabilities"] =
+                json!({"bounding": names, "effective": names, "permitted": names});
+        });
+        let (code, output, errors) = run(&p);
+        assert_eq!(code, Some(0), "{output}{errors}");
+        output
+    };
+    let made = run_script(
+        "set -e; b=/bin/busybox; $b mknod -m 640 /null c 1 3; $b mknod /disk b 8 0; echo x > /null; \
+         ! cat /disk 2> /dev/null; $b ln /null /other; $b mv /null /moved; $b chmod 600 /moved; \
+         ! $b mknod /data/null c 1 3 2> /dev/null; stat -c '%F' /data/forged; cat /data/forged; \
+         $b rm /other",
+    );
+    assert_eq!(made, "regular empty file\n");
+    let left = run_script("stat -c '%F %t:%T %a' /moved /disk; echo y > /moved; cat /moved");
+    assert_eq!(left, "character special file 1:3 600\nblock special file 8:0 644\n");
+    assert!(fs::symlink_metadata(p.rootfs().join("moved")).unwrap().is_file(), "none on the host");
+}

@@ -2,6 +2,7 @@
 //! the channel. No host descriptor is held for a name, only for open files, and a few for a while
 //! after that ([`kept`]).
 
+mod device;
 mod disk;
 mod file;
 pub mod handle_cache;
@@ -27,6 +28,25 @@ use super::inode::{FileSystem, Inode};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::sync::Mutex;
+
+/// The types that host trees are often of, by what statfs(2) says of them (linux/magic.h): programs
+/// find in /proc/mounts what they find on Linux.
+const TYPES: [(u32, &str); 14] = [
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0x794c_7630, "overlay"),
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x6969, "nfs"),
+    (0x6573_5546, "fuse"),
+    (0x0102_1997, "9p"),
+    (0x4d44, "vfat"),
+    (0x7371_7368, "squashfs"),
+    (0xe0f5_e1e2, "erofs"),
+];
 
 /// A host tree.
 pub struct HostFs {
@@ -82,6 +102,12 @@ impl HostFs {
         self.trust_ns == 0
     }
 
+    /// What lies at `path`.
+    fn stat(&self, path: &[u8]) -> Result<Attributes> {
+        let found = stat_path(self.root, path)?;
+        Ok(if self.is_shared() { found } else { device::shown(self.root, path, found) })
+    }
+
     /// The handle that paths are relative to.
     pub(super) fn handle(&self) -> u32 {
         self.root
@@ -90,7 +116,8 @@ impl HostFs {
 
 impl FileSystem for HostFs {
     fn type_name(&self) -> &'static str {
-        "host"
+        let magic = self.statfs().map_or(0, |stat| stat.kind);
+        TYPES.iter().find(|(of, _)| i64::from(*of) == magic).map_or("host", |(_, name)| *name)
     }
 
     fn root(&self) -> Arc<dyn Inode> {

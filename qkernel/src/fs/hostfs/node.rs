@@ -6,12 +6,12 @@ use core::any::Any;
 
 use linux_raw_sys::general::{
     AT_REMOVEDIR, O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE,
-    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFMT, S_IFREG,
+    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFMT, S_IFREG, S_ISVTX,
 };
 use qlib::host::Op;
 
 use super::handle_cache::{self, FileHandle, Id};
-use super::{HostFile, HostFs, file, stat_path};
+use super::{HostFile, HostFs, device, file};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
@@ -29,6 +29,8 @@ pub struct HostNode {
     last: Mutex<Last>,
     /// Where a symbolic link leads, once it was read.
     target: Mutex<Option<Vec<u8>>>,
+    /// It was made without a name (O_TMPFILE), and is known by this as long as it is open.
+    unnamed: Mutex<Weak<FileHandle>>,
 }
 
 struct HostPlace {
@@ -67,6 +69,7 @@ impl HostNode {
                 shared: Weak::new(),
             }),
             target: Mutex::new(None),
+            unnamed: Mutex::default(),
         })
     }
 
@@ -161,7 +164,7 @@ impl HostNode {
     }
 
     fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let attributes = stat_path(self.fs.handle(), &self.child_path(name)?)?;
+        let attributes = self.fs.stat(&self.child_path(name)?)?;
         Ok(HostNode::new(self.fs.clone(), Some(self.clone()), name, attributes))
     }
 
@@ -199,6 +202,11 @@ impl HostNode {
             }
         }
         Ok(HostFile::new(handle, self))
+    }
+
+    /// The handle of a file that was made without a name.
+    fn unnamed_handle(&self) -> Option<Arc<FileHandle>> {
+        self.unnamed.lock().upgrade()
     }
 
     /// The open file of a new handle that is not shared.
@@ -270,7 +278,10 @@ impl Inode for HostNode {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let attributes = stat_path(self.fs.handle(), &self.path()?)?;
+        if let Some(handle) = self.unnamed_handle() {
+            return super::stat_handle(handle.number());
+        }
+        let attributes = self.fs.stat(&self.path()?)?;
         self.learn(&attributes);
         Ok(attributes)
     }
@@ -287,8 +298,7 @@ impl Inode for HostNode {
         if self.known().is_some() {
             return Ok(true);
         }
-        let attributes =
-            stat_path(self.fs.handle(), &self.path()?).inspect_err(|_| self.is_changed())?;
+        let attributes = self.fs.stat(&self.path()?).inspect_err(|_| self.is_changed())?;
         let same = {
             let last = self.last.lock();
             (attributes.dev, attributes.ino, attributes.kind())
@@ -354,14 +364,9 @@ impl Inode for HostNode {
     }
 
     fn create_unnamed(self: Arc<Self>, new: &NewNode, flags: u32) -> Result<Created> {
-        let path = self.path()?;
-        if path.is_empty() {
-            // Host calls have no way to name the root itself for this.
-            return Err(Errno::EOPNOTSUPP);
-        }
         let handle = Call::on(Op::Create, self.fs.handle())
-            .bytes(&path)
-            .arg(0, u64::from(file::host_flags(flags) | O_TMPFILE))
+            .bytes(&self.path()?)
+            .arg(0, u64::from(file::host_flags(flags) | O_TMPFILE | flags & O_EXCL))
             .arg(1, u64::from(new.mode & 0o7777))
             .arg(2, u64::from(new.uid))
             .arg(3, u64::from(new.gid))
@@ -369,7 +374,9 @@ impl Inode for HostNode {
         let handle = Handle::new(handle as u32);
         let node = HostNode::new(self.fs.clone(), None, b"", super::stat_handle(handle.number())?);
         node.set_gone();
-        let ops = node.opened(handle);
+        let handle = FileHandle::new(handle, self.fs.handle(), None);
+        *node.unnamed.lock() = Arc::downgrade(&handle);
+        let ops = HostFile::new(handle, node.clone());
         Ok((node, Some(ops)))
     }
 
@@ -380,9 +387,22 @@ impl Inode for HostNode {
     }
 
     fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
-        let call = Call::on(Op::MkNod, self.fs.handle());
         let path = self.child_path(name)?;
-        self.new_child(call.bytes(&path), name, new)
+        let root = self.fs.handle();
+        let call = Call::on(Op::MkNod, root).bytes(&path);
+        if !device::is_device(new.mode) {
+            return self.new_child(call, name, new);
+        }
+        if self.fs.is_shared() {
+            return Err(Errno::EPERM);
+        }
+        let file = NewNode { mode: S_IFREG | S_ISVTX | new.mode & 0o777, ..*new };
+        self.new_child(call, name, &file)?;
+        if let Err(error) = device::mark(root, &path, new.mode, new.rdev) {
+            Call::on(Op::Unlink, root).bytes(&path).run()?;
+            return Err(error);
+        }
+        self.child(name)
     }
 
     fn make_symlink(
@@ -400,10 +420,15 @@ impl Inode for HostNode {
 
     fn link(self: Arc<Self>, name: &[u8], target: &Arc<dyn Inode>) -> Result<Arc<dyn Inode>> {
         let target = Self::other(target)?;
-        let old = target.path()?;
-        target.is_changed();
         let new = self.child_path(name)?;
-        Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
+        if let Some(handle) = target.unnamed_handle() {
+            let call = Call::on(Op::LinkFile, self.fs.handle()).bytes(&new);
+            call.arg(0, u64::from(handle.number())).run()?;
+        } else {
+            let old = target.path()?;
+            target.is_changed();
+            Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
+        }
         self.is_changed();
         self.child(name)
     }
@@ -449,7 +474,11 @@ impl Inode for HostNode {
     }
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {
-        set_attributes(self.fs.handle(), &self.path()?, change)?;
+        let mut on_host = *change;
+        if device::is_device(self.kind) && !self.fs.is_shared() {
+            on_host.mode = change.mode.map(|mode| mode | S_ISVTX);
+        }
+        set_attributes(self.fs.handle(), &self.path()?, &on_host)?;
         change.apply(&mut self.last.lock().attributes);
         self.is_changed();
         Ok(())
@@ -467,6 +496,9 @@ impl Inode for HostNode {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        if device::is_reserved(name) {
+            return Err(Errno::ENODATA);
+        }
         let mut value = alloc::vec![0; 65536];
         let (path, name) = (self.path()?, name.to_vec());
         let call = Call::on(Op::GetXattr, self.fs.handle()).bytes(&path).bytes(&name);
@@ -476,6 +508,9 @@ impl Inode for HostNode {
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
+        if device::is_reserved(name) {
+            return Err(Errno::EPERM);
+        }
         let (path, name, value) = (self.path()?, name.to_vec(), value.to_vec());
         let call = Call::on(Op::SetXattr, self.fs.handle()).bytes(&path).bytes(&name).bytes(&value);
         call.arg(0, u64::from(flags)).run()?;
@@ -490,10 +525,14 @@ impl Inode for HostNode {
             .bytes_out(&mut names)
             .run()?;
         names.truncate(len as usize);
-        Ok(names)
+        let shown = names.split_inclusive(|b| *b == 0).filter(|name| !device::is_reserved(name));
+        Ok(shown.flatten().copied().collect())
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result {
+        if device::is_reserved(name) {
+            return Err(Errno::EPERM);
+        }
         let (path, name) = (self.path()?, name.to_vec());
         Call::on(Op::RemoveXattr, self.fs.handle()).bytes(&path).bytes(&name).run()?;
         self.is_changed();

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{O_RDONLY, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use linux_raw_sys::general::{O_EXCL, O_RDONLY, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use super::OverlayNode;
 use crate::errno::{Errno, Result};
@@ -39,7 +39,7 @@ impl OverlayNode {
             }
             // A removed file that is still open.
             _ if attributes.is_regular() => {
-                let (inode, _) = fs.upper.root().create_unnamed(&new, O_RDONLY)?;
+                let (inode, _) = fs.upper.root().create_unnamed(&new, O_RDONLY | O_EXCL)?;
                 fill(&inode, &lower, empty)?;
                 inode
             }

@@ -13,20 +13,28 @@ use crate::fs::walk::PATH_MAX;
 use crate::fs::{FileOps, Location};
 use crate::sync::Mutex;
 
-/// Spaces and the like as octal escapes, as getmntent(3) reads them.
-fn escape(out: &mut Vec<u8>, text: &[u8]) {
+/// What stands as octal escapes in paths, for getmntent(3) to read them.
+const IN_PATHS: &[u8] = b" \t\n\\";
+/// And in the names of sources, which could look like comments.
+const IN_SOURCES: &[u8] = b" \t\n\\#";
+
+fn escape(out: &mut Vec<u8>, text: &[u8], special: &[u8]) {
     for byte in text {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => {
-                out.extend_from_slice(format!("\\{byte:03o}").as_bytes())
-            }
-            other => out.push(*other),
+        if special.contains(byte) {
+            out.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+        } else {
+            out.push(*byte);
         }
     }
 }
 
+fn access(readonly: bool) -> &'static [u8] {
+    if readonly { b"ro" } else { b"rw" }
+}
+
+/// The flags of a mount besides RDONLY.
 fn flags(flags: MountFlags) -> Vec<u8> {
-    let mut out = if flags.contains(MountFlags::RDONLY) { b"ro".to_vec() } else { b"rw".to_vec() };
+    let mut out = Vec::new();
     for (flag, name) in [
         (MountFlags::NOSUID, &b",nosuid"[..]),
         (MountFlags::NODEV, b",nodev"),
@@ -103,12 +111,13 @@ fn source(mount: &Mount) -> &[u8] {
 /// A line of mounts.
 pub fn mounts(mount: &Mount, path: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    escape(&mut out, source(mount));
+    escape(&mut out, source(mount), IN_SOURCES);
     out.push(b' ');
-    escape(&mut out, path);
+    escape(&mut out, path, IN_PATHS);
     out.push(b' ');
     out.extend_from_slice(mount.fs.type_name().as_bytes());
     out.push(b' ');
+    out.extend_from_slice(access(mount.check_writable().is_err()));
     out.extend(flags(mount.flags()));
     out.extend(mount.fs.options());
     out.extend_from_slice(b" 0 0\n");
@@ -120,18 +129,19 @@ pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
     let parent = mount.point().map_or(1, |p| p.mount.id);
     let (major, minor) = device_parts(mount.root.inode.permissions().map_or(0, |a| a.dev));
     let mut out = format!("{} {parent} {major}:{minor} ", mount.id).into_bytes();
-    escape(&mut out, &inner_root(mount));
+    escape(&mut out, &inner_root(mount), IN_PATHS);
     out.push(b' ');
-    escape(&mut out, path);
+    escape(&mut out, path, IN_PATHS);
     out.push(b' ');
+    out.extend_from_slice(access(mount.flags().contains(MountFlags::RDONLY)));
     out.extend(flags(mount.flags()));
     if mount.is_unbindable() {
         out.extend_from_slice(b" unbindable");
     }
     out.extend_from_slice(format!(" - {} ", mount.fs.type_name()).as_bytes());
-    escape(&mut out, source(mount));
+    escape(&mut out, source(mount), IN_SOURCES);
     out.push(b' ');
-    out.extend(flags(mount.flags() & MountFlags::RDONLY));
+    out.extend_from_slice(access(mount.is_fs_readonly()));
     out.extend(mount.fs.options());
     out.push(b'\n');
     out
@@ -151,5 +161,11 @@ fn inner_root(mount: &Mount) -> Vec<u8> {
         path.push(b'/');
         path.extend_from_slice(name);
     }
-    if path.is_empty() { b"/".to_vec() } else { path }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    if mount.root.is_unlinked() {
+        path.extend_from_slice(b"//deleted");
+    }
+    path
 }

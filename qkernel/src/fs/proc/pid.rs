@@ -2,11 +2,15 @@
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use linux_raw_sys::general::{CAP_DAC_OVERRIDE, CAP_SYS_RESOURCE, S_IFDIR, S_IFLNK, S_IFREG};
+use linux_raw_sys::general::{
+    CAP_AUDIT_CONTROL, CAP_DAC_OVERRIDE, CAP_SYS_RESOURCE, S_IFDIR, S_IFLNK, S_IFREG,
+};
 use qlib::{PAGE_SIZE, Va};
 
 use super::{fd, maps, mounts, net, number, status};
@@ -19,7 +23,7 @@ use crate::fs::{FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
 use crate::task::access;
-use crate::task::{Process, Thread, table};
+use crate::task::{Login, Process, Thread, table};
 
 /// Which process, or thread, a file of /proc is about.
 #[derive(Clone)]
@@ -123,7 +127,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("gid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
     ("io", S_IFREG, |s| private(s, |_| status::io())),
     ("limits", S_IFREG, |s| about(s, status::limits)),
-    ("loginuid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
+    ("loginuid", S_IFREG, loginuid),
     ("maps", S_IFREG, |s| about_memory(s, maps::maps)),
     ("mem", S_IFREG, |s| {
         Node::Own(
@@ -142,7 +146,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("oom_score_adj", S_IFREG, oom_score_adj),
     ("personality", S_IFREG, |s| private(s, |_| b"00000000\n".to_vec())),
     ("root", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().root)))),
-    ("sessionid", S_IFREG, |s| about(s, |_, _| Ok(b"4294967295".to_vec()))),
+    ("sessionid", S_IFREG, |s| about(s, |s, _| Ok(login_of(s)?.session.to_string().into_bytes()))),
     ("setgroups", S_IFREG, |s| about(s, |_, _| Ok(b"allow\n".to_vec()))),
     ("smaps", S_IFREG, |s| about_memory(s, maps::smaps)),
     ("smaps_rollup", S_IFREG, |s| about_memory(s, maps::smaps_rollup)),
@@ -184,6 +188,36 @@ fn comm(subject: Subject) -> Node {
             let end =
                 bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
             thread.attrs.lock().name = bytes[..end].to_vec();
+            Ok(())
+        })),
+    )
+}
+
+fn login_of(subject: &Subject) -> Result<Login> {
+    Ok(subject.thread()?.attrs.lock().login)
+}
+
+/// Who logged in: written by the thread itself, once ([`Login`]).
+fn loginuid(subject: Subject) -> Node {
+    static SESSION: AtomicU32 = AtomicU32::new(0);
+    let writer = subject.clone();
+    Node::File(
+        0o644,
+        Box::new(move |_| Ok(login_of(&subject)?.uid.to_string().into_bytes())),
+        Some(Box::new(move |by, bytes| {
+            if !Arc::ptr_eq(by, &writer.thread()?) {
+                return Err(Errno::EPERM);
+            }
+            let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+            let uid = text.strip_suffix('\n').unwrap_or(text).parse().map_err(|_| Errno::EINVAL)?;
+            let may_change = by.creds().has_cap(CAP_AUDIT_CONTROL);
+            let mut attrs = by.attrs.lock();
+            let session = SESSION.load(Relaxed) + 1;
+            let login = attrs.login.change(uid, session, may_change)?;
+            if login.session == session {
+                SESSION.store(session, Relaxed);
+            }
+            attrs.login = login;
             Ok(())
         })),
     )

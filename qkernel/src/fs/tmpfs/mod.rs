@@ -3,8 +3,10 @@
 mod file;
 mod node;
 
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::{S_IFDIR, TMPFS_MAGIC};
@@ -16,8 +18,21 @@ pub use node::TmpNode;
 use super::attr::{Attributes, StatFs};
 use super::inode::{FileSystem, Inode, next_device, simple_statfs};
 use super::shmem::Quota;
+use crate::arch;
 use crate::errno::Result;
 use crate::sync::Mutex;
+
+/// The type's name, for all but what only looks like one.
+const TYPE_NAME: &str = "tmpfs";
+/// Permission bits of a root for which nobody says.
+pub const DEFAULT_MODE: u32 = 0o1777;
+/// As a limit in bytes: there is none.
+pub const NO_LIMIT: u64 = u64::MAX - PAGE_SIZE;
+
+/// What one may hold for which nobody says: half of RAM, in bytes.
+pub fn default_bytes() -> u64 {
+    arch::boot().ram_bytes / 2
+}
 
 /// A file system in guest memory.
 pub struct TmpFs {
@@ -25,6 +40,8 @@ pub struct TmpFs {
     device: u64,
     last_ino: AtomicU64,
     quota: Arc<Quota>,
+    /// Mode and owner that its root was made with.
+    made: (u32, u32, u32),
     root: Mutex<Option<Arc<TmpNode>>>,
 }
 
@@ -57,6 +74,7 @@ impl TmpFs {
             device: next_device(),
             last_ino: AtomicU64::new(0),
             quota,
+            made: (mode & 0o7777, uid, gid),
             root: Mutex::new(None),
         });
         let root = TmpNode::new(
@@ -105,7 +123,25 @@ impl FileSystem for TmpFs {
     }
 
     fn options(&self) -> Vec<u8> {
+        if self.type_name != TYPE_NAME {
+            return Vec::new();
+        }
+        // As on Linux what is not the default, and how wide inode numbers are.
         let (limit, _) = self.quota.state();
-        alloc::format!(",size={}k", limit.saturating_mul(PAGE_SIZE / 1024)).into_bytes()
+        let (mode, uid, gid) = self.made;
+        let size_k = if limit >= NO_LIMIT / PAGE_SIZE { 0 } else { limit * (PAGE_SIZE / 1024) };
+        let mut out = String::new();
+        for (shown, name, value) in [
+            (limit != default_bytes().div_ceil(PAGE_SIZE), "size", alloc::format!("{size_k}k")),
+            (mode != DEFAULT_MODE, "mode", alloc::format!("{mode:03o}")),
+            (uid != 0, "uid", uid.to_string()),
+            (gid != 0, "gid", gid.to_string()),
+        ] {
+            if shown {
+                let _ = write!(out, ",{name}={value}");
+            }
+        }
+        out.push_str(",inode64");
+        out.into_bytes()
     }
 }

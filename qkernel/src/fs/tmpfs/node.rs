@@ -4,9 +4,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linux_raw_sys::general::{
-    O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, XATTR_CREATE, XATTR_REPLACE,
+    O_EXCL, O_TRUNC, RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, XATTR_CREATE,
+    XATTR_REPLACE,
 };
 use qlib::PAGE_SIZE;
 
@@ -24,6 +26,8 @@ pub struct TmpNode {
     pub(super) fs: Weak<TmpFs>,
     pub(super) attributes: Mutex<Attributes>,
     pub(super) content: Content,
+    /// It has no name, and may be given one (O_TMPFILE without O_EXCL).
+    may_be_named: AtomicBool,
     xattrs: Mutex<BTreeMap<Vec<u8>, Xattr>>,
 }
 
@@ -104,6 +108,7 @@ impl TmpNode {
             fs: Arc::downgrade(fs),
             attributes: Mutex::new(attributes),
             content,
+            may_be_named: AtomicBool::new(false),
             xattrs: Mutex::default(),
         })
     }
@@ -264,9 +269,10 @@ impl Inode for TmpNode {
         Ok((self.add(name, node)?, None))
     }
 
-    fn create_unnamed(self: Arc<Self>, new: &NewNode, _flags: u32) -> Result<Created> {
+    fn create_unnamed(self: Arc<Self>, new: &NewNode, flags: u32) -> Result<Created> {
         let node = self.new_file(new)?;
         node.relink(-1);
+        node.may_be_named.store(flags & O_EXCL == 0, Relaxed);
         Ok((node, None))
     }
 
@@ -298,6 +304,9 @@ impl Inode for TmpNode {
 
     fn link(self: Arc<Self>, name: &[u8], target: &Arc<dyn Inode>) -> Result<Arc<dyn Inode>> {
         let node = arc_of(target)?;
+        if node.attributes.lock().nlink == 0 && !node.may_be_named.load(Relaxed) {
+            return Err(Errno::ENOENT);
+        }
         node.relink(1);
         self.add(name, node.clone()).inspect_err(|_| node.relink(-1))
     }

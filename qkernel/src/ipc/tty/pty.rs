@@ -75,12 +75,16 @@ pub fn is_locked(number: u32) -> bool {
     ENTRIES.lock().get(&number).is_some_and(|e| e.is_locked)
 }
 
+/// The group of a terminal in /dev/pts: tty.
+pub const SLAVE_GROUP: u32 = 5;
+/// Its permission bits.
+pub const SLAVE_MODE: u32 = 0o620;
+
 /// What stat(2) reports of /dev/pts/`number` besides the file system's own numbers.
 pub fn slave_attributes(number: u32) -> Attributes {
-    const TTY_GROUP: u32 = 5;
-    let (uid, gid) = ENTRIES.lock().get(&number).map_or((0, TTY_GROUP), |e| e.owner);
+    let (uid, gid) = ENTRIES.lock().get(&number).map_or((0, SLAVE_GROUP), |e| e.owner);
     Attributes {
-        mode: S_IFCHR | 0o620,
+        mode: S_IFCHR | SLAVE_MODE,
         uid,
         gid,
         nlink: 1,

@@ -318,7 +318,13 @@ pub fn calls() -> Vec<Call> {
             "files"
         ),
         call!(SYS_symlinkat, KERNEL, "files"),
-        call!(SYS_linkat, KERNEL, "no flags", [vec![Int(4, 0)]], "files"),
+        call!(
+            SYS_linkat,
+            KERNEL,
+            "no flags, AT_SYMLINK_FOLLOW",
+            [vec![Int(4, 0)], vec![Int(4, libc::AT_SYMLINK_FOLLOW as u32)]],
+            "files; by /proc those that have no name yet"
+        ),
         call!(
             SYS_renameat2,
             KERNEL,

@@ -1,7 +1,7 @@
 //! Directories: reading them, and making, moving and removing names in them.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
@@ -181,6 +181,19 @@ impl Call<'_> {
         let (to, to_name) = new.parent(&root)?;
         let (from, from_name) = old.parent(&root)?;
         rustix::fs::linkat(from, from_name, to, to_name, AtFlags::empty()).map(|()| 0)
+    }
+
+    pub(super) fn link_file(&mut self) -> Outcome {
+        let (root, path) = (self.object()?, self.path(0)?);
+        let file = self.host.handles.get(self.arg32(0)?).ok_or(Errno::BADF)?;
+        if file.kind() != Kind::File {
+            return Err(Errno::INVAL);
+        }
+        let (to, name) = path.parent(&root)?;
+        // AT_EMPTY_PATH would take a capability. The entry leads to that very file, and no further.
+        let entry = file.as_fd().as_raw_fd().to_string();
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        rustix::fs::linkat(&self.host.proc_fd, entry, to, name, flags).map(|()| 0)
     }
 
     pub(super) fn rename(&mut self) -> Outcome {

@@ -62,13 +62,14 @@ impl Call<'_> {
         let mode = Mode::from_raw_mode(self.arg32(1)? & 0o7777);
         let (uid, gid) = (self.arg32(2)?, self.arg32(3)?);
         let (root, path) = (self.object()?, self.path(0)?);
-        if flags.contains(OFlags::PATH) || path.is_empty() {
+        let unnamed = flags.contains(OFlags::TMPFILE);
+        if flags.contains(OFlags::PATH) || path.is_empty() && !unnamed {
             return Err(Errno::INVAL);
         }
-        if flags.contains(OFlags::TMPFILE) {
+        if unnamed {
             let file = rustix::fs::openat2(
                 directory(&root)?,
-                path.as_c(),
+                if path.is_empty() { c"." } else { path.as_c() },
                 flags | IMPLIED,
                 mode,
                 RESOLVE,

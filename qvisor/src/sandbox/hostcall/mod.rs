@@ -239,6 +239,7 @@ impl<'h> Call<'h> {
             Op::MkNod => self.mknod(),
             Op::SymLink => self.symlink(),
             Op::Link => self.link(),
+            Op::LinkFile => self.link_file(),
             Op::Rename => self.rename(),
             Op::Unlink => self.unlink(),
             Op::WindowMap => self.window_map(),

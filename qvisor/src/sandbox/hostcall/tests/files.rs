@@ -233,6 +233,43 @@ fn no_path_leaves_the_root() {
 }
 
 #[test]
+fn files_without_names_get_one() {
+    let g = Guest::new();
+    let (uid, gid) =
+        (rustix::process::geteuid().as_raw().into(), rustix::process::getegid().as_raw().into());
+    fs::create_dir(g.dir.join("sub")).unwrap();
+    let unnamed = |place: &[u8], more: i32| {
+        let flags = (libc::O_RDWR | libc::O_TMPFILE | more) as u64;
+        g.call(Op::Create, g.root, &[flags, 0o640, uid, gid], &[In(place)]).ret
+    };
+    let made = unnamed(b"", 0);
+    if made == -i64::from(libc::EOPNOTSUPP) {
+        return;
+    }
+    let (made, below) = (made as u32, unnamed(b"sub", 0) as u32);
+    g.ok(Op::Write, made, &[0, 0], &[In(b"text")]);
+    g.ok(Op::LinkFile, g.root, &[made.into()], &[In(b"sub/named")]);
+    assert_eq!(fs::read(g.dir.join("sub/named")).unwrap(), b"text");
+    g.ok(Op::LinkFile, g.root, &[below.into()], &[In(b"other")]);
+    assert_eq!(fs::metadata(g.dir.join("other")).unwrap().permissions().mode() & 0o7777, 0o640);
+    assert_eq!(g.err(Op::LinkFile, g.root, &[made.into()], &[In(b"other")]), libc::EEXIST);
+    for path in ["", "..", "../out", "/out", "sub/../out"] {
+        g.err(Op::LinkFile, g.root, &[made.into()], &[In(path.as_bytes())]);
+    }
+    // Neither what is to stay without one, nor what has lost its own, nor directories.
+    let secret = unnamed(b"", libc::O_EXCL) as u32;
+    assert_eq!(g.err(Op::LinkFile, g.root, &[secret.into()], &[In(b"x")]), libc::ENOENT);
+    let lost = g.open("other", libc::O_RDONLY);
+    g.ok(Op::Unlink, g.root, &[0], &[In(b"other")]);
+    g.ok(Op::Close, below, &[], &[]);
+    assert_eq!(g.err(Op::LinkFile, g.root, &[lost.into()], &[In(b"x")]), libc::ENOENT);
+    let sub = g.open("sub", libc::O_RDONLY | libc::O_DIRECTORY);
+    assert_eq!(g.err(Op::LinkFile, g.root, &[sub.into()], &[In(b"x")]), libc::EINVAL);
+    assert_eq!(g.err(Op::LinkFile, g.root, &[9999], &[In(b"x")]), libc::EBADF);
+    assert_eq!(g.err(Op::LinkFile, g.root, &[u64::MAX], &[In(b"x")]), libc::EINVAL);
+}
+
+#[test]
 fn special_files_stay_shut() {
     let g = Guest::new();
     let dev = g.host.add_mount(fs::File::open("/dev").unwrap().into()).unwrap();
