@@ -62,7 +62,7 @@ impl MountFlags {
             _ if says.contains(MountFlags::NOATIME) => says - MountFlags::RELATIME,
             _ => says & ATIME | MountFlags::RELATIME,
         };
-        self - ATIME - MountFlags::STRICTATIME | times
+        (self - ATIME - MountFlags::STRICTATIME) | times
     }
 }
 

@@ -220,7 +220,7 @@ impl Poller {
         rustix::io::write(&self.wake, &1u64.to_ne_bytes()).ok();
     }
 
-    /// Waits once, at most `timeout`, and dispatches everything that happened: what the guest's was.
+    /// Waits once, at most `timeout`, and dispatches everything that happened.
     pub fn turn(
         &self,
         timeout: Option<Timespec>,

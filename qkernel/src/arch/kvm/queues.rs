@@ -65,7 +65,7 @@ pub struct Queues<T: 'static> {
 
 impl<T: Waits> Queues<T> {
     /// Empty ones.
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Queues {
             queues: mutex([const { VecDeque::new() }; MOST]),
             free: AtomicU32::new(0),
@@ -138,6 +138,7 @@ mod tests {
         }
     }
 
+    #[allow(clippy::arc_with_non_send_sync)]
     fn thread(name: char) -> Arc<Thread> {
         Arc::new(Thread(name, Place::anywhere()))
     }
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_takes_its_own_and_then_what_others_have() {
-        let queues = Queues::new();
+        let queues = Queues::empty();
         queues.put(thread('a'), 0, 10, false);
         queues.put(thread('b'), 0, 20, false);
         queues.put(thread('c'), 1, 30, false);
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn who_has_waited_a_slice_longer_elsewhere_is_next() {
-        let queues = Queues::new();
+        let queues = Queues::empty();
         queues.put(thread('a'), 0, 10, false);
         queues.put(thread('b'), 1, 109, false);
         queues.put(thread('c'), 1, 111, false);
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn who_is_bound_is_taken_where_it_may_run_only() {
-        let queues = Queues::new();
+        let queues = Queues::empty();
         let [both, second] = [bound('a', 0b11), bound('b', 0b10)];
         queues.put(both.clone(), 0, 10, false);
         queues.put(second.clone(), 1, 20, false);

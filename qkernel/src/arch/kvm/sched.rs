@@ -1,10 +1,10 @@
 //! What a vCPU does: attend to events, run a ready thread until its next trap, give the trap to the
 //! kernel; with nothing ready, idle.
 //!
-//! Threads that are ready wait in queues ([`super::queues`]). A vCPU that runs one while others wait looks
-//! up after a time slice: then one that idles is woken, or the threads take turns. That is late
-//! enough for two threads that wait for each other to stay on one vCPU. A thread that is bound to
-//! other vCPUs has one of those take it at once.
+//! Threads that are ready wait in queues ([`super::queues`]). A vCPU that runs one while others
+//! wait looks up after a time slice: then one that idles is woken, or the threads take turns. That
+//! is late enough for two threads that wait for each other to stay on one vCPU. A thread that is
+//! bound to other vCPUs has one of those take it at once.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -41,7 +41,7 @@ const SPIN_TICKS: u64 = 50_000;
 /// So many page tables that are out of use may wait to be freed while a thread runs.
 const TABLES_KEPT: usize = 64;
 
-static READY: Queues<KvmThread> = Queues::new();
+static READY: Queues<KvmThread> = Queues::empty();
 /// Events that the kernel has caused for itself.
 static EVENTS: Mutex<VecDeque<Event>> = mutex(VecDeque::new());
 /// When the kernel wants [`EVENT_TIMER`]: CLOCK_MONOTONIC in nanoseconds.

@@ -474,8 +474,8 @@ impl SpaceState {
     }
 }
 
-/// True if this is a call that makes a thread in the space, which inherits what processors its maker
-/// may use: the maker is not watched then.
+/// True if this is a call that makes a thread in the space: it inherits what processors its maker
+/// may use, so the maker is not watched then.
 fn makes_threads(event: &Event) -> bool {
     let shares_space = |flags: u64| flags & libc::CLONE_VM as u64 != 0;
     event.trap.kind == TRAP_SYSCALL
