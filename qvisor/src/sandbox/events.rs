@@ -467,7 +467,7 @@ mod tests {
             let end = Instant::now() + Duration::from_millis(300);
             s.spawn(move || others(end));
             while poller.taken.load(Ordering::Relaxed) < 100 {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_micros(100));
             }
             let mut longest = Duration::ZERO;
             while Instant::now() < end {
