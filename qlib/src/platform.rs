@@ -146,8 +146,8 @@ pub struct PlatformOps {
     /// it; everywhere else the first trap comes before any user code runs. 0, or -ENOSYS on a
     /// platform that does not know which CPU user code runs on.
     pub thread_watch: unsafe extern "C" fn(thread: u64, on: u32) -> i64,
-    /// Has a thread run on the CPUs of a set only, a bit each, of which one at least exists. 0, or
-    /// -ENOSYS on a platform that does not decide where user code runs.
+    /// Has a thread run on the CPUs of a set only, a bit each, of which one at least exists; all
+    /// set: anywhere. 0, or -ENOSYS on a platform that does not decide where user code runs.
     pub thread_bind: unsafe extern "C" fn(thread: u64, cpus: u64) -> i64,
     /// Copies the floating-point and vector state of a stopped thread to `buf`; its length, or a
     /// negative errno. The format is the one of a Linux signal frame's `fpstate` (XSAVE with the

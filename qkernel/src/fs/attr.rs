@@ -1,6 +1,6 @@
 //! Attributes of files, and the ABI structures that carry them: stat(2), statx(2), statfs(2).
 
-use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use linux_raw_sys::general::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use crate::abi::{TimeSpec, abi_struct};
 use crate::time;
@@ -103,6 +103,11 @@ pub struct Attributes {
     pub mtime: TimeSpec,
     pub ctime: TimeSpec,
     pub btime: TimeSpec,
+}
+
+/// True if a mode, or the S_IF* type of one, is a device node's.
+pub const fn is_device(mode: u32) -> bool {
+    matches!(mode & S_IFMT, S_IFCHR | S_IFBLK)
 }
 
 /// A device number in the form of [`Attributes::rdev`].

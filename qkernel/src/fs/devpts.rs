@@ -26,8 +26,6 @@ const PTMX_INO: u64 = 2;
 /// The file system.
 struct DevPts {
     ptmx_mode: u32,
-    /// For /proc/mounts.
-    options: Vec<u8>,
     this: Weak<DevPts>,
 }
 
@@ -35,9 +33,7 @@ struct DevPts {
 /// group and mode of their own, whatever "gid" and "mode" say.
 pub fn make(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let ptmx_mode = options.octal("ptmxmode", 0)? & 0o777;
-    let text = format!(",gid={SLAVE_GROUP},mode={SLAVE_MODE:03o},ptmxmode={ptmx_mode:03o}");
-    let options = text.into_bytes();
-    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, options, this: this.clone() }))
+    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, this: this.clone() }))
 }
 
 impl FileSystem for DevPts {
@@ -55,7 +51,8 @@ impl FileSystem for DevPts {
     }
 
     fn options(&self) -> Vec<u8> {
-        self.options.clone()
+        let ptmx_mode = self.ptmx_mode;
+        format!(",gid={SLAVE_GROUP},mode={SLAVE_MODE:03o},ptmxmode={ptmx_mode:03o}").into_bytes()
     }
 }
 

@@ -8,11 +8,11 @@ use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH,
     CAP_FSETID, CAP_MKNOD, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL,
     O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
-    S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
-    S_IWGRP, S_IWOTH, S_IXGRP,
+    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH,
+    S_IXGRP,
 };
 
-use super::attr::{Attributes, SetAttributes, SetTime};
+use super::attr::{Attributes, SetAttributes, SetTime, is_device};
 use super::busy::Claim;
 use super::dentry::Dentry;
 use super::inode::{Inode, NewNode, begin_walk};
@@ -172,8 +172,7 @@ pub fn open_place(
     if writes && matches!(kind, S_IFREG | S_IFDIR) {
         place.mount.check_writable()?;
     }
-    let is_device = matches!(kind, S_IFCHR | S_IFBLK);
-    if is_device && place.mount.flags().contains(MountFlags::NODEV) {
+    if is_device(kind) && place.mount.flags().contains(MountFlags::NODEV) {
         return Err(Errno::EACCES);
     }
     let attributes = inode.permissions()?;
@@ -287,7 +286,7 @@ pub fn make_node(
     rdev: u64,
 ) -> Result<Location> {
     let creds = caller.creds();
-    if matches!(mode & S_IFMT, S_IFCHR | S_IFBLK) && !creds.has_cap(CAP_MKNOD) {
+    if is_device(mode) && !creds.has_cap(CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
     let NameTarget { parent, name, found, wants_dir } =

@@ -14,7 +14,7 @@ use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
 use crate::account;
 use crate::errno::Result;
-use crate::task::table;
+use crate::task::{affinity, table};
 use crate::{arch, mm};
 
 /// Makes a file system of type sysfs.
@@ -56,11 +56,7 @@ const NODES: Names = &[
     ("node0", || {
         dir(&[
             ("cpulist", || file(|_| Ok(line(cpu_list())))),
-            ("cpumap", || {
-                file(|_| {
-                    Ok(line(format!("{:x}", u64::MAX >> (64 - arch::boot().cpus.clamp(1, 64)))))
-                })
-            }),
+            ("cpumap", || file(|_| Ok(line(format!("{:x}", affinity::all()))))),
             ("distance", || text("10\n")),
         ])
     }),

@@ -33,7 +33,7 @@ pub fn set(thread: &Thread, cpus: u64) -> Result {
 pub fn apply(thread: &Thread) {
     let cpus = of(thread);
     if thread.attrs.lock().affinity != 0 {
-        let _ = thread.user.bind(cpus);
+        let _ = thread.user.bind(if cpus == all() { u64::MAX } else { cpus });
     }
 }
 
@@ -46,11 +46,11 @@ pub fn pick(thread: &Thread, number: u32) -> u32 {
 
 /// A set as Linux lists it ("0-2,5").
 pub fn list(cpus: u64) -> String {
-    let has = |cpu: u32| cpu < u64::BITS && cpus & 1 << cpu != 0;
+    let has = |cpu: &u32| cpus & 1 << cpu != 0;
     let mut out = String::new();
     let mut next = 0;
-    while let Some(first) = (next..u64::BITS).find(|cpu| has(*cpu)) {
-        let end = (first..).find(|cpu| !has(*cpu)).unwrap_or(u64::BITS);
+    while let Some(first) = (next..u64::BITS).find(has) {
+        let end = (first..u64::BITS).find(|cpu| !has(cpu)).unwrap_or(u64::BITS);
         let comma = if out.is_empty() { "" } else { "," };
         let _ = match end - 1 {
             last if last == first => write!(out, "{comma}{first}"),

@@ -54,6 +54,7 @@ struct Rules {
 pub fn compile(profile: &LinuxSeccomp) -> Result<Option<SeccompFilter>> {
     let logs = flags(profile)?;
     let default = action(profile.default_action(), profile.default_errno_ret())?;
+    let numbers = names::numbers();
     let mut calls: BTreeMap<u32, Rules> = BTreeMap::new();
     // The largest number of which the profile says anything.
     let mut last = 0;
@@ -63,7 +64,7 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Option<SeccompFilter>> {
         let rules = conditions(entry.args().as_deref().unwrap_or_default())
             .with_context(|| format!("syscalls: {}", entry.names().join(" ")))?;
         // Names of other architectures, and of kernels to come, are passed over.
-        for number in entry.names().iter().filter_map(|name| names::number(name)) {
+        for number in entry.names().iter().filter_map(|name| numbers.get(name.as_str()).copied()) {
             last = last.max(number);
             if action == default {
                 continue;

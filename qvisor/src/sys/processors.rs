@@ -25,18 +25,18 @@ impl Processors {
         }
     }
 
-    /// What this thread is to get back after it was [kept](Self::keep) on one: if nothing but a
-    /// cpuset bounds it, every processor there can be, for who sets a thread's processors bounds it
-    /// also when the cpuset has grown. `None` if the host does not say.
-    pub fn to_give_back() -> Option<Self> {
-        let own = Self::of(0)?;
+    /// These are this thread's: what it is to get back after it was [kept](Self::keep) on one. If
+    /// nothing but a cpuset bounds it, every processor there can be, for who sets a thread's
+    /// processors bounds it also when the cpuset has grown.
+    pub fn to_give_back(self) -> Self {
         let every = Self::every();
         every.give_to(0);
-        if Self::of(0)?.numbers() == own.numbers() {
-            return Some(every);
+        // SAFETY: plain data.
+        if Self::of(0).is_some_and(|now| unsafe { libc::CPU_EQUAL(&now.0, &self.0) }) {
+            return every;
         }
-        own.give_to(0);
-        Some(own)
+        self.give_to(0);
+        self
     }
 
     /// Their numbers.
@@ -49,10 +49,10 @@ impl Processors {
 
     /// Every processor that there can be.
     fn every() -> Self {
-        // SAFETY: plain data; the indices are below the size of the set.
+        // SAFETY: plain data, of which each bit stands for a processor.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
-            (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+            (&raw mut set).write_bytes(0xff, 1);
             Self(set)
         }
     }

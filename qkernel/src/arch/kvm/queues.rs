@@ -7,13 +7,14 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sync::{Mutex, mutex};
 
 /// Most queues: sets of vCPUs have a bit for each.
-pub const MOST: usize = 64;
+const MOST: usize = 64;
 
 /// What the queues know of a thread.
 pub struct Place {
@@ -56,7 +57,8 @@ pub trait Waits {
 
 /// The queues of all vCPUs.
 pub struct Queues<T: 'static> {
-    queues: Mutex<[VecDeque<Arc<T>>; MOST]>,
+    /// Up to the last one that was ever used.
+    queues: Mutex<Vec<VecDeque<Arc<T>>>>,
     /// How many wait that any vCPU may take.
     free: AtomicU32,
     /// How many wait in each queue that are bound.
@@ -67,7 +69,7 @@ impl<T: Waits> Queues<T> {
     /// Empty ones.
     pub const fn empty() -> Self {
         Queues {
-            queues: mutex([const { VecDeque::new() }; MOST]),
+            queues: mutex(Vec::new()),
             free: AtomicU32::new(0),
             bound: [const { AtomicU32::new(0) }; MOST],
         }
@@ -92,7 +94,11 @@ impl<T: Waits> Queues<T> {
         place.queue.set(queue);
         place.since_tsc.set(now_tsc);
         self.count_of(place).fetch_add(1, Ordering::SeqCst);
-        let queue = &mut self.queues.lock()[queue];
+        let mut queues = self.queues.lock();
+        while queues.len() <= queue {
+            queues.push(VecDeque::new());
+        }
+        let queue = &mut queues[queue];
         if is_first { queue.push_front(thread) } else { queue.push_back(thread) }
     }
 
@@ -113,7 +119,8 @@ impl<T: Waits> Queues<T> {
 
     /// Takes a thread out, if it waits.
     pub fn remove(&self, thread: &Arc<T>) {
-        let queue = &mut self.queues.lock()[thread.place().queue.get()];
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(thread.place().queue.get()) else { return };
         if let Some(nth) = queue.iter().position(|other| Arc::ptr_eq(other, thread)) {
             queue.remove(nth);
             self.count_of(thread.place()).fetch_sub(1, Ordering::SeqCst);
@@ -122,7 +129,7 @@ impl<T: Waits> Queues<T> {
 
     /// The thread that is first in the queue of vCPU `index`.
     pub fn first(&self, index: u32) -> Option<Arc<T>> {
-        self.queues.lock()[index as usize % MOST].front().cloned()
+        self.queues.lock().get(index as usize % MOST)?.front().cloned()
     }
 }
 

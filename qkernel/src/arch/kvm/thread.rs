@@ -318,9 +318,8 @@ pub(super) unsafe extern "C" fn thread_watch(handle: u64, on: u32) -> i64 {
 pub(super) unsafe extern "C" fn thread_bind(handle: u64, cpus: u64) -> i64 {
     // SAFETY: a live handle.
     let thread = unsafe { of(handle) };
-    let all = u64::MAX.checked_shr(64 - boot().cpus.min(64)).unwrap_or(0);
     sched::unready(&thread);
-    thread.place.bind(if cpus & all == all { u64::MAX } else { cpus });
+    thread.place.bind(cpus);
     match thread.run_state.get() {
         RunState::Ready => sched::ready(thread),
         // It looks by itself where it has made this call.

@@ -3,7 +3,7 @@
 //! stands for. A guest cannot write that attribute, and files of volumes, which others may write,
 //! stand for nothing but themselves.
 
-use alloc::string::ToString;
+use alloc::format;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{S_IFBLK, S_IFCHR, S_IFMT, S_ISVTX};
@@ -21,11 +21,6 @@ const MAX_BYTES: usize = 32;
 /// True if an attribute's name is not the guest's to use.
 pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b"user.quark.")
-}
-
-/// True if a mode is a device node's.
-pub fn is_device(mode: u32) -> bool {
-    matches!(mode & S_IFMT, S_IFCHR | S_IFBLK)
 }
 
 /// What `path` beneath the handle `root` is for the guest, if the host has this to say of it.
@@ -54,12 +49,8 @@ pub fn mark(root: u32, path: &[u8], mode: u32, rdev: u64) -> Result {
 
 fn text(mode: u32, rdev: u64) -> Vec<u8> {
     let (major, minor) = device_parts(rdev);
-    let letter = if mode & S_IFMT == S_IFCHR { "c " } else { "b " };
-    let mut text = letter.to_string();
-    text.push_str(&major.to_string());
-    text.push(':');
-    text.push_str(&minor.to_string());
-    text.into_bytes()
+    let letter = if mode & S_IFMT == S_IFCHR { 'c' } else { 'b' };
+    format!("{letter} {major}:{minor}").into_bytes()
 }
 
 /// S_IF* type and number.

@@ -13,7 +13,7 @@ use qlib::host::Op;
 use super::handle_cache::{self, FileHandle, Id};
 use super::{HostFile, HostFs, device, file};
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, SetAttributes, SetTime};
+use crate::fs::attr::{Attributes, SetAttributes, SetTime, is_device};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
 use crate::fs::{Caller, FileOps, special};
 use crate::host::{Call, Handle};
@@ -390,7 +390,7 @@ impl Inode for HostNode {
         let path = self.child_path(name)?;
         let root = self.fs.handle();
         let call = Call::on(Op::MkNod, root).bytes(&path);
-        if !device::is_device(new.mode) {
+        if !is_device(new.mode) {
             return self.new_child(call, name, new);
         }
         if self.fs.is_shared() {
@@ -475,7 +475,7 @@ impl Inode for HostNode {
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {
         let mut on_host = *change;
-        if device::is_device(self.kind) && !self.fs.is_shared() {
+        if is_device(self.kind) && !self.fs.is_shared() {
             on_host.mode = change.mode.map(|mode| mode | S_ISVTX);
         }
         set_attributes(self.fs.handle(), &self.path()?, &on_host)?;

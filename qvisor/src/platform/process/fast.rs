@@ -147,8 +147,9 @@ impl Watched {
     /// `None` if the host does not say where the receiver runs.
     fn new() -> Option<Self> {
         let cpu = sys::current_processor()?;
-        Processors::of(0)?.without(cpu)?;
-        let receiver = Processors::to_give_back()?;
+        let own = Processors::of(0)?;
+        own.without(cpu)?;
+        let receiver = own.to_give_back();
         receiver.keep(cpu);
         Some(Self { cpu, receiver, threads: Vec::with_capacity(MOST_THREADS) })
     }

@@ -1,5 +1,7 @@
 //! The names of the host's system calls.
 
+use std::collections::HashMap;
+
 use libc::c_long;
 
 /// Number and name on each line.
@@ -12,9 +14,9 @@ fn all() -> impl Iterator<Item = (c_long, &'static str)> {
     })
 }
 
-/// The number of a call.
-pub fn number(name: &str) -> Option<u32> {
-    all().find(|(_, n)| *n == name).and_then(|(number, _)| u32::try_from(number).ok())
+/// The numbers of all calls, for who looks up many.
+pub fn numbers() -> HashMap<&'static str, u32> {
+    all().filter_map(|(number, name)| Some((name, u32::try_from(number).ok()?))).collect()
 }
 
 /// The name of a call. Allocates nothing.

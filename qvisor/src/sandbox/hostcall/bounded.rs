@@ -11,13 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::linger;
 use crate::sys;
 
 /// How long a call may block.
 const LIMIT: Duration = Duration::from_millis(5);
-/// How long the thread that looks after the calls stays after the last one: an idle sandbox has
-/// none.
-const LINGER: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 64 << 10;
 
 /// The calls that may be blocked now.
@@ -87,11 +85,9 @@ impl Bounded {
                 sys::tgkill(std::process::id(), call.tid, sys::INTERRUPT).ok();
             }
             let next = calls.blocked.iter().map(|b| b.until).min();
-            let wait = next.map_or(LINGER, |until| until.saturating_duration_since(now));
-            let (locked, end) =
-                self.begun.wait_timeout(calls, wait).unwrap_or_else(PoisonError::into_inner);
+            let (locked, is_over) = linger::wait(&self.begun, calls, next);
             calls = locked;
-            if end.timed_out() && next.is_none() && calls.blocked.is_empty() {
+            if is_over && calls.blocked.is_empty() {
                 calls.watched = false;
                 return;
             }
@@ -130,10 +126,10 @@ mod tests {
                 });
             }
         });
-        let gone = Instant::now() + LINGER * 10;
+        let gone = Instant::now() + linger::LINGER * 10;
         while bounded.lock().watched {
             assert!(Instant::now() < gone, "the thread stays");
-            std::thread::sleep(LINGER / 10);
+            std::thread::sleep(linger::LINGER / 10);
         }
     }
 }

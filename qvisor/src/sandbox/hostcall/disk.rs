@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, file_type, reopen};
-use super::{Call, Outcome};
+use super::{Call, Outcome, linger};
 use crate::sys;
 
 /// Operations under way at a time. Further ones wait for one of these to end.
@@ -26,8 +26,6 @@ const MAX_WORKERS: usize = 16;
 const MAX_OPERATIONS: usize = 65_536;
 /// How long the call waits for what a thread can do at once: with a clean file it is over by then.
 const AT_ONCE: Duration = Duration::from_micros(100);
-/// How long a thread stays after its last operation: an idle sandbox has none.
-const LINGER: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 64 << 10;
 /// Read at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -204,11 +202,10 @@ impl DiskWork {
                 continue;
             }
             state.idle += 1;
-            let (locked, wait) =
-                self.queued.wait_timeout(state, LINGER).unwrap_or_else(PoisonError::into_inner);
+            let (locked, is_over) = linger::wait(&self.queued, state, None);
             state = locked;
             state.idle -= 1;
-            if wait.timed_out() && state.queue.is_empty() {
+            if is_over && state.queue.is_empty() {
                 state.workers -= 1;
                 return;
             }

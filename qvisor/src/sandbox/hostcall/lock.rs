@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, Object};
-use super::{Call, Outcome};
+use super::{Call, Outcome, linger};
 use crate::sys;
 
 /// How long after a look the next one is, at first. Each time it is twice as long.
@@ -29,8 +29,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(64);
 /// Waits at a time (ENOLCK): a look at all of them takes some milliseconds.
 const MAX_WAITS: usize = 4096;
-/// How long the thread stays after the last wait: an idle sandbox has none.
-const LINGER: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 64 << 10;
 
 /// What a descriptor is to hold.
@@ -205,11 +203,9 @@ impl LockWaits {
                 continue;
             }
             let next = state.waits.values().map(|wait| wait.due).min();
-            let pause = next.map_or(LINGER, |due| due.saturating_duration_since(Instant::now()));
-            let (locked, end) =
-                self.begun.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+            let (locked, is_over) = linger::wait(&self.begun, state, next);
             state = locked;
-            if end.timed_out() && next.is_none() && state.waits.is_empty() {
+            if is_over && state.waits.is_empty() {
                 state.is_served = false;
                 return;
             }

@@ -9,6 +9,7 @@ mod bounded;
 mod dir;
 mod disk;
 mod file;
+mod linger;
 mod lock;
 mod misc;
 mod netlink;
