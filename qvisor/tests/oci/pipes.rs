@@ -1,10 +1,11 @@
 //! Pipes, sockets and terminals of the host as standard output: how much a write takes, and what
 //! becomes of a writer whose reader is gone. Each is run on Linux too.
 
+use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -39,15 +40,20 @@ pub fn terminal() -> Ends {
 }
 
 /// Waits until a terminal's writer has filled it. Then reads more than it holds if `reads` says so.
-pub fn fills(p: &Place, (master, slave): &Ends, reads: bool) {
+pub fn fills(p: &Place, writer: &mut Child, (master, slave): &Ends, reads: bool) {
+    let mut lives = || assert_eq!(writer.try_wait().unwrap(), None, "output: {}", p.log());
     let ready = |fd: &OwnedFd, what| {
         let mut fds = [PollFd::new(fd, what)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })).unwrap() > 0
     };
-    p.wait_for("a full terminal", || !ready(slave, PollFlags::OUT));
+    p.wait_for("a full terminal", || {
+        lives();
+        !ready(slave, PollFlags::OUT)
+    });
     let mut left = if reads { 256 << 10 } else { 0 };
     let mut piece = vec![0; 64 << 10];
     p.wait_for("the writer", || {
+        lives();
         if left > 0 && ready(master, PollFlags::IN) {
             left -= rustix::io::read(master, &mut piece).unwrap().min(left);
         }
@@ -86,7 +92,7 @@ fn twice(p: &Place, program: &str, ends: Make, read: fn(OwnedFd)) -> [(String, i
 
 /// Reads everything, with a pause before each piece, so that the writer has to wait.
 fn slowly(reader: OwnedFd) {
-    let mut reader = std::fs::File::from(reader);
+    let mut reader = fs::File::from(reader);
     let mut piece = vec![0; 64 << 10];
     while reader.read(&mut piece).is_ok_and(|n| n > 0) {
         std::thread::sleep(Duration::from_millis(5));
@@ -96,7 +102,7 @@ fn slowly(reader: OwnedFd) {
 /// Reads a little of what has filled it, and goes away.
 fn a_little(reader: OwnedFd) {
     std::thread::sleep(Duration::from_millis(1000));
-    std::fs::File::from(reader).read_exact(&mut [0; 8192]).unwrap();
+    fs::File::from(reader).read_exact(&mut [0; 8192]).unwrap();
 }
 
 #[test]
@@ -152,10 +158,11 @@ fn a_terminal_is_filled_up_again_and_again() {
     let ends = terminal();
     let program = "while :; do echo $((n=n+1)) a line; done";
     let mut command = p.quark(&["do", "--", "sh", "-c", program]);
-    command.stdin(Stdio::null()).stdout(ends.1.try_clone().unwrap()).stderr(Stdio::null());
+    let errors = fs::File::create(p.dir.join("output")).unwrap();
+    command.stdin(Stdio::null()).stdout(ends.1.try_clone().unwrap()).stderr(errors);
     let mut child = command.spawn().unwrap();
     for _ in 0..15 {
-        fills(&p, &ends, true);
+        fills(&p, &mut child, &ends, true);
     }
     child.kill().unwrap();
     child.wait().unwrap();

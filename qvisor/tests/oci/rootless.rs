@@ -208,13 +208,13 @@ fn an_unread_terminal_of_another_user_holds_nobody_up() {
     let ends = terminal();
     let mut run = command(&home, &p.bundle, &["run", &p.id]);
     let errors = fs::File::create(p.dir.join("output")).unwrap();
-    let run = run.stdout(ends.1.try_clone().unwrap()).stderr(errors).spawn().unwrap();
+    let mut run = run.stdout(ends.1.try_clone().unwrap()).stderr(errors).spawn().unwrap();
     for _ in 0..3 {
-        fills(&p, &ends, false);
+        fills(&p, &mut run, &ends, false);
         assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "well"]), "well\n");
-        fills(&p, &ends, true);
+        fills(&p, &mut run, &ends, true);
     }
-    fills(&p, &ends, false);
+    fills(&p, &mut run, &ends, false);
     good(&p, &home, &["kill", &p.id, "STOP"]);
     assert_eq!(good(&p, &home, &["exec", &p.id, "echo", "awake"]), "awake\n");
     good(&p, &home, &["kill", &p.id, "KILL"]);

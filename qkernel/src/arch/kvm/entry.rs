@@ -329,8 +329,8 @@ global_asm!(
     "clac",
     "jmp 3b",
     // In kernel mode: on the stack in use, or an emergency one. Some emulators (QEMU's of SVM)
-    // deliver an interrupt that they have injected once more, at its handler's first instruction,
-    // although interrupts are off there: as if it had not come.
+    // deliver an interrupt that they have injected once more, before the next exit and most often
+    // at its handler's first instruction, although interrupts are off there: as if it had not come.
     "4:",
     "cmp dword ptr [rsp], {FIRST_INTERRUPT}",
     "jb 5f",

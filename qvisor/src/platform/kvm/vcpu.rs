@@ -41,10 +41,24 @@ const MAX_MESSAGE: u64 = 4096;
 /// Stack of a vCPU's host thread, in bytes: host calls need little.
 const THREAD_STACK_BYTES: usize = 256 << 10;
 
+/// Leaf of what KVM does for its guests, and the bit of its %eax that says that an interrupt may
+/// need no end (KVM_FEATURE_PV_EOI, Linux's Documentation/virt/kvm/x86/cpuid.rst).
+const KVM_FEATURES: u32 = 0x4000_0001;
+const PV_EOI: u32 = 1 << 6;
+
+/// True if this host's processor is one that QEMU emulates. It may deliver an interrupt that KVM
+/// has injected twice, the second time at any instruction before the next exit, even with
+/// interrupts off and a program's stack in use. The end of an interrupt is an exit.
+fn repeats_interrupts() -> bool {
+    let by = raw_cpuid::CpuId::new().get_hypervisor_info().map(|info| info.identify());
+    by == Some(raw_cpuid::Hypervisor::QEMU)
+}
+
 /// What the guest sees of the CPU: all that KVM supports, less what asks for more than this
 /// platform gives.
 fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
     let mut cpuid = supported.clone();
+    let not_offered = if repeats_interrupts() { PV_EOI } else { 0 };
     for leaf in cpuid.as_mut_slice() {
         match (leaf.function, leaf.index) {
             (1, _) => {
@@ -55,6 +69,7 @@ fn cpuid_of(supported: &CpuId, index: u32) -> CpuId {
             // Tile registers must be asked for.
             (7, 0) => leaf.edx &= !(1 << 22 | 1 << 24 | 1 << 25),
             (0xb | 0x1f, _) => leaf.edx = index,
+            (KVM_FEATURES, _) => leaf.eax &= !not_offered,
             _ => {}
         }
     }
