@@ -84,6 +84,16 @@ static long do_send(void) { lseek(file, 0, SEEK_SET); return all(sends, bytes); 
 static long do_shorten(void) { return ftruncate(object, 0); }
 static long do_fallocate(void) { return fallocate(object, 0, 0, bytes); }
 static long do_punch(void) { return fallocate(object, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, bytes); }
+static long do_mincore(void) { // what it says of terabytes goes to the same memory again and again
+    enum { TIMES = 8 };
+    size_t pages = TIMES * bytes, length = pages * 4096;
+    char *huge = mmap(NULL, length, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *says = mmap(NULL, pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (huge == MAP_FAILED || says == MAP_FAILED) return -1;
+    for (int i = 0; i < TIMES; i++)
+        if (mmap(says + i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, object, 0) == MAP_FAILED) return -1;
+    return mincore(huge, length, says) + munmap(huge, length) + munmap(says, pages);
+}
 static char *more;
 static long do_populate(void) {
     more = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -148,8 +158,8 @@ static long do_stream(void) { // as much as a socket takes at once
 static const struct { const char *name; long (*run)(void); } attacks[] = {
     { "getrandom", do_random }, { "write", do_write }, { "read", do_read }, { "dev_zero", do_zero }, { "file_write", do_file_write },
     { "file_read", do_file_read }, { "process_vm_readv", do_remote }, { "sendfile", do_send },
-    { "ftruncate", do_shorten }, { "fallocate", do_fallocate }, { "punch", do_punch }, { "populate", do_populate }, { "fork", do_fork },
-    { "mprotect", do_protect }, { "stripes", do_stripes }, { "mlock", do_lock }, { "mremap", do_move }, { "madvise", do_discard },
+    { "ftruncate", do_shorten }, { "fallocate", do_fallocate }, { "mincore", do_mincore }, { "punch", do_punch },
+    { "populate", do_populate }, { "fork", do_fork }, { "mprotect", do_protect }, { "stripes", do_stripes }, { "mlock", do_lock }, { "mremap", do_move }, { "madvise", do_discard },
     { "munmap", do_unmap }, { "exit", do_exit }, { "directory", do_directory }, { "stream", do_stream },
 };
 

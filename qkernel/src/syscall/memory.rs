@@ -26,6 +26,7 @@ use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 use crate::task::Thread;
 use crate::time::Breath;
+use crate::wait::Sleeper;
 
 /// The range that a call takes pages away from, or changes the protection of: no other thread of
 /// the space may map anything there meanwhile. All that it may be, if the arguments make no sense.
@@ -260,19 +261,21 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
 const MINCORE_BYTES: u64 = 16 << 20;
 
 /// mincore(2).
-pub fn mincore(thread: &Arc<Thread>, addr: Va, length: u64, vec: Va) -> Result<usize> {
+pub async fn mincore(thread: &Arc<Thread>, addr: Va, length: u64, vec: Va) -> Result<usize> {
     let mm = thread.mm();
     let (start, end) = user_range(addr, length)?;
     if !mm.covers(start, end - start) {
         return Err(Errno::ENOMEM);
     }
     let (mut at, mut out) = (start, vec);
-    while at < end {
+    let mut breath = Breath::new();
+    while at < end && !thread.is_dying() {
         let take = (end - at).min(MINCORE_BYTES);
         let resident = mm.resident(at, take)?;
         mm.write_bytes(out, &resident)?;
         at = at + take;
         out = Va(out.0.wrapping_add(resident.len() as u64));
+        breath.take().await;
     }
     Ok(0)
 }

@@ -165,7 +165,7 @@ table! {
     25 mremap => plain memory::mremap (old_address, old_size, new_size, flags, new_address)
         is [TAKES_PAGES_AWAY NEVER_FAST];
     26 msync => r#async memory::msync (addr, length, flags);
-    27 mincore => plain memory::mincore (addr, length, vec);
+    27 mincore => r#async memory::mincore (addr, length, vec);
     28 madvise => plain memory::madvise (addr, length, advice) is [TAKES_PAGES_AWAY NEVER_FAST];
     29 shmget => plain sysv::shmget (key, size, shmflg);
     30 shmat => plain sysv::shmat (shmid, shmaddr, shmflg) is [TAKES_PAGES_AWAY];
