@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -94,6 +96,19 @@ static long do_mincore(void) { // what it says of terabytes goes to the same mem
         if (mmap(says + i * bytes, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, object, 0) == MAP_FAILED) return -1;
     return mincore(huge, length, says) + munmap(huge, length) + munmap(says, pages);
 }
+static long do_poll(void) {
+    struct rlimit limit = { 1 << 20, 1 << 20 };
+    int ends[2];
+    setrlimit(RLIMIT_NOFILE, &limit); // who may not keeps what there is
+    if (getrlimit(RLIMIT_NOFILE, &limit) || pipe(ends)) return -1;
+    nfds_t count = limit.rlim_cur < bytes / sizeof(struct pollfd) ? limit.rlim_cur : bytes / sizeof(struct pollfd);
+    if (count > 1 << 20) count = 1 << 20;
+    struct pollfd *fds = (void *)area;
+    for (nfds_t i = 0; i < count; i++) fds[i] = (struct pollfd){ i % 16 ? ends[0] : -1, POLLIN, 0 };
+    long n = poll(fds, count, 1);
+    memset(area, 1, count * sizeof *fds);
+    return n + close(ends[0]) + close(ends[1]);
+}
 static char *more;
 static long do_populate(void) {
     more = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -158,7 +173,8 @@ static long do_stream(void) { // as much as a socket takes at once
 static const struct { const char *name; long (*run)(void); } attacks[] = {
     { "getrandom", do_random }, { "write", do_write }, { "read", do_read }, { "dev_zero", do_zero }, { "file_write", do_file_write },
     { "file_read", do_file_read }, { "process_vm_readv", do_remote }, { "sendfile", do_send },
-    { "ftruncate", do_shorten }, { "fallocate", do_fallocate }, { "mincore", do_mincore }, { "punch", do_punch },
+    { "ftruncate", do_shorten }, { "fallocate", do_fallocate }, { "mincore", do_mincore }, { "poll", do_poll },
+    { "punch", do_punch },
     { "populate", do_populate }, { "fork", do_fork }, { "mprotect", do_protect }, { "stripes", do_stripes }, { "mlock", do_lock }, { "mremap", do_move }, { "madvise", do_discard },
     { "munmap", do_unmap }, { "exit", do_exit }, { "directory", do_directory }, { "stream", do_stream },
 };

@@ -704,3 +704,44 @@ CASE(epoll_add_while_waiting) {
     EQ(epoll_wait(e, &event, 1, -1), 1);
     ZERO(pthread_join(t, NULL));
 }
+
+CASE(poll_of_many_places) {
+    enum { MANY = 10000 };
+    static struct pollfd fds[MANY];
+    static int quiet[2];
+    struct rlimit limit = {MANY, MANY};
+    if (setrlimit(RLIMIT_NOFILE, &limit)) skip_case("may not have so many descriptors");
+    int full[2];
+    OK(pipe(quiet));
+    OK(pipe(full));
+    EQ(write(full[1], "x", 1), 1);
+    int places[] = {quiet[0], -1, full[0], 9999, full[1]};
+    for (int i = 0; i < MANY; i++) fds[i] = (struct pollfd){places[i % 5], POLLIN | POLLOUT, 0x5555};
+    EQ(poll(fds, MANY, -1), MANY / 5 * 3);
+    short expected[] = {0, 0, POLLIN, POLLNVAL, POLLOUT};
+    for (int i = 0; i < MANY; i++) EQ(fds[i].revents, expected[i % 5]);
+    // Nothing, for a while, and then the last of them.
+    for (int i = 0; i < MANY; i++) fds[i].fd = i % 2 ? -1 : quiet[0];
+    EQ(poll(fds, MANY, 0), 0);
+    int64_t began = now_ns(CLOCK_MONOTONIC);
+    EQ(poll(fds, MANY, 4), 0);
+    CHECK(now_ns(CLOCK_MONOTONIC) - began >= 4000000);
+    void *writer(void *argument) {
+        sleep_ms(2);
+        EQ(write(quiet[1], "x", 1), 1);
+        return argument;
+    }
+    pthread_t t;
+    ZERO(pthread_create(&t, NULL, writer, NULL));
+    EQ(poll(fds, MANY, -1), MANY / 2);
+    ZERO(pthread_join(t, NULL));
+    EQ(fds[MANY - 2].revents, POLLIN);
+    // A signal ends it.
+    char byte;
+    EQ(read(quiet[0], &byte, 1), 1);
+    struct sigaction action = {.sa_handler = nothing};
+    OK(sigaction(SIGALRM, &action, NULL));
+    struct itimerval soon = {.it_value = {0, 2000}};
+    OK(setitimer(ITIMER_REAL, &soon, NULL));
+    ERR(poll(fds, MANY, -1), EINTR);
+}

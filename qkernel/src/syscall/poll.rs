@@ -13,8 +13,8 @@ use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::fs::fdtable::MAX_FDS;
 use crate::task::{SigSet, Thread, signal};
-use crate::time;
-use crate::wait::{PollMask, WaitQueue, block_on};
+use crate::time::{self, Breath};
+use crate::wait::{PollMask, Sleeper, Turn, WaitQueue, block_on};
 
 abi_struct! {
     /// struct pollfd.
@@ -116,6 +116,101 @@ async fn wait(
     }
 }
 
+/// More files than these are looked at in pieces, between which others get the kernel; so many each.
+const MANY: usize = 4096;
+
+/// What many files notify of while they are waited for; it undoes itself.
+struct Notified<'a> {
+    queues: Vec<(&'a WaitQueue, u64)>,
+    timer: Option<time::TimerKey>,
+}
+
+impl Drop for Notified<'_> {
+    fn drop(&mut self) {
+        self.queues.iter().for_each(|(queue, id)| queue.unregister(*id));
+        if let Some(key) = self.timer {
+            time::cancel(key);
+        }
+    }
+}
+
+/// As [`wait`], for so many files that each step is taken in pieces.
+async fn wait_for_many(
+    thread: &Arc<Thread>,
+    list: &mut [PollFd],
+    files: &[Option<Watched>],
+    timeout: Timeout,
+) -> Result<usize> {
+    let mut breath = Breath::new();
+    let ready = look_at_many(list, files, &mut breath).await;
+    let deadline = match timeout {
+        Timeout::Now => return Ok(ready),
+        _ if ready > 0 => return Ok(ready),
+        Timeout::At(deadline) => Some(deadline),
+        Timeout::Never => None,
+    };
+    let wakeup = thread.wakeup();
+    let timer = deadline.map(|deadline| time::insert(deadline, wakeup.clone()));
+    let mut notified = Notified { queues: account::vec_for(files.len())?, timer };
+    for piece in files.chunks(MANY) {
+        for watched in piece.iter().flatten() {
+            if let Some(queue) = watched.file.ops.queue() {
+                let id = queue.try_register(watched.mask, Turn::Always, wakeup.clone())?;
+                notified.queues.push((queue, id));
+            }
+        }
+        breath.take().await;
+    }
+    let result = loop {
+        wakeup.clear();
+        match look_at_many(list, files, &mut breath).await {
+            0 => {}
+            ready => break Ok(ready),
+        }
+        if thread.is_interrupted() {
+            break Err(Errno::ERESTARTSYS);
+        }
+        if deadline.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
+            break Ok(0);
+        }
+        wakeup.wait().await;
+    };
+    while !notified.queues.is_empty() {
+        let rest = notified.queues.len().saturating_sub(MANY);
+        notified.queues.drain(rest..).for_each(|(queue, id)| queue.unregister(id));
+        breath.take().await;
+    }
+    result
+}
+
+async fn look_at_many(
+    list: &mut [PollFd],
+    files: &[Option<Watched>],
+    breath: &mut Breath,
+) -> usize {
+    let mut ready = 0;
+    for (entries, files) in list.chunks_mut(MANY).zip(files.chunks(MANY)) {
+        ready += look(entries, files);
+        breath.take().await;
+    }
+    ready
+}
+
+/// Fills in what happened to each file: how many have something.
+fn look(list: &mut [PollFd], files: &[Option<Watched>]) -> usize {
+    let mut ready = 0;
+    for (entry, watched) in list.iter_mut().zip(files) {
+        let mask = match watched {
+            Some(watched) => watched.file.poll() & watched.mask,
+            None if entry.fd >= 0 => PollMask::NVAL,
+            None => PollMask::empty(),
+        };
+        entry.revents = mask.bits() as i16;
+        ready += usize::from(!mask.is_empty());
+    }
+    ready
+}
+
 fn open_file(thread: &Thread, fd: i32) -> Option<Arc<OpenFile>> {
     thread.files().get(fd).ok().filter(|file| file.flags() & O_PATH == 0)
 }
@@ -133,24 +228,18 @@ async fn poll_fds(thread: &Arc<Thread>, fds: Va, count: u32, timeout: Timeout) -
         let file = open_file(thread, entry.fd)?;
         Some(Watched { file, mask: wanted(entry) | PollMask::ALWAYS })
     }));
-    let scan = || {
-        let mut ready = 0;
-        for (entry, watched) in list.iter_mut().zip(&files) {
-            let mask = match watched {
-                Some(watched) => watched.file.poll() & watched.mask,
-                None if entry.fd >= 0 => PollMask::NVAL,
-                None => PollMask::empty(),
-            };
-            entry.revents = mask.bits() as i16;
-            ready += usize::from(!mask.is_empty());
-        }
-        ready
+    let ready = match list.len() {
+        ..=MANY => wait(thread, &files, timeout, || look(&mut list, &files)).await?,
+        _ => wait_for_many(thread, &mut list, &files, timeout).await?,
     };
-    let ready = wait(thread, &files, timeout, scan).await?;
+    let mut breath = (list.len() > MANY).then(Breath::new);
     // Only the results are stored: another thread may change the rest meanwhile.
     for (index, entry) in list.iter().enumerate() {
         let at = fds.0.wrapping_add((index * size_of::<PollFd>() + 6) as u64);
         thread.mm().write(Va(at), &entry.revents)?;
+        if let Some(breath) = breath.as_mut().filter(|_| index.is_multiple_of(MANY)) {
+            breath.take().await;
+        }
     }
     Ok(ready)
 }
