@@ -199,3 +199,26 @@ CASE(execve_keeps_locks_of_the_process) {
     expect_killed(pid, SIGKILL);
     OK(set(other, F_OFD_SETLK, F_WRLCK, 0, 0));
 }
+
+CASE(execve_gives_up_locks_of_descriptors_that_it_closes) {
+    int fd = create("f"), other = OK(open("f", O_RDWR)), pipes[2];
+    write_file("g", "");
+    OK(pipe2(pipes, O_CLOEXEC));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        // One of two is enough, as with close(2).
+        OK(set(fd, F_SETLK, F_WRLCK, 0, 0));
+        OK(open("f", O_RDONLY | O_CLOEXEC));
+        OK(set(OK(open("g", O_RDWR)), F_SETLK, F_WRLCK, 0, 0));
+        execl("/bin/sleep", "sleep", "1000", NULL);
+        _exit(1);
+    }
+    OK(close(pipes[1]));
+    char c;
+    EQ(read(pipes[0], &c, 1), 0);  // it has executed
+    // It may be about to close the other.
+    WAIT_UNTIL(found(other, 5).l_type == F_UNLCK);
+    EQ(found(OK(open("g", O_RDWR)), 5).l_pid, pid);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
