@@ -15,6 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::disk::Begun;
 use crate::fs::file::{Cached, DirEntry, DirSink};
+use crate::fs::inode::Inode;
 use crate::fs::outside::OutsideLocks;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
@@ -167,6 +168,10 @@ impl FileOps for HostFile {
             .arg(2, len)
             .run()?;
         Ok(())
+    }
+
+    fn nameless(&self) -> Option<Arc<dyn Inode>> {
+        self.node.nameless(&self.handle)
     }
 
     fn outside_locks(&self, file: &OpenFile) -> Result<Option<Arc<dyn OutsideLocks>>> {

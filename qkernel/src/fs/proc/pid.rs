@@ -171,8 +171,8 @@ namespaces! {
 }
 
 fn exe(thread: &Arc<Thread>) -> Result<Link> {
-    let file = thread.process.image.lock().exe.clone();
-    file.and_then(|f| f.path.clone()).map(Link::Place).ok_or(Errno::ENOENT)
+    let file = thread.process.image.lock().exe.clone().ok_or(Errno::ENOENT)?;
+    Ok(Link::Place(fd::place_of(&file, &thread.fs().root)))
 }
 
 fn comm(subject: Subject) -> Node {
