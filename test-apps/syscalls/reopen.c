@@ -2,7 +2,9 @@
 // The static build of this program also runs on a container's own root file system and on a volume.
 #include "harness.h"
 
+#include <dirent.h>
 #include <sys/file.h>
+#include <sys/sysmacros.h>
 
 // Opens for reading and closes, a few times, so that a kernel that keeps things for the next open has them.
 static void warm(const char *path) {
@@ -319,4 +321,37 @@ CASE(what_has_no_name_is_executed) {
         }
         expect_exit(pid, 0);
     }
+}
+
+// The type that a directory lists an entry with, which need not say.
+static void expect_listed(const char *directory, const char *name, int type) {
+    DIR *d = opendir(directory);
+    CHECK(d);
+    int found = -1;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, name) == 0) found = e->d_type;
+    OK(closedir(d));
+    if (found != DT_UNKNOWN) EQ(found, type);
+}
+
+CASE(devices_are_not_listed_as_files) {
+    OK(mkdir("a", 0755));
+    OK(mkdir("b", 0755));
+    OK(mkdir("c", 0755));
+    // Not everybody may, and volumes have none.
+    if (mknod("a/null", S_IFCHR | 0600, makedev(1, 3)) == -1 && errno == EPERM) return;
+    expect_listed("a", "null", DT_CHR);
+    OK(link("a/null", "b/link"));
+    expect_listed("b", "link", DT_CHR);
+    OK(rename("a/null", "c/moved"));
+    expect_listed("c", "moved", DT_CHR);
+    OK(rename("c", "d"));
+    expect_listed("d", "moved", DT_CHR);
+    OK(mknod("disk", S_IFBLK | 0600, makedev(8, 0)));
+    expect_listed(".", "disk", DT_BLK);
+    OK(mkdir("e", 0755));
+    OK(close(create("e/file")));
+    expect_listed("e", "file", DT_REG);
+    OK(syscall(SYS_renameat2, AT_FDCWD, "disk", AT_FDCWD, "e/file", 2));  // RENAME_EXCHANGE
+    expect_listed("e", "file", DT_BLK);
 }

@@ -31,6 +31,8 @@ pub struct HostNode {
     target: Mutex<Option<Vec<u8>>>,
     /// It has no name (O_TMPFILE), or none any more, and is known by this as long as it is open.
     unnamed: Mutex<Weak<FileHandle>>,
+    /// There may be device nodes in this directory, once somebody has asked.
+    holds_devices: Mutex<Option<bool>>,
 }
 
 struct HostPlace {
@@ -83,6 +85,7 @@ impl HostNode {
             }),
             target: Mutex::new(None),
             unnamed: Mutex::default(),
+            holds_devices: Mutex::default(),
         })
     }
 
@@ -227,6 +230,31 @@ impl HostNode {
             }
         }
         Ok(HostFile::new(handle, self))
+    }
+
+    /// True if what the host lists as regular files in this directory may be device nodes.
+    pub(super) fn may_hold_devices(&self) -> bool {
+        if self.fs.is_shared() {
+            return false;
+        }
+        let known = *self.holds_devices.lock();
+        known.unwrap_or_else(|| {
+            let Ok(path) = self.path() else { return false };
+            let holds = device::is_holder(self.fs.handle(), &path);
+            *self.holds_devices.lock() = Some(holds);
+            holds
+        })
+    }
+
+    /// `child` gets a name in this directory.
+    fn takes(&self, child: &HostNode) {
+        if !is_device(child.kind) || self.fs.is_shared() || self.may_hold_devices() {
+            return;
+        }
+        if let Ok(path) = self.path() {
+            device::mark_holder(self.fs.handle(), &path);
+        }
+        *self.holds_devices.lock() = Some(true);
     }
 
     /// A file that has no name any more, and is open by `handle`: a node by which it can be opened
@@ -448,7 +476,9 @@ impl Inode for HostNode {
             Call::on(Op::Unlink, root).bytes(&path).run()?;
             return Err(error);
         }
-        self.child(name)
+        let child = self.child(name)?;
+        self.takes(Self::other(&child)?);
+        Ok(child)
     }
 
     fn make_symlink(
@@ -476,6 +506,7 @@ impl Inode for HostNode {
             Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
         }
         self.is_changed();
+        self.takes(target);
         self.child(name)
     }
 
@@ -505,11 +536,13 @@ impl Inode for HostNode {
         self.is_changed();
         target.is_changed();
         let child = Self::other(rename.child)?;
+        target.takes(child);
         let from_place = (child.place.lock().parent.clone(), name.to_vec());
         let (to_parent, to_name) = (arc_of(rename.to)?, rename.to_name.to_vec());
         if let Some(replaced) = rename.replaced {
             let replaced = Self::other(replaced)?;
             if rename.flags & RENAME_EXCHANGE != 0 {
+                self.takes(replaced);
                 replaced.move_to(from_place.0, from_place.1);
             } else {
                 replaced.set_gone();
