@@ -212,7 +212,7 @@ fn loginuid(subject: Subject) -> Node {
             let uid = text.strip_suffix('\n').unwrap_or(text).parse().map_err(|_| Errno::EINVAL)?;
             let may_change = by.creds().has_cap(CAP_AUDIT_CONTROL);
             let mut attrs = by.attrs.lock();
-            let session = SESSION.load(Relaxed) + 1;
+            let session = (SESSION.load(Relaxed) + 1) % Login::UNSET;
             let login = attrs.login.change(uid, session, may_change)?;
             if login.session == session {
                 SESSION.store(session, Relaxed);
