@@ -15,7 +15,8 @@ use crate::host::Call;
 
 /// The attribute.
 const NAME: &[u8] = b"user.quark.device";
-/// That of a directory in which there are nodes, or have been: the host lists them as regular files.
+/// That of a directory in which there are nodes, or have been: the host lists them as regular
+/// files.
 const HOLDER: &[u8] = b"user.quark.holds-devices";
 /// The value of [`NAME`] is no longer.
 const MAX_BYTES: usize = 32;
@@ -49,8 +50,8 @@ pub fn mark(root: u32, path: &[u8], mode: u32, rdev: u64) -> Result {
     call.run().map(drop).map_err(|_| Errno::EPERM)
 }
 
-/// Notes that there are nodes in the directory at `path`, for who lists it later. (Without that note
-/// they are listed as what the host has, no more.)
+/// Notes that there are nodes in the directory at `path`, for who lists it later. (Without that
+/// note they are listed as what the host has, no more.)
 pub fn mark_holder(root: u32, path: &[u8]) {
     let name = HOLDER.to_vec();
     Call::on(Op::SetXattr, root).bytes(path).bytes(&name).bytes(b"").run().ok();
