@@ -165,6 +165,7 @@ static void name_tmpfiles_in(const char *directory) {
     OK(unlink(second));
     OK(fstat(fd, &by_fd));
     EQ(by_fd.st_nlink, 0);
+    ERR(linkat(AT_FDCWD, path, AT_FDCWD, named, AT_SYMLINK_FOLLOW), ENOENT);
     OK(close(fd));
     // One that is never to have a name, and one that has lost it.
     fd = OK(open(directory, O_TMPFILE | O_RDWR | O_EXCL, 0600));

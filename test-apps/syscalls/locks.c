@@ -1,5 +1,6 @@
 // Locks of files: what flock(2) and fcntl(2) say of conversions, waits and signals. Others, which are about locks among
 // much else, are in files.c and reopen.c. All of them are run on a volume too, where locks reach the host.
+#include <pthread.h>
 #include <sys/file.h>
 
 #include "harness.h"
@@ -198,4 +199,46 @@ CASE(execve_keeps_locks_of_the_process) {
     OK(kill(pid, SIGKILL));
     expect_killed(pid, SIGKILL);
     OK(set(other, F_OFD_SETLK, F_WRLCK, 0, 0));
+}
+
+CASE(execve_gives_up_locks_of_descriptors_that_it_closes) {
+    int fd = create("f"), other = OK(open("f", O_RDWR)), pipes[2];
+    write_file("g", "");
+    OK(pipe2(pipes, O_CLOEXEC));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        // One of two is enough, as with close(2).
+        OK(set(fd, F_SETLK, F_WRLCK, 0, 0));
+        OK(open("f", O_RDONLY | O_CLOEXEC));
+        OK(set(OK(open("g", O_RDWR)), F_SETLK, F_WRLCK, 0, 0));
+        execl("/bin/sleep", "sleep", "1000", NULL);
+        _exit(1);
+    }
+    OK(close(pipes[1]));
+    char c;
+    EQ(read(pipes[0], &c, 1), 0);  // it has executed
+    // It may be about to close the other.
+    WAIT_UNTIL(found(other, 5).l_type == F_UNLCK);
+    EQ(found(OK(open("g", O_RDWR)), 5).l_pid, pid);
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+static void *wait_for_lock(void *fd) {
+    return (void *)(long)(set(*(int *)fd, F_SETLKW, F_WRLCK, 0, 0) == 0 ? 0 : errno);
+}
+
+CASE(who_waits_by_a_descriptor_that_is_closed_gets_no_lock) {
+    int holder = create("f"), fd = OK(open("f", O_RDWR)), other = OK(open("f", O_RDWR));
+    OK(set(holder, F_OFD_SETLK, F_WRLCK, 0, 0));
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, wait_for_lock, &fd));
+    // There is nothing that tells of it.
+    sleep_ms(200);
+    OK(close(fd));
+    OK(set(holder, F_OFD_SETLK, F_UNLCK, 0, 0));
+    void *result;
+    ZERO(pthread_join(thread, &result));
+    EQ((long)result, EBADF);
+    EQ(found(other, 0).l_type, F_UNLCK);
 }

@@ -644,6 +644,37 @@ CASE(capabilities_of_files) {
     ERR(setxattr("program", name, value, sizeof value, 0), EPERM);
 }
 
+// All may make files in a sticky directory, but it is its owner's.
+CASE(attributes_of_sticky_directories) {
+    needs_root();
+    OK(mkdir("d", 0777));
+    OK(chmod("d", 0777));
+    OK(chmod(".", 0755));
+    if (setxattr("d", "user.x", "y", 1, 0) == -1) {
+        EQ(errno, EOPNOTSUPP);
+        skip_case("the file system has no attributes");
+    }
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        become_user();
+        OK(setxattr("d", "user.x", "z", 1, 0));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    OK(chmod("d", 01777));
+    pid = OK(fork());
+    if (pid == 0) {
+        become_user();
+        ERR(setxattr("d", "user.x", "!", 1, 0), EPERM);
+        ERR(removexattr("d", "user.x"), EPERM);
+        char value[4];
+        EQ(getxattr("d", "user.x", value, sizeof value), 1);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    OK(removexattr("d", "user.x"));
+}
+
 CASE(trusted_attributes) {
     needs_root();
     OK(mkdir("/dev/shm/trusted", 0755));

@@ -2,7 +2,9 @@
 // The static build of this program also runs on a container's own root file system and on a volume.
 #include "harness.h"
 
+#include <dirent.h>
 #include <sys/file.h>
+#include <sys/sysmacros.h>
 
 // Opens for reading and closes, a few times, so that a kernel that keeps things for the next open has them.
 static void warm(const char *path) {
@@ -253,4 +255,103 @@ CASE(in_root_begins_at_the_directory) {
     expect_rest(OK(syscall(SYS_openat2, d, "/../../f", &how, sizeof how)), "inside");
     ERR(syscall(SYS_openat2, d, "/d/f", &how, sizeof how), ENOENT);
     ERR(syscall(SYS_openat2, 999, "/f", &how, sizeof how), EBADF);
+}
+
+// What is open has no name, or none any more, and another file may have that name now.
+static void open_nameless(int fd) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    struct stat by_link, by_fd;
+    OK(stat(path, &by_link));
+    OK(fstat(fd, &by_fd));
+    EQ(by_link.st_ino, by_fd.st_ino);
+    EQ(by_link.st_nlink, 0);
+    int reader = OK(open(path, O_RDONLY)), writer = OK(open(path, O_WRONLY | O_APPEND));
+    expect_rest(reader, "text");
+    EQ(write(writer, "+", 1), 1);
+    expect_rest(reader, "+");
+    OK(truncate(path, 2));
+    OK(chmod(path, 0400));
+    OK(fstat(fd, &by_fd));
+    EQ(by_fd.st_size, 2);
+    EQ(by_fd.st_mode, S_IFREG | 0400);
+    // The first descriptor is not what the others live by.
+    OK(close(fd));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", reader);
+    expect_rest(OK(open(path, O_RDONLY)), "te");
+    OK(close(reader));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", writer);
+    expect_rest(OK(open(path, O_RDONLY)), "te");
+}
+
+CASE(what_has_no_name_is_opened_again) {
+    write_file("f", "text");
+    int fd = OK(open("f", O_RDONLY));
+    OK(unlink("f"));
+    write_file("f", "other");
+    open_nameless(fd);
+    write_file("g", "text");
+    fd = OK(open("g", O_RDWR));
+    OK(rename("f", "g"));
+    open_nameless(fd);
+    expect_content("g", "other");
+    fd = open(".", O_TMPFILE | O_RDWR, 0600);
+    if (fd == -1 && errno == EOPNOTSUPP) skip_case("overlays of old kernels cannot");
+    CHECK(fd >= 0);
+    EQ(write(fd, "text", 4), 4);
+    open_nameless(fd);
+}
+
+CASE(what_has_no_name_is_executed) {
+    char block[65536];
+    int in = OK(open(self_path, O_RDONLY)), out = OK(open("program", O_CREAT | O_WRONLY, 0755));
+    for (ssize_t n; (n = OK(read(in, block, sizeof block))) > 0;) EQ(write(out, block, n), n);
+    OK(close(out));
+    int fd = OK(open("program", O_RDONLY));
+    OK(unlink("program"));
+    for (int by_link = 0; by_link < 2; by_link++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            char *argv[] = {"reopen", "--list", NULL}, path[64];
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            OK(dup2(OK(open("/dev/null", O_WRONLY)), 1));
+            if (by_link) execv(path, argv);
+            syscall(SYS_execveat, fd, "", argv, environ, AT_EMPTY_PATH);
+            FAIL("it is not executed: %s", strerrorname_np(errno));
+        }
+        expect_exit(pid, 0);
+    }
+}
+
+// The type that a directory lists an entry with, which need not say.
+static void expect_listed(const char *directory, const char *name, int type) {
+    DIR *d = opendir(directory);
+    CHECK(d);
+    int found = -1;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, name) == 0) found = e->d_type;
+    OK(closedir(d));
+    if (found != DT_UNKNOWN) EQ(found, type);
+}
+
+CASE(devices_are_not_listed_as_files) {
+    OK(mkdir("a", 0755));
+    OK(mkdir("b", 0755));
+    OK(mkdir("c", 0755));
+    // Not everybody may, and volumes have none.
+    if (mknod("a/null", S_IFCHR | 0600, makedev(1, 3)) == -1 && errno == EPERM) return;
+    expect_listed("a", "null", DT_CHR);
+    OK(link("a/null", "b/link"));
+    expect_listed("b", "link", DT_CHR);
+    OK(rename("a/null", "c/moved"));
+    expect_listed("c", "moved", DT_CHR);
+    OK(rename("c", "d"));
+    expect_listed("d", "moved", DT_CHR);
+    OK(mknod("disk", S_IFBLK | 0600, makedev(8, 0)));
+    expect_listed(".", "disk", DT_BLK);
+    OK(mkdir("e", 0755));
+    OK(close(create("e/file")));
+    expect_listed("e", "file", DT_REG);
+    OK(syscall(SYS_renameat2, AT_FDCWD, "disk", AT_FDCWD, "e/file", 2));  // RENAME_EXCHANGE
+    expect_listed("e", "file", DT_BLK);
 }

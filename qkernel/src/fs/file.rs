@@ -15,10 +15,12 @@ use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::busy::Claim;
+use super::dentry::Dentry;
 use super::disk::Begun;
+use super::inode::Inode;
 use super::outside::OutsideLocks;
 use crate::errno::{Errno, Result};
-use crate::fs::Caller;
+use crate::fs::{Caller, Location};
 use crate::io::IoBuffer;
 use crate::mm::mapped::MappedFile;
 use crate::mm::vma::FileMapping;
@@ -77,6 +79,10 @@ pub trait FileOps: Send + Sync + Any {
     /// True if reads and writes have a position (else lseek gives ESPIPE).
     fn is_seekable(&self) -> bool {
         false
+    }
+    /// What it can be opened again by, where the inode of its place went by a name that is gone.
+    fn nameless(&self) -> Option<Arc<dyn Inode>> {
+        None
     }
     /// True if the position is not ours: others outside read and write at it too (a file of the
     /// host given as a standard stream). Reads and writes at the file's own position have
@@ -263,7 +269,7 @@ pub struct OpenFile {
     /// F_SETOWN: a process, or minus a process group, that is to get SIGIO.
     owner: AtomicI32,
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
-    pub path: Option<crate::fs::Location>,
+    pub path: Option<Location>,
     /// It is open for writing, and a regular file.
     _writes: Option<Claim>,
     /// Who has to know when it is gone, by [`CloseHook::id`].
@@ -277,7 +283,7 @@ impl OpenFile {
     }
 
     /// A new description of a file with a place in the tree.
-    pub fn at(ops: Arc<dyn FileOps>, flags: u32, path: Option<crate::fs::Location>) -> Arc<Self> {
+    pub fn at(ops: Arc<dyn FileOps>, flags: u32, path: Option<Location>) -> Arc<Self> {
         Self::claimed(ops, flags, path, None)
     }
 
@@ -285,7 +291,7 @@ impl OpenFile {
     pub fn claimed(
         ops: Arc<dyn FileOps>,
         flags: u32,
-        path: Option<crate::fs::Location>,
+        path: Option<Location>,
         writes: Option<Claim>,
     ) -> Arc<Self> {
         Arc::new(OpenFile {
@@ -342,6 +348,16 @@ impl OpenFile {
     /// The operations as a concrete kind.
     pub fn downcast<T: FileOps>(&self) -> Option<&T> {
         self.ops.as_any().downcast_ref()
+    }
+
+    /// Where it is, for who opens it again: in a place of its own if its name is gone. `root` is
+    /// what /proc shows that place from.
+    pub fn place(&self, root: &Location) -> Option<Location> {
+        let place = self.path.as_ref()?;
+        let Some(inode) = self.ops.nameless() else { return Some(place.clone()) };
+        let label = place.path_from(root);
+        let dentry = Dentry::unnamed(place.dentry.fs.clone(), inode, &label);
+        Some(Location { mount: place.mount.clone(), dentry })
     }
 
     /// The offset of a transfer at the file's own position, as [`FileOps::read`] and

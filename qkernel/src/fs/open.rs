@@ -36,12 +36,12 @@ pub struct OpenHow {
 }
 
 /// The directory `dirfd` is open on.
-fn directory_of(caller: &dyn Caller, dirfd: Fd, path: &[u8]) -> Result<Location> {
-    caller.files().get(dirfd)?.path.clone().ok_or(if path.is_empty() {
-        Errno::EBADF
-    } else {
-        Errno::ENOTDIR
-    })
+fn directory_of(caller: &dyn Caller, root: &Location, dirfd: Fd, path: &[u8]) -> Result<Location> {
+    let file = caller.files().get(dirfd)?;
+    match path {
+        [] => file.place(root).ok_or(Errno::EBADF),
+        _ => file.path.clone().ok_or(Errno::ENOTDIR),
+    }
 }
 
 /// Resolves `path` for `thread` with `creds`.
@@ -59,8 +59,10 @@ pub fn walk_as(
         let from_cwd = !from_root && dirfd == AT_FDCWD;
         (fs.root.clone(), from_cwd.then(|| fs.cwd.clone()))
     });
-    let start =
-        if from_root || cwd.is_some() { cwd } else { Some(directory_of(caller, dirfd, path)?) };
+    let start = match cwd {
+        None if !from_root => Some(directory_of(caller, &root, dirfd, path)?),
+        start => start,
+    };
     let walk = Walk { creds, caller: Some(caller), root, flags };
     walk.resolve(start.as_ref().unwrap_or(&walk.root), path)
 }

@@ -69,7 +69,9 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         // O_LARGEFILE is always on for 64-bit programs.
         F_GETFL => Ok((file.flags() | if is_path { 0 } else { 0o100000 }) as usize),
         _ if is_path => Err(Errno::EBADF),
-        _ if is_lock_command(command) => record_lock(thread, &file, command, Va(argument)).await,
+        _ if is_lock_command(command) => {
+            record_lock(thread, fd, &file, command, Va(argument)).await
+        }
         F_GETPIPE_SZ => Ok(file.downcast::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => file
             .downcast::<PipeEnd>()

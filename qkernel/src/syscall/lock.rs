@@ -46,9 +46,10 @@ fn range(file: &OpenFile, user: &UserLock) -> Result<(u64, u64)> {
     Ok((start, if end == i64::MAX { u64::MAX } else { end as u64 }))
 }
 
-/// The record locks of fcntl(2).
+/// The record locks of fcntl(2), of `file`, which `fd` is.
 pub async fn record_lock(
     thread: &Arc<Thread>,
+    fd: Fd,
     file: &Arc<OpenFile>,
     command: u32,
     argument: Va,
@@ -90,6 +91,13 @@ pub async fn record_lock(
     }
     if matches!(command, F_SETLKW | F_OFD_SETLKW) {
         lock::lock(thread, file, key, wanted).await?;
+        let is_open = thread.files().get(fd).is_ok_and(|now| Arc::ptr_eq(&now, file));
+        if !of_file && !is_open {
+            // Closed meanwhile: that has given up what the process had of the file then, and no
+            // close would ever give this up.
+            lock::unlock(key, owner, start, end);
+            return Err(Errno::EBADF);
+        }
     } else {
         lock::try_lock(file, key, wanted)?;
     }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, O_PATH, XATTR_CREATE,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, O_PATH, S_ISVTX, XATTR_CREATE,
     XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
 };
 use qlib::Va;
@@ -58,6 +58,10 @@ fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) ->
     if name.starts_with(b"user.") {
         if !attributes.is_regular() && !attributes.is_dir() {
             return Err(if writes { Errno::EPERM } else { Errno::ENODATA });
+        }
+        if writes && attributes.is_dir() && attributes.mode & S_ISVTX != 0 {
+            // All may make files in such a directory, and it is not theirs.
+            perm::check_owner(&creds, &attributes)?;
         }
         return perm::check(&creds, &attributes, want);
     }

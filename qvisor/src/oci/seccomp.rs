@@ -40,7 +40,8 @@ pub fn features() -> Value {
     })
 }
 
-/// What is done to one call: what a rule with conditions says goes before one without.
+/// What is done to one call. As libseccomp, and so runc, has it: the first rule without conditions
+/// counts, whatever stands before or behind it; those with conditions only if there is none.
 #[derive(Default)]
 struct Rules {
     conditional: Vec<(SeccompRule, u32)>,
@@ -71,7 +72,7 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Option<SeccompFilter>> {
             }
             let call = calls.entry(number).or_default();
             if rules.is_empty() {
-                call.always = call.always.into_iter().chain([action]).min_by_key(|a| ret::rank(*a));
+                call.always.get_or_insert(action);
             }
             call.conditional.extend(rules.iter().map(|rule| (rule.clone(), action)));
         }
@@ -79,7 +80,8 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Option<SeccompFilter>> {
     if calls.is_empty() && default == ret::ALLOW {
         return Ok(None);
     }
-    let insns = assemble(calls, default, is_strange_to(profile).then_some(last));
+    let has_newer = last > 0 && is_strange_to(profile);
+    let insns = assemble(calls, default, has_newer.then_some(last));
     if insns.len() > MAX_INSNS {
         bail!(
             "the profile is too large: {} instructions, of {MAX_INSNS} at most; name fewer system \
@@ -196,9 +198,8 @@ fn assemble(calls: BTreeMap<u32, Rules>, default: u32, last: Option<u32>) -> Bpf
     }
     for (number, rules) in calls {
         let Rules { mut conditional, always } = rules;
-        let otherwise = returns(always.unwrap_or(default));
-        if conditional.is_empty() {
-            program.extend([jump(BPF_JMP | BPF_JEQ, number, 0, 1), otherwise]);
+        if let Some(action) = always {
+            program.extend([jump(BPF_JMP | BPF_JEQ, number, 0, 1), returns(action)]);
             continue;
         }
         // The first one that holds counts.
@@ -209,7 +210,7 @@ fn assemble(calls: BTreeMap<u32, Rules>, default: u32, last: Option<u32>) -> Bpf
             body.extend(BpfProgram::from(rule));
             body.push(returns(action));
         }
-        body.push(otherwise);
+        body.push(returns(default));
         program.push(jump(BPF_JMP | BPF_JEQ, number, 1, 0));
         program.push(statement(BPF_JMP | BPF_JA, body.len() as u32));
         program.extend(body);

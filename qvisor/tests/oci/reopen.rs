@@ -43,9 +43,10 @@ fn open_in(p: &Place, directory: &Path) -> usize {
     open.filter(|file| files.contains(file)).count()
 }
 
-/// Lets the program take other users' identities, as root may.
+/// Lets the program take other users' identities and make device nodes, as root may.
 fn may_change_user(config: &mut Value) {
-    let capabilities = json!(["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETUID"]);
+    let capabilities =
+        json!(["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_MKNOD", "CAP_SETUID"]);
     config["process"]["capabilities"] =
         json!({"bounding": capabilities, "permitted": capabilities, "effective": capabilities});
 }

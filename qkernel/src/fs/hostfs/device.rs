@@ -15,7 +15,10 @@ use crate::host::Call;
 
 /// The attribute.
 const NAME: &[u8] = b"user.quark.device";
-/// Its value is no longer.
+/// That of a directory in which there are nodes, or have been: the host lists them as regular
+/// files.
+const HOLDER: &[u8] = b"user.quark.holds-devices";
+/// The value of [`NAME`] is no longer.
 const MAX_BYTES: usize = 32;
 
 /// True if an attribute's name is not the guest's to use.
@@ -45,6 +48,19 @@ pub fn mark(root: u32, path: &[u8], mode: u32, rdev: u64) -> Result {
     let (value, name) = (text(mode, rdev), NAME.to_vec());
     let call = Call::on(Op::SetXattr, root).bytes(path).bytes(&name).bytes(&value);
     call.run().map(drop).map_err(|_| Errno::EPERM)
+}
+
+/// Notes that there are nodes in the directory at `path`, for who lists it later. (Without that
+/// note they are listed as what the host has, no more.)
+pub fn mark_holder(root: u32, path: &[u8]) {
+    let name = HOLDER.to_vec();
+    Call::on(Op::SetXattr, root).bytes(path).bytes(&name).bytes(b"").run().ok();
+}
+
+/// True if there may be nodes in the directory at `path`.
+pub fn is_holder(root: u32, path: &[u8]) -> bool {
+    let name = HOLDER.to_vec();
+    Call::on(Op::GetXattr, root).bytes(path).bytes(&name).bytes_out(&mut []).run().is_ok()
 }
 
 fn text(mode: u32, rdev: u64) -> Vec<u8> {

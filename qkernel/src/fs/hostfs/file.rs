@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, RWF_APPEND};
+use linux_raw_sys::general::{DT_REG, DT_UNKNOWN, O_ACCMODE, RWF_APPEND};
 use qlib::PAGE_SIZE;
 use qlib::host::{MAX_SEGMENTS, Op};
 
@@ -15,6 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::disk::Begun;
 use crate::fs::file::{Cached, DirEntry, DirSink};
+use crate::fs::inode::Inode;
 use crate::fs::outside::OutsideLocks;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::Call;
@@ -169,6 +170,10 @@ impl FileOps for HostFile {
         Ok(())
     }
 
+    fn nameless(&self) -> Option<Arc<dyn Inode>> {
+        self.node.nameless(&self.handle)
+    }
+
     fn outside_locks(&self, file: &OpenFile) -> Result<Option<Arc<dyn OutsideLocks>>> {
         match self.node.fs().is_shared() {
             true => HostLocks::open(self.number(), file).map(Some),
@@ -201,6 +206,7 @@ impl FileOps for HostFile {
     }
 
     fn read_dir(&self, _file: &OpenFile, position: u64, sink: &mut DirSink<'_>) -> Result<u64> {
+        let may_hold_devices = self.node.may_hold_devices();
         let mut position = position;
         let mut buffer = alloc::vec![0; 32 << 10];
         loop {
@@ -213,8 +219,11 @@ impl FileOps for HostFile {
                 return Ok(position);
             }
             let before = position;
-            while let Some((entry, len)) = parse(rest) {
+            while let Some((mut entry, len)) = parse(rest) {
                 let next = entry.next;
+                if may_hold_devices && entry.kind == DT_REG as u8 {
+                    entry.kind = DT_UNKNOWN as u8;
+                }
                 if !sink(entry) {
                     return Ok(position);
                 }

@@ -29,8 +29,10 @@ pub struct HostNode {
     last: Mutex<Last>,
     /// Where a symbolic link leads, once it was read.
     target: Mutex<Option<Vec<u8>>>,
-    /// It was made without a name (O_TMPFILE), and is known by this as long as it is open.
+    /// It has no name (O_TMPFILE), or none any more, and is known by this as long as it is open.
     unnamed: Mutex<Weak<FileHandle>>,
+    /// There may be device nodes in this directory, once somebody has asked.
+    holds_devices: Mutex<Option<bool>>,
 }
 
 struct HostPlace {
@@ -49,6 +51,19 @@ struct Last {
     at_ns: u64,
     /// A handle that further opens for reading may use, if somebody has one open or it is kept.
     shared: Weak<FileHandle>,
+}
+
+/// What names a file to the host: a path beneath a handle, or if it is empty the handle itself.
+struct At {
+    handle: u32,
+    path: Vec<u8>,
+    held: Option<Arc<FileHandle>>,
+}
+
+impl At {
+    fn call(&self, op: Op) -> Call {
+        Call::on(op, self.handle).bytes(&self.path)
+    }
 }
 
 impl HostNode {
@@ -70,6 +85,7 @@ impl HostNode {
             }),
             target: Mutex::new(None),
             unnamed: Mutex::default(),
+            holds_devices: Mutex::default(),
         })
     }
 
@@ -93,6 +109,15 @@ impl HostNode {
             path.extend_from_slice(name);
         }
         Ok(path)
+    }
+
+    /// Where the host finds it. ENOENT when its name is gone.
+    fn at(&self) -> Result<At> {
+        let held = self.unnamed_handle();
+        Ok(match held {
+            Some(held) => At { handle: held.number(), path: Vec::new(), held: Some(held) },
+            None => At { handle: self.fs.handle(), path: self.path()?, held: None },
+        })
     }
 
     fn collect(&self, names: &mut Vec<Vec<u8>>) -> Result<Option<Arc<HostNode>>> {
@@ -179,8 +204,11 @@ impl HostNode {
             self.is_changed();
         }
         let wanted = if self.kind == S_IFDIR { O_DIRECTORY } else { flags & O_TRUNC };
-        let (handle, [dev, ino, ctime_ns, ..]) = Call::on(Op::Open, self.fs.handle())
-            .bytes(&self.path()?)
+        let at = self.at()?;
+        // What has no name any more is not kept open for others.
+        let shares = shares && at.held.is_none();
+        let (handle, [dev, ino, ctime_ns, ..]) = at
+            .call(Op::Open)
             .arg(0, u64::from(file::host_flags(flags) | wanted | O_NOFOLLOW))
             .run_out()?;
         let id = Id { dev, ino, ctime_ns };
@@ -204,7 +232,54 @@ impl HostNode {
         Ok(HostFile::new(handle, self))
     }
 
-    /// The handle of a file that was made without a name.
+    /// True if what the host lists as regular files in this directory may be device nodes.
+    pub(super) fn may_hold_devices(&self) -> bool {
+        if self.fs.is_shared() {
+            return false;
+        }
+        let known = *self.holds_devices.lock();
+        known.unwrap_or_else(|| {
+            let Ok(path) = self.path() else { return false };
+            let holds = device::is_holder(self.fs.handle(), &path);
+            *self.holds_devices.lock() = Some(holds);
+            holds
+        })
+    }
+
+    /// `child` gets a name in this directory.
+    fn takes(&self, child: &HostNode) {
+        if !is_device(child.kind) || self.fs.is_shared() || self.may_hold_devices() {
+            return;
+        }
+        if let Ok(path) = self.path() {
+            device::mark_holder(self.fs.handle(), &path);
+        }
+        *self.holds_devices.lock() = Some(true);
+    }
+
+    /// A file that has no name any more, and is open by `handle`: a node by which it can be opened
+    /// again. `None` while it has its name, or such a node is this one.
+    pub(super) fn nameless(&self, handle: &Arc<FileHandle>) -> Option<Arc<dyn Inode>> {
+        let has_name = !self.place.lock().gone;
+        if self.kind != S_IFREG || has_name || self.unnamed_handle().is_some() {
+            return None;
+        }
+        let attributes = super::stat_handle(handle.number()).ok()?;
+        Some(Self::held_by(&self.fs, handle, attributes))
+    }
+
+    fn held_by(
+        fs: &Arc<HostFs>,
+        handle: &Arc<FileHandle>,
+        attributes: Attributes,
+    ) -> Arc<HostNode> {
+        let node = HostNode::new(fs.clone(), None, b"", attributes);
+        node.set_gone();
+        *node.unnamed.lock() = Arc::downgrade(handle);
+        node
+    }
+
+    /// The handle of a file that has no name.
     fn unnamed_handle(&self) -> Option<Arc<FileHandle>> {
         self.unnamed.lock().upgrade()
     }
@@ -372,10 +447,9 @@ impl Inode for HostNode {
             .arg(3, u64::from(new.gid))
             .run()?;
         let handle = Handle::new(handle as u32);
-        let node = HostNode::new(self.fs.clone(), None, b"", super::stat_handle(handle.number())?);
-        node.set_gone();
+        let attributes = super::stat_handle(handle.number())?;
         let handle = FileHandle::new(handle, self.fs.handle(), None);
-        *node.unnamed.lock() = Arc::downgrade(&handle);
+        let node = Self::held_by(&self.fs, &handle, attributes);
         let ops = HostFile::new(handle, node.clone());
         Ok((node, Some(ops)))
     }
@@ -402,7 +476,9 @@ impl Inode for HostNode {
             Call::on(Op::Unlink, root).bytes(&path).run()?;
             return Err(error);
         }
-        self.child(name)
+        let child = self.child(name)?;
+        self.takes(Self::other(&child)?);
+        Ok(child)
     }
 
     fn make_symlink(
@@ -430,6 +506,7 @@ impl Inode for HostNode {
             Call::on(Op::Link, self.fs.handle()).bytes(&old).bytes(&new).run()?;
         }
         self.is_changed();
+        self.takes(target);
         self.child(name)
     }
 
@@ -459,11 +536,13 @@ impl Inode for HostNode {
         self.is_changed();
         target.is_changed();
         let child = Self::other(rename.child)?;
+        target.takes(child);
         let from_place = (child.place.lock().parent.clone(), name.to_vec());
         let (to_parent, to_name) = (arc_of(rename.to)?, rename.to_name.to_vec());
         if let Some(replaced) = rename.replaced {
             let replaced = Self::other(replaced)?;
             if rename.flags & RENAME_EXCHANGE != 0 {
+                self.takes(replaced);
                 replaced.move_to(from_place.0, from_place.1);
             } else {
                 replaced.set_gone();
@@ -478,15 +557,17 @@ impl Inode for HostNode {
         if is_device(self.kind) && !self.fs.is_shared() {
             on_host.mode = change.mode.map(|mode| mode | S_ISVTX);
         }
-        set_attributes(self.fs.handle(), &self.path()?, &on_host)?;
+        let at = self.at()?;
+        set_attributes(at.handle, &at.path, &on_host)?;
         change.apply(&mut self.last.lock().attributes);
         self.is_changed();
         Ok(())
     }
 
     fn truncate(&self, size: u64) -> Result {
-        let handle = Call::on(Op::Open, self.fs.handle())
-            .bytes(&self.path()?)
+        let handle = self
+            .at()?
+            .call(Op::Open)
             .arg(0, u64::from(linux_raw_sys::general::O_WRONLY | O_NOFOLLOW))
             .run()?;
         let handle = Handle::new(handle as u32);
@@ -500,9 +581,8 @@ impl Inode for HostNode {
             return Err(Errno::ENODATA);
         }
         let mut value = alloc::vec![0; 65536];
-        let (path, name) = (self.path()?, name.to_vec());
-        let call = Call::on(Op::GetXattr, self.fs.handle()).bytes(&path).bytes(&name);
-        let len = call.bytes_out(&mut value).run()?;
+        let (at, name) = (self.at()?, name.to_vec());
+        let len = at.call(Op::GetXattr).bytes(&name).bytes_out(&mut value).run()?;
         value.truncate(len as usize);
         Ok(value)
     }
@@ -511,8 +591,8 @@ impl Inode for HostNode {
         if device::is_reserved(name) {
             return Err(Errno::EPERM);
         }
-        let (path, name, value) = (self.path()?, name.to_vec(), value.to_vec());
-        let call = Call::on(Op::SetXattr, self.fs.handle()).bytes(&path).bytes(&name).bytes(&value);
+        let (at, name, value) = (self.at()?, name.to_vec(), value.to_vec());
+        let call = at.call(Op::SetXattr).bytes(&name).bytes(&value);
         call.arg(0, u64::from(flags)).run()?;
         self.is_changed();
         Ok(())
@@ -520,10 +600,8 @@ impl Inode for HostNode {
 
     fn list_xattr(&self) -> Result<Vec<u8>> {
         let mut names = alloc::vec![0; 65536];
-        let len = Call::on(Op::ListXattr, self.fs.handle())
-            .bytes(&self.path()?)
-            .bytes_out(&mut names)
-            .run()?;
+        let at = self.at()?;
+        let len = at.call(Op::ListXattr).bytes_out(&mut names).run()?;
         names.truncate(len as usize);
         let shown = names.split_inclusive(|b| *b == 0).filter(|name| !device::is_reserved(name));
         Ok(shown.flatten().copied().collect())
@@ -533,8 +611,8 @@ impl Inode for HostNode {
         if device::is_reserved(name) {
             return Err(Errno::EPERM);
         }
-        let (path, name) = (self.path()?, name.to_vec());
-        Call::on(Op::RemoveXattr, self.fs.handle()).bytes(&path).bytes(&name).run()?;
+        let (at, name) = (self.at()?, name.to_vec());
+        at.call(Op::RemoveXattr).bytes(&name).run()?;
         self.is_changed();
         Ok(())
     }

@@ -59,8 +59,9 @@ impl Dir for FdDir {
             Node::Link(
                 read | write,
                 Box::new(move |reader| {
-                    let file = subject.check_access(reader)?.files().get(fd)?;
-                    Ok(Link::Place(place_of(&file)))
+                    let thread = subject.check_access(reader)?;
+                    let file = thread.files().get(fd)?;
+                    Ok(Link::Place(place_of(&file, &thread.fs().root)))
                 }),
             )
         })
@@ -108,11 +109,11 @@ fn info(thread: &Arc<Thread>, fd: Fd) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Where an open file is; for one without a place a place of its own, through which it can be
-/// opened again.
-fn place_of(file: &Arc<OpenFile>) -> Location {
-    if let Some(place) = &file.path {
-        return place.clone();
+/// Where an open file is, as seen from `root`; for one without a place a place of its own, through
+/// which it can be opened again.
+pub(super) fn place_of(file: &Arc<OpenFile>, root: &Location) -> Location {
+    if let Some(place) = file.place(root) {
+        return place;
     }
     static MOUNT: Once<Arc<Mount>> = Once::new();
     let fs: Arc<dyn FileSystem> = Arc::new(NoFs);

@@ -171,8 +171,8 @@ namespaces! {
 }
 
 fn exe(thread: &Arc<Thread>) -> Result<Link> {
-    let file = thread.process.image.lock().exe.clone();
-    file.and_then(|f| f.path.clone()).map(Link::Place).ok_or(Errno::ENOENT)
+    let file = thread.process.image.lock().exe.clone().ok_or(Errno::ENOENT)?;
+    Ok(Link::Place(fd::place_of(&file, &thread.fs().root)))
 }
 
 fn comm(subject: Subject) -> Node {
@@ -212,7 +212,7 @@ fn loginuid(subject: Subject) -> Node {
             let uid = text.strip_suffix('\n').unwrap_or(text).parse().map_err(|_| Errno::EINVAL)?;
             let may_change = by.creds().has_cap(CAP_AUDIT_CONTROL);
             let mut attrs = by.attrs.lock();
-            let session = SESSION.load(Relaxed) + 1;
+            let session = (SESSION.load(Relaxed) + 1) % Login::UNSET;
             let login = attrs.login.change(uid, session, may_change)?;
             if login.session == session {
                 SESSION.store(session, Relaxed);

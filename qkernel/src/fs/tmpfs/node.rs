@@ -308,7 +308,10 @@ impl Inode for TmpNode {
             return Err(Errno::ENOENT);
         }
         node.relink(1);
-        self.add(name, node.clone()).inspect_err(|_| node.relink(-1))
+        self.add(name, node.clone()).inspect_err(|_| node.relink(-1))?;
+        // Once it has had a name, the loss of its last one is for good.
+        node.may_be_named.store(false, Relaxed);
+        Ok(node)
     }
 
     fn unlink(&self, name: &[u8], child: &Arc<dyn Inode>) -> Result {

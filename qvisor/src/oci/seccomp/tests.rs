@@ -111,18 +111,28 @@ fn conditions_on_several_arguments_hold_together() {
 }
 
 #[test]
-fn rules_with_conditions_go_first_and_then_the_most_severe() {
+fn a_rule_without_conditions_counts_or_else_the_most_severe() {
     let rule = |action: &str, value: Option<u64>| {
         let args = value.map(|v| vec![json!({"index": 0, "value": v, "op": "SCMP_CMP_EQ"})]);
         json!({"names": ["socket"], "action": format!("SCMP_ACT_{action}"), "args": args})
     };
-    let profile = json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
-        rule("LOG", None), rule("TRAP", None), rule("ALLOW", Some(1)), rule("ALLOW", Some(2)), rule("KILL", Some(2)),
-        rule("ERRNO", Some(3))]});
-    let of = |value| verdict(&profile, "socket", first(value));
-    assert_eq!((of(1), of(2), of(4)), (ret::ALLOW, ret::KILL_THREAD, ret::TRAP));
-    // What is the default anyway is no rule, as for runc.
-    assert_eq!(of(3), ret::TRAP);
+    let of = |rules: Value, value| {
+        let profile = json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules});
+        verdict(&profile, "socket", first(value))
+    };
+    // There is no call that is newer than a profile that names none.
+    assert_eq!(of(json!([]), 1), errno(libc::EPERM));
+    let conditional =
+        json!([rule("ALLOW", Some(1)), rule("ALLOW", Some(2)), rule("KILL", Some(2))]);
+    let verdicts = [1, 2, 3].map(|value| of(conditional.clone(), value));
+    assert_eq!(verdicts, [ret::ALLOW, ret::KILL_THREAD, errno(libc::EPERM)]);
+    // What is forbidden for good is not allowed by what stands before or behind that.
+    let forbidden = json!([rule("ALLOW", Some(1)), rule("TRAP", None), rule("ALLOW", Some(2))]);
+    assert_eq!([1, 2, 3].map(|value| of(forbidden.clone(), value)), [ret::TRAP; 3]);
+    let twice = json!([rule("LOG", None), rule("TRAP", None)]);
+    assert_eq!(of(twice, 1), ret::LOG);
+    // What is the default anyway is no rule.
+    assert_eq!(of(json!([rule("ERRNO", None), rule("TRAP", Some(3))]), 3), ret::TRAP);
 }
 
 #[test]

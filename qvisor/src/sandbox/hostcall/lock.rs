@@ -245,7 +245,14 @@ impl Call<'_> {
     }
 
     pub(super) fn lock(&mut self) -> Outcome {
-        Wanted::new(&self.args)?.set(&*self.lockable()?).map(|()| 0)
+        let (wanted, object) = (Wanted::new(&self.args)?, self.lockable()?);
+        if wanted.is_flock {
+            return wanted.set(&object).map(|()| 0);
+        }
+        let range = (self.args[2], self.args[3]);
+        let mut records = object.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let on_host = || wanted.set(&object);
+        records.set(&self.host.lock_records, range, wanted.exclusive, on_host).map(|()| 0)
     }
 
     pub(super) fn lock_test(&mut self) -> Outcome {

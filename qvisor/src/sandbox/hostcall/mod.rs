@@ -16,6 +16,7 @@ mod netlink;
 mod owners;
 mod path;
 mod procfs;
+mod records;
 mod socket;
 mod sockopt;
 mod store;
@@ -41,6 +42,7 @@ use disk::DiskWork;
 use lock::LockWaits;
 use owners::Owners;
 use path::GuestPath;
+use records::RecordCount;
 use sockopt::NetLimits;
 use table::{Object, Table};
 
@@ -79,6 +81,8 @@ pub struct HostSide {
     disk: Arc<DiskWork>,
     /// Locks of others that the guest waits for.
     lock_waits: Arc<LockWaits>,
+    /// How many record locks the guest holds.
+    lock_records: Arc<RecordCount>,
 }
 
 /// One request while it is served.
@@ -121,6 +125,7 @@ impl HostSide {
             bounded: Arc::default(),
             disk,
             lock_waits,
+            lock_records: Arc::default(),
         })
     }
 

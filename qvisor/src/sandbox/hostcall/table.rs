@@ -2,11 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::records::Records;
 use crate::streams::Stream;
 
 /// The most handles a sandbox may hold.
@@ -62,6 +63,8 @@ pub struct Object {
     watched: AtomicBool,
     /// SO_LINGER may be on.
     lingers: AtomicBool,
+    /// What is locked by it.
+    pub(super) records: Mutex<Records>,
 }
 
 impl Object {
@@ -72,6 +75,7 @@ impl Object {
             kind,
             watched: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
+            records: Mutex::default(),
         }
     }
 
