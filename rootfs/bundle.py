@@ -20,9 +20,10 @@ def mount(destination, fstype, source, *options):
 
 
 def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=False, hostname="quark", network="host",
-           cgroup_path=None, memory_bytes=None, uid=0, gid=0, descriptors=1024):
+           cgroup_path=None, memory_bytes=None, uid=0, gid=0, descriptors=1024, annotations=()):
     """The configuration. `binds` are (source, destination, "ro" or "rw"); `network` is "host", "new" or the path of a
-    network namespace; `memory_bytes` is the cgroup's limit; `descriptors` is RLIMIT_NOFILE."""
+    network namespace; `memory_bytes` is the cgroup's limit; `descriptors` is RLIMIT_NOFILE; `annotations` are
+    NAME=value."""
     mounts = [
         mount("/proc", "proc", "proc"),
         mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -67,6 +68,7 @@ def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=Fal
         "hostname": hostname,
         "mounts": mounts,
         "linux": linux,
+        "annotations": dict(a.split("=", 1) for a in annotations),
     }
 
 
@@ -95,6 +97,7 @@ def main():
     p.add_argument("--cgroup-path")
     p.add_argument("--memory-bytes", type=int)
     p.add_argument("--user", default="0:0", help="uid:gid")
+    p.add_argument("--annotation", action="append", default=[], help="NAME=value")
     p.add_argument("args", nargs="+", help="the command, after --")
     a = p.parse_args()
     binds = []
@@ -106,7 +109,7 @@ def main():
     uid, _, gid = a.user.partition(":")
     print(write(a.out, rootfs=a.rootfs, args=a.args, env=a.env, cwd=a.cwd, binds=binds, readonly=a.readonly,
                 terminal=a.terminal, hostname=a.hostname, network=a.network, cgroup_path=a.cgroup_path,
-                memory_bytes=a.memory_bytes, uid=int(uid), gid=int(gid or 0)))
+                memory_bytes=a.memory_bytes, uid=int(uid), gid=int(gid or 0), annotations=a.annotation))
 
 
 if __name__ == "__main__":

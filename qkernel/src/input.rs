@@ -20,6 +20,11 @@ pub fn note() {
     CAME.store(true, Relaxed);
 }
 
+/// When something last came, CLOCK_MONOTONIC; 0 for never.
+pub fn last_ns() -> u64 {
+    LAST_NS.load(Relaxed)
+}
+
 /// From now on it counts whether something [came](has_come).
 pub fn begin_life() {
     CAME.store(false, Relaxed);

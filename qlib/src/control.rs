@@ -107,6 +107,17 @@ pub struct ContainerSpec {
     pub readonly_paths: Vec<String>,
     /// Memory limit in bytes that the guest is told; 0 = all of RAM.
     pub memory_limit_bytes: u64,
+    /// When it sleeps.
+    pub sleep: SleepSpec,
+}
+
+/// When a container sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepSpec {
+    /// By itself when it has been idle for so many milliseconds; 0: never.
+    pub after_ms: u64,
+    /// A timer of its programs wakes it also from a sleep that it was asked for.
+    pub timers_wake: bool,
 }
 
 /// One mount.
@@ -302,11 +313,15 @@ pub struct CountStats {
     pub reap_left: u64,
     pub deflates: u64,
     pub deflates_failed: u64,
+    /// Deflates that nobody asked for: the container was idle.
+    pub deflates_idle: u64,
     pub wakes_by_socket: u64,
     pub wakes_by_disk: u64,
     pub wakes_by_signal: u64,
     pub wakes_by_sigcont: u64,
     pub wakes_by_exec: u64,
+    /// Wakes by a timer of a program.
+    pub wakes_by_timer: u64,
     pub last_deflate_ns: u64,
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,

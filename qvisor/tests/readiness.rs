@@ -30,10 +30,17 @@ fn readiness_is_as_on_linux() {
     let seed = std::env::var("QUARK_READINESS_SEED").ok().map(|s| [s.parse().expect("a number")]);
     let mut compared = 0;
     for seed in seed.as_ref().map_or(SEEDS, |seed| &seed[..]) {
-        let here = lines(support::quark().arg("do").arg("--").arg(&program), *seed);
-        // On a busy machine Linux itself delivers over the loopback device a little later.
+        let inside = || lines(support::quark().arg("do").arg("--").arg(&program), *seed);
+        // On a busy machine Linux itself delivers over the loopback device a little later: natively,
+        // and once in some hundred runs inside, where an edge is then told of twice.
         let natively = || lines(&mut Command::new(&program), *seed);
         let linux: Vec<Vec<String>> = (0..5).map(|_| natively()).collect();
+        let mut here = inside();
+        for _ in 0..2 {
+            if !linux.contains(&here) {
+                here = inside();
+            }
+        }
         if linux.contains(&here) {
             compared += 1;
             continue;

@@ -161,8 +161,8 @@ if [ "$runtime" = quark ]; then
     # Where Docker keeps a runtime's state depends on its version.
     state_root=$(find "$work" /run -path "*/$id/control.sock" -printf '%h\n' 2> /dev/null | head -1)
     state_root=${state_root%/*}
-    hibernation() {
-        "$quark" --root "$state_root" state "$id" | sed -n 's/.*"hibernation": "\(.*\)".*/\1/p'
+    hibernation() { # hibernation [ID]
+        "$quark" --root "$state_root" state "${1:-$id}" | sed -n 's/.*"hibernation": "\(.*\)".*/\1/p'
     }
     check "kill -s STOP" docker kill -s STOP web
     check "it is hibernated" soon Hibernated hibernation
@@ -173,6 +173,14 @@ if [ "$runtime" = quark ]; then
     check "kill -s STOP a third time" docker kill -s STOP web
     check "kill -s CONT" docker kill -s CONT web
     check "a request after it" is 'hello from the guest' fetch 18080 /
+    check "one that is to sleep by itself" run -d --name idle --annotation io.quark.hibernate.after=500ms -p 18081:8080 \
+        quark-test httpd -f -p 8080 -h /www
+    check "it sleeps" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
+    check "a request wakes it" is 'hello from the guest' fetch 18081 /
+    check "it sleeps again" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
+    check "rm -f of a sleeper" docker rm -f idle
+    check "an annotation that makes no sense" says "annotation io.quark.hibernate.after" \
+        run --rm --annotation io.quark.hibernate.after=soon quark-test true
 fi
 check "stop" docker stop -t 10 web
 check "its exit code" is 3 docker inspect -f '{{.State.ExitCode}}' web

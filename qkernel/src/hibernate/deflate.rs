@@ -9,7 +9,7 @@
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qlib::Frames;
 use qlib::host::Op;
@@ -27,6 +27,7 @@ use crate::net::unix::rights;
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::pause::{self, Held, Reason};
+use crate::time::Rest;
 use crate::wait::Signal;
 use crate::{arch, executor, input, time};
 
@@ -36,11 +37,42 @@ pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 /// Why a deflate did not happen: errno and a line for the user.
 pub type Failure = (Errno, String);
 
+/// Why the sandbox goes to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// SIGSTOP: somebody wants it to sleep until something comes, and decides about timers.
+    Asked,
+    /// Nothing happened for long enough. Nobody may notice it: timers go off as ever.
+    Idle,
+}
+
+/// Why it sleeps, or went to sleep last.
+static WHY: Mutex<Why> = mutex(Why::Asked);
+/// Timers wake it also when it was asked to sleep.
+static TIMERS_WAKE: AtomicBool = AtomicBool::new(false);
+
+/// Timers wake the sandbox however it was put to sleep.
+pub fn let_timers_wake() {
+    TIMERS_WAKE.store(true, Relaxed);
+}
+
+/// What timers do while it sleeps.
+pub(super) fn rest_of_timers() -> Rest {
+    match *WHY.lock() == Why::Idle || TIMERS_WAKE.load(Relaxed) {
+        true => Rest::UntilDue,
+        false => Rest::Whole,
+    }
+}
+
 /// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a
 /// wake.
-pub async fn deflate() -> core::result::Result<(), Failure> {
+pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
     match super::current() {
-        State::Hibernated => return Ok(()),
+        State::Hibernated => {
+            *WHY.lock() = why;
+            time::rest(rest_of_timers());
+            return Ok(());
+        }
         State::Awake { .. } => step(Input::Stop),
         State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
             return Err((Errno::EBUSY, "it is changing its state already: try again".to_string()));
@@ -50,6 +82,8 @@ pub async fn deflate() -> core::result::Result<(), Failure> {
     match attempt(&mut begin_ns).await {
         Ok(()) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
+            stats::DEFLATES_IDLE.fetch_add(u64::from(why == Why::Idle), Relaxed);
+            *WHY.lock() = why;
             stats::LAST_DEFLATE_NS.store(time::elapsed_ns(begin_ns), Relaxed);
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.

@@ -29,10 +29,12 @@ pub enum Cause {
     Continue,
     /// A further process was asked for.
     Exec,
+    /// A timer of a program was due.
+    Timer,
 }
 
 impl Cause {
-    /// True if somebody outside has asked for something, which is served now.
+    /// True if there is something to do now: somebody outside, or a timer, has asked for it.
     fn is_input(self) -> bool {
         !matches!(self, Cause::Continue | Cause::Disk)
     }
@@ -67,6 +69,13 @@ pub fn wake(cause: Cause) {
             pause::resume(Reason::Sleep);
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
+    }
+}
+
+/// The platform's timer went off: wakes a sandbox whose timers do that, if one is due.
+pub fn on_timer() {
+    if super::current() == State::Hibernated && time::has_slept_enough() {
+        wake(Cause::Timer);
     }
 }
 

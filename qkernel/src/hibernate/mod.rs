@@ -3,20 +3,22 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] lets what has just come be served,
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`stats`] keeps count of what happened. Slots, their pages and when those were last used
+//! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened. Slots, their pages and when those were last used
 //! are [`crate::mm::swap`]'s.
 
 pub mod deflate;
+pub mod idle;
 pub mod inflate;
 mod pages;
 mod quiesce;
 pub mod state;
 pub mod stats;
 
-pub use inflate::{Cause, wake};
+pub use inflate::{Cause, on_timer, wake};
 
 use self::state::{Input, State};
 use crate::sync::{Mutex, mutex};
+use crate::time::Rest;
 use crate::{input, klog, time};
 
 static STATE: Mutex<State> = mutex(State::START);
@@ -33,7 +35,11 @@ fn step(input: Input) {
     match state.after(input) {
         Some(next) => {
             *state = next;
-            time::rest(matches!(next, State::Deflating { .. } | State::Hibernated));
+            time::rest(match next {
+                State::Deflating { .. } => Rest::Whole,
+                State::Hibernated => deflate::rest_of_timers(),
+                _ => Rest::None,
+            });
         }
         None => {
             let before = *state;

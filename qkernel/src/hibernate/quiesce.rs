@@ -36,7 +36,7 @@ fn rests_from_work() -> bool {
 /// True if every thread is blocked in a system call with no pending wake-up, and not because the
 /// kernel rests from that call: nothing happens any more unless something comes. For a task that is
 /// the only one that may run.
-fn is_quiet() -> bool {
+pub(super) fn is_quiet() -> bool {
     !rests_from_work()
         && !pause::holds_somebody()
         && !table::threads().any(|thread| thread.user.is_expected())

@@ -18,8 +18,8 @@ macro_rules! counters {
 }
 
 counters! {
-    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED BY_SOCKET BY_DISK BY_SIGNAL BY_SIGCONT BY_EXEC
-    LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE BY_SOCKET BY_DISK BY_SIGNAL BY_SIGCONT
+    BY_EXEC BY_TIMER LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
 /// Counts a wake that took `ns`.
@@ -30,10 +30,17 @@ pub(super) fn count_wake(cause: Cause, ns: u64) {
         Cause::Signal => &BY_SIGNAL,
         Cause::Continue => &BY_SIGCONT,
         Cause::Exec => &BY_EXEC,
+        Cause::Timer => &BY_TIMER,
     };
     counter.fetch_add(1, Relaxed);
     LAST_WAKE_NS.store(ns, Relaxed);
     WORST_WAKE_NS.fetch_max(ns, Relaxed);
+}
+
+/// How often the sandbox was woken.
+pub(super) fn wakes() -> u64 {
+    let all = [&BY_SOCKET, &BY_DISK, &BY_SIGNAL, &BY_SIGCONT, &BY_EXEC, &BY_TIMER];
+    all.iter().map(|counter| counter.load(Relaxed)).sum()
 }
 
 /// All numbers about the sandbox.
@@ -63,11 +70,13 @@ pub fn collect() -> Stats {
             reap_left: REAP_LEFT.load(Relaxed),
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
+            deflates_idle: DEFLATES_IDLE.load(Relaxed),
             wakes_by_socket: BY_SOCKET.load(Relaxed),
             wakes_by_disk: BY_DISK.load(Relaxed),
             wakes_by_signal: BY_SIGNAL.load(Relaxed),
             wakes_by_sigcont: BY_SIGCONT.load(Relaxed),
             wakes_by_exec: BY_EXEC.load(Relaxed),
+            wakes_by_timer: BY_TIMER.load(Relaxed),
             last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),

@@ -10,7 +10,9 @@ use linux_raw_sys::general::{
     AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, RLIMIT_NOFILE, SIGCHLD, SIGCONT, SIGKILL,
 };
 
-use qlib::control::{ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter};
+use qlib::control::{
+    ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter, SleepSpec,
+};
 use qlib::host::Op;
 use qlib::seccomp::{Insn, Program as Filter};
 
@@ -20,6 +22,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
+use crate::hibernate::deflate::Why;
 use crate::hibernate::{self, Cause};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
@@ -111,7 +114,7 @@ fn serve(id: u64, request: Request) {
         Request::Processes => reply(id, &Reply::Processes(processes())),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
         Request::Hibernate => executor::spawn(async move {
-            let answer = match hibernate::deflate::deflate().await {
+            let answer = match hibernate::deflate::deflate(Why::Asked).await {
                 Ok(()) => Reply::Done,
                 Err((errno, message)) => failure(errno, message),
             };
@@ -162,6 +165,7 @@ fn create(spec: &ContainerSpec) -> Reply {
     match fs::mount_container(spec) {
         Ok(fs) => {
             *CONTAINER.lock() = Some(Container { fs, roots: Vec::new(), waits: Vec::new() });
+            sleep_as(&spec.sleep);
             Reply::Done
         }
         Err((errno, place)) => {
@@ -173,6 +177,16 @@ fn create(spec: &ContainerSpec) -> Reply {
             };
             failure(errno, format!("mounting {place} in the container failed: {errno}{advice}"))
         }
+    }
+}
+
+/// When the container goes to sleep by itself, and what its timers do then.
+fn sleep_as(spec: &SleepSpec) {
+    if spec.timers_wake {
+        hibernate::deflate::let_timers_wake();
+    }
+    if spec.after_ms > 0 {
+        hibernate::idle::watch(spec.after_ms.saturating_mul(1_000_000));
     }
 }
 

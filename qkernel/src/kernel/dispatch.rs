@@ -118,7 +118,10 @@ fn handle(event: &Event) {
     match event.kind {
         EVENT_TRAP => on_trap(&event.trap),
         EVENT_READY => on_ready(event.a, event.b as u32),
-        EVENT_TIMER => time::on_timer(),
+        EVENT_TIMER => {
+            time::on_timer();
+            hibernate::on_timer();
+        }
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
         _ => {}

@@ -34,6 +34,11 @@ pub trait HostWatcher: Send + Sync {
     fn watch_asleep(&self) -> bool {
         false
     }
+
+    /// True if something lies there that a program has yet to take.
+    fn holds_input(&self) -> bool {
+        false
+    }
 }
 
 struct Watchers {
@@ -60,9 +65,16 @@ pub fn remove_watcher(token: u64) {
 /// Has the host notify of everything that may wake a sleeping sandbox, also of sockets for which
 /// nobody has waited yet. Whether something lies in one of those.
 pub fn watch_all() -> bool {
-    let all: Vec<Arc<dyn HostWatcher>> =
-        WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect();
-    all.iter().filter(|watcher| watcher.watch_asleep()).count() > 0
+    all().iter().filter(|watcher| watcher.watch_asleep()).count() > 0
+}
+
+/// True if something lies anywhere that a program has yet to take.
+pub fn holds_input() -> bool {
+    all().iter().any(|watcher| watcher.holds_input())
+}
+
+fn all() -> Vec<Arc<dyn HostWatcher>> {
+    WATCHERS.lock().by_token.values().filter_map(Weak::upgrade).collect()
 }
 
 /// Notifies watchers of what has become ready and has yet to be told of, so that whoever asks now

@@ -104,6 +104,11 @@ impl HostWatcher for HostSocket {
         self.ready.lock().known = known;
         known.intersects(PollMask::IN | PollMask::PRI)
     }
+
+    /// The end of a connection is nothing to take: it may lie there for ever.
+    fn holds_input(&self) -> bool {
+        self.ask().is_ok_and(|mask| mask.contains(PollMask::IN) && !mask.intersects(STICKY))
+    }
 }
 
 /// Adds RDNORM to IN and WRNORM to OUT.

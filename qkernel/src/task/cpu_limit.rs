@@ -50,5 +50,5 @@ pub fn watch(process: &Arc<Process>) {
     let left_ns = limit_ns.saturating_sub(process.times().total_ns());
     let threads = process.thread_count().max(1) as u64;
     let look_ns = time::monotonic_ns().saturating_add((left_ns / threads).max(MIN_LOOK_NS));
-    time::insert(look_ns, Arc::new(CpuWatch(Arc::downgrade(process))));
+    time::insert_own(look_ns, Arc::new(CpuWatch(Arc::downgrade(process))));
 }

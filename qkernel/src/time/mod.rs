@@ -16,6 +16,8 @@ use crate::wait::{Observer, PollMask, Signal};
 use crate::{arch, executor};
 
 static TIMERS: Mutex<TimerQueue<Arc<dyn Observer>>> = mutex(TimerQueue::new());
+/// The kernel's own, which neither keep a sandbox awake nor wake it.
+static OWN: Mutex<TimerQueue<Arc<dyn Observer>>> = mutex(TimerQueue::new());
 /// What the platform's timer is armed for.
 static ARMED: Mutex<u64> = mutex(u64::MAX);
 /// Who waits for the next event.
@@ -45,6 +47,12 @@ pub fn insert(deadline_ns: u64, observer: Arc<dyn Observer>) -> TimerKey {
     TIMERS.lock().insert(deadline_ns, observer)
 }
 
+/// The same for the kernel's own purposes, which a sleeping sandbox has none of.
+pub fn insert_own(deadline_ns: u64, observer: Arc<dyn Observer>) {
+    IS_MORE.store(true, Relaxed);
+    OWN.lock().insert(deadline_ns, observer);
+}
+
 /// Forgets a timer that has not fired; harmless if it has.
 pub fn cancel(key: TimerKey) {
     TIMERS.lock().cancel(key);
@@ -61,14 +69,35 @@ pub fn on_timer() {
     *ARMED.lock() = u64::MAX;
 }
 
-/// No timer goes off now.
-static RESTING: AtomicBool = AtomicBool::new(false);
+/// Whether timers rest: while the sandbox sleeps, and on the way there, for a system call that ended
+/// then would write to memory that has been written out. What is due goes off when they rest no
+/// more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// They go off.
+    None,
+    /// The first that is due is to end the rest, see [`has_slept_enough`].
+    UntilDue,
+    /// However long something else takes to end it.
+    Whole,
+}
 
-/// True if timers rest from now on: while the sandbox sleeps, and on the way there, for a system
-/// call that ended then would write to memory that has been written out. What is due goes off when
-/// they rest no more.
-pub fn rest(rests: bool) {
-    RESTING.store(rests, Relaxed);
+static REST: Mutex<Rest> = mutex(Rest::None);
+
+/// Has timers rest like this from now on.
+pub fn rest(rest: Rest) {
+    IS_MORE.store(true, Relaxed);
+    *REST.lock() = rest;
+}
+
+/// True if a timer of a program is due, and may end the rest.
+pub fn has_slept_enough() -> bool {
+    *REST.lock() == Rest::UntilDue && is_due_by(monotonic_ns())
+}
+
+/// True if a timer of a program goes off at `then_ns` (CLOCK_MONOTONIC) or before.
+pub fn is_due_by(then_ns: u64) -> bool {
+    TIMERS.lock().next_deadline().is_some_and(|due_ns| due_ns <= then_ns)
 }
 
 /// Fires what is due. Called at every dispatch.
@@ -77,18 +106,19 @@ pub fn advance() {
     if let Some(signal) = next_event {
         signal.set();
     }
-    if RESTING.load(Relaxed) {
+    if *REST.lock() != Rest::None {
         return;
     }
     // Nothing armed: nothing can be due, and the clock need not be read.
-    if TIMERS.lock().is_empty() {
+    if TIMERS.lock().is_empty() && OWN.lock().is_empty() {
         return;
     }
     // What comes to be due meanwhile is for the next time, which is soon: others have the kernel in
     // between.
     let now_ns = monotonic_ns();
     loop {
-        let Some(observer) = TIMERS.lock().pop_due(now_ns) else { return };
+        let due = TIMERS.lock().pop_due(now_ns);
+        let Some(observer) = due.or_else(|| OWN.lock().pop_due(now_ns)) else { return };
         observer.notify(PollMask::empty());
     }
 }
@@ -106,10 +136,14 @@ pub fn rearm() {
         monotonic_ns() + breath::PAUSE_NS
     } else if NEXT_EVENT.lock().is_some() {
         0
-    } else if RESTING.load(Relaxed) {
-        u64::MAX
     } else {
-        TIMERS.lock().next_deadline().unwrap_or(u64::MAX)
+        let program = || TIMERS.lock().next_deadline().unwrap_or(u64::MAX);
+        let own = || OWN.lock().next_deadline().unwrap_or(u64::MAX);
+        match *REST.lock() {
+            Rest::None => program().min(own()),
+            Rest::UntilDue => program(),
+            Rest::Whole => u64::MAX,
+        }
     };
     let mut armed = ARMED.lock();
     if *armed != next {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
-use qlib::control::{ContainerSpec, MountSpec};
+use qlib::control::{ContainerSpec, MountSpec, SleepSpec};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
@@ -59,6 +59,8 @@ pub struct Setup {
     pub readonly_paths: Vec<String>,
     /// In bytes, 0 for none.
     pub memory_limit_bytes: u64,
+    /// When it sleeps.
+    pub sleep: SleepSpec,
     /// The network namespace is new.
     pub new_network: bool,
     /// The network namespace is the container's own, new or joined.
@@ -312,6 +314,7 @@ impl Boot {
             masked_paths: setup.masked_paths,
             readonly_paths: setup.readonly_paths,
             memory_limit_bytes: guest_limit(setup.memory_limit_bytes),
+            sleep: setup.sleep,
         };
         let process = ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() };
         let config = SandboxConfig {

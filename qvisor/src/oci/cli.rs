@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use super::log::Format as LogFormat;
+use super::sleep::SleepAfter;
 use crate::platform::{PlatformKind, process::FastCalls};
 
 /// An OCI container runtime in which every container has its own guest kernel, and idle ones
@@ -49,6 +50,10 @@ pub struct Global {
     /// How guest code runs in the container that is made.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
+    /// Put the container that is made to sleep each time it has been idle for so long ("500ms", "30s",
+    /// "5m") [default: never]; its annotation io.quark.hibernate.after goes before this.
+    #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME")]
+    pub hibernate_after: Option<SleepAfter>,
     /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
     #[arg(long, value_enum, default_value = "auto")]
     pub fast_calls: FastCalls,

@@ -14,6 +14,7 @@ use nix::fcntl::Flock;
 use nix::sched::CloneFlags;
 use nix::sys::signalfd::SignalFd;
 use oci_spec::runtime::{Hooks, LinuxResources};
+use qlib::control::SleepSpec;
 use rustix::thread::CapabilitySet;
 
 use super::bundle::Bundle;
@@ -21,7 +22,7 @@ use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, rootless, wire};
+use super::{client, hooks, rootless, sleep, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
@@ -121,6 +122,7 @@ pub fn check_global(global: &Global) -> Result<()> {
 pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
+    let sleep = sleep::spec(&bundle.annotations(), global.hibernate_after.unwrap_or_default())?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
@@ -184,7 +186,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let setup = setup(request, &state);
+    let setup = setup(request, &state, sleep);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
@@ -299,7 +301,7 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     .ok()
 }
 
-fn setup(request: &Request<'_>, state: &State) -> Setup {
+fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
     let Request { global, bundle, .. } = *request;
     let spec = &bundle.spec;
     let linux = spec.linux().as_ref();
@@ -333,6 +335,7 @@ fn setup(request: &Request<'_>, state: &State) -> Setup {
         masked_paths: linux.and_then(|l| l.masked_paths().clone()).unwrap_or_default(),
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),
+        sleep,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),

@@ -24,6 +24,7 @@ pub mod process;
 pub mod rootless;
 pub mod run;
 pub mod seccomp;
+pub mod sleep;
 pub mod spec;
 pub mod state;
 pub mod update;

@@ -36,11 +36,34 @@ impl Container {
         Self::start_under(&[], rootfs, args)
     }
 
+    /// The same by a command with `options`, with annotations "NAME=value".
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_as(
+        options: &[&str],
+        annotations: &[&str],
+        rootfs: &str,
+        args: &[&str],
+    ) -> Container {
+        let about: Vec<&str> = annotations.iter().flat_map(|a| ["--annotation", a]).collect();
+        Self::start_by((&[], options), &about, rootfs, args)
+    }
+
     /// The same with the words of `wrapper` before the command that starts it.
     ///
     /// # Panics
     /// When it does not start.
     pub fn start_under(wrapper: &[&str], rootfs: &str, args: &[&str]) -> Container {
+        Self::start_by((wrapper, &[]), &[], rootfs, args)
+    }
+
+    fn start_by(
+        (wrapper, options): (&[&str], &[&str]),
+        about: &[&str],
+        rootfs: &str,
+        args: &[&str],
+    ) -> Container {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let id = format!("test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(format!("quark-{id}"));
@@ -57,14 +80,18 @@ impl Container {
             .arg(root)
             .arg("--out")
             .arg(&directory);
-        bundle.args(["--readonly", "--bind"]).arg(format!("{}:/mnt/apps:ro", apps.display()));
+        bundle
+            .args(about)
+            .args(["--readonly", "--bind"])
+            .arg(format!("{}:/mnt/apps:ro", apps.display()));
         bundle.arg("--bind").arg(format!("{}:/mnt/functions:ro", functions.display())).arg("--");
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
         let made = run(&mut bundle, limit());
         assert!(made.success(), "making the bundle: {}", made.describe());
         let container = Container { id, directory, port };
         let output = File::create(container.directory.join("output")).expect("output file");
-        let mut quark = container.quark(&["run", "--detach"]);
+        let mut quark = container.quark(options);
+        quark.args(["run", "--detach"]);
         quark
             .arg("--bundle")
             .arg(&container.directory)

@@ -188,7 +188,7 @@ impl Observer for Tick {
 }
 
 fn start_tick() {
-    time::insert(time::monotonic_ns() + TICK_NS, Arc::new(Tick));
+    time::insert_own(time::monotonic_ns() + TICK_NS, Arc::new(Tick));
 }
 
 #[cfg(test)]

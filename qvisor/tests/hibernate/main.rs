@@ -1,6 +1,8 @@
 //! Hibernation tests: containers that sleep and wake, and a program in them that knows every byte
 //! of its memory.
 
+mod idle;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs::{self, OpenOptions};
@@ -17,8 +19,13 @@ use support::limit;
 
 /// Starts the memory program and waits until it serves.
 fn memory(megabytes: &str) -> Container {
+    memory_as(&[], megabytes)
+}
+
+/// The same by a command with options.
+fn memory_as(options: &[&str], megabytes: &str) -> Container {
     let args = ["/mnt/apps/memory", "--tcp", "{port}", "--udp", "{port}", "--mb", megabytes];
-    let container = Container::start("busybox", &args);
+    let container = Container::start_as(options, &[], "busybox", &args);
     ready(&container);
     container
 }

@@ -1,0 +1,168 @@
+//! Containers that go to sleep by themselves, and whose timers wake them.
+
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::support::container::Container;
+use super::support::{eventually, limit, slowed};
+use super::{count, memory_as, verified};
+
+/// A container of busybox with the shell program `program`, under these options and annotations.
+fn shell(options: &[&str], annotations: &[&str], program: &str) -> Container {
+    Container::start_as(options, annotations, "busybox", &["sh", "-c", program])
+}
+
+fn sleeps(c: &Container) {
+    eventually("it sleeps", limit(), || c.hibernation() == "Hibernated");
+}
+
+/// True if it is never seen asleep for some time.
+fn stays_awake(c: &Container) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        if c.hibernation() == "Hibernated" {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    count(c, "deflates") == 0
+}
+
+const SOON: &str = "--hibernate-after=300ms";
+
+#[test]
+fn an_idle_container_sleeps_by_itself_and_answers() {
+    let c = memory_as(&[SOON], "8");
+    for round in 1..=3 {
+        sleeps(&c);
+        verified(&c.ask("verify"));
+        let counts = [count(&c, "wakes_by_socket"), count(&c, "wakes_by_timer")];
+        assert_eq!(counts, [round, 0]);
+    }
+    sleeps(&c);
+    // Nobody has used it, so it sleeps again.
+    c.kill("CONT");
+    sleeps(&c);
+    assert_eq!(count(&c, "deflates_idle"), count(&c, "deflates"));
+}
+
+#[test]
+fn one_that_is_used_does_not_sleep() {
+    let after = slowed(Duration::from_secs(1));
+    let c = memory_as(&[&format!("--hibernate-after={}ms", after.as_millis())], "1");
+    let begin = Instant::now();
+    while begin.elapsed() < 3 * after {
+        assert!(c.ask("peek").starts_with("ok "));
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(count(&c, "deflates"), 0);
+    sleeps(&c);
+}
+
+#[test]
+fn a_timer_that_is_due_soon_keeps_it_awake() {
+    let c = shell(&["--hibernate-after=2s"], &[], "while :; do sleep 1.7; done");
+    assert!(stays_awake(&c));
+}
+
+#[test]
+fn what_computes_is_not_idle() {
+    let c = shell(&[SOON], &[], "while :; do :; done");
+    assert!(stays_awake(&c));
+}
+
+#[test]
+fn a_process_from_outside_keeps_it_awake() {
+    let c = shell(&[SOON], &[], "sleep 1000000");
+    sleeps(&c);
+    let mut exec = c.quark(&["exec", &c.id, "sh", "-c", "sleep 2; echo done"]);
+    let exec = exec.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("exec");
+    eventually("exec wakes it", limit(), || c.hibernation() != "Hibernated");
+    let deflates = count(&c, "deflates");
+    let output = exec.wait_with_output().expect("exec");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
+    assert_eq!(count(&c, "deflates"), deflates);
+    sleeps(&c);
+}
+
+#[test]
+fn a_client_that_nobody_accepts_keeps_it_awake() {
+    let program = "import socket, sys, time\n\
+                   s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+                   time.sleep(1e6)";
+    let c = Container::start_as(&[SOON], &[], "python", &["python3", "-c", program, "{port}"]);
+    sleeps(&c);
+    let waits = c.connect().expect("it listens");
+    eventually("the connection wakes it", limit(), || c.hibernation() != "Hibernated");
+    let deflates = count(&c, "deflates");
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(count(&c, "deflates"), deflates);
+    drop(waits);
+}
+
+/// When a program of the container said so, in seconds of its clock.
+fn ticks(c: &Container) -> Vec<f64> {
+    let first = |line: &str| line.split(' ').next().and_then(|word| word.parse().ok());
+    c.output().lines().filter_map(first).collect()
+}
+
+const TICKS: &str = "while :; do cat /proc/uptime; sleep 3; done";
+
+/// Waits until timers have woken it twice, and looks at when its program ran.
+fn goes_on_in_time(c: &Container) {
+    let woken = || count(c, "wakes_by_timer") >= 2;
+    eventually("timers wake it", limit(), || woken() && ticks(c).len() >= 3);
+    let ticks = ticks(c);
+    let late = slowed(Duration::from_secs(1)).as_secs_f64();
+    for pair in ticks.windows(2) {
+        assert!((3.0..3.0 + late).contains(&(pair[1] - pair[0])), "{ticks:?}");
+    }
+}
+
+#[test]
+fn its_timers_go_off_in_time_while_it_sleeps() {
+    let c = shell(&[], &["io.quark.hibernate.after=300ms"], TICKS);
+    goes_on_in_time(&c);
+    assert!(count(&c, "deflates_idle") >= 2);
+}
+
+#[test]
+fn timers_rest_in_a_sleep_that_was_asked_for() {
+    // Asked for while it sleeps by itself, too.
+    for options in [&[][..], &[SOON]] {
+        let c = shell(options, &[], TICKS);
+        eventually("it runs", limit(), || !ticks(&c).is_empty());
+        if !options.is_empty() {
+            sleeps(&c);
+        }
+        c.hibernate();
+        let before = ticks(&c).len();
+        thread::sleep(Duration::from_secs(5));
+        assert_eq!((ticks(&c).len(), c.hibernation().as_str()), (before, "Hibernated"));
+        c.kill("CONT");
+        eventually("it goes on", limit(), || ticks(&c).len() > before);
+    }
+}
+
+#[test]
+fn timers_wake_from_a_sleep_that_was_asked_for_if_told() {
+    let c = shell(&[], &["io.quark.hibernate.timers=wake"], TICKS);
+    eventually("it runs", limit(), || !ticks(&c).is_empty());
+    c.hibernate();
+    eventually("a timer wakes it", limit(), || count(&c, "wakes_by_timer") == 1);
+    c.hibernate();
+    goes_on_in_time(&c);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let c = shell(&[], &[], "sleep 1000000");
+    let refused = c.command(&["--hibernate-after=soon", "state", &c.id]);
+    assert!(!refused.success());
+    assert!(
+        refused.stderr.contains("\"soon\" is no time: write for example"),
+        "{}",
+        refused.stderr
+    );
+}
