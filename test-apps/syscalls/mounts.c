@@ -3,6 +3,7 @@
 
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 static void needs_mounts(void) {
     if (geteuid() != 0) skip_case("needs root");
@@ -382,5 +383,27 @@ CASE(device_nodes) {
         _exit(0);
     }
     expect_exit(pid, 0);
+    leave();
+}
+
+// What a remount asks for is done, or refused as a whole.
+CASE(remount_changes_the_size) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, "size=1m"));
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "size=64k,mode=755"));
+    struct statfs s;
+    OK(statfs("a", &s));
+    EQ(s.f_blocks * (uint64_t)s.f_bsize, 65536);
+    static char bytes[40960];
+    int fd = OK(open("a/file", O_CREAT | O_WRONLY, 0600));
+    EQ(write(fd, bytes, sizeof bytes), sizeof bytes);
+    OK(close(fd));
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), EINVAL);
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT | MS_RDONLY, "no-such-option"), EINVAL);
+    OK(access("a", W_OK));
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "size=40k"));
+    OK(mkdir("b", 0755));
+    ERR(mount("none", "b", "tmpfs", 0, "no-such-option=1"), EINVAL);
     leave();
 }
