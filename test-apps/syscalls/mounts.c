@@ -5,6 +5,10 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
+#ifndef MS_NOSYMFOLLOW
+#define MS_NOSYMFOLLOW 256
+#endif
+
 static void needs_mounts(void) {
     if (geteuid() != 0) skip_case("needs root");
     if (unshare(CLONE_NEWNS) == 0) {
@@ -405,5 +409,24 @@ CASE(remount_changes_the_size) {
     OK(mount("none", "a", "tmpfs", MS_REMOUNT, "size=40k"));
     OK(mkdir("b", 0755));
     ERR(mount("none", "b", "tmpfs", 0, "no-such-option=1"), EINVAL);
+    leave();
+}
+
+CASE(links_that_are_not_followed) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", MS_NOSYMFOLLOW, NULL));
+    write_file("a/file", "text");
+    OK(symlink("file", "a/link"));
+    OK(symlink("a/file", "outside"));
+    ERR(open("a/link", O_RDONLY), ELOOP);
+    char target[16];
+    EQ(readlink("a/link", target, sizeof target), 4);
+    OK(close(OK(open("outside", O_RDONLY))));
+    struct statfs s;
+    OK(statfs("a", &s));
+    CHECK(s.f_flags & 0x2000);  // ST_NOSYMFOLLOW
+    OK(mount("none", "a", NULL, MS_REMOUNT | MS_BIND, NULL));
+    OK(close(OK(open("a/link", O_RDONLY))));
     leave();
 }
