@@ -718,12 +718,13 @@ fn mounts_are_listed_as_on_linux() {
     let Some(p) = place() else { return };
     let volume = p.volume();
     let script = "while read source point type flags rest; do \
-                  case $point in /data|/tmp|/dev|/dev/pts|/) echo $point $type $flags;; esac; \
+                  case $point in /data|/sys|/tmp|/dev|/dev/pts|/) echo $point $type $flags;; esac; \
                   done < /proc/mounts";
     p.configure(&["sh", "-c", script], |c| {
         let volume = json!({"destination": "/data", "type": "bind", "source": volume,
                             "options": ["bind", "ro", "nosuid"]});
-        c["mounts"].as_array_mut().unwrap().push(volume);
+        let sys = json!({"destination": "/sys", "source": "/sys", "options": ["rbind", "ro"]});
+        c["mounts"].as_array_mut().unwrap().extend([volume, sys]);
         c["mounts"][2]["options"] = json!(["noexec", "gid=5", "mode=0620", "ptmxmode=0666"]);
         c["mounts"][3]["options"] = json!(["size=64k", "nodev"]);
     });
@@ -738,6 +739,7 @@ fn mounts_are_listed_as_on_linux() {
             "/ {expected} rw,relatime\n/dev tmpfs rw,relatime,mode=755,inode64\n\
             /tmp tmpfs rw,nodev,relatime,size=64k,inode64\n\
             /data {expected} ro,nosuid,relatime\n\
+            /sys sysfs ro,relatime\n\
             /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n"
         )
     );
