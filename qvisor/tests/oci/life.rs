@@ -176,6 +176,36 @@ fn exec_ps_events_and_pause() {
 }
 
 #[test]
+fn what_cannot_be_written_down_is_taken_back() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    // As when the disk is full: there cannot be a new state file.
+    let new = p.root.join(&p.id).join("state.json.new");
+    let fails = |command: &str| {
+        fs::create_dir(&new).unwrap();
+        let output = p.output(&[command, &p.id]);
+        fs::remove_dir(&new).unwrap();
+        let says = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && says.contains("writing"), "{command}: {says}");
+    };
+    p.good(&["start", &p.id]);
+    fails("pause");
+    assert_eq!(p.status(), "running");
+    assert_eq!(p.good(&["exec", &p.id, "echo", "here"]), "here\n");
+    p.good(&["pause", &p.id]);
+    fails("resume");
+    assert_eq!(p.status(), "paused");
+    p.good(&["resume", &p.id]);
+    p.good(&["delete", "--force", &p.id]);
+    p.create(&[]);
+    fails("start");
+    assert_eq!(p.status(), "stopped");
+    p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
 fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");
