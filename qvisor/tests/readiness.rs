@@ -31,8 +31,8 @@ fn readiness_is_as_on_linux() {
     let mut compared = 0;
     for seed in seed.as_ref().map_or(SEEDS, |seed| &seed[..]) {
         let inside = || lines(support::quark().arg("do").arg("--").arg(&program), *seed);
-        // On a busy machine Linux itself delivers over the loopback device a little later: natively,
-        // and once in some hundred runs inside, where an edge is then told of twice.
+        // On a busy machine Linux itself delivers over the loopback device a little later:
+        // natively, and once in some hundred runs inside, where an edge is then told of twice.
         let natively = || lines(&mut Command::new(&program), *seed);
         let linux: Vec<Vec<String>> = (0..5).map(|_| natively()).collect();
         let mut here = inside();

@@ -3,6 +3,11 @@
 
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
+#ifndef MS_NOSYMFOLLOW
+#define MS_NOSYMFOLLOW 256
+#endif
 
 static void needs_mounts(void) {
     if (geteuid() != 0) skip_case("needs root");
@@ -382,5 +387,46 @@ CASE(device_nodes) {
         _exit(0);
     }
     expect_exit(pid, 0);
+    leave();
+}
+
+// What a remount asks for is done, or refused as a whole.
+CASE(remount_changes_the_size) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, "size=1m"));
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "size=64k,mode=755"));
+    struct statfs s;
+    OK(statfs("a", &s));
+    EQ(s.f_blocks * (uint64_t)s.f_bsize, 65536);
+    static char bytes[40960];
+    int fd = OK(open("a/file", O_CREAT | O_WRONLY, 0600));
+    EQ(write(fd, bytes, sizeof bytes), sizeof bytes);
+    OK(close(fd));
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT | MS_RDONLY, "size=32k"), EINVAL);
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT | MS_RDONLY, "no-such-option"), EINVAL);
+    OK(access("a", W_OK));
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "size=40k"));
+    OK(mkdir("b", 0755));
+    ERR(mount("none", "b", "tmpfs", 0, "no-such-option=1"), EINVAL);
+    leave();
+}
+
+CASE(links_that_are_not_followed) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", MS_NOSYMFOLLOW, NULL));
+    write_file("a/file", "text");
+    OK(symlink("file", "a/link"));
+    OK(symlink("a/file", "outside"));
+    ERR(open("a/link", O_RDONLY), ELOOP);
+    char target[16];
+    EQ(readlink("a/link", target, sizeof target), 4);
+    OK(close(OK(open("outside", O_RDONLY))));
+    struct statfs s;
+    OK(statfs("a", &s));
+    CHECK(s.f_flags & 0x2000);  // ST_NOSYMFOLLOW
+    OK(mount("none", "a", NULL, MS_REMOUNT | MS_BIND, NULL));
+    OK(close(OK(open("a/link", O_RDONLY))));
     leave();
 }

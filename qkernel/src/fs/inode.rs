@@ -9,6 +9,7 @@ use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::disk::Begun;
+use super::options::Options;
 use super::{Caller, FileOps, Location};
 use crate::errno::{Errno, Result};
 
@@ -35,6 +36,10 @@ pub trait FileSystem: Send + Sync {
     /// Further mount options to show in /proc/mounts, each preceded by a comma.
     fn options(&self) -> Vec<u8> {
         Vec::new()
+    }
+    /// Takes other options (MS_REMOUNT). EINVAL for those that it cannot have.
+    fn remount(&self, _options: &Options<'_>) -> Result {
+        Ok(())
     }
     /// Its last mount is gone: what it keeps for later is given up.
     fn unmounted(&self) {}

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
 use linux_raw_sys::general::{
-    MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_RELATIME,
-    MS_STRICTATIME,
+    MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY,
+    MS_RELATIME, MS_STRICTATIME,
 };
 
 use super::Location;
@@ -33,6 +33,8 @@ bitflags! {
         const NODEV = MS_NODEV;
         /// MS_NOEXEC.
         const NOEXEC = MS_NOEXEC;
+        /// MS_NOSYMFOLLOW.
+        const NOSYMFOLLOW = MS_NOSYMFOLLOW;
         /// MS_NOATIME.
         const NOATIME = MS_NOATIME;
         /// MS_NODIRATIME.
@@ -203,12 +205,14 @@ impl Mount {
 
     /// The ST_* flags of statfs(2).
     pub fn st_flags(&self) -> u32 {
-        /// ST_RELATIME (linux/statfs.h); the others are those of mount(2).
+        /// ST_RELATIME and ST_NOSYMFOLLOW (linux/statfs.h); the others are those of mount(2).
         const RELATIME: u32 = 0x1000;
+        const NOSYMFOLLOW: u32 = 0x2000;
         let flags = self.flags();
-        let mut st = (flags - MountFlags::RELATIME).bits() | ST_VALID;
+        let mut st = (flags - MountFlags::RELATIME - MountFlags::NOSYMFOLLOW).bits() | ST_VALID;
         for (on, bit) in [
             (flags.contains(MountFlags::RELATIME), RELATIME),
+            (flags.contains(MountFlags::NOSYMFOLLOW), NOSYMFOLLOW),
             (self.check_writable().is_err(), MS_RDONLY),
         ] {
             st |= if on { bit } else { 0 };

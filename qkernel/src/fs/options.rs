@@ -34,6 +34,8 @@ impl<'a> Options<'a> {
                 "dev" => (MountFlags::NODEV, false),
                 "noexec" => (MountFlags::NOEXEC, true),
                 "exec" => (MountFlags::NOEXEC, false),
+                "nosymfollow" => (MountFlags::NOSYMFOLLOW, true),
+                "symfollow" => (MountFlags::NOSYMFOLLOW, false),
                 "noatime" => (MountFlags::NOATIME, true),
                 "nodiratime" => (MountFlags::NODIRATIME, true),
                 "relatime" => (MountFlags::RELATIME, true),

@@ -9,6 +9,7 @@ use bitflags::bitflags;
 use linux_raw_sys::general::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, S_ISVTX, S_IWOTH};
 
 use super::inode::{self, Link};
+use super::mount::MountFlags;
 use super::perm;
 use super::{Caller, Location};
 use crate::creds::Creds;
@@ -244,7 +245,8 @@ impl Walk<'_> {
             if child.inode().is_symlink()
                 && (!is_last || !after.is_empty() || self.has(WalkFlags::FOLLOW))
             {
-                if self.has(WalkFlags::NO_SYMLINKS) {
+                let flags = child.mount.flags();
+                if self.has(WalkFlags::NO_SYMLINKS) || flags.contains(MountFlags::NOSYMFOLLOW) {
                     return Err(Errno::ELOOP);
                 }
                 let target = child.inode().read_link(self.caller)?;

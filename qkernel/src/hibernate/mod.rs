@@ -3,8 +3,8 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] lets what has just come be served,
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened. Slots, their pages and when those were last used
-//! are [`crate::mm::swap`]'s.
+//! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened. Slots, their pages
+//! and when those were last used are [`crate::mm::swap`]'s.
 
 pub mod deflate;
 pub mod idle;

@@ -14,9 +14,10 @@
 //!                                                                 └───────── request ────────┘
 //! ```
 //!
-//! Idleness counts as SIGSTOP where a container sleeps by itself ([`super::idle`]), and a timer that
-//! is due then as a request. SIGSTOP may also come while a request is being served (Running, HibernateRunning). In Settling
-//! everything still runs: a request that has just come is served, one that takes long sleeps along.
+//! Idleness counts as SIGSTOP where a container sleeps by itself ([`super::idle`]), and a timer
+//! that is due then as a request. SIGSTOP may also come while a request is being served (Running,
+//! HibernateRunning). In Settling everything still runs: a request that has just come is served,
+//! one that takes long sleeps along.
 
 use qlib::control::HibernationState;
 

@@ -121,14 +121,15 @@ pub async fn flock(thread: &Arc<Thread>, fd: Fd, operation: u32) -> Result<usize
         _ => return Err(Errno::EINVAL),
     };
     let wanted = Lock { owner, start: 0, end: u64::MAX, exclusive };
-    let result = lock::try_lock(&file, key, wanted);
+    let mut result = lock::try_lock(&file, key, wanted);
     if result == Err(Errno::EAGAIN) {
         // A conversion gives the old lock up before it tries to have the new one (flock(2)).
         lock::unlock(key, owner, 0, u64::MAX);
         if operation & LOCK_NB == 0 {
-            lock::lock(thread, &file, key, wanted).await?;
-            return Ok(0);
+            result = lock::lock(thread, &file, key, wanted).await;
         }
     }
-    result.map(|()| 0)
+    result?;
+    lock::taken_by(owner, thread.process.pid);
+    Ok(0)
 }

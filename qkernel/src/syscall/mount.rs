@@ -13,7 +13,7 @@ use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::{Mount, MountFlags, check_room};
 use crate::fs::options::Options;
-use crate::fs::{self, Location, setup};
+use crate::fs::{self, Location, setup, tmpfs};
 use crate::task::Thread;
 
 /// UMOUNT_NOFOLLOW (umount(2)).
@@ -49,6 +49,9 @@ pub fn mount(
             return Err(Errno::EINVAL);
         }
         if flags & MS_BIND == 0 {
+            let data = text_at(thread, data)?;
+            let data = core::str::from_utf8(&data).map_err(|_| Errno::EINVAL)?;
+            place.mount.fs.remount(&Options::parse(data.split(',')))?;
             place.mount.set_fs_readonly(asked.contains(MountFlags::RDONLY));
         }
         place.mount.set_flags(asked.settle(Some(place.mount.flags())));
@@ -91,7 +94,11 @@ pub fn mount(
             return Err(Errno::EINVAL);
         }
         check_room(1)?;
-        let fs = setup::make(kind, &Options::parse(data.split(',')))?;
+        let options = Options::parse(data.split(','));
+        if kind == "tmpfs" {
+            tmpfs::check_options(&options)?;
+        }
+        let fs = setup::make(kind, &options)?;
         let mounted = Mount::whole(fs, &source, asked.settle(None));
         mounted.set_fs_readonly(asked.contains(MountFlags::RDONLY));
         check_place(&mounted.location(), &place)?;

@@ -116,7 +116,7 @@ async fn wait(
     }
 }
 
-/// More files than these are looked at in pieces, between which others get the kernel; so many each.
+/// More files than these are looked at in pieces of so many, between which others get the kernel.
 const MANY: usize = 4096;
 
 /// What many files notify of while they are waited for; it undoes itself.

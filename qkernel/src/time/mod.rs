@@ -69,9 +69,9 @@ pub fn on_timer() {
     *ARMED.lock() = u64::MAX;
 }
 
-/// Whether timers rest: while the sandbox sleeps, and on the way there, for a system call that ended
-/// then would write to memory that has been written out. What is due goes off when they rest no
-/// more.
+/// Whether timers rest: while the sandbox sleeps, and on the way there, for a system call that
+/// ended then would write to memory that has been written out. What is due goes off when they rest
+/// no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// They go off.

@@ -17,6 +17,9 @@ use qlib::control::ProcessSpec;
 /// No honest configuration is larger, in bytes.
 const MAX_CONFIG: u64 = 16 << 20;
 
+/// The longest name of a host, in bytes (sethostname(2)).
+const HOST_NAME_MAX: usize = 64;
+
 /// A checked bundle.
 #[derive(Clone, Debug)]
 pub struct Bundle {
@@ -64,6 +67,9 @@ impl Bundle {
             .with_context(|| format!("root file system {}", rootfs.display()))?;
         if !rootfs.is_dir() {
             bail!("root file system {} is not a directory", rootfs.display());
+        }
+        if let Some(name) = spec.hostname().as_ref().filter(|n| n.len() > HOST_NAME_MAX) {
+            bail!("hostname has {} bytes, and {HOST_NAME_MAX} are the most", name.len());
         }
         let process = spec.process().as_ref().context("\"process\" is missing")?;
         let mut process = process::convert(process, &rootfs)?;

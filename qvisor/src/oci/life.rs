@@ -48,7 +48,10 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         }
     }
     state.step = Status::Running;
-    entry.save(&state)?;
+    if let Err(e) = entry.save(&state) {
+        end(&state).ok();
+        return Err(e);
+    }
     let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
     if let Err(e) = hooks::run("poststart", poststart, &state.oci(Status::Running)) {
         end(&state).ok();
@@ -238,18 +241,20 @@ pub fn pause(store: &Store, id: &str, pause: bool, timeout: Option<Duration>) ->
     let entry = store.entry(id)?;
     let _lock = entry.lock()?;
     let mut state = entry.load()?;
-    let (from, to, request) = if pause {
-        (Status::Running, Status::Paused, Request::Pause)
+    let (from, to, request, opposite) = if pause {
+        (Status::Running, Status::Paused, Request::Pause, Request::Resume)
     } else {
-        (Status::Paused, Status::Running, Request::Resume)
+        (Status::Paused, Status::Running, Request::Resume, Request::Pause)
     };
     let status = state.status();
     if status != from {
         bail!("container {id} is {}, not {}", status.name(), from.name());
     }
-    send(&entry, &request, timeout.unwrap_or(ANSWER_TIMEOUT))?;
+    let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
+    send(&entry, &request, timeout)?;
     state.step = to;
-    entry.save(&state)
+    // What is not written down nobody could take back.
+    entry.save(&state).inspect_err(|_| drop(send(&entry, &opposite, timeout)))
 }
 
 /// Deletes a container: what it left in cgroups and the state directory.

@@ -130,7 +130,11 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     }
     let rlimits =
         process.rlimits().iter().flatten().map(|l| (rlimit_number(l.typ()), l.soft(), l.hard()));
-    let rlimits = with_inherited(rlimits.collect());
+    let rlimits: Vec<_> = rlimits.collect();
+    if let Some((_, soft, hard)) = rlimits.iter().find(|(_, soft, hard)| soft > hard) {
+        bail!("process.rlimits: soft limit {soft} is above hard limit {hard}");
+    }
+    let rlimits = with_inherited(rlimits);
     let size = |v: u64| u16::try_from(v).unwrap_or(u16::MAX);
     Ok(ProcessSpec {
         args,

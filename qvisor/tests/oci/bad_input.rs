@@ -95,6 +95,20 @@ const CASES: &[Case] = &[
         says: "cwd must be an absolute path",
     },
     Case {
+        name: "a soft limit above the hard one",
+        spoil: |p| {
+            config(p, |c| {
+                c["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 2, "hard": 1}]);
+            });
+        },
+        says: "soft limit 2 is above hard limit 1",
+    },
+    Case {
+        name: "a long host name",
+        spoil: |p| config(p, |c| c["hostname"] = json!("h".repeat(65))),
+        says: "hostname has 65 bytes, and 64 are the most",
+    },
+    Case {
         name: "missing volume",
         spoil: |p| {
             config(p, |c| {

@@ -176,6 +176,36 @@ fn exec_ps_events_and_pause() {
 }
 
 #[test]
+fn what_cannot_be_written_down_is_taken_back() {
+    let Some(p) = place() else { return };
+    sh(&p, "while :; do sleep 0.2; done");
+    p.create(&[]);
+    // As when the disk is full: there cannot be a new state file.
+    let new = p.root.join(&p.id).join("state.json.new");
+    let fails = |command: &str| {
+        fs::create_dir(&new).unwrap();
+        let output = p.output(&[command, &p.id]);
+        fs::remove_dir(&new).unwrap();
+        let says = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && says.contains("writing"), "{command}: {says}");
+    };
+    p.good(&["start", &p.id]);
+    fails("pause");
+    assert_eq!(p.status(), "running");
+    assert_eq!(p.good(&["exec", &p.id, "echo", "here"]), "here\n");
+    p.good(&["pause", &p.id]);
+    fails("resume");
+    assert_eq!(p.status(), "paused");
+    p.good(&["resume", &p.id]);
+    p.good(&["delete", "--force", &p.id]);
+    p.create(&[]);
+    fails("start");
+    assert_eq!(p.status(), "stopped");
+    p.good(&["delete", &p.id]);
+    assert_eq!(p.leftovers(&p.id), [""; 0]);
+}
+
+#[test]
 fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");
@@ -718,12 +748,13 @@ fn mounts_are_listed_as_on_linux() {
     let Some(p) = place() else { return };
     let volume = p.volume();
     let script = "while read source point type flags rest; do \
-                  case $point in /data|/tmp|/dev|/dev/pts|/) echo $point $type $flags;; esac; \
+                  case $point in /data|/sys|/tmp|/dev|/dev/pts|/) echo $point $type $flags;; esac; \
                   done < /proc/mounts";
     p.configure(&["sh", "-c", script], |c| {
         let volume = json!({"destination": "/data", "type": "bind", "source": volume,
                             "options": ["bind", "ro", "nosuid"]});
-        c["mounts"].as_array_mut().unwrap().push(volume);
+        let sys = json!({"destination": "/sys", "source": "/sys", "options": ["rbind", "ro"]});
+        c["mounts"].as_array_mut().unwrap().extend([volume, sys]);
         c["mounts"][2]["options"] = json!(["noexec", "gid=5", "mode=0620", "ptmxmode=0666"]);
         c["mounts"][3]["options"] = json!(["size=64k", "nodev"]);
     });
@@ -738,6 +769,7 @@ fn mounts_are_listed_as_on_linux() {
             "/ {expected} rw,relatime\n/dev tmpfs rw,relatime,mode=755,inode64\n\
             /tmp tmpfs rw,nodev,relatime,size=64k,inode64\n\
             /data {expected} ro,nosuid,relatime\n\
+            /sys sysfs ro,relatime\n\
             /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n"
         )
     );

@@ -31,7 +31,7 @@ use crate::sync::Mutex;
 
 /// The types that host trees are often of, by what statfs(2) says of them (linux/magic.h): programs
 /// find in /proc/mounts what they find on Linux.
-const TYPES: [(u32, &str); 14] = [
+const TYPES: [(u32, &str); 17] = [
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),
     (0x9123_683e, "btrfs"),
@@ -46,6 +46,9 @@ const TYPES: [(u32, &str); 14] = [
     (0x4d44, "vfat"),
     (0x7371_7368, "squashfs"),
     (0xe0f5_e1e2, "erofs"),
+    (0x6265_6572, "sysfs"),
+    (0x0027_e0eb, "cgroup"),
+    (0x6367_7270, "cgroup2"),
 ];
 
 /// A host tree.

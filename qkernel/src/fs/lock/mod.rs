@@ -6,6 +6,7 @@
 //! before it is taken out here; nothing is awaited between the two. So nothing has to be computed
 //! when one of several owners lets go, and splits, merges and conversions are the host kernel's.
 
+pub mod list;
 mod table;
 
 use alloc::sync::Arc;
@@ -200,6 +201,11 @@ pub async fn lock(caller: &dyn Caller, file: &OpenFile, key: Key, wanted: Lock) 
         outside.give_up(true, 0, u64::MAX).ok();
     }
     result
+}
+
+/// `pid` is the process that has taken the open file `owner`'s lock by flock(2).
+pub fn taken_by(owner: Owner, pid: u32) {
+    TABLE.lock().set_taker(owner, pid);
 }
 
 /// Gives up what `owner` holds of `start..end`.

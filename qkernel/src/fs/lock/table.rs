@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use core::ops::Bound::{Excluded, Unbounded};
 
 use crate::arch;
 use crate::errno::{Errno, Result};
@@ -152,6 +153,8 @@ pub(super) struct Table {
     own: BTreeMap<(Owner, Key), usize>,
     counts: BTreeMap<Owner, usize>,
     all: usize,
+    /// The process that took an open file's lock by flock(2), for /proc/locks.
+    takers: BTreeMap<Owner, u32>,
     /// Which owner each waiting owner waits for.
     pub(super) waiting: BTreeMap<Owner, Owner>,
     /// How those outside see the locks of an owner who has some there, or is about to.
@@ -181,6 +184,7 @@ impl Table {
             own: BTreeMap::new(),
             counts: BTreeMap::new(),
             all: 0,
+            takers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             outside: BTreeMap::new(),
         }
@@ -226,6 +230,8 @@ impl Table {
         }
         if everywhere > 0 {
             self.counts.insert(owner, everywhere);
+        } else {
+            self.takers.remove(&owner);
         }
         self.tidy(key);
         queue
@@ -254,6 +260,35 @@ impl Table {
         let own = (owner, from)..=(owner, u64::MAX);
         let ((_, start), held) = self.files.get(&key)?.by_owner.range(own).next()?;
         Some(Lock { owner, start: *start, end: held.end, exclusive: held.exclusive })
+    }
+
+    /// The lock after `last` in the order of files, owners and first bytes; `None`: the first one.
+    pub(super) fn after(&self, last: Option<(Key, Lock)>) -> Option<(Key, Lock)> {
+        let (key, from) = match last {
+            Some((key, lock)) => (key, Excluded((lock.owner, lock.start))),
+            None => (FIRST_KEY, Unbounded),
+        };
+        let rest = self.files.get(&key).and_then(|f| f.by_owner.range((from, Unbounded)).next());
+        let (key, (at, held)) = match rest {
+            Some(lock) => (key, lock),
+            None => {
+                let mut others = self.files.range((Excluded(key), Unbounded));
+                others.find_map(|(key, file)| Some((*key, file.by_owner.first_key_value()?)))?
+            }
+        };
+        Some((key, Lock { owner: at.0, start: at.1, end: held.end, exclusive: held.exclusive }))
+    }
+
+    /// Who took the locks of an open file by flock(2), as long as it has some.
+    pub(super) fn set_taker(&mut self, owner: Owner, pid: u32) {
+        if self.count_of(owner) > 0 {
+            self.takers.insert(owner, pid);
+        }
+    }
+
+    /// See there; 0 if nobody did.
+    pub(super) fn taker_of(&self, owner: Owner) -> u32 {
+        self.takers.get(&owner).copied().unwrap_or(0)
     }
 
     /// ENOLCK if the owner may not have one lock more, as taking `start..end` out of the middle of
@@ -378,6 +413,34 @@ mod tests {
         assert_eq!(held.conflict(&lock(2, 5, 6, true)), Some(lock(1, 0, 10, false)));
         assert_eq!(held.conflict(&lock(2, 10, 11, true)), None);
         assert_eq!(held.conflict(&lock(1, 0, 10, true)), None);
+    }
+
+    #[test]
+    fn all_are_listed_once() {
+        let mut table = Table::empty();
+        let key = |dev, ino, whole_file| Key { dev, ino, whole_file };
+        let owners = [Owner::Process(3), Owner::Process(4), Owner::File(3)];
+        let mut all = Vec::new();
+        for key in [FIRST_KEY, key(0, 0, true), key(1, 7, false), key(2, 1, false)] {
+            for owner in owners {
+                for start in [0, 20] {
+                    table.set(key, owner, (start, start + 10), Some(false));
+                    all.push((key, Lock { owner, start, end: start + 10, exclusive: false }));
+                }
+            }
+        }
+        // One for which somebody waits, and which nobody has a lock on.
+        table.files.entry(key(1, 6, false)).or_default();
+        let listed: Vec<_> =
+            core::iter::successors(table.after(None), |last| table.after(Some(*last))).collect();
+        assert_eq!(listed, all);
+        table.set_taker(owners[2], 9);
+        table.set_taker(Owner::File(4), 9);
+        assert_eq!((table.taker_of(owners[2]), table.taker_of(Owner::File(4))), (9, 0));
+        for (key, lock) in all {
+            table.set(key, lock.owner, (lock.start, lock.end), None);
+        }
+        assert_eq!((table.after(None), table.taker_of(owners[2])), (None, 0));
     }
 
     #[test]

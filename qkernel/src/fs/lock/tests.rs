@@ -21,8 +21,8 @@ impl FileOps for Own {
     }
 }
 
-/// Bytes of a file in the tests: the last is beyond all ranges but those to the end of the file, and
-/// stands for all that follow.
+/// Bytes of a file in the tests: the last is beyond all ranges but those to the end of the file,
+/// and stands for all that follow.
 const BYTES: usize = 28;
 type Held = [Option<bool>; BYTES];
 

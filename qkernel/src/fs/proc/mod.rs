@@ -9,6 +9,7 @@ mod status;
 pub mod sys;
 mod system;
 
+use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,6 +19,7 @@ use linux_raw_sys::general::{PROC_SUPER_MAGIC, S_IFDIR};
 pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};
+use super::lock;
 use super::options::Options;
 use super::synth::{Dir, Listed, Node, SynthFs, Table, file, link, link_by, numbered};
 use crate::errno::Result;
@@ -44,6 +46,7 @@ static FIXED: Table = Table(&[
     ("devices", system::devices),
     ("filesystems", system::filesystems),
     ("loadavg", system::loadavg),
+    ("locks", || Node::Own(0o444, Box::new(|_| Ok(Arc::new(lock::list::open()))))),
     ("meminfo", system::meminfo),
     ("mounts", || link("self/mounts")),
     ("net", || link("self/net")),

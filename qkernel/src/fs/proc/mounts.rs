@@ -42,6 +42,7 @@ fn flags(flags: MountFlags) -> Vec<u8> {
         (MountFlags::NOATIME, b",noatime"),
         (MountFlags::NODIRATIME, b",nodiratime"),
         (MountFlags::RELATIME, b",relatime"),
+        (MountFlags::NOSYMFOLLOW, b",nosymfollow"),
     ] {
         if flags.contains(flag) {
             out.extend_from_slice(name);

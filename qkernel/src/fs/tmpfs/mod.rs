@@ -17,9 +17,10 @@ pub use node::TmpNode;
 
 use super::attr::{Attributes, StatFs};
 use super::inode::{FileSystem, Inode, next_device, simple_statfs};
+use super::options::Options;
 use super::shmem::Quota;
 use crate::arch;
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
 
 /// The type's name, for all but what only looks like one.
@@ -32,6 +33,35 @@ pub const NO_LIMIT: u64 = u64::MAX - PAGE_SIZE;
 /// What one may hold for which nobody says: half of RAM, in bytes.
 pub fn default_bytes() -> u64 {
     arch::boot().ram_bytes / 2
+}
+
+/// The options that it has; of those about inodes, huge pages and NUMA none has an effect.
+const OPTIONS: [&str; 11] = [
+    "size",
+    "nr_blocks",
+    "nr_inodes",
+    "mode",
+    "uid",
+    "gid",
+    "huge",
+    "mpol",
+    "inode32",
+    "inode64",
+    "noswap",
+];
+
+/// EINVAL if there is another option among them.
+pub fn check_options(options: &Options<'_>) -> Result {
+    let is_known = |o: &&str| OPTIONS.contains(&o.split('=').next().unwrap_or_default());
+    if options.rest.iter().all(is_known) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The limit that options set, in bytes; 0 is none.
+pub fn limit(options: &Options<'_>) -> Result<u64> {
+    match options.size("size", default_bytes())? {
+        0 => Ok(NO_LIMIT),
+        size => Ok(size),
+    }
 }
 
 /// A file system in guest memory.
@@ -120,6 +150,19 @@ impl FileSystem for TmpFs {
             ffree: free,
             ..simple_statfs(TMPFS_MAGIC)
         })
+    }
+
+    /// The size is what can be changed. EINVAL if more is used.
+    fn remount(&self, options: &Options<'_>) -> Result {
+        check_options(options)?;
+        if options.value("size").is_some() {
+            let pages = limit(options)?.div_ceil(PAGE_SIZE);
+            if pages < self.quota.state().1 {
+                return Err(Errno::EINVAL);
+            }
+            self.quota.set_limit(pages);
+        }
+        Ok(())
     }
 
     fn options(&self) -> Vec<u8> {
