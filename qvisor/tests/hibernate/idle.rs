@@ -74,15 +74,18 @@ fn what_computes_is_not_idle() {
 
 #[test]
 fn a_process_from_outside_keeps_it_awake() {
-    let c = shell(&[SOON], &[], "sleep 1000000");
+    let after = slowed(Duration::from_millis(500));
+    let c = shell(&[&format!("--hibernate-after={}ms", after.as_millis())], &[], "sleep 1000000");
     sleeps(&c);
-    let mut exec = c.quark(&["exec", &c.id, "sh", "-c", "sleep 2; echo done"]);
+    let program = format!("sleep {}; echo done", (4 * after).as_secs());
+    let mut exec = c.quark(&["exec", &c.id, "sh", "-c", &program]);
     let exec = exec.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("exec");
     eventually("exec wakes it", limit(), || c.hibernation() != "Hibernated");
     let deflates = count(&c, "deflates");
+    thread::sleep(2 * after);
+    assert_eq!(count(&c, "deflates"), deflates);
     let output = exec.wait_with_output().expect("exec");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
-    assert_eq!(count(&c, "deflates"), deflates);
     sleeps(&c);
 }
 
