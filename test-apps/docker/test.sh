@@ -115,8 +115,13 @@ done
 echo root:x:0:0:root:/root:/bin/sh > "$work/rootfs/etc/passwd"
 echo 'hello from the guest' > "$work/rootfs/www/index.html"
 
-dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" -H "unix://$sock" \
-    --add-runtime "quark=$quark" > "$work/dockerd.log" 2>&1 &
+cat > "$work/daemon.json" << END
+{ "runtimes": {
+    "quark": { "path": "$quark" },
+    "quark-idle": { "path": "$quark", "runtimeArgs": ["--hibernate-after=500ms"] } } }
+END
+dockerd --config-file "$work/daemon.json" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" -H "unix://$sock" \
+    > "$work/dockerd.log" 2>&1 &
 daemon=$!
 for _ in $(seq 150); do docker version > /dev/null 2>&1 && break; sleep 0.1; done
 docker version > /dev/null 2>&1 || { echo "not ok - dockerd does not start"; tail -20 "$work/dockerd.log"; exit 1; }
@@ -173,14 +178,12 @@ if [ "$runtime" = quark ]; then
     check "kill -s STOP a third time" docker kill -s STOP web
     check "kill -s CONT" docker kill -s CONT web
     check "a request after it" is 'hello from the guest' fetch 18080 /
-    check "one that is to sleep by itself" run -d --name idle --annotation io.quark.hibernate.after=500ms -p 18081:8080 \
+    check "one that is to sleep by itself" docker run --runtime quark-idle -d --name idle -p 18081:8080 \
         quark-test httpd -f -p 8080 -h /www
     check "it sleeps" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
     check "a request wakes it" is 'hello from the guest' fetch 18081 /
     check "it sleeps again" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
     check "rm -f of a sleeper" docker rm -f idle
-    check "an annotation that makes no sense" says "annotation io.quark.hibernate.after" \
-        run --rm --annotation io.quark.hibernate.after=soon quark-test true
 fi
 check "stop" docker stop -t 10 web
 check "its exit code" is 3 docker inspect -f '{{.State.ExitCode}}' web
