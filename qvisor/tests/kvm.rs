@@ -399,6 +399,16 @@ fn held(c: &Container) -> Value {
     all
 }
 
+/// The same once the host has settled its books: it brings a cgroup's numbers up to date every two
+/// seconds, and keeps charges in reserve for each processor.
+fn held_at_last(c: &Container) -> Value {
+    let looks = (0..5).map(|_| {
+        sleep(Duration::from_secs(1));
+        held(c)
+    });
+    looks.min_by_key(|held| held["held"].as_u64()).expect("some")
+}
+
 /// Not a test of its own: prints what containers hold awake and asleep on the platform of the
 /// environment.
 #[test]
@@ -412,7 +422,10 @@ fn child_holds() {
         sleep(slowed(Duration::from_millis(if rootfs == "python" { 500 } else { 100 })));
         let awake = held(&c);
         c.hibernate();
-        println!("\nheld {}", json!({"program": rootfs, "awake": awake, "asleep": held(&c)}));
+        println!(
+            "\nheld {}",
+            json!({"program": rootfs, "awake": awake, "asleep": held_at_last(&c)})
+        );
     }
 }
 
