@@ -317,15 +317,38 @@ impl Observer for Signal {
 }
 
 /// Registrations that undo themselves, and a timer likewise.
-struct Registered<'a> {
-    queues: &'a [&'a WaitQueue],
-    ids: Vec<u64>,
+pub struct Registered<'a> {
+    queues: Vec<(&'a WaitQueue, u64)>,
     timer: Option<time::TimerKey>,
+}
+
+impl<'a> Registered<'a> {
+    /// None yet. ENOMEM if there is no room for `most`.
+    pub fn new(most: usize) -> Result<Self> {
+        Ok(Registered { queues: account::vec_for(most)?, timer: None })
+    }
+
+    /// `queue` gave `id` to who was registered there.
+    pub fn add(&mut self, queue: &'a WaitQueue, id: u64) {
+        self.queues.push((queue, id));
+    }
+
+    /// Notifies `observer` at the deadline (CLOCK_MONOTONIC) too, if there is one.
+    pub fn set_deadline(&mut self, deadline_ns: Option<u64>, observer: &Arc<Signal>) {
+        self.timer = deadline_ns.map(|deadline| time::insert(deadline, observer.clone()));
+    }
+
+    /// Undoes so many of those that are left, the last ones. True if there were some.
+    pub fn undo(&mut self, most: usize) -> bool {
+        let kept = self.queues.len().saturating_sub(most);
+        let undone = self.queues.drain(kept..);
+        undone.map(|(queue, id)| queue.unregister(id)).count() > 0
+    }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        for (queue, id) in self.queues.iter().zip(&self.ids) {
+        for (queue, id) in &self.queues {
             queue.unregister(*id);
         }
         if let Some(key) = self.timer {
@@ -338,9 +361,9 @@ impl Drop for Registered<'_> {
 /// given up.
 pub async fn notified(queue: &WaitQueue, mask: PollMask, deadline_ns: Option<u64>) {
     let signal = Arc::new(Signal::default());
-    let ids = alloc::vec![queue.register(mask, signal.clone())];
-    let timer = deadline_ns.map(|deadline| time::insert(deadline, signal.clone()));
-    let _registered = Registered { queues: &[queue], ids, timer };
+    let queues = alloc::vec![(queue, queue.register(mask, signal.clone()))];
+    let mut registered = Registered { queues, timer: None };
+    registered.set_deadline(deadline_ns, &signal);
     signal.wait().await;
 }
 
@@ -417,15 +440,16 @@ async fn block<T>(
         result => return result,
     }
     let wakeup = thread.wakeup();
-    let mut registered = Registered { queues, ids: account::vec_for(queues.len())?, timer: None };
+    let mut registered = Registered::new(queues.len())?;
     for queue in queues {
         // No more than there are threads wait for few.
-        registered.ids.push(match queues.len() {
+        let id = match queues.len() {
             ..=FEW_QUEUES => queue.register(mask, wakeup.clone()),
             _ => queue.try_register(mask, Turn::Always, wakeup.clone())?,
-        });
+        };
+        registered.add(queue, id);
     }
-    registered.timer = deadline_ns.map(|deadline| time::insert(deadline, wakeup.clone()));
+    registered.set_deadline(deadline_ns, &wakeup);
     loop {
         wakeup.clear();
         match attempt() {

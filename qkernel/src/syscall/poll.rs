@@ -14,7 +14,7 @@ use crate::fs::OpenFile;
 use crate::fs::fdtable::MAX_FDS;
 use crate::task::{SigSet, Thread, signal};
 use crate::time::{self, Breath};
-use crate::wait::{PollMask, Sleeper, Turn, WaitQueue, block_on};
+use crate::wait::{PollMask, Registered, Sleeper, Turn, WaitQueue, block_on};
 
 abi_struct! {
     /// struct pollfd.
@@ -119,21 +119,6 @@ async fn wait(
 /// More files than these are looked at in pieces of so many, between which others get the kernel.
 const MANY: usize = 4096;
 
-/// What many files notify of while they are waited for; it undoes itself.
-struct Notified<'a> {
-    queues: Vec<(&'a WaitQueue, u64)>,
-    timer: Option<time::TimerKey>,
-}
-
-impl Drop for Notified<'_> {
-    fn drop(&mut self) {
-        self.queues.iter().for_each(|(queue, id)| queue.unregister(*id));
-        if let Some(key) = self.timer {
-            time::cancel(key);
-        }
-    }
-}
-
 /// As [`wait`], for so many files that each step is taken in pieces.
 async fn wait_for_many(
     thread: &Arc<Thread>,
@@ -150,17 +135,17 @@ async fn wait_for_many(
         Timeout::Never => None,
     };
     let wakeup = thread.wakeup();
-    let timer = deadline.map(|deadline| time::insert(deadline, wakeup.clone()));
-    let mut notified = Notified { queues: account::vec_for(files.len())?, timer };
+    let mut registered = Registered::new(files.len())?;
     for piece in files.chunks(MANY) {
         for watched in piece.iter().flatten() {
             if let Some(queue) = watched.file.ops.queue() {
                 let id = queue.try_register(watched.mask, Turn::Always, wakeup.clone())?;
-                notified.queues.push((queue, id));
+                registered.add(queue, id);
             }
         }
         breath.take().await;
     }
+    registered.set_deadline(deadline, &wakeup);
     let result = loop {
         wakeup.clear();
         match look_at_many(list, files, &mut breath).await {
@@ -175,9 +160,7 @@ async fn wait_for_many(
         }
         wakeup.wait().await;
     };
-    while !notified.queues.is_empty() {
-        let rest = notified.queues.len().saturating_sub(MANY);
-        notified.queues.drain(rest..).for_each(|(queue, id)| queue.unregister(id));
+    while registered.undo(MANY) {
         breath.take().await;
     }
     result

@@ -51,9 +51,9 @@ pub struct Global {
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
     /// Put the container that is made to sleep each time it has been idle for so long ("500ms",
-    /// "30s", "5m") [default: never]; its annotation io.quark.hibernate.after goes before this.
-    #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME")]
-    pub hibernate_after: Option<SleepAfter>,
+    /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
+    #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME", default_value = "never")]
+    pub hibernate_after: SleepAfter,
     /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
     #[arg(long, value_enum, default_value = "auto")]
     pub fast_calls: FastCalls,

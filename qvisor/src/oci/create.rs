@@ -122,7 +122,8 @@ pub fn check_global(global: &Global) -> Result<()> {
 pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
-    let sleep = sleep::spec(&bundle.annotations(), global.hibernate_after.unwrap_or_default())?;
+    let annotations = bundle.annotations();
+    let sleep = sleep::spec(&annotations, global.hibernate_after)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
@@ -141,7 +142,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         rootfs: bundle.rootfs.clone(),
         created: Utc::now().to_string(),
         owner: nix::unistd::getuid().to_string(),
-        annotations: bundle.annotations(),
+        annotations,
         platform,
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
         hooks: bundle.spec.hooks().clone(),

@@ -42,7 +42,7 @@ pub fn parse_option(text: &str) -> std::result::Result<SleepAfter, String> {
 }
 
 /// A time, or never.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepAfter(pub Option<Duration>);
 
 /// What `annotations` say, else the option.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::container::Container;
-use super::support::{eventually, limit, slowed};
+use super::support::{eventually, limit, quark, run, slowed};
 use super::{count, memory_as, verified};
 
 /// A container of busybox with the shell program `program`, under these options and annotations.
@@ -160,8 +160,7 @@ fn timers_wake_from_a_sleep_that_was_asked_for_if_told() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let c = shell(&[], &[], "sleep 1000000");
-    let refused = c.command(&["--hibernate-after=soon", "state", &c.id]);
+    let refused = run(quark().args(["--hibernate-after=soon", "list"]), limit());
     assert!(!refused.success());
     assert!(
         refused.stderr.contains("\"soon\" is no time: write for example"),
