@@ -36,13 +36,20 @@ pub enum Request {
         /// Signal number.
         signo: u32,
     },
-    /// Deflates. Answer: [`Reply::Done`] when hibernated; [`Reply::Error`] when it was abandoned,
-    /// and why.
-    Hibernate,
+    /// Deflates once the container is idle. Answer: [`Reply::Done`] when hibernated;
+    /// [`Reply::Error`] when it was abandoned, and why.
+    Hibernate {
+        /// For how long it waits for that, in milliseconds.
+        patience_ms: u64,
+        /// Then it deflates in any case, and inflates at once if there is something left to do.
+        force: bool,
+    },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
     /// Answer: [`Reply::Stats`]. Does not wake.
     Stats,
+    /// Answer: [`Reply::Why`]. Does not wake.
+    Why,
     /// Answer: [`Reply::Processes`]. Does not wake.
     Processes,
     /// Stops all processes without deflating. Answer: [`Reply::Done`].
@@ -73,6 +80,8 @@ pub enum Reply {
     Exited(i32),
     /// Numbers.
     Stats(Stats),
+    /// What keeps it awake.
+    Why(Wakefulness),
     /// The processes of the container.
     Processes(Vec<ProcessInfo>),
     /// It failed.
@@ -116,8 +125,32 @@ pub struct ContainerSpec {
 pub struct SleepSpec {
     /// By itself when it has been idle for so many milliseconds; 0: never.
     pub after_ms: u64,
-    /// A timer of its programs wakes it also from a sleep that it was asked for.
-    pub timers_wake: bool,
+    /// What timers of its programs do then.
+    pub timers: Timers,
+}
+
+/// What timers of programs do in a sleep. Where somebody outside waits for an answer they always
+/// wake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Timers {
+    /// They wake the container from a sleep by itself, and rest in one that it was asked for.
+    #[default]
+    Usual,
+    /// They wake it.
+    Wake,
+    /// They rest, and do not keep it awake.
+    Rest,
+}
+
+/// What keeps a container awake.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wakefulness {
+    /// A line about it, if there is something.
+    pub kept_by: Option<String>,
+    /// It sleeps by itself after so many milliseconds; 0: never.
+    pub after_ms: u64,
+    /// For how many of these it had been idle at the last look.
+    pub idle_ms: u64,
 }
 
 /// One mount.
@@ -322,6 +355,8 @@ pub struct CountStats {
     pub wakes_by_exec: u64,
     /// Wakes by a timer of a program.
     pub wakes_by_timer: u64,
+    /// Wakes at once, of sleeps that were forced.
+    pub wakes_by_unfinished: u64,
     pub last_deflate_ns: u64,
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,

@@ -65,8 +65,9 @@ static void use(const struct area *a) {
 static void *sing(void *argument) {
     (void)argument;
     for (;;) {
-        for (volatile int i = 0; i < 200000; i++) {}
         say("alive\n");
+        // Idle enough to be put to sleep; due when it is woken.
+        usleep(100000);
     }
     return NULL;
 }

@@ -7,16 +7,21 @@
 //! file, are moved to dense runs of frames, and keep their entries, but for those that were
 //! prefetched and not used for some sleeps ([`crate::mm::swap::Usage`]), which go to the swap file.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use qlib::Frames;
+use qlib::control::Timers;
 use qlib::host::Op;
 
+use super::busy::{self, Busy};
+use super::inflate::{self, Cause};
 use super::pages::Pages;
+use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{quiesce, stats, step};
+use super::{stats, step};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
@@ -34,100 +39,128 @@ use crate::{arch, executor, input, time};
 /// The frames that the REAP file fills at the next inflate, in its order.
 pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 
-/// Why a deflate did not happen: errno and a line for the user.
-pub type Failure = (Errno, String);
+/// Why a deflate did not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// EBUSY: it is not idle; EINTR: something woke it meanwhile; else the store's.
+    pub errno: Errno,
+    /// A line for the user.
+    pub reason: String,
+}
+
+impl Failure {
+    /// It is not idle.
+    pub(super) fn busy(busy: &Busy) -> Failure {
+        Failure { errno: Errno::EBUSY, reason: format!("it is not idle: {busy}; it stays awake") }
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        let why = match errno {
+            Errno::EINTR => "something woke it while it was going to sleep",
+            Errno::ENOSPC => "the disk of the swap store is full: free some space",
+            Errno::ENOMEM => "there is no memory left for the books of a sleep: end some processes",
+            Errno::EDQUOT => "the swap store's quota is used up: raise it",
+            Errno::EROFS => "the file system of the swap store is read-only",
+            other => {
+                let reason = format!("the swap store failed ({}): it stays awake", other.name());
+                return Failure { errno, reason };
+            }
+        };
+        Failure { errno, reason: format!("{why}; it stays awake") }
+    }
+}
 
 /// Why the sandbox goes to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// SIGSTOP: somebody wants it to sleep until something comes, and decides about timers.
-    Asked,
+    /// SIGSTOP: somebody wants it to sleep until something comes, when it is idle.
+    Asked(Patience),
     /// Nothing happened for long enough. Nobody may notice it: timers go off as ever.
     Idle,
 }
 
-/// Why it sleeps, or went to sleep last.
-static WHY: Mutex<Why> = mutex(Why::Asked);
-/// Timers wake it also when it was asked to sleep.
-static TIMERS_WAKE: AtomicBool = AtomicBool::new(false);
+impl Why {
+    fn patience(self) -> Patience {
+        match self {
+            Why::Asked(patience) => patience,
+            Why::Idle => Patience { ns: 0, force: false },
+        }
+    }
 
-/// Timers wake the sandbox however it was put to sleep.
-pub fn let_timers_wake() {
-    TIMERS_WAKE.store(true, Relaxed);
-}
-
-/// What timers do while it sleeps.
-pub(super) fn rest_of_timers() -> Rest {
-    match *WHY.lock() == Why::Idle || TIMERS_WAKE.load(Relaxed) {
-        true => Rest::UntilDue,
-        false => Rest::Whole,
+    /// What timers do in such a sleep. Who waits for an answer may be waiting for one.
+    fn rest_of_timers(self) -> Rest {
+        match (self, *TIMERS.lock()) {
+            (_, Timers::Wake) | (Why::Idle, Timers::Usual) => Rest::UntilDue,
+            _ if busy::owes_an_answer() => Rest::UntilDue,
+            _ => Rest::Whole,
+        }
     }
 }
 
+/// What timers do while it sleeps, as its maker wants it.
+static TIMERS: Mutex<Timers> = mutex(Timers::Usual);
+/// The same for the sleep that begins, or is under way.
+static REST: Mutex<Rest> = mutex(Rest::Whole);
+
+/// What timers do while it sleeps.
+pub fn let_timers(timers: Timers) {
+    *TIMERS.lock() = timers;
+}
+
+/// What timers do in this sleep.
+pub(super) fn rest_of_timers() -> Rest {
+    *REST.lock()
+}
+
 /// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a
-/// wake.
+/// wake, which comes at once where it was forced.
 pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
     match super::current() {
         State::Hibernated => {
-            *WHY.lock() = why;
-            time::rest(rest_of_timers());
+            let rest = why.rest_of_timers();
+            *REST.lock() = rest;
+            time::rest(rest);
             return Ok(());
         }
         State::Awake { .. } => step(Input::Stop),
         State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
-            return Err((Errno::EBUSY, "it is changing its state already: try again".to_string()));
+            let reason = "it is changing its state already: try again".to_string();
+            return Err(Failure { errno: Errno::EBUSY, reason });
         }
     }
     let mut begin_ns = 0;
-    match attempt(&mut begin_ns).await {
-        Ok(()) => {
+    match attempt(why, &mut begin_ns).await {
+        Ok(left) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::DEFLATES_IDLE.fetch_add(u64::from(why == Why::Idle), Relaxed);
-            *WHY.lock() = why;
             stats::LAST_DEFLATE_NS.store(time::elapsed_ns(begin_ns), Relaxed);
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.
             step(Input::Deflated);
+            if left.is_some() {
+                inflate::wake(Cause::Unfinished);
+            }
             Ok(())
         }
-        Err(error) => {
+        Err(failure) => {
             stats::DEFLATES_FAILED.fetch_add(1, Relaxed);
             step(Input::Abandoned);
             pause::resume(Reason::Sleep);
-            Err((error, reason(error)))
+            Err(failure)
         }
     }
 }
 
-fn reason(error: Errno) -> String {
-    match error {
-        Errno::EINTR => "something woke it while it was going to sleep: it stays awake".to_string(),
-        Errno::EBUSY => {
-            "requests keep coming, or it was paused in the middle of one: it stays awake; resume \
-            it if it is paused, and try again"
-                .to_string()
-        }
-        Errno::ENOSPC => {
-            "the disk of the swap store is full: free some space; it stays awake".to_string()
-        }
-        Errno::ENOMEM => {
-            "there is no memory left for the books of a sleep: end some processes; it stays awake"
-                .to_string()
-        }
-        Errno::EDQUOT => "the swap store's quota is used up: raise it; it stays awake".to_string(),
-        Errno::EROFS => {
-            "the file system of the swap store is read-only: it stays awake".to_string()
-        }
-        other => alloc::format!("the swap store failed ({}): it stays awake", other.name()),
-    }
-}
-
-async fn attempt(begin_ns: &mut u64) -> Result {
+/// What there was left to do when it began.
+async fn attempt(why: Why, begin_ns: &mut u64) -> core::result::Result<Option<Busy>, Failure> {
     // Sockets in flight that nobody can receive any more are memory too, and so are names that
     // nobody asks for. What that wakes is served before the sleep.
     rights::collect();
     dentry::age();
-    quiesce::quiesce(&Held::intend(Reason::Sleep)).await?;
+    let left = quiesce::quiesce(&Held::intend(Reason::Sleep), why.patience()).await?;
+    *REST.lock() = why.rest_of_timers();
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
     let held = pause::pause(Reason::Sleep).await?;
@@ -156,7 +189,7 @@ async fn attempt(begin_ns: &mut u64) -> Result {
     drop((spaces, objects));
     slots::give_back();
     release_free();
-    Ok(())
+    Ok(left)
 }
 
 /// Hides a space's pages from the platform.

@@ -1,22 +1,24 @@
 //! Sleep by itself: a container in which nothing has happened for long enough is put to sleep, and
 //! the timers of its programs wake it.
 //!
-//! Idle is what nobody would miss: every thread waits in a system call, nothing has come from
-//! outside or lies there untaken, no process from outside runs, and no timer of a program goes off
-//! soon. Nothing is counted on the way of a system call: now and then it is looked at what the
-//! container has done since the last look.
+//! Idle is what nobody would miss ([`busy`]), for some time: every thread waits in a system call,
+//! nothing has come from outside or lies there untaken, no process from outside runs, and no timer
+//! of a program goes off soon. Nothing is counted on the way of a system call: now and then it is
+//! looked at what the container has done since the last look.
 
-use alloc::sync::Arc;
+use alloc::string::ToString;
 use core::sync::atomic::Ordering::Relaxed;
 
+use qlib::control::Wakefulness;
+
+use super::busy::{self, Busy};
 use super::deflate::{self, Failure, Why};
 use super::state::State;
 use super::{quiesce, stats};
 use crate::errno::Errno;
 use crate::mm::fault;
-use crate::net::host;
-use crate::task::{Process, pause, table};
-use crate::wait::Signal;
+use crate::sync::{Mutex, mutex};
+use crate::task::{pause, table};
 use crate::{executor, input, klog, time};
 
 /// So often it is looked in the time that a container must have been idle for.
@@ -69,30 +71,46 @@ impl Idleness {
 
 /// True if nothing goes on at this moment in a container that has been started.
 fn is_still() -> bool {
-    let lives = |process: &Arc<Process>| !process.is_zombie();
     matches!(super::current(), State::Awake { .. })
         && !pause::is_paused()
-        && executor::is_drained()
-        && quiesce::is_quiet()
-        && table::process(1).is_some_and(|first| lives(&first))
-        && !table::processes().any(|process| process.is_visitor() && lives(&process))
+        && busy::inside().is_none()
+        && table::process(1).is_some_and(|first| !first.is_zombie())
 }
 
-/// True if a program wants something soon: one of its timers goes off, or what came for it lies
-/// there still.
-fn has_business(grace_ns: u64) -> bool {
-    time::is_due_by(time::deadline_after(grace_ns)) || host::holds_input()
+/// When and how a container sleeps by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Habit {
+    /// Once it has been idle for so many nanoseconds.
+    pub after_ns: u64,
+    /// Timers of its programs do not count, and do not wake it.
+    pub timers_rest: bool,
 }
 
-/// Puts the container to sleep each time it has been idle for `after_ns`.
-pub fn watch(after_ns: u64) {
+impl Habit {
+    /// What keeps it awake now.
+    fn is_kept_by(self) -> Option<Busy> {
+        busy::inside().or_else(|| busy::outside(self.timers_ns()))
+    }
+
+    fn timers_ns(self) -> u64 {
+        if self.timers_rest { 0 } else { self.after_ns.min(GRACE_NS) }
+    }
+}
+
+/// How this container sleeps by itself, and for how long it has been idle at the last look.
+static STATE: Mutex<Option<(Habit, u64)>> = mutex(None);
+
+/// Puts the container to sleep each time it has been idle for long enough.
+pub fn watch(habit: Habit) {
+    let after_ns = habit.after_ns;
     executor::spawn(async move {
         let look_ns = (after_ns / LOOKS).max(SHORTEST_LOOK_NS);
         let mut idleness = Idleness::begin();
         let mut failed = None;
         loop {
-            pass(look_ns).await;
-            if idleness.look() < after_ns || has_business(after_ns.min(GRACE_NS)) {
+            *STATE.lock() = Some((habit, time::elapsed_ns(idleness.since_ns)));
+            time::pass(look_ns).await;
+            if idleness.look() < after_ns || busy::outside(habit.timers_ns()).is_some() {
                 continue;
             }
             let failure = deflate::deflate(Why::Idle).await.err();
@@ -104,20 +122,30 @@ pub fn watch(after_ns: u64) {
     });
 }
 
-/// Says why it does not sleep, once for each reason in a row. That something has come in the last
-/// moment is none.
-fn note(before: &Option<Failure>, now: &Option<Failure>) {
-    if let Some((errno, reason)) = now
-        && *errno != Errno::EINTR
-        && before.as_ref().is_none_or(|(before, _)| before != errno)
-    {
-        klog!(Warn, "it was to sleep by itself: {reason}");
+/// What keeps the container awake, and when it would sleep.
+pub fn wakefulness() -> Wakefulness {
+    let (habit, idle_ns) = (*STATE.lock()).unzip();
+    let kept_by = match super::current() {
+        State::Awake { .. } | State::Settling { .. } => {
+            let by_habit = habit.map(Habit::is_kept_by);
+            by_habit.unwrap_or_else(|| quiesce::look(u64::MAX)).map(|busy| busy.to_string())
+        }
+        State::Deflating { .. } | State::Hibernated | State::Inflating => None,
+    };
+    Wakefulness {
+        kept_by,
+        after_ms: habit.map_or(0, |habit| habit.after_ns / 1_000_000),
+        idle_ms: idle_ns.map_or(0, |ns| ns / 1_000_000),
     }
 }
 
-/// Waits for a time in which the container is awake at the end.
-async fn pass(ns: u64) {
-    let signal = Arc::new(Signal::default());
-    time::insert_own(time::deadline_after(ns), signal.clone());
-    signal.wait().await;
+/// Says why it does not sleep, once for each reason in a row. That something has come in the last
+/// moment is none.
+fn note(before: &Option<Failure>, now: &Option<Failure>) {
+    if let Some(Failure { errno, reason }) = now
+        && !matches!(*errno, Errno::EINTR | Errno::EBUSY)
+        && before.as_ref().is_none_or(|before| before.errno != *errno)
+    {
+        klog!(Warn, "it was to sleep by itself: {reason}");
+    }
 }

@@ -31,17 +31,19 @@ pub enum Cause {
     Exec,
     /// A timer of a program was due.
     Timer,
+    /// It was forced to sleep in the middle of something.
+    Unfinished,
 }
 
 impl Cause {
     /// True if there is something to do now: somebody outside, or a timer, has asked for it.
     fn is_input(self) -> bool {
-        !matches!(self, Cause::Continue | Cause::Disk)
+        !matches!(self, Cause::Continue | Cause::Disk | Cause::Unfinished)
     }
 }
 
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet
-/// lets what comes by a socket be served first. When this returns its working set is there and its
+/// lets what comes be served first, but that SIGCONT takes it back. When this returns its working set is there and its
 /// threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
     if cause.is_input() {
@@ -49,7 +51,7 @@ pub fn wake(cause: Cause) {
     }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
-        State::Settling { .. } if matches!(cause, Cause::Host | Cause::Disk) => {}
+        State::Settling { .. } if cause != Cause::Continue => {}
         State::Settling { .. } | State::Deflating { .. } => {
             step(Input::Wake);
             pause::resume(Reason::Sleep);

@@ -1,16 +1,17 @@
 //! Hibernation: the sandbox's memory goes to the store and comes back (sections 3.1 to 3.5 of the
 //! paper).
 //!
-//! [`state`] is the state machine. [`quiesce`] lets what has just come be served,
+//! [`state`] is the state machine. [`quiesce`] waits until nothing keeps it awake ([`busy`]),
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
 //! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened. Slots, their pages
 //! and when those were last used are [`crate::mm::swap`]'s.
 
+pub mod busy;
 pub mod deflate;
 pub mod idle;
 pub mod inflate;
 mod pages;
-mod quiesce;
+pub mod quiesce;
 pub mod state;
 pub mod stats;
 

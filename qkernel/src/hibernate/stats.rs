@@ -19,7 +19,7 @@ macro_rules! counters {
 
 counters! {
     REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE BY_SOCKET BY_DISK BY_SIGNAL BY_SIGCONT
-    BY_EXEC BY_TIMER LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
+    BY_EXEC BY_TIMER BY_UNFINISHED LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
 /// Counts a wake that took `ns`.
@@ -31,6 +31,7 @@ pub(super) fn count_wake(cause: Cause, ns: u64) {
         Cause::Continue => &BY_SIGCONT,
         Cause::Exec => &BY_EXEC,
         Cause::Timer => &BY_TIMER,
+        Cause::Unfinished => &BY_UNFINISHED,
     };
     counter.fetch_add(1, Relaxed);
     LAST_WAKE_NS.store(ns, Relaxed);
@@ -39,7 +40,7 @@ pub(super) fn count_wake(cause: Cause, ns: u64) {
 
 /// How often the sandbox was woken.
 pub(super) fn wakes() -> u64 {
-    let all = [&BY_SOCKET, &BY_DISK, &BY_SIGNAL, &BY_SIGCONT, &BY_EXEC, &BY_TIMER];
+    let all = [&BY_SOCKET, &BY_DISK, &BY_SIGNAL, &BY_SIGCONT, &BY_EXEC, &BY_TIMER, &BY_UNFINISHED];
     all.iter().map(|counter| counter.load(Relaxed)).sum()
 }
 
@@ -77,6 +78,7 @@ pub fn collect() -> Stats {
             wakes_by_sigcont: BY_SIGCONT.load(Relaxed),
             wakes_by_exec: BY_EXEC.load(Relaxed),
             wakes_by_timer: BY_TIMER.load(Relaxed),
+            wakes_by_unfinished: BY_UNFINISHED.load(Relaxed),
             last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),

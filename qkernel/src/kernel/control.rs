@@ -11,7 +11,7 @@ use linux_raw_sys::general::{
 };
 
 use qlib::control::{
-    ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter, SleepSpec,
+    ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter, SleepSpec, Timers,
 };
 use qlib::host::Op;
 use qlib::seccomp::{Insn, Program as Filter};
@@ -22,8 +22,10 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::{self, FdTable, FsContext, OpenFile};
-use crate::hibernate::deflate::Why;
-use crate::hibernate::{self, Cause};
+use crate::hibernate::deflate::{Failure, Why};
+use crate::hibernate::idle::Habit;
+use crate::hibernate::quiesce::Patience;
+use crate::hibernate::{self, Cause, busy};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::{AddressSpace, UserThread};
@@ -37,7 +39,7 @@ use crate::task::{
 };
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, input, time, urgent};
+use crate::{arch, executor, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -113,10 +115,11 @@ fn serve(id: u64, request: Request) {
         Request::Signal { pid, all, signo } => reply(id, &done(send_signal(pid, all, signo))),
         Request::Processes => reply(id, &Reply::Processes(processes())),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
-        Request::Hibernate => executor::spawn(async move {
-            let answer = match hibernate::deflate::deflate(Why::Asked).await {
+        Request::Hibernate { patience_ms, force } => executor::spawn(async move {
+            let patience = Patience { ns: patience_ms.saturating_mul(1_000_000), force };
+            let answer = match hibernate::deflate::deflate(Why::Asked(patience)).await {
                 Ok(()) => Reply::Done,
-                Err((errno, message)) => failure(errno, message),
+                Err(Failure { errno, reason }) => failure(errno, reason),
             };
             reply(id, &answer);
         }),
@@ -133,6 +136,7 @@ fn serve(id: u64, request: Request) {
             reply(id, &Reply::Done);
         }
         Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),
+        Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
         // qvisor keeps these numbers.
         Request::Platform => reply(
             id,
@@ -182,11 +186,12 @@ fn create(spec: &ContainerSpec) -> Reply {
 
 /// When the container goes to sleep by itself, and what its timers do then.
 fn sleep_as(spec: &SleepSpec) {
-    if spec.timers_wake {
-        hibernate::deflate::let_timers_wake();
-    }
+    hibernate::deflate::let_timers(spec.timers);
     if spec.after_ms > 0 {
-        hibernate::idle::watch(spec.after_ms.saturating_mul(1_000_000));
+        hibernate::idle::watch(Habit {
+            after_ns: spec.after_ms.saturating_mul(1_000_000),
+            timers_rest: spec.timers == Timers::Rest,
+        });
     }
 }
 
@@ -212,13 +217,13 @@ fn note_started(id: u64, answer: &Reply) {
 
 /// Starts a process when even the reserve is used up: others are killed until it can be.
 fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
+    let starts = busy::starts_a_visitor();
     executor::spawn(async move {
+        let _nobody_sleeps_on_it = starts;
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
-            // However long it takes: nobody sleeps on it.
-            input::note();
             oom::relieve_request(deadline_ns, shrink).await;
-            // It may have been put to sleep meanwhile.
+            // It may have been forced to sleep meanwhile.
             hibernate::wake(Cause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),

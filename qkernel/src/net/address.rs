@@ -1,6 +1,9 @@
 //! Socket addresses between user memory and the kernel.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use linux_raw_sys::net::{AF_INET, AF_INET6};
 use qlib::Va;
@@ -51,6 +54,24 @@ pub fn port(domain: u32, bytes: &[u8]) -> Option<u16> {
     }
 }
 
+/// An address of the internet families, for people: "10.0.0.1:80", "[::1]:80"; of others the
+/// family's number.
+pub fn show(bytes: &[u8]) -> String {
+    let number = port(AF_INET, bytes).unwrap_or_default();
+    match family(bytes) {
+        Ok(AF_INET) if bytes.len() >= 8 => {
+            let [a, b, c, d] = [bytes[4], bytes[5], bytes[6], bytes[7]];
+            format!("{}:{number}", Ipv4Addr::new(a, b, c, d))
+        }
+        Ok(AF_INET6) => match bytes.get(8..24).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok()) {
+            Some(address) => format!("[{}]:{number}", Ipv6Addr::from(address)),
+            None => "a socket".to_string(),
+        },
+        Ok(family) => format!("a socket of family {family}"),
+        Err(_) => "a socket".to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use linux_raw_sys::net::AF_NETLINK;
@@ -69,5 +90,17 @@ mod tests {
         assert_eq!(port(AF_NETLINK, &[16, 0, 0, 80]), None);
         assert_eq!(port(AF_INET, &[2, 0, 0]), None);
         assert_eq!(family(&[2]), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn addresses_are_shown_as_people_write_them() {
+        assert_eq!(show(&[2, 0, 0x1f, 0x90, 127, 0, 0, 1]), "127.0.0.1:8080");
+        let mut six = [0; 28];
+        six[..4].copy_from_slice(&[10, 0, 0, 80]);
+        six[23] = 1;
+        assert_eq!(show(&six), "[::1]:80");
+        assert_eq!(show(&six[..20]), "a socket");
+        assert_eq!(show(&[16, 0, 0, 0]), "a socket of family 16");
+        assert_eq!(show(&[]), "a socket");
     }
 }

@@ -1,6 +1,7 @@
 //! Readiness of host objects: tokens lead from an event to the object that waits for it.
 
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,15 +31,31 @@ pub trait HostWatcher: Send + Sync {
     }
 
     /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
-    /// True if something lies there that it has not notified of.
-    fn watch_asleep(&self) -> bool {
-        false
+    fn watch_asleep(&self) {}
+
+    /// What programs have yet to do about it.
+    fn business(&self) -> Option<Business> {
+        None
     }
 
-    /// True if something lies there that a program has yet to take.
-    fn holds_input(&self) -> bool {
-        false
+    /// What it is, for people: "10.0.0.1:80".
+    fn describe(&self) -> String {
+        String::new()
     }
+}
+
+/// What programs have yet to do about something outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Business {
+    /// Data lies there that nobody has received.
+    Unread,
+    /// A connection lies there that nobody has accepted.
+    Unaccepted,
+    /// Something was received, and nothing has been sent since.
+    Unanswered {
+        /// When it was received, CLOCK_MONOTONIC.
+        since_ns: u64,
+    },
 }
 
 struct Watchers {
@@ -63,14 +80,18 @@ pub fn remove_watcher(token: u64) {
 }
 
 /// Has the host notify of everything that may wake a sleeping sandbox, also of sockets for which
-/// nobody has waited yet. Whether something lies in one of those.
-pub fn watch_all() -> bool {
-    all().iter().filter(|watcher| watcher.watch_asleep()).count() > 0
+/// nobody has waited yet.
+pub fn watch_all() {
+    all().iter().for_each(|watcher| watcher.watch_asleep());
 }
 
-/// True if something lies anywhere that a program has yet to take.
-pub fn holds_input() -> bool {
-    all().iter().any(|watcher| watcher.holds_input())
+/// What programs have yet to do, and [with whom](HostWatcher::describe): the first that `wanted`
+/// is true of.
+pub fn find_business(wanted: impl Fn(Business) -> bool) -> Option<(Business, String)> {
+    all().iter().find_map(|watcher| {
+        let business = watcher.business().filter(|business| wanted(*business))?;
+        Some((business, watcher.describe()))
+    })
 }
 
 fn all() -> Vec<Arc<dyn HostWatcher>> {

@@ -6,6 +6,7 @@
 //! an event says otherwise, so waiting costs no host call. What is remembered as ready may have
 //! been used up by a call since: [`HostSocket::poll`] asks the host again where that matters.
 
+use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
@@ -17,8 +18,9 @@ use qlib::Gpa;
 use qlib::host::{MAX_SEGMENTS, Op, Segment};
 
 use super::address::MAX_ADDRESS_BYTES;
-use super::host::{self, HostWatcher};
+use super::host::{self, Business, HostWatcher};
 use super::message::Received;
+use super::talk::Talk;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::host::{Call, Handle};
@@ -72,6 +74,7 @@ pub struct HostSocket {
     /// Names it in events.
     token: u64,
     ready: Mutex<Ready>,
+    talk: Mutex<Talk>,
 }
 
 impl HostWatcher for HostSocket {
@@ -92,22 +95,29 @@ impl HostWatcher for HostSocket {
         !(self.reportable(events) - known).is_empty()
     }
 
-    fn watch_asleep(&self) -> bool {
+    fn watch_asleep(&self) {
         if self.ready.lock().is_watched {
-            return false;
+            return;
         }
         // Asked before it is watched: what comes meanwhile is news.
-        let Ok(known) = self.ask() else { return false };
-        if self.watch().is_err() {
-            return false;
+        let Ok(known) = self.ask() else { return };
+        if self.watch().is_ok() {
+            self.ready.lock().known = known;
         }
-        self.ready.lock().known = known;
-        known.intersects(PollMask::IN | PollMask::PRI)
     }
 
-    /// The end of a connection is nothing to take: it may lie there for ever.
-    fn holds_input(&self) -> bool {
-        self.ask().is_ok_and(|mask| mask.contains(PollMask::IN) && !mask.intersects(STICKY))
+    fn business(&self) -> Option<Business> {
+        if self.holds_input() {
+            let listens = *self.talk.lock() == Talk::Listens;
+            return Some(if listens { Business::Unaccepted } else { Business::Unread });
+        }
+        self.talk.lock().asked_ns().map(|since_ns| Business::Unanswered { since_ns })
+    }
+
+    fn describe(&self) -> String {
+        let of_peer = *self.talk.lock() != Talk::Listens;
+        let address = self.name(of_peer).or_else(|_| self.name(!of_peer));
+        address.map_or_else(|_| "a socket".to_string(), |bytes| super::address::show(&bytes))
     }
 }
 
@@ -135,10 +145,10 @@ impl HostSocket {
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let call =
             Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind))
+        Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind, Talk::default()))
     }
 
-    fn from_handle(handle: Handle, domain: u32, kind: u32) -> Arc<Self> {
+    fn from_handle(handle: Handle, domain: u32, kind: u32, talk: Talk) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
@@ -151,6 +161,7 @@ impl HostSocket {
                 known: PollMask::empty(),
                 exhausted_turn: 0,
             }),
+            talk: Mutex::new(talk),
         })
     }
 
@@ -175,6 +186,19 @@ impl HostSocket {
     }
 
     // ---- readiness ----
+
+    /// True if something lies there that a program has yet to take, and will. The end of a
+    /// connection is nothing to take: it may lie there for ever. So may datagrams that nobody has
+    /// ever waited for.
+    fn holds_input(&self) -> bool {
+        let may_hold = {
+            let ready = self.ready.lock();
+            let waited_for = self.is_stream() || ready.is_watched;
+            waited_for && ready.mask.contains(PollMask::IN)
+        };
+        may_hold
+            && self.ask().is_ok_and(|mask| mask.contains(PollMask::IN) && !mask.intersects(STICKY))
+    }
 
     /// What of the host's `events` somebody may wait for. OUT comes along with every other event;
     /// only its return is new.
@@ -285,6 +309,7 @@ impl HostSocket {
     /// listen(2).
     pub fn listen(&self, backlog: u32) -> Result {
         self.call(Op::Listen).arg(0, backlog.into()).run()?;
+        *self.talk.lock() = Talk::Listens;
         self.changed();
         Ok(())
     }
@@ -299,7 +324,8 @@ impl HostSocket {
             let (handle, out) = call.run_out()?;
             address.truncate(out[0] as usize);
             self.stale();
-            Ok((Self::from_handle(Handle::new(handle as u32), self.domain, self.kind), address))
+            let handle = Handle::new(handle as u32);
+            Ok((Self::from_handle(handle, self.domain, self.kind, Talk::ACCEPTED), address))
         })
     }
 
@@ -307,6 +333,9 @@ impl HostSocket {
     /// afterwards it reports the outcome.
     pub fn connect(&self, address: &[u8]) -> Result {
         let result = self.call(Op::Connect).bytes(address).run().map(|_| ());
+        if self.is_stream() {
+            *self.talk.lock() = Talk::Asks;
+        }
         match result {
             Err(Errno::EINPROGRESS | Errno::EALREADY) => {
                 self.watch()?;
@@ -366,6 +395,7 @@ impl HostSocket {
             let sent = call.segments(&data).run()? as usize;
             buffer.advance(sent);
             self.stale();
+            self.talk.lock().send();
             host::note_sent();
             Ok(sent)
         })
@@ -404,7 +434,12 @@ impl HostSocket {
             self.stale();
             return result;
         }
-        self.try_op(PollMask::IN, op)
+        let received = self.try_op(PollMask::IN, op)?;
+        // The end of a stream is no question.
+        if flags & MSG_PEEK == 0 && (received.bytes > 0 || !self.is_stream()) {
+            self.talk.lock().receive(input::last_ns());
+        }
+        Ok(received)
     }
 
     /// shutdown(2).

@@ -5,6 +5,7 @@ pub mod address;
 pub mod host;
 pub mod inet;
 pub mod message;
+mod talk;
 pub mod unix;
 
 use alloc::sync::Arc;

@@ -92,12 +92,19 @@ pub fn rest(rest: Rest) {
 
 /// True if a timer of a program is due, and may end the rest.
 pub fn has_slept_enough() -> bool {
-    *REST.lock() == Rest::UntilDue && is_due_by(monotonic_ns())
+    *REST.lock() == Rest::UntilDue && next_due_in_ns() == Some(0)
 }
 
-/// True if a timer of a program goes off at `then_ns` (CLOCK_MONOTONIC) or before.
-pub fn is_due_by(then_ns: u64) -> bool {
-    TIMERS.lock().next_deadline().is_some_and(|due_ns| due_ns <= then_ns)
+/// In how many nanoseconds the next timer of a program goes off; 0 if it is due.
+pub fn next_due_in_ns() -> Option<u64> {
+    TIMERS.lock().next_deadline().map(|due_ns| due_ns.saturating_sub(monotonic_ns()))
+}
+
+/// Waits for so many nanoseconds in which the sandbox is awake, for the kernel's own purposes.
+pub async fn pass(ns: u64) {
+    let signal = Arc::new(Signal::default());
+    insert_own(deadline_after(ns), signal.clone());
+    signal.wait().await;
 }
 
 /// Fires what is due. Called at every dispatch.

@@ -44,7 +44,8 @@ pub struct Global {
     #[arg(long, hide = true)]
     pub rootless: Option<String>,
     /// How long to wait for a sandbox to answer, in seconds ("5s" is accepted) [default: 10, 30 for
-    /// exec, 60 for start, 600 for hibernating and waking].
+    /// exec, 60 for start, 600 for waking]; for hibernating, how long to wait until the container
+    /// is idle [default: 10].
     #[arg(long, global = true, value_parser = super::info::parse_seconds, value_name = "SECONDS")]
     pub timeout: Option<Duration>,
     /// How guest code runs in the container that is made.
@@ -98,6 +99,12 @@ pub enum Command {
     State(Id),
     /// Send a signal to a container: STOP hibernates it, CONT wakes it.
     Kill(Kill),
+    /// Hibernate a container once it is idle; --timeout says how long to wait for that (10 s).
+    Hibernate(Hibernate),
+    /// Wake a hibernated container ahead of use.
+    Wake(Id),
+    /// Tell what keeps a container awake.
+    Why(Id),
     /// Delete a container.
     Delete(Delete),
     /// List the containers.
@@ -207,6 +214,17 @@ pub struct Kill {
     /// To all its processes.
     #[arg(short, long)]
     pub all: bool,
+}
+
+/// `quark hibernate`.
+#[derive(Debug, Args)]
+pub struct Hibernate {
+    /// The container's ID.
+    pub id: String,
+    /// If it is not idle in time, hibernate it and wake it at once for what is left to do: memory
+    /// that it does not use is given back.
+    #[arg(short, long)]
+    pub force: bool,
 }
 
 /// `quark delete`.

@@ -188,10 +188,13 @@ pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -
 /// # Errors
 /// When it is something else.
 pub fn parse_seconds(text: &str) -> Result<Duration> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<u64>();
-    match seconds {
-        Ok(s) if s > 0 => Ok(Duration::from_secs(s)),
-        _ => bail!("use seconds, as 5s"),
+    let time = match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_duration(text),
+    };
+    match time {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => bail!("use seconds, or a time as 500ms or 2m"),
     }
 }
 
@@ -262,11 +265,13 @@ fn platform_stats(entry: &Entry, timeout: Option<Duration>) -> Result<PlatformSt
     }
 }
 
-fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
+/// Makes a request.
+pub(super) fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
     Connection::open(entry, timeout.unwrap_or(ANSWER_TIMEOUT))?.call(request, &[])
 }
 
-fn running(store: &Store, id: &str) -> Result<(Entry, State)> {
+/// A container whose program may be running.
+pub(super) fn running(store: &Store, id: &str) -> Result<(Entry, State)> {
     let (entry, state) = store.load(id)?;
     match state.status() {
         Status::Stopped => Err(ContainerError::NotRunning.into()),

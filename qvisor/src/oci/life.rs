@@ -11,15 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
+use super::hibernation::{self, SWAP_TIMEOUT};
 use super::hooks;
 use super::state::{Entry, State, Status, Store, start_time};
 use crate::console;
-use crate::sandbox::STORE_DIR;
 
 /// How long loading a program may take, from a slow disk and after a wake.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long hibernating or waking may take: writing or reading a whole guest.
-const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a killed process may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -179,13 +177,32 @@ pub fn kill(
     all: bool,
     timeout: Option<Duration>,
 ) -> Result<()> {
-    let (entry, state) = store.load(id)?;
-    let status = state.status();
-    match status {
-        Status::Stopped => {
-            // runc does the same: all processes of a stopped container are gone already.
-            return if all { Ok(()) } else { Err(ContainerError::NotRunning.into()) };
+    let request = |entry: &Entry, init: u32| match signo {
+        libc::SIGSTOP => hibernation::ask_to_sleep(entry, timeout, false),
+        libc::SIGCONT => send(entry, &Request::Wake, timeout.unwrap_or(SWAP_TIMEOUT)),
+        _ => {
+            let request = Request::Signal { pid: init, all, signo: signo.unsigned_abs() };
+            send(entry, &request, timeout.unwrap_or(ANSWER_TIMEOUT))
         }
+    };
+    match signal(store, id, signo, request) {
+        // runc does the same: all processes of a stopped container are gone already.
+        Err(e) if all && e.downcast_ref() == Some(&ContainerError::NotRunning) => Ok(()),
+        other => other,
+    }
+}
+
+/// What a signal does before the container's program has been started, and when it has ended; in
+/// between `request` does it, given the first process.
+pub(super) fn signal(
+    store: &Store,
+    id: &str,
+    signo: i32,
+    request: impl FnOnce(&Entry, u32) -> Result<()>,
+) -> Result<()> {
+    let (entry, state) = store.load(id)?;
+    match state.status() {
+        Status::Stopped => return Err(ContainerError::NotRunning.into()),
         // There is no program yet that could get it.
         Status::Creating | Status::Created if ends_created(signo) => return end(&state),
         Status::Creating | Status::Created if signo == libc::SIGSTOP => bail!(
@@ -200,32 +217,12 @@ pub fn kill(
         0 => return Ok(()),
         _ => {}
     }
-    let request = match signo {
-        libc::SIGSTOP => Request::Hibernate,
-        libc::SIGCONT => Request::Wake,
-        _ => Request::Signal { pid: state.init, all, signo: signo.unsigned_abs() },
-    };
-    let usual = if matches!(request, Request::Hibernate | Request::Wake) {
-        SWAP_TIMEOUT
-    } else {
-        ANSWER_TIMEOUT
-    };
-    match send(&entry, &request, timeout.unwrap_or(usual)) {
+    match request(&entry, state.init) {
         Err(e) if status_after(&state, &e) == Status::Stopped => {
             Err(ContainerError::NotRunning.into())
         }
-        Err(e) if failed_to_store(&e) => {
-            Err(e.context(format!("hibernating, with the swap store in {STORE_DIR}")))
-        }
         other => other,
     }
-}
-
-/// True if a container is not asleep as the host would not take its pages.
-fn failed_to_store(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<Refused>()
-        .is_some_and(|r| matches!(r.errno, libc::ENOSPC | libc::EROFS | libc::EIO))
 }
 
 /// Makes a request that is answered with Done.

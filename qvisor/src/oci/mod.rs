@@ -13,6 +13,7 @@ pub mod client;
 pub mod create;
 pub mod error;
 pub mod exec;
+pub mod hibernation;
 pub mod hooks;
 pub mod info;
 pub mod life;
@@ -90,6 +91,9 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Kill(o) => {
             life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
         }
+        Command::Hibernate(o) => hibernation::hibernate(&store()?, &o.id, global.timeout, o.force)?,
+        Command::Wake(o) => hibernation::wake(&store()?, &o.id, global.timeout)?,
+        Command::Why(o) => hibernation::why(&store()?, &o.id, global.timeout)?,
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => info::list(&store()?, o)?,
         Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,

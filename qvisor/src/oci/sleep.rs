@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use qlib::control::SleepSpec;
+use qlib::control::{SleepSpec, Timers};
 
 /// All annotations about it begin so.
 const PREFIX: &str = "io.quark.hibernate.";
 /// How long it is idle before it sleeps by itself ("30s", "5m", "never").
 const AFTER: &str = "io.quark.hibernate.after";
-/// What timers do in a sleep that the container was asked for: "rest" or "wake".
+/// What timers do in a sleep: "wake" the container or "rest"; else they do the first where it
+/// sleeps by itself, and the second where it was asked to.
 const TIMERS: &str = "io.quark.hibernate.timers";
 
 /// Sleep is work too: it is not worth it for less.
@@ -50,14 +51,14 @@ pub struct SleepAfter(pub Option<Duration>);
 /// # Errors
 /// Names the annotation.
 pub fn spec(annotations: &BTreeMap<String, String>, option: SleepAfter) -> Result<SleepSpec> {
-    let (mut after, mut timers_wake) = (option.0, false);
+    let (mut after, mut timers) = (option.0, Timers::Usual);
     for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
         match (name.as_str(), value.as_str()) {
             (AFTER, value) => {
                 after = parse_after(value).with_context(|| format!("annotation {name}"))?;
             }
-            (TIMERS, "wake") => timers_wake = true,
-            (TIMERS, "rest") => timers_wake = false,
+            (TIMERS, "wake") => timers = Timers::Wake,
+            (TIMERS, "rest") => timers = Timers::Rest,
             (TIMERS, value) => bail!("annotation {name} is {value:?}: write \"wake\" or \"rest\""),
             _ => bail!(
                 "annotation {name}: there is none of this name; there are {AFTER} and {TIMERS}"
@@ -65,7 +66,7 @@ pub fn spec(annotations: &BTreeMap<String, String>, option: SleepAfter) -> Resul
         }
     }
     let after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-    Ok(SleepSpec { after_ms, timers_wake })
+    Ok(SleepSpec { after_ms, timers })
 }
 
 #[cfg(test)]
@@ -80,11 +81,17 @@ mod tests {
     #[test]
     fn a_containers_annotation_goes_before_the_option() {
         let minute = Some(Duration::from_secs(60));
-        let sleeps = |after_ms, timers_wake| SleepSpec { after_ms, timers_wake };
-        assert_eq!(of(&[], None).unwrap(), sleeps(0, false));
-        assert_eq!(of(&[("io.kubernetes.x", "never")], minute).unwrap(), sleeps(60_000, false));
-        assert_eq!(of(&[(AFTER, "1s 500ms")], minute).unwrap(), sleeps(1500, false));
-        assert_eq!(of(&[(AFTER, "never"), (TIMERS, "wake")], minute).unwrap(), sleeps(0, true));
+        let sleeps = |after_ms, timers_wake| SleepSpec { after_ms, timers };
+        assert_eq!(of(&[], None).unwrap(), sleeps(0, Timers::Usual));
+        assert_eq!(
+            of(&[("io.kubernetes.x", "never")], minute).unwrap(),
+            sleeps(60_000, Timers::Usual)
+        );
+        assert_eq!(of(&[(AFTER, "1s 500ms")], minute).unwrap(), sleeps(1500, Timers::Usual));
+        for (word, timers) in [("wake", Timers::Wake), ("rest", Timers::Rest)] {
+            let spec = of(&[(AFTER, "never"), (TIMERS, word)], minute).unwrap();
+            assert_eq!(spec, sleeps(0, timers));
+        }
     }
 
     #[test]

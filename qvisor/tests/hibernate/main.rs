@@ -1,6 +1,7 @@
 //! Hibernation tests: containers that sleep and wake, and a program in them that knows every byte
 //! of its memory.
 
+mod busy;
 mod idle;
 #[path = "../support/mod.rs"]
 mod support;
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use qlib::control::Request;
-use support::container::{Connection, Container, alive, children, put_to_sleep};
+use support::container::{Connection, Container, FORCE, HIBERNATE, alive, children, put_to_sleep};
 use support::limit;
 
 /// Starts the memory program and waits until it serves.
@@ -249,7 +250,7 @@ fn threads_that_leave_user_mode_by_themselves_hold_up_no_pause() {
 
 #[test]
 fn an_answer_just_given_does_not_keep_it_awake() {
-    stirred(100, [Request::Hibernate, Request::Wake]);
+    stirred(100, [HIBERNATE, Request::Wake]);
 }
 
 #[test]
@@ -258,8 +259,8 @@ fn what_timers_write_during_a_deflate_is_not_lost() {
     let mut open = c.connect().expect("connect");
     let mut control = c.control();
     for _ in 0..10 {
-        control.order(&Request::Hibernate).expect("hibernate");
-        control.order(&Request::Wake).expect("wake");
+        // They go off all the time.
+        control.order(&FORCE).expect("hibernate");
         let answer = open.ask("check");
         assert!(answer.starts_with("ok "), "{answer}");
     }
@@ -348,28 +349,6 @@ fn exec_wakes() {
 }
 
 #[test]
-fn a_sleep_in_the_middle_of_a_request() {
-    let c = memory("8");
-    for wake_by_signal in [true, false] {
-        let mut slow = c.connect().expect("connect");
-        slow.send("slow 300");
-        // By now it is being served, or about to be; either way the sleep falls before its answer.
-        thread::sleep(Duration::from_millis(50));
-        c.hibernate();
-        if wake_by_signal {
-            c.kill("CONT");
-        } else {
-            slow.send("ping");
-        }
-        assert_eq!(slow.answer(), "slept");
-        if !wake_by_signal {
-            assert_eq!(slow.answer(), "pong");
-        }
-    }
-    verified(&c.ask("verify"));
-}
-
-#[test]
 fn a_wake_in_the_middle_of_a_deflate() {
     let c = memory("32");
     for round in 0..15u64 {
@@ -415,7 +394,7 @@ fn clients_that_come_with_the_stop(
             });
             barrier.wait();
             thread::sleep(Duration::from_millis(2));
-            match control.order(&Request::Hibernate) {
+            match control.order(&HIBERNATE) {
                 Ok(()) => slept += 1,
                 Err(_) => refused += 1,
             }
@@ -427,7 +406,7 @@ fn clients_that_come_with_the_stop(
         });
         if round % 10 == 9 {
             put_to_sleep(|| {
-                let order = control.order(&Request::Hibernate);
+                let order = control.order(&HIBERNATE);
                 order.map_err(|e| format!("round {round}, nobody comes: {e:#}"))
             });
         }
@@ -469,62 +448,6 @@ fn a_client_that_comes_with_the_stop_is_answered_by_python() {
     });
 }
 
-#[test]
-fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
-    let c = restless(&[]);
-    let mut control = c.control();
-    let mut open = c.connect().expect("connect");
-    open.set_patience(patience());
-    for _ in 0..5 {
-        open.send("spin 150");
-        thread::sleep(Duration::from_millis(30));
-        control.order(&Request::Hibernate).expect("hibernate");
-        assert_eq!(open.try_answer().as_deref(), Some("spun"));
-    }
-}
-
-#[test]
-fn a_request_in_one_long_call_is_answered_before_the_sleep() {
-    let c = restless(&["--mb", "8"]);
-    let mut control = c.control();
-    let mut open = c.connect().expect("connect");
-    open.set_patience(patience());
-    // So long that the STOP comes in the middle of it, and not so long that it would sleep along.
-    let mut takes_long = |read: &String| {
-        let begin = Instant::now();
-        assert_eq!(open.ask(read), "read");
-        begin.elapsed() > Duration::from_millis(60)
-    };
-    let mut reads = (0..6).map(|power| format!("read {}", 1 << power));
-    let read = reads.find(&mut takes_long).unwrap_or_else(|| "read 64".to_owned());
-    for round in 0..support::repeats(20) {
-        open.send(&read);
-        let sent = Instant::now();
-        // Somewhere in the call.
-        thread::sleep(Duration::from_millis(2 + u64::from(round)));
-        // Put to sleep after the answer, or abandoned for it.
-        let stop = control.order(&Request::Hibernate);
-        let took = sent.elapsed();
-        if stop.is_ok() && took > Duration::from_millis(500) {
-            // On a slow machine it may sleep along.
-            c.kill("CONT");
-        }
-        let told = format!("round {round}, {read}, STOP {took:?} after it: {stop:?}");
-        assert_eq!(open.try_answer().as_deref(), Some("read"), "{told}");
-    }
-}
-
-#[test]
-fn a_long_computation_sleeps_along() {
-    let c = restless(&[]);
-    let mut open = c.connect().expect("connect");
-    open.send("spin 6000");
-    thread::sleep(Duration::from_millis(50));
-    c.hibernate();
-    c.kill("CONT");
-    assert_eq!(open.answer(), "spun");
-}
-
 /// Runs cases of a system-call program, each of which checks what it finds, while the container is
 /// put to sleep and woken up all the time; over and over until it has slept often enough, for a
 /// quick machine is done with them before.
@@ -540,8 +463,9 @@ fn sleeps_through(program: &str, cases: &str) {
     while !c.output().contains("all ") {
         assert!(begin.elapsed() < 10 * limit(), "{program} does not end: {}", c.output());
         // Refused as often as a pause finds something going on.
-        let stopped = c.command(&["kill", &c.id, "STOP"]);
+        let stopped = c.command(&["hibernate", "--force", "--timeout=1ms", &c.id]);
         sleeps += u32::from(stopped.success());
+        // In a moment in which all wait for a timer it sleeps on.
         c.kill("CONT");
         // Once: the shell has a handler only until the last round is over.
         if stopped.success() && sleeps == ENOUGH {
@@ -554,7 +478,7 @@ fn sleeps_through(program: &str, cases: &str) {
 }
 
 #[test]
-fn threads_against_each_other_sleep_along() {
+fn threads_against_each_other_are_forced_to_sleep() {
     let cases = "fork_while_threads_write map_and_unmap_in_threads dontneed_races_with_writers \
                  protection_changes_while_others_fault signals_into_working_threads \
                  pipeline_of_processes futexes_between_processes workers_on_one_epoll \
@@ -563,48 +487,8 @@ fn threads_against_each_other_sleep_along() {
 }
 
 #[test]
-fn a_crowd_of_threads_sleeps_along() {
+fn a_crowd_of_threads_is_forced_to_sleep() {
     sleeps_through("threads", "a_crowd_that_waits a_crowd_that_is_left_behind");
-}
-
-#[test]
-fn data_wakes_before_anybody_waited_for_it() {
-    let c = restless(&[]);
-    let mut control = c.control();
-    // What is there when the connection is accepted is read without waiting, so nobody has waited
-    // for it yet.
-    control.order(&Request::Pause).expect("pause");
-    let mut open = c.connect().expect("connect");
-    open.set_patience(patience());
-    open.send("spin 6000");
-    control.order(&Request::Resume).expect("resume");
-    thread::sleep(Duration::from_millis(50));
-    c.hibernate();
-    open.send("check");
-    assert_eq!(open.try_answer().as_deref(), Some("spun"));
-    assert!(open.answer().starts_with("ok "));
-}
-
-#[test]
-fn clients_that_nobody_accepts_do_not_keep_it_awake() {
-    let c = restless(&[]);
-    let mut open = c.connect().expect("connect");
-    assert!(open.ask("check").starts_with("ok "));
-    let waiting: Vec<Connection> = (0..4)
-        .map(|_| {
-            let mut one = c.connect().expect("connect");
-            one.send("check");
-            one
-        })
-        .collect();
-    for _ in 0..3 {
-        c.hibernate();
-        assert!(open.ask("check").starts_with("ok "));
-    }
-    drop(open);
-    for mut one in waiting {
-        assert!(one.answer().starts_with("ok "));
-    }
 }
 
 #[test]
@@ -624,7 +508,7 @@ fn a_sleep_does_not_end_a_pause() {
     // The pause comes before, in and after a deflate, which the request abandons if it is not over.
     for round in 0..20u64 {
         thread::scope(|scope| {
-            let stop = scope.spawn(|| sleeper.order(&Request::Hibernate));
+            let stop = scope.spawn(|| sleeper.order(&HIBERNATE));
             thread::sleep(Duration::from_millis(round * 3));
             pauser.order(&Request::Pause).expect("pause");
             held(&mut open, &format!("round {round}"));
@@ -634,7 +518,7 @@ fn a_sleep_does_not_end_a_pause() {
     }
     let mut sleeps_paused = || {
         // So that the pause finds it quiet, not on the way from its answer.
-        for request in [Request::Hibernate, Request::Wake, Request::Pause, Request::Hibernate] {
+        for request in [HIBERNATE, Request::Wake, Request::Pause, HIBERNATE] {
             pauser.order(&request).unwrap_or_else(|e| panic!("{request:?}: {e:#}"));
         }
     };
@@ -647,25 +531,6 @@ fn a_sleep_does_not_end_a_pause() {
     sleeper.order(&Request::Resume).expect("resume");
     assert_eq!(c.hibernation(), "Hibernated");
     assert_eq!(open.ask("ping"), "pong");
-}
-
-#[test]
-fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
-    let c = memory("8");
-    let mut control = c.control();
-    let mut open = c.connect().expect("connect");
-    open.set_patience(patience());
-    assert_eq!(open.ask("ping"), "pong");
-    for _ in 0..5 {
-        control.order(&Request::Pause).expect("pause");
-        open.send("ping");
-        thread::sleep(Duration::from_millis(100));
-        let refused = control.order(&Request::Hibernate).expect_err("it would not be answered");
-        assert!(format!("{refused:#}").contains("resume it if it is paused"), "{refused:#}");
-        control.order(&Request::Resume).expect("resume");
-        assert_eq!(open.try_answer().as_deref(), Some("pong"));
-    }
-    c.hibernate();
 }
 
 #[test]

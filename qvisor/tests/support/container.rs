@@ -11,11 +11,17 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use qlib::control::Request;
 use qvisor::oci::client::Connection as Control;
 use qvisor::oci::state::CONTROL_SOCKET;
 use serde_json::Value;
 
 use super::{Outcome, eventually, limit, run, workspace};
+
+/// To sleep, when it is idle.
+pub const HIBERNATE: Request = Request::Hibernate { patience_ms: 10_000, force: false };
+/// To sleep now, and go on at once with what is under way.
+pub const FORCE: Request = Request::Hibernate { patience_ms: 0, force: true };
 
 /// A running container; deleted when dropped.
 pub struct Container {

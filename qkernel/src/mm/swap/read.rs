@@ -10,8 +10,8 @@ use qlib::{Gpa, PAGE_SIZE};
 use super::slots;
 use crate::errno::{Errno, Result};
 use crate::host::Call;
+use crate::klog;
 use crate::mm::frames;
-use crate::{input, klog, time};
 
 /// Exit status of a container whose memory cannot be read back (as if killed by SIGBUS).
 const DAMAGED_STATUS: u64 = 128 + linux_raw_sys::general::SIGBUS as u64;
@@ -46,11 +46,9 @@ pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
 }
 
 fn read_slots(slot: u64, frames: &[Segment], count: u64) {
-    let begin_ns = time::monotonic_ns();
     if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(frames).run() {
         memory_is_lost(error);
     }
-    input::was_held_up_since(begin_ns);
     (slot..slot + count).for_each(slots::drop_ref);
     SWAP_INS.fetch_add(count, Relaxed);
 }

@@ -139,9 +139,14 @@ fn requests_reach_the_kernel_and_answers_the_client() {
     waiter.write_all(&frame(&Request::Wait { pid: 1 })).unwrap();
     f.turn();
     let wait = f.seen.borrow().last().unwrap().0;
-    client.write_all(&[frame(&Request::Stats), frame(&Request::Hibernate)].concat()).unwrap();
+    client
+        .write_all(
+            &[frame(&Request::Stats), frame(&Request::Hibernate { patience_ms: 1, force: false })]
+                .concat(),
+        )
+        .unwrap();
     f.turn();
-    assert_eq!(f.last(), Request::Hibernate);
+    assert_eq!(f.last(), Request::Hibernate { patience_ms: 1, force: false });
     f.answer(&Reply::Done);
     assert_eq!(read_reply(&mut client), Reply::Done);
     let exited = postcard::to_allocvec(&Reply::Exited(3)).unwrap();

@@ -1,0 +1,140 @@
+//! What keeps a container awake: whatever somebody would miss if it slept now.
+//!
+//! Looked for in two steps. What goes on [inside] costs a walk over the threads; what is
+//! [outside] asks the host about sockets, and is worth it only when nothing goes on inside.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt::{self, Display, Formatter};
+
+use crate::executor;
+use crate::fs::disk;
+use crate::mm::reclaim;
+use crate::net::host::{self, Business};
+use crate::sync::{Count, Counted};
+use crate::task::{Process, pause, table};
+use crate::time::{self, breath};
+
+/// For how long somebody who has asked something is believed to wait for an answer that a timer
+/// brings about. Later the timer wakes the container.
+const REQUEST_NS: u64 = 10_000_000_000;
+
+/// Processes from outside that are being made.
+static STARTS: Count = Count::none();
+
+/// A process from outside is being made, as long as the result lives.
+pub fn starts_a_visitor() -> Counted {
+    STARTS.begin()
+}
+
+/// Why a container is not idle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// `quark pause` came in the middle of something.
+    Paused,
+    /// A thread runs, or is about to: process and name.
+    Runs(String),
+    /// A system call pauses between two pieces of its work, or waits for memory.
+    Works,
+    /// A thread waits for the host's disk.
+    Disk,
+    /// A process of `quark exec` has not ended.
+    Visitor(String),
+    /// Data or a connection lies there, of this address.
+    Untaken(Business, String),
+    /// This address waits for an answer, and in so many nanoseconds a timer goes off.
+    Unanswered(String, u64),
+    /// A timer of a program goes off in so many nanoseconds.
+    Timer(u64),
+}
+
+impl Display for Busy {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Busy::Paused => f.write_str(
+                "requests keep coming, or it was paused in the middle of one: resume it if it is \
+                 paused",
+            ),
+            Busy::Runs(who) => write!(f, "{who} runs"),
+            Busy::Works => f.write_str("a system call is still at work, or waits for memory"),
+            Busy::Disk => f.write_str("a program waits for the host's disk"),
+            Busy::Visitor(who) => write!(f, "{who} of an exec has not ended"),
+            Busy::Untaken(Business::Unaccepted, address) => {
+                write!(f, "a connection to {address} has not been accepted")
+            }
+            Busy::Untaken(_, address) => write!(f, "data from {address} has not been read"),
+            Busy::Unanswered(address, ns) => write!(
+                f,
+                "{address} waits for an answer, and a timer goes off in {} ms",
+                ns / 1_000_000
+            ),
+            Busy::Timer(ns) => write!(f, "a timer goes off in {} ms", ns / 1_000_000),
+        }
+    }
+}
+
+fn named(process: &Process) -> String {
+    let name = process.threads().first().map(|thread| thread.name()).unwrap_or_default();
+    format!("process {} ({name})", process.pid)
+}
+
+/// True if a thread looks blocked that nobody outside need do anything for: its call pauses between
+/// two pieces, or it waits for memory.
+fn rests_from_work() -> bool {
+    breath::is_any_pausing() || reclaim::is_awaited()
+}
+
+/// What goes on in the container. `None`: every thread is blocked in a system call with no pending
+/// wake-up, and not because the kernel rests from that call, and no process from outside is there:
+/// nothing happens any more unless something comes. For a task that is the only one that may run.
+pub(super) fn inside() -> Option<Busy> {
+    if pause::holds_somebody() {
+        return Some(Busy::Paused);
+    }
+    if let Some(thread) = table::threads().find(|thread| thread.user.is_expected()) {
+        return Some(Busy::Runs(named(&thread.process)));
+    }
+    if !executor::is_drained() {
+        return Some(Busy::Works);
+    }
+    if rests_from_work() {
+        return Some(Busy::Works);
+    }
+    let visits = |process: &Arc<Process>| process.is_visitor() && !process.is_zombie();
+    if let Some(visitor) = table::processes().find(visits) {
+        return Some(Busy::Visitor(named(&visitor)));
+    }
+    if STARTS.is_any() {
+        return Some(Busy::Visitor("the beginning".into()));
+    }
+    disk::is_any_awaited().then_some(Busy::Disk)
+}
+
+/// What has been asked of the container and not been done. Timers that go off within `timers_ns`
+/// count, others only for who waits for an answer.
+pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
+    let untaken = |business| matches!(business, Business::Unread | Business::Unaccepted);
+    if let Some((business, address)) = host::find_business(untaken) {
+        return Some(Busy::Untaken(business, address));
+    }
+    let due_ns = time::next_due_in_ns()?;
+    if due_ns <= timers_ns {
+        return Some(Busy::Timer(due_ns));
+    }
+    let just_asked = |business| match business {
+        Business::Unanswered { since_ns } => time::elapsed_ns(since_ns) < REQUEST_NS,
+        _ => false,
+    };
+    if due_ns < REQUEST_NS
+        && let Some((_, address)) = host::find_business(just_asked)
+    {
+        return Some(Busy::Unanswered(address, due_ns));
+    }
+    None
+}
+
+/// True if somebody waits for an answer, since whenever.
+pub(super) fn owes_an_answer() -> bool {
+    host::find_business(|business| matches!(business, Business::Unanswered { .. })).is_some()
+}

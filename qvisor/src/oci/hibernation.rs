@@ -1,0 +1,111 @@
+//! Sleep that is asked for, and what keeps a container from it: `hibernate`, `wake`, `why`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use qlib::control::{HibernationState, Reply, Request, Wakefulness};
+
+use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
+use super::info::{self, print};
+use super::life::{self, parse_signal};
+use super::state::{Entry, Store};
+use crate::sandbox::STORE_DIR;
+
+/// How long a container may take to become idle.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long hibernating or waking may take then: writing or reading a whole guest.
+pub const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Puts a container to sleep once it is idle, for which it waits as long as `patience`. Then it
+/// refuses and says why, or, with `force`, sleeps and is woken at once for what is left to do.
+///
+/// # Errors
+/// When the container does not run, is not idle in time, or its pages cannot be stored.
+pub fn hibernate(store: &Store, id: &str, patience: Option<Duration>, force: bool) -> Result<()> {
+    life::signal(store, id, libc::SIGSTOP, |entry, _| ask_to_sleep(entry, patience, force))
+}
+
+/// The same, of a container that runs.
+pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: bool) -> Result<()> {
+    let patience = patience.unwrap_or(PATIENCE);
+    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    let request = Request::Hibernate { patience_ms, force };
+    // One that does not answer at all is found out sooner.
+    let mut connection = Connection::open(entry, patience.min(ANSWER_TIMEOUT))?;
+    connection.call(&Request::Platform, &[])?;
+    connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
+    connection.order(&request).map_err(|e| {
+        match e.downcast_ref::<Refused>().map(|refused| refused.errno) {
+        Some(libc::ENOSPC | libc::EROFS | libc::EIO) => {
+            e.context(format!("hibernating, with the swap store in {STORE_DIR}"))
+        }
+        Some(libc::EBUSY) if !force => e.context(format!(
+            "container {id} was not hibernated (quark hibernate --timeout gives it longer, --force \
+             gives back what memory it does not use)",
+            id = entry.id
+        )),
+        _ => e,
+    }
+    })
+}
+
+/// Wakes a container ahead of use.
+///
+/// # Errors
+/// When it does not run, or does not answer in time.
+pub fn wake(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
+    life::kill(store, id, parse_signal("CONT")?, false, timeout)
+}
+
+/// `quark why`: what keeps a container awake. Does not wake it.
+///
+/// # Errors
+/// When it does not run, or does not answer in time.
+pub fn why(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
+    let (entry, _) = info::running(store, id)?;
+    let timeout = timeout.or(Some(ANSWER_TIMEOUT));
+    let stats = info::stats(&entry, timeout)?;
+    let why = match info::ask(&entry, &Request::Why, timeout)? {
+        Reply::Why(why) => why,
+        other => return Err(unexpected(&other)),
+    };
+    print(&format!("{}\n", explain(stats.state, &why)))
+}
+
+/// One line about a container in this state.
+fn explain(state: HibernationState, why: &Wakefulness) -> String {
+    let sleeps = match why.after_ms {
+        0 => "it sleeps when it is asked to (quark hibernate)".to_owned(),
+        after => format!(
+            "it sleeps when it has been idle for {}, and was for {}",
+            humantime::format_duration(Duration::from_millis(after)),
+            humantime::format_duration(Duration::from_millis(why.idle_ms)),
+        ),
+    };
+    match (state, &why.kept_by) {
+        (HibernationState::Hibernated, _) => "asleep".to_owned(),
+        (_, Some(reason)) => format!("awake: {reason}"),
+        (_, None) => format!("awake, and idle: {sleeps}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_tells_why() {
+        let why = |kept_by: Option<&str>, after_ms| Wakefulness {
+            kept_by: kept_by.map(str::to_owned),
+            after_ms,
+            idle_ms: 1500,
+        };
+        let runs = why(Some("process 7 (python3) runs"), 0);
+        assert_eq!(explain(HibernationState::Running, &runs), "awake: process 7 (python3) runs");
+        assert_eq!(explain(HibernationState::Hibernated, &why(None, 0)), "asleep");
+        let idle = explain(HibernationState::WokenUp, &why(None, 30_000));
+        assert!(idle.ends_with("idle for 30s, and was for 1s 500ms"), "{idle}");
+        let told = explain(HibernationState::Warm, &why(None, 0));
+        assert!(told.contains("quark hibernate"), "{told}");
+    }
+}
