@@ -68,6 +68,10 @@ fuzz: ## Fuzz the host-call channel of the kvm platform for FUZZ_SECONDS (60); n
 fuzz-syscalls: build test-apps rootfs ## Random system calls with hostile arguments in a sandbox that sleeps every few seconds (SECONDS=1800 SEED=n)
 	@python3 test-apps/fuzz/run.py --quark $(QUARK) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
+.PHONY: storm
+storm: build rootfs ## REQUESTS (100000) of six kinds to a container that is told to sleep all the time, none lost (SEED=n); a short part is in test
+	@python3 test-apps/storm/run.py --quark $(QUARK) --requests $(or $(REQUESTS),100000) $(if $(SEED),--seed $(SEED))
+
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
 	$(CARGO) deny --locked check

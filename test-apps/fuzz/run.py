@@ -248,7 +248,7 @@ def main():
                 container.counts()
                 container.command("state", container.id)
                 if second % 3 == 0:
-                    status, _ = container.command("kill", container.id, "STOP")
+                    status, _ = container.command("hibernate", "--force", "--timeout=200ms", container.id)
                     sleeps, refused = sleeps + (status == 0), refused + (status != 0)
                     time.sleep(0.3)
                     # A sleep is ended by SIGCONT, or by who comes.

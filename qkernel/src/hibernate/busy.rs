@@ -52,12 +52,9 @@ pub enum Busy {
 impl Display for Busy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Busy::Paused => f.write_str(
-                "requests keep coming, or it was paused in the middle of one: resume it if it is \
-                 paused",
-            ),
+            Busy::Paused => f.write_str("it was paused in the middle of something: resume it"),
             Busy::Runs(who) => write!(f, "{who} runs"),
-            Busy::Works => f.write_str("a system call is still at work, or waits for memory"),
+            Busy::Works => f.write_str("a system call is at work, or waits for memory"),
             Busy::Disk => f.write_str("a program waits for the host's disk"),
             Busy::Visitor(who) => write!(f, "{who} of an exec has not ended"),
             Busy::Untaken(Business::Unaccepted, address) => {

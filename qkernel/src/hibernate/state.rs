@@ -2,7 +2,7 @@
 //! explicit.
 //!
 //! ```text
-//!        request          SIGSTOP           quiet            written out
+//!        request          SIGSTOP           idle             written out
 //! Warm ────────► Running   Warm ─────► Settling ───► Deflating ─────────► Hibernated
 //!  ▲               │       WokenUp ──►     │             │                 │      │
 //!  └──── idle ─────┘                       │ wake, busy  │ wake, failure   │      │ SIGCONT
@@ -16,8 +16,8 @@
 //!
 //! Idleness counts as SIGSTOP where a container sleeps by itself ([`super::idle`]), and a timer
 //! that is due then as a request. SIGSTOP may also come while a request is being served (Running,
-//! HibernateRunning). In Settling everything still runs: a request that has just come is served,
-//! one that takes long sleeps along.
+//! HibernateRunning). In Settling everything still runs until nothing keeps it awake
+//! ([`super::quiesce`]); one that is not idle in time leaves it as it came.
 
 use qlib::control::HibernationState;
 

@@ -13,6 +13,8 @@ use crate::sandbox::STORE_DIR;
 
 /// How long a container may take to become idle.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A sandbox is given so long at least to answer at all.
+const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 /// How long hibernating or waking may take then: writing or reading a whole guest.
 pub const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -31,21 +33,22 @@ pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: boo
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     let request = Request::Hibernate { patience_ms, force };
     // One that does not answer at all is found out sooner.
-    let mut connection = Connection::open(entry, patience.min(ANSWER_TIMEOUT))?;
+    let answer = patience.clamp(SHORTEST_ANSWER, ANSWER_TIMEOUT);
+    let mut connection = Connection::open(entry, answer)?;
     connection.call(&Request::Platform, &[])?;
     connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
     connection.order(&request).map_err(|e| {
         match e.downcast_ref::<Refused>().map(|refused| refused.errno) {
-        Some(libc::ENOSPC | libc::EROFS | libc::EIO) => {
-            e.context(format!("hibernating, with the swap store in {STORE_DIR}"))
+            Some(libc::ENOSPC | libc::EROFS | libc::EIO) => {
+                e.context(format!("hibernating, with the swap store in {STORE_DIR}"))
+            }
+            Some(libc::EBUSY) if !force => e.context(format!(
+                "container {id} was not hibernated (--timeout gives it longer, quark hibernate \
+             --force gives back what memory it does not use)",
+                id = entry.id
+            )),
+            _ => e,
         }
-        Some(libc::EBUSY) if !force => e.context(format!(
-            "container {id} was not hibernated (quark hibernate --timeout gives it longer, --force \
-             gives back what memory it does not use)",
-            id = entry.id
-        )),
-        _ => e,
-    }
     })
 }
 

@@ -261,7 +261,7 @@ fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
         open.send("ping");
         thread::sleep(Duration::from_millis(100));
         let refused = control.order(&HIBERNATE).expect_err("it would not be answered");
-        assert!(format!("{refused:#}").contains("resume it if it is paused"), "{refused:#}");
+        assert!(format!("{refused:#}").contains("paused in the middle"), "{refused:#}");
         control.order(&Request::Resume).expect("resume");
         assert_eq!(open.try_answer().as_deref(), Some("pong"));
     }
