@@ -13,8 +13,6 @@ use crate::sandbox::STORE_DIR;
 
 /// How long a container may take to become idle.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A sandbox is given so long at least to answer at all.
-const SHORTEST_ANSWER: Duration = Duration::from_secs(1);
 /// How long hibernating or waking may take then: writing or reading a whole guest.
 pub const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -33,8 +31,7 @@ pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: boo
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     let request = Request::Hibernate { patience_ms, force };
     // One that does not answer at all is found out sooner.
-    let answer = patience.clamp(SHORTEST_ANSWER, ANSWER_TIMEOUT);
-    let mut connection = Connection::open(entry, answer)?;
+    let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
     connection.call(&Request::Platform, &[])?;
     connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
     connection.order(&request).map_err(|e| {
