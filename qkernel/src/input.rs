@@ -11,6 +11,20 @@ static LAST_NS: AtomicU64 = AtomicU64::new(0);
 /// Something came since [`begin_life`].
 static CAME: AtomicBool = AtomicBool::new(false);
 
+/// Requests that programs have taken, and probes ([`crate::net::probes`]).
+static REQUESTS: AtomicU64 = AtomicU64::new(0);
+static PROBES: AtomicU64 = AtomicU64::new(0);
+
+/// A program takes in what somebody outside, or only a probe, has sent.
+pub fn note_taken(is_probe: bool) {
+    if is_probe { &PROBES } else { &REQUESTS }.fetch_add(1, Relaxed);
+}
+
+/// How many requests programs have taken, and how many probes.
+pub fn taken() -> [u64; 2] {
+    [REQUESTS.load(Relaxed), PROBES.load(Relaxed)]
+}
+
 /// Now.
 pub fn note() {
     LAST_NS.store(time::monotonic_ns(), Relaxed);

@@ -121,12 +121,44 @@ pub struct ContainerSpec {
 }
 
 /// When a container sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SleepSpec {
     /// By itself when it has been idle for so many milliseconds; 0: never.
     pub after_ms: u64,
     /// What timers of its programs do then.
     pub timers: Timers,
+    /// Who comes from these networks does not count as use of it.
+    pub ignore_from: Vec<Network>,
+    /// Nor does an exec of one of these command lines, its arguments with a space between; a final
+    /// "*" stands for anything.
+    pub ignore_exec: Vec<String>,
+}
+
+/// Addresses of IPv6 that have the first bits in common. Those of IPv4 are "mapped" among them (RFC
+/// 4291, 2.5.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// One of them, in network byte order.
+    pub address: [u8; 16],
+    /// How many bits, at most 128.
+    pub prefix: u8,
+}
+
+impl Network {
+    /// True if `address` is one of them.
+    pub fn contains(&self, address: [u8; 16]) -> bool {
+        let differ = u128::from_be_bytes(address) ^ u128::from_be_bytes(self.address);
+        differ.leading_zeros() >= self.prefix.into()
+    }
+}
+
+/// True if the command line `args` is what `pattern` stands for, see [`SleepSpec::ignore_exec`].
+pub fn is_command(pattern: &str, args: &[String]) -> bool {
+    let line = args.join(" ");
+    match pattern.strip_suffix('*') {
+        Some(begin) => line.starts_with(begin),
+        None => line == pattern,
+    }
 }
 
 /// What timers of programs do in a sleep. Where somebody outside waits for an answer they always

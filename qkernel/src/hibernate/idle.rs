@@ -29,6 +29,9 @@ const SHORTEST_LOOK_NS: u64 = 10_000_000;
 /// timers that go off sooner sleep too.
 const GRACE_NS: u64 = 10_000_000_000;
 
+/// How soon it looks again after a probe, which has taken little.
+const AFTER_PROBE_NS: u64 = 200_000_000;
+
 /// What a container has done in its life: while this stays as it is, it has done nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Done {
@@ -36,36 +39,52 @@ struct Done {
     faults: u64,
     input_ns: u64,
     wakes: u64,
+    requests: u64,
+    probes: u64,
 }
 
 impl Done {
     fn until_now() -> Done {
+        let [requests, probes] = input::taken();
         Done {
+            requests,
+            probes,
             calls: table::threads().map(|thread| thread.syscalls.load(Relaxed)).sum(),
             faults: fault::count(),
             input_ns: input::last_ns(),
             wakes: stats::wakes(),
         }
     }
+
+    /// True if it has served probes since, and nobody else.
+    fn is_after_probes_only(&self, before: &Done) -> bool {
+        self.requests == before.requests && self.probes != before.probes
+    }
 }
 
-/// For how long nothing has been done.
+/// For how long nothing has been done, but for answers to probes.
 struct Idleness {
     done: Done,
     since_ns: u64,
+    /// At the last look a probe had come.
+    probed: bool,
 }
 
 impl Idleness {
     fn begin() -> Idleness {
-        Idleness { done: Done::until_now(), since_ns: time::monotonic_ns() }
+        Idleness { done: Done::until_now(), since_ns: time::monotonic_ns(), probed: false }
     }
 
-    /// Looks: for how many nanoseconds nothing has been done.
+    /// Looks: for how many nanoseconds nothing has been done. 0 while something is.
     fn look(&mut self) -> u64 {
-        if self.done != Done::until_now() || !is_still() {
-            *self = Idleness::begin();
+        let done = Done::until_now();
+        let still = is_still();
+        self.probed = done.is_after_probes_only(&self.done) || self.probed && !still;
+        if !self.probed && (done != self.done || !still) {
+            self.since_ns = time::monotonic_ns();
         }
-        time::elapsed_ns(self.since_ns)
+        self.done = done;
+        if still { time::elapsed_ns(self.since_ns) } else { 0 }
     }
 }
 
@@ -109,15 +128,17 @@ pub fn watch(habit: Habit) {
         let mut failed = None;
         loop {
             *STATE.lock() = Some((habit, time::elapsed_ns(idleness.since_ns)));
-            time::pass(look_ns).await;
+            time::pass(if idleness.probed { look_ns.min(AFTER_PROBE_NS) } else { look_ns }).await;
             if idleness.look() < after_ns || busy::outside(habit.timers_ns()).is_some() {
                 continue;
             }
             let failure = deflate::deflate(Why::Idle).await.err();
             note(&failed, &failure);
+            if failure.is_some() {
+                // What has kept it awake may do so again: it is not tried without end.
+                idleness = Idleness::begin();
+            }
             failed = failure;
-            // What has kept it awake may do so again: it is not tried without end.
-            idleness = Idleness::begin();
         }
     });
 }

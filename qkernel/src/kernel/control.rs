@@ -16,7 +16,7 @@ use qlib::control::{
 use qlib::host::Op;
 use qlib::seccomp::{Insn, Program as Filter};
 
-use super::{TASK_UPCALLS, shrink, thread};
+use super::{TASK_UPCALLS, checks, shrink, thread};
 use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -29,6 +29,7 @@ use crate::hibernate::{self, Cause, busy};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::{AddressSpace, UserThread};
+use crate::net::probes;
 use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
@@ -39,7 +40,7 @@ use crate::task::{
 };
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, time, urgent};
+use crate::{arch, executor, input, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -186,6 +187,8 @@ fn create(spec: &ContainerSpec) -> Reply {
 
 /// When the container goes to sleep by itself, and what its timers do then.
 fn sleep_as(spec: &SleepSpec) {
+    probes::come_from(&spec.ignore_from);
+    checks::are(&spec.ignore_exec);
     hibernate::deflate::let_timers(spec.timers);
     if spec.after_ms > 0 {
         hibernate::idle::watch(Habit {
@@ -339,6 +342,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             cpu_limit::watch(&thread.process);
             if !first {
                 urgent::begin(thread.user.token);
+                checks::begins(pid, &spec.args);
             }
             thread::start(thread, regs);
             Ok(pid)
@@ -534,6 +538,7 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
         });
         answered
     };
+    checks::ends(process.pid);
     if process.is_visitor() {
         let us = |ns: u64| ns / 1000;
         let times = process.times();
@@ -606,6 +611,7 @@ fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
         return Err(Errno::ESRCH);
     }
     hibernate::wake(if signo == SIGCONT { Cause::Continue } else { Cause::Signal });
+    input::note_taken(false);
     for target in targets {
         if signo == SIGKILL && !target.is_zombie() {
             exit::group_exit(&target, SIGKILL as i32);

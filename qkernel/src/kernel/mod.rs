@@ -1,6 +1,7 @@
 //! The top of the kernel, which knows all other rooms: boot, the dispatch of events, control
 //! requests.
 
+mod checks;
 pub mod control;
 mod devices;
 mod dispatch;

@@ -9,6 +9,7 @@
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
@@ -20,6 +21,7 @@ use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, Business, HostWatcher};
 use super::message::Received;
+use super::probes;
 use super::talk::Talk;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -75,6 +77,8 @@ pub struct HostSocket {
     token: u64,
     ready: Mutex<Ready>,
     talk: Mutex<Talk>,
+    /// One side only asks whether the container lives.
+    is_probe: AtomicBool,
 }
 
 impl HostWatcher for HostSocket {
@@ -145,10 +149,17 @@ impl HostSocket {
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let call =
             Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind, Talk::default()))
+        let handle = Handle::new(call.run()? as u32);
+        Ok(Self::from_handle(handle, domain, kind, Talk::default(), false))
     }
 
-    fn from_handle(handle: Handle, domain: u32, kind: u32, talk: Talk) -> Arc<Self> {
+    fn from_handle(
+        handle: Handle,
+        domain: u32,
+        kind: u32,
+        talk: Talk,
+        is_probe: bool,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
@@ -162,6 +173,7 @@ impl HostSocket {
                 exhausted_turn: 0,
             }),
             talk: Mutex::new(talk),
+            is_probe: AtomicBool::new(is_probe),
         })
     }
 
@@ -316,16 +328,20 @@ impl HostSocket {
 
     /// accept(2): the new socket and, if wanted, its peer's address.
     pub fn accept(&self, want_address: bool) -> Result<(Arc<HostSocket>, Vec<u8>)> {
+        let ask = want_address || probes::are_known();
         self.try_op(PollMask::IN, || {
-            let mut address = alloc::vec![0; if want_address { MAX_ADDRESS_BYTES } else { 0 }];
+            let mut address = alloc::vec![0; if ask { MAX_ADDRESS_BYTES } else { 0 }];
             let call = self.call(Op::Accept);
-            let call =
-                if want_address { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
+            let call = if ask { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
             let (handle, out) = call.run_out()?;
             address.truncate(out[0] as usize);
             self.stale();
             let handle = Handle::new(handle as u32);
-            Ok((Self::from_handle(handle, self.domain, self.kind, Talk::ACCEPTED), address))
+            let is_probe = probes::is_one(&address);
+            input::note_taken(is_probe);
+            let accepted =
+                Self::from_handle(handle, self.domain, self.kind, Talk::ACCEPTED, is_probe);
+            Ok((accepted, address))
         })
     }
 
@@ -333,6 +349,9 @@ impl HostSocket {
     /// afterwards it reports the outcome.
     pub fn connect(&self, address: &[u8]) -> Result {
         let result = self.call(Op::Connect).bytes(address).run().map(|_| ());
+        if probes::is_of_a_check(address) {
+            self.is_probe.store(true, Relaxed);
+        }
         if self.is_stream() {
             *self.talk.lock() = Talk::Asks;
         }
@@ -438,6 +457,7 @@ impl HostSocket {
         // The end of a stream is no question.
         if flags & MSG_PEEK == 0 && (received.bytes > 0 || !self.is_stream()) {
             self.talk.lock().receive(input::last_ns());
+            input::note_taken(self.is_probe.load(Relaxed) || probes::is_one(&received.address));
         }
         Ok(received)
     }

@@ -5,6 +5,7 @@ pub mod address;
 pub mod host;
 pub mod inet;
 pub mod message;
+pub mod probes;
 mod talk;
 pub mod unix;
 

@@ -1,10 +1,12 @@
 //! When a container sleeps, as its annotations and the command line say.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use qlib::control::{SleepSpec, Timers};
+use anyhow::{Context, Result, anyhow, bail};
+use ipnet::IpNet;
+use qlib::control::{Network, SleepSpec, Timers};
 
 /// All annotations about it begin so.
 const PREFIX: &str = "io.quark.hibernate.";
@@ -13,6 +15,11 @@ const AFTER: &str = "io.quark.hibernate.after";
 /// What timers do in a sleep: "wake" the container or "rest"; else they do the first where it
 /// sleeps by itself, and the second where it was asked to.
 const TIMERS: &str = "io.quark.hibernate.timers";
+/// Who comes from these addresses or networks does not count as use of the container: addresses
+/// with commas between.
+const IGNORE_FROM: &str = "io.quark.hibernate.ignore-from";
+/// An exec with this command line does not either; a line each, "*" at the end stands for anything.
+const IGNORE_EXEC: &str = "io.quark.hibernate.ignore-exec";
 
 /// Sleep is work too: it is not worth it for less.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -51,22 +58,46 @@ pub struct SleepAfter(pub Option<Duration>);
 /// # Errors
 /// Names the annotation.
 pub fn spec(annotations: &BTreeMap<String, String>, option: SleepAfter) -> Result<SleepSpec> {
-    let (mut after, mut timers) = (option.0, Timers::Usual);
+    let mut after = option.0;
+    let mut spec = SleepSpec::default();
     for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
+        let about = || format!("annotation {name}");
         match (name.as_str(), value.as_str()) {
-            (AFTER, value) => {
-                after = parse_after(value).with_context(|| format!("annotation {name}"))?;
-            }
-            (TIMERS, "wake") => timers = Timers::Wake,
-            (TIMERS, "rest") => timers = Timers::Rest,
+            (AFTER, value) => after = parse_after(value).with_context(about)?,
+            (TIMERS, "wake") => spec.timers = Timers::Wake,
+            (TIMERS, "rest") => spec.timers = Timers::Rest,
             (TIMERS, value) => bail!("annotation {name} is {value:?}: write \"wake\" or \"rest\""),
+            (IGNORE_FROM, value) => spec.ignore_from = networks(value).with_context(about)?,
+            (IGNORE_EXEC, value) => {
+                let lines = value.lines().filter(|line| !line.is_empty());
+                spec.ignore_exec = lines.map(str::to_owned).collect();
+            }
             _ => bail!(
-                "annotation {name}: there is none of this name; there are {AFTER} and {TIMERS}"
+                "annotation {name}: there is none of this name; there are {AFTER}, {TIMERS}, \
+                 {IGNORE_FROM} and {IGNORE_EXEC}"
             ),
         }
     }
-    let after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-    Ok(SleepSpec { after_ms, timers })
+    spec.after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    Ok(spec)
+}
+
+/// Networks ("10.0.0.0/8") and addresses, with commas between.
+fn networks(text: &str) -> Result<Vec<Network>> {
+    let parse = |word: &str| {
+        let network = word.parse().or_else(|_| word.parse::<IpAddr>().map(IpNet::from));
+        let network = network.map_err(|_| {
+            anyhow!("{word:?} is no address or network: write for example 10.0.0.1 or fd00::/8")
+        })?;
+        Ok(match network {
+            IpNet::V4(net) => {
+                let address = net.addr().to_ipv6_mapped().octets();
+                Network { address, prefix: 96 + net.prefix_len() }
+            }
+            IpNet::V6(net) => Network { address: net.addr().octets(), prefix: net.prefix_len() },
+        })
+    };
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(parse).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +112,7 @@ mod tests {
     #[test]
     fn a_containers_annotation_goes_before_the_option() {
         let minute = Some(Duration::from_secs(60));
-        let sleeps = |after_ms, timers_wake| SleepSpec { after_ms, timers };
+        let sleeps = |after_ms, timers| SleepSpec { after_ms, timers, ..SleepSpec::default() };
         assert_eq!(of(&[], None).unwrap(), sleeps(0, Timers::Usual));
         assert_eq!(
             of(&[("io.kubernetes.x", "never")], minute).unwrap(),
@@ -95,11 +126,33 @@ mod tests {
     }
 
     #[test]
+    fn probes_are_told_by_address_and_command_line() {
+        let spec = of(
+            &[(IGNORE_FROM, "10.1.0.0/16, fd00::1"), (IGNORE_EXEC, "a b\n/bin/sh -c curl*\n")],
+            None,
+        );
+        let spec = spec.unwrap();
+        let prefixes: Vec<u8> = spec.ignore_from.iter().map(|network| network.prefix).collect();
+        assert_eq!(prefixes, [96 + 16, 128]);
+        let four =
+            |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped().octets();
+        assert!(spec.ignore_from[0].contains(four("10.1.255.3")));
+        assert!(!spec.ignore_from[0].contains(four("10.2.0.1")));
+        let is_check = |line: &[&str]| {
+            let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+            spec.ignore_exec.iter().any(|pattern| qlib::control::is_command(pattern, &words))
+        };
+        assert!(is_check(&["a", "b"]) && is_check(&["/bin/sh", "-c", "curl -f http://localhost/"]));
+        assert!(!is_check(&["a"]) && !is_check(&["/bin/sh", "-c", "rm"]));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (name, value, expected) in [
             (AFTER, "soon", "annotation io.quark.hibernate.after: \"soon\" is no time"),
             (AFTER, "1ms", "1ms is too short: the shortest is 100ms"),
             (TIMERS, "", "is \"\": write \"wake\" or \"rest\""),
+            (IGNORE_FROM, "10.0.0.1, nowhere", "\"nowhere\" is no address or network"),
             ("io.quark.hibernate.aftr", "30s", "there is none of this name"),
         ] {
             let error = format!("{:#}", of(&[(name, value)], None).unwrap_err());

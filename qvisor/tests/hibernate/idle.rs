@@ -168,3 +168,53 @@ fn what_makes_no_sense_is_refused() {
         refused.stderr
     );
 }
+
+/// A container that is asked all the time whether it lives, for seven times as long as it may be
+/// idle: how often it sleeps in between, and whether all questions came in time to prevent it.
+fn asked(annotation: &str, ask: impl Fn(&Container)) -> (u64, bool) {
+    let after = slowed(Duration::from_secs(1));
+    let program = ["/mnt/apps/memory", "--tcp", "{port}", "--mb", "1"];
+    let option = format!("--hibernate-after={}ms", after.as_millis());
+    let c = Container::start_as(&[&option], &[annotation], "busybox", &program);
+    let (begin, mut last, mut latest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    super::ready(&c);
+    while begin.elapsed() < 7 * after {
+        ask(&c);
+        latest = latest.max(last.elapsed());
+        last = Instant::now();
+        thread::sleep(after * 3 / 10);
+    }
+    (count(&c, "deflates_idle"), latest < after / 2)
+}
+
+/// Questions keep it awake under the annotation `other`, and not under `known`.
+fn keeps_awake_unless_known(known: &str, other: &str, ask: impl Fn(&Container)) {
+    assert!(asked(known, &ask).0 > 0);
+    // On a busy machine they may come so late that it may sleep.
+    let in_time = (0..5).map(|_| asked(other, &ask)).find(|(_, in_time)| *in_time);
+    assert_eq!(in_time, Some((0, true)));
+}
+
+#[test]
+fn probes_from_known_addresses_do_not_keep_it_awake() {
+    let ping = |c: &Container| assert_eq!(c.ask("ping"), "pong");
+    keeps_awake_unless_known(
+        "io.quark.hibernate.ignore-from=127.0.0.0/8",
+        "io.quark.hibernate.ignore-from=10.0.0.0/8,::1",
+        ping,
+    );
+}
+
+#[test]
+fn health_checks_by_exec_do_not_keep_it_awake() {
+    // It asks over the loopback device, as they do.
+    let check = |c: &Container| {
+        let script = format!("echo ping | nc 127.0.0.1 {}", c.port);
+        assert_eq!(c.must(&["exec", &c.id, "sh", "-c", &script]), "pong\n");
+    };
+    keeps_awake_unless_known(
+        "io.quark.hibernate.ignore-exec=sh -c echo ping*",
+        "io.quark.hibernate.ignore-exec=sh -c echo other*",
+        check,
+    );
+}

@@ -16,6 +16,7 @@ use crate::fs::attr::{Attributes, device};
 use crate::fs::disk::Begun;
 use crate::fs::{FileOps, OpenFile};
 use crate::host::{Call, Handle};
+use crate::input;
 use crate::io::IoBuffer;
 use crate::mm::Access;
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
@@ -109,6 +110,7 @@ impl HostWatcher for HostStream {
 impl FileOps for HostStream {
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         self.transfer(Op::Read, Access::Write, buffer, (offset, 0))
+            .inspect(|_| input::note_taken(false))
     }
 
     fn write(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {

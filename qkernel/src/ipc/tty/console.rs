@@ -15,8 +15,8 @@ use crate::errno::{Errno, Result};
 use crate::host::{Call, Handle};
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
 use crate::sync::Mutex;
-use crate::time;
 use crate::wait::{PollMask, Signal};
+use crate::{input, time};
 
 /// Bytes moved by one host call.
 const CHUNK_BYTES: usize = 4096;
@@ -104,7 +104,10 @@ impl Console {
                 .run()
             {
                 Ok(0) => return tty.hang_up(),
-                Ok(count) => tty.feed(&bytes[..(count as usize).min(room)]),
+                Ok(count) => {
+                    input::note_taken(false);
+                    tty.feed(&bytes[..(count as usize).min(room)]);
+                }
                 Err(Errno::EAGAIN | Errno::EINTR) => return,
                 Err(_) => return tty.hang_up(),
             }
