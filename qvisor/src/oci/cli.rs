@@ -238,6 +238,10 @@ pub struct List {
     /// IDs only.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Also those of every other state directory that quark was given on this host, as Docker and
+    /// containerd do.
+    #[arg(long)]
+    pub all_roots: bool,
 }
 
 /// `quark ps`.

@@ -16,12 +16,14 @@ pub mod exec;
 pub mod hooks;
 pub mod info;
 pub mod life;
+pub mod list;
 pub mod log;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
 pub mod process;
 pub mod rootless;
+pub mod roots;
 pub mod run;
 pub mod seccomp;
 pub mod sleep;
@@ -91,7 +93,7 @@ fn dispatch(cli: Cli) -> Result<i32> {
             life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
         }
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
-        Command::List(o) => info::list(&store()?, o)?,
+        Command::List(o) => list::list(global, o)?,
         Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&store()?, o, global.timeout)?,
