@@ -3,10 +3,11 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] lets what has just come be served,
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened. Slots, their pages
-//! and when those were last used are [`crate::mm::swap`]'s.
+//! back; [`idle`] does without SIGSTOP; [`stats`] keeps count of what happened, [`history`] of when
+//! and why. Slots, their pages and when those were last used are [`crate::mm::swap`]'s.
 
 pub mod deflate;
+mod history;
 pub mod idle;
 pub mod inflate;
 mod pages;

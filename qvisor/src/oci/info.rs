@@ -190,6 +190,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
+            "sleeps": guest.as_ref().map(|g| &g.sleeps),
             "kernel_lock": guest.as_ref().map(|g| &g.kernel_lock),
             "platform": platform,
             "cgroup": {
