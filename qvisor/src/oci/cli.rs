@@ -28,6 +28,9 @@ pub struct Global {
     /// Directory for the state of containers.
     #[arg(long, default_value_os_t = super::state::default_root())]
     pub root: PathBuf,
+    /// Somebody chose it.
+    #[arg(skip)]
+    pub root_given: bool,
     /// File to which the log is appended.
     #[arg(long)]
     pub log: Option<PathBuf>,
@@ -108,6 +111,8 @@ pub enum Command {
     Exec(Exec),
     /// Print statistics of a container.
     Events(Events),
+    /// Print statistics of all containers for Prometheus, or serve them.
+    Metrics(Metrics),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -242,6 +247,14 @@ pub struct List {
     /// containerd do.
     #[arg(long)]
     pub all_roots: bool,
+}
+
+/// `quark metrics`. Of all state directories, unless one is given by --root.
+#[derive(Debug, Args)]
+pub struct Metrics {
+    /// Serve them at http://HOST:PORT/metrics, or at a UNIX socket, instead of printing them once.
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
+    pub listen: Option<super::metrics::Listen>,
 }
 
 /// `quark ps`.
