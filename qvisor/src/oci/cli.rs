@@ -113,6 +113,8 @@ pub enum Command {
     Events(Events),
     /// Print statistics of all containers for Prometheus, or serve them.
     Metrics(Metrics),
+    /// Show all containers, those that hold most memory first.
+    Top(Top),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -255,6 +257,17 @@ pub struct Metrics {
     /// Serve them at http://HOST:PORT/metrics, or at a UNIX socket, instead of printing them once.
     #[arg(long, value_name = "HOST:PORT|unix:PATH")]
     pub listen: Option<super::metrics::Listen>,
+}
+
+/// `quark top`. Of all state directories, unless one is given by --root.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print a table once. So it is without a terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Between looks, in seconds ("5s" is accepted).
+    #[arg(long, value_parser = super::info::parse_seconds, default_value = "2s", value_name = "SECONDS")]
+    pub interval: Duration,
 }
 
 /// `quark ps`.

@@ -30,6 +30,7 @@ pub mod seccomp;
 pub mod sleep;
 pub mod spec;
 pub mod state;
+pub mod top;
 pub mod update;
 pub mod view;
 pub mod watch;
@@ -105,6 +106,7 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => list::list(global, o)?,
         Command::Metrics(o) => metrics::metrics(global, o)?,
+        Command::Top(o) => top::top(global, o)?,
         Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&store()?, o, global.timeout)?,
