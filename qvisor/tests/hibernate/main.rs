@@ -4,6 +4,7 @@
 mod idle;
 #[path = "../support/mod.rs"]
 mod support;
+mod watch;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -310,3 +310,99 @@ fn histogram(sleeps: &SleepStats) -> Histogram {
     histogram.set_sample_sum(seconds(sleeps.wakes_ns));
     histogram
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::platform::PlatformKind;
+
+    fn look() -> Look {
+        let mut stats = Stats::default();
+        stats.sleeps.last_sleep_at_ns = Some(1_500_000_000);
+        stats.sleeps.last_wake_at_ns = Some(2_500_000_000);
+        stats.sleeps.wake_histogram[1] = 2;
+        stats.sleeps.wake_histogram[11] = 3;
+        let sample = Sample {
+            root: "/run/a \"b\"\\c\n".into(),
+            id: "one".into(),
+            status: Status::Running,
+            platform: PlatformKind::Kvm,
+            held_bytes: Some(4096),
+            answer: Answer::Stats(Box::new(stats)),
+        };
+        let unreadable = vec![("/run/other".into(), "it cannot be read".to_owned())];
+        Look { samples: vec![sample], unreadable, ..Look::default() }
+    }
+
+    /// The names of metrics in a text: each word that begins so.
+    fn names(text: &str) -> BTreeSet<String> {
+        let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+        let words = text.split(|c: char| !is_part(c));
+        words
+            .filter(|word| {
+                ["quark_container_", "quark_root_", "quark_look_"]
+                    .iter()
+                    .any(|begin| word.starts_with(begin) && word.len() > begin.len())
+            })
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn families() -> BTreeSet<String> {
+        let text = text(&look()).unwrap();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        types.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn labels_are_escaped_and_buckets_cumulative() {
+        let text = text(&look()).unwrap();
+        let labels = r#"id="one",root="/run/a \"b\"\\c\n""#;
+        let has = |line: &str| assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        has(&format!("quark_container_up{{{labels}}} 1"));
+        let bucket = "quark_container_wake_duration_seconds_bucket";
+        has(&format!("{bucket}{{{labels},le=\"0.0005\"}} 0"));
+        has(&format!("{bucket}{{{labels},le=\"1\"}} 2"));
+        has(&format!("{bucket}{{{labels},le=\"+Inf\"}} 5"));
+        has(&format!("quark_container_wake_duration_seconds_count{{{labels}}} 5"));
+        has(&format!("quark_container_last_wake_timestamp_seconds{{{labels}}} 2.5"));
+        has("quark_root_readable{root=\"/run/other\"} 0");
+    }
+
+    #[test]
+    fn without_containers_there_is_a_text() {
+        let text = text(&Look::default()).unwrap();
+        assert_eq!(names(&text), names("quark_look_duration_seconds"));
+    }
+
+    #[test]
+    fn numbers_of_a_hostile_guest_are_numbers() {
+        let mut look = look();
+        let mut stats = Stats::default();
+        stats.sleeps.wake_histogram = [u64::MAX; 12];
+        stats.counts.deflates_idle = u64::MAX;
+        look.samples[0].answer = Answer::Stats(Box::new(stats));
+        let text = text(&look).unwrap();
+        assert!(!text.contains("NaN") && !text.contains("-"), "{text}");
+    }
+
+    #[test]
+    fn the_list_in_the_document_is_that_of_the_code() {
+        let document = include_str!("../../../../doc/operations.md");
+        let listed = document.lines().filter(|line| line.starts_with("| `quark_"));
+        assert_eq!(names(&listed.collect::<Vec<_>>().join("\n")), families());
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_what_there_is() {
+        let dashboard = include_str!("../../../../doc/grafana.json");
+        serde_json::from_str::<serde_json::Value>(dashboard).unwrap();
+        let known = families();
+        for name in names(dashboard) {
+            let family = name.strip_suffix("_bucket").unwrap_or(&name);
+            assert!(known.contains(family), "{name}");
+        }
+    }
+}
