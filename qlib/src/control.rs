@@ -1,5 +1,6 @@
 //! Control messages between the command line, qvisor and the guest kernel, encoded with postcard.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -72,7 +73,7 @@ pub enum Reply {
     /// A process ended: its exit code, or 128 + signal.
     Exited(i32),
     /// Numbers.
-    Stats(Stats),
+    Stats(Box<Stats>),
     /// The processes of the container.
     Processes(Vec<ProcessInfo>),
     /// It failed.

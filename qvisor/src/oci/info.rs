@@ -209,7 +209,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
 /// When it does not answer.
 pub fn stats(entry: &Entry, timeout: Option<Duration>) -> Result<Stats> {
     match ask(entry, &Request::Stats, timeout)? {
-        Reply::Stats(stats) => Ok(stats),
+        Reply::Stats(stats) => Ok(*stats),
         other => Err(unexpected(&other)),
     }
 }

@@ -144,7 +144,7 @@ impl Watcher {
             let entries: Vec<&Entry> = row.iter().map(|at| &found[*at].1).collect();
             for (at, answer) in row.iter().zip(ask_all(&entries, limit)) {
                 samples[*at].answer = match answer {
-                    Ok(stats) => Answer::Stats(Box::new(stats)),
+                    Ok(stats) => Answer::Stats(stats),
                     Err(e) => {
                         tracing::debug!("{}: {e:#}", samples[*at].id);
                         // It may have ended instead.
@@ -178,7 +178,7 @@ fn sample((root, entry, state): &(PathBuf, Entry, State)) -> Sample {
 }
 
 /// Asks all of them, and waits for their answers for as long as `limit` together.
-fn ask_all(entries: &[&Entry], limit: Duration) -> Vec<Result<Stats>> {
+fn ask_all(entries: &[&Entry], limit: Duration) -> Vec<Result<Box<Stats>>> {
     let end = Instant::now() + limit;
     let asked: Vec<Result<Connection>> = entries.iter().map(|entry| ask(entry, limit)).collect();
     let answer = |asked: Result<Connection>| {

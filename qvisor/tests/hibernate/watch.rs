@@ -11,7 +11,7 @@ use super::{memory, verified};
 
 fn ask(c: &Container) -> Stats {
     match c.control().call(&Request::Stats, &[]).expect("stats") {
-        Reply::Stats(stats) => stats,
+        Reply::Stats(stats) => *stats,
         other => panic!("{other:?}"),
     }
 }
