@@ -410,3 +410,21 @@ pub struct CountStats {
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_belongs_to_the_class_that_its_time_is_within() {
+        let bounds = SleepStats::BOUNDS_NS;
+        assert!(bounds.is_sorted());
+        for (class, bound) in bounds.into_iter().enumerate() {
+            assert_eq!(
+                [bound - 1, bound, bound + 1].map(SleepStats::class_of),
+                [class, class, class + 1]
+            );
+        }
+        assert_eq!([0, u64::MAX].map(SleepStats::class_of), [0, bounds.len()]);
+    }
+}
