@@ -199,3 +199,101 @@ fn ask(entry: &Entry, limit: Duration) -> Result<Connection> {
     connection.send(&Request::Stats, &[])?;
     Ok(connection)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+
+    use qlib::control::ProcessSpec;
+
+    use super::super::client::listen;
+    use super::super::state::start_time;
+    use super::*;
+
+    /// A container whose sandbox is this process.
+    fn claim(store: &Store, id: &str) -> Entry {
+        let pid = std::process::id() as i32;
+        let state = State {
+            id: id.to_owned(),
+            oci_version: "1.0.2".to_owned(),
+            pid,
+            start_time: start_time(pid).unwrap(),
+            step: Status::Running,
+            bundle: "/".into(),
+            rootfs: "/".into(),
+            created: String::new(),
+            owner: String::new(),
+            annotations: Default::default(),
+            platform: PlatformKind::Process,
+            cgroup: None,
+            hooks: None,
+            process: ProcessSpec::default(),
+            init: 1,
+        };
+        let entry = store.claim(id).unwrap();
+        entry.save(&state).unwrap();
+        entry
+    }
+
+    /// Answers each that comes with these bytes.
+    fn serve(entry: &Entry, answer: Vec<u8>) {
+        let listener = listen(entry).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream: UnixStream = stream.unwrap();
+                assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+                stream.write_all(&answer).ok();
+            }
+        });
+    }
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        [&(body.len() as u32).to_le_bytes(), body].concat()
+    }
+
+    fn watcher(root: &Path, timeout: Duration) -> Watcher {
+        Watcher { scope: Scope::One(root.to_owned()), timeout, silent: HashSet::new() }
+    }
+
+    #[test]
+    fn each_that_does_not_answer_well_is_silent_and_holds_nobody_up() {
+        let root = std::env::temp_dir().join(format!("quark-watch-{}", std::process::id()));
+        let store = Store::new(&root).unwrap();
+        let reply = |stats| postcard::to_allocvec(&Reply::Stats(Box::new(stats))).unwrap();
+        let mut told = Stats::default();
+        told.memory.ram = 4096;
+        // The last in the order of asking.
+        serve(&claim(&store, "z-well"), frame(&reply(told.clone())));
+        serve(&claim(&store, "garbage"), frame(&[0xff; 40]));
+        serve(&claim(&store, "huge"), u32::MAX.to_le_bytes().to_vec());
+        serve(&claim(&store, "other"), frame(&postcard::to_allocvec(&Reply::Done).unwrap()));
+        serve(&claim(&store, "half"), frame(&reply(told.clone()))[..9].to_vec());
+        claim(&store, "nobody");
+        let silent = claim(&store, "silent");
+        let _silent = listen(&silent).unwrap();
+        // Its queue is full: not even a connection comes about.
+        let full = claim(&store, "full");
+        let _full = listen(&full).unwrap();
+        let mut queue = Vec::new();
+        while let Ok(connection) = Connection::open(&full, Duration::ZERO) {
+            queue.push(connection);
+        }
+
+        let mut watcher = watcher(&root, Duration::from_millis(300));
+        for _ in 0..2 {
+            let look = watcher.look();
+            assert!(look.took < Duration::from_secs(3), "{:?}", look.took);
+            assert_eq!(look.samples.len(), 8);
+            for sample in &look.samples {
+                let well = sample.id == "z-well";
+                assert_eq!(sample.answer.stats(), well.then_some(&told), "{}", sample.id);
+                assert_eq!(matches!(sample.answer, Answer::Silence), !well, "{}", sample.id);
+                assert_eq!(sample.status, Status::Running);
+            }
+            assert_eq!(watcher.silent.len(), 7);
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
