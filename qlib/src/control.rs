@@ -1,5 +1,6 @@
 //! Control messages between the command line, qvisor and the guest kernel, encoded with postcard.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -79,7 +80,7 @@ pub enum Reply {
     /// A process ended: its exit code, or 128 + signal.
     Exited(i32),
     /// Numbers.
-    Stats(Stats),
+    Stats(Box<Stats>),
     /// What keeps it awake.
     Why(Wakefulness),
     /// The processes of the container.
@@ -301,6 +302,8 @@ pub struct Stats {
     pub memory: MemoryStats,
     /// Counts.
     pub counts: CountStats,
+    /// Sleeps and wakes.
+    pub sleeps: SleepStats,
     /// Who has slept for the kernel lock.
     pub kernel_lock: Vec<LockWaits>,
 }
@@ -365,6 +368,90 @@ pub struct MemoryStats {
     pub patched_text: u64,
     /// RAM the guest may use.
     pub ram: u64,
+    /// Host memory behind it now.
+    pub ram_held: u64,
+    /// Host memory behind it when the last sleep began; 0 before the first.
+    pub ram_held_before_sleep: u64,
+    /// The same when all of it had been written out.
+    pub ram_held_after_sleep: u64,
+}
+
+/// What woke a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeCause {
+    /// A connection, data, a datagram.
+    Socket,
+    /// The end of what a thread waited for the host's disk for.
+    Disk,
+    /// A signal other than SIGCONT.
+    Signal,
+    /// SIGCONT.
+    Sigcont,
+    /// A further process.
+    Exec,
+    /// A timer of a program.
+    Timer,
+    /// It was forced to sleep in the middle of something.
+    Unfinished,
+}
+
+impl WakeCause {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            WakeCause::Socket => "socket",
+            WakeCause::Disk => "disk",
+            WakeCause::Signal => "signal",
+            WakeCause::Sigcont => "sigcont",
+            WakeCause::Exec => "exec",
+            WakeCause::Timer => "timer",
+            WakeCause::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// When a sandbox slept and woke, and how long its wakes took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepStats {
+    /// For how long it has been asleep, or awake: since its last wake or, before its first sleep,
+    /// since its first process began. 0 before that.
+    pub in_state_ns: u64,
+    /// When it last fell asleep, in CLOCK_REALTIME.
+    pub last_sleep_at_ns: Option<u64>,
+    /// When it was last woken, in CLOCK_REALTIME.
+    pub last_wake_at_ns: Option<u64>,
+    /// What woke it then.
+    pub last_wake_cause: Option<WakeCause>,
+    /// How long it has slept in all, the sleep that lasts included.
+    pub asleep_ns: u64,
+    /// How long all wakes took together.
+    pub wakes_ns: u64,
+    /// How many took at most the first of [`SleepStats::BOUNDS_NS`], how many more than that and
+    /// at most the second, and so on; the last for all longer ones.
+    pub wake_histogram: [u64; SleepStats::BOUNDS_NS.len() + 1],
+}
+
+impl SleepStats {
+    /// The bounds of the histogram.
+    pub const BOUNDS_NS: [u64; 11] = [
+        500_000,
+        1_000_000,
+        2_500_000,
+        5_000_000,
+        10_000_000,
+        25_000_000,
+        50_000_000,
+        100_000_000,
+        250_000_000,
+        500_000_000,
+        1_000_000_000,
+    ];
+
+    /// The class of a time in the histogram.
+    pub fn class_of(ns: u64) -> usize {
+        Self::BOUNDS_NS.partition_point(|bound| *bound < ns)
+    }
 }
 
 /// Counts since the sandbox began.
@@ -392,4 +479,22 @@ pub struct CountStats {
     pub last_deflate_ns: u64,
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_belongs_to_the_class_that_its_time_is_within() {
+        let bounds = SleepStats::BOUNDS_NS;
+        assert!(bounds.is_sorted());
+        for (class, bound) in bounds.into_iter().enumerate() {
+            assert_eq!(
+                [bound - 1, bound, bound + 1].map(SleepStats::class_of),
+                [class, class, class + 1]
+            );
+        }
+        assert_eq!([0, u64::MAX].map(SleepStats::class_of), [0, bounds.len()]);
+    }
 }

@@ -245,6 +245,8 @@ ops! {
     /// out: bitmap, least significant bit first. Its pages; more, if all from its last page on up
     /// to so many hold host memory too.
     Committed = 66,
+    /// Out arg: bytes of host memory behind RAM.
+    Resident = 67,
     // ---- the rest
     // ---------------------------------------------------------------------------------------------
     /// Random bytes into seg0.

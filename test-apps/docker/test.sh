@@ -169,9 +169,12 @@ if [ "$runtime" = quark ]; then
     hibernation() { # hibernation [ID]
         "$quark" --root "$state_root" state "${1:-$id}" | sed -n 's/.*"hibernation": "\(.*\)".*/\1/p'
     }
+    check "it is among the containers of all roots" says "$id" "$quark" list --all-roots
     check "kill -s STOP" docker kill -s STOP web
     check "it is hibernated" soon Hibernated hibernation
     check "it still counts as running" is running state web
+    check "top shows it asleep" grep -q "^$id.* Hibernated .*$state_root" <("$quark" top)
+    check "metrics tell of it" says "quark_container_up{id=\"$id\",root=\"$state_root\"} 1" "$quark" metrics
     check "a request wakes it" is 'hello from the guest' fetch 18080 /
     check "kill -s STOP again" docker kill -s STOP web
     check "exec wakes it" is awake docker exec web echo awake

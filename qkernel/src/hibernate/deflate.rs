@@ -21,7 +21,7 @@ use super::inflate::{self, Cause};
 use super::pages::Pages;
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{stats, step};
+use super::{history, stats, step};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
@@ -131,11 +131,13 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
         }
     }
     let mut begin_ns = 0;
+    let held_bytes = history::ram_held();
     match attempt(why, &mut begin_ns).await {
         Ok(left) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::DEFLATES_IDLE.fetch_add(u64::from(why == Why::Idle), Relaxed);
             stats::LAST_DEFLATE_NS.store(time::elapsed_ns(begin_ns), Relaxed);
+            history::slept(held_bytes);
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.
             step(Input::Deflated);

@@ -6,6 +6,7 @@ use qlib::PAGE_SIZE;
 use qlib::control::{CountStats, MemoryStats, Stats};
 use qlib::host::Op;
 
+use super::history;
 use super::inflate::Cause;
 use crate::host::Call;
 use crate::task::table;
@@ -36,6 +37,7 @@ pub(super) fn count_wake(cause: Cause, ns: u64) {
     counter.fetch_add(1, Relaxed);
     LAST_WAKE_NS.store(ns, Relaxed);
     WORST_WAKE_NS.fetch_max(ns, Relaxed);
+    history::woken(cause, ns);
 }
 
 /// How often the sandbox was woken.
@@ -49,6 +51,7 @@ pub fn collect() -> Stats {
     let heap = arch::heap::HEAP.stats();
     let store = Call::new(Op::StoreStat).run_out().map(|(_, args)| args).unwrap_or_default();
     super::note_activity();
+    let (held_before, held_after) = history::held_around_sleep();
     Stats {
         state: super::current().shown(),
         memory: MemoryStats {
@@ -62,6 +65,9 @@ pub fn collect() -> Stats {
             working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
             patched_text: mm::patch::patched_pages() * PAGE_SIZE,
             ram: arch::boot().ram_bytes,
+            ram_held: history::ram_held(),
+            ram_held_before_sleep: held_before,
+            ram_held_after_sleep: held_after,
         },
         counts: CountStats {
             syscalls: table::threads().map(|t| t.syscalls.load(Relaxed)).sum(),
@@ -83,6 +89,7 @@ pub fn collect() -> Stats {
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),
         },
+        sleeps: history::collect(),
         kernel_lock: arch::lock::waits(),
     }
 }

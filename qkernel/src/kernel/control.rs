@@ -1,5 +1,6 @@
 //! Control requests from qvisor: starting processes, signals, hibernation, numbers.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -136,7 +137,7 @@ fn serve(id: u64, request: Request) {
             pause::resume(Reason::Order);
             reply(id, &Reply::Done);
         }
-        Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),
+        Request::Stats => reply(id, &Reply::Stats(Box::new(hibernate::stats::collect()))),
         Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
         // qvisor keeps these numbers.
         Request::Platform => reply(

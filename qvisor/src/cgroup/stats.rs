@@ -102,6 +102,19 @@ impl Cgroup {
         s
     }
 
+    /// What it holds in bytes, kernel memory included, without clean page cache; `None` when it is
+    /// gone or the host does not count memory.
+    pub fn held_bytes(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let usage = self.number("memory", file)?;
+        let memory_stat = self.table("memory", "memory.stat");
+        let stats = CgroupStats { memory_stat, ..CgroupStats::default() };
+        Some(usage.saturating_sub(stats.clean_cache_bytes()))
+    }
+
     fn text(&self, controller: &str, file: &str) -> Option<String> {
         fs::read_to_string(self.dir(controller)?.join(file)).ok()
     }

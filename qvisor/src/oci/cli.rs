@@ -28,6 +28,9 @@ pub struct Global {
     /// Directory for the state of containers.
     #[arg(long, default_value_os_t = super::state::default_root())]
     pub root: PathBuf,
+    /// Somebody chose it.
+    #[arg(skip)]
+    pub root_given: bool,
     /// File to which the log is appended.
     #[arg(long)]
     pub log: Option<PathBuf>,
@@ -115,6 +118,10 @@ pub enum Command {
     Exec(Exec),
     /// Print statistics of a container.
     Events(Events),
+    /// Print statistics of all containers for Prometheus, or serve them.
+    Metrics(Metrics),
+    /// Show all containers, those that hold most memory first.
+    Top(Top),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -256,6 +263,29 @@ pub struct List {
     /// IDs only.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Also those of every other state directory that quark was given on this host, as Docker and
+    /// containerd do.
+    #[arg(long)]
+    pub all_roots: bool,
+}
+
+/// `quark metrics`. Of all state directories, unless one is given by --root.
+#[derive(Debug, Args)]
+pub struct Metrics {
+    /// Serve them at http://HOST:PORT/metrics, or at a UNIX socket, instead of printing them once.
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
+    pub listen: Option<super::metrics::Listen>,
+}
+
+/// `quark top`. Of all state directories, unless one is given by --root.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print a table once. So it is without a terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Between looks, in seconds ("5s" is accepted).
+    #[arg(long, value_parser = super::info::parse_seconds, default_value = "2s", value_name = "SECONDS")]
+    pub interval: Duration,
 }
 
 /// `quark ps`.

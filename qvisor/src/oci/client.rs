@@ -157,6 +157,11 @@ impl Connection {
         self.timeout = timeout;
     }
 
+    /// Waits no longer than until `end` for the answer to the request that was sent.
+    pub fn wait_until(&mut self, end: Instant) {
+        self.deadline = Some(end);
+    }
+
     fn begin(&mut self) {
         self.deadline = self.timeout.map(|t| Instant::now() + t);
     }

@@ -20,6 +20,7 @@ use rustix::thread::CapabilitySet;
 use super::bundle::Bundle;
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
+use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
 use super::{client, hooks, rootless, sleep, wire};
@@ -126,8 +127,12 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let sleep = sleep::spec(&annotations, global.hibernate_after)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
-    let entry = Store::new(&global.root)?.claim(id)?;
+    let store = Store::new(&global.root)?;
+    let entry = store.claim(id)?;
     undo.entry = Some(entry.clone());
+    if let Err(e) = Roots::of_caller().note(store.root()) {
+        tracing::warn!("quark list --all-roots will not find the container: {e:#}");
+    }
     let owner_lock = request.tied.then(|| entry.lock_as_owner()).transpose()?;
 
     let resources = bundle.resources();

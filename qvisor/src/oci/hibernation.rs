@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use qlib::control::{HibernationState, Reply, Request, Wakefulness};
+use qlib::control::{HibernationState, Reply, Request, WakeCause, Wakefulness};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::info::{self, print};
@@ -69,7 +69,22 @@ pub fn why(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Reply::Why(why) => why,
         other => return Err(unexpected(&other)),
     };
-    print(&format!("{}\n", explain(stats.state, &why)))
+    let woken = stats.sleeps.last_wake_cause.map(|cause| (cause, stats.sleeps.in_state_ns));
+    print(&format!("{}{}\n", explain(stats.state, &why), last_wake(stats.state, woken)))
+}
+
+/// What woke it last, and how long ago if it is awake.
+fn last_wake(state: HibernationState, woken: Option<(WakeCause, u64)>) -> String {
+    match (state, woken) {
+        (_, None) => String::new(),
+        (HibernationState::Hibernated, Some((cause, _))) => {
+            format!("; last woken by: {}", cause.name())
+        }
+        (_, Some((cause, ago_ns))) => {
+            let ago = humantime::format_duration(Duration::from_secs(ago_ns / 1_000_000_000));
+            format!("; last woken {ago} ago by: {}", cause.name())
+        }
+    }
 }
 
 /// One line about a container in this state.
@@ -105,6 +120,10 @@ mod tests {
         assert_eq!(explain(HibernationState::Hibernated, &why(None, 0)), "asleep");
         let idle = explain(HibernationState::WokenUp, &why(None, 30_000));
         assert!(idle.ends_with("idle for 30s, and was for 1s 500ms"), "{idle}");
+        let woken = Some((WakeCause::Socket, 90_500_000_000));
+        let told = last_wake(HibernationState::WokenUp, woken);
+        assert_eq!(told, "; last woken 1m 30s ago by: socket");
+        assert_eq!(last_wake(HibernationState::Hibernated, woken), "; last woken by: socket");
         let told = explain(HibernationState::Warm, &why(None, 0));
         assert!(told.contains("quark hibernate"), "{told}");
     }

@@ -1,4 +1,4 @@
-//! Commands that tell: state, list, ps, events, features.
+//! Commands that tell: state, ps, events, features.
 
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -71,47 +71,6 @@ fn killed(state: &State) -> Value {
         "it was killed, or ended without a word: its log may say more"
     };
     json!({"status": 128 + libc::SIGKILL, "reason": reason})
-}
-
-/// `quark list`.
-///
-/// # Errors
-/// When the state directory cannot be read.
-pub fn list(store: &Store, options: &cli::List) -> Result<()> {
-    let all = store.list()?;
-    if options.quiet {
-        let ids: String = all.iter().map(|(e, _)| format!("{}\n", e.id)).collect();
-        return print(&ids);
-    }
-    if options.format == Format::Json {
-        let values: Vec<Value> = all.iter().map(|(_, s)| listed(s)).collect();
-        return print(&format!("{}\n", Value::Array(values)));
-    }
-    let mut rows = vec![["ID", "PID", "STATUS", "BUNDLE", "CREATED", "OWNER"].map(str::to_owned)];
-    for (entry, state) in &all {
-        let status = state.status();
-        let pid = if status == Status::Stopped { 0 } else { state.pid };
-        rows.push([
-            entry.id.clone(),
-            pid.to_string(),
-            status.name().to_owned(),
-            state.bundle.display().to_string(),
-            state.created.clone(),
-            state.owner.clone(),
-        ]);
-    }
-    print(&table(&rows))
-}
-
-fn listed(state: &State) -> Value {
-    let mut value = state.oci(state.status());
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("rootfs".into(), json!(state.rootfs));
-        fields.insert("created".into(), json!(state.created));
-        fields.insert("owner".into(), json!(state.owner));
-        fields.insert("platform".into(), json!(state.platform));
-    }
-    value
 }
 
 /// `quark ps`: the guest's processes. With JSON runc's callers expect host process ids, and look
@@ -234,6 +193,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
+            "sleeps": guest.as_ref().map(|g| &g.sleeps),
             "kernel_lock": guest.as_ref().map(|g| &g.kernel_lock),
             "platform": platform,
             "cgroup": {
@@ -252,7 +212,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
 /// When it does not answer.
 pub fn stats(entry: &Entry, timeout: Option<Duration>) -> Result<Stats> {
     match ask(entry, &Request::Stats, timeout)? {
-        Reply::Stats(stats) => Ok(stats),
+        Reply::Stats(stats) => Ok(*stats),
         other => Err(unexpected(&other)),
     }
 }
@@ -319,7 +279,7 @@ pub fn doctor() -> Result<()> {
 }
 
 /// Columns as wide as their widest cell.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

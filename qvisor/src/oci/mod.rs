@@ -17,26 +17,32 @@ pub mod hibernation;
 pub mod hooks;
 pub mod info;
 pub mod life;
+pub mod list;
 pub mod log;
+pub mod metrics;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
 pub mod process;
 pub mod rootless;
+pub mod roots;
 pub mod run;
 pub mod seccomp;
 pub mod sleep;
 pub mod spec;
 pub mod state;
+pub mod top;
 pub mod update;
 pub mod view;
+pub mod watch;
 mod wire;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
 use error::WithCode;
@@ -57,7 +63,7 @@ pub fn main() -> ExitCode {
         }
         _ => {}
     }
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return code(info::print(&e.to_string()).map_or(1, |()| 0));
@@ -79,6 +85,13 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
+    Ok(cli)
+}
+
 fn dispatch(cli: Cli) -> Result<i32> {
     let global = &cli.global;
     let store = || Store::new(&global.root);
@@ -95,7 +108,9 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Wake(o) => hibernation::wake(&store()?, &o.id, global.timeout)?,
         Command::Why(o) => hibernation::why(&store()?, &o.id, global.timeout)?,
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
-        Command::List(o) => info::list(&store()?, o)?,
+        Command::List(o) => list::list(global, o)?,
+        Command::Metrics(o) => metrics::metrics(global, o)?,
+        Command::Top(o) => top::top(global, o)?,
         Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&store()?, o, global.timeout)?,

@@ -190,6 +190,11 @@ impl Store {
         Ok(store)
     }
 
+    /// The state directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Refuses a directory of somebody else's, and one that others may write.
     fn check(&self) -> Result<()> {
         let (root, us) = (self.root.display(), rustix::process::geteuid().as_raw());

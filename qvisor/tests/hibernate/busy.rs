@@ -126,7 +126,7 @@ fn what_computes_does_not_sleep_but_by_force() {
     forced(&c);
     assert_eq!(open.answer(), "spun");
     c.hibernate();
-    assert_eq!(c.must(&["why", &c.id]), "asleep\n");
+    assert_eq!(c.must(&["why", &c.id]), "asleep; last woken by: unfinished\n");
     c.must(&["wake", &c.id]);
     assert!(c.must(&["why", &c.id]).contains("awake, and idle"));
 }

@@ -5,6 +5,7 @@ mod busy;
 mod idle;
 #[path = "../support/mod.rs"]
 mod support;
+mod watch;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};

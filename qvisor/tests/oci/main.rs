@@ -22,3 +22,4 @@ mod streams;
 mod support;
 mod unanswered;
 mod user;
+mod watch;

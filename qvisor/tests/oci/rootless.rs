@@ -198,6 +198,24 @@ fn a_container_of_an_ordinary_user_lives_and_ends() {
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 
+#[test]
+fn the_state_directories_of_a_user_are_listed_for_the_user_alone() {
+    let Some((p, home)) = users_place() else { return };
+    give_to_user(&[&p.bundle]);
+    let root = home.join("elsewhere");
+    let root = root.to_str().unwrap();
+    let output = fs::File::create(p.dir.join("output")).unwrap();
+    let mut run = command(&home, &p.bundle, &["--root", root, "run", "--keep", &p.id]);
+    let status = run.stdout(output.try_clone().unwrap()).stderr(output).status().unwrap();
+    assert!(status.success(), "{}", p.log());
+    let listed = good(&p, &home, &["list", "--all-roots"]);
+    let line = listed.lines().find(|line| line.starts_with(&p.id)).unwrap();
+    assert!(line.contains(" stopped ") && line.ends_with(root), "{line}");
+    assert!(!p.good(&["list", "--all-roots"]).contains(&p.id));
+    good(&p, &home, &["--root", root, "delete", &p.id]);
+    assert!(!good(&p, &home, &["list", "--all-roots"]).contains(&p.id));
+}
+
 /// As after su(1): who may not open the terminal anew shares its open file description, which
 /// blocks.
 #[test]

@@ -269,6 +269,10 @@ impl<'h> Call<'h> {
             Op::Poll => self.poll(),
             Op::TakeReady => self.take_ready(),
             Op::Committed => self.committed(),
+            Op::Resident => {
+                self.args[0] = self.host.memory.resident_bytes();
+                Ok(0)
+            }
             Op::Random => self.random(),
             Op::Log => self.log(),
             Op::ControlReply => self.control_reply(),

@@ -234,6 +234,11 @@ fn windows_by_host_call() {
     let committed = g.ok(Op::Committed, 0, &[RAM_UNIT, 8 * 4096], &[Out(1)]);
     assert_eq!((committed.ret, committed.out[0][0]), (13, 0b1111_1000), "it goes on");
     assert_eq!(g.err(Op::Committed, 0, &[RAM_UNIT, 64 * 4096], &[Out(2)]), libc::EINVAL);
+    let resident = g.host.memory.resident_bytes();
+    let mut call = HostCall { op: Op::Resident as u32, ..HostCall::default() };
+    g.raw(&mut call);
+    assert!(resident >= 10 * 4096);
+    assert_eq!((call.ret, call.args[0]), (0, resident));
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! `quark list`: the containers of one state directory, or of all.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::cli::{self, Format, Global};
+use super::info::{print, table};
+use super::roots::Roots;
+use super::state::{Entry, State, Status, Store};
+
+/// A container, and the state directory it was found in.
+struct Found {
+    root: String,
+    entry: Entry,
+    state: State,
+}
+
+/// `quark list`.
+///
+/// # Errors
+/// When the state directory cannot be read. With all of them that is a warning.
+pub fn list(global: &Global, options: &cli::List) -> Result<()> {
+    let mut all = Vec::new();
+    if options.all_roots {
+        let (roots, failure) = Roots::of_caller().all(&global.root);
+        if let Some((_, e)) = failure {
+            tracing::warn!("other state directories are not known: {e:#}");
+        }
+        for root in roots {
+            match of_root(&root) {
+                Ok(found) => all.extend(found),
+                Err(e) => tracing::warn!("not listed: {e:#}"),
+            }
+        }
+    } else {
+        all = of_root(&global.root)?;
+    }
+    if options.quiet {
+        let ids: String = all.iter().map(|f| format!("{}\n", f.entry.id)).collect();
+        return print(&ids);
+    }
+    if options.format == Format::Json {
+        let values: Vec<Value> = all.iter().map(|f| as_json(f, options.all_roots)).collect();
+        return print(&format!("{}\n", Value::Array(values)));
+    }
+    const HEAD: [&str; 7] = ["ID", "PID", "STATUS", "BUNDLE", "CREATED", "OWNER", "ROOT"];
+    let rows: Vec<[String; 7]> =
+        std::iter::once(HEAD.map(str::to_owned)).chain(all.iter().map(row)).collect();
+    if options.all_roots {
+        return print(&table(&rows));
+    }
+    let rows: Vec<[String; 6]> =
+        rows.into_iter().map(|[id, pid, status, b, c, o, _]| [id, pid, status, b, c, o]).collect();
+    print(&table(&rows))
+}
+
+fn of_root(root: &Path) -> Result<Vec<Found>> {
+    let containers = Store::new(root)?.list()?.into_iter();
+    let root = root.display().to_string();
+    Ok(containers.map(|(entry, state)| Found { root: root.clone(), entry, state }).collect())
+}
+
+fn row(found: &Found) -> [String; 7] {
+    let state = &found.state;
+    let status = state.status();
+    let pid = if status == Status::Stopped { 0 } else { state.pid };
+    [
+        found.entry.id.clone(),
+        pid.to_string(),
+        status.name().to_owned(),
+        state.bundle.display().to_string(),
+        state.created.clone(),
+        state.owner.clone(),
+        printable(&found.root),
+    ]
+}
+
+/// A path as a terminal may have it: anything can be in its name.
+pub fn printable(path: &str) -> String {
+    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn as_json(found: &Found, with_root: bool) -> Value {
+    let state = &found.state;
+    let mut value = state.oci(state.status());
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("rootfs".into(), json!(state.rootfs));
+        fields.insert("created".into(), json!(state.created));
+        fields.insert("owner".into(), json!(state.owner));
+        fields.insert("platform".into(), json!(state.platform));
+        if with_root {
+            fields.insert("root".into(), json!(found.root));
+        }
+    }
+    value
+}
