@@ -196,7 +196,7 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
     let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
     let answer = match made {
         Ok((Ok(pid), _)) => Reply::Pid(pid),
-        Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => {
+        Ok((Err((Errno::ENOMEM | Errno::ERESTARTNOMEM | Errno::EAGAIN, _)), streams)) if !first => {
             return start_with_less(id, spec, streams);
         }
         Ok((Err((errno, message)), _)) | Err((errno, message)) => failure(errno, message),
@@ -222,7 +222,8 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
             hibernate::wake(Cause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),
-                Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}
+                Err((Errno::ENOMEM | Errno::ERESTARTNOMEM | Errno::EAGAIN, _))
+                    if time::monotonic_ns() < deadline_ns => {}
                 Err((errno, message)) => break failure(errno, message),
             }
         };

@@ -10,6 +10,7 @@ mod escape;
 mod host;
 mod life;
 mod locks;
+mod memory;
 mod pipes;
 mod platform;
 mod poison;
