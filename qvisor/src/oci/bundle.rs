@@ -154,6 +154,16 @@ impl Bundle {
             .and_then(oci_spec::runtime::LinuxMemory::limit);
         limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)
     }
+
+    /// The limit of tasks, 0 when there is none.
+    pub fn tasks_limit(&self) -> u32 {
+        let limit = self
+            .resources()
+            .and_then(|r| r.pids().as_ref())
+            .map_or(0, oci_spec::runtime::LinuxPids::limit);
+        // One that is larger is none.
+        u32::try_from(limit).unwrap_or(0)
+    }
 }
 
 fn resources_of(spec: &Spec) -> Option<&LinuxResources> {

@@ -4,6 +4,7 @@
 mod bad_input;
 mod cgroups;
 mod confined;
+mod crowd;
 mod disk;
 mod ended;
 mod escape;
