@@ -311,6 +311,8 @@ pub struct CountStats {
     pub swap_ins: u64,
     pub reap_pages: u64,
     pub reap_left: u64,
+    /// Processes that were killed as memory was used up.
+    pub oom_kills: u64,
     pub deflates: u64,
     pub deflates_failed: u64,
     /// Deflates that nobody asked for: the container was idle.

@@ -261,12 +261,16 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     IN_VAIN.store(in_vain() + 1, Relaxed);
     LAST_KILL_NS.store(now_ns, Relaxed);
     *VICTIM.lock() = Some(Arc::downgrade(&victim));
-    kill(&victim);
     if victim.pid == 1 {
         klog!(
             Error,
             "out of memory: the container ends, for its first process is the only one left"
         );
+        // As long as its memory is taken.
+        let _ = Call::new(Op::MemoryUsedUp).run();
+    }
+    kill(&victim);
+    if victim.pid == 1 {
         return;
     }
     let together = held_bytes(&victim);

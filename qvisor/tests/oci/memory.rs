@@ -1,10 +1,13 @@
 //! Memory used up, as programs and engines see it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::path::Path;
+use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::shared::test_apps;
+use super::shared::{skip, test_apps};
 use super::support::{Place, place};
 
 /// A container with this limit, in MiB, and `hungry` in it.
@@ -33,4 +36,65 @@ fn a_call_that_uses_memory_up_is_killed_and_does_not_fail() {
     let expected: String = KINDS.split_whitespace().map(|kind| format!("{kind} 137\n")).collect();
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said, expected + "over\n", "{complaints}");
+}
+
+/// What `memory.oom_control` or `memory.events` of the container's cgroup says.
+fn host_kills(p: &Place) -> Option<u64> {
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let dir = Path::new(event["data"]["quark"]["cgroup"]["path"].as_str()?).to_path_buf();
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let text = read("memory.events") + &read("memory.oom_control");
+    text.lines().find_map(|l| l.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
+/// Engines ask the cgroup why a container ended: it is there that memory was used up in the end.
+#[test]
+fn a_container_that_ends_for_memory_has_met_its_limit() {
+    let Some(p) = limited(64, &["sh", "-c", "cat; exec hungry zeros"]) else { return };
+    let mut command = p.quark(&["run", &p.id]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    p.wait_for("it runs", || p.output(&["state", &p.id]).status.success());
+    let Some(before) = host_kills(&p) else { return skip("the host counts no kills for memory") };
+    assert_eq!(before, 0);
+    // The cgroup goes with the container: who looks must be there before.
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let dir = event["data"]["quark"]["cgroup"]["path"].as_str().unwrap().to_owned();
+    let name = ["memory.events", "memory.oom_control"]
+        .into_iter()
+        .find(|name| Path::new(&dir).join(name).exists())
+        .unwrap();
+    let mut seen = fs::File::open(Path::new(&dir).join(name)).unwrap();
+    drop(child.stdin.take());
+    let mut kills = 0;
+    p.wait_for("the container ends", || {
+        let mut text = String::new();
+        if seen.rewind().and_then(|()| seen.read_to_string(&mut text)).is_ok() {
+            let count = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
+            kills = kills.max(count.and_then(|n| n.trim().parse().ok()).unwrap_or(0u64));
+        }
+        child.try_wait().unwrap().is_some()
+    });
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(137), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(kills > 0, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A process that is killed for memory is an event, as of runc.
+#[test]
+fn who_watches_events_is_told_of_kills() {
+    let Some(p) = limited(64, &["sh", "-c", "sleep 1000"]) else { return };
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let mut command = p.quark(&["events", "--interval", "1", &p.id]);
+    let mut events = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["type"], "stats");
+    assert_eq!(p.output(&["exec", &p.id, "hungry", "zeros"]).status.code(), Some(137));
+    let told = (0..20).map(|_| next()).find(|event| event["type"] == "oom");
+    p.good(&["kill", &p.id, "KILL"]);
+    events.kill().ok();
+    events.wait().unwrap();
+    assert_eq!(told.expect("it is told of")["id"], p.id.as_str());
 }
