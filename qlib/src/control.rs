@@ -41,6 +41,12 @@ pub enum Request {
     Hibernate,
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
+    /// The container has so many bytes of memory from now on, as far as there was so much when it
+    /// was made. Answer: [`Reply::Done`], or EBUSY if it holds more. Does not wake.
+    Limit {
+        /// As [`ContainerSpec::memory_limit_bytes`], but never 0.
+        bytes: u64,
+    },
     /// Answer: [`Reply::Stats`]. Does not wake.
     Stats,
     /// Answer: [`Reply::Processes`]. Does not wake.

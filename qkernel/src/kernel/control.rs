@@ -37,7 +37,7 @@ use crate::task::{
 };
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, input, time, urgent};
+use crate::{arch, executor, input, mm, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -132,6 +132,7 @@ fn serve(id: u64, request: Request) {
             pause::resume(Reason::Order);
             reply(id, &Reply::Done);
         }
+        Request::Limit { bytes } => reply(id, &done(mm::withheld::set_limit(bytes, shrink_names))),
         Request::Stats => reply(id, &Reply::Stats(hibernate::stats::collect())),
         // qvisor keeps these numbers.
         Request::Platform => reply(
@@ -139,6 +140,12 @@ fn serve(id: u64, request: Request) {
             &failure(Errno::EINVAL, "the kernel does not count for the platform".to_string()),
         ),
     }
+}
+
+/// Gives up what is only kept to be fast.
+fn shrink_names() {
+    shrink();
+    fs::dentry::shrink(None);
 }
 
 fn create(spec: &ContainerSpec) -> Reply {

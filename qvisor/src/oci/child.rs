@@ -348,7 +348,7 @@ impl Boot {
 
 /// What the guest may use of a memory limit in bytes: the kernel and the host's books about the
 /// guest are charged to the same cgroup, and the guest must come to its limit before the host does.
-fn guest_limit(limit: u64) -> u64 {
+pub(super) fn guest_limit(limit: u64) -> u64 {
     let overhead = (limit / 16).max(8 << 20).min(limit / 2);
     limit - overhead
 }

@@ -272,7 +272,11 @@ fn platform_stats(entry: &Entry, timeout: Option<Duration>) -> Result<PlatformSt
     }
 }
 
-fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
+/// Asks the sandbox, and has its answer.
+///
+/// # Errors
+/// When it does not answer.
+pub(super) fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
     Connection::open(entry, timeout.unwrap_or(ANSWER_TIMEOUT))?.call(request, &[])
 }
 

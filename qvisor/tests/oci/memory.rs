@@ -98,3 +98,43 @@ fn who_watches_events_is_told_of_kills() {
     events.wait().unwrap();
     assert_eq!(told.expect("it is told of")["id"], p.id.as_str());
 }
+
+/// `update --memory` reaches the guest in both directions.
+#[test]
+fn a_limit_that_changes_is_the_guests_too() {
+    let Some(p) = limited(128, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let more = [("/sys", "sysfs"), ("/sys/fs/cgroup", "cgroup")];
+    config["mounts"].as_array_mut().unwrap().extend(
+        more.map(|(place, kind)| json!({"destination": place, "type": kind, "source": kind})),
+    );
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let guests = || {
+        let limit = p.good(&["exec", &p.id, "cat", "/sys/fs/cgroup/memory.max"]);
+        let free = p.good(&["exec", &p.id, "busybox", "free", "-m"]);
+        let total = free.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+        (limit.trim().parse::<u64>().unwrap() >> 20, total.parse::<u64>().unwrap())
+    };
+    let takes_70 =
+        || p.output(&["exec", &p.id, "hungry", "zeros", "70"]).status.code().unwrap_or(-1);
+    assert_eq!((guests(), takes_70()), ((120, 120), 0));
+    p.good(&["update", "--memory", "64M", "--memory-swap", "64M", &p.id]);
+    assert_eq!((guests(), takes_70()), ((56, 56), 137));
+    p.good(&["update", "--memory-swap", "128M", "--memory", "128M", &p.id]);
+    assert_eq!((guests(), takes_70()), ((120, 120), 0));
+    // What is in use stays.
+    let fill = "busybox head -c 50000000 /dev/zero > /tmp/file";
+    p.good(&["exec", &p.id, "sh", "-c", fill]);
+    let refused = p.output(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && says.contains("memory limit of 65011712 bytes"), "{says}");
+    assert_eq!(says.lines().count(), 1, "{says}");
+    assert_eq!(guests(), (120, 120));
+    // As long as it is.
+    p.good(&["exec", &p.id, "busybox", "rm", "/tmp/file"]);
+    p.good(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
+    assert_eq!(guests(), (54, 54));
+}
