@@ -140,8 +140,9 @@ pub async fn copy_may_go_on(thread: &Arc<Thread>) -> bool {
     !thread.is_dying()
 }
 
-/// EAGAIN when there may not be one more thread, or process ([`account::check_clone`]). What an ended
-/// process held is waited for, for a moment: on Linux it is free before anybody hears of the end.
+/// EAGAIN when there may not be one more thread, or process ([`account::check_clone`]). What an
+/// ended process held is waited for, for a moment: on Linux it is free before anybody hears of the
+/// end.
 pub async fn room_for_clone(thread: &Arc<Thread>, new_space: bool) -> Result {
     let deadline_ns = time::monotonic_ns() + 2 * PATIENCE_NS;
     let _awaiting = reclaim::begin_waiting();

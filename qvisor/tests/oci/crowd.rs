@@ -2,7 +2,7 @@
 //! nobody who has begun is ended for it, or waits. `test-apps/bombs/crowd.c` looks.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ fn crowd(args: &[&str], change: impl FnOnce(&mut Value)) -> Option<Place> {
     Some(p)
 }
 
-/// Runs it, by a command with at most so many descriptors: how many there were.
-fn refused_after(p: &Place, descriptors: u32) -> u32 {
+/// Runs it, by a command with at most so many descriptors.
+fn limited(p: &Place, descriptors: u32) -> Output {
     let script = format!("ulimit -n {descriptors} && exec \"$@\"");
     let quark = p.quark(&["run", &p.id]);
     assert_eq!(quark.get_program(), quark_binary());
@@ -27,7 +27,12 @@ fn refused_after(p: &Place, descriptors: u32) -> u32 {
     command.args(["-c", &script, "sh"]).arg(quark.get_program()).args(quark.get_args());
     command.current_dir(&p.bundle).stdin(Stdio::null());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let output = finish(child, &["crowd"]);
+    finish(child, &["crowd"])
+}
+
+/// Runs it, by a command with at most so many descriptors: how many there were.
+fn refused_after(p: &Place, descriptors: u32) -> u32 {
+    let output = limited(p, descriptors);
     let (said, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {said}{complaint}", output.status);
@@ -70,4 +75,22 @@ fn processes_and_threads_at_their_users_limit_are_refused() {
         let Some(p) = crowd(&[kind], limit) else { return };
         assert_eq!(refused_after(&p, 1024), 19, "{kind}");
     }
+}
+
+#[test]
+fn a_limit_of_files_that_the_host_does_not_give_is_told() {
+    let files = |c: &mut Value| {
+        c["process"]["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 100, "hard": 2_000}]);
+        c["linux"]["rootfsPropagation"] = json!("rslave");
+        c["process"]["oomScoreAdj"] = json!(1000);
+    };
+    let Some(p) = crowd(&["processes", "1"], files) else { return };
+    let run = |descriptors: u32| {
+        let output = limited(&p, descriptors);
+        assert!(output.status.success(), "{}", output.status);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let told = run(1_000);
+    assert!(told.contains("RLIMIT_NOFILE of 2000 is more than the host lets"), "{told}");
+    assert_eq!(run(2_000), "");
 }
