@@ -54,7 +54,11 @@ fn a_container_that_ends_for_memory_has_met_its_limit() {
     let mut command = p.quark(&["run", &p.id]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    p.wait_for("it runs", || p.output(&["state", &p.id]).status.success());
+    let is_running = || {
+        let state = p.output(&["state", &p.id]);
+        String::from_utf8_lossy(&state.stdout).contains("\"status\": \"running\"")
+    };
+    p.wait_for("it runs", is_running);
     let Some(before) = host_kills(&p) else {
         child.kill().unwrap();
         child.wait().unwrap();
