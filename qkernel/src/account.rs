@@ -38,7 +38,7 @@ static MEMORY_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// How much memory the container is told that it has, in bytes.
 pub fn memory_bytes() -> u64 {
-    let ram = arch::boot().ram_bytes;
+    let ram = arch::ram_bytes();
     match MEMORY_BYTES.load(Relaxed) {
         0 => ram,
         limit => limit.min(ram),
@@ -144,10 +144,7 @@ pub fn charge_of(threads: u64) -> u64 {
 
 /// The most processes and threads that may live together.
 pub fn max_tasks() -> u64 {
-    tasks_in(
-        arch::ram_bytes() / 2,
-        outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES,
-    )
+    tasks_in(memory_bytes() / 2, outside_bytes(1, 1) + PROCESS_KERNEL_BYTES + THREAD_KERNEL_BYTES)
 }
 
 fn tasks_in(bytes: u64, each_bytes: u64) -> u64 {
@@ -164,8 +161,8 @@ pub fn check_clone(new_space: bool) -> Result {
         + more
         + spaces * PROCESS_KERNEL_BYTES
         + threads * THREAD_KERNEL_BYTES;
-    let is_full = spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks()
-        || total > arch::ram_bytes() / 2;
+    let is_full =
+        spaces.max(threads.saturating_sub(spaces) / 8) >= max_tasks() || total > memory_bytes() / 2;
     let boot = arch::boot();
     let is_left = leaves_some(spaces + u64::from(new_space), boot.max_processes)
         && leaves_some(threads + 1, boot.max_threads);
@@ -269,7 +266,7 @@ fn lasting_bytes(ram_bytes: u64, eighths: u64) -> u64 {
 /// whatever the limits of single file systems add up to. What remains is for programs, and for
 /// whoever is to clean up.
 pub fn max_lasting_pages() -> u64 {
-    lasting_bytes(arch::ram_bytes(), LASTING_PAGE_EIGHTHS) / PAGE_SIZE
+    lasting_bytes(memory_bytes(), LASTING_PAGE_EIGHTHS) / PAGE_SIZE
 }
 
 /// Such memory is refused from one part in this many of what is low before memory is that.
@@ -296,7 +293,7 @@ impl Lasting {
     /// Takes `bytes`. ENOSPC, also before memory is low: were this what brings it there, nobody's
     /// end would help.
     pub fn take(bytes: u64) -> Result<Lasting> {
-        let limit = lasting_bytes(arch::ram_bytes(), LASTING_EIGHTHS);
+        let limit = lasting_bytes(memory_bytes(), LASTING_EIGHTHS);
         let after = LASTING_BYTES.load(Relaxed).saturating_add(bytes);
         if after > limit || !heap::has_room_for(bytes + heap::low_bytes() / LASTING_LEAVES) {
             return Err(Errno::ENOSPC);

@@ -54,6 +54,10 @@ impl Errno {
     /// EINTR.
     pub const ERESTART_RESTARTBLOCK: Errno = Errno(516);
 
+    /// Internal: user memory could not be had for a copy, as guest memory is used up. The call is
+    /// made again when there is some, as an access by the program itself would be.
+    pub const ERESTARTNOMEM: Errno = Errno(600);
+
     /// From a host call's negative result.
     pub fn from_ret(ret: i64) -> Errno {
         let n = ret.unsigned_abs();

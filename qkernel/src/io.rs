@@ -12,10 +12,19 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 use crate::account;
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::mm::fault::Spare;
 use crate::mm::{Access, AddressSpace};
 
 /// The longest single transfer, as Linux has it (MAX_RW_COUNT).
 pub const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
+
+/// So much of a buffer is copied on what is kept when memory is used up: as much as one message.
+const SPARED_BYTES: usize = 64 << 10;
+
+/// For a byte of a buffer: what is long can go on later.
+fn spare_at(done: usize) -> Spare {
+    if done < SPARED_BYTES { Spare::Some } else { Spare::None }
+}
 
 enum Memory<'a> {
     User { space: Arc<AddressSpace>, ranges: Ranges },
@@ -152,7 +161,9 @@ impl<'a> IoBuffer<'a> {
         match &mut self.memory {
             Memory::User { space, ranges } => {
                 for (va, len) in Self::parts(ranges, self.done, want) {
-                    if let Err(error) = space.write_bytes(va, &bytes[copied..copied + len]) {
+                    let spare = spare_at(self.done + copied);
+                    let part = &bytes[copied..copied + len];
+                    if let Err(error) = space.write_bytes_with(va, part, spare) {
                         if copied == 0 {
                             return Err(error);
                         }
@@ -216,7 +227,11 @@ impl<'a> IoBuffer<'a> {
         const ZEROS: [u8; 512] = [0; 512];
         let mut stored = 0;
         while stored < count && self.remaining() > 0 {
-            stored += self.put(&ZEROS[..ZEROS.len().min(count - stored)])?;
+            match self.put(&ZEROS[..ZEROS.len().min(count - stored)]) {
+                Ok(more) => stored += more,
+                Err(error) if stored == 0 => return Err(error),
+                Err(_) => break,
+            }
         }
         Ok(stored)
     }
@@ -238,12 +253,15 @@ impl<'a> IoBuffer<'a> {
         match &self.memory {
             Memory::User { space, ranges } => {
                 let mut segments: Vec<Segment> = Vec::new();
+                let mut at = self.done;
                 for (va, len) in Self::parts(ranges, self.done, want) {
                     let room = max_segments.saturating_sub(segments.len());
                     if room == 0 {
                         break;
                     }
-                    match space.segments(va, len, access, room) {
+                    let spared = SPARED_BYTES.saturating_sub(at);
+                    at += len;
+                    match space.segments(va, len, access, room, spared) {
                         Ok(more) => segments.extend(more),
                         Err(error) if segments.is_empty() => return Err(error),
                         Err(_) => break,

@@ -47,6 +47,12 @@ pub enum Request {
     },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
+    /// The container has so many bytes of memory from now on, as far as there was so much when it
+    /// was made. Answer: [`Reply::Done`], or EBUSY if it holds more. Does not wake.
+    Limit {
+        /// As [`ContainerSpec::memory_limit_bytes`], but never 0.
+        bytes: u64,
+    },
     /// Answer: [`Reply::Stats`]. Does not wake.
     Stats,
     /// Answer: [`Reply::Why`]. Does not wake.
@@ -463,6 +469,8 @@ pub struct CountStats {
     pub swap_ins: u64,
     pub reap_pages: u64,
     pub reap_left: u64,
+    /// Processes that were killed as memory was used up.
+    pub oom_kills: u64,
     pub deflates: u64,
     pub deflates_failed: u64,
     /// Deflates that nobody asked for: the container was idle.

@@ -265,6 +265,9 @@ ops! {
     /// The kernel has copied control request args\[0\] out of the mailbox: the next may be put
     /// there. -ENOENT when it does not lie there.
     MailboxTaken = 85,
+    /// Guest memory is used up, and the container is about to end for it: the host is to know. May
+    /// not come back.
+    MemoryUsedUp = 86,
 }
 
 /// Pages of one [`Op::SwapIn`].

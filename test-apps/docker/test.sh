@@ -109,7 +109,7 @@ fetch_soon() { # the same, until something listens
 ip link set lo up
 mkdir -p "$work/rootfs"/{bin,etc,proc,sys,dev,tmp,www,root}
 cp "$(command -v busybox)" "$work/rootfs/bin/busybox"
-for applet in sh cat cp echo env false hostname httpd id ip kill ls mkdir nc ping ps pwd sleep stat stty touch true tty wc wget; do
+for applet in sh cat cp echo env false hostname httpd id ip kill ls mkdir nc ping ps pwd sleep stat stty tail touch true tty wc wget; do
     ln -s busybox "$work/rootfs/bin/$applet"
 done
 echo root:x:0:0:root:/root:/bin/sh > "$work/rootfs/etc/passwd"
@@ -195,6 +195,9 @@ check "a request to it" is 'hello from the guest' fetch_soon 18080 /
 check "kill" docker kill web
 check "the exit code of a killed one" soon 137 docker inspect -f '{{.State.ExitCode}}' web
 check "rm" docker rm web
+check "one that uses its memory up ends" code 137 run --name hog --network none --memory 64m quark-test tail /dev/zero
+check "why is known" soon true docker inspect -f '{{.State.OOMKilled}}' hog
+check "rm" docker rm hog
 check "no containers left" is "" docker ps -aq
 if [ "$runtime" = quark ]; then
     check "no state left" is "" bash -c "ls -d $state_root/$id 2> /dev/null"

@@ -412,6 +412,175 @@ CASE(remount_changes_the_size) {
     leave();
 }
 
+// What is in use stays, unless it is to go lazily.
+static void must_be_busy(const char *mount_point) {
+    ERR(umount2(mount_point, 0), EBUSY);
+    ERR(umount2(mount_point, MNT_FORCE), EBUSY);
+}
+
+CASE(a_mount_in_use_is_busy) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, NULL));
+    write_file("a/file", "text");
+    int fd = OK(open("a/file", O_RDONLY));
+    must_be_busy("a");
+    char *mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(mapped != MAP_FAILED);
+    OK(close(fd));
+    must_be_busy("a");
+    OK(munmap(mapped, 4096));
+    fd = OK(open("a", O_PATH));
+    must_be_busy("a");
+    OK(close(fd));
+    OK(chdir("a"));
+    must_be_busy("../a");
+    OK(chdir(".."));
+    int told[2];
+    OK(pipe(told));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(chroot("a"));
+        OK(write(told[1], "x", 1));
+        for (;;) pause();
+    }
+    char byte;
+    EQ(read(told[0], &byte, 1), 1);
+    must_be_busy("a");
+    OK(kill(child, SIGKILL));
+    expect_killed(child, SIGKILL);
+    OK(umount2("a", 0));
+    leave();
+}
+
+CASE(a_program_keeps_its_mount_busy) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, NULL));
+    int from = OK(open(self_path, O_RDONLY)), to = OK(open("a/program", O_CREAT | O_WRONLY, 0755));
+    static char bytes[65536];
+    for (ssize_t n; (n = OK(read(from, bytes, sizeof bytes))) > 0;) EQ(write(to, bytes, n), n);
+    OK(close(to));
+    OK(close(from));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(dup2(OK(open("/dev/null", O_WRONLY)), 1));
+        execl("a/program", "program", "--list", NULL);
+        _exit(1);
+    }
+    siginfo_t info;
+    OK(waitid(P_PID, child, &info, WEXITED | WNOWAIT));
+    EQ(info.si_status, 0);
+    // It has ended, though nobody has waited for it.
+    OK(umount2("a", 0));
+    expect_exit(child, 0);
+    leave();
+}
+
+CASE(lazily_what_is_in_use_goes_too) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, NULL));
+    write_file("a/file", "text");
+    int fd = OK(open("a/file", O_RDONLY));
+    OK(umount2("a", MNT_DETACH));
+    ERR(access("a/file", F_OK), ENOENT);
+    char text[8];
+    EQ(read(fd, text, sizeof text), 4);
+    OK(close(fd));
+    leave();
+}
+
+CASE(what_is_written_does_not_become_read_only) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mkdir("b", 0755));
+    OK(mount("none", "a", "tmpfs", 0, NULL));
+    OK(mount("a", "b", NULL, MS_BIND, NULL));
+    OK(mknod("a/fifo", S_IFIFO | 0600, 0));
+    int fifo = OK(open("a/fifo", O_RDWR)), fd = OK(open("a/file", O_CREAT | O_RDWR, 0600));
+    OK(ftruncate(fd, 4096));
+    ERR(mount(NULL, "a", NULL, MS_REMOUNT | MS_RDONLY, NULL), EBUSY);
+    ERR(mount(NULL, "b", NULL, MS_REMOUNT | MS_RDONLY, NULL), EBUSY);
+    ERR(mount(NULL, "a", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL), EBUSY);
+    // The other mount alone has no writers.
+    OK(mount(NULL, "b", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+    OK(mount(NULL, "b", NULL, MS_REMOUNT | MS_BIND, NULL));
+    EQ(write(fd, "x", 1), 1);
+    char *mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(mapped != MAP_FAILED);
+    OK(close(fd));
+    ERR(mount(NULL, "a", NULL, MS_REMOUNT | MS_RDONLY, NULL), EBUSY);
+    OK(munmap(mapped, 4096));
+    // FIFOs may be written, and files read.
+    fd = OK(open("a/file", O_RDONLY));
+    OK(mount(NULL, "a", NULL, MS_REMOUNT | MS_RDONLY, NULL));
+    ERR(open("a/file", O_RDWR), EROFS);
+    ERR(open("b/file", O_RDWR), EROFS);
+    OK(close(fd));
+    OK(close(fifo));
+    leave();
+}
+
+CASE(the_number_of_inodes_is_limited) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, "nr_inodes=4,size=1m"));
+    struct statfs s;
+    OK(statfs("a", &s));
+    EQ(s.f_files, 4);
+    EQ(s.f_ffree, 3);
+    write_file("a/1", "");
+    OK(mkdir("a/2", 0755));
+    OK(link("a/1", "a/3"));
+    OK(statfs("a", &s));
+    EQ(s.f_ffree, 0);
+    ERR(open("a/4", O_CREAT | O_WRONLY, 0600), ENOSPC);
+    ERR(mkdir("a/4", 0755), ENOSPC);
+    ERR(symlink("x", "a/4"), ENOSPC);
+    ERR(mknod("a/4", S_IFIFO | 0600, 0), ENOSPC);
+    ERR(link("a/1", "a/4"), ENOSPC);
+    OK(unlink("a/1"));
+    int fd = OK(open("a/4", O_CREAT | O_WRONLY, 0600));
+    OK(unlink("a/4"));
+    // It is there as long as it is open.
+    ERR(mkdir("a/4", 0755), ENOSPC);
+    OK(close(fd));
+    WAIT_UNTIL(mkdir("a/4", 0755) == 0);
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT, "nr_inodes=3"), EINVAL);
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "nr_inodes=5"));
+    OK(symlink("x", "a/5"));
+    OK(rename("a/5", "a/3"));
+    OK(mkdir("a/5", 0755));
+    ERR(mkdir("a/6", 0755), ENOSPC);
+    char text[65536];
+    read_file("/proc/self/mounts", text, sizeof text);
+    CHECK(strstr(text, "nr_inodes=5") != NULL);
+    ERR(mount("none", "a", "tmpfs", 0, "nr_inodes=x"), EINVAL);
+    leave();
+}
+
+CASE(the_number_of_blocks_is_limited) {
+    needs_mounts();
+    OK(mkdir("a", 0755));
+    OK(mount("none", "a", "tmpfs", 0, "nr_blocks=3"));
+    struct statfs s;
+    OK(statfs("a", &s));
+    EQ(s.f_blocks, 3);
+    EQ(s.f_bfree, 3);
+    static char bytes[5 * 4096];
+    int fd = OK(open("a/file", O_CREAT | O_WRONLY, 0600));
+    EQ(write(fd, bytes, sizeof bytes), 3 * 4096);
+    ERR(write(fd, bytes, sizeof bytes), ENOSPC);
+    OK(close(fd));
+    ERR(mount("none", "a", "tmpfs", MS_REMOUNT, "nr_blocks=2"), EINVAL);
+    OK(mount("none", "a", "tmpfs", MS_REMOUNT, "nr_blocks=1k"));
+    OK(statfs("a", &s));
+    EQ(s.f_blocks, 1024);
+    ERR(mount("none", "a", "tmpfs", 0, "nr_blocks=10%"), EINVAL);
+    leave();
+}
+
 CASE(links_that_are_not_followed) {
     needs_mounts();
     OK(mkdir("a", 0755));

@@ -61,11 +61,16 @@ pub fn init(info: &BootInfo) {
     // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs
     // to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };
-    let (blocks, pages) = reserve_of(BLOCKS.stats().total);
+    KEPT_FRAMES.store((info.ram_bytes / PAGE_SIZE / KEPT_SHARE).min(MOST_KEPT_FRAMES), Relaxed);
+    resize(0);
+    HEAP.init(phys, &BLOCKS);
+}
+
+/// So many blocks are no part of RAM for the time being: the reserve is as large as for the rest.
+pub fn resize(withheld: usize) {
+    let (blocks, pages) = reserve_of(BLOCKS.stats().total.saturating_sub(withheld));
     RESERVE_BLOCKS.store(blocks, Relaxed);
     LOW_PAGES.store(pages, Relaxed);
-    KEPT_FRAMES.store((info.ram_bytes / PAGE_SIZE / KEPT_SHARE).min(MOST_KEPT_FRAMES), Relaxed);
-    HEAP.init(phys, &BLOCKS);
 }
 
 /// Of so many blocks: how many user frames must leave, and the pages below which memory is low.
@@ -102,6 +107,16 @@ pub fn user_may_grow() -> bool {
         // of it is used: the kernel must not be low for that.
         return kernel_room(left) >= LOW_PAGES.load(Relaxed);
     }
+    leaves_reserve(left)
+}
+
+/// True if one free block more or less makes no difference to the kernel, with what is charged.
+pub fn has_block_to_spare() -> bool {
+    BLOCKS.free_blocks().checked_sub(1).is_some_and(leaves_reserve)
+}
+
+/// True if `left` free blocks are more than what user frames must leave.
+fn leaves_reserve(left: usize) -> bool {
     let reserve = RESERVE_BLOCKS.load(Relaxed);
     let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
     left >= reserve + charged && kernel_room(left) >= 2 * LOW_PAGES.load(Relaxed).min(FEW_PAGES)

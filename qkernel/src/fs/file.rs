@@ -271,7 +271,7 @@ pub struct OpenFile {
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
     pub path: Option<Location>,
     /// It is open for writing, and a regular file.
-    _writes: Option<Claim>,
+    writes: Option<Claim>,
     /// Who has to know when it is gone, by [`CloseHook::id`].
     pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
@@ -294,13 +294,16 @@ impl OpenFile {
         path: Option<Location>,
         writes: Option<Claim>,
     ) -> Arc<Self> {
+        if let (Some(place), Some(_)) = (&path, &writes) {
+            place.mount.begin_writing();
+        }
         Arc::new(OpenFile {
             ops,
             flags: AtomicU32::new(flags),
             position: Mutex::new(0),
             owner: AtomicI32::new(0),
             path,
-            _writes: writes,
+            writes,
             close_hooks: Mutex::default(),
         })
     }
@@ -398,6 +401,9 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         super::lock::file_gone(self);
+        if let (Some(place), Some(_)) = (&self.path, &self.writes) {
+            place.mount.end_writing();
+        }
         if self.flags() & O_PATH == 0 {
             super::notify::file_event(
                 self,

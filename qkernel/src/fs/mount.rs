@@ -98,6 +98,8 @@ pub struct Mount {
     fs_readonly: Arc<AtomicBool>,
     /// MS_UNBINDABLE.
     unbindable: AtomicBool,
+    /// Regular files that are open for writing on it.
+    writers: AtomicU32,
     /// It is the root mount, or lies on one that is in the tree.
     in_tree: AtomicBool,
     /// Where it is mounted; `None` for the root mount and after umount(2).
@@ -149,6 +151,7 @@ impl Mount {
             flags: AtomicU32::new(flags.bits()),
             fs_readonly,
             unbindable: AtomicBool::new(false),
+            writers: AtomicU32::new(0),
             in_tree: AtomicBool::new(false),
             point: Mutex::new(None),
             children: Mutex::default(),
@@ -292,15 +295,43 @@ impl Mount {
         drop(old);
     }
 
+    /// True if somebody has a place on it: an open or mapped file, a directory to work in, a
+    /// program. The caller has one too, and so has what it is mounted on.
+    fn is_held(self: &Arc<Self>) -> bool {
+        const CALLER_AND_PARENT: usize = 2;
+        Arc::strong_count(self) > CALLER_AND_PARENT
+    }
+
+    /// A file on it is opened for writing.
+    pub fn begin_writing(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such a file is no longer open, nor mapped.
+    pub fn end_writing(&self) {
+        self.writers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// EBUSY if a file is open for writing on it, or (`any`) on another mount of its file system:
+    /// who makes that read-only would break a promise.
+    pub fn check_no_writers(&self, any: bool) -> Result {
+        let writes = |mount: &Mount| mount.writers.load(Ordering::Relaxed) > 0;
+        let is_written = match any {
+            false => writes(self),
+            true => all().iter().any(|m| identity(&m.fs) == identity(&self.fs) && writes(m)),
+        };
+        if is_written { Err(Errno::EBUSY) } else { Ok(()) }
+    }
+
     /// umount2(2): takes it from its place, and (`lazy`) all that lies on it from theirs, each for
-    /// itself. EBUSY when something is mounted on it and it is not to be lazy, EINVAL for the root
-    /// and what is in no tree.
+    /// itself. EBUSY when somebody has a place on it, or something is mounted on it, and it is not
+    /// to be lazy, EINVAL for the root and what is in no tree.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result {
-        if !lazy && !self.children.lock().is_empty() {
-            return Err(Errno::EBUSY);
-        }
         if !self.is_in_tree() || self.point.lock().is_none() {
             return Err(Errno::EINVAL);
+        }
+        if !lazy && (self.is_held() || !self.children.lock().is_empty()) {
+            return Err(Errno::EBUSY);
         }
         let tree = self.tree(|_, _| true);
         let mut points = Vec::new();

@@ -69,6 +69,12 @@ impl<'a> Options<'a> {
         self.value(name).map_or(Ok(default), |v| v.parse().map_err(|_| Errno::EINVAL))
     }
 
+    /// A number with a suffix k, m or g (of 1024).
+    pub fn size_of_whole(&self, name: &str, default: u64) -> Result<u64> {
+        let parse = |v: &str| if v.ends_with('%') { None } else { parse_size(v, 0) };
+        self.value(name).map_or(Ok(default), |v| parse(v).ok_or(Errno::EINVAL))
+    }
+
     /// A size in bytes with a suffix k, m, g, or % of RAM.
     pub fn size(&self, name: &str, default: u64) -> Result<u64> {
         self.value(name)

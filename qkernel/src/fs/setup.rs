@@ -38,9 +38,7 @@ fn maker_of(type_name: &str) -> Option<Maker> {
 }
 
 fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let size = tmpfs::limit(options)?;
-    let (uid, gid) = (options.number("uid", 0)?, options.number("gid", 0)?);
-    Ok(TmpFs::new("tmpfs", size, options.octal("mode", tmpfs::DEFAULT_MODE)?, uid, gid))
+    Ok(TmpFs::with_options(options)?)
 }
 
 fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {

@@ -14,7 +14,7 @@ use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
 use crate::account;
 use crate::errno::Result;
-use crate::task::{affinity, table};
+use crate::task::{affinity, oom, table};
 use crate::{arch, mm};
 
 /// Makes a file system of type sysfs.
@@ -211,7 +211,12 @@ const CGROUP: Names = &[
     ("memory.current", || {
         file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))
     }),
-    ("memory.events", || text("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")),
+    ("memory.events", || {
+        file(|_| {
+            let kills = oom::kills();
+            Ok(format!("low 0\nhigh 0\nmax 0\noom {kills}\noom_kill {kills}\n").into_bytes())
+        })
+    }),
     ("memory.high", || text("max\n")),
     ("memory.max", || file(|_| Ok(line(account::memory_bytes().to_string())))),
     ("memory.stat", || {

@@ -9,7 +9,7 @@ use qlib::host::Op;
 use super::history;
 use super::inflate::Cause;
 use crate::host::Call;
-use crate::task::table;
+use crate::task::{oom, table};
 use crate::{arch, mm};
 
 macro_rules! counters {
@@ -75,6 +75,7 @@ pub fn collect() -> Stats {
             swap_ins: mm::swap::swap_ins(),
             reap_pages: REAP_PAGES.load(Relaxed),
             reap_left: REAP_LEFT.load(Relaxed),
+            oom_kills: oom::kills(),
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             deflates_idle: DEFLATES_IDLE.load(Relaxed),

@@ -41,7 +41,7 @@ use crate::task::{
 };
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, input, time, urgent};
+use crate::{arch, executor, input, mm, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -137,6 +137,7 @@ fn serve(id: u64, request: Request) {
             pause::resume(Reason::Order);
             reply(id, &Reply::Done);
         }
+        Request::Limit { bytes } => reply(id, &done(mm::withheld::set_limit(bytes, shrink_names))),
         Request::Stats => reply(id, &Reply::Stats(Box::new(hibernate::stats::collect()))),
         Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
         // qvisor keeps these numbers.
@@ -145,6 +146,12 @@ fn serve(id: u64, request: Request) {
             &failure(Errno::EINVAL, "the kernel does not count for the platform".to_string()),
         ),
     }
+}
+
+/// Gives up what is only kept to be fast.
+fn shrink_names() {
+    shrink();
+    fs::dentry::shrink(None);
 }
 
 fn create(spec: &ContainerSpec) -> Reply {
@@ -205,7 +212,7 @@ fn start(id: u64, spec: ProcessSpec, first: bool) {
     let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
     let answer = match made {
         Ok((Ok(pid), _)) => Reply::Pid(pid),
-        Ok((Err((Errno::ENOMEM | Errno::EAGAIN, _)), streams)) if !first => {
+        Ok((Err((Errno::ENOMEM | Errno::ERESTARTNOMEM | Errno::EAGAIN, _)), streams)) if !first => {
             return start_with_less(id, spec, streams);
         }
         Ok((Err((errno, message)), _)) | Err((errno, message)) => failure(errno, message),
@@ -231,7 +238,8 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
             hibernate::wake(Cause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),
-                Err((Errno::ENOMEM | Errno::EAGAIN, _)) if time::monotonic_ns() < deadline_ns => {}
+                Err((Errno::ENOMEM | Errno::ERESTARTNOMEM | Errno::EAGAIN, _))
+                    if time::monotonic_ns() < deadline_ns => {}
                 Err((errno, message)) => break failure(errno, message),
             }
         };

@@ -18,6 +18,7 @@ use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
 use crate::mm::AddressSpace;
 use crate::mm::freeze::{Frozen, MustWait};
+use crate::mm::reclaim;
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
@@ -134,7 +135,7 @@ fn call_now(
     frozen: Option<Frozen>,
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
-    if heap::is_low() || !thread.seccomp.lets_pass(call) {
+    if heap::is_low() || reclaim::is_short() || !thread.seccomp.lets_pass(call) {
         return Next::Task(None);
     }
     let Call { nr, args, .. } = *call;
@@ -143,6 +144,10 @@ fn call_now(
     };
     drop(frozen);
     claim(thread);
+    if result == Err(Errno::ERESTARTNOMEM) {
+        // It is made again, by the thread's task, when there is memory.
+        return Next::Task(None);
+    }
     thread.count_syscall();
     trace(thread, nr, &args, &Outcome::Returns(result));
     match result {
@@ -299,11 +304,19 @@ fn is_low_for(thread: &Thread) -> bool {
             && oom::is_small(&thread.process))
 }
 
-/// Waits until kernel memory is no longer low.
+/// Waits until memory is no longer low, and copies find some.
 #[cold]
 async fn memory_for(thread: &Arc<Thread>) {
     // An error says that the thread is to die, or that somebody else's memory came back meanwhile.
     let _ = oom::relieve(thread, oom::Want::Heap).await;
+    if reclaim::is_short() && !thread.is_dying() {
+        let _ = oom::relieve(thread, oom::Want::Frame).await;
+    }
+}
+
+/// True if a copy for a call has found no memory, and this thread's calls are to wait for some.
+fn is_short_for(thread: &Thread) -> bool {
+    reclaim::is_short() && !(urgent::is_urgent(thread.user.token) && oom::is_small(&thread.process))
 }
 
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
@@ -313,12 +326,33 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         return outcome;
     }
     let traits = syscall::table::traits(trap.nr);
-    if is_low_for(thread) && !traits.contains(Traits::GIVES_MEMORY_BACK) {
+    let waits = is_low_for(thread) || is_short_for(thread);
+    if waits && !traits.contains(Traits::GIVES_MEMORY_BACK) {
         memory_for(thread).await;
         if thread.is_dying() {
             return Outcome::Returns(Err(Errno::EINTR));
         }
     }
+    let mut is_again = false;
+    let outcome = loop {
+        let outcome = perform(thread, trap).await;
+        if outcome != Outcome::Returns(Err(Errno::ERESTARTNOMEM)) {
+            break outcome;
+        }
+        match oom::relieve(thread, oom::Want::Frame).await {
+            _ if thread.is_dying() => break Outcome::Returns(Err(Errno::EINTR)),
+            Ok(()) => is_again = false,
+            // There is memory: the page cannot be had for another reason.
+            Err(_) if is_again => break Outcome::Returns(Err(Errno::EFAULT)),
+            Err(_) => is_again = true,
+        }
+    };
+    trace(thread, trap.nr, &trap.args, &outcome);
+    outcome
+}
+
+/// Makes a system call.
+async fn perform(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     let frozen = match taken_by(thread, trap.nr, &trap.args) {
         Some(range) => loop {
             let frozen = thread.mm().freeze(&thread.user, range.clone()).await;
@@ -346,7 +380,6 @@ async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     }
     drop(frozen);
     thread.user.claim_ops(&thread.mm());
-    trace(thread, trap.nr, &trap.args, &outcome);
     outcome
 }
 

@@ -13,8 +13,9 @@ use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Prot, Vma, VmaFlags};
-use super::{Access, AddressSpace};
+use super::{Access, AddressSpace, reclaim};
 use crate::arch;
+use crate::arch::heap;
 use crate::arch::upcalls::UPCALLS;
 use crate::errno::Errno;
 
@@ -69,6 +70,17 @@ impl AddressSpace {
     /// kernel's own accesses. The stack grows by them as by those of the thread that the kernel
     /// works for.
     pub(super) fn translate(&self, va: Va, access: Access) -> Result<Gpa, Errno> {
+        self.translate_with(va, access, Spare::Some)
+    }
+
+    /// As [`AddressSpace::translate`], where no frame is to be had from what `spare` says.
+    /// ERESTARTNOMEM when there is none.
+    pub(super) fn translate_with(
+        &self,
+        va: Va,
+        access: Access,
+        spare: Spare,
+    ) -> Result<Gpa, Errno> {
         let mut inner = self.lock();
         let pte = inner.table().get(va);
         if allows(pte, access) {
@@ -79,12 +91,19 @@ impl AddressSpace {
             return Ok(pte.gpa() + va.page_offset());
         }
         inner.kernel_access = true;
-        let pte = inner.resolve(va, access, Growth::of_current());
+        let growth = Growth::of_current();
+        let mut pte = inner.resolve(va, access, growth);
+        if pte == Err(Failure::NO_MEMORY) {
+            reclaim::note_short();
+            if spare == Spare::Some && frames::may_copy_to_kept() {
+                pte = heap::on_reserve(|| inner.resolve(va, access, growth));
+            }
+        }
         inner.kernel_access = false;
-        let pte =
-            pte.map_err(
-                |failure| if failure == Failure::NO_MEMORY { Errno::ENOMEM } else { Errno::EFAULT },
-            )?;
+        let pte = pte.map_err(|failure| match failure {
+            Failure::NO_MEMORY => Errno::ERESTARTNOMEM,
+            _ => Errno::EFAULT,
+        })?;
         Ok(pte.gpa() + va.page_offset())
     }
 
@@ -92,6 +111,17 @@ impl AddressSpace {
     pub fn shows(&self, va: Va) -> bool {
         is_mapped(self.lock().table().get(va))
     }
+}
+
+/// Whether a copy may have some of the frames that are kept: what a call has begun, as having taken
+/// a message, is not undone for want of a page. Who makes the next call sees to it that there is
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// It may, as long as half of them are left.
+    Some,
+    /// It is a long one, and goes on when there is memory.
+    None,
 }
 
 /// How far a fault may extend the stack.

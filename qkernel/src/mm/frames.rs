@@ -59,6 +59,11 @@ pub fn may_take(count: u64) -> bool {
     user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()
 }
 
+/// True if a copy for a call may have a frame of those that are kept: half of them are not for it.
+pub fn may_copy_to_kept() -> bool {
+    user().free_frames() > heap::kept_frames() / 2
+}
+
 /// The allocator of user frames.
 pub fn user() -> &'static UserFrames {
     USER.get()

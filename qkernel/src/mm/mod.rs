@@ -26,6 +26,7 @@ pub mod tables;
 pub mod thread;
 pub mod user;
 pub mod vma;
+pub mod withheld;
 
 pub use deferred_free::DeferredFree;
 pub use frames::{free_frames, init};

@@ -1,6 +1,6 @@
 //! Memory that comes back, and those who wait for it.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::frames;
 use crate::sync::{Count, Counted};
@@ -13,6 +13,25 @@ static FREED: WaitQueue = WaitQueue::new();
 static LAST_FREED_NS: AtomicU64 = AtomicU64::new(0);
 /// Those who wait.
 static WAITING: Count = Count::none();
+
+/// A copy to or from user memory found no frame that anybody may have.
+static SHORT: AtomicBool = AtomicBool::new(false);
+
+/// A copy to or from user memory found no frame, or only one that is kept.
+pub fn note_short() {
+    SHORT.store(true, Relaxed);
+}
+
+/// True if a copy has found no frame since there was memory: who makes a call sees to it first.
+#[inline]
+pub fn is_short() -> bool {
+    SHORT.load(Relaxed)
+}
+
+/// There is memory.
+pub fn not_short() {
+    SHORT.store(false, Relaxed);
+}
 
 /// Tries to get frames back at once, without waiting for anybody: whether some are free now. User
 /// frames that the platform shows cannot be, so there is only what is kept to be fast.

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use qlib::host::Segment;
 use qlib::{PAGE_SIZE, Va};
 
+use super::fault::Spare;
 use super::{Access, AddressSpace};
 use crate::abi::Pod;
 use crate::account;
@@ -36,12 +37,17 @@ impl AddressSpace {
 
     /// Writes `bytes`; EFAULT if any place is not writable (what lies before it has been written).
     pub fn write_bytes(&self, va: Va, bytes: &[u8]) -> Result {
+        self.write_bytes_with(va, bytes, Spare::Some)
+    }
+
+    /// The same, where memory is used up with what `spare` says.
+    pub fn write_bytes_with(&self, va: Va, bytes: &[u8], spare: Spare) -> Result {
         Self::check_range(va, bytes.len())?;
         let (mut at, mut bytes) = (va, bytes);
         while !bytes.is_empty() {
             let take = (PAGE_SIZE - at.page_offset()).min(bytes.len() as u64) as usize;
             let (now, rest) = bytes.split_at(take);
-            arch::copy_to_gpa(self.translate(at, Access::Write)?, now)?;
+            arch::copy_to_gpa(self.translate_with(at, Access::Write, spare)?, now)?;
             (at, bytes) = (at + take as u64, rest);
         }
         Ok(())
@@ -102,20 +108,23 @@ impl AddressSpace {
     }
 
     /// Guest physical segments of a user range, faulted in for `access`, neighbours joined, at most
-    /// `max_segments`. EFAULT if the first page is not accessible; a later one ends the list.
+    /// `max_segments`. EFAULT if the first page is not accessible; a later one ends the list. The
+    /// first `spared` bytes may be had from what is kept.
     pub fn segments(
         &self,
         va: Va,
         len: usize,
         access: Access,
         max_segments: usize,
+        spared: usize,
     ) -> Result<Vec<Segment>> {
         Self::check_range(va, len)?;
         let mut segments: Vec<Segment> = Vec::new();
         let (mut at, mut left) = (va, len as u64);
         while left > 0 {
             let take = (PAGE_SIZE - at.page_offset()).min(left);
-            let gpa = match self.translate(at, access) {
+            let spare = if at - va < spared as u64 { Spare::Some } else { Spare::None };
+            let gpa = match self.translate_with(at, access, spare) {
                 Ok(gpa) => gpa,
                 Err(error) if segments.is_empty() => return Err(error),
                 Err(_) => break,

@@ -27,7 +27,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
-use crate::mm::Access;
+use crate::mm::{Access, reclaim};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
 use crate::{arch, input};
@@ -403,6 +403,8 @@ impl HostSocket {
                 // The datagram lies in more pieces than one call carries.
                 return Err(if data.len() as u32 >= MAX_SEGMENTS - 2 {
                     Errno::EMSGSIZE
+                } else if reclaim::is_short() {
+                    Errno::ERESTARTNOMEM
                 } else {
                     Errno::EFAULT
                 });
@@ -432,6 +434,10 @@ impl HostSocket {
         let mut op = || {
             let data = buffer.segments(Access::Write, max, MAX_SEGMENTS as usize - 2)?;
             let wanted = length(&data);
+            if !self.is_stream() && wanted < buffer.remaining().min(max) && reclaim::is_short() {
+                // What does not fit would be lost.
+                return Err(Errno::ERESTARTNOMEM);
+            }
             let mut address = alloc::vec![0; if want_address { MAX_ADDRESS_BYTES } else { 0 }];
             let mut control = alloc::vec![0; control_bytes.min(MAX_CONTROL)];
             let mut call = self.call(Op::Recv).arg(0, u64::from(flags & RECEIVE_FLAGS));

@@ -21,7 +21,7 @@ use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
 use crate::net::{Direction, Family, Socket, address};
-use crate::task::Thread;
+use crate::task::{Thread, oom};
 use crate::time;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
@@ -96,11 +96,13 @@ async fn send(
         attempt()
     } else {
         let deadline = socket.deadline(Direction::Send);
-        after_wait(
-            block_on(thread, &queues, PollMask::WRITE, deadline, attempt).await,
-            deadline,
-            Errno::EAGAIN,
-        )
+        let result = loop {
+            match block_on(thread, &queues, PollMask::WRITE, deadline, &mut attempt).await {
+                Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+                result => break result,
+            }
+        };
+        after_wait(result, deadline, Errno::EAGAIN)
     };
     match result {
         Err(_) if socket.is_stream() && buffer.done() > 0 => Ok(buffer.done()),
@@ -269,7 +271,13 @@ pub(super) async fn receive(
         return attempt();
     }
     let deadline = socket.deadline(Direction::Receive);
-    let result = block_on(thread, &[socket.events()], PollMask::READ, deadline, attempt).await;
+    let events = [socket.events()];
+    let result = loop {
+        match block_on(thread, &events, PollMask::READ, deadline, &mut attempt).await {
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+            result => break result,
+        }
+    };
     let result = after_wait(result, deadline, Errno::EAGAIN);
     match (result, all) {
         (Err(_), Some(partly)) => Ok(partly),

@@ -15,7 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::Fd;
 use crate::random;
 use crate::sync::Mutex;
-use crate::task::Thread;
+use crate::task::{Thread, oom};
 use crate::time::breath::{Breath, PIECE_BYTES};
 use crate::wait::Sleeper;
 
@@ -44,6 +44,7 @@ pub async fn getrandom(thread: &Arc<Thread>, buf: Va, buflen: usize, flags: u32)
         random::fill(&mut bytes[..length]);
         match mm.write_bytes(buf.checked_add(done as u64).ok_or(Errno::EFAULT)?, &bytes[..length]) {
             Ok(()) => done += length,
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         }

@@ -48,7 +48,15 @@ pub fn mount(
         if !place.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-        if flags & MS_BIND == 0 {
+        let whole = flags & MS_BIND == 0;
+        let is_readonly = match whole {
+            true => place.mount.is_fs_readonly(),
+            false => place.mount.flags().contains(MountFlags::RDONLY),
+        };
+        if asked.contains(MountFlags::RDONLY) && !is_readonly {
+            place.mount.check_no_writers(whole)?;
+        }
+        if whole {
             let data = text_at(thread, data)?;
             let data = core::str::from_utf8(&data).map_err(|_| Errno::EINVAL)?;
             place.mount.fs.remount(&Options::parse(data.split(',')))?;

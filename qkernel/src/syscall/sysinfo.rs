@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result};
 use crate::task::process::Times;
 use crate::task::{Thread, affinity, table};
 use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
-use crate::{arch, mm, time};
+use crate::{account, arch, mm, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Clock ticks a second (USER_HZ).
@@ -77,7 +77,7 @@ struct SysInfo {
 
 /// sysinfo(2).
 pub fn sysinfo(thread: &Arc<Thread>, info: Va) -> Result<usize> {
-    let total = arch::boot().ram_bytes;
+    let total = account::memory_bytes();
     let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
     let free = total.saturating_sub(held * PAGE_SIZE + arch::heap::charged());
     let out = SysInfo {

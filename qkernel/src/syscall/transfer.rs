@@ -13,9 +13,10 @@ use crate::fs::file::Cached;
 use crate::fs::position::{self, Moving};
 use crate::fs::{self, FileOps, OpenFile, disk, notify};
 use crate::io::IoBuffer;
+use crate::mm::reclaim;
 use crate::net::Socket;
-use crate::task::Thread;
 use crate::task::signal::{self, SigInfo};
+use crate::task::{Thread, oom};
 use crate::time;
 use crate::time::breath::{Breath, PIECE_BYTES};
 use crate::wait::{PollMask, Sleeper, block_on};
@@ -71,7 +72,7 @@ fn takes_long(file: &OpenFile, buffer: &IoBuffer<'_>) -> bool {
 /// Transfers a long buffer piece by piece, until one is short or fails, or the thread is to end:
 /// the bytes, or the first piece's error.
 async fn in_pieces(
-    thread: &Thread,
+    thread: &Arc<Thread>,
     buffer: &mut IoBuffer<'_>,
     mut position: Position,
     mut transfer: impl FnMut(&mut IoBuffer<'_>, Position) -> Result<usize>,
@@ -84,15 +85,23 @@ async fn in_pieces(
             Ok(bytes) => {
                 all += bytes;
                 position = position.after(bytes);
-                if bytes < wanted || buffer.remaining() == 0 || thread.is_dying() {
+                let is_short = bytes < wanted && !misses_memory(thread, bytes).await;
+                if is_short || buffer.remaining() == 0 || thread.is_dying() {
                     return Ok(all);
                 }
             }
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
             Err(error) if all == 0 => return Err(error),
             Err(_) => return Ok(all),
         }
         breath.take().await;
     }
+}
+
+/// True if a transfer of so many bytes may have been cut short for want of memory, and now there is
+/// some.
+async fn misses_memory(thread: &Arc<Thread>, bytes: usize) -> bool {
+    bytes > 0 && reclaim::is_short() && oom::copy_may_go_on(thread).await
 }
 
 /// How long it is waited at first, and at most, for a file that may miss room. Who reads a terminal
@@ -102,6 +111,22 @@ const LONGEST_PAUSE_NS: u64 = 1_000_000_000;
 
 /// Waits as the file's flags and kind demand, for `attempt` to give something else than EAGAIN.
 async fn when_ready<T>(
+    thread: &Arc<Thread>,
+    file: &Arc<OpenFile>,
+    mask: PollMask,
+    no_wait: bool,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        match when_open(thread, file, mask, no_wait, &mut attempt).await {
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+            result => return result,
+        }
+    }
+}
+
+/// The same, until memory is missing for a copy (ERESTARTNOMEM).
+async fn when_open<T>(
     thread: &Arc<Thread>,
     file: &Arc<OpenFile>,
     mask: PollMask,
@@ -178,6 +203,14 @@ impl Read<'_> {
         match read_once(&file, &mut buffer, position) {
             Err(Errno::EAGAIN) if may_wait(&file, no_wait) => None,
             Ok(found) if !found.is_all && !no_wait => None,
+            // It may be less than there is, for want of memory; nothing but the buffer has moved.
+            Ok(_)
+                if reclaim::is_short()
+                    && file.ops.queue().is_none()
+                    && !file.ops.shares_position() =>
+            {
+                None
+            }
             Ok(Cached { bytes: 0, is_all: false }) => Some(Err(Errno::EAGAIN)),
             result => Some(result.map(|found| has_read(&file, position, found.bytes))),
         }
@@ -221,7 +254,7 @@ fn has_read(file: &OpenFile, position: Position, bytes: usize) -> usize {
 /// Reads a file that is always ready, piece by piece, until one is short or fails, or the thread is
 /// to end: the bytes, or the first piece's error. A disk is waited for unless `no_wait`: EAGAIN.
 pub(super) async fn read_file(
-    thread: &Thread,
+    thread: &Arc<Thread>,
     file: &OpenFile,
     buffer: &mut IoBuffer<'_>,
     mut position: Position,
@@ -239,12 +272,15 @@ pub(super) async fn read_file(
         });
         let Cached { bytes, is_all } = match result {
             Ok(found) => found,
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => continue,
             Err(error) if all == 0 => return Err(error),
             Err(_) => return Ok(all),
         };
         all += has_read(file, position, bytes);
         position = position.after(bytes);
-        let is_over = if is_all { bytes < wanted || buffer.remaining() == 0 } else { no_wait };
+        let is_cut = bytes < wanted && buffer.remaining() > 0 && misses_memory(thread, bytes).await;
+        let is_end = bytes < wanted && !is_cut || buffer.remaining() == 0;
+        let is_over = if is_all { is_end } else { no_wait };
         if is_over || thread.is_dying() {
             return if all == 0 && !is_all { Err(Errno::EAGAIN) } else { Ok(all) };
         }
@@ -367,6 +403,17 @@ impl Write<'_> {
         };
         match writing.attempt(&file, &mut buffer) {
             Err(Errno::EAGAIN) if may_wait(&file, no_wait) && buffer.done() == 0 => None,
+            // It is written again, all of it: at the same place.
+            Ok(_)
+                if reclaim::is_short()
+                    && buffer.remaining() > 0
+                    && file.ops.is_seekable()
+                    && !file.is_append()
+                    && !appends
+                    && !file.ops.shares_position() =>
+            {
+                None
+            }
             // Also what ended early, at memory that is not there.
             result => Some(writing.finish(thread, &file, &buffer, result)),
         }
@@ -386,7 +433,7 @@ impl Write<'_> {
         let _moving = position.hold(thread, &file).await?;
         // What does not fit is cut off once, before the first piece.
         let writing = Writing::begin(thread, &file, &mut buffer, position, no_wait, appends)?;
-        if takes_long(&file, &buffer) {
+        if takes_long(&file, &buffer) || reclaim::is_short() && file.ops.queue().is_none() {
             let transfer = |piece: &mut IoBuffer<'_>, at| {
                 let writing = Writing::begin(thread, &file, piece, at, no_wait, appends)?;
                 let result = writing.attempt(&file, piece);

@@ -14,8 +14,7 @@ use qlib::Va;
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
-use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, run, table};
-use crate::account;
+use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::mm::UserThread;
@@ -98,7 +97,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     check_limit(thread)?;
-    account::check_clone(!args.has(CLONE_VM))?;
+    oom::room_for_clone(thread, !args.has(CLONE_VM)).await?;
     let regs = thread.user.registers().await?;
     let mm = thread.mm();
     let shares_memory = args.has(CLONE_VM);

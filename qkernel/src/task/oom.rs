@@ -30,6 +30,7 @@ use qlib::host::Op;
 use qlib::pagetable::Pte;
 
 use super::{Process, Thread, exit, pause, run, seccomp, table};
+use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
@@ -111,6 +112,9 @@ fn in_vain() -> u32 {
 /// ENOMEM when there is, so that it was something else that failed.
 pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
     if want.is_met() {
+        if want == Want::Frame {
+            reclaim::not_short();
+        }
         return Err(Errno::ENOMEM);
     }
     let begin_ns = time::monotonic_ns();
@@ -126,6 +130,32 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
         );
     }
     result
+}
+
+/// A copy for a call of `thread` found no frame ([`Errno::ERESTARTNOMEM`], or less than all): waits
+/// until there are some. True if the copy may go on: false when the thread is to die.
+pub async fn copy_may_go_on(thread: &Arc<Thread>) -> bool {
+    // An error: there is memory already, or it dies.
+    let _ = relieve(thread, Want::Frame).await;
+    !thread.is_dying()
+}
+
+/// EAGAIN when there may not be one more thread, or process ([`account::check_clone`]). What an
+/// ended process held is waited for, for a moment: on Linux it is free before anybody hears of the
+/// end.
+pub async fn room_for_clone(thread: &Arc<Thread>, new_space: bool) -> Result {
+    let deadline_ns = time::monotonic_ns() + 2 * PATIENCE_NS;
+    let _awaiting = reclaim::begin_waiting();
+    let attempt = || account::check_clone(new_space);
+    while space::some_are_dying() && time::monotonic_ns() < deadline_ns && !thread.is_dying() {
+        let pause_ns = deadline_ns.min(time::monotonic_ns() + PATIENCE_NS / 4);
+        let freed = [reclaim::freed()];
+        let made = block_until_killed_or(thread, &freed, PollMask::IN, pause_ns, attempt).await;
+        if made.is_ok() {
+            return Ok(());
+        }
+    }
+    attempt()
 }
 
 async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
@@ -161,6 +191,9 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
             .await;
         reclaim::reclaim();
     }
+    if want == Want::Frame {
+        reclaim::not_short();
+    }
     Ok(())
 }
 
@@ -175,7 +208,7 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     reclaim::reclaim();
     // Who asks has not got what it wanted, so that memory is not low is not enough: in between
     // nobody would be killed, and nobody could begin.
-    let is_met = Want::Frame.is_met() && crate::account::has_room_for_process();
+    let is_met = Want::Frame.is_met() && account::has_room_for_process();
     if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
         // The container does not end for a request, unless its first process holds all of it.
         kill_one(now_ns, now_ns);
@@ -229,12 +262,16 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     IN_VAIN.store(in_vain() + 1, Relaxed);
     LAST_KILL_NS.store(now_ns, Relaxed);
     *VICTIM.lock() = Some(Arc::downgrade(&victim));
-    kill(&victim);
     if victim.pid == 1 {
         klog!(
             Error,
             "out of memory: the container ends, for its first process is the only one left"
         );
+        // As long as its memory is taken.
+        let _ = Call::new(Op::MemoryUsedUp).run();
+    }
+    kill(&victim);
+    if victim.pid == 1 {
         return;
     }
     let together = held_bytes(&victim);
@@ -355,7 +392,7 @@ pub fn held_bytes(process: &Process) -> u64 {
         + files
         + process.timers.held_bytes()
         + seccomp::held_bytes(process)
-        + crate::account::charge_of(threads as u64)
+        + account::charge_of(threads as u64)
 }
 
 /// Takes back what the thread's address space reserved and never touched: how many pages.

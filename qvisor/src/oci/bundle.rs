@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, Spec};
+use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, PosixRlimit, PosixRlimitType, Spec};
 
 use super::mounts::{self, Mount};
 use super::process;
@@ -52,6 +53,7 @@ impl Bundle {
         let path = dir.join("config.json");
         let spec = read_config(&path)?;
         tell_ignored(&spec);
+        tell_few_descriptors(&spec);
         Self::check(dir, spec).with_context(|| path.display().to_string())
     }
 
@@ -72,6 +74,7 @@ impl Bundle {
             bail!("hostname has {} bytes, and {HOST_NAME_MAX} are the most", name.len());
         }
         let process = spec.process().as_ref().context("\"process\" is missing")?;
+        check_host_settings(&spec)?;
         let mut process = process::convert(process, &rootfs)?;
         if let Some(profile) = spec.linux().as_ref().and_then(|l| l.seccomp().as_ref()) {
             process.seccomp = seccomp::compile(profile).context("linux.seccomp")?;
@@ -154,6 +157,16 @@ impl Bundle {
             .and_then(oci_spec::runtime::LinuxMemory::limit);
         limit.and_then(|l| u64::try_from(l).ok()).unwrap_or(0)
     }
+
+    /// The limit of tasks, 0 when there is none.
+    pub fn tasks_limit(&self) -> u32 {
+        let limit = self
+            .resources()
+            .and_then(|r| r.pids().as_ref())
+            .map_or(0, oci_spec::runtime::LinuxPids::limit);
+        // One that is larger is none.
+        u32::try_from(limit).unwrap_or(0)
+    }
 }
 
 fn resources_of(spec: &Spec) -> Option<&LinuxResources> {
@@ -198,6 +211,39 @@ pub(super) fn check_limits(resources: &LinuxResources) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What the kernel would refuse of a container without a guest kernel.
+fn check_host_settings(spec: &Spec) -> Result<()> {
+    const SCORES: RangeInclusive<i32> = -1000..=1000;
+    let score = spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj);
+    if let Some(score) = score.filter(|score| !SCORES.contains(score)) {
+        bail!("process.oomScoreAdj {score} is not between -1000 and 1000");
+    }
+    let propagation = spec.linux().as_ref().and_then(|l| l.rootfs_propagation().as_deref());
+    match propagation.unwrap_or_default() {
+        "" | "shared" | "slave" | "private" | "unbindable" | "rshared" | "rslave" | "rprivate"
+        | "runbindable" => Ok(()),
+        other => bail!(
+            "rootfsPropagation={other} is not supported; use shared, slave, private or unbindable, \
+            each with r before it or not"
+        ),
+    }
+}
+
+/// Says when programs may open more files than the sandbox can.
+fn tell_few_descriptors(spec: &Spec) {
+    use rustix::process::{Resource, getrlimit};
+    let rlimits = spec.process().iter().filter_map(|p| p.rlimits().as_ref()).flatten();
+    let wanted =
+        rlimits.filter(|l| l.typ() == PosixRlimitType::RlimitNofile).map(PosixRlimit::hard);
+    let has = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    if let Some(wanted) = wanted.max().filter(|wanted| *wanted > has) {
+        tracing::warn!(
+            "RLIMIT_NOFILE of {wanted} is more than the host lets the sandbox have ({has}, its \
+            caller's hard limit): the container's programs get EMFILE before theirs"
+        );
+    }
 }
 
 /// Says what a configuration asks for that has no meaning for a guest.

@@ -59,6 +59,8 @@ pub struct Setup {
     pub readonly_paths: Vec<String>,
     /// In bytes, 0 for none.
     pub memory_limit_bytes: u64,
+    /// Of tasks in the cgroup, 0 for none.
+    pub tasks_limit: u32,
     /// When it sleeps.
     pub sleep: SleepSpec,
     /// The network namespace is new.
@@ -316,7 +318,11 @@ impl Boot {
             memory_limit_bytes: guest_limit(setup.memory_limit_bytes),
             sleep: setup.sleep,
         };
-        let process = ProcessConfig { fast_calls: setup.fast_calls, ..ProcessConfig::default() };
+        let process = ProcessConfig {
+            fast_calls: setup.fast_calls,
+            tasks_limit: setup.tasks_limit,
+            ..ProcessConfig::default()
+        };
         let config = SandboxConfig {
             ram_bytes: ram_bytes(container.memory_limit_bytes)?,
             cpus: std::thread::available_parallelism()
@@ -342,7 +348,7 @@ impl Boot {
 
 /// What the guest may use of a memory limit in bytes: the kernel and the host's books about the
 /// guest are charged to the same cgroup, and the guest must come to its limit before the host does.
-fn guest_limit(limit: u64) -> u64 {
+pub(super) fn guest_limit(limit: u64) -> u64 {
     let overhead = (limit / 16).max(8 << 20).min(limit / 2);
     limit - overhead
 }

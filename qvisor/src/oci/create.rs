@@ -341,6 +341,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
         masked_paths: linux.and_then(|l| l.masked_paths().clone()).unwrap_or_default(),
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),
+        tasks_limit: bundle.tasks_limit(),
         sleep,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),

@@ -127,6 +127,7 @@ fn boot_time_ns() -> u64 {
 pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -> Result<()> {
     let interval = parse_seconds(&options.interval)
         .with_context(|| format!("--interval {:?}", options.interval))?;
+    let mut killed_before = None;
     loop {
         let (entry, state) = match running(store, &options.id) {
             Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => {
@@ -134,7 +135,16 @@ pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -
             }
             other => other?,
         };
-        print(&format!("{}\n", event(&entry, &state, timeout)?))?;
+        let event = event(&entry, &state, timeout)?;
+        if !options.stats {
+            // One for each time that is looked, as with runc.
+            let killed = event["data"]["quark"]["counts"]["oom_kills"].as_u64();
+            if killed_before.is_some() && killed > killed_before {
+                print(&format!("{}\n", json!({"type": "oom", "id": entry.id})))?;
+            }
+            killed_before = killed.or(killed_before);
+        }
+        print(&format!("{event}\n"))?;
         if options.stats {
             return Ok(());
         }
@@ -225,7 +235,10 @@ fn platform_stats(entry: &Entry, timeout: Option<Duration>) -> Result<PlatformSt
     }
 }
 
-/// Makes a request.
+/// Asks the sandbox, and has its answer.
+///
+/// # Errors
+/// When it does not answer.
 pub(super) fn ask(entry: &Entry, request: &Request, timeout: Option<Duration>) -> Result<Reply> {
     Connection::open(entry, timeout.unwrap_or(ANSWER_TIMEOUT))?.call(request, &[])
 }

@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{LinuxMemory, LinuxResources};
+use qlib::control::Request;
 use serde_json::{Map, Value, json};
 
 use super::bundle::{check_limits, read_bounded};
+use super::child::guest_limit;
 use super::cli::Update;
+use super::client::Refused;
 use super::error::ContainerError;
 use super::info;
-use super::state::{Status, Store};
+use super::state::{Entry, Status, Store};
 use crate::cgroup::CgroupStats;
 
-/// Sets limits of the container's cgroup. The guest keeps the amount of memory that it was told
-/// when it was created.
+/// Sets limits of the container's cgroup. The guest has as much less memory, or more, up to what it
+/// was made with.
 ///
 /// # Errors
 /// When the container has stopped, or a limit is refused or less than what it holds.
@@ -37,13 +40,49 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
     };
     let Some(cgroup) = &state.cgroup else { bail!("container {} has no cgroup", options.id) };
     check_limits(&resources)?;
-    let limit = resources.memory().as_ref().and_then(LinuxMemory::limit);
-    if let Some(limit) = limit.and_then(|l| u64::try_from(l).ok()) {
-        // Who does not answer has its limits set all the same.
-        let stored = || info::stats(&entry, timeout).map_or(0, |stats| stats.memory.swapped_raw);
-        check_need(limit, &cgroup.stats(), stored)?;
+    let limit = resources.memory().as_ref().and_then(LinuxMemory::limit).filter(|l| *l != 0);
+    let Some(limit) = limit else { return cgroup.set_limits(&resources) };
+    // Negative: none.
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+    // Who does not answer has its limits set all the same.
+    let stats = info::stats(&entry, timeout).ok();
+    let (.., old_limit, _) = cgroup.stats().memory;
+    let tell = |limit| tell_guest(&entry, limit, timeout);
+    // The guest's is the lower one at every moment.
+    if limit < old_limit {
+        tell(limit)?;
+        let stored = || stats.as_ref().map_or(0, |stats| stats.memory.swapped_raw);
+        // It has given back what it could.
+        let set =
+            check_need(limit, &cgroup.stats(), stored).and_then(|()| cgroup.set_limits(&resources));
+        return set.inspect_err(|_| {
+            let _ = tell(old_limit);
+        });
     }
-    cgroup.set_limits(&resources)
+    cgroup.set_limits(&resources)?;
+    tell(limit)?;
+    if let Some(ram) = stats.map(|stats| stats.memory.ram).filter(|ram| guest_limit(limit) > *ram) {
+        tracing::warn!(
+            "the guest keeps the {ram} bytes of memory that it was made with; the rest of the limit \
+            is for the sandbox alone"
+        );
+    }
+    Ok(())
+}
+
+/// Has the guest get along with its part of a memory limit in bytes.
+fn tell_guest(entry: &Entry, limit: u64, timeout: Option<Duration>) -> Result<()> {
+    let bytes = guest_limit(limit);
+    let Err(error) = info::ask(entry, &Request::Limit { bytes }, timeout) else { return Ok(()) };
+    let busy = rustix::io::Errno::BUSY.raw_os_error();
+    if error.downcast_ref::<Refused>().is_some_and(|refused| refused.errno == busy) {
+        bail!(
+            "memory limit of {limit} bytes: Device or resource busy: the container's programs hold \
+            more than the {bytes} that they would have; have them use less first"
+        );
+    }
+    tracing::warn!("the guest is not told of its memory limit: {error:#}");
+    Ok(())
 }
 
 /// Refuses a memory limit, in bytes, below what a container holds, and what is `stored` of it and

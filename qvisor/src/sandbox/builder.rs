@@ -105,6 +105,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     prepare_process();
     let memory = make_memory(config.ram_bytes, platform.window_bytes())?;
     let host = make_host(memory, config.store)?;
+    host.note_limit(limit);
     let own_file = OwnFile::open();
 
     // From here on the process has less and less: the host's files while the platform is prepared,

@@ -104,6 +104,16 @@ const CASES: &[Case] = &[
         says: "soft limit 2 is above hard limit 1",
     },
     Case {
+        name: "a score for the host's out-of-memory killer that there is not",
+        spoil: |p| config(p, |c| c["process"]["oomScoreAdj"] = json!(1001)),
+        says: "oomScoreAdj 1001 is not between -1000 and 1000",
+    },
+    Case {
+        name: "a propagation that there is not",
+        spoil: |p| config(p, |c| c["linux"]["rootfsPropagation"] = json!("rprivat")),
+        says: "rootfsPropagation=rprivat is not supported",
+    },
+    Case {
         name: "a long host name",
         spoil: |p| config(p, |c| c["hostname"] = json!("h".repeat(65))),
         says: "hostname has 65 bytes, and 64 are the most",

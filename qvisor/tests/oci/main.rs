@@ -4,12 +4,14 @@
 mod bad_input;
 mod cgroups;
 mod confined;
+mod crowd;
 mod disk;
 mod ended;
 mod escape;
 mod host;
 mod life;
 mod locks;
+mod memory;
 mod pipes;
 mod platform;
 mod poison;

@@ -28,6 +28,7 @@ pub const OLDEST: ProcessConfig = ProcessConfig {
     stack_bytes: 256 << 10,
     fast_calls: FastCalls::Off,
     memory_limit_bytes: 0,
+    tasks_limit: 0,
     test: Test { fail_step: None, bare_stubs: false },
     max_map_count: None,
 };

@@ -146,7 +146,7 @@ pub(super) fn stat() -> Node {
 pub(super) fn vmstat() -> Node {
     file(|_| {
         let used = mm::frames::stats().frames_used;
-        let free = (arch::boot().ram_bytes / PAGE_SIZE).saturating_sub(used);
+        let free = (account::memory_bytes() / PAGE_SIZE).saturating_sub(used);
         Ok(format!("nr_free_pages {free}\nnr_anon_pages {used}\npgfault 0\npgmajfault 0\n")
             .into_bytes())
     })

@@ -1,6 +1,7 @@
 //! tmpfs(5): files in guest memory. It also holds what is in /dev, and memfd_create(2)'s files.
 
 mod file;
+mod inodes;
 mod node;
 
 use alloc::string::{String, ToString};
@@ -15,6 +16,7 @@ use qlib::PAGE_SIZE;
 pub use file::TmpFile;
 pub use node::TmpNode;
 
+use self::inodes::Inodes;
 use super::attr::{Attributes, StatFs};
 use super::inode::{FileSystem, Inode, next_device, simple_statfs};
 use super::options::Options;
@@ -35,7 +37,7 @@ pub fn default_bytes() -> u64 {
     arch::boot().ram_bytes / 2
 }
 
-/// The options that it has; of those about inodes, huge pages and NUMA none has an effect.
+/// The options that it has; of those about huge pages and NUMA none has an effect.
 const OPTIONS: [&str; 11] = [
     "size",
     "nr_blocks",
@@ -56,12 +58,27 @@ pub fn check_options(options: &Options<'_>) -> Result {
     if options.rest.iter().all(is_known) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// The limit that options set, in bytes; 0 is none.
+/// The limit that options set, in bytes; 0 is none. Of several the last counts.
 pub fn limit(options: &Options<'_>) -> Result<u64> {
-    match options.size("size", default_bytes())? {
-        0 => Ok(NO_LIMIT),
-        size => Ok(size),
-    }
+    let says = |o: &&str| ["size=", "nr_blocks="].into_iter().find(|name| o.starts_with(name));
+    let limit = match options.rest.iter().rev().find_map(says) {
+        Some("nr_blocks=") => {
+            let blocks = options.size_of_whole("nr_blocks", 0)?;
+            blocks.checked_mul(PAGE_SIZE).ok_or(Errno::EINVAL)?
+        }
+        _ => options.size("size", default_bytes())?,
+    };
+    if limit == 0 { Ok(NO_LIMIT) } else { Ok(limit) }
+}
+
+/// The most inodes that options allow; 0: no limit.
+fn most_inodes(options: &Options<'_>) -> Result<u64> {
+    options.size_of_whole("nr_inodes", default_inodes())
+}
+
+/// The most inodes of one for which nobody says: one for each other page of RAM.
+fn default_inodes() -> u64 {
+    arch::ram_bytes() / 2 / PAGE_SIZE
 }
 
 /// A file system in guest memory.
@@ -70,6 +87,7 @@ pub struct TmpFs {
     device: u64,
     last_ino: AtomicU64,
     quota: Arc<Quota>,
+    inodes: Arc<Inodes>,
     /// Mode and owner that its root was made with.
     made: (u32, u32, u32),
     root: Mutex<Option<Arc<TmpNode>>>,
@@ -78,7 +96,18 @@ pub struct TmpFs {
 impl TmpFs {
     /// One for files that have no names, and so do not outlive those who have them open or mapped.
     pub fn nameless() -> Arc<Self> {
-        Self::with_quota("tmpfs", Quota::new(u64::MAX / PAGE_SIZE), 0o1777, 0, 0)
+        let quota = Quota::new(u64::MAX / PAGE_SIZE);
+        Self::with_quota("tmpfs", (quota, Inodes::new(0)), 0o1777, 0, 0)
+    }
+
+    /// An empty one as these options say.
+    pub fn with_options(options: &Options<'_>) -> Result<Arc<Self>> {
+        let limits = (
+            Quota::lasting(limit(options)?.div_ceil(PAGE_SIZE)),
+            Inodes::new(most_inodes(options)?),
+        );
+        let (uid, gid) = (options.number("uid", 0)?, options.number("gid", 0)?);
+        Ok(Self::with_quota(TYPE_NAME, limits, options.octal("mode", DEFAULT_MODE)?, uid, gid))
     }
 
     /// An empty one that may hold `limit_bytes` of file content; `mode` and owner are its root's.
@@ -89,12 +118,13 @@ impl TmpFs {
         uid: u32,
         gid: u32,
     ) -> Arc<Self> {
-        Self::with_quota(type_name, Quota::lasting(limit_bytes.div_ceil(PAGE_SIZE)), mode, uid, gid)
+        let quota = Quota::lasting(limit_bytes.div_ceil(PAGE_SIZE));
+        Self::with_quota(type_name, (quota, Inodes::new(default_inodes())), mode, uid, gid)
     }
 
     fn with_quota(
         type_name: &'static str,
-        quota: Arc<Quota>,
+        (quota, inodes): (Arc<Quota>, Arc<Inodes>),
         mode: u32,
         uid: u32,
         gid: u32,
@@ -104,9 +134,12 @@ impl TmpFs {
             device: next_device(),
             last_ino: AtomicU64::new(0),
             quota,
+            inodes,
             made: (mode & 0o7777, uid, gid),
             root: Mutex::new(None),
         });
+        // As on Linux it counts. Others are refused, it never is.
+        let _ = fs.inodes.take();
         let root = TmpNode::new(
             &fs,
             fs.attributes(S_IFDIR | mode & 0o7777, uid, gid),
@@ -146,20 +179,28 @@ impl FileSystem for TmpFs {
             blocks: limit,
             bfree: free,
             bavail: free,
-            files: limit,
-            ffree: free,
+            files: self.inodes.limit(),
+            ffree: self.inodes.free(),
             ..simple_statfs(TMPFS_MAGIC)
         })
     }
 
-    /// The size is what can be changed. EINVAL if more is used.
+    /// Size and number of inodes are what can be changed. EINVAL if more is used.
     fn remount(&self, options: &Options<'_>) -> Result {
         check_options(options)?;
-        if options.value("size").is_some() {
-            let pages = limit(options)?.div_ceil(PAGE_SIZE);
-            if pages < self.quota.state().1 {
-                return Err(Errno::EINVAL);
-            }
+        let sets = |name| options.value(name).is_some();
+        let pages = (sets("size") || sets("nr_blocks"))
+            .then(|| limit(options).map(|limit| limit.div_ceil(PAGE_SIZE)))
+            .transpose()?;
+        let inodes = sets("nr_inodes").then(|| most_inodes(options)).transpose()?;
+        if pages.is_some_and(|pages| pages < self.quota.state().1) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(inodes) = inodes {
+            self.inodes.check_limit(inodes)?;
+            self.inodes.set_limit(inodes);
+        }
+        if let Some(pages) = pages {
             self.quota.set_limit(pages);
         }
         Ok(())
@@ -176,6 +217,7 @@ impl FileSystem for TmpFs {
         let mut out = String::new();
         for (shown, name, value) in [
             (limit != default_bytes().div_ceil(PAGE_SIZE), "size", alloc::format!("{size_k}k")),
+            (self.inodes.limit() != default_inodes(), "nr_inodes", self.inodes.limit().to_string()),
             (mode != DEFAULT_MODE, "mode", alloc::format!("{mode:03o}")),
             (uid != 0, "uid", uid.to_string()),
             (gid != 0, "gid", gid.to_string()),

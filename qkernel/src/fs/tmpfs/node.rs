@@ -12,6 +12,7 @@ use linux_raw_sys::general::{
 };
 use qlib::PAGE_SIZE;
 
+use super::inodes::Inodes;
 use super::{TmpFile, TmpFs};
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
@@ -29,6 +30,14 @@ pub struct TmpNode {
     /// It has no name, and may be given one (O_TMPFILE without O_EXCL).
     may_be_named: AtomicBool,
     xattrs: Mutex<BTreeMap<Vec<u8>, Xattr>>,
+    /// Where it counts as one.
+    inodes: Arc<Inodes>,
+}
+
+impl Drop for TmpNode {
+    fn drop(&mut self) {
+        self.inodes.give();
+    }
 }
 
 /// The value of an extended attribute, and the kernel memory that it takes.
@@ -103,6 +112,7 @@ impl Content {
 }
 
 impl TmpNode {
+    /// One that counts already ([`Inodes::take`]).
     pub(super) fn new(fs: &Arc<TmpFs>, attributes: Attributes, content: Content) -> Arc<Self> {
         Arc::new(TmpNode {
             fs: Arc::downgrade(fs),
@@ -110,6 +120,7 @@ impl TmpNode {
             content,
             may_be_named: AtomicBool::new(false),
             xattrs: Mutex::default(),
+            inodes: fs.inodes.clone(),
         })
     }
 
@@ -149,6 +160,7 @@ impl TmpNode {
     fn make(&self, new: &NewNode, content: Content) -> Result<Arc<TmpNode>> {
         let fs = self.fs()?;
         let attributes = Attributes { rdev: new.rdev, ..fs.attributes(new.mode, new.uid, new.gid) };
+        fs.inodes.take()?;
         Ok(TmpNode::new(&fs, attributes, content))
     }
 
@@ -209,6 +221,9 @@ impl TmpNode {
             self.relink(-1);
             child.relink(-2);
         } else {
+            if child.attributes.lock().nlink > 1 {
+                self.inodes.give();
+            }
             child.relink(-1);
         }
     }
@@ -307,8 +322,17 @@ impl Inode for TmpNode {
         if node.attributes.lock().nlink == 0 && !node.may_be_named.load(Relaxed) {
             return Err(Errno::ENOENT);
         }
+        let is_further = node.attributes.lock().nlink > 0;
+        if is_further {
+            self.inodes.take()?;
+        }
         node.relink(1);
-        self.add(name, node.clone()).inspect_err(|_| node.relink(-1))?;
+        self.add(name, node.clone()).inspect_err(|_| {
+            node.relink(-1);
+            if is_further {
+                self.inodes.give();
+            }
+        })?;
         // Once it has had a name, the loss of its last one is for good.
         node.may_be_named.store(false, Relaxed);
         Ok(node)

@@ -8,6 +8,7 @@ use super::rights::{self, InFlight};
 use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
+use crate::mm::reclaim;
 use crate::net::message::{Control, Received};
 use crate::wait::PollMask;
 
@@ -162,7 +163,7 @@ impl UnixSocket {
         let length = buffer.remaining();
         let bytes = buffer.take_vec(length)?;
         if bytes.len() < length {
-            return Err(Errno::EFAULT);
+            return Err(if reclaim::is_short() { Errno::ERESTARTNOMEM } else { Errno::EFAULT });
         }
         let rights = send_off(peer, control)?;
         let from = own_name.filter(|_| self.is_datagram());

@@ -222,6 +222,11 @@ impl Limit {
         self.most
     }
 
+    /// How many are used.
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// One more, if there may be one more.
     pub fn take(&self) -> bool {
         let more = |n: u32| (n < self.most).then_some(n + 1);

@@ -18,6 +18,8 @@ pub struct ProcessConfig {
     /// The container's memory limit in bytes, 0 for none: how many processes and threads there may
     /// be follows from it.
     pub memory_limit_bytes: u64,
+    /// The limit of tasks (processes and threads) of the sandbox's cgroup, 0 for none.
+    pub tasks_limit: u32,
     /// The most mappings that the host lets a process have; `None`: what it says
     /// (vm.max_map_count).
     pub max_map_count: Option<u64>,
@@ -65,6 +67,7 @@ impl Default for ProcessConfig {
             stack_bytes: 256 << 10,
             fast_calls: FastCalls::Auto,
             memory_limit_bytes: 0,
+            tasks_limit: 0,
             test: Test { fail_step: None, bare_stubs: false },
             max_map_count: None,
         }

@@ -7,6 +7,7 @@
 //! that the kernel wants. The sandbox lets a stub's system call reach the host only if it equals
 //! the operation outstanding for that thread, number and arguments.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -40,6 +41,7 @@ mod kernel;
 mod layout;
 mod ops;
 mod proof;
+mod room;
 mod space;
 mod steps;
 mod stub;
@@ -54,6 +56,7 @@ use crowd::Crowd;
 use fast::{Pollers, Row};
 use files::Files;
 use layout::*;
+use room::Room;
 use space::Space;
 pub use steps::{Missing, Step};
 use thread::{Backing, Plan};
@@ -105,6 +108,8 @@ pub(crate) struct Shared {
     threads: Limit,
     /// Spaces whose stub could not be made for want of something, and is tried again.
     waiting: AtomicU32,
+    /// What the host limits besides.
+    limits: room::Limits,
 }
 
 impl ProcessPlatform {
@@ -176,6 +181,7 @@ impl ProcessPlatform {
             processes: Limit::new(cost::max_processes(config.memory_limit_bytes)),
             threads: Limit::new(cost::max_threads(config.memory_limit_bytes)),
             waiting: AtomicU32::new(0),
+            limits: room::Limits::of_process(config.tasks_limit),
         });
         shared.watch.attach(&shared);
         Ok(Self(shared))
@@ -383,6 +389,17 @@ impl Shared {
         Some(f(&space, handle as u32))
     }
 
+    /// Tasks of the host for the guest's processes and threads, at least.
+    fn tasks(&self) -> u32 {
+        self.processes.used().saturating_add(self.threads.used())
+    }
+
+    /// A place for one more thread. EAGAIN.
+    fn room_for_thread(&self) -> Result<Room, i32> {
+        Room::for_thread(&self.limits, self.tasks())
+            .map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))
+    }
+
     fn space_new(self: &Arc<Self>, urgent: bool) -> Result<u64, i32> {
         // What others wait for is not to be had; but who comes from outside may wait for it too.
         if self.waiting.load(Ordering::Relaxed) > 0 && !urgent || !self.processes.take() {
@@ -390,19 +407,22 @@ impl Shared {
         }
         let errno = |e: std::io::Error| {
             self.processes.give(1);
-            e.raw_os_error().unwrap_or(libc::ENOMEM)
+            match e.raw_os_error() {
+                // What a program knows as the limit of processes.
+                Some(libc::EMFILE | libc::ENFILE) => libc::EAGAIN,
+                other => other.unwrap_or(libc::ENOMEM),
+            }
         };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
+        // Better told now, as an error of fork(2), than later, as the end of a process.
+        let room = Room::for_stub(&self.limits, self.tasks()).map_err(errno)?;
         let area =
             Area::new(if self.pollers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
-        // Its listener will need a descriptor: better told now, as an error of fork(2), than later,
-        // as the end of a process.
-        drop(sys::memfd(c"quark-room", 0, false).map_err(errno)?);
         let space = Arc::new(Space::new(id, area));
         self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
         let shared = self.clone();
         let started = sys::spawn_thread(format!("space-{id}"), self.stack_bytes, move || {
-            shared.serve(&space, urgent)
+            shared.serve(&space, urgent, room)
         });
         if let Err(e) = started {
             self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
@@ -458,8 +478,8 @@ impl Shared {
     }
 
     /// The receiver of a space: from the making of its stub to its end.
-    fn serve(&self, space: &Space, urgent: bool) {
-        match self.start_stub_in_time(space, urgent) {
+    fn serve(&self, space: &Space, urgent: bool, room: Room) {
+        match self.start_stub_in_time(space, urgent, room) {
             Ok(Some(listener)) => self.receive(space, &listener),
             Ok(None) => {}
             Err(e) => {
@@ -536,14 +556,19 @@ impl Shared {
     /// Makes the stub; again and again for a while where the host is short of processes, memory or
     /// descriptors: the guest has been told that it has a new process. Until it has, it gets no
     /// further ones.
-    fn start_stub_in_time(&self, space: &Space, urgent: bool) -> Result<Option<Arc<Listener>>> {
+    fn start_stub_in_time(
+        &self,
+        space: &Space,
+        urgent: bool,
+        room: Room,
+    ) -> Result<Option<Arc<Listener>>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let goes_on = |made: &Result<_>| {
             let patience = made.as_ref().err().and_then(zygote::patience_with);
             patience.is_some_and(|patience| begin.elapsed() < patience) && !space.lock().dropped
         };
-        let mut made = self.start_stub(space, urgent);
+        let mut made = self.start_stub(space, urgent, Some(room));
         if !goes_on(&made) {
             return made;
         }
@@ -551,7 +576,7 @@ impl Shared {
         while goes_on(&made) {
             self.clear_away(space);
             std::thread::sleep(PAUSE);
-            made = self.start_stub(space, urgent);
+            made = self.start_stub(space, urgent, None);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         made
@@ -568,7 +593,13 @@ impl Shared {
     }
 
     /// `None`: the kernel has dropped the space before it was its turn.
-    fn start_stub(&self, space: &Space, urgent: bool) -> Result<Option<Arc<Listener>>> {
+    /// Makes the stub, in the place of `room`.
+    fn start_stub(
+        &self,
+        space: &Space,
+        urgent: bool,
+        room: Option<Room>,
+    ) -> Result<Option<Arc<Listener>>> {
         let born = |pid| {
             let mut state = space.lock();
             state.pid = Some(pid);
@@ -577,7 +608,11 @@ impl Shared {
             }
         };
         let begin = Instant::now();
-        let wanted = || !space.lock().dropped;
+        let room = Cell::new(room);
+        let wanted = || {
+            drop(room.take());
+            !space.lock().dropped
+        };
         let made = self.zygote.make_stub(space.area.file(), urgent, wanted, born);
         tracing::debug!("space {}: a stub after {} us", space.id, begin.elapsed().as_micros());
         let Some(listener) = made? else { return Ok(None) };

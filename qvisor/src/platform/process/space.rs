@@ -124,6 +124,17 @@ impl Space {
             .slots
             .take(&self.area, &shared.threads)
             .map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))?;
+        // Its stub's first thread has one already.
+        let room = match creator {
+            0 => None,
+            _ => match shared.room_for_thread() {
+                Ok(room) => Some(Arc::new(room)),
+                Err(e) => {
+                    state.slots.give(&self.area, slot);
+                    return Err(e);
+                }
+            },
+        };
         state.last_thread = number;
         let frame = FrameAt { slot, offset: prepared_frame(shared.fp.frame_bytes() as u64) };
         frame.set_fpstate(&self.area, shared.stub_area(), None);
@@ -151,6 +162,7 @@ impl Space {
             watched: false,
             since_kick: None,
             clones: Vec::new(),
+            room,
             unproven: None,
             answered_inside: false,
             dropped: false,
@@ -680,8 +692,9 @@ impl SpaceState {
         let clones = std::mem::take(&mut thread.clones);
         let mut ops = std::collections::VecDeque::from(plan.ops);
         for child in clones {
-            if let Some(child) = self.threads.get(&child) {
-                ops.push_back(HostOp::clone_thread(space.frame_address(shared, child.frame)));
+            if let Some(child) = self.threads.get_mut(&child) {
+                let room = child.room.take();
+                ops.push_back(HostOp::clone_thread(space.frame_address(shared, child.frame), room));
             }
         }
         if plan.kind == RESUME_EXIT {
@@ -1025,6 +1038,7 @@ impl SpaceState {
                     }
                 }
                 op.file = None;
+                op.room = None;
                 self.let_through(space, shared, number, n.id, op);
                 return None;
             }

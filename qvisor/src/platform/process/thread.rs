@@ -10,6 +10,7 @@ use qlib::platform::*;
 use super::files::{Files, StubFile};
 use super::frame::FrameAt;
 use super::layout::USER_MIN;
+use super::room::Room;
 use crate::sandbox::memory::GuestPhys;
 
 /// A host system call that a stub thread is ordered to make: number and six plain arguments.
@@ -21,13 +22,15 @@ pub struct HostOp {
     pub place: Option<Arc<StubFile>>,
     /// The file, if it is not there yet.
     pub file: Option<Arc<OwnedFd>>,
+    /// The place of the thread that it makes, kept until right before the call.
+    pub room: Option<Arc<Room>>,
 }
 
 impl HostOp {
     /// An operation without a file.
     pub fn plain(nr: i64, args: [u64; 6]) -> Self {
         let [a, b, c, d, e, f] = args;
-        Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None }
+        Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None, room: None }
     }
 
     /// True if it changes mappings, and nothing else: then it may be carried out twice.
@@ -63,14 +66,14 @@ impl HostOp {
     }
 
     /// Makes a thread that starts on the stack of its own slot.
-    pub fn clone_thread(stack: u64) -> Self {
+    pub fn clone_thread(stack: u64, room: Option<Arc<Room>>) -> Self {
         const FLAGS: i32 = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
-        Self::plain(libc::SYS_clone, [FLAGS as u64, stack, 0, 0, 0, 0])
+        Self { room, ..Self::plain(libc::SYS_clone, [FLAGS as u64, stack, 0, 0, 0, 0]) }
     }
 }
 
@@ -320,6 +323,8 @@ pub struct Thread {
     pub since_kick: Option<(u64, u32)>,
     /// Threads that it makes at its next resume.
     pub clones: Vec<u32>,
+    /// Its place at the host, until it is made.
+    pub room: Option<Arc<Room>>,
     /// The last change of mappings that the host was told to carry out, while nothing proves that
     /// it has. See [`super::proof`].
     pub unproven: Option<HostOp>,

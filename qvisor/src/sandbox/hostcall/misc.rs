@@ -1,5 +1,7 @@
 //! Random bytes, the log, control answers, clocks, the end.
 
+use std::sync::atomic::Ordering;
+
 use qlib::host::EXIT_MEMORY_LOST;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -69,6 +71,31 @@ impl Call<'_> {
             if clocks[3].saturating_sub(clocks[0]) < CLOCK_QUIET_NS {
                 break;
             }
+        }
+        Ok(0)
+    }
+
+    /// The guest runs out of memory before its cgroup does, and what it then kills the host knows
+    /// nothing of. Engines look at the cgroup alone: whether the host has killed somebody there. So
+    /// when the container ends for it, this process takes what is left up to the limit, which is
+    /// the container's own, and the host's killer comes. Should it not (there is swap), all is
+    /// given back.
+    pub(super) fn memory_used_up(&mut self) -> Outcome {
+        const PIECE_BYTES: usize = 1 << 20;
+        // Once.
+        let most = self.host.to_the_limit.swap(0, Ordering::Relaxed);
+        if most > 0 {
+            ended::ended(128 + libc::SIGKILL, "memory was used up, by its first process at last");
+        }
+        let mut taken: Vec<Vec<u8>> = Vec::new();
+        while (taken.len() * PIECE_BYTES) as u64 <= most {
+            let mut piece = Vec::new();
+            if piece.try_reserve_exact(PIECE_BYTES).is_err() {
+                break;
+            }
+            // Not zero: each page is to be there.
+            piece.resize(PIECE_BYTES, 1u8);
+            taken.push(std::hint::black_box(piece));
         }
         Ok(0)
     }

@@ -71,6 +71,8 @@ pub struct HostSide {
     net: NetLimits,
     /// Whose set-ID programs the guest must not see as such.
     owners: Owners,
+    /// What is taken at most to reach the memory limit, in bytes. See [`HostSide::note_limit`].
+    to_the_limit: AtomicU64,
     /// How many descriptors handles and windows may hold.
     max_descriptors: usize,
     /// What the guest may still write into the log.
@@ -120,6 +122,7 @@ impl HostSide {
             granted,
             net,
             owners,
+            to_the_limit: AtomicU64::new(0),
             max_descriptors,
             log,
             bounded: Arc::default(),
@@ -141,6 +144,15 @@ impl HostSide {
         let waits = self.disk.len() + self.lock_waits.len();
         let used = self.handles.len() + self.memory.window_count() + waits;
         if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
+    }
+
+    /// Notes the memory limit that the guest has, in bytes (0: none). The cgroup's is a little
+    /// above; what the guest keeps in reserve lies between.
+    pub fn note_limit(&self, limit: u64) {
+        const MORE_BYTES: u64 = 48 << 20;
+        let is_within_host = limit != 0 && self.memory.ram_bytes() >= limit;
+        let most = if is_within_host { limit / 3 + MORE_BYTES } else { 0 };
+        self.to_the_limit.store(most, Ordering::Relaxed);
     }
 
     /// Notes that a process of the container is given `capabilities` (a mask) from outside: what
@@ -279,6 +291,7 @@ impl<'h> Call<'h> {
             Op::Exit => self.exit(),
             Op::Clocks => self.clocks(),
             Op::MailboxTaken => self.host.replies.taken(self.host, self.args[0]).map(|()| 0),
+            Op::MemoryUsedUp => self.memory_used_up(),
             Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => {
                 self.store_call(op)
             }

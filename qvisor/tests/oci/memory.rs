@@ -1,0 +1,148 @@
+//! Memory used up, as programs and engines see it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::shared::{skip, test_apps};
+use super::support::{Place, place};
+
+/// A container with this limit, in MiB, and `hungry` in it.
+fn limited(mib: u64, args: &[&str]) -> Option<Place> {
+    let p = place()?;
+    let hungry = test_apps("bombs").join("hungry");
+    fs::copy(hungry, p.rootfs().join("bin/hungry")).expect("hungry is missing; make test-apps");
+    p.configure(args, |c| {
+        let limit = mib << 20;
+        c["linux"]["resources"] = json!({"memory": {"limit": limit, "swap": limit}});
+    });
+    Some(p)
+}
+
+/// A copy to memory that cannot be had is what a fault there would be: no call fails for it.
+#[test]
+fn a_call_that_uses_memory_up_is_killed_and_does_not_fail() {
+    const KINDS: &str = "zeros zeros-long tmpfs tmpfs-long file file-long file-parts pipe stream message \
+                         tcp udp getrandom stat getdents wait clock signal exec";
+    let all = format!(
+        "ip link set lo up; for kind in {KINDS}; do hungry $kind; echo $kind $?; done; echo over"
+    );
+    let Some(p) = limited(64, &["sh", "-c", &all]) else { return };
+    let output = p.output(&["run", &p.id]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let expected: String = KINDS.split_whitespace().map(|kind| format!("{kind} 137\n")).collect();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said, expected + "over\n", "{complaints}");
+}
+
+/// What `memory.oom_control` or `memory.events` of the container's cgroup says.
+fn host_kills(p: &Place) -> Option<u64> {
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let dir = Path::new(event["data"]["quark"]["cgroup"]["path"].as_str()?).to_path_buf();
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let text = read("memory.events") + &read("memory.oom_control");
+    text.lines().find_map(|l| l.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
+/// Engines ask the cgroup why a container ended: it is there that memory was used up in the end.
+#[test]
+fn a_container_that_ends_for_memory_has_met_its_limit() {
+    let Some(p) = limited(64, &["sh", "-c", "cat; exec hungry zeros"]) else { return };
+    let mut command = p.quark(&["run", &p.id]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let is_running = || {
+        let state = p.output(&["state", &p.id]);
+        String::from_utf8_lossy(&state.stdout).contains("\"status\": \"running\"")
+    };
+    p.wait_for("it runs", is_running);
+    let Some(before) = host_kills(&p) else {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return skip("the host counts no kills for memory");
+    };
+    assert_eq!(before, 0);
+    // The cgroup goes with the container: who looks must be there before.
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let dir = event["data"]["quark"]["cgroup"]["path"].as_str().unwrap().to_owned();
+    let name = ["memory.events", "memory.oom_control"]
+        .into_iter()
+        .find(|name| Path::new(&dir).join(name).exists())
+        .unwrap();
+    let mut seen = fs::File::open(Path::new(&dir).join(name)).unwrap();
+    drop(child.stdin.take());
+    let mut kills = 0;
+    p.wait_for("the container ends", || {
+        let mut text = String::new();
+        if seen.rewind().and_then(|()| seen.read_to_string(&mut text)).is_ok() {
+            let count = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
+            kills = kills.max(count.and_then(|n| n.trim().parse().ok()).unwrap_or(0u64));
+        }
+        child.try_wait().unwrap().is_some()
+    });
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(137), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(kills > 0, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A process that is killed for memory is an event, as of runc.
+#[test]
+fn who_watches_events_is_told_of_kills() {
+    let Some(p) = limited(64, &["sh", "-c", "sleep 1000"]) else { return };
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let mut command = p.quark(&["events", "--interval", "1", &p.id]);
+    let mut events = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["type"], "stats");
+    assert_eq!(p.output(&["exec", &p.id, "hungry", "zeros"]).status.code(), Some(137));
+    let told = (0..20).map(|_| next()).find(|event| event["type"] == "oom");
+    p.good(&["kill", &p.id, "KILL"]);
+    events.kill().ok();
+    events.wait().unwrap();
+    assert_eq!(told.expect("it is told of")["id"], p.id.as_str());
+}
+
+/// `update --memory` reaches the guest in both directions.
+#[test]
+fn a_limit_that_changes_is_the_guests_too() {
+    let Some(p) = limited(128, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let more = [("/sys", "sysfs"), ("/sys/fs/cgroup", "cgroup")];
+    config["mounts"].as_array_mut().unwrap().extend(
+        more.map(|(place, kind)| json!({"destination": place, "type": kind, "source": kind})),
+    );
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let guests = || {
+        let limit = p.good(&["exec", &p.id, "cat", "/sys/fs/cgroup/memory.max"]);
+        let free = p.good(&["exec", &p.id, "busybox", "free", "-m"]);
+        let total = free.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned();
+        (limit.trim().parse::<u64>().unwrap() >> 20, total.parse::<u64>().unwrap())
+    };
+    let takes_70 =
+        || p.output(&["exec", &p.id, "hungry", "zeros", "70"]).status.code().unwrap_or(-1);
+    assert_eq!((guests(), takes_70()), ((120, 120), 0));
+    p.good(&["update", "--memory", "64M", "--memory-swap", "64M", &p.id]);
+    assert_eq!((guests(), takes_70()), ((56, 56), 137));
+    p.good(&["update", "--memory-swap", "128M", "--memory", "128M", &p.id]);
+    assert_eq!((guests(), takes_70()), ((120, 120), 0));
+    // What is in use stays.
+    let fill = "busybox head -c 50000000 /dev/zero > /tmp/file";
+    p.good(&["exec", &p.id, "sh", "-c", fill]);
+    let refused = p.output(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && says.contains("memory limit of 65011712 bytes"), "{says}");
+    assert_eq!(says.lines().count(), 1, "{says}");
+    assert_eq!(guests(), (120, 120));
+    // As long as it is.
+    p.good(&["exec", &p.id, "busybox", "rm", "/tmp/file"]);
+    p.good(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
+    assert_eq!(guests(), (54, 54));
+}
