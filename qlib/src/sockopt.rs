@@ -293,10 +293,11 @@ pub fn is_congestion(level: i32, name: i32) -> bool {
     (level, name) == (IPPROTO_TCP, TCP_CONGESTION)
 }
 
-/// True if a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: links, neighbours,
-/// addresses, routes and rules.
+/// True if a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: all that tell of the
+/// network namespace, but RTNLGRP_IPV4_MROUTE_R and its twin, which take CAP_NET_ADMIN, and those
+/// that are not known.
 pub fn netlink_group(group: u32) -> bool {
-    matches!(group, 1 | 3 | 5 | 7 | 8 | 9 | 11 | 12 | 18 | 19)
+    matches!(group, 1..=29 | 32..=36)
 }
 
 /// True if who has the capabilities `caps` may send a control message with some data.

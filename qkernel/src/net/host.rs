@@ -39,6 +39,11 @@ pub trait HostWatcher: Send + Sync {
     fn holds_input(&self) -> bool {
         false
     }
+
+    /// Of a socket the host's inode number, and the user id of whoever made it here.
+    fn owner(&self) -> Option<(u64, u32)> {
+        None
+    }
 }
 
 struct Watchers {
@@ -71,6 +76,11 @@ pub fn watch_all() -> bool {
 /// True if something lies anywhere that a program has yet to take.
 pub fn holds_input() -> bool {
     all().iter().any(|watcher| watcher.holds_input())
+}
+
+/// The owners of the sockets that are the host's, by its inode numbers.
+pub fn owners() -> BTreeMap<u64, u32> {
+    all().iter().filter_map(|watcher| watcher.owner()).collect()
 }
 
 fn all() -> Vec<Arc<dyn HostWatcher>> {

@@ -8,6 +8,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
@@ -15,14 +16,17 @@ use linux_raw_sys::net::{
 };
 use qlib::Gpa;
 use qlib::host::{MAX_SEGMENTS, Op, Segment};
+use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, HostWatcher};
 use super::message::Received;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
+use crate::fs::attr::{Attributes, Statx};
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
+use crate::ipc::AnonInode;
 use crate::mm::Access;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
@@ -72,6 +76,9 @@ pub struct HostSocket {
     /// Names it in events.
     token: u64,
     ready: Mutex<Ready>,
+    identity: AnonInode,
+    /// The host's inode number; 0 as long as nobody has asked.
+    inode: AtomicU64,
 }
 
 impl HostWatcher for HostSocket {
@@ -103,6 +110,10 @@ impl HostWatcher for HostSocket {
         }
         self.ready.lock().known = known;
         known.intersects(PollMask::IN | PollMask::PRI)
+    }
+
+    fn owner(&self) -> Option<(u64, u32)> {
+        Some((self.inode().ok()?, self.identity.uid()))
     }
 
     /// The end of a connection is nothing to take: it may lie there for ever.
@@ -151,6 +162,8 @@ impl HostSocket {
                 known: PollMask::empty(),
                 exhausted_turn: 0,
             }),
+            identity: AnonInode::new(),
+            inode: AtomicU64::new(0),
         })
     }
 
@@ -172,6 +185,24 @@ impl HostSocket {
     /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
+    }
+
+    /// The host's inode number, by which its tables name the socket.
+    fn inode(&self) -> Result<u64> {
+        let known = self.inode.load(Ordering::Relaxed);
+        if known != 0 {
+            return Ok(known);
+        }
+        let mut statx = alloc::vec![0; size_of::<Statx>()];
+        self.call(Op::Stat).bytes_out(&mut statx).run()?;
+        let inode = Statx::read_from_bytes(&statx).map_err(|_| Errno::EIO)?.ino;
+        self.inode.store(inode, Ordering::Relaxed);
+        Ok(inode)
+    }
+
+    /// What stat(2) says.
+    pub fn attributes(&self) -> Result<Attributes> {
+        Ok(self.identity.socket(self.inode()?))
     }
 
     // ---- readiness ----

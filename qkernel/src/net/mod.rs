@@ -4,7 +4,10 @@
 pub mod address;
 pub mod host;
 pub mod inet;
+pub mod links;
 pub mod message;
+mod netlink;
+pub mod tables;
 pub mod unix;
 
 use alloc::sync::Arc;
@@ -18,7 +21,6 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
-use crate::ipc::AnonInode;
 use crate::task::current;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
@@ -39,7 +41,6 @@ pub enum Family {
 pub struct Socket {
     /// Its family's part.
     pub family: Family,
-    identity: AnonInode,
     /// SO_RCVTIMEO in nanoseconds; 0 for none.
     receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0 for none.
@@ -70,7 +71,6 @@ impl Socket {
     pub fn file(family: Family, flags: u32) -> Arc<OpenFile> {
         let socket = Socket {
             family,
-            identity: AnonInode::new(),
             receive_timeout_ns: AtomicU64::new(0),
             send_timeout_ns: AtomicU64::new(0),
         };
@@ -155,7 +155,10 @@ impl FileOps for Socket {
     }
 
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
-        Ok(self.identity.socket())
+        match &self.family {
+            Family::Host(host) => host.attributes(),
+            Family::Unix(unix) => Ok(unix.attributes()),
+        }
     }
 
     fn wait_limit_ns(&self, writes: bool) -> u64 {

@@ -4,6 +4,7 @@
 //! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's
 //! wait queue (datagrams) or is notified through its own (connections).
 
+pub mod list;
 pub mod names;
 mod options;
 pub mod rights;
@@ -20,7 +21,9 @@ use qlib::Va;
 use super::HostSocket;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
+use crate::fs::attr::Attributes;
 use crate::fs::{Caller, OpenFile};
+use crate::ipc::AnonInode;
 use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
@@ -97,25 +100,41 @@ pub struct UnixSocket {
     queue: WaitQueue,
     /// Those who wait until there is room for their datagrams or connections here.
     senders: WaitQueue,
+    identity: AnonInode,
     me: Weak<UnixSocket>,
 }
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         rights::forget_holder(self.me.as_ptr() as usize);
+        list::forget(self.number());
     }
 }
 
 impl UnixSocket {
     /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
     pub fn new(kind: u32) -> Arc<Self> {
-        Arc::new_cyclic(|me| UnixSocket {
+        let identity = AnonInode::new();
+        let socket = Arc::new_cyclic(|me| UnixSocket {
             kind,
             state: Mutex::default(),
             queue: WaitQueue::new(),
             senders: WaitQueue::new(),
+            identity,
             me: me.clone(),
-        })
+        });
+        list::add(&socket);
+        socket
+    }
+
+    /// Its inode number.
+    fn number(&self) -> u64 {
+        self.identity.own_socket()
+    }
+
+    /// What stat(2) says.
+    pub fn attributes(&self) -> Attributes {
+        self.identity.socket(self.number())
     }
 
     /// socketpair(2).

@@ -12,6 +12,7 @@ mod file;
 mod linger;
 mod lock;
 mod misc;
+mod netfile;
 mod netlink;
 mod owners;
 mod path;
@@ -266,6 +267,7 @@ impl<'h> Call<'h> {
             Op::GetPeerName => self.socket_name(true),
             Op::SockIoctl => self.sock_ioctl(),
             Op::Watch => self.watch(),
+            Op::NetFile => self.net_file(),
             Op::Poll => self.poll(),
             Op::TakeReady => self.take_ready(),
             Op::Committed => self.committed(),

@@ -32,8 +32,12 @@ const QUESTIONS: &[(u16, usize, &[u16])] = &[
     // struct ndtmsg; struct netconfmsg: NETCONFA_IFINDEX.
     (libc::RTM_GETNEIGHTBL, 4, &[]),
     (RTM_GETNETCONF, 4, &[1]),
+    // struct nhmsg: NHA_ID, OIF, GROUPS, MASTER. struct ifaddrlblmsg.
+    (RTM_GETNEXTHOP, 8, &[1, 5, 9, 10]),
+    (libc::RTM_GETADDRLABEL, 12, &[]),
 ];
 const RTM_GETNETCONF: u16 = 82;
+const RTM_GETNEXTHOP: u16 = 106;
 
 /// Bytes of struct ifinfomsg.
 const LINK: usize = 16;

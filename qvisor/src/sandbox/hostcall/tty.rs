@@ -53,7 +53,12 @@ impl Call<'_> {
         let token = self.args[0];
         match object.kind() {
             // Always ready, and epoll(7) does not take them.
-            Kind::File | Kind::Dir { .. } | Kind::Path | Kind::StdioFile | Kind::StdioDir => {
+            Kind::File
+            | Kind::NetFile
+            | Kind::Dir { .. }
+            | Kind::Path
+            | Kind::StdioFile
+            | Kind::StdioDir => {
                 self.host.poller.post_ready(token, (libc::EPOLLIN | libc::EPOLLOUT) as u32)?;
             }
             _ => match self.host.poller.watch(object.as_fd(), token) {
