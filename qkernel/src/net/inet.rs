@@ -10,7 +10,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
+use linux_raw_sys::net::{AF_NETLINK, MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
     MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
 };
@@ -19,8 +19,10 @@ use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
+use super::diag::{self, Diag};
 use super::host::{self, HostWatcher};
 use super::message::Received;
+use super::netlink::word;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::fs::attr::{Attributes, Statx};
@@ -36,6 +38,8 @@ use crate::{arch, input};
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 /// Flags that the host is given; the others are the guest kernel's business.
 const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
+/// Level of options of netlink(7). Not among the headers' constants.
+const SOL_NETLINK: u32 = 270;
 const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
 const MAX_RECEIVE: usize = 256 << 10;
@@ -72,6 +76,8 @@ pub struct HostSocket {
     handle: Handle,
     domain: u32,
     kind: u32,
+    /// Of sock_diag(7): what is sent is answered here.
+    diag: Option<Diag>,
     queue: WaitQueue,
     /// Names it in events.
     token: u64,
@@ -146,14 +152,17 @@ impl HostSocket {
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         let call =
             Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        Ok(Self::from_handle(Handle::new(call.run()? as u32), domain, kind))
+        let handle = Handle::new(call.run()? as u32);
+        let is_diag = (domain, protocol) == (AF_NETLINK, diag::PROTOCOL);
+        Ok(Self::from_handle(handle, domain, kind, is_diag.then(Diag::default)))
     }
 
-    fn from_handle(handle: Handle, domain: u32, kind: u32) -> Arc<Self> {
+    fn from_handle(handle: Handle, domain: u32, kind: u32, diag: Option<Diag>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
             kind,
+            diag,
             queue: WaitQueue::new(),
             token: host::add_watcher(me.clone()),
             ready: Mutex::new(Ready {
@@ -303,6 +312,9 @@ impl HostSocket {
 
     /// Readiness now, as the host says it: an event tells when to look, and may be late.
     pub fn poll(&self) -> PollMask {
+        if let Some(diag) = &self.diag {
+            return with_synonyms(diag.poll());
+        }
         with_synonyms(self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR))
     }
 
@@ -310,6 +322,10 @@ impl HostSocket {
 
     /// bind(2).
     pub fn bind(&self, address: &[u8]) -> Result {
+        // Groups of sock_diag(7) tell of sockets that are destroyed; nothing does so here.
+        if self.diag.is_some() && word(address, 8).is_some_and(|groups| groups != 0) {
+            return Err(Errno::EPERM);
+        }
         self.call(Op::Bind).bytes(address).run().map(|_| ())
     }
 
@@ -330,7 +346,8 @@ impl HostSocket {
             let (handle, out) = call.run_out()?;
             address.truncate(out[0] as usize);
             self.stale();
-            Ok((Self::from_handle(Handle::new(handle as u32), self.domain, self.kind), address))
+            let handle = Handle::new(handle as u32);
+            Ok((Self::from_handle(handle, self.domain, self.kind, None), address))
         })
     }
 
@@ -356,6 +373,11 @@ impl HostSocket {
         address: &[u8],
         control: &[u8],
     ) -> Result<usize> {
+        if let Some(diag) = &self.diag {
+            let sent = diag.send(buffer, address, self.port()?)?;
+            self.queue.wake(PollMask::RECEIVED);
+            return Ok(sent);
+        }
         let mut sent = 0;
         loop {
             match self.send_once(buffer, flags, address, control) {
@@ -410,6 +432,9 @@ impl HostSocket {
         want_address: bool,
         control_bytes: usize,
     ) -> Result<Received> {
+        if let Some(diag) = &self.diag {
+            return diag.receive(buffer, flags);
+        }
         let max = if self.is_stream() { MAX_RECEIVE } else { MAX_MESSAGE };
         let mut op = || {
             let data = buffer.segments(Access::Write, max, MAX_SEGMENTS as usize - 2)?;
@@ -454,6 +479,25 @@ impl HostSocket {
         Ok(address)
     }
 
+    /// The address of a netlink socket, which gets one if it has none.
+    fn port(&self) -> Result<u32> {
+        let port = || self.name(false).map(|name| word(&name, 4).unwrap_or(0));
+        match port()? {
+            0 => {
+                let mut any = (AF_NETLINK as u16).to_ne_bytes().to_vec();
+                any.resize(12, 0);
+                self.bind(&any)?;
+                port()
+            }
+            port => Ok(port),
+        }
+    }
+
+    /// What it holds to be received, but for what the host holds.
+    pub fn held_bytes(&self) -> u64 {
+        self.diag.as_ref().map_or(0, Diag::held_bytes)
+    }
+
     /// getsockopt(2): the value, at most `max` bytes.
     pub fn option(&self, level: u32, name: u32, max: usize) -> Result<Vec<u8>> {
         let mut value = alloc::vec![0; max.clamp(1, 4096)];
@@ -468,6 +512,10 @@ impl HostSocket {
 
     /// setsockopt(2).
     pub fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result {
+        const ADD_MEMBERSHIP: u32 = 1;
+        if self.diag.is_some() && (level, name) == (SOL_NETLINK, ADD_MEMBERSHIP) {
+            return Err(Errno::EPERM);
+        }
         let call = self.call(Op::SetSockOpt).arg(0, level.into()).arg(1, name.into());
         let call = if value.is_empty() { call.segments(&[NOTHING]) } else { call.bytes(value) };
         call.run().map(|_| ())

@@ -2,6 +2,7 @@
 //! [`unix`] live here.
 
 pub mod address;
+mod diag;
 pub mod host;
 pub mod inet;
 pub mod links;
@@ -128,7 +129,7 @@ impl Socket {
 impl FileOps for Socket {
     fn held_bytes(&self) -> u64 {
         match &self.family {
-            Family::Host(_) => 0,
+            Family::Host(host) => host.held_bytes(),
             Family::Unix(unix) => unix.held_bytes(),
         }
     }

@@ -272,7 +272,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_getsockname, KERNEL, "sockets"),
         call!(SYS_getpeername, KERNEL, "sockets"),
         call!(SYS_getsockopt, ALL, "sockets; who connects to the control socket"),
-        call!(SYS_sendto, KERNEL, "questions to rtnetlink"),
+        call!(SYS_sendto, KERNEL, "questions to rtnetlink and sock_diag"),
         // Files of guests.
         call!(
             SYS_openat,
@@ -348,7 +348,7 @@ pub fn calls() -> Vec<Call> {
         name: "socket",
         who: KERNEL,
         when: sockets(),
-        only: "TCP, UDP, ICMP and rtnetlink, close-on-exec and not blocking",
+        only: "TCP, UDP, ICMP, rtnetlink and sock_diag, close-on-exec and not blocking",
         why: "sockets",
     });
     calls.push(Call {
@@ -385,10 +385,11 @@ fn sockets() -> Vec<Vec<Arg>> {
             all.extend(protocols.iter().map(|protocol| one(domain, kind, *protocol)));
         }
     }
-    all.extend(
-        [libc::SOCK_DGRAM, libc::SOCK_RAW]
-            .map(|kind| one(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)),
-    );
+    for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG] {
+        all.extend(
+            [libc::SOCK_DGRAM, libc::SOCK_RAW].map(|kind| one(libc::AF_NETLINK, kind, protocol)),
+        );
+    }
     all
 }
 

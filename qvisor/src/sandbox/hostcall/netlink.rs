@@ -63,6 +63,12 @@ impl Call<'_> {
         for range in data {
             bytes.extend(range.to_vec(MAX_NETLINK.saturating_sub(bytes.len()))?);
         }
+        let protocol = rustix::net::sockopt::socket_protocol(object.as_fd())?;
+        if protocol.is_some_and(|p| p.as_raw().get() == libc::NETLINK_SOCK_DIAG as u32) {
+            let question = check_diag(&bytes)?;
+            rustix::net::send(object.as_fd(), &question, SendFlags::DONTWAIT)?;
+            return Ok(bytes.len());
+        }
         let checked = check_messages(&bytes)?;
         if !addr.is_empty() {
             check_peer(addr)?;
@@ -174,6 +180,39 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// A question to sock_diag(7) about internet sockets, made anew of what was checked: which family
+/// and protocol, what is to be told, the states, the addresses. The guest's kernel asks no other.
+/// EPERM for any other, EINVAL for what is malformed.
+fn check_diag(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Bytes of struct inet_diag_req_v2.
+    const QUESTION: usize = 56;
+    const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ROOT | libc::NLM_F_MATCH) as u16;
+    const BY_FAMILY: u16 = 20;
+    const PROTOCOLS: [u8; 4] = [
+        libc::IPPROTO_TCP as u8,
+        libc::IPPROTO_UDP as u8,
+        libc::IPPROTO_UDPLITE as u8,
+        libc::IPPROTO_RAW as u8,
+    ];
+    if bytes.len() != HEADER + QUESTION || word(bytes, 0) != Some(bytes.len() as u32) {
+        return Err(Errno::INVAL);
+    }
+    let (kind, flags) = (half(bytes, 4), half(bytes, 6).ok_or(Errno::INVAL)?);
+    let [family, protocol] = [bytes[HEADER], bytes[HEADER + 1]];
+    let is_internet = matches!(i32::from(family), libc::AF_INET | libc::AF_INET6);
+    if kind != Some(BY_FAMILY)
+        || flags & !FLAGS != 0
+        || !is_internet
+        || !PROTOCOLS.contains(&protocol)
+    {
+        return Err(Errno::PERM);
+    }
+    let mut question = bytes.to_vec();
+    // nlmsg_pid: the host's to say.
+    question[12..HEADER].fill(0);
+    Ok(question)
 }
 
 /// True if there is a network device of a name (at most 15 bytes) in the network namespace. Asked
@@ -320,6 +359,29 @@ mod tests {
         );
         let atomic = libc::NLM_F_REQUEST | libc::NLM_F_ATOMIC;
         assert_eq!(check_messages(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn diagnoses_are_of_internet_sockets() {
+        let ask = |kind, flags, head: [u8; 2], length: usize| {
+            let body = [&head[..], &[0; 54]].concat();
+            let mut bytes = message(kind, flags, &body);
+            bytes[12] = 7;
+            bytes.truncate(length);
+            check_diag(&bytes)
+        };
+        let request = libc::NLM_F_REQUEST;
+        let good = ask(20, request | libc::NLM_F_DUMP, [2, 6], 72).unwrap();
+        assert_eq!((good.len(), &good[12..16]), (72, &[0; 4][..]));
+        assert_eq!(ask(21, request, [2, 6], 72), Err(Errno::PERM), "SOCK_DESTROY");
+        assert_eq!(ask(18, request, [2, 6], 72), Err(Errno::PERM), "TCPDIAG_GETSOCK");
+        assert_eq!(ask(20, request | libc::NLM_F_ATOMIC, [2, 6], 72), Err(Errno::PERM));
+        for head in [[1, 0], [17, 6], [2, 132], [16, 0]] {
+            assert_eq!(ask(20, request, head, 72), Err(Errno::PERM), "{head:?}");
+        }
+        assert_eq!(ask(20, request, [2, 6], 71), Err(Errno::INVAL));
+        let more = [message(20, request, &[2; 56]), attribute(1, &[0; 4])].concat();
+        assert_eq!(check_diag(&more), Err(Errno::INVAL), "a program");
     }
 
     #[test]

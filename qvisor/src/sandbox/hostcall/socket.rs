@@ -49,7 +49,11 @@ impl Call<'_> {
                 return Err(Errno::PROTONOSUPPORT);
             }
             (libc::AF_INET | libc::AF_INET6, ..) => return Err(Errno::SOCKTNOSUPPORT),
-            (libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_RAW, libc::NETLINK_ROUTE) => {}
+            (
+                libc::AF_NETLINK,
+                libc::SOCK_DGRAM | libc::SOCK_RAW,
+                libc::NETLINK_ROUTE | libc::NETLINK_SOCK_DIAG,
+            ) => {}
             (libc::AF_NETLINK, ..) => return Err(Errno::PROTONOSUPPORT),
             _ => return Err(Errno::AFNOSUPPORT),
         }
