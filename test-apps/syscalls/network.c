@@ -10,9 +10,11 @@
 #include <linux/unix_diag.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 
 static char text[1 << 20];
@@ -132,6 +134,18 @@ CASE(unix_sockets_are_in_their_table) {
     OK(listen(listener, 5));
     CHECK(in_unix(inode(listener), &flags, &type, &state, path));
     EQ(flags, 0x10000);
+    STR_EQ(path, name);
+    // What has yet to be accepted has no inode.
+    int c = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    strcpy(a.sun_path + 1, name + 1);
+    OK(connect(c, (void *)&a, offsetof(struct sockaddr_un, sun_path) + strlen(name)));
+    read_file("/proc/net/unix", text, sizeof text);
+    char *first = strstr(text, name), *second = first ? strstr(first + 1, name) : NULL;
+    CHECK(second);
+    int s = OK(accept(listener, NULL, NULL));
+    CHECK(in_unix(inode(s), &flags, &type, &state, path));
+    EQ(state, 3);
     STR_EQ(path, name);
     int file = unix_socket(SOCK_DGRAM, "named");
     CHECK(in_unix(inode(file), &flags, &type, &state, path));
@@ -388,4 +402,82 @@ CASE(diagnoses_are_of_families_that_are_there) {
     n = sizeof protocol;
     OK(getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &n));
     EQ(protocol, NETLINK_SOCK_DIAG);
+}
+
+// ---- changes ----
+
+// Asks for a change: the error of the answer.
+static int change(unsigned short type, unsigned short flags, const void *body, size_t length) {
+    int fd = OK(socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE));
+    struct nlmsghdr head = {.nlmsg_len = NLMSG_LENGTH(length), .nlmsg_type = type, .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | flags, .nlmsg_seq = 5};
+    struct iovec parts[2] = {{&head, sizeof head}, {(void *)body, length}};
+    EQ(writev(fd, parts, 2), head.nlmsg_len);
+    union { struct nlmsghdr head; char bytes[4096]; } answer;
+    CHECK(recv(fd, &answer, sizeof answer, 0) >= (int)NLMSG_LENGTH(sizeof(struct nlmsgerr)));
+    EQ(answer.head.nlmsg_type, NLMSG_ERROR);
+    EQ(answer.head.nlmsg_seq, 5);
+    struct nlmsgerr *error = NLMSG_DATA(&answer.head);
+    EQ(error->msg.nlmsg_type, type);
+    OK(close(fd));
+    return error->error;
+}
+
+static int change_address(unsigned short type) {
+    struct { struct ifaddrmsg body; struct rtattr head; struct in_addr address; } r = {
+        .body = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_index = if_nametoindex("lo")},
+        .head = {.rta_len = RTA_LENGTH(4), .rta_type = IFA_LOCAL},
+        .address.s_addr = htonl(0x7f4d4d4d)};
+    return change(type, type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_EXCL : 0, &r, sizeof r);
+}
+
+static int change_mtu(int mtu) {
+    struct { struct ifinfomsg body; struct rtattr head; int mtu; } r = {
+        .body = {.ifi_index = if_nametoindex("lo")}, .head = {.rta_len = RTA_LENGTH(4), .rta_type = IFLA_MTU}, .mtu = mtu};
+    return change(RTM_NEWLINK, 0, &r, sizeof r);
+}
+
+CASE(the_network_is_not_everybodys_to_change) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(setresgid(65534, 65534, 65534));
+        OK(setresuid(65534, 65534, 65534));
+        EQ(change_address(RTM_NEWADDR), -EPERM);
+        EQ(change_mtu(9000), -EPERM);
+        struct ifreq r = {.ifr_name = "lo", .ifr_mtu = 9000};
+        int fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+        ERR(ioctl(fd, SIOCSIFMTU, &r), EPERM);
+        ERR(ioctl(fd, SIOCSIFFLAGS, &r), EPERM);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(the_network_is_changed_by_who_may) {
+    // Of a network of its own: nothing of the host's is touched where the test runs on it.
+    bool own = unshare(CLONE_NEWNET) == 0;
+    if (!own) CHECK(errno == EPERM || errno == EINVAL);
+    EQ(change_address(RTM_NEWADDR), 0);
+    EQ(change_address(RTM_NEWADDR), -EEXIST);
+    struct ifaddrs *list;
+    OK(getifaddrs(&list));
+    bool found = false;
+    for (struct ifaddrs *i = list; i; i = i->ifa_next)
+        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET) found |= ((struct sockaddr_in *)i->ifa_addr)->sin_addr.s_addr == htonl(0x7f4d4d4d);
+    CHECK(found);
+    freeifaddrs(list);
+    EQ(change_address(RTM_DELADDR), 0);
+    EQ(change_address(RTM_DELADDR), -EADDRNOTAVAIL);
+    int fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    struct ifreq r = {.ifr_name = "lo"};
+    OK(ioctl(fd, SIOCGIFMTU, &r));
+    int before = r.ifr_mtu;
+    EQ(change_mtu(9000), 0);
+    OK(ioctl(fd, SIOCGIFMTU, &r));
+    EQ(r.ifr_mtu, 9000);
+    r.ifr_mtu = before;
+    OK(ioctl(fd, SIOCSIFMTU, &r));
+    OK(ioctl(fd, SIOCGIFMTU, &r));
+    EQ(r.ifr_mtu, before);
+    strcpy(r.ifr_name, "none0");
+    ERR(ioctl(fd, SIOCSIFMTU, &r), ENODEV);
 }

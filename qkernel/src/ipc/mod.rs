@@ -70,10 +70,10 @@ impl AnonInode {
         Attributes { ino: inode, ..self.attributes(S_IFSOCK | 0o777, 8) }
     }
 
-    /// The number of a socket that the host does not know. It fits into 32 bits, as sock_diag(7)
-    /// has them, and is none that the host counts to.
+    /// The number of a socket that the host does not know. It is none that the host counts to soon,
+    /// and a positive number of 32 bits, as ss(8) shows them.
     pub fn own_socket(&self) -> u64 {
-        const FIRST: u64 = 1 << 31;
+        const FIRST: u64 = 1 << 30;
         FIRST | self.inode & (FIRST - 1)
     }
 

@@ -19,10 +19,10 @@ use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
-use super::diag::{self, Diag};
 use super::host::{self, HostWatcher};
+use super::local::{self, Local, Serve};
 use super::message::Received;
-use super::netlink::word;
+use super::netlink::{self, word};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::fs::attr::{Attributes, Statx};
@@ -38,8 +38,8 @@ use crate::{arch, input};
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 /// Flags that the host is given; the others are the guest kernel's business.
 const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
-/// Level of options of netlink(7). Not among the headers' constants.
-const SOL_NETLINK: u32 = 270;
+/// The longest of netlink messages sent at once.
+const MAX_NETLINK: usize = 1 << 16;
 const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
 const MAX_RECEIVE: usize = 256 << 10;
@@ -76,8 +76,8 @@ pub struct HostSocket {
     handle: Handle,
     domain: u32,
     kind: u32,
-    /// Of sock_diag(7): what is sent is answered here.
-    diag: Option<Diag>,
+    /// Of netlink sockets of programs: what is answered here.
+    local: Option<Local>,
     queue: WaitQueue,
     /// Names it in events.
     token: u64,
@@ -150,19 +150,27 @@ fn concerns(events: PollMask) -> PollMask {
 impl HostSocket {
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
-        let call =
-            Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        let handle = Handle::new(call.run()? as u32);
-        let is_diag = (domain, protocol) == (AF_NETLINK, diag::PROTOCOL);
-        Ok(Self::from_handle(handle, domain, kind, is_diag.then(Diag::default)))
+        Ok(Self::from_handle(Self::make(domain, kind, protocol)?, domain, kind, None))
     }
 
-    fn from_handle(handle: Handle, domain: u32, kind: u32, diag: Option<Diag>) -> Arc<Self> {
+    /// The same of a netlink socket, whose messages `serve` looks at first.
+    pub fn netlink(kind: u32, protocol: u32, serve: Serve) -> Result<Arc<Self>> {
+        let handle = Self::make(AF_NETLINK, kind, protocol)?;
+        Ok(Self::from_handle(handle, AF_NETLINK, kind, Some(Local::new(serve))))
+    }
+
+    fn make(domain: u32, kind: u32, protocol: u32) -> Result<Handle> {
+        let call =
+            Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
+        Ok(Handle::new(call.run()? as u32))
+    }
+
+    fn from_handle(handle: Handle, domain: u32, kind: u32, local: Option<Local>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
             kind,
-            diag,
+            local,
             queue: WaitQueue::new(),
             token: host::add_watcher(me.clone()),
             ready: Mutex::new(Ready {
@@ -312,20 +320,15 @@ impl HostSocket {
 
     /// Readiness now, as the host says it: an event tells when to look, and may be late.
     pub fn poll(&self) -> PollMask {
-        if let Some(diag) = &self.diag {
-            return with_synonyms(diag.poll());
-        }
-        with_synonyms(self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR))
+        let mut mask = self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR);
+        mask.set(PollMask::IN, mask.contains(PollMask::IN) || self.has_answers());
+        with_synonyms(mask)
     }
 
     // ---- calls ----
 
     /// bind(2).
     pub fn bind(&self, address: &[u8]) -> Result {
-        // Groups of sock_diag(7) tell of sockets that are destroyed; nothing does so here.
-        if self.diag.is_some() && word(address, 8).is_some_and(|groups| groups != 0) {
-            return Err(Errno::EPERM);
-        }
         self.call(Op::Bind).bytes(address).run().map(|_| ())
     }
 
@@ -373,10 +376,8 @@ impl HostSocket {
         address: &[u8],
         control: &[u8],
     ) -> Result<usize> {
-        if let Some(diag) = &self.diag {
-            let sent = diag.send(buffer, address, self.port()?)?;
-            self.queue.wake(PollMask::RECEIVED);
-            return Ok(sent);
+        if let Some(local) = &self.local {
+            return self.send_messages(local, buffer, address);
         }
         let mut sent = 0;
         loop {
@@ -432,8 +433,10 @@ impl HostSocket {
         want_address: bool,
         control_bytes: usize,
     ) -> Result<Received> {
-        if let Some(diag) = &self.diag {
-            return diag.receive(buffer, flags);
+        if let Some(local) = self.local.as_ref().filter(|local| local.is_ready()) {
+            let (bytes, flags) = local.receive(buffer, flags)?;
+            let address = local::kernel_address();
+            return Ok(Received { bytes, address, flags, ..Received::default() });
         }
         let max = if self.is_stream() { MAX_RECEIVE } else { MAX_MESSAGE };
         let mut op = || {
@@ -479,14 +482,50 @@ impl HostSocket {
         Ok(address)
     }
 
+    /// True if answers of the kernel itself wait to be received.
+    fn has_answers(&self) -> bool {
+        self.local.as_ref().is_some_and(Local::is_ready)
+    }
+
+    /// Sends netlink messages, each to whom it is for. What the host refuses is answered, and no
+    /// error of the call, as it is the kernel's on Linux too.
+    fn send_messages(
+        &self,
+        local: &Local,
+        buffer: &mut IoBuffer<'_>,
+        address: &[u8],
+    ) -> Result<usize> {
+        local::check_receiver(address)?;
+        if buffer.remaining() > MAX_NETLINK {
+            return Err(Errno::EMSGSIZE);
+        }
+        let port = self.port()?;
+        let bytes = buffer.take_vec(MAX_NETLINK)?;
+        let mut rest = &bytes[..];
+        while let Some((message, sequence)) = netlink::next(&mut rest) {
+            // The kernel does not answer to what is no request.
+            if message.kind < netlink::FIRST || message.flags & netlink::REQUEST == 0 {
+                continue;
+            }
+            local.take(&message, sequence, port, || {
+                let whole = message.to_bytes(sequence, 0);
+                self.call(Op::Send).segments(&[NOTHING; 2]).bytes(&whole).run().map(|_| ())
+            })?;
+        }
+        self.stale();
+        if local.is_ready() {
+            self.queue.wake(PollMask::RECEIVED);
+        }
+        host::note_sent();
+        Ok(bytes.len())
+    }
+
     /// The address of a netlink socket, which gets one if it has none.
     fn port(&self) -> Result<u32> {
         let port = || self.name(false).map(|name| word(&name, 4).unwrap_or(0));
         match port()? {
             0 => {
-                let mut any = (AF_NETLINK as u16).to_ne_bytes().to_vec();
-                any.resize(12, 0);
-                self.bind(&any)?;
+                self.bind(&local::kernel_address())?;
                 port()
             }
             port => Ok(port),
@@ -495,7 +534,7 @@ impl HostSocket {
 
     /// What it holds to be received, but for what the host holds.
     pub fn held_bytes(&self) -> u64 {
-        self.diag.as_ref().map_or(0, Diag::held_bytes)
+        self.local.as_ref().map_or(0, Local::held_bytes)
     }
 
     /// getsockopt(2): the value, at most `max` bytes.
@@ -512,10 +551,6 @@ impl HostSocket {
 
     /// setsockopt(2).
     pub fn set_option(&self, level: u32, name: u32, value: &[u8]) -> Result {
-        const ADD_MEMBERSHIP: u32 = 1;
-        if self.diag.is_some() && (level, name) == (SOL_NETLINK, ADD_MEMBERSHIP) {
-            return Err(Errno::EPERM);
-        }
         let call = self.call(Op::SetSockOpt).arg(0, level.into()).arg(1, name.into());
         let call = if value.is_empty() { call.segments(&[NOTHING]) } else { call.bytes(value) };
         call.run().map(|_| ())

@@ -2,12 +2,14 @@
 //! [`unix`] live here.
 
 pub mod address;
-mod diag;
+pub mod diag;
 pub mod host;
 pub mod inet;
 pub mod links;
+mod local;
 pub mod message;
 mod netlink;
+pub mod route;
 pub mod tables;
 pub mod unix;
 

@@ -16,6 +16,8 @@ const ATTRIBUTE: usize = 4;
 pub const ERROR: u16 = 2;
 /// See [`ERROR`].
 pub const DONE: u16 = 3;
+/// The first type of messages that are not netlink's own.
+pub const FIRST: u16 = 16;
 /// NLM_F_REQUEST.
 pub const REQUEST: u16 = 1;
 /// NLM_F_MULTI.

@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW, O_CLOEXEC, O_NONBLOCK, O_PATH};
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM,
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET,
+    SOCK_STREAM,
 };
 use qlib::Va;
 
@@ -14,7 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
 use crate::net::message::Credentials;
-use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address};
+use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address, diag, route};
 use crate::task::Thread;
 use crate::wait::{PollMask, block_on};
 
@@ -100,7 +101,11 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
         {
             return Err(Errno::EACCES);
         }
-        Family::Host(HostSocket::new(domain, kind, protocol)?)
+        Family::Host(match (domain, protocol) {
+            (AF_NETLINK, diag::PROTOCOL) => HostSocket::netlink(kind, protocol, diag::serve_here)?,
+            (AF_NETLINK, _) => HostSocket::netlink(kind, protocol, route::serve)?,
+            _ => HostSocket::new(domain, kind, protocol)?,
+        })
     };
     install::one(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)
 }

@@ -328,7 +328,7 @@ impl Boot {
             store: None,
             platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
-                network: CapabilitySet::from_bits_retain(setup.capabilities),
+                network: network_capabilities(setup.capabilities, setup.own_network),
                 user_namespace,
                 log: log::file(),
             }),
@@ -338,6 +338,12 @@ impl Boot {
         ready()?;
         Ok(sandbox.run()?)
     }
+}
+
+/// What the sandbox process may keep for the network. That of the host is not a guest's to change.
+fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
+    let given = CapabilitySet::from_bits_retain(given);
+    if own_network { given } else { given.difference(CapabilitySet::NET_ADMIN) }
 }
 
 /// What the guest may use of a memory limit in bytes: the kernel and the host's books about the

@@ -287,12 +287,13 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
 }
 
 /// A user namespace for the sandbox process of root, if its sockets can do there what they may. The
-/// network namespace is not of that user namespace: raw sockets cannot be, and ports below 1024 are
-/// opened where the network is nobody else's.
+/// network namespace is not of that user namespace: raw sockets cannot be, nothing of it can be
+/// changed, and ports below 1024 are opened where the network is nobody else's.
 fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     let capabilities = CapabilitySet::from_bits_retain(setup.capabilities);
     let ports = setup.new_network || !capabilities.contains(CapabilitySet::NET_BIND_SERVICE);
-    if rootless::is_needed() || capabilities.contains(CapabilitySet::NET_RAW) || !ports {
+    let in_namespace = capabilities.intersects(CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN);
+    if rootless::is_needed() || in_namespace || !ports {
         return None;
     }
     let made = sys::user_namespace(&user_namespace::id_map());

@@ -20,7 +20,7 @@ const LISTEN: u8 = 10;
 /// A socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Inode number.
+    /// Inode number; 0 if it has yet to be accepted.
     pub inode: u64,
     /// SOCK_*.
     pub kind: u32,
@@ -63,16 +63,21 @@ pub fn forget(number: u64) {
     ALL.lock().remove(&number);
 }
 
-/// Those that are open.
-pub fn all() -> Vec<Listed> {
+/// Those that are open, with those that have yet to be accepted.
+fn every() -> Vec<Listed> {
     let sockets: Vec<_> = ALL.lock().values().filter_map(Weak::upgrade).collect();
     sockets.iter().filter_map(|socket| socket.listed()).collect()
+}
+
+/// Those that have a descriptor.
+pub fn all() -> Vec<Listed> {
+    every().into_iter().filter(|socket| socket.inode != 0).collect()
 }
 
 /// The one of this number.
 pub fn find(number: u64) -> Option<Listed> {
     let socket = ALL.lock().get(&number).and_then(Weak::upgrade)?;
-    socket.listed()
+    socket.listed().filter(|socket| socket.inode != 0)
 }
 
 fn state_of(state: &UnixState) -> u8 {
@@ -87,6 +92,7 @@ impl UnixSocket {
     fn listed(&self) -> Option<Listed> {
         let peer = self.peer();
         let in_peer = peer.as_ref().map_or(0, |peer| peer.state.lock().incoming_bytes);
+        let peer_number = peer.as_ref().filter(|p| !p.state.lock().is_pending).map(|p| p.number());
         let (mut listed, pending) = {
             let state = self.state.lock();
             if state.is_closed {
@@ -102,13 +108,13 @@ impl UnixSocket {
                 None => (state.incoming_bytes, state.outgoing_bytes),
             };
             let listed = Listed {
-                inode: self.number(),
+                inode: if state.is_pending { 0 } else { self.number() },
                 kind: self.kind,
                 state: state_of(&state),
                 uid: self.identity.uid(),
                 name: sun_path(state.name.as_ref()),
                 file,
-                peer: peer.as_ref().map(|peer| peer.number()),
+                peer: peer_number,
                 waiting: Vec::new(),
                 readable: readable as u32,
                 unread: unread as u32,
@@ -134,7 +140,7 @@ fn sun_path(name: Option<&Name>) -> Vec<u8> {
 /// /proc/net/unix.
 pub fn table() -> Vec<u8> {
     let mut out = b"Num       RefCount Protocol Flags    Type St Inode Path\n".to_vec();
-    for socket in all() {
+    for socket in every() {
         out.extend(line(&socket));
     }
     out
@@ -143,8 +149,12 @@ pub fn table() -> Vec<u8> {
 fn line(socket: &Listed) -> Vec<u8> {
     const ACCEPTS: u32 = 1 << 16;
     let flags = if socket.listens() { ACCEPTS } else { 0 };
-    // SS_CONNECTED and SS_UNCONNECTED.
-    let (references, state) = if socket.state == ESTABLISHED { (3, 3) } else { (2, 1) };
+    // SS_CONNECTING, SS_CONNECTED and SS_UNCONNECTED.
+    let (references, state) = match (socket.inode, socket.state) {
+        (0, _) => (3, 2),
+        (_, ESTABLISHED) => (3, 3),
+        _ => (2, 1),
+    };
     // Where the socket lies in memory is nobody's business.
     let mut line = format!(
         "{:016x}: {references:08X} {:08X} {flags:08X} {:04X} {state:02X} {:5}",

@@ -89,6 +89,8 @@ struct UnixState {
     /// listen(2): the longest backlog, and the connections not accepted yet.
     backlog: Option<usize>,
     pending: VecDeque<Arc<UnixSocket>>,
+    /// The other side has connected, and accept(2) has yet to make a descriptor of it.
+    is_pending: bool,
     passes_credentials: bool,
     options: Options,
 }
@@ -240,6 +242,7 @@ impl UnixSocket {
             }
             state.pending.pop_front().ok_or(Errno::EAGAIN)?
         };
+        accepted.state.lock().is_pending = false;
         self.senders.wake(PollMask::SENDABLE);
         Ok(accepted)
     }
@@ -308,6 +311,7 @@ impl UnixSocket {
             state.peer = Some(Arc::downgrade(&me));
             state.is_connected = true;
             state.peer_name = own_name;
+            state.is_pending = true;
             state.peer_credentials = Some(credentials);
             state.credentials = listener.credentials;
             state.passes_credentials = listener.passes_credentials;

@@ -12,6 +12,7 @@ mod file;
 mod linger;
 mod lock;
 mod misc;
+mod netchange;
 mod netfile;
 mod netlink;
 mod owners;

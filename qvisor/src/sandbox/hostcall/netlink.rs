@@ -1,11 +1,13 @@
-//! Netlink: questions of rtnetlink(7) to the kernel, and nothing else. The network of a container
-//! is set up from outside.
+//! Netlink: questions of rtnetlink(7) and sock_diag(7) to the kernel. The network of a container is
+//! set up from outside, and by itself if it was given CAP_NET_ADMIN ([`super::netchange`]).
 
+use qlib::sockopt::CAP_NET_ADMIN;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::super::memory::GuestRange;
 use super::Call;
+use super::netchange;
 use super::table::Object;
 
 /// The longest request.
@@ -51,7 +53,7 @@ const FLAGS: u16 = (libc::NLM_F_REQUEST
     | libc::NLM_F_MATCH) as u16;
 
 impl Call<'_> {
-    /// Sends netlink requests that ask and do not change.
+    /// Sends netlink requests that ask, and changes for who may make them.
     pub(super) fn send_netlink(
         &self,
         object: &Object,
@@ -69,7 +71,7 @@ impl Call<'_> {
             rustix::net::send(object.as_fd(), &question, SendFlags::DONTWAIT)?;
             return Ok(bytes.len());
         }
-        let checked = check_messages(&bytes)?;
+        let checked = check_messages(&bytes, self.host.granted())?;
         if !addr.is_empty() {
             check_peer(addr)?;
         }
@@ -82,7 +84,7 @@ impl Call<'_> {
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes)
 }
 
@@ -115,15 +117,16 @@ pub(super) fn check_bind(addr: &[u8]) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed. How
+/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed;
+/// and changes, unless CAP_NET_ADMIN was granted. How
 /// many bytes the messages take: Linux does not look at what follows the last one, and programs
 /// (iproute2) send whole buffers.
-fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
+fn check_messages(bytes: &[u8], granted: u64) -> Result<usize, Errno> {
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|r| r.len() >= HEADER) {
         let len = word(rest, 0).ok_or(Errno::INVAL)? as usize;
         let Some(message) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };
-        check_message(message)?;
+        check_message(message, granted)?;
         at += len.next_multiple_of(4);
     }
     if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
@@ -139,13 +142,16 @@ fn is_probe(kind: u16, flags: u16, body: &[u8]) -> bool {
         && body.iter().all(|b| *b == 0)
 }
 
-fn check_message(message: &[u8]) -> Result<(), Errno> {
+fn check_message(message: &[u8], granted: u64) -> Result<(), Errno> {
     let kind = half(message, 4).ok_or(Errno::INVAL)?;
     let flags = half(message, 6).ok_or(Errno::INVAL)?;
     if is_probe(kind, flags, message.get(HEADER..).unwrap_or_default()) {
         return Ok(());
     }
-    let (_, fixed, attributes) = QUESTIONS.iter().find(|(k, ..)| *k == kind).ok_or(Errno::PERM)?;
+    if granted & CAP_NET_ADMIN != 0 && netchange::is_known(kind) {
+        return netchange::check(kind, flags, message.get(HEADER..).unwrap_or_default());
+    }
+    let (_, fixed, listed) = QUESTIONS.iter().find(|(k, ..)| *k == kind).ok_or(Errno::PERM)?;
     if flags & !FLAGS != 0 {
         return Err(Errno::PERM);
     }
@@ -166,20 +172,28 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
             Err(Errno::PERM)
         };
     }
-    let mut rest = body.get(*fixed..).unwrap_or_default();
-    while rest.len() >= ATTRIBUTE {
-        let len = usize::from(half(rest, 0).ok_or(Errno::INVAL)?);
-        // NLA_F_NESTED and NLA_F_NET_BYTEORDER say how to read it.
-        let kind = half(rest, 2).ok_or(Errno::INVAL)? & 0x3fff;
-        if len < ATTRIBUTE || len > rest.len() {
-            return Err(Errno::INVAL);
-        }
-        if !attributes.contains(&kind) {
+    for attribute in attributes(body.get(*fixed..).unwrap_or_default()) {
+        if !listed.contains(&attribute?.0) {
             return Err(Errno::PERM);
         }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// Attributes: type without NLA_F_NESTED and NLA_F_NET_BYTEORDER, which say how to read it, and
+/// data. EINVAL, the last item, for one that is malformed.
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8]), Errno>> {
+    std::iter::from_fn(move || {
+        if rest.len() < ATTRIBUTE {
+            return None;
+        }
+        let len = half(rest, 0).map(usize::from)?;
+        let kind = half(rest, 2)? & 0x3fff;
+        let data = rest.get(ATTRIBUTE..len);
+        rest = if data.is_some() { rest.get(len.next_multiple_of(4)..) } else { None }
+            .unwrap_or_default();
+        Some(data.map(|data| (kind, data)).ok_or(Errno::INVAL))
+    })
 }
 
 /// A question to sock_diag(7) about internet sockets, made anew of what was checked: which family
@@ -248,6 +262,10 @@ pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {
 mod tests {
     use super::*;
 
+    fn check(bytes: &[u8]) -> Result<usize, Errno> {
+        check_messages(bytes, 0)
+    }
+
     fn message(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
         let mut m = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
         m.extend(kind.to_ne_bytes());
@@ -277,7 +295,7 @@ mod tests {
             let listed = QUESTIONS.iter().find(|(k, ..)| *k == kind);
             let fixed = listed.map_or(20, |(_, fixed, _)| *fixed);
             for body in [vec![0; fixed], vec![0]] {
-                let outcome = check_messages(&message(kind, libc::NLM_F_REQUEST, &body));
+                let outcome = check(&message(kind, libc::NLM_F_REQUEST, &body));
                 assert_eq!(
                     outcome.map(|_| ()),
                     if listed.is_some() { Ok(()) } else { Err(Errno::PERM) },
@@ -285,14 +303,13 @@ mod tests {
                 );
             }
         }
-        assert_eq!(check_messages(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
+        assert_eq!(check(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
     }
 
     #[test]
     fn a_probe_changes_nothing() {
-        let probe = |flags, body: &[u8]| {
-            check_messages(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ())
-        };
+        let probe =
+            |flags, body: &[u8]| check(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ());
         let ask = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         assert_eq!(probe(ask, &[0; LINK]), Ok(()));
         for at in 0..LINK {
@@ -308,23 +325,32 @@ mod tests {
     }
 
     #[test]
+    fn changes_take_a_capability() {
+        let up = message(libc::RTM_NEWLINK, libc::NLM_F_REQUEST, &[&[0; 4][..], &[1; 12]].concat());
+        assert_eq!(check_messages(&up, !CAP_NET_ADMIN), Err(Errno::PERM));
+        assert_eq!(check_messages(&up, CAP_NET_ADMIN), Ok(32));
+        let dcb = message(libc::RTM_SETDCB, libc::NLM_F_REQUEST, &[0; 4]);
+        assert_eq!(check_messages(&dcb, u64::MAX), Err(Errno::PERM));
+    }
+
+    #[test]
     fn each_message_of_a_buffer_counts() {
         let ask = message(libc::RTM_GETROUTE, libc::NLM_F_REQUEST, &[0; 12]);
         let set = message(libc::RTM_SETLINK, libc::NLM_F_REQUEST, &[0; 16]);
-        assert_eq!(check_messages(&[ask.clone(), ask.clone()].concat()), Ok(56));
+        assert_eq!(check(&[ask.clone(), ask.clone()].concat()), Ok(56));
         assert_eq!(
-            check_messages(&[ask.clone(), vec![0; 100]].concat()),
+            check(&[ask.clone(), vec![0; 100]].concat()),
             Ok(28),
             "what follows the last message is not sent"
         );
-        assert_eq!(check_messages(&[ask.clone(), set].concat()), Err(Errno::PERM));
-        assert_eq!(check_messages(&ask[..12]), Err(Errno::INVAL));
+        assert_eq!(check(&[ask.clone(), set].concat()), Err(Errno::PERM));
+        assert_eq!(check(&ask[..12]), Err(Errno::INVAL));
         let mut longer = ask.clone();
         longer[0] = 200;
-        assert_eq!(check_messages(&longer), Err(Errno::INVAL));
+        assert_eq!(check(&longer), Err(Errno::INVAL));
         let mut shorter = ask;
         shorter[0] = 8;
-        assert_eq!(check_messages(&shorter), Err(Errno::INVAL));
+        assert_eq!(check(&shorter), Err(Errno::INVAL));
     }
 
     #[test]
@@ -332,33 +358,25 @@ mod tests {
         let link = |rest: &[u8]| {
             message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[&[0; 16], rest].concat())
         };
-        assert_eq!(check_messages(&link(&attribute(3, b"eth0\0"))), Ok(44));
-        assert_eq!(
-            check_messages(&link(&attribute(46, &[0; 4]))),
-            Err(Errno::PERM),
-            "IFLA_TARGET_NETNSID"
-        );
-        assert_eq!(check_messages(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
+        assert_eq!(check(&link(&attribute(3, b"eth0\0"))), Ok(44));
+        assert_eq!(check(&link(&attribute(46, &[0; 4]))), Err(Errno::PERM), "IFLA_TARGET_NETNSID");
+        assert_eq!(check(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
         let second = [attribute(29, &[1, 0, 0, 0]), attribute(46, &[0; 4])].concat();
-        assert_eq!(check_messages(&link(&second)), Err(Errno::PERM));
-        assert_eq!(
-            check_messages(&link(&[2, 0, 3, 0])),
-            Err(Errno::INVAL),
-            "shorter than its own head"
-        );
+        assert_eq!(check(&link(&second)), Err(Errno::PERM));
+        assert_eq!(check(&link(&[2, 0, 3, 0])), Err(Errno::INVAL), "shorter than its own head");
         // Behind a family alone, where the host would look for attributes.
         let short = [&[0; 4], &attribute(46, &[0; 4])[..]].concat();
         assert_eq!(
-            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)),
+            check(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)),
             Err(Errno::PERM)
         );
         let bridge = [&[libc::AF_BRIDGE as u8][..], &[0; 15]].concat();
         assert_eq!(
-            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)),
+            check(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)),
             Err(Errno::PERM)
         );
         let atomic = libc::NLM_F_REQUEST | libc::NLM_F_ATOMIC;
-        assert_eq!(check_messages(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
+        assert_eq!(check(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
     }
 
     #[test]
