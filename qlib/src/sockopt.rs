@@ -103,7 +103,7 @@ const LEVELS: &[Level] = &[
         ("SO_OOBINLINE", 10, BOTH, Nothing),
         ("SO_NO_CHECK", 11, BOTH, Nothing), ("SO_PRIORITY", 12, BOTH, Priority(RAW_OR_ADMIN)),
         ("SO_LINGER", 13, BOTH, Nothing), ("SO_BSDCOMPAT", 14, BOTH, Nothing),
-        ("SO_REUSEPORT", 15, BOTH, Nothing),
+        ("SO_REUSEPORT", 15, BOTH, Nothing), ("SO_PEERCRED", 17, GET, Nothing),
         ("SO_RCVLOWAT", 18, BOTH, Nothing), ("SO_SNDLOWAT", 19, GET, Nothing),
         // A socket that is bound already takes CAP_NET_RAW: `binds_to_device`.
         ("SO_BINDTODEVICE", SO_BINDTODEVICE, BOTH, Nothing), ("SO_PEERNAME", 28, GET, Nothing),

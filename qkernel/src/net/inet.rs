@@ -78,7 +78,7 @@ pub struct HostSocket {
     kind: u32,
     /// Of netlink sockets of programs: what is answered here.
     local: Option<Local>,
-    queue: WaitQueue,
+    queue: Arc<WaitQueue>,
     /// Names it in events.
     token: u64,
     ready: Mutex<Ready>,
@@ -166,12 +166,32 @@ impl HostSocket {
     }
 
     fn from_handle(handle: Handle, domain: u32, kind: u32, local: Option<Local>) -> Arc<Self> {
+        Self::from_parts(handle, domain, kind, local, Arc::new(WaitQueue::new()))
+    }
+
+    /// A socket that is there already, with those who wait for it.
+    pub fn of_queue(handle: Handle, domain: u32, kind: u32, queue: Arc<WaitQueue>) -> Arc<Self> {
+        Self::from_parts(handle, domain, kind, None, queue)
+    }
+
+    /// Has it notify those who wait, from now on.
+    pub fn begin_to_watch(&self) -> Result {
+        self.watch()
+    }
+
+    fn from_parts(
+        handle: Handle,
+        domain: u32,
+        kind: u32,
+        local: Option<Local>,
+        queue: Arc<WaitQueue>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
             kind,
             local,
-            queue: WaitQueue::new(),
+            queue,
             token: host::add_watcher(me.clone()),
             ready: Mutex::new(Ready {
                 is_watched: false,

@@ -105,6 +105,22 @@ impl Socket {
         }
     }
 
+    /// An AF_UNIX socket that lives here.
+    fn unix(&self) -> Result<&Arc<UnixSocket>> {
+        match &self.family {
+            Family::Unix(unix) => Ok(unix),
+            Family::Host(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// The host's socket that serves it: of AF_UNIX one that leads out by a volume.
+    pub fn host(&self) -> Option<Arc<HostSocket>> {
+        match &self.family {
+            Family::Host(host) => Some(host.clone()),
+            Family::Unix(unix) => unix.outside(),
+        }
+    }
+
     /// What notifies of readiness.
     pub fn events(&self) -> &WaitQueue {
         match &self.family {
@@ -117,6 +133,7 @@ impl Socket {
     /// stream).
     pub fn has_low_water(&self) -> bool {
         matches!(&self.family, Family::Unix(unix) if unix.is_stream() && unix.low_water() > 1)
+            && self.host().is_none()
     }
 
     /// True if it carries a stream of bytes without bounds.
@@ -137,20 +154,18 @@ impl FileOps for Socket {
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.receive(buffer, 0, false, 0).map(|received| received.bytes),
-            Family::Unix(unix) => unix.receive(buffer, 0).map(|received| received.bytes),
+        if let Some(host) = self.host() {
+            return host.receive(buffer, 0, false, 0).map(|received| received.bytes);
         }
+        self.unix()?.receive(buffer, 0).map(|received| received.bytes)
     }
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.send(buffer, 0, &[], &[]),
-            Family::Unix(unix) => {
-                let credentials = current::get().map(|thread| Credentials::of(&thread));
-                unix.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
-            }
+        if let Some(host) = self.host() {
+            return host.send(buffer, 0, &[], &[]);
         }
+        let credentials = current::get().map(|thread| Credentials::of(&thread));
+        self.unix()?.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
     }
 
     fn is_stream(&self) -> bool {
@@ -169,9 +184,10 @@ impl FileOps for Socket {
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
-        match &self.family {
-            Family::Host(host) => host.poll(),
-            Family::Unix(unix) => unix.poll(),
+        match (self.host(), &self.family) {
+            (Some(host), _) => host.poll(),
+            (None, Family::Unix(unix)) => unix.poll(),
+            (None, Family::Host(host)) => host.poll(),
         }
     }
 
@@ -186,9 +202,9 @@ impl FileOps for Socket {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.ioctl(caller, command, argument),
-            Family::Unix(unix) => unix.ioctl(caller, command, argument),
+        match self.host() {
+            Some(host) => host.ioctl(caller, command, argument),
+            None => self.unix()?.ioctl(caller, command, argument),
         }
     }
 

@@ -25,6 +25,7 @@ use super::{hooks, network, wire};
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
 use crate::sandbox::confine::Confinement;
+use crate::sandbox::hostcall::uds::HostUds;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 use crate::streams::Stream;
 
@@ -61,6 +62,8 @@ pub struct Setup {
     pub memory_limit_bytes: u64,
     /// When it sleeps.
     pub sleep: SleepSpec,
+    /// AF_UNIX sockets in volumes.
+    pub host_uds: HostUds,
     /// The network namespace is new.
     pub new_network: bool,
     /// The network namespace is the container's own, new or joined.
@@ -330,6 +333,7 @@ impl Boot {
             confine: Some(Confinement {
                 network: network_capabilities(setup.capabilities, setup.own_network),
                 user_namespace,
+                host_uds: setup.host_uds,
                 log: log::file(),
             }),
             container,

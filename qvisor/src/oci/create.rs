@@ -22,11 +22,12 @@ use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, rootless, sleep, wire};
+use super::{client, hooks, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
+use crate::sandbox::hostcall::uds::HostUds;
 use crate::sys::utc::Utc;
 use crate::sys::{self, Child, Spawn};
 
@@ -124,6 +125,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     check_global(global)?;
     let annotations = bundle.annotations();
     let sleep = sleep::spec(&annotations, global.hibernate_after)?;
+    let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
     let entry = Store::new(&global.root)?.claim(id)?;
@@ -187,7 +189,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let setup = setup(request, &state, sleep);
+    let setup = setup(request, &state, sleep, host_uds);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
@@ -303,7 +305,7 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     .ok()
 }
 
-fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
+fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostUds) -> Setup {
     let Request { global, bundle, .. } = *request;
     let spec = &bundle.spec;
     let linux = spec.linux().as_ref();
@@ -338,6 +340,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),
         sleep,
+        host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),

@@ -27,6 +27,7 @@ pub mod seccomp;
 pub mod sleep;
 pub mod spec;
 pub mod state;
+pub mod uds;
 pub mod update;
 pub mod view;
 mod wire;

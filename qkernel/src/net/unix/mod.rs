@@ -7,6 +7,7 @@
 pub mod list;
 pub mod names;
 mod options;
+mod outside;
 pub mod rights;
 mod transfer;
 
@@ -91,6 +92,8 @@ struct UnixState {
     pending: VecDeque<Arc<UnixSocket>>,
     /// The other side has connected, and accept(2) has yet to make a descriptor of it.
     is_pending: bool,
+    /// It is the host's, by a name in a volume.
+    outside: Option<Arc<HostSocket>>,
     passes_credentials: bool,
     options: Options,
 }
@@ -99,7 +102,7 @@ struct UnixState {
 pub struct UnixSocket {
     kind: u32,
     state: Mutex<UnixState>,
-    queue: WaitQueue,
+    queue: Arc<WaitQueue>,
     /// Those who wait until there is room for their datagrams or connections here.
     senders: WaitQueue,
     identity: AnonInode,
@@ -120,7 +123,7 @@ impl UnixSocket {
         let socket = Arc::new_cyclic(|me| UnixSocket {
             kind,
             state: Mutex::default(),
-            queue: WaitQueue::new(),
+            queue: Arc::new(WaitQueue::new()),
             senders: WaitQueue::new(),
             identity,
             me: me.clone(),
