@@ -20,5 +20,6 @@ mod seccomp;
 mod shared;
 mod streams;
 mod support;
+mod uds;
 mod unanswered;
 mod user;
