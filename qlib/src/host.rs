@@ -229,8 +229,8 @@ ops! {
     /// A new AF_UNIX socket, connected to the one of the host's that seg0, a path, names: args\[0\]
     /// SOCK_* → handle. -ECONNREFUSED if the container may not, -EAGAIN when too many wait there.
     ConnectUnix = 57,
-    /// A new AF_UNIX socket, bound to a new name: seg0 path, args\[0\] mode, args\[1\] uid, args\[2\]
-    /// gid, args\[4\] SOCK_* → handle. -EOPNOTSUPP if the container may not.
+    /// A new AF_UNIX socket, bound to a new name: seg0 path, args\[0\] mode, args\[1\] uid,
+    /// args\[2\] gid, args\[4\] SOCK_* → handle. -EOPNOTSUPP if the container may not.
     BindUnix = 58,
     // ---- the swap store
     // ---------------------------------------------------------------------------------------

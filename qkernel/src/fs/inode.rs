@@ -124,8 +124,8 @@ pub trait Inode: Send + Sync + Any {
     fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
         Err(Errno::EPERM)
     }
-    /// bind(2) of an AF_UNIX socket of type `kind` to a new name: the file, and the host's socket if
-    /// it is bound there.
+    /// bind(2) of an AF_UNIX socket of type `kind` to a new name: the file, and the socket of the
+    /// host's if it is bound there.
     fn bind_socket(
         self: Arc<Self>,
         name: &[u8],

@@ -298,7 +298,8 @@ pub fn make_node(
     make_named(caller, dirfd, path, (mode, rdev), make).map(|(place, ())| place)
 }
 
-/// bind(2) of an AF_UNIX socket of type `kind`: its file, and the host's socket if it is bound there.
+/// bind(2) of an AF_UNIX socket of type `kind`: its file, and the host's socket if it is bound
+/// there.
 pub fn bind_node(
     caller: &dyn Caller,
     path: &[u8],

@@ -1,4 +1,5 @@
-//! Which AF_UNIX sockets in volumes a container reaches, as its annotation and the command line say.
+//! Which AF_UNIX sockets in volumes a container reaches, as its annotation and the command line
+//! say.
 
 use std::collections::BTreeMap;
 
