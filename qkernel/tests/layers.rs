@@ -37,6 +37,7 @@ const LAYERS: Layers = &[
             "fs::special",
             "fs::synth",
             "fs::sysfs",
+            "fs::sysnet",
             "fs::tmpfs",
             "ipc",
             "net",

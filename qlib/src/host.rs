@@ -222,6 +222,16 @@ ops! {
     /// array of pairs of u64, token and EPOLL* mask → how many. No event reports these any more. On
     /// `kvm` events tell all: ENOSYS.
     TakeReady = 55,
+    /// Opens what the host tells of the container's network namespace: seg0 a name of
+    /// [`NET_FILES`] → handle, which can be read at any offset. -ENOENT if the host has no such
+    /// file.
+    NetFile = 56,
+    /// A new AF_UNIX socket, connected to the one of the host's that seg0, a path, names: args\[0\]
+    /// SOCK_* → handle. -ECONNREFUSED if the container may not, -EAGAIN when too many wait there.
+    ConnectUnix = 57,
+    /// A new AF_UNIX socket, bound to a new name: seg0 path, args\[0\] mode, args\[1\] uid,
+    /// args\[2\] gid, args\[4\] SOCK_* → handle. -EOPNOTSUPP if the container may not.
+    BindUnix = 58,
     // ---- the swap store
     // ---------------------------------------------------------------------------------------
     /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array
@@ -289,6 +299,45 @@ pub const LOCK_SHARED: u64 = 0;
 pub const LOCK_EXCLUSIVE: u64 = 1;
 /// It is given up.
 pub const LOCK_NONE: u64 = 2;
+
+/// The files of /proc/net that [`Op::NetFile`] opens: tables of internet sockets, interfaces,
+/// routes and counters of the container's network namespace.
+pub const NET_FILES: &[&str] = &[
+    "anycast6",
+    "arp",
+    "dev",
+    "dev_mcast",
+    "fib_trie",
+    "fib_triestat",
+    "icmp",
+    "icmp6",
+    "if_inet6",
+    "igmp",
+    "igmp6",
+    "ipv6_route",
+    "netlink",
+    "netstat",
+    "packet",
+    "protocols",
+    "psched",
+    "ptype",
+    "raw",
+    "raw6",
+    "route",
+    "rt6_stats",
+    "rt_cache",
+    "snmp",
+    "snmp6",
+    "sockstat",
+    "sockstat6",
+    "softnet_stat",
+    "tcp",
+    "tcp6",
+    "udp",
+    "udp6",
+    "udplite",
+    "udplite6",
+];
 
 /// Offset that stands for "the file's own position" in [`Op::Read`] and [`Op::Write`].
 pub const STREAM: u64 = u64::MAX;

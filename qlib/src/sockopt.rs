@@ -103,7 +103,7 @@ const LEVELS: &[Level] = &[
         ("SO_OOBINLINE", 10, BOTH, Nothing),
         ("SO_NO_CHECK", 11, BOTH, Nothing), ("SO_PRIORITY", 12, BOTH, Priority(RAW_OR_ADMIN)),
         ("SO_LINGER", 13, BOTH, Nothing), ("SO_BSDCOMPAT", 14, BOTH, Nothing),
-        ("SO_REUSEPORT", 15, BOTH, Nothing),
+        ("SO_REUSEPORT", 15, BOTH, Nothing), ("SO_PEERCRED", 17, GET, Nothing),
         ("SO_RCVLOWAT", 18, BOTH, Nothing), ("SO_SNDLOWAT", 19, GET, Nothing),
         // A socket that is bound already takes CAP_NET_RAW: `binds_to_device`.
         ("SO_BINDTODEVICE", SO_BINDTODEVICE, BOTH, Nothing), ("SO_PEERNAME", 28, GET, Nothing),
@@ -293,10 +293,11 @@ pub fn is_congestion(level: i32, name: i32) -> bool {
     (level, name) == (IPPROTO_TCP, TCP_CONGESTION)
 }
 
-/// True if a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: links, neighbours,
-/// addresses, routes and rules.
+/// True if a multicast group of NETLINK_ROUTE (RTNLGRP_*) may be joined: all that tell of the
+/// network namespace, but RTNLGRP_IPV4_MROUTE_R and its twin, which take CAP_NET_ADMIN, and those
+/// that are not known.
 pub fn netlink_group(group: u32) -> bool {
-    matches!(group, 1 | 3 | 5 | 7 | 8 | 9 | 11 | 12 | 18 | 19)
+    matches!(group, 1..=29 | 32..=36)
 }
 
 /// True if who has the capabilities `caps` may send a control message with some data.

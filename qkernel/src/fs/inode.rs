@@ -12,6 +12,7 @@ use super::disk::Begun;
 use super::options::Options;
 use super::{Caller, FileOps, Location};
 use crate::errno::{Errno, Result};
+use crate::host::Handle;
 
 /// How long a name that was found stays good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +123,17 @@ pub trait Inode: Send + Sync + Any {
     /// mknod(2): anything but a directory or a link.
     fn make_node(self: Arc<Self>, name: &[u8], new: &NewNode) -> Result<Arc<dyn Inode>> {
         Err(Errno::EPERM)
+    }
+    /// bind(2) of an AF_UNIX socket of type `kind` to a new name: the file, and the socket of the
+    /// host's if it is bound there.
+    fn bind_socket(
+        self: Arc<Self>,
+        name: &[u8],
+        new: &NewNode,
+        kind: u32,
+    ) -> Result<(Arc<dyn Inode>, Option<Handle>)> {
+        let _ = kind;
+        Ok((self.make_node(name, new)?, None))
     }
     /// symlink(2).
     fn make_symlink(

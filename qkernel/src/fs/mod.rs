@@ -32,6 +32,7 @@ pub mod shmem;
 pub mod special;
 pub mod synth;
 pub mod sysfs;
+mod sysnet;
 pub mod tmpfs;
 pub mod walk;
 

@@ -23,6 +23,7 @@ use super::{Fd, FileOps, Location, OpenFile, notify};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
+use crate::host::Handle;
 
 /// How to open (open(2), openat2(2)).
 #[derive(Clone, Copy, Debug, Default)]
@@ -291,6 +292,34 @@ pub fn make_node(
     if is_device(mode) && !creds.has_cap(CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
+    let make = |parent: &Location, name: &[u8], new: &NewNode| {
+        parent.inode().clone().make_node(name, new).map(|inode| (inode, ()))
+    };
+    make_named(caller, dirfd, path, (mode, rdev), make).map(|(place, ())| place)
+}
+
+/// bind(2) of an AF_UNIX socket of type `kind`: its file, and the host's socket if it is bound
+/// there.
+pub fn bind_node(
+    caller: &dyn Caller,
+    path: &[u8],
+    mode: u32,
+    kind: u32,
+) -> Result<(Location, Option<Handle>)> {
+    make_named(caller, AT_FDCWD, path, (mode, 0), |parent, name, new| {
+        parent.inode().clone().bind_socket(name, new, kind)
+    })
+}
+
+/// Has a new name made, and what `make` gives besides. `what`: mode with type, and device.
+fn make_named<T>(
+    caller: &dyn Caller,
+    dirfd: Fd,
+    path: &[u8],
+    what: (u32, u64),
+    make: impl FnOnce(&Location, &[u8], &NewNode) -> Result<(Arc<dyn Inode>, T)>,
+) -> Result<(Location, T)> {
+    let creds = caller.creds();
     let NameTarget { parent, name, found, wants_dir } =
         walk(caller, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
     if found.is_some() {
@@ -300,11 +329,11 @@ pub fn make_node(
         return Err(Errno::ENOENT);
     }
     let directory = check_may_change(&creds, &parent)?;
-    let new = new_node(caller, &creds, &directory, mode, rdev);
-    let inode = parent.inode().clone().make_node(&name, &new)?;
+    let new = new_node(caller, &creds, &directory, what.0, what.1);
+    let (inode, more) = make(&parent, &name, &new)?;
     let dentry = parent.dentry.insert(&name, inode);
     notify::created(&parent, &name, false);
-    Ok(Location { mount: parent.mount, dentry })
+    Ok((Location { mount: parent.mount, dentry }, more))
 }
 
 fn open_unnamed(

@@ -12,6 +12,7 @@ use qlib::PAGE_SIZE;
 use super::inode::FileSystem;
 use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
+use super::sysnet;
 use crate::account;
 use crate::errno::Result;
 use crate::task::{affinity, oom, table};
@@ -31,26 +32,17 @@ pub fn make_cgroup(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 const ROOT: Names = &[
     ("block", || dir(&[])),
     ("bus", || dir(&[])),
-    ("class", || dir(&[("net", || dir(NET)), ("tty", || dir(&[]))])),
+    ("class", || dir(&[("net", || Node::Dir(Arc::new(sysnet::Class))), ("tty", || dir(&[]))])),
     ("devices", || {
-        dir(&[("system", || {
-            dir(&[("cpu", || Node::Dir(Arc::new(Cpus))), ("node", || dir(NODES))])
-        })])
+        dir(&[
+            ("system", || dir(&[("cpu", || Node::Dir(Arc::new(Cpus))), ("node", || dir(NODES))])),
+            ("virtual", || dir(&[("net", || Node::Dir(Arc::new(sysnet::Devices)))])),
+        ])
     }),
     ("fs", || dir(&[("cgroup", || dir(&[]))])),
     ("kernel", || dir(KERNEL)),
     ("module", || dir(&[])),
 ];
-
-const NET: Names = &[("lo", || {
-    dir(&[
-        ("address", || text("00:00:00:00:00:00\n")),
-        ("ifindex", || text("1\n")),
-        ("mtu", || text("65536\n")),
-        ("operstate", || text("unknown\n")),
-        ("type", || text("772\n")),
-    ])
-})];
 
 const NODES: Names = &[
     ("node0", || {

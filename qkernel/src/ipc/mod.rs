@@ -65,9 +65,21 @@ impl AnonInode {
         self.attributes(S_IFIFO | 0o600, 0xe)
     }
 
-    /// As a socket.
-    pub fn socket(&self) -> Attributes {
-        self.attributes(S_IFSOCK | 0o777, 8)
+    /// As a socket, whose number is `inode`.
+    pub fn socket(&self, inode: u64) -> Attributes {
+        Attributes { ino: inode, ..self.attributes(S_IFSOCK | 0o777, 8) }
+    }
+
+    /// The number of a socket that the host does not know. It is none that the host counts to soon,
+    /// and a positive number of 32 bits, as ss(8) shows them.
+    pub fn own_socket(&self) -> u64 {
+        const FIRST: u64 = 1 << 30;
+        FIRST | self.inode & (FIRST - 1)
+    }
+
+    /// Who made it.
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 }
 

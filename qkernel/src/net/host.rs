@@ -42,6 +42,11 @@ pub trait HostWatcher: Send + Sync {
     fn describe(&self) -> String {
         String::new()
     }
+
+    /// Of a socket the host's inode number, and the user id of whoever made it here.
+    fn owner(&self) -> Option<(u64, u32)> {
+        None
+    }
 }
 
 /// What programs have yet to do about something outside.
@@ -92,6 +97,11 @@ pub fn find_business(wanted: impl Fn(Business) -> bool) -> Option<(Business, Str
         let business = watcher.business().filter(|business| wanted(*business))?;
         Some((business, watcher.describe()))
     })
+}
+
+/// The owners of the sockets that are the host's, by its inode numbers.
+pub fn owners() -> BTreeMap<u64, u32> {
+    all().iter().filter_map(|watcher| watcher.owner()).collect()
 }
 
 fn all() -> Vec<Arc<dyn HostWatcher>> {

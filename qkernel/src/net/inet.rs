@@ -9,24 +9,29 @@
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::net::{MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
+use linux_raw_sys::net::{AF_NETLINK, MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
     MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
 };
 use qlib::Gpa;
 use qlib::host::{MAX_SEGMENTS, Op, Segment};
+use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
 use super::host::{self, Business, HostWatcher};
+use super::local::{self, Local, Serve};
 use super::message::Received;
+use super::netlink::{self, word};
 use super::probes;
 use super::talk::Talk;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
+use crate::fs::attr::{Attributes, Statx};
 use crate::host::{Call, Handle};
 use crate::io::IoBuffer;
+use crate::ipc::AnonInode;
 use crate::mm::{Access, reclaim};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
@@ -36,6 +41,8 @@ use crate::{arch, input};
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 /// Flags that the host is given; the others are the guest kernel's business.
 const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
+/// The longest of netlink messages sent at once.
+const MAX_NETLINK: usize = 1 << 16;
 const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
 const MAX_RECEIVE: usize = 256 << 10;
@@ -72,13 +79,18 @@ pub struct HostSocket {
     handle: Handle,
     domain: u32,
     kind: u32,
-    queue: WaitQueue,
+    /// Of netlink sockets of programs: what is answered here.
+    local: Option<Local>,
+    queue: Arc<WaitQueue>,
     /// Names it in events.
     token: u64,
     ready: Mutex<Ready>,
     talk: Mutex<Talk>,
     /// One side only asks whether the container lives.
     is_probe: AtomicBool,
+    identity: AnonInode,
+    /// The host's inode number; 0 as long as nobody has asked.
+    inode: AtomicU64,
 }
 
 impl HostWatcher for HostSocket {
@@ -123,6 +135,10 @@ impl HostWatcher for HostSocket {
         let address = self.name(of_peer).or_else(|_| self.name(!of_peer));
         address.map_or_else(|_| "a socket".to_string(), |bytes| super::address::show(&bytes))
     }
+
+    fn owner(&self) -> Option<(u64, u32)> {
+        Some((self.inode().ok()?, self.identity.uid()))
+    }
 }
 
 /// Adds RDNORM to IN and WRNORM to OUT.
@@ -147,24 +163,48 @@ fn concerns(events: PollMask) -> PollMask {
 impl HostSocket {
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
-        let call =
-            Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
-        let handle = Handle::new(call.run()? as u32);
-        Ok(Self::from_handle(handle, domain, kind, Talk::default(), false))
+        Ok(Self::from_handle(Self::make(domain, kind, protocol)?, domain, kind, None))
     }
 
-    fn from_handle(
+    /// The same of a netlink socket, whose messages `serve` looks at first.
+    pub fn netlink(kind: u32, protocol: u32, serve: Serve) -> Result<Arc<Self>> {
+        let handle = Self::make(AF_NETLINK, kind, protocol)?;
+        Ok(Self::from_handle(handle, AF_NETLINK, kind, Some(Local::new(serve))))
+    }
+
+    fn make(domain: u32, kind: u32, protocol: u32) -> Result<Handle> {
+        let call =
+            Call::new(Op::Socket).arg(0, domain.into()).arg(1, kind.into()).arg(2, protocol.into());
+        Ok(Handle::new(call.run()? as u32))
+    }
+
+    fn from_handle(handle: Handle, domain: u32, kind: u32, local: Option<Local>) -> Arc<Self> {
+        Self::from_parts(handle, domain, kind, local, Arc::new(WaitQueue::new()))
+    }
+
+    /// A socket that is there already, with those who wait for it.
+    pub fn of_queue(handle: Handle, domain: u32, kind: u32, queue: Arc<WaitQueue>) -> Arc<Self> {
+        Self::from_parts(handle, domain, kind, None, queue)
+    }
+
+    /// Has it notify those who wait, from now on.
+    pub fn begin_to_watch(&self) -> Result {
+        self.watch()
+    }
+
+    fn from_parts(
         handle: Handle,
         domain: u32,
         kind: u32,
-        talk: Talk,
-        is_probe: bool,
+        local: Option<Local>,
+        queue: Arc<WaitQueue>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<HostSocket>| HostSocket {
             handle,
             domain,
             kind,
-            queue: WaitQueue::new(),
+            local,
+            queue,
             token: host::add_watcher(me.clone()),
             ready: Mutex::new(Ready {
                 is_watched: false,
@@ -172,8 +212,10 @@ impl HostSocket {
                 known: PollMask::empty(),
                 exhausted_turn: 0,
             }),
-            talk: Mutex::new(talk),
-            is_probe: AtomicBool::new(is_probe),
+            talk: Mutex::new(Talk::default()),
+            is_probe: AtomicBool::new(false),
+            identity: AnonInode::new(),
+            inode: AtomicU64::new(0),
         })
     }
 
@@ -195,6 +237,24 @@ impl HostSocket {
     /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
+    }
+
+    /// The host's inode number, by which its tables name the socket.
+    fn inode(&self) -> Result<u64> {
+        let known = self.inode.load(Relaxed);
+        if known != 0 {
+            return Ok(known);
+        }
+        let mut statx = alloc::vec![0; size_of::<Statx>()];
+        self.call(Op::Stat).bytes_out(&mut statx).run()?;
+        let inode = Statx::read_from_bytes(&statx).map_err(|_| Errno::EIO)?.ino;
+        self.inode.store(inode, Relaxed);
+        Ok(inode)
+    }
+
+    /// What stat(2) says.
+    pub fn attributes(&self) -> Result<Attributes> {
+        Ok(self.identity.socket(self.inode()?))
     }
 
     // ---- readiness ----
@@ -308,7 +368,9 @@ impl HostSocket {
 
     /// Readiness now, as the host says it: an event tells when to look, and may be late.
     pub fn poll(&self) -> PollMask {
-        with_synonyms(self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR))
+        let mut mask = self.watch().and_then(|()| self.ask()).unwrap_or(PollMask::ERR);
+        mask.set(PollMask::IN, mask.contains(PollMask::IN) || self.has_answers());
+        with_synonyms(mask)
     }
 
     // ---- calls ----
@@ -337,10 +399,11 @@ impl HostSocket {
             address.truncate(out[0] as usize);
             self.stale();
             let handle = Handle::new(handle as u32);
+            let accepted = Self::from_handle(handle, self.domain, self.kind, None);
+            *accepted.talk.lock() = Talk::ACCEPTED;
             let is_probe = probes::is_one(&address);
+            accepted.is_probe.store(is_probe, Relaxed);
             input::note_taken(is_probe);
-            let accepted =
-                Self::from_handle(handle, self.domain, self.kind, Talk::ACCEPTED, is_probe);
             Ok((accepted, address))
         })
     }
@@ -373,6 +436,9 @@ impl HostSocket {
         address: &[u8],
         control: &[u8],
     ) -> Result<usize> {
+        if let Some(local) = &self.local {
+            return self.send_messages(local, buffer, address);
+        }
         let mut sent = 0;
         loop {
             match self.send_once(buffer, flags, address, control) {
@@ -430,6 +496,11 @@ impl HostSocket {
         want_address: bool,
         control_bytes: usize,
     ) -> Result<Received> {
+        if let Some(local) = self.local.as_ref().filter(|local| local.is_ready()) {
+            let (bytes, flags) = local.receive(buffer, flags)?;
+            let address = local::kernel_address();
+            return Ok(Received { bytes, address, flags, ..Received::default() });
+        }
         let max = if self.is_stream() { MAX_RECEIVE } else { MAX_MESSAGE };
         let mut op = || {
             let data = buffer.segments(Access::Write, max, MAX_SEGMENTS as usize - 2)?;
@@ -482,6 +553,61 @@ impl HostSocket {
         let length = self.call(op).bytes_out(&mut address).run()?;
         address.truncate(length as usize);
         Ok(address)
+    }
+
+    /// True if answers of the kernel itself wait to be received.
+    fn has_answers(&self) -> bool {
+        self.local.as_ref().is_some_and(Local::is_ready)
+    }
+
+    /// Sends netlink messages, each to whom it is for. What the host refuses is answered, and no
+    /// error of the call, as it is the kernel's on Linux too.
+    fn send_messages(
+        &self,
+        local: &Local,
+        buffer: &mut IoBuffer<'_>,
+        address: &[u8],
+    ) -> Result<usize> {
+        local::check_receiver(address)?;
+        if buffer.remaining() > MAX_NETLINK {
+            return Err(Errno::EMSGSIZE);
+        }
+        let port = self.port()?;
+        let bytes = buffer.take_vec(MAX_NETLINK)?;
+        let mut rest = &bytes[..];
+        while let Some((message, sequence)) = netlink::next(&mut rest) {
+            // The kernel does not answer to what is no request.
+            if message.kind < netlink::FIRST || message.flags & netlink::REQUEST == 0 {
+                continue;
+            }
+            local.take(&message, sequence, port, || {
+                let whole = message.to_bytes(sequence, 0);
+                self.call(Op::Send).segments(&[NOTHING; 2]).bytes(&whole).run().map(|_| ())
+            })?;
+        }
+        self.stale();
+        if local.is_ready() {
+            self.queue.wake(PollMask::RECEIVED);
+        }
+        host::note_sent();
+        Ok(bytes.len())
+    }
+
+    /// The address of a netlink socket, which gets one if it has none.
+    fn port(&self) -> Result<u32> {
+        let port = || self.name(false).map(|name| word(&name, 4).unwrap_or(0));
+        match port()? {
+            0 => {
+                self.bind(&local::kernel_address())?;
+                port()
+            }
+            port => Ok(port),
+        }
+    }
+
+    /// What it holds to be received, but for what the host holds.
+    pub fn held_bytes(&self) -> u64 {
+        self.local.as_ref().map_or(0, Local::held_bytes)
     }
 
     /// getsockopt(2): the value, at most `max` bytes.

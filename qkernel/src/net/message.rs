@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET};
 use qlib::{Va, sockopt};
@@ -123,6 +124,17 @@ pub fn is_interface_ioctl(command: u32) -> bool {
     (SIOCGIFNAME..=SIOCGIFMAP).contains(&command)
 }
 
+/// True if an ioctl(2) request changes the network: SIOCADDRT, SIOCDELRT, SIOCSARP, SIOCDARP, and
+/// SIOCSIF* (netdevice(7)), which have even numbers up to SIOCSIFHWADDR.
+fn is_change(command: u32) -> bool {
+    const SIOCSIFTXQLEN: u32 = 0x8943;
+    match command {
+        0x890b | 0x890c | 0x8953 | 0x8955 | SIOCSIFTXQLEN => true,
+        0x8914..=0x8924 => command.is_multiple_of(2),
+        _ => false,
+    }
+}
+
 /// ioctl(2) of a host socket: the structure's size is the command's.
 pub fn ioctl(
     socket: &HostSocket,
@@ -133,6 +145,9 @@ pub fn ioctl(
     const SIOCOUTQ: u32 = 0x5411;
     const SIOCATMARK: u32 = 0x8905;
     const IFREQ_BYTES: usize = 40;
+    if is_change(command) && !caller.creds().has_cap(CAP_NET_ADMIN) {
+        return Err(Errno::EPERM);
+    }
     let mm = caller.mm();
     let place = Va(argument);
     let length = match command {
@@ -149,6 +164,10 @@ pub fn ioctl(
             }
             mm.write(place, &(length as i32))?;
             return Ok(0);
+        }
+        // Routes and neighbours are changed by netlink only.
+        command if is_change(command) && !is_interface_ioctl(command) => {
+            return Err(Errno::EOPNOTSUPP);
         }
         command if is_interface_ioctl(command) => IFREQ_BYTES,
         _ => return Err(Errno::ENOTTY),

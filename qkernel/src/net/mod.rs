@@ -2,10 +2,16 @@
 //! [`unix`] live here.
 
 pub mod address;
+pub mod diag;
 pub mod host;
 pub mod inet;
+pub mod links;
+mod local;
 pub mod message;
+mod netlink;
 pub mod probes;
+pub mod route;
+pub mod tables;
 mod talk;
 pub mod unix;
 
@@ -20,7 +26,6 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
-use crate::ipc::AnonInode;
 use crate::task::current;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
@@ -41,7 +46,6 @@ pub enum Family {
 pub struct Socket {
     /// Its family's part.
     pub family: Family,
-    identity: AnonInode,
     /// SO_RCVTIMEO in nanoseconds; 0 for none.
     receive_timeout_ns: AtomicU64,
     /// SO_SNDTIMEO in nanoseconds; 0 for none.
@@ -72,7 +76,6 @@ impl Socket {
     pub fn file(family: Family, flags: u32) -> Arc<OpenFile> {
         let socket = Socket {
             family,
-            identity: AnonInode::new(),
             receive_timeout_ns: AtomicU64::new(0),
             send_timeout_ns: AtomicU64::new(0),
         };
@@ -104,6 +107,22 @@ impl Socket {
         }
     }
 
+    /// An AF_UNIX socket that lives here.
+    fn unix(&self) -> Result<&Arc<UnixSocket>> {
+        match &self.family {
+            Family::Unix(unix) => Ok(unix),
+            Family::Host(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// The host's socket that serves it: of AF_UNIX one that leads out by a volume.
+    pub fn host(&self) -> Option<Arc<HostSocket>> {
+        match &self.family {
+            Family::Host(host) => Some(host.clone()),
+            Family::Unix(unix) => unix.outside(),
+        }
+    }
+
     /// What notifies of readiness.
     pub fn events(&self) -> &WaitQueue {
         match &self.family {
@@ -116,6 +135,7 @@ impl Socket {
     /// stream).
     pub fn has_low_water(&self) -> bool {
         matches!(&self.family, Family::Unix(unix) if unix.is_stream() && unix.low_water() > 1)
+            && self.host().is_none()
     }
 
     /// True if it carries a stream of bytes without bounds.
@@ -130,26 +150,24 @@ impl Socket {
 impl FileOps for Socket {
     fn held_bytes(&self) -> u64 {
         match &self.family {
-            Family::Host(_) => 0,
+            Family::Host(host) => host.held_bytes(),
             Family::Unix(unix) => unix.held_bytes(),
         }
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.receive(buffer, 0, false, 0).map(|received| received.bytes),
-            Family::Unix(unix) => unix.receive(buffer, 0).map(|received| received.bytes),
+        if let Some(host) = self.host() {
+            return host.receive(buffer, 0, false, 0).map(|received| received.bytes);
         }
+        self.unix()?.receive(buffer, 0).map(|received| received.bytes)
     }
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.send(buffer, 0, &[], &[]),
-            Family::Unix(unix) => {
-                let credentials = current::get().map(|thread| Credentials::of(&thread));
-                unix.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
-            }
+        if let Some(host) = self.host() {
+            return host.send(buffer, 0, &[], &[]);
         }
+        let credentials = current::get().map(|thread| Credentials::of(&thread));
+        self.unix()?.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
     }
 
     fn is_stream(&self) -> bool {
@@ -157,7 +175,10 @@ impl FileOps for Socket {
     }
 
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
-        Ok(self.identity.socket())
+        match &self.family {
+            Family::Host(host) => host.attributes(),
+            Family::Unix(unix) => Ok(unix.attributes()),
+        }
     }
 
     fn wait_limit_ns(&self, writes: bool) -> u64 {
@@ -165,9 +186,10 @@ impl FileOps for Socket {
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
-        match &self.family {
-            Family::Host(host) => host.poll(),
-            Family::Unix(unix) => unix.poll(),
+        match (self.host(), &self.family) {
+            (Some(host), _) => host.poll(),
+            (None, Family::Unix(unix)) => unix.poll(),
+            (None, Family::Host(host)) => host.poll(),
         }
     }
 
@@ -182,9 +204,9 @@ impl FileOps for Socket {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        match &self.family {
-            Family::Host(host) => host.ioctl(caller, command, argument),
-            Family::Unix(unix) => unix.ioctl(caller, command, argument),
+        match self.host() {
+            Some(host) => host.ioctl(caller, command, argument),
+            None => self.unix()?.ioctl(caller, command, argument),
         }
     }
 

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, UIO_MAXIOV};
 use linux_raw_sys::net::{
-    MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK,
-    MSG_WAITALL, SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
+    AF_UNIX, MSG_CMSG_CLOEXEC, MSG_CTRUNC, MSG_DONTWAIT, MSG_ERRQUEUE, MSG_NOSIGNAL, MSG_OOB,
+    MSG_PEEK, MSG_WAITALL, SCM_CREDENTIALS, SCM_RIGHTS, SOL_SOCKET,
 };
 use qlib::Va;
 use zerocopy::FromBytes;
@@ -66,25 +66,31 @@ async fn send(
     mut control: Control,
 ) -> Result<usize> {
     let socket = of(file)?;
-    if let Family::Unix(unix) = &socket.family
-        && !unix.is_stream()
-    {
+    let host = socket.host();
+    let inside = match &socket.family {
+        Family::Unix(unix) if host.is_none() => Some(unix),
+        // One that leads out by a volume sends to where it is connected.
+        Family::Unix(_) if !to.is_empty() => return Err(Errno::EISCONN),
+        _ => None,
+    };
+    if let Some(unix) = inside.filter(|unix| !unix.is_stream()) {
         unix.autobind(thread)?;
     }
-    let target = match &socket.family {
-        Family::Unix(unix) if !to.is_empty() => unix.resolve_for_send(thread, to)?,
+    let target = match inside {
+        Some(unix) if !to.is_empty() => unix.resolve_for_send(thread, to)?,
         _ => None,
     };
     let mut queues: Vec<&WaitQueue> = alloc::vec![socket.events()];
-    let peer = match &socket.family {
-        Family::Unix(unix) if !unix.is_stream() => target.clone().or_else(|| unix.peer()),
+    let peer = match inside {
+        Some(unix) if !unix.is_stream() => target.clone().or_else(|| unix.peer()),
         _ => None,
     };
     queues.extend(peer.as_ref().map(|peer| peer.senders()));
     let mut attempt = || {
-        let sent = match &socket.family {
-            Family::Host(host) => host.send(buffer, flags, to, &control.raw),
-            Family::Unix(unix) => unix.send(buffer, flags, target.as_ref(), &mut control),
+        let sent = match (&host, inside) {
+            (Some(host), _) => host.send(buffer, flags, to, &control.raw),
+            (None, Some(unix)) => unix.send(buffer, flags, target.as_ref(), &mut control),
+            (None, None) => Err(Errno::EOPNOTSUPP),
         };
         match sent {
             Ok(_) if socket.is_stream() && buffer.remaining() > 0 => Err(Errno::EAGAIN),
@@ -188,7 +194,13 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
     }
     let mut bytes = alloc::vec![0; header.control_len as usize];
     thread.mm().read_bytes(Va(header.control), &mut bytes)?;
-    if let Family::Host(_) = &socket.family {
+    if let Some(host) = socket.host() {
+        // Files of the guest's kernel cannot leave it.
+        let is_rights =
+            |(level, kind, _): &(u32, u32, &[u8])| (*level, *kind) == (SOL_SOCKET, SCM_RIGHTS);
+        if host.domain() == AF_UNIX && message::parse(&bytes)?.iter().any(is_rights) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         control.raw = message::for_host(&bytes, thread.creds().cap_effective)?;
         return Ok(control);
     }
@@ -241,19 +253,24 @@ pub(super) async fn receive(
 ) -> Result<Received> {
     let socket = of(file)?;
     let may_wait = !file.is_nonblocking() && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
+    let host = socket.host();
     let wanted = match &socket.family {
         _ if flags & MSG_PEEK != 0 || !socket.is_stream() || !may_wait => 0,
         _ if flags & MSG_WAITALL != 0 => buffer.remaining(),
-        Family::Unix(unix) if unix.low_water() > 1 => unix.low_water().min(buffer.remaining()),
+        Family::Unix(unix) if unix.low_water() > 1 && host.is_none() => {
+            unix.low_water().min(buffer.remaining())
+        }
         _ => 0,
     };
     let mut all: Option<Received> = None;
     // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data
     // would never be notified of.
     let mut attempt = || loop {
-        let got = match &socket.family {
-            Family::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
-            Family::Unix(unix) => unix.receive(buffer, flags),
+        let got = match (&host, &socket.family) {
+            (Some(host), _) | (None, Family::Host(host)) => {
+                host.receive(buffer, flags, want_address, control_bytes)
+            }
+            (None, Family::Unix(unix)) => unix.receive(buffer, flags),
         }?;
         if wanted == 0 {
             return Ok(got);

@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW, O_CLOEXEC, O_NONBLOCK, O_PATH};
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET, SOCK_STREAM,
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET,
+    SOCK_STREAM,
 };
 use qlib::Va;
 
@@ -14,8 +15,9 @@ use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
 use crate::net::message::Credentials;
-use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address};
+use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address, diag, route};
 use crate::task::Thread;
+use crate::time;
 use crate::wait::{PollMask, block_on};
 
 /// SOCK_* bits that are not flags.
@@ -100,7 +102,11 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
         {
             return Err(Errno::EACCES);
         }
-        Family::Host(HostSocket::new(domain, kind, protocol)?)
+        Family::Host(match (domain, protocol) {
+            (AF_NETLINK, diag::PROTOCOL) => HostSocket::netlink(kind, protocol, diag::serve_here)?,
+            (AF_NETLINK, _) => HostSocket::netlink(kind, protocol, route::serve)?,
+            _ => HostSocket::new(domain, kind, protocol)?,
+        })
     };
     install::one(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)
 }
@@ -150,9 +156,11 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
 /// listen(2).
 pub fn listen(thread: &Arc<Thread>, fd: Fd, backlog: u32) -> Result<usize> {
     let file = file(thread, fd)?;
-    match &of(&file)?.family {
-        Family::Unix(unix) => unix.listen(backlog, Credentials::of(thread))?,
-        Family::Host(host) => host.listen(backlog)?,
+    let socket = of(&file)?;
+    match (&socket.family, socket.host()) {
+        (_, Some(host)) => host.listen(backlog)?,
+        (Family::Unix(unix), None) => unix.listen(backlog, Credentials::of(thread))?,
+        (Family::Host(host), None) => host.listen(backlog)?,
     }
     Ok(0)
 }
@@ -175,9 +183,12 @@ pub async fn accept4(
     }
     let file = file(thread, fd)?;
     let socket = of(&file)?;
-    let attempt = || match &socket.family {
-        Family::Host(host) => host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from)),
-        Family::Unix(unix) => unix.accept().map(|new| {
+    let host = socket.host();
+    let attempt = || match (&host, &socket.family) {
+        (Some(host), _) | (None, Family::Host(host)) => {
+            host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from))
+        }
+        (None, Family::Unix(unix)) => unix.accept().map(|new| {
             let from = new.name(true).unwrap_or_default();
             (Family::Unix(new), from)
         }),
@@ -214,6 +225,10 @@ pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Res
                 block_on(thread, &[socket.events()], PollMask::WRITE, deadline, attempt).await;
             after_wait(result, deadline, Errno::EINPROGRESS)?;
         }
+        Family::Unix(unix) if unix.outside().is_some() => return Err(Errno::EISCONN),
+        Family::Unix(unix) if is_nowhere(unix, thread, &to) => {
+            connect_outside(thread, &file, unix, &to, deadline).await?;
+        }
         Family::Unix(unix) if file.is_nonblocking() => {
             let listener = unix.resolve(thread, &to)?;
             unix.connect(listener.as_ref(), Credentials::of(thread))?;
@@ -229,15 +244,47 @@ pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Res
     Ok(0)
 }
 
+/// True if no socket of this sandbox has that address: one outside may.
+fn is_nowhere(unix: &UnixSocket, thread: &Arc<Thread>, to: &[u8]) -> bool {
+    matches!(unix.resolve(thread, to), Err(Errno::ECONNREFUSED))
+}
+
+async fn connect_outside(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    unix: &UnixSocket,
+    to: &[u8],
+    deadline: Option<u64>,
+) -> Result {
+    /// Nothing tells that there is room in a backlog of the host's.
+    const AGAIN_NS: u64 = 10_000_000;
+    let mut attempt = || unix.connect_outside(thread, to);
+    loop {
+        match attempt() {
+            Err(Errno::EAGAIN) if !file.is_nonblocking() => {}
+            result => return result,
+        }
+        let next = time::deadline_after(AGAIN_NS);
+        let until = deadline.map_or(next, |deadline| deadline.min(next));
+        let queues = [unix.events()];
+        match block_on(thread, &queues, PollMask::WRITE, Some(until), &mut attempt).await {
+            Err(Errno::ETIMEDOUT) if deadline.is_none_or(|deadline| next < deadline) => {}
+            result => return after_wait(result, deadline, Errno::EAGAIN),
+        }
+    }
+}
+
 /// shutdown(2).
 pub fn shutdown(thread: &Arc<Thread>, fd: Fd, how: u32) -> Result<usize> {
     let file = file(thread, fd)?;
     if how > 2 {
         return Err(Errno::EINVAL);
     }
-    match &of(&file)?.family {
-        Family::Unix(unix) => unix.shutdown(how)?,
-        Family::Host(host) => host.shutdown(how)?,
+    let socket = of(&file)?;
+    match (&socket.family, socket.host()) {
+        (_, Some(host)) => host.shutdown(how)?,
+        (Family::Unix(unix), None) => unix.shutdown(how)?,
+        (Family::Host(host), None) => host.shutdown(how)?,
     }
     Ok(0)
 }

@@ -25,6 +25,7 @@ use super::{hooks, network, wire};
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
 use crate::sandbox::confine::Confinement;
+use crate::sandbox::hostcall::uds::HostUds;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 use crate::streams::Stream;
 
@@ -63,6 +64,8 @@ pub struct Setup {
     pub tasks_limit: u32,
     /// When it sleeps.
     pub sleep: SleepSpec,
+    /// AF_UNIX sockets in volumes.
+    pub host_uds: HostUds,
     /// The network namespace is new.
     pub new_network: bool,
     /// The network namespace is the container's own, new or joined.
@@ -334,8 +337,9 @@ impl Boot {
             store: None,
             platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
-                network: CapabilitySet::from_bits_retain(setup.capabilities),
+                network: network_capabilities(setup.capabilities, setup.own_network),
                 user_namespace,
+                host_uds: setup.host_uds,
                 log: log::file(),
             }),
             container,
@@ -344,6 +348,12 @@ impl Boot {
         ready()?;
         Ok(sandbox.run()?)
     }
+}
+
+/// What the sandbox process may keep for the network. That of the host is not a guest's to change.
+fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
+    let given = CapabilitySet::from_bits_retain(given);
+    if own_network { given } else { given.difference(CapabilitySet::NET_ADMIN) }
 }
 
 /// What the guest may use of a memory limit in bytes: the kernel and the host's books about the

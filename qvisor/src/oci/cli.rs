@@ -8,6 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use super::log::Format as LogFormat;
 use super::sleep::SleepAfter;
 use crate::platform::{PlatformKind, process::FastCalls};
+use crate::sandbox::hostcall::uds::HostUds;
 
 /// An OCI container runtime in which every container has its own guest kernel, and idle ones
 /// hibernate.
@@ -58,6 +59,10 @@ pub struct Global {
     /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
     #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME", default_value = "never")]
     pub hibernate_after: SleepAfter,
+    /// AF_UNIX sockets in volumes: connect to those of others ("open"), make some for others
+    /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
+    #[arg(long, value_enum, default_value = "none")]
+    pub host_uds: HostUds,
     /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
     #[arg(long, value_enum, default_value = "auto")]
     pub fast_calls: FastCalls,

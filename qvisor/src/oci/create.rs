@@ -23,11 +23,12 @@ use super::cli::Global;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, rootless, sleep, wire};
+use super::{client, hooks, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
+use crate::sandbox::hostcall::uds::HostUds;
 use crate::sys::utc::Utc;
 use crate::sys::{self, Child, Spawn};
 
@@ -125,6 +126,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     check_global(global)?;
     let annotations = bundle.annotations();
     let sleep = sleep::spec(&annotations, global.hibernate_after)?;
+    let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
     let store = Store::new(&global.root)?;
@@ -192,7 +194,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let setup = setup(request, &state, sleep);
+    let setup = setup(request, &state, sleep, host_uds);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
@@ -292,12 +294,13 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
 }
 
 /// A user namespace for the sandbox process of root, if its sockets can do there what they may. The
-/// network namespace is not of that user namespace: raw sockets cannot be, and ports below 1024 are
-/// opened where the network is nobody else's.
+/// network namespace is not of that user namespace: raw sockets cannot be, nothing of it can be
+/// changed, and ports below 1024 are opened where the network is nobody else's.
 fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     let capabilities = CapabilitySet::from_bits_retain(setup.capabilities);
     let ports = setup.new_network || !capabilities.contains(CapabilitySet::NET_BIND_SERVICE);
-    if rootless::is_needed() || capabilities.contains(CapabilitySet::NET_RAW) || !ports {
+    let in_namespace = capabilities.intersects(CapabilitySet::NET_RAW | CapabilitySet::NET_ADMIN);
+    if rootless::is_needed() || in_namespace || !ports {
         return None;
     }
     let made = sys::user_namespace(&user_namespace::id_map());
@@ -307,7 +310,7 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     .ok()
 }
 
-fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
+fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostUds) -> Setup {
     let Request { global, bundle, .. } = *request;
     let spec = &bundle.spec;
     let linux = spec.linux().as_ref();
@@ -343,6 +346,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec) -> Setup {
         memory_limit_bytes: bundle.memory_limit(),
         tasks_limit: bundle.tasks_limit(),
         sleep,
+        host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.is_some(),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),

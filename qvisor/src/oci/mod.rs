@@ -32,6 +32,7 @@ pub mod sleep;
 pub mod spec;
 pub mod state;
 pub mod top;
+pub mod uds;
 pub mod update;
 pub mod view;
 pub mod watch;

@@ -118,6 +118,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     platform.finish().map_err(BootError::Platform)?;
     let info = boot_info(&host, &loaded, config.cpus)?;
     if let Some(confinement) = confine {
+        host.allow_uds(confinement.host_uds);
         confinement.enter(platform.profiles())?;
     }
     let platform = platform.start(&loaded, info).map_err(BootError::Platform)?;

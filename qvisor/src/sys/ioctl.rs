@@ -48,9 +48,20 @@ pub const IOCTLS: &[(u64, usize, Direction)] = &[
     (libc::SIOCGIFINDEX, 40, Direction::InOut),
     (SIOCGIFTXQLEN, 40, Direction::InOut),
     (SIOCATMARK, 4, Direction::Out),
+    // What changes interfaces.
+    (libc::SIOCSIFFLAGS, 40, Direction::In),
+    (libc::SIOCSIFADDR, 40, Direction::In),
+    (libc::SIOCSIFDSTADDR, 40, Direction::In),
+    (libc::SIOCSIFBRDADDR, 40, Direction::In),
+    (libc::SIOCSIFNETMASK, 40, Direction::In),
+    (libc::SIOCSIFMETRIC, 40, Direction::In),
+    (libc::SIOCSIFMTU, 40, Direction::In),
+    (libc::SIOCSIFHWADDR, 40, Direction::In),
+    (SIOCSIFTXQLEN, 40, Direction::In),
 ];
 
 const SIOCGIFTXQLEN: u64 = 0x8942;
+const SIOCSIFTXQLEN: u64 = 0x8943;
 
 /// Asks if the next byte is out of band.
 pub const SIOCATMARK: u64 = 0x8905;

@@ -22,6 +22,7 @@ mod seccomp;
 mod shared;
 mod streams;
 mod support;
+mod uds;
 mod unanswered;
 mod user;
 mod watch;

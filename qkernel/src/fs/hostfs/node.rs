@@ -303,6 +303,15 @@ impl HostNode {
         self.child(name)
     }
 
+    /// A new socket of type `kind`, connected to this one, if it lies in a volume. ECONNREFUSED.
+    pub fn connect_socket(&self, kind: u32) -> Result<Handle> {
+        if !self.fs.is_shared() {
+            return Err(Errno::ECONNREFUSED);
+        }
+        let call = self.at()?.call(Op::ConnectUnix).arg(0, kind.into());
+        call.run().map(|handle| Handle::new(handle as u32))
+    }
+
     fn set_gone(&self) {
         self.place.lock().gone = true;
         self.is_changed();
@@ -479,6 +488,28 @@ impl Inode for HostNode {
         let child = self.child(name)?;
         self.takes(Self::other(&child)?);
         Ok(child)
+    }
+
+    fn bind_socket(
+        self: Arc<Self>,
+        name: &[u8],
+        new: &NewNode,
+        kind: u32,
+    ) -> Result<(Arc<dyn Inode>, Option<Handle>)> {
+        if self.fs.is_shared() {
+            let call = Call::on(Op::BindUnix, self.fs.handle()).bytes(&self.child_path(name)?);
+            let call = call.arg(0, u64::from(new.mode)).arg(1, u64::from(new.uid));
+            match call.arg(2, u64::from(new.gid)).arg(4, u64::from(kind)).run() {
+                Ok(handle) => {
+                    self.is_changed();
+                    return Ok((self.child(name)?, Some(Handle::new(handle as u32))));
+                }
+                // The container was not made for it.
+                Err(Errno::EOPNOTSUPP) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((self.make_node(name, new)?, None))
     }
 
     fn make_symlink(

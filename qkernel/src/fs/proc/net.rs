@@ -1,67 +1,23 @@
-//! /proc/net. Sockets of the internet families are the host's: the tables list none.
+//! /proc/net.
 
-use crate::fs::synth::{Names, text};
+use alloc::vec::Vec;
 
-/// The files.
-pub const FILES: Names = &[
-    ("arp", || {
-        text("IP address       HW type     Flags       HW address            Mask     Device\n")
-    }),
-    ("dev", || {
-        text(
-            "Inter-|   Receive                                                |  Transmit\n \
-             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
-             lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n",
-        )
-    }),
-    ("if_inet6", || text("00000000000000000000000000000001 01 80 10 80       lo\n")),
-    ("ipv6_route", || text("")),
-    ("netstat", || text("")),
-    ("packet", || text("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n")),
-    ("protocols", || {
-        text(
-            "protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de sh \
-            ss gs se re sp bi br ha uh gp em\n",
-        )
-    }),
-    ("raw", || {
-        text(
-            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
-            timeout inode ref pointer drops\n",
-        )
-    }),
-    ("route", || {
-        text(
-            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n",
-        )
-    }),
-    ("snmp", || text("")),
-    ("sockstat", || {
-        text("sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0\nUDP: inuse 0 mem 0\n")
-    }),
-    ("tcp", || {
-        text(
-            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
-            timeout inode\n",
-        )
-    }),
-    ("tcp6", || {
-        text(
-            "  sl  local_address                         remote_address                        st \
-            tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
-        )
-    }),
-    ("udp", || {
-        text(
-            "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
-            timeout inode ref pointer drops\n",
-        )
-    }),
-    ("udp6", || {
-        text(
-            "  sl  local_address                         remote_address                        st \
-            tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n",
-        )
-    }),
-    ("unix", || text("Num       RefCount Protocol Flags    Type St Inode Path\n")),
-];
+use linux_raw_sys::general::S_IFREG;
+
+use super::Node;
+use crate::fs::synth::{Dir, file};
+use crate::net::tables;
+
+/// The directory: what there is of it is the host's to say.
+pub struct NetDir;
+
+impl Dir for NetDir {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let name = tables::find(name)?;
+        Some(file(move |_| tables::read(name)))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        tables::names().map(|name| (name.as_bytes().to_vec(), S_IFREG)).collect()
+    }
+}

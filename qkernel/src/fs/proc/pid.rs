@@ -139,7 +139,7 @@ const NAMES: &[(&str, u32, Make)] = &[
         Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mountinfo)))
     }),
     ("mounts", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mounts)))),
-    ("net", S_IFDIR, |_| dir(net::FILES)),
+    ("net", S_IFDIR, |_| Node::Dir(Arc::new(net::NetDir))),
     ("ns", S_IFDIR, |_| dir(NAMESPACES)),
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),

@@ -4,8 +4,10 @@
 //! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's
 //! wait queue (datagrams) or is notified through its own (connections).
 
+pub mod list;
 pub mod names;
 mod options;
+mod outside;
 pub mod rights;
 mod transfer;
 
@@ -20,7 +22,9 @@ use qlib::Va;
 use super::HostSocket;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
+use crate::fs::attr::Attributes;
 use crate::fs::{Caller, OpenFile};
+use crate::ipc::AnonInode;
 use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
@@ -86,6 +90,10 @@ struct UnixState {
     /// listen(2): the longest backlog, and the connections not accepted yet.
     backlog: Option<usize>,
     pending: VecDeque<Arc<UnixSocket>>,
+    /// The other side has connected, and accept(2) has yet to make a descriptor of it.
+    is_pending: bool,
+    /// It is the host's, by a name in a volume.
+    outside: Option<Arc<HostSocket>>,
     passes_credentials: bool,
     options: Options,
 }
@@ -94,28 +102,44 @@ struct UnixState {
 pub struct UnixSocket {
     kind: u32,
     state: Mutex<UnixState>,
-    queue: WaitQueue,
+    queue: Arc<WaitQueue>,
     /// Those who wait until there is room for their datagrams or connections here.
     senders: WaitQueue,
+    identity: AnonInode,
     me: Weak<UnixSocket>,
 }
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         rights::forget_holder(self.me.as_ptr() as usize);
+        list::forget(self.number());
     }
 }
 
 impl UnixSocket {
     /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
     pub fn new(kind: u32) -> Arc<Self> {
-        Arc::new_cyclic(|me| UnixSocket {
+        let identity = AnonInode::new();
+        let socket = Arc::new_cyclic(|me| UnixSocket {
             kind,
             state: Mutex::default(),
-            queue: WaitQueue::new(),
+            queue: Arc::new(WaitQueue::new()),
             senders: WaitQueue::new(),
+            identity,
             me: me.clone(),
-        })
+        });
+        list::add(&socket);
+        socket
+    }
+
+    /// Its inode number.
+    fn number(&self) -> u64 {
+        self.identity.own_socket()
+    }
+
+    /// What stat(2) says.
+    pub fn attributes(&self) -> Attributes {
+        self.identity.socket(self.number())
     }
 
     /// socketpair(2).
@@ -221,6 +245,7 @@ impl UnixSocket {
             }
             state.pending.pop_front().ok_or(Errno::EAGAIN)?
         };
+        accepted.state.lock().is_pending = false;
         self.senders.wake(PollMask::SENDABLE);
         Ok(accepted)
     }
@@ -289,6 +314,7 @@ impl UnixSocket {
             state.peer = Some(Arc::downgrade(&me));
             state.is_connected = true;
             state.peer_name = own_name;
+            state.is_pending = true;
             state.peer_credentials = Some(credentials);
             state.credentials = listener.credentials;
             state.passes_credentials = listener.passes_credentials;

@@ -10,8 +10,9 @@ use linux_raw_sys::net::AF_UNIX;
 
 use super::UnixSocket;
 use crate::errno::{Errno, Result};
-use crate::fs::open::make_node;
+use crate::fs::open::bind_node;
 use crate::fs::{self, perm};
+use crate::host::Handle;
 use crate::net::address;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
@@ -87,13 +88,29 @@ fn bind_abstract(name: Vec<u8>, socket: &Arc<UnixSocket>) -> Result<Name> {
     Ok(Name::Abstract(name))
 }
 
+/// The path that an address has, if it has one.
+pub(super) fn path_of(address: &[u8]) -> Result<Option<Vec<u8>>> {
+    Ok(match parse(address)? {
+        Given::Path(path) => Some(path),
+        _ => None,
+    })
+}
+
 /// Binds a socket to a name: EADDRINUSE, and the errors of making a file.
 pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Result<Name> {
     match parse(bytes)? {
         Given::Abstract(name) => bind_abstract(name, socket),
         Given::Path(path) => {
-            let file = make_file(thread, &path)?;
-            PATHS.lock().insert(file, Arc::downgrade(socket));
+            let (file, handle) = make_file(thread, &path, socket.kind)?;
+            match handle {
+                // Those in this sandbox find it as everybody does.
+                Some(handle) => {
+                    socket.becomes(handle)?;
+                }
+                None => {
+                    PATHS.lock().insert(file, Arc::downgrade(socket));
+                }
+            }
             Ok(Name::Path(path, file))
         }
         Given::Nothing => {
@@ -147,15 +164,15 @@ pub fn forget(name: &Name, socket: &Arc<UnixSocket>) {
     }
 }
 
-/// Makes a socket file: its device and inode number.
-fn make_file(thread: &Arc<Thread>, path: &[u8]) -> Result<(u64, u64)> {
-    let place =
-        make_node(thread, AT_FDCWD, path, S_IFSOCK | 0o777, 0).map_err(|error| match error {
-            Errno::EEXIST => Errno::EADDRINUSE,
-            other => other,
-        })?;
+/// Makes a socket file: its device and inode number, and the host's socket if it is bound there.
+fn make_file(thread: &Arc<Thread>, path: &[u8], kind: u32) -> Result<((u64, u64), Option<Handle>)> {
+    let made = bind_node(thread, path, S_IFSOCK | 0o777, kind);
+    let (place, handle) = made.map_err(|error| match error {
+        Errno::EEXIST => Errno::EADDRINUSE,
+        other => other,
+    })?;
     let attributes = place.attributes()?;
-    Ok((attributes.dev, attributes.ino))
+    Ok(((attributes.dev, attributes.ino), handle))
 }
 
 /// Finds a socket file that the thread may write to.

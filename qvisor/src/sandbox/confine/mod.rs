@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
+use super::hostcall::uds::HostUds;
 use profiles::Profile;
 
 pub use privileges::{FILE_CAPABILITIES, NETWORK_CAPABILITIES};
@@ -32,12 +33,23 @@ pub struct Confinement {
     pub network: CapabilitySet,
     /// A user namespace to enter, for which root and volumes are id-mapped.
     pub user_namespace: Option<OwnedFd>,
+    /// AF_UNIX sockets in volumes.
+    pub host_uds: HostUds,
     /// The log's file, for a last line, and whether its lines are JSON.
     pub log: Option<(OwnedFd, bool)>,
 }
 
 /// The threads of this process are filtered.
 static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// They may make AF_UNIX sockets.
+static HOST_UDS: AtomicBool = AtomicBool::new(false);
+
+/// What threads of this process may do.
+fn own_calls() -> Vec<profiles::Call> {
+    let calls = profiles::calls();
+    if HOST_UDS.load(Ordering::Acquire) { calls } else { profiles::without_unix(calls) }
+}
 
 /// Why a process could not be confined. It must not go on then.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +120,8 @@ impl Confinement {
         }
         end::catch()
             .map_err(|e| step("catching SIGSYS")(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-        filter::install(&profiles::calls(), who).map_err(step("installing the seccomp filter"))?;
+        HOST_UDS.store(self.host_uds.is_on(), Ordering::Release);
+        filter::install(&own_calls(), who).map_err(step("installing the seccomp filter"))?;
         FILTERED.store(true, Ordering::Release);
         Ok(())
     }
@@ -123,8 +136,7 @@ pub fn narrow(who: Profile) -> Result<(), ConfineError> {
     if !FILTERED.load(Ordering::Acquire) {
         return Ok(());
     }
-    filter::install(&profiles::calls(), &[who])
-        .map_err(step("installing the seccomp filter of a thread"))
+    filter::install(&own_calls(), &[who]).map_err(step("installing the seccomp filter of a thread"))
 }
 
 #[cfg(test)]

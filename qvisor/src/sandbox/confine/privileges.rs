@@ -19,9 +19,9 @@ pub const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETFCAP);
 
 /// For sockets, if the container's programs may have them: ICMP without a ping group, ports below
-/// 1024.
+/// 1024, changes of a network namespace that is the container's own.
 pub const NETWORK_CAPABILITIES: CapabilitySet =
-    CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE);
+    CapabilitySet::NET_RAW.union(CapabilitySet::NET_BIND_SERVICE).union(CapabilitySet::NET_ADMIN);
 
 /// Keeps `kept`, if it has them, and nothing else, for good: no program, user id or file gives back
 /// what is given up.

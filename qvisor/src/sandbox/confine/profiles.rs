@@ -272,7 +272,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_getsockname, KERNEL, "sockets"),
         call!(SYS_getpeername, KERNEL, "sockets"),
         call!(SYS_getsockopt, ALL, "sockets; who connects to the control socket"),
-        call!(SYS_sendto, KERNEL, "questions to rtnetlink"),
+        call!(SYS_sendto, KERNEL, "questions to rtnetlink and sock_diag"),
         // Files of guests.
         call!(
             SYS_openat,
@@ -348,7 +348,7 @@ pub fn calls() -> Vec<Call> {
         name: "socket",
         who: KERNEL,
         when: sockets(),
-        only: "TCP, UDP, ICMP and rtnetlink, close-on-exec and not blocking",
+        only: "TCP, UDP, ICMP, rtnetlink, sock_diag and, with `--host-uds`, AF_UNIX, close-on-exec and not blocking",
         why: "sockets",
     });
     calls.push(Call {
@@ -364,6 +364,15 @@ pub fn calls() -> Vec<Call> {
     calls.push(ioctl(&[Profile::Loop], LOOP_IOCTLS, "interrupts of vCPUs, new streams"));
     calls.push(ioctl(&[Profile::Vcpu], VCPU_IOCTLS, "the virtual machine, terminals and sockets"));
     calls.sort_by_key(|c| (c.number, c.who[0] as u8));
+    calls
+}
+
+/// The table without what makes AF_UNIX sockets, for containers that reach none.
+pub fn without_unix(mut calls: Vec<Call>) -> Vec<Call> {
+    let unix = Int(0, libc::AF_UNIX as u32);
+    for call in calls.iter_mut().filter(|call| call.number == libc::SYS_socket) {
+        call.when.retain(|all| !all.contains(&unix));
+    }
     calls
 }
 
@@ -386,9 +395,14 @@ fn sockets() -> Vec<Vec<Arg>> {
         }
     }
     all.extend(
-        [libc::SOCK_DGRAM, libc::SOCK_RAW]
-            .map(|kind| one(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)),
+        [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET]
+            .map(|kind| one(libc::AF_UNIX, kind, 0)),
     );
+    for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG] {
+        all.extend(
+            [libc::SOCK_DGRAM, libc::SOCK_RAW].map(|kind| one(libc::AF_NETLINK, kind, protocol)),
+        );
+    }
     all
 }
 

@@ -13,9 +13,9 @@ use super::{Call, Outcome};
 use crate::sys;
 
 /// What is to be made.
-struct New {
+pub(super) struct New {
     kind: FileType,
-    mode: Mode,
+    pub(super) mode: Mode,
     uid: u32,
     gid: u32,
 }
@@ -121,7 +121,7 @@ impl Call<'_> {
         self.own_new(&parent, name, &new)
     }
 
-    fn new_name(&self, kind: FileType) -> Result<New, Errno> {
+    pub(super) fn new_name(&self, kind: FileType) -> Result<New, Errno> {
         let mode = Mode::from_raw_mode(self.args[0] as u32 & 0o7777);
         Ok(New { kind, mode, uid: self.arg32(1)?, gid: self.arg32(2)? })
     }
@@ -130,7 +130,7 @@ impl Call<'_> {
     /// give or a change of owner takes away. The directory may be in others' hands: by now anything
     /// may have that name, so it is opened, looked at, and only then changed, by its descriptor.
     /// ENOENT when it is something else.
-    fn own_new(&self, parent: &impl AsFd, name: &CStr, new: &New) -> Outcome {
+    pub(super) fn own_new(&self, parent: &impl AsFd, name: &CStr, new: &New) -> Outcome {
         let special = new.mode.intersects(Mode::SUID | Mode::SGID | Mode::SVTX);
         let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (stat.st_uid, stat.st_gid) == (new.uid, new.gid) && !special {

@@ -200,7 +200,7 @@ impl Call<'_> {
                 }
                 sys::read(fd, &to, offset, libc::RWF_NOWAIT)?
             }
-            Kind::File | Kind::StdioFile => sys::read(fd, &to, offset, 0)?,
+            Kind::File | Kind::StdioFile | Kind::NetFile => sys::read(fd, &to, offset, 0)?,
             Kind::Dir { .. } | Kind::StdioDir => return Err(Errno::ISDIR),
             Kind::Path => return Err(Errno::BADF),
             _ if offset.is_some() => return Err(Errno::SPIPE),
@@ -232,7 +232,9 @@ impl Call<'_> {
         let fd = object.as_fd();
         let bytes = match object.kind() {
             Kind::File | Kind::StdioFile => sys::write(fd, &from, offset, flags)?,
-            Kind::Dir { .. } | Kind::StdioDir | Kind::Path => return Err(Errno::BADF),
+            Kind::Dir { .. } | Kind::StdioDir | Kind::Path | Kind::NetFile => {
+                return Err(Errno::BADF);
+            }
             _ if offset.is_some() => return Err(Errno::SPIPE),
             Kind::Stream { nonblocking: true, .. } => sys::write(fd, &from, None, 0)?,
             Kind::Stream { nonblocking: false, .. } => {

@@ -12,6 +12,8 @@ mod file;
 mod linger;
 mod lock;
 mod misc;
+mod netchange;
+mod netfile;
 mod netlink;
 mod owners;
 mod path;
@@ -22,6 +24,7 @@ mod sockopt;
 mod store;
 pub mod table;
 mod tty;
+pub mod uds;
 mod window;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,6 +48,7 @@ use path::GuestPath;
 use records::RecordCount;
 use sockopt::NetLimits;
 use table::{Object, Table};
+use uds::{HostUds, Uds};
 
 use crate::store::Store;
 use crate::streams::Stream;
@@ -85,6 +89,8 @@ pub struct HostSide {
     lock_waits: Arc<LockWaits>,
     /// How many record locks the guest holds.
     lock_records: Arc<RecordCount>,
+    /// AF_UNIX sockets in volumes.
+    uds: Uds,
 }
 
 /// One request while it is served.
@@ -129,6 +135,7 @@ impl HostSide {
             disk,
             lock_waits,
             lock_records: Arc::default(),
+            uds: Uds::default(),
         })
     }
 
@@ -160,6 +167,11 @@ impl HostSide {
     /// over the guest kernel gets none but those.
     pub fn grant(&self, capabilities: u64) {
         self.granted.fetch_or(capabilities, Ordering::AcqRel);
+    }
+
+    /// Allows AF_UNIX sockets in volumes, once, before the guest runs.
+    pub fn allow_uds(&self, uds: HostUds) {
+        self.uds.allow(uds);
     }
 
     fn granted(&self) -> u64 {
@@ -278,6 +290,9 @@ impl<'h> Call<'h> {
             Op::GetPeerName => self.socket_name(true),
             Op::SockIoctl => self.sock_ioctl(),
             Op::Watch => self.watch(),
+            Op::NetFile => self.net_file(),
+            Op::ConnectUnix => self.connect_unix(),
+            Op::BindUnix => self.bind_unix(),
             Op::Poll => self.poll(),
             Op::TakeReady => self.take_ready(),
             Op::Committed => self.committed(),

@@ -1,11 +1,13 @@
-//! Netlink: questions of rtnetlink(7) to the kernel, and nothing else. The network of a container
-//! is set up from outside.
+//! Netlink: questions of rtnetlink(7) and sock_diag(7) to the kernel. The network of a container is
+//! set up from outside, and by itself if it was given CAP_NET_ADMIN ([`super::netchange`]).
 
+use qlib::sockopt::CAP_NET_ADMIN;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::super::memory::GuestRange;
 use super::Call;
+use super::netchange;
 use super::table::Object;
 
 /// The longest request.
@@ -32,8 +34,12 @@ const QUESTIONS: &[(u16, usize, &[u16])] = &[
     // struct ndtmsg; struct netconfmsg: NETCONFA_IFINDEX.
     (libc::RTM_GETNEIGHTBL, 4, &[]),
     (RTM_GETNETCONF, 4, &[1]),
+    // struct nhmsg: NHA_ID, OIF, GROUPS, MASTER. struct ifaddrlblmsg.
+    (RTM_GETNEXTHOP, 8, &[1, 5, 9, 10]),
+    (libc::RTM_GETADDRLABEL, 12, &[]),
 ];
 const RTM_GETNETCONF: u16 = 82;
+const RTM_GETNEXTHOP: u16 = 106;
 
 /// Bytes of struct ifinfomsg.
 const LINK: usize = 16;
@@ -47,7 +53,7 @@ const FLAGS: u16 = (libc::NLM_F_REQUEST
     | libc::NLM_F_MATCH) as u16;
 
 impl Call<'_> {
-    /// Sends netlink requests that ask and do not change.
+    /// Sends netlink requests that ask, and changes for who may make them.
     pub(super) fn send_netlink(
         &self,
         object: &Object,
@@ -59,7 +65,13 @@ impl Call<'_> {
         for range in data {
             bytes.extend(range.to_vec(MAX_NETLINK.saturating_sub(bytes.len()))?);
         }
-        let checked = check_messages(&bytes)?;
+        let protocol = rustix::net::sockopt::socket_protocol(object.as_fd())?;
+        if protocol.is_some_and(|p| p.as_raw().get() == libc::NETLINK_SOCK_DIAG as u32) {
+            let question = check_diag(&bytes)?;
+            rustix::net::send(object.as_fd(), &question, SendFlags::DONTWAIT)?;
+            return Ok(bytes.len());
+        }
+        let checked = check_messages(&bytes, self.host.granted())?;
         if !addr.is_empty() {
             check_peer(addr)?;
         }
@@ -72,7 +84,7 @@ impl Call<'_> {
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes)
 }
 
@@ -105,15 +117,16 @@ pub(super) fn check_bind(addr: &[u8]) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed. How
+/// Refuses messages that are not questions of the list: EPERM, or EINVAL for what is malformed;
+/// and changes, unless CAP_NET_ADMIN was granted. How
 /// many bytes the messages take: Linux does not look at what follows the last one, and programs
 /// (iproute2) send whole buffers.
-fn check_messages(bytes: &[u8]) -> Result<usize, Errno> {
+fn check_messages(bytes: &[u8], granted: u64) -> Result<usize, Errno> {
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|r| r.len() >= HEADER) {
         let len = word(rest, 0).ok_or(Errno::INVAL)? as usize;
         let Some(message) = rest.get(..len).filter(|m| m.len() >= HEADER) else { break };
-        check_message(message)?;
+        check_message(message, granted)?;
         at += len.next_multiple_of(4);
     }
     if at == 0 { Err(Errno::INVAL) } else { Ok(at.min(bytes.len())) }
@@ -129,13 +142,16 @@ fn is_probe(kind: u16, flags: u16, body: &[u8]) -> bool {
         && body.iter().all(|b| *b == 0)
 }
 
-fn check_message(message: &[u8]) -> Result<(), Errno> {
+fn check_message(message: &[u8], granted: u64) -> Result<(), Errno> {
     let kind = half(message, 4).ok_or(Errno::INVAL)?;
     let flags = half(message, 6).ok_or(Errno::INVAL)?;
     if is_probe(kind, flags, message.get(HEADER..).unwrap_or_default()) {
         return Ok(());
     }
-    let (_, fixed, attributes) = QUESTIONS.iter().find(|(k, ..)| *k == kind).ok_or(Errno::PERM)?;
+    if granted & CAP_NET_ADMIN != 0 && netchange::is_known(kind) {
+        return netchange::check(kind, flags, message.get(HEADER..).unwrap_or_default());
+    }
+    let (_, fixed, listed) = QUESTIONS.iter().find(|(k, ..)| *k == kind).ok_or(Errno::PERM)?;
     if flags & !FLAGS != 0 {
         return Err(Errno::PERM);
     }
@@ -156,20 +172,61 @@ fn check_message(message: &[u8]) -> Result<(), Errno> {
             Err(Errno::PERM)
         };
     }
-    let mut rest = body.get(*fixed..).unwrap_or_default();
-    while rest.len() >= ATTRIBUTE {
-        let len = usize::from(half(rest, 0).ok_or(Errno::INVAL)?);
-        // NLA_F_NESTED and NLA_F_NET_BYTEORDER say how to read it.
-        let kind = half(rest, 2).ok_or(Errno::INVAL)? & 0x3fff;
-        if len < ATTRIBUTE || len > rest.len() {
-            return Err(Errno::INVAL);
-        }
-        if !attributes.contains(&kind) {
+    for attribute in attributes(body.get(*fixed..).unwrap_or_default()) {
+        if !listed.contains(&attribute?.0) {
             return Err(Errno::PERM);
         }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// Attributes: type without NLA_F_NESTED and NLA_F_NET_BYTEORDER, which say how to read it, and
+/// data. EINVAL, the last item, for one that is malformed.
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8]), Errno>> {
+    std::iter::from_fn(move || {
+        if rest.len() < ATTRIBUTE {
+            return None;
+        }
+        let len = half(rest, 0).map(usize::from)?;
+        let kind = half(rest, 2)? & 0x3fff;
+        let data = rest.get(ATTRIBUTE..len);
+        rest = if data.is_some() { rest.get(len.next_multiple_of(4)..) } else { None }
+            .unwrap_or_default();
+        Some(data.map(|data| (kind, data)).ok_or(Errno::INVAL))
+    })
+}
+
+/// A question to sock_diag(7) about internet sockets, made anew of what was checked: which family
+/// and protocol, what is to be told, the states, the addresses. The guest's kernel asks no other.
+/// EPERM for any other, EINVAL for what is malformed.
+fn check_diag(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Bytes of struct inet_diag_req_v2.
+    const QUESTION: usize = 56;
+    const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ROOT | libc::NLM_F_MATCH) as u16;
+    const BY_FAMILY: u16 = 20;
+    const PROTOCOLS: [u8; 4] = [
+        libc::IPPROTO_TCP as u8,
+        libc::IPPROTO_UDP as u8,
+        libc::IPPROTO_UDPLITE as u8,
+        libc::IPPROTO_RAW as u8,
+    ];
+    if bytes.len() != HEADER + QUESTION || word(bytes, 0) != Some(bytes.len() as u32) {
+        return Err(Errno::INVAL);
+    }
+    let (kind, flags) = (half(bytes, 4), half(bytes, 6).ok_or(Errno::INVAL)?);
+    let [family, protocol] = [bytes[HEADER], bytes[HEADER + 1]];
+    let is_internet = matches!(i32::from(family), libc::AF_INET | libc::AF_INET6);
+    if kind != Some(BY_FAMILY)
+        || flags & !FLAGS != 0
+        || !is_internet
+        || !PROTOCOLS.contains(&protocol)
+    {
+        return Err(Errno::PERM);
+    }
+    let mut question = bytes.to_vec();
+    // nlmsg_pid: the host's to say.
+    question[12..HEADER].fill(0);
+    Ok(question)
 }
 
 /// True if there is a network device of a name (at most 15 bytes) in the network namespace. Asked
@@ -205,6 +262,10 @@ pub(super) fn is_device(name: &[u8]) -> Result<bool, Errno> {
 mod tests {
     use super::*;
 
+    fn check(bytes: &[u8]) -> Result<usize, Errno> {
+        check_messages(bytes, 0)
+    }
+
     fn message(kind: u16, flags: i32, body: &[u8]) -> Vec<u8> {
         let mut m = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
         m.extend(kind.to_ne_bytes());
@@ -234,7 +295,7 @@ mod tests {
             let listed = QUESTIONS.iter().find(|(k, ..)| *k == kind);
             let fixed = listed.map_or(20, |(_, fixed, _)| *fixed);
             for body in [vec![0; fixed], vec![0]] {
-                let outcome = check_messages(&message(kind, libc::NLM_F_REQUEST, &body));
+                let outcome = check(&message(kind, libc::NLM_F_REQUEST, &body));
                 assert_eq!(
                     outcome.map(|_| ()),
                     if listed.is_some() { Ok(()) } else { Err(Errno::PERM) },
@@ -242,14 +303,13 @@ mod tests {
                 );
             }
         }
-        assert_eq!(check_messages(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
+        assert_eq!(check(&question(libc::RTM_GETDCB)), Err(Errno::PERM));
     }
 
     #[test]
     fn a_probe_changes_nothing() {
-        let probe = |flags, body: &[u8]| {
-            check_messages(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ())
-        };
+        let probe =
+            |flags, body: &[u8]| check(&message(libc::RTM_NEWLINK, flags, body)).map(|_| ());
         let ask = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         assert_eq!(probe(ask, &[0; LINK]), Ok(()));
         for at in 0..LINK {
@@ -265,23 +325,32 @@ mod tests {
     }
 
     #[test]
+    fn changes_take_a_capability() {
+        let up = message(libc::RTM_NEWLINK, libc::NLM_F_REQUEST, &[&[0; 4][..], &[1; 12]].concat());
+        assert_eq!(check_messages(&up, !CAP_NET_ADMIN), Err(Errno::PERM));
+        assert_eq!(check_messages(&up, CAP_NET_ADMIN), Ok(32));
+        let dcb = message(libc::RTM_SETDCB, libc::NLM_F_REQUEST, &[0; 4]);
+        assert_eq!(check_messages(&dcb, u64::MAX), Err(Errno::PERM));
+    }
+
+    #[test]
     fn each_message_of_a_buffer_counts() {
         let ask = message(libc::RTM_GETROUTE, libc::NLM_F_REQUEST, &[0; 12]);
         let set = message(libc::RTM_SETLINK, libc::NLM_F_REQUEST, &[0; 16]);
-        assert_eq!(check_messages(&[ask.clone(), ask.clone()].concat()), Ok(56));
+        assert_eq!(check(&[ask.clone(), ask.clone()].concat()), Ok(56));
         assert_eq!(
-            check_messages(&[ask.clone(), vec![0; 100]].concat()),
+            check(&[ask.clone(), vec![0; 100]].concat()),
             Ok(28),
             "what follows the last message is not sent"
         );
-        assert_eq!(check_messages(&[ask.clone(), set].concat()), Err(Errno::PERM));
-        assert_eq!(check_messages(&ask[..12]), Err(Errno::INVAL));
+        assert_eq!(check(&[ask.clone(), set].concat()), Err(Errno::PERM));
+        assert_eq!(check(&ask[..12]), Err(Errno::INVAL));
         let mut longer = ask.clone();
         longer[0] = 200;
-        assert_eq!(check_messages(&longer), Err(Errno::INVAL));
+        assert_eq!(check(&longer), Err(Errno::INVAL));
         let mut shorter = ask;
         shorter[0] = 8;
-        assert_eq!(check_messages(&shorter), Err(Errno::INVAL));
+        assert_eq!(check(&shorter), Err(Errno::INVAL));
     }
 
     #[test]
@@ -289,33 +358,48 @@ mod tests {
         let link = |rest: &[u8]| {
             message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[&[0; 16], rest].concat())
         };
-        assert_eq!(check_messages(&link(&attribute(3, b"eth0\0"))), Ok(44));
-        assert_eq!(
-            check_messages(&link(&attribute(46, &[0; 4]))),
-            Err(Errno::PERM),
-            "IFLA_TARGET_NETNSID"
-        );
-        assert_eq!(check_messages(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
+        assert_eq!(check(&link(&attribute(3, b"eth0\0"))), Ok(44));
+        assert_eq!(check(&link(&attribute(46, &[0; 4]))), Err(Errno::PERM), "IFLA_TARGET_NETNSID");
+        assert_eq!(check(&link(&attribute(46 | 0x8000, &[0; 4]))), Err(Errno::PERM));
         let second = [attribute(29, &[1, 0, 0, 0]), attribute(46, &[0; 4])].concat();
-        assert_eq!(check_messages(&link(&second)), Err(Errno::PERM));
-        assert_eq!(
-            check_messages(&link(&[2, 0, 3, 0])),
-            Err(Errno::INVAL),
-            "shorter than its own head"
-        );
+        assert_eq!(check(&link(&second)), Err(Errno::PERM));
+        assert_eq!(check(&link(&[2, 0, 3, 0])), Err(Errno::INVAL), "shorter than its own head");
         // Behind a family alone, where the host would look for attributes.
         let short = [&[0; 4], &attribute(46, &[0; 4])[..]].concat();
         assert_eq!(
-            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)),
+            check(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &short)),
             Err(Errno::PERM)
         );
         let bridge = [&[libc::AF_BRIDGE as u8][..], &[0; 15]].concat();
         assert_eq!(
-            check_messages(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)),
+            check(&message(libc::RTM_GETLINK, libc::NLM_F_REQUEST, &bridge)),
             Err(Errno::PERM)
         );
         let atomic = libc::NLM_F_REQUEST | libc::NLM_F_ATOMIC;
-        assert_eq!(check_messages(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
+        assert_eq!(check(&message(libc::RTM_GETLINK, atomic, &[0; 16])), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn diagnoses_are_of_internet_sockets() {
+        let ask = |kind, flags, head: [u8; 2], length: usize| {
+            let body = [&head[..], &[0; 54]].concat();
+            let mut bytes = message(kind, flags, &body);
+            bytes[12] = 7;
+            bytes.truncate(length);
+            check_diag(&bytes)
+        };
+        let request = libc::NLM_F_REQUEST;
+        let good = ask(20, request | libc::NLM_F_DUMP, [2, 6], 72).unwrap();
+        assert_eq!((good.len(), &good[12..16]), (72, &[0; 4][..]));
+        assert_eq!(ask(21, request, [2, 6], 72), Err(Errno::PERM), "SOCK_DESTROY");
+        assert_eq!(ask(18, request, [2, 6], 72), Err(Errno::PERM), "TCPDIAG_GETSOCK");
+        assert_eq!(ask(20, request | libc::NLM_F_ATOMIC, [2, 6], 72), Err(Errno::PERM));
+        for head in [[1, 0], [17, 6], [2, 132], [16, 0]] {
+            assert_eq!(ask(20, request, head, 72), Err(Errno::PERM), "{head:?}");
+        }
+        assert_eq!(ask(20, request, [2, 6], 71), Err(Errno::INVAL));
+        let more = [message(20, request, &[2; 56]), attribute(1, &[0; 4])].concat();
+        assert_eq!(check_diag(&more), Err(Errno::INVAL), "a program");
     }
 
     #[test]

@@ -49,7 +49,11 @@ impl Call<'_> {
                 return Err(Errno::PROTONOSUPPORT);
             }
             (libc::AF_INET | libc::AF_INET6, ..) => return Err(Errno::SOCKTNOSUPPORT),
-            (libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_RAW, libc::NETLINK_ROUTE) => {}
+            (
+                libc::AF_NETLINK,
+                libc::SOCK_DGRAM | libc::SOCK_RAW,
+                libc::NETLINK_ROUTE | libc::NETLINK_SOCK_DIAG,
+            ) => {}
             (libc::AF_NETLINK, ..) => return Err(Errno::PROTONOSUPPORT),
             _ => return Err(Errno::AFNOSUPPORT),
         }
@@ -73,6 +77,8 @@ impl Call<'_> {
         let (object, address) = (self.socket_object()?, self.address(0)?);
         match object.kind() {
             Kind::Socket { domain: libc::AF_NETLINK } => netlink::check_bind(&address)?,
+            // Named where it was made: by a path of the guest's it would be anywhere.
+            Kind::Socket { domain: libc::AF_UNIX } => return Err(Errno::INVAL),
             // The port lies there whatever family the address claims to be of: the host takes some
             // that are not the socket's.
             _ => {
@@ -88,8 +94,10 @@ impl Call<'_> {
 
     pub(super) fn connect(&mut self) -> Outcome {
         let (object, address) = (self.socket_object()?, self.address(0)?);
-        if object.kind() == (Kind::Socket { domain: libc::AF_NETLINK }) {
-            netlink::check_peer(&address)?;
+        match object.kind() {
+            Kind::Socket { domain: libc::AF_NETLINK } => netlink::check_peer(&address)?,
+            Kind::Socket { domain: libc::AF_UNIX } => return Err(Errno::ISCONN),
+            _ => {}
         }
         sys::connect(object.as_fd(), &address).map(|()| 0)
     }
@@ -106,6 +114,7 @@ impl Call<'_> {
         // As on Linux, a connection for which there is no descriptor stays where it is.
         self.host.check_room()?;
         let (fd, len) = sys::accept(object.as_fd(), &mut addr)?;
+        let len = shown(&object, len);
         out.write(&addr[..len.min(out.len())])?;
         self.args[0] = len as u64;
         let new = Object::new(fd, object.kind());
@@ -124,6 +133,9 @@ impl Call<'_> {
         let control = self.range(1)?.to_vec(MAX_CONTROL)?;
         check_control(&control, self.host.granted())?;
         let data = self.ranges(2)?;
+        if is_unix(&object) && !addr.is_empty() {
+            return Err(Errno::ISCONN);
+        }
         if object.kind() == (Kind::Socket { domain: libc::AF_NETLINK }) {
             return self.send_netlink(&object, &addr, &data, flags).map(|n| n as u64);
         }
@@ -142,13 +154,16 @@ impl Call<'_> {
         let data = self.ranges(2)?;
         let mut addr = [0; MAX_ADDR];
         let mut control = [0; MAX_CONTROL];
-        let control = &mut control[..control_out.len().min(MAX_CONTROL)];
+        // Without room for them the host closes descriptors that somebody sends.
+        let room = if is_unix(&object) { 0 } else { control_out.len().min(MAX_CONTROL) };
+        let control = &mut control[..room];
         let addr = &mut addr[..if addr_out.is_empty() { 0 } else { MAX_ADDR }];
         let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         let got = sys::recvmsg(object.as_fd(), addr, control, &data, flags)?;
-        addr_out.write(&addr[..got.addr_len.min(addr_out.len())])?;
+        let addr_len = shown(&object, got.addr_len);
+        addr_out.write(&addr[..addr_len.min(addr_out.len())])?;
         control_out.write(&control[..got.control_len])?;
-        self.args[0] = got.addr_len as u64;
+        self.args[0] = addr_len as u64;
         self.args[1] = got.control_len as u64;
         self.args[2] = u64::from((got.flags & !libc::MSG_CMSG_CLOEXEC) as u32);
         Ok(got.bytes as u64)
@@ -168,8 +183,17 @@ impl Call<'_> {
         let object = self.socket_object()?;
         let out = self.range(0)?;
         let mut addr = [0; MAX_ADDR];
-        let n = sys::socket_name(object.as_fd(), peer, &mut addr)?;
+        let n = shown(&object, sys::socket_name(object.as_fd(), peer, &mut addr)?);
         out.write(&addr[..n.min(out.len())])?;
         Ok(n as u64)
     }
+}
+
+fn is_unix(object: &Object) -> bool {
+    object.kind() == (Kind::Socket { domain: libc::AF_UNIX })
+}
+
+/// How much of an address is shown: of AF_UNIX the family, for paths of the host's are its own.
+fn shown(object: &Object, length: usize) -> usize {
+    if is_unix(object) { length.min(size_of::<libc::sa_family_t>()) } else { length }
 }

@@ -7,9 +7,12 @@ use std::os::fd::AsFd;
 use qlib::sockopt::{self, CAP_NET_RAW, MAX_VALUE, Refused, SO_BINDTOIFINDEX, SOL_SOCKET};
 use rustix::io::Errno;
 
-use super::table::Object;
+use super::table::{Kind, Object};
 use super::{Call, Outcome, netlink};
 use crate::sys;
+
+/// Not among libc's constants.
+const SO_PEERNAME: i32 = 28;
 
 /// What the network namespace says, read before anything of the guest runs.
 #[derive(Debug)]
@@ -51,7 +54,15 @@ impl Call<'_> {
         sockopt::check_get(level, name).map_err(errno)?;
         let out = self.range(0)?;
         let mut value = vec![0; out.len().min(MAX_VALUE)];
+        let is_unix = object.kind() == (Kind::Socket { domain: libc::AF_UNIX });
+        if is_unix && (level, name) == (SOL_SOCKET, SO_PEERNAME) {
+            return Err(Errno::NOPROTOOPT);
+        }
         let n = sys::getsockopt(object.as_fd(), level, name, &mut value)?;
+        if is_unix && (level, name) == (SOL_SOCKET, libc::SO_PEERCRED) {
+            // No process of the host's has a number in the container.
+            value.iter_mut().take(size_of::<libc::pid_t>()).for_each(|byte| *byte = 0);
+        }
         out.write(value.get(..n).unwrap_or_default())?;
         Ok(n as u64)
     }

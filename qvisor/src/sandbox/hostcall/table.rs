@@ -48,6 +48,8 @@ pub enum Kind {
     StdioDir,
     /// A socket given as standard input, output or error; of any family.
     StdioSocket,
+    /// A file of /proc/net: it can be read, nothing else.
+    NetFile,
     /// A socket that the guest made.
     Socket {
         /// AF_*.

@@ -16,6 +16,7 @@ mod files;
 mod lock;
 mod races;
 mod sockets;
+mod uds;
 
 /// A segment of a test call.
 enum Seg<'a> {

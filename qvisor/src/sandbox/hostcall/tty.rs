@@ -1,5 +1,6 @@
 //! Terminals given as standard streams, and the readiness of any handle.
 
+use qlib::sockopt::CAP_NET_ADMIN;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -10,6 +11,11 @@ use crate::sys::{self, Direction, IOCTLS};
 /// True if an ioctl of the list finds its device by name: the host may load a module of that name.
 fn names_device(command: u64) -> bool {
     command >> 8 == 0x89 && !matches!(command, libc::SIOCGIFNAME | sys::SIOCATMARK)
+}
+
+/// True if an ioctl of the list changes an interface.
+fn changes_interface(command: u64, direction: Direction) -> bool {
+    command >> 8 == 0x89 && direction == Direction::In
 }
 
 impl Call<'_> {
@@ -38,6 +44,9 @@ impl Call<'_> {
         if *direction != Direction::Out {
             range.read(&mut argument)?;
         }
+        if changes_interface(command, *direction) && self.host.granted() & CAP_NET_ADMIN == 0 {
+            return Err(Errno::PERM);
+        }
         if names_device(command) {
             super::sockopt::check_device(&argument)?;
         }
@@ -53,7 +62,12 @@ impl Call<'_> {
         let token = self.args[0];
         match object.kind() {
             // Always ready, and epoll(7) does not take them.
-            Kind::File | Kind::Dir { .. } | Kind::Path | Kind::StdioFile | Kind::StdioDir => {
+            Kind::File
+            | Kind::NetFile
+            | Kind::Dir { .. }
+            | Kind::Path
+            | Kind::StdioFile
+            | Kind::StdioDir => {
                 self.host.poller.post_ready(token, (libc::EPOLLIN | libc::EPOLLOUT) as u32)?;
             }
             _ => match self.host.poller.watch(object.as_fd(), token) {

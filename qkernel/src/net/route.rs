@@ -1,0 +1,39 @@
+//! rtnetlink(7): who may change the network of the container. What may be asked and changed at all
+//! the host checks.
+
+use linux_raw_sys::general::CAP_NET_ADMIN;
+
+use super::local::{Served, code, error};
+use super::netlink::Message;
+use crate::errno::Errno;
+use crate::task::current;
+
+/// The two low bits of a message's type tell what it does; this is to ask.
+const GET: u16 = 2;
+/// RTM_BASE.
+const FIRST: u16 = 16;
+
+/// Answers EPERM to changes by those without CAP_NET_ADMIN.
+pub fn serve(message: &Message, sequence: u32, port: u32) -> Served {
+    let is_change = message.kind >= FIRST && message.kind & 3 != GET;
+    let may = || current::get().is_some_and(|thread| thread.creds().has_cap(CAP_NET_ADMIN));
+    if is_change && !may() {
+        let refusal = error(message, sequence, port, code(Errno::EPERM));
+        return Served::Here(alloc::vec![refusal.to_bytes(sequence, port)]);
+    }
+    Served::ByHost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_take_a_capability() {
+        for kind in 16..128 {
+            let message = Message { kind, flags: 1, body: alloc::vec![0; 16] };
+            let is_here = matches!(serve(&message, 1, 2), Served::Here(_));
+            assert_eq!(is_here, kind & 3 != GET, "{kind}");
+        }
+    }
+}
