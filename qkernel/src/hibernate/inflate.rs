@@ -43,8 +43,8 @@ impl Cause {
 }
 
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet
-/// lets what comes be served first, but that SIGCONT takes it back. When this returns its working set is there and its
-/// threads may go on; the caller then does what it woke it for.
+/// lets what comes be served first, but that SIGCONT takes it back. When this returns its working
+/// set is there and its threads may go on; the caller then does what it woke it for.
 pub fn wake(cause: Cause) {
     if cause.is_input() {
         input::note();
