@@ -89,7 +89,7 @@ impl Call {
         // Out of descriptors: those that are only kept are in the way.
         let exhausted =
             |ret: i64| ret < 0 && matches!(Errno::from_ret(ret), Errno::EMFILE | Errno::ENFILE);
-        if exhausted(self.raw.ret) && (UPCALLS.give_up_handles)() {
+        if exhausted(self.raw.ret) && give_up_handles() {
             self.raw = request;
             arch::host_call(&mut self.raw);
         }
@@ -99,6 +99,11 @@ impl Call {
             Ok((self.raw.ret as u64, self.raw.args))
         }
     }
+}
+
+/// Gives back descriptors of the host that are only kept: whether there were any.
+pub fn give_up_handles() -> bool {
+    (UPCALLS.give_up_handles)()
 }
 
 /// A host handle that is closed when it is dropped.

@@ -11,7 +11,7 @@ use core::fmt::{self, Display, Formatter};
 use crate::executor;
 use crate::fs::disk;
 use crate::mm::reclaim;
-use crate::net::host::{self, Business};
+use crate::net::host::{self, Untaken};
 use crate::sync::{Count, Counted};
 use crate::task::{Process, pause, table};
 use crate::time::{self, breath};
@@ -42,7 +42,7 @@ pub enum Busy {
     /// A process of `quark exec` has not ended.
     Visitor(String),
     /// Data or a connection lies there, of this address.
-    Untaken(Business, String),
+    Untaken(Untaken, String),
     /// This address waits for an answer, and in so many nanoseconds a timer goes off.
     Unanswered(String, u64),
     /// A timer of a program goes off in so many nanoseconds.
@@ -57,10 +57,12 @@ impl Display for Busy {
             Busy::Works => f.write_str("a system call is at work, or waits for memory"),
             Busy::Disk => f.write_str("a program waits for the host's disk"),
             Busy::Visitor(who) => write!(f, "{who} of an exec has not ended"),
-            Busy::Untaken(Business::Unaccepted, address) => {
+            Busy::Untaken(Untaken::Connection, address) => {
                 write!(f, "a connection to {address} has not been accepted")
             }
-            Busy::Untaken(_, address) => write!(f, "data from {address} has not been read"),
+            Busy::Untaken(Untaken::Data, address) => {
+                write!(f, "data from {address} has not been read")
+            }
             Busy::Unanswered(address, ns) => write!(
                 f,
                 "{address} waits for an answer, and a timer goes off in {} ms",
@@ -73,7 +75,8 @@ impl Display for Busy {
 
 fn named(process: &Process) -> String {
     let name = process.threads().first().map(|thread| thread.name()).unwrap_or_default();
-    format!("process {} ({name})", process.pid)
+    // A program may call itself anything.
+    format!("process {} ({})", process.pid, name.escape_debug())
 }
 
 /// True if a thread looks blocked that nobody outside need do anything for: its call pauses between
@@ -92,10 +95,7 @@ pub(super) fn inside() -> Option<Busy> {
     if let Some(thread) = table::threads().find(|thread| thread.user.is_expected()) {
         return Some(Busy::Runs(named(&thread.process)));
     }
-    if !executor::is_drained() {
-        return Some(Busy::Works);
-    }
-    if rests_from_work() {
+    if !executor::is_drained() || rests_from_work() {
         return Some(Busy::Works);
     }
     let visits = |process: &Arc<Process>| process.is_visitor() && !process.is_zombie();
@@ -111,27 +111,19 @@ pub(super) fn inside() -> Option<Busy> {
 /// What has been asked of the container and not been done. Timers that go off within `timers_ns`
 /// count, others only for who waits for an answer.
 pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
-    let untaken = |business| matches!(business, Business::Unread | Business::Unaccepted);
-    if let Some((business, address)) = host::find_business(untaken) {
-        return Some(Busy::Untaken(business, address));
+    if let Some((what, address)) = host::find_untaken() {
+        return Some(Busy::Untaken(what, address));
     }
     let due_ns = time::next_due_in_ns()?;
     if due_ns <= timers_ns {
         return Some(Busy::Timer(due_ns));
     }
-    let just_asked = |business| match business {
-        Business::Unanswered { since_ns } => time::elapsed_ns(since_ns) < REQUEST_NS,
-        _ => false,
-    };
-    if due_ns < REQUEST_NS
-        && let Some((_, address)) = host::find_business(just_asked)
-    {
-        return Some(Busy::Unanswered(address, due_ns));
-    }
-    None
+    let (asked_ns, address) = host::find_asking()?;
+    let waits = due_ns < REQUEST_NS && time::elapsed_ns(asked_ns) < REQUEST_NS;
+    waits.then_some(Busy::Unanswered(address, due_ns))
 }
 
 /// True if somebody waits for an answer, since whenever.
 pub(super) fn owes_an_answer() -> bool {
-    host::find_business(|business| matches!(business, Business::Unanswered { .. })).is_some()
+    host::find_asking().is_some()
 }

@@ -19,6 +19,8 @@ const SOON_NS: u64 = 20_000_000;
 /// How long a deflate waits for what the host does with its disk. That may take much longer: it
 /// sleeps along then, and its end wakes.
 const DISK_NS: u64 = 500_000_000;
+/// How long it lets tasks run that are about to: what they do may be over at once.
+const TURN_NS: u64 = 20_000_000;
 /// How soon it looks again: at first, and at most.
 const LOOK_NS: [u64; 2] = [500_000, 10_000_000];
 
@@ -49,6 +51,11 @@ pub(super) async fn quiesce(held: &Held, patience: Patience) -> Result<Option<Bu
     loop {
         held.still()?;
         let waited_ns = time::elapsed_ns(begin_ns);
+        if !executor::is_drained() && waited_ns < patience.ns.max(TURN_NS) {
+            // Somebody may have been notified and not have looked yet.
+            executor::yield_now().await;
+            continue;
+        }
         let left = look(waited_ns);
         match left {
             Some(Busy::Paused) => return Err(Failure::busy(&Busy::Paused)),
@@ -61,12 +68,7 @@ pub(super) async fn quiesce(held: &Held, patience: Patience) -> Result<Option<Bu
                 return Ok(idle_or_forced);
             }
         }
-        if executor::is_drained() {
-            time::pass(look_ns).await;
-            look_ns = (look_ns * 5 / 4).min(LOOK_NS[1]);
-        } else {
-            // Somebody may have been notified and not have looked yet.
-            executor::yield_now().await;
-        }
+        time::pass(look_ns).await;
+        look_ns = (look_ns * 5 / 4).min(LOOK_NS[1]);
     }
 }

@@ -26,11 +26,11 @@ use super::thread::UserThread;
 use super::vma::VmaSet;
 use crate::account;
 use crate::arch::{self, user::SpaceHandle};
-use crate::errno::Result;
-use crate::executor;
+use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::time::breath::Breath;
 use crate::wait::WaitQueue;
+use crate::{executor, host};
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
 pub struct AddressSpace {
@@ -102,7 +102,12 @@ const PIECE_PAGES: usize = 2048;
 
 /// A platform side, charged for until [`on_gone`].
 fn new_handle(urgent: bool) -> Result<SpaceHandle> {
-    let handle = SpaceHandle::new(urgent)?;
+    let mut handle = SpaceHandle::new(urgent);
+    // It takes descriptors: those that are only kept are in the way.
+    if handle == Err(Errno::EAGAIN) && host::give_up_handles() {
+        handle = SpaceHandle::new(urgent);
+    }
+    let handle = handle?;
     account::space_made();
     Ok(handle)
 }

@@ -33,8 +33,13 @@ pub trait HostWatcher: Send + Sync {
     /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
     fn watch_asleep(&self) {}
 
-    /// What programs have yet to do about it.
-    fn business(&self) -> Option<Business> {
+    /// What lies there that programs have yet to take. May ask the host.
+    fn untaken(&self) -> Option<Untaken> {
+        None
+    }
+
+    /// Since when somebody there waits for an answer, CLOCK_MONOTONIC.
+    fn asked_ns(&self) -> Option<u64> {
         None
     }
 
@@ -49,18 +54,13 @@ pub trait HostWatcher: Send + Sync {
     }
 }
 
-/// What programs have yet to do about something outside.
+/// What came from outside and lies there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Business {
-    /// Data lies there that nobody has received.
-    Unread,
-    /// A connection lies there that nobody has accepted.
-    Unaccepted,
-    /// Something was received, and nothing has been sent since.
-    Unanswered {
-        /// When it was received, CLOCK_MONOTONIC.
-        since_ns: u64,
-    },
+pub enum Untaken {
+    /// Data that nobody has received.
+    Data,
+    /// A connection that nobody has accepted.
+    Connection,
 }
 
 struct Watchers {
@@ -90,13 +90,17 @@ pub fn watch_all() {
     all().iter().for_each(|watcher| watcher.watch_asleep());
 }
 
-/// What programs have yet to do, and [with whom](HostWatcher::describe): the first that `wanted`
-/// is true of.
-pub fn find_business(wanted: impl Fn(Business) -> bool) -> Option<(Business, String)> {
-    all().iter().find_map(|watcher| {
-        let business = watcher.business().filter(|business| wanted(*business))?;
-        Some((business, watcher.describe()))
-    })
+/// Something that programs have yet to take, and [of whom](HostWatcher::describe).
+pub fn find_untaken() -> Option<(Untaken, String)> {
+    all().iter().find_map(|watcher| Some((watcher.untaken()?, watcher.describe())))
+}
+
+/// Since when the last who has asked waits for an answer, CLOCK_MONOTONIC, and who that is.
+pub fn find_asking() -> Option<(u64, String)> {
+    let all = all();
+    let asking = all.iter().filter_map(|watcher| Some((watcher.asked_ns()?, watcher)));
+    let (asked_ns, last) = asking.max_by_key(|(asked_ns, _)| *asked_ns)?;
+    Some((asked_ns, last.describe()))
 }
 
 /// The owners of the sockets that are the host's, by its inode numbers.

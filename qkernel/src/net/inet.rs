@@ -20,7 +20,7 @@ use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
-use super::host::{self, Business, HostWatcher};
+use super::host::{self, HostWatcher, Untaken};
 use super::local::{self, Local, Serve};
 use super::message::Received;
 use super::netlink::{self, word};
@@ -122,12 +122,14 @@ impl HostWatcher for HostSocket {
         }
     }
 
-    fn business(&self) -> Option<Business> {
-        if self.holds_input() {
-            let listens = *self.talk.lock() == Talk::Listens;
-            return Some(if listens { Business::Unaccepted } else { Business::Unread });
-        }
-        self.talk.lock().asked_ns().map(|since_ns| Business::Unanswered { since_ns })
+    fn untaken(&self) -> Option<Untaken> {
+        let listens = *self.talk.lock() == Talk::Listens;
+        let what = if listens { Untaken::Connection } else { Untaken::Data };
+        self.holds_input().then_some(what)
+    }
+
+    fn asked_ns(&self) -> Option<u64> {
+        self.talk.lock().asked_ns()
     }
 
     fn describe(&self) -> String {

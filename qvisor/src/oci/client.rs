@@ -89,6 +89,11 @@ fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
     Ok((dir, path))
 }
 
+/// What a sandbox says, in one line and without what a terminal would take for commands.
+pub(super) fn plain(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 impl Connection {
     /// Connects to a container's sandbox, whose every answer may take as long as `timeout`.
     ///
@@ -283,7 +288,7 @@ impl Connection {
         self.read(&mut body)?;
         match postcard::from_bytes(&body).context("decoding the sandbox's answer")? {
             Reply::Error { errno, message } => {
-                Err(Refused { errno, message: message.replace('\n', " ") }.into())
+                Err(Refused { errno, message: plain(&message) }.into())
             }
             reply => Ok(reply),
         }

@@ -11,6 +11,8 @@ use crate::sys;
 
 /// So many of the last descriptors are not promised: commands connect, files are passed on.
 const SPARE_DESCRIPTORS: u64 = 64;
+/// But not more than this part of all.
+const SPARE_PART: u64 = 8;
 /// So many tasks before the limit of its cgroup (the sandbox has some of its own) places are kept:
 /// that takes a thread for each.
 const NEAR_TASKS: u32 = 40;
@@ -79,7 +81,8 @@ impl Room {
     pub fn for_stub(limits: &Limits, used: u32) -> io::Result<Self> {
         let descriptor = sys::memfd(c"quark-room", 0, false)?;
         // It is the lowest free number.
-        if descriptor.as_raw_fd() as u64 + SPARE_DESCRIPTORS >= limits.descriptors {
+        let spare = SPARE_DESCRIPTORS.min(limits.descriptors / SPARE_PART);
+        if descriptor.as_raw_fd() as u64 + spare >= limits.descriptors {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         Ok(Room { _descriptor: Some(descriptor), _task: place(limits, used)? })
@@ -112,7 +115,7 @@ mod tests {
         let room = Room::for_stub(&all, u32::MAX).unwrap();
         let number = room._descriptor.as_ref().unwrap().as_raw_fd() as u64;
         assert!(room._task.is_none(), "there is no limit of tasks");
-        let few = Limits { descriptors: number, tasks: 0 };
+        let few = Limits { descriptors: number + number / SPARE_PART, tasks: 0 };
         let refused = Room::for_stub(&few, 0).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
     }
