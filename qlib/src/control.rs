@@ -188,7 +188,8 @@ pub struct Wakefulness {
     pub kept_by: Option<String>,
     /// It sleeps by itself after so many milliseconds; 0: never.
     pub after_ms: u64,
-    /// For how many of these it had been idle at the last look.
+    /// For how many of these it had been idle at the last look; where it does not sleep by itself,
+    /// how long ago something came from outside.
     pub idle_ms: u64,
 }
 

@@ -170,6 +170,16 @@ if [ "$runtime" = quark ]; then
         "$quark" --root "$state_root" state "${1:-$id}" | sed -n 's/.*"hibernation": "\(.*\)".*/\1/p'
     }
     check "it is among the containers of all roots" says "$id" "$quark" list --all-roots
+    ends_its_container() { # An exec that ends the container ends too, each time.
+        local i
+        for i in 1 2 3 4 5 6; do
+            docker run --runtime quark -d --name ends quark-test sh -c 'trap "exit 1" TERM; sleep 1000 & wait' >/dev/null
+            timeout 20 docker exec ends sh -c 'true; kill $(echo 1)'
+            [ $? -ne 124 ] || return 1
+            docker rm -f ends >/dev/null
+        done
+    }
+    check "an exec that ends the container ends" ends_its_container
     check "kill -s STOP" docker kill -s STOP web
     check "it is hibernated" soon Hibernated hibernation
     check "it still counts as running" is running state web

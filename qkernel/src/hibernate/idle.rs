@@ -75,12 +75,17 @@ impl Idleness {
         Idleness { done: Done::until_now(), since_ns: time::monotonic_ns(), probed: false }
     }
 
-    /// Looks: for how many nanoseconds nothing has been done. 0 while something is.
-    fn look(&mut self) -> u64 {
+    /// Looks: for how many nanoseconds nothing has been done. 0 while something is. What programs
+    /// do because a timer goes off does not count where `timers_rest`.
+    fn look(&mut self, timers_rest: bool) -> u64 {
         let done = Done::until_now();
         let still = is_still();
         self.probed = done.is_after_probes_only(&self.done) || self.probed && !still;
-        if !self.probed && (done != self.done || !still) {
+        let used = match timers_rest {
+            true => done.input_ns != self.done.input_ns || done.requests != self.done.requests,
+            false => done != self.done || !still,
+        };
+        if !self.probed && used {
             self.since_ns = time::monotonic_ns();
         }
         self.done = done;
@@ -129,7 +134,9 @@ pub fn watch(habit: Habit) {
         loop {
             *STATE.lock() = Some((habit, time::elapsed_ns(idleness.since_ns)));
             time::pass(if idleness.probed { look_ns.min(AFTER_PROBE_NS) } else { look_ns }).await;
-            if idleness.look() < after_ns || busy::outside(habit.timers_ns()).is_some() {
+            if idleness.look(habit.timers_rest) < after_ns
+                || busy::outside(habit.timers_ns()).is_some()
+            {
                 continue;
             }
             let failure = deflate::deflate(Why::Idle).await.err();
@@ -147,6 +154,9 @@ pub fn watch(habit: Habit) {
 pub fn wakefulness() -> Wakefulness {
     let (habit, idle_ns) = (*STATE.lock()).unzip();
     let kept_by = match super::current() {
+        State::Awake { .. } if pause::ordered_since_ns().is_some() => {
+            Some("it is paused, until it is resumed".to_string())
+        }
         State::Awake { .. } | State::Settling { .. } => {
             let by_habit = habit.map(Habit::is_kept_by);
             by_habit.unwrap_or_else(|| quiesce::look(u64::MAX)).map(|busy| busy.to_string())
@@ -156,7 +166,7 @@ pub fn wakefulness() -> Wakefulness {
     Wakefulness {
         kept_by,
         after_ms: habit.map_or(0, |habit| habit.after_ns / 1_000_000),
-        idle_ms: idle_ns.map_or(0, |ns| ns / 1_000_000),
+        idle_ms: idle_ns.unwrap_or_else(|| time::elapsed_ns(input::last_ns())) / 1_000_000,
     }
 }
 

@@ -22,7 +22,16 @@ pub const SWAP_TIMEOUT: Duration = Duration::from_secs(600);
 /// # Errors
 /// When the container does not run, is not idle in time, or its pages cannot be stored.
 pub fn hibernate(store: &Store, id: &str, patience: Option<Duration>, force: bool) -> Result<()> {
-    life::signal(store, id, libc::SIGSTOP, |entry, _| ask_to_sleep(entry, patience, force))
+    let mut sleeper = None;
+    life::signal(store, id, libc::SIGSTOP, |entry, _| {
+        ask_to_sleep(entry, patience, force)?;
+        sleeper = force.then(|| info::stats(entry, Some(ANSWER_TIMEOUT))).transpose()?;
+        Ok(())
+    })?;
+    if sleeper.is_some_and(|stats| stats.state != HibernationState::Hibernated) {
+        print(&format!("{id} was busy: it has given back what it does not use, and goes on\n"))?;
+    }
+    Ok(())
 }
 
 /// The same, of a container that runs.
@@ -92,7 +101,10 @@ fn last_wake(state: HibernationState, woken: Option<(WakeCause, u64)>) -> String
 /// One line about a container in this state.
 fn explain(state: HibernationState, why: &Wakefulness) -> String {
     let sleeps = match why.after_ms {
-        0 => "it sleeps when it is asked to (quark hibernate)".to_owned(),
+        0 => format!(
+            "the last input was {} ago, and it sleeps when it is asked to (quark hibernate)",
+            humantime::format_duration(Duration::from_millis(why.idle_ms)),
+        ),
         after => format!(
             "it sleeps when it has been idle for {}, and was for {}",
             humantime::format_duration(Duration::from_millis(after)),

@@ -14,9 +14,11 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qlib::control::{ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags};
 
@@ -34,6 +36,10 @@ pub const MAX_FRAME: usize = 160 << 10;
 const MAX_FDS: usize = 3;
 const MAX_CONNECTIONS: usize = 64;
 const MAX_OUTSTANDING: usize = 256;
+/// How long the sandbox's end waits for that of the processes that stand for processes of `exec`.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How long those take from where they can be seen to end to where their parent can.
+const EXIT: Duration = Duration::from_millis(10);
 
 /// A connection, with what has come of the frame that is under way.
 #[derive(Debug)]
@@ -137,6 +143,29 @@ impl ControlServer {
             if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
                 tracing::warn!("guest process {pid} outlives the process that stood for it: {e}");
             }
+        }
+    }
+
+    /// Before the sandbox ends: waits for the end of the processes of the host that stand for
+    /// processes of `exec`. Engines want to see them end before the container does, as where a PID
+    /// namespace ends.
+    pub fn see_off(&self) {
+        let end = Instant::now() + FAREWELL;
+        let held: Vec<&Connection> =
+            self.connections.values().filter(|one| one.holds.is_some()).collect();
+        for connection in &held {
+            // Whoever has no answer yet knows from this.
+            rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write).ok();
+        }
+        for connection in &held {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            let mut gone = [PollFd::new(&connection.socket, PollFlags::IN)];
+            rustix::event::poll(&mut gone, Some(&left)).ok();
+        }
+        if !held.is_empty() {
+            let exit = Timespec { tv_sec: 0, tv_nsec: EXIT.subsec_nanos().into() };
+            rustix::event::poll(&mut [], Some(&exit)).ok();
         }
     }
 

@@ -103,10 +103,8 @@ impl Sandbox {
     pub fn run(mut self) -> Result<i32, BootError> {
         let platform = self.platform;
         let dispatch = |event: &Event| platform.dispatch(event);
-        self.host
-            .poller
-            .clone()
-            .run(&dispatch, &mut self.server)
-            .map_err(refused("wait for events"))
+        let ended = self.host.poller.clone().run(&dispatch, &mut self.server);
+        self.server.see_off();
+        ended.map_err(refused("wait for events"))
     }
 }

@@ -218,3 +218,15 @@ fn health_checks_by_exec_do_not_keep_it_awake() {
         check,
     );
 }
+
+#[test]
+fn timers_that_are_told_to_rest_do_not_keep_it_awake() {
+    let options = ["--hibernate-after=2s"];
+    let ticks = "while :; do cat /proc/uptime; sleep 0.5; done";
+    let c = shell(&options, &["io.quark.hibernate.timers=rest"], ticks);
+    sleeps(&c);
+    let before = c.output().lines().count();
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(c.output().lines().count(), before);
+    assert_eq!(count(&c, "wakes_by_timer"), 0);
+}
