@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qlib::host::Op;
 
+use crate::account;
+use crate::errno::Result;
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::task::pause;
@@ -99,9 +101,12 @@ pub fn find_business(wanted: impl Fn(Business) -> bool) -> Option<(Business, Str
     })
 }
 
-/// The owners of the sockets that are the host's, by its inode numbers.
-pub fn owners() -> BTreeMap<u64, u32> {
-    all().iter().filter_map(|watcher| watcher.owner()).collect()
+/// The owners of the sockets that are the host's, by its inode numbers. ENOMEM.
+pub fn owners() -> Result<BTreeMap<u64, u32>> {
+    /// Of an entry, and of one in the list of all.
+    const EACH_BYTES: u64 = 64;
+    account::ask(WATCHERS.lock().by_token.len() as u64 * EACH_BYTES)?;
+    Ok(all().iter().filter_map(|watcher| watcher.owner()).collect())
 }
 
 fn all() -> Vec<Arc<dyn HostWatcher>> {

@@ -43,6 +43,8 @@ const MSG_FASTOPEN: u32 = 0x2000_0000;
 const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
 /// The longest of netlink messages sent at once.
 const MAX_NETLINK: usize = 1 << 16;
+/// The most lists asked for by one call. Each takes as long as there are sockets, at one go.
+const MOST_DUMPS: u32 = 8;
 const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
 const MAX_RECEIVE: usize = 256 << 10;
@@ -574,10 +576,15 @@ impl HostSocket {
         }
         let port = self.port()?;
         let bytes = buffer.take_vec(MAX_NETLINK)?;
-        let mut rest = &bytes[..];
+        let (mut rest, mut dumps) = (&bytes[..], 0);
         while let Some((message, sequence)) = netlink::next(&mut rest) {
             // The kernel does not answer to what is no request.
             if message.kind < netlink::FIRST || message.flags & netlink::REQUEST == 0 {
+                continue;
+            }
+            dumps += u32::from(message.flags & netlink::DUMP != 0);
+            if dumps > MOST_DUMPS {
+                local.refuse(&message, sequence, port, Errno::EBUSY)?;
                 continue;
             }
             local.take(&message, sequence, port, || {
