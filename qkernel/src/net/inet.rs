@@ -11,6 +11,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{AF_NETLINK, MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
     MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
@@ -270,8 +271,24 @@ impl HostSocket {
             let waited_for = self.is_stream() || ready.is_watched;
             waited_for && ready.mask.contains(PollMask::IN)
         };
-        may_hold
-            && self.ask().is_ok_and(|mask| mask.contains(PollMask::IN) && !mask.intersects(STICKY))
+        let lies_there = |mask: PollMask| {
+            mask.contains(PollMask::IN)
+                && match mask & STICKY {
+                    mask if mask.is_empty() => true,
+                    // Who has asked and said that this is all still waits for the answer.
+                    PollMask::RDHUP => self.is_stream() && self.unread_bytes() > 0,
+                    _ => false,
+                }
+        };
+        may_hold && self.ask().is_ok_and(lies_there)
+    }
+
+    fn unread_bytes(&self) -> i32 {
+        let mut bytes = [0; 4];
+        match self.raw_ioctl(FIONREAD, &mut bytes) {
+            Ok(_) => i32::from_ne_bytes(bytes),
+            Err(_) => 0,
+        }
     }
 
     /// What of the host's `events` somebody may wait for. OUT comes along with every other event;

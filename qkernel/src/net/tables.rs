@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn users_of_own_sockets_are_those_of_the_container() {
         let owners = BTreeMap::from([(4711, 65534), (1, 5)]);
-        let text = String::from_utf8(with_own_users(TCP.as_bytes(), &owners).expect("room")).expect("text");
+        let text = String::from_utf8(with_own_users(TCP.as_bytes(), &owners).expect("room"))
+            .expect("text");
         assert!(text.contains("00000000 65534        0 4711 1 "), "{text}");
         assert!(text.contains("00000000   990        0 4712 1 0\n"), "{text}");
         assert_eq!(text.len(), TCP.len());

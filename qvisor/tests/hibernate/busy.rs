@@ -1,7 +1,8 @@
 //! What was asked is answered: a container that is asked to sleep in the middle of something
 //! finishes it first, or refuses and says why, or is forced and goes on at once.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -171,6 +172,29 @@ fn data_that_nobody_has_read_is_not_slept_over() {
     let why = refusal(&c);
     assert!(why.contains("data from 127.0.0.1:") && why.contains("has not been read"), "{why}");
     assert_eq!(open.answer(), "here it lies");
+    c.hibernate();
+}
+
+#[test]
+fn a_request_with_the_end_right_behind_is_not_slept_over() {
+    let c = python(
+        "import socket, sys, time\n\
+         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+         print('listens', flush=True); c = s.accept()[0]; time.sleep(5)\n\
+         c.sendall(c.recv(100)); c.recv(100); time.sleep(1e6)",
+    );
+    eventually("it listens", limit(), || c.output().contains("listens"));
+    let mut open = TcpStream::connect(("127.0.0.1", c.port)).expect("connect");
+    open.set_read_timeout(Some(limit())).unwrap();
+    open.write_all(b"all of it").unwrap();
+    open.shutdown(Shutdown::Write).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let why = refusal(&c);
+    assert!(why.contains("data from 127.0.0.1:") && why.contains("has not been read"), "{why}");
+    let mut answer = [0; 9];
+    open.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"all of it");
+    // The end alone keeps nobody awake.
     c.hibernate();
 }
 
