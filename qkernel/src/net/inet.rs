@@ -284,9 +284,10 @@ impl HostSocket {
     }
 
     fn unread_bytes(&self) -> i32 {
-        let mut bytes = [0; 4];
+        // The host writes to the heap, not to a stack of the kernel.
+        let mut bytes = alloc::vec![0; size_of::<i32>()];
         match self.raw_ioctl(FIONREAD, &mut bytes) {
-            Ok(_) => i32::from_ne_bytes(bytes),
+            Ok(_) => bytes.try_into().map_or(0, i32::from_ne_bytes),
             Err(_) => 0,
         }
     }
