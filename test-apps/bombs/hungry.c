@@ -1,12 +1,16 @@
 // Has the kernel fill memory that was never touched, by one kind of system call, until there is none left:
 //
 //   hungry KIND [MB]
+//   hungry sockets COUNT
 //
 // Of a container with less memory than MB (1024) it is killed, as by a page fault of its own: no call fails or gives less than it
 // should. It prints what went wrong and ends with 1, or ends with 0 when there was memory for all of it.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -18,11 +22,13 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,8 +174,48 @@ static const struct {
     {"exec", NULL, by_exec, 256 << 10},
 };
 
+// As many sockets, of two families, and lists of all of them again and again: one fails for want of memory, or comes whole.
+static int list_sockets(int count) {
+    struct rlimit most;
+    need("getrlimit", getrlimit(RLIMIT_NOFILE, &most), 0);
+    most.rlim_cur = most.rlim_max;
+    need("setrlimit", setrlimit(RLIMIT_NOFILE, &most), 0);
+    for (int i = 0; i < count; i++) {
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        snprintf(name.sun_path + 1, 107, "%0106d", i);
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (fd < 0) die("socket", fd);
+        need("bind", bind(fd, (void *)&name, sizeof name), 0);
+        struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        if (i % 4 == 0) need("bind", bind(socket(AF_INET, SOCK_DGRAM, 0), (void *)&any, sizeof any), 0);
+    }
+    struct {
+        struct nlmsghdr head;
+        struct unix_diag_req r;
+    } q = {{.nlmsg_len = sizeof q, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP}, {.sdiag_family = AF_UNIX, .udiag_states = -1, .udiag_show = -1}};
+    for (int i = 0; i < 20; i++) {
+        int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_SOCK_DIAG);
+        if (fd < 0) die("socket", fd);
+        need("send", send(fd, &q, sizeof q, 0), sizeof q);
+        static const char *const files[] = {"unix", "udp", "sockstat"};
+        for (size_t n = 0; n < sizeof files / sizeof *files; n++) {
+            char path[32];
+            snprintf(path, sizeof path, "/proc/net/%s", files[n]);
+            int file = open(path, O_RDONLY);
+            if (file < 0) die(path, file);
+            if (read(file, bytes, sizeof bytes) < 0 && errno != ENOMEM) die(path, -1);
+            // It stays open every other time, with what it holds.
+            if (i % 2) close(file);
+        }
+        if (i % 4) close(fd);
+    }
+    puts("listed");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "nothing") == 0) return 0;
+    if (argc > 2 && strcmp(argv[1], "sockets") == 0) return list_sockets(atoi(argv[2]));
     size_t all = (size_t)(argc > 2 ? atoi(argv[2]) : 1024) << 20;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (argc < 2 || strcmp(argv[1], kinds[i].name) != 0) continue;

@@ -211,8 +211,8 @@ class Storm:
             self.burst.set()
             time.sleep(chance.uniform(0.02, 0.4))
             self.burst.clear()
-            # Longer than what is under way may take.
-            time.sleep(chance.uniform(0.02, 1.2))
+            # Longer than what is under way may take, and than more of an answer is waited for.
+            time.sleep(chance.uniform(0.02, 4))
         self.burst.set()
 
     def stop(self):

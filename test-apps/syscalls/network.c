@@ -357,6 +357,13 @@ CASE(diagnoses_are_filtered) {
     CHECK(recv(fd, text, sizeof text, 0) > 0);
     CHECK(one->nlmsg_type == NLMSG_ERROR || one->nlmsg_type == NLMSG_DONE);
     EQ(*(int *)NLMSG_DATA(one), -EINVAL);
+    // To the middle of an operation, where one would stand that leads to itself, for ever.
+    struct inet_diag_bc_op trap[4] = {{INET_DIAG_BC_JMP, 4, 8}, {INET_DIAG_BC_S_GE, 8, 16}, {0, 0, 0}, {INET_DIAG_BC_NOP, 4, 0}};
+    memcpy(q.program, trap, sizeof trap);
+    ask(fd, &q, sizeof q, NLM_F_DUMP);
+    CHECK(recv(fd, text, sizeof text, 0) > 0);
+    CHECK(one->nlmsg_type == NLMSG_ERROR || one->nlmsg_type == NLMSG_DONE);
+    EQ(*(int *)NLMSG_DATA(one), -EINVAL);
 }
 
 CASE(unix_sockets_are_diagnosed) {

@@ -118,12 +118,13 @@ pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
     if due_ns <= timers_ns {
         return Some(Busy::Timer(due_ns));
     }
-    let (asked_ns, address) = host::find_asking()?;
-    let waits = due_ns < REQUEST_NS && time::elapsed_ns(asked_ns) < REQUEST_NS;
+    let now_ns = time::monotonic_ns();
+    let (asked_ns, address) = host::find_asking(now_ns)?;
+    let waits = due_ns < REQUEST_NS && now_ns.saturating_sub(asked_ns) < REQUEST_NS;
     waits.then_some(Busy::Unanswered(address, due_ns))
 }
 
-/// True if somebody waits for an answer, since whenever.
+/// True if somebody has had nothing of an answer yet, since whenever.
 pub(super) fn owes_an_answer() -> bool {
-    host::find_asking().is_some()
+    host::find_asking(u64::MAX).is_some()
 }

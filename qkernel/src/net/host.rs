@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use qlib::host::Op;
 
+use crate::account;
+use crate::errno::Result;
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::task::pause;
@@ -38,8 +40,9 @@ pub trait HostWatcher: Send + Sync {
         None
     }
 
-    /// Since when somebody there waits for an answer, CLOCK_MONOTONIC.
-    fn asked_ns(&self) -> Option<u64> {
+    /// Since when somebody there waits for an answer, or at `now_ns` for more of it, both
+    /// CLOCK_MONOTONIC.
+    fn asked_ns(&self, _now_ns: u64) -> Option<u64> {
         None
     }
 
@@ -95,17 +98,21 @@ pub fn find_untaken() -> Option<(Untaken, String)> {
     all().iter().find_map(|watcher| Some((watcher.untaken()?, watcher.describe())))
 }
 
-/// Since when the last who has asked waits for an answer, CLOCK_MONOTONIC, and who that is.
-pub fn find_asking() -> Option<(u64, String)> {
+/// Since when the last who has asked waits for an answer, or at `now_ns` for more of it
+/// (CLOCK_MONOTONIC), and who that is.
+pub fn find_asking(now_ns: u64) -> Option<(u64, String)> {
     let all = all();
-    let asking = all.iter().filter_map(|watcher| Some((watcher.asked_ns()?, watcher)));
+    let asking = all.iter().filter_map(|watcher| Some((watcher.asked_ns(now_ns)?, watcher)));
     let (asked_ns, last) = asking.max_by_key(|(asked_ns, _)| *asked_ns)?;
     Some((asked_ns, last.describe()))
 }
 
-/// The owners of the sockets that are the host's, by its inode numbers.
-pub fn owners() -> BTreeMap<u64, u32> {
-    all().iter().filter_map(|watcher| watcher.owner()).collect()
+/// The owners of the sockets that are the host's, by its inode numbers. ENOMEM.
+pub fn owners() -> Result<BTreeMap<u64, u32>> {
+    /// Of an entry, and of one in the list of all.
+    const EACH_BYTES: u64 = 64;
+    account::ask(WATCHERS.lock().by_token.len() as u64 * EACH_BYTES)?;
+    Ok(all().iter().filter_map(|watcher| watcher.owner()).collect())
 }
 
 fn all() -> Vec<Arc<dyn HostWatcher>> {

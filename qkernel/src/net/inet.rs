@@ -11,6 +11,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use linux_raw_sys::ioctl::FIONREAD;
 use linux_raw_sys::net::{AF_NETLINK, MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MORE};
 use linux_raw_sys::net::{
     MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
@@ -35,7 +36,7 @@ use crate::ipc::AnonInode;
 use crate::mm::{Access, reclaim};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
-use crate::{arch, input};
+use crate::{arch, input, time};
 
 /// Not among the headers' constants: connect by the first send.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
@@ -43,6 +44,8 @@ const MSG_FASTOPEN: u32 = 0x2000_0000;
 const SEND_FLAGS: u32 = MSG_OOB | MSG_DONTROUTE | MSG_EOR | MSG_MORE | MSG_CONFIRM | MSG_FASTOPEN;
 /// The longest of netlink messages sent at once.
 const MAX_NETLINK: usize = 1 << 16;
+/// The most lists asked for by one call. Each takes as long as there are sockets, at one go.
+const MOST_DUMPS: u32 = 8;
 const RECEIVE_FLAGS: u32 = MSG_OOB | MSG_PEEK | MSG_TRUNC | MSG_ERRQUEUE;
 /// The most bytes received from a stream by one host call: user pages are faulted in for all of it.
 const MAX_RECEIVE: usize = 256 << 10;
@@ -128,8 +131,8 @@ impl HostWatcher for HostSocket {
         self.holds_input().then_some(what)
     }
 
-    fn asked_ns(&self) -> Option<u64> {
-        self.talk.lock().asked_ns()
+    fn asked_ns(&self, now_ns: u64) -> Option<u64> {
+        self.talk.lock().asked_ns(now_ns)
     }
 
     fn describe(&self) -> String {
@@ -270,8 +273,25 @@ impl HostSocket {
             let waited_for = self.is_stream() || ready.is_watched;
             waited_for && ready.mask.contains(PollMask::IN)
         };
-        may_hold
-            && self.ask().is_ok_and(|mask| mask.contains(PollMask::IN) && !mask.intersects(STICKY))
+        let lies_there = |mask: PollMask| {
+            mask.contains(PollMask::IN)
+                && match mask & STICKY {
+                    mask if mask.is_empty() => true,
+                    // Who has asked and said that this is all still waits for the answer.
+                    PollMask::RDHUP => self.is_stream() && self.unread_bytes() > 0,
+                    _ => false,
+                }
+        };
+        may_hold && self.ask().is_ok_and(lies_there)
+    }
+
+    fn unread_bytes(&self) -> i32 {
+        // The host writes to the heap, not to a stack of the kernel.
+        let mut bytes = alloc::vec![0; size_of::<i32>()];
+        match self.raw_ioctl(FIONREAD, &mut bytes) {
+            Ok(_) => bytes.try_into().map_or(0, i32::from_ne_bytes),
+            Err(_) => 0,
+        }
     }
 
     /// What of the host's `events` somebody may wait for. OUT comes along with every other event;
@@ -402,7 +422,7 @@ impl HostSocket {
             self.stale();
             let handle = Handle::new(handle as u32);
             let accepted = Self::from_handle(handle, self.domain, self.kind, None);
-            *accepted.talk.lock() = Talk::ACCEPTED;
+            *accepted.talk.lock() = Talk::Serves;
             let is_probe = probes::is_one(&address);
             accepted.is_probe.store(is_probe, Relaxed);
             input::note_taken(is_probe);
@@ -481,10 +501,13 @@ impl HostSocket {
             for part in [address, control] {
                 call = if part.is_empty() { call.segments(&[NOTHING]) } else { call.bytes(part) };
             }
-            let sent = call.segments(&data).run()? as usize;
+            // Whoever is answered may ask again at once: that is noted after this.
+            let before = *self.talk.lock();
+            self.talk.lock().send(time::monotonic_ns());
+            let sent = call.segments(&data).run();
+            let sent = sent.inspect_err(|_| *self.talk.lock() = before)? as usize;
             buffer.advance(sent);
             self.stale();
-            self.talk.lock().send();
             host::note_sent();
             Ok(sent)
         })
@@ -576,10 +599,15 @@ impl HostSocket {
         }
         let port = self.port()?;
         let bytes = buffer.take_vec(MAX_NETLINK)?;
-        let mut rest = &bytes[..];
+        let (mut rest, mut dumps) = (&bytes[..], 0);
         while let Some((message, sequence)) = netlink::next(&mut rest) {
             // The kernel does not answer to what is no request.
             if message.kind < netlink::FIRST || message.flags & netlink::REQUEST == 0 {
+                continue;
+            }
+            dumps += u32::from(message.flags & netlink::DUMP != 0);
+            if dumps > MOST_DUMPS {
+                local.refuse(&message, sequence, port, Errno::EBUSY)?;
                 continue;
             }
             local.take(&message, sequence, port, || {

@@ -80,6 +80,18 @@ impl Local {
         Ok(())
     }
 
+    /// Answers a message with an error. ENOBUFS as [`Local::take`].
+    pub fn refuse(&self, message: &Message, sequence: u32, port: u32, errno: Errno) -> Result {
+        let answer = error(message, sequence, port, code(errno)).to_bytes(sequence, port);
+        let mut unread = self.unread.lock();
+        if unread.bytes > MAX_UNREAD {
+            return Err(Errno::ENOBUFS);
+        }
+        unread.bytes += answer.len();
+        unread.packets.push_back(answer);
+        Ok(())
+    }
+
     /// recvmsg(2): bytes and msg_flags. EAGAIN when nothing waits.
     pub fn receive(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<(usize, u32)> {
         let packet = {

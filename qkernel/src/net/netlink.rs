@@ -6,6 +6,7 @@ use linux_raw_sys::net::{AF_NETLINK, MSG_TRUNC, SOCK_RAW};
 use qlib::Gpa;
 use qlib::host::{Op, Segment};
 
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::host::{Call, Handle};
 
@@ -29,6 +30,8 @@ pub const DUMP: u16 = 0x300;
 const MAX_ANSWER: usize = 64 << 10;
 /// The most of all that one question may have for an answer.
 const MAX_ALL: usize = 64 << 20;
+/// Bytes that a byte of an answer takes when it is taken apart, at most.
+const PER_BYTE: u64 = 3;
 const NOTHING: Segment = Segment { gpa: Gpa(0), len: 0 };
 
 /// A message without its header.
@@ -102,7 +105,7 @@ pub fn append(out: &mut Vec<u8>, kind: u16, data: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Asks: every message of the answer, an error or the end of a dump the last one.
+/// Asks: every message of the answer, an error or the end of a dump the last one. ENOMEM.
 pub fn ask(protocol: u32, question: &Message) -> Result<Vec<Message>> {
     let call = Call::new(Op::Socket).arg(0, AF_NETLINK.into()).arg(1, SOCK_RAW.into());
     let socket = Handle::new(call.arg(2, protocol.into()).run()? as u32);
@@ -119,10 +122,13 @@ pub fn ask(protocol: u32, question: &Message) -> Result<Vec<Message>> {
         if out[2] as u32 & MSG_TRUNC != 0 || total > MAX_ALL {
             return Err(Errno::EMSGSIZE);
         }
+        // As many as there are sockets: each is copied out, with a list's entry and small change.
+        account::ask(length * PER_BYTE)?;
         let mut rest = piece.get(..length as usize).unwrap_or_default();
         let mut is_over = rest.is_empty();
         while let Some((message, _)) = next(&mut rest) {
             is_over = matches!(message.kind, ERROR | DONE) || message.flags & MULTI == 0;
+            account::room_in(&mut answer)?;
             answer.push(message);
         }
         if is_over {

@@ -11,6 +11,7 @@ use qlib::host::{NET_FILES, Op};
 
 use super::host;
 use super::unix::list;
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::host::{Call, Handle};
 
@@ -41,13 +42,13 @@ fn exists(name: &str) -> bool {
 /// What a file reads as.
 pub fn read(name: &str) -> Result<Vec<u8>> {
     if name == "unix" {
-        return Ok(list::table());
+        return list::table();
     }
     let text = contents(name)?;
     if OF_SOCKETS.contains(&name) {
-        return Ok(with_own_users(&text, &host::owners()));
+        return with_own_users(&text, &host::owners()?);
     }
-    Ok(if name == "sockstat" { with_unix(&text, list::all().len()) } else { text })
+    Ok(if name == "sockstat" { with_unix(&text, list::all()?.len()) } else { text })
 }
 
 fn open(name: &str) -> Result<Handle> {
@@ -64,15 +65,20 @@ fn contents(name: &str) -> Result<Vec<u8>> {
         let call = Call::on(Op::Read, file.number()).arg(0, text.len() as u64);
         let bytes = call.bytes_out(&mut piece).run()? as usize;
         let Some(read) = piece.get(..bytes).filter(|read| !read.is_empty()) else { break };
+        if text.len() + bytes > text.capacity() {
+            // It grows to twice of what it is.
+            account::ask((2 * text.len() + bytes) as u64)?;
+        }
         text.try_reserve(bytes).map_err(|_| Errno::ENOMEM)?;
         text.extend_from_slice(read);
     }
     Ok(text)
 }
 
-/// Puts the container's users in the place of the host's, for sockets of the container.
-fn with_own_users(text: &[u8], owners: &BTreeMap<u64, u32>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
+/// Puts the container's users in the place of the host's, for sockets of the container. ENOMEM.
+fn with_own_users(text: &[u8], owners: &BTreeMap<u64, u32>) -> Result<Vec<u8>> {
+    // Users may have longer numbers.
+    let mut out = account::vec_for(text.len() + text.len() / 8)?;
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         match own_user(line, owners) {
             Some((place, uid)) => {
@@ -84,7 +90,7 @@ fn with_own_users(text: &[u8], owners: &BTreeMap<u64, u32>) -> Vec<u8> {
             None => out.extend_from_slice(line),
         }
     }
-    out
+    Ok(out)
 }
 
 /// Where a line of a table has its user with the spaces before, and who is to stand there.
@@ -138,12 +144,13 @@ mod tests {
     #[test]
     fn users_of_own_sockets_are_those_of_the_container() {
         let owners = BTreeMap::from([(4711, 65534), (1, 5)]);
-        let text = String::from_utf8(with_own_users(TCP.as_bytes(), &owners)).expect("text");
+        let text = String::from_utf8(with_own_users(TCP.as_bytes(), &owners).expect("room"))
+            .expect("text");
         assert!(text.contains("00000000 65534        0 4711 1 "), "{text}");
         assert!(text.contains("00000000   990        0 4712 1 0\n"), "{text}");
         assert_eq!(text.len(), TCP.len());
-        assert_eq!(with_own_users(b"", &owners), b"");
-        assert_eq!(with_own_users(b"a b\n\nc", &owners), b"a b\n\nc");
+        assert_eq!(with_own_users(b"", &owners), Ok(Vec::new()));
+        assert_eq!(with_own_users(b"a b\n\nc", &owners), Ok(b"a b\n\nc".to_vec()));
     }
 
     #[test]

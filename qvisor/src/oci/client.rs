@@ -17,7 +17,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
 };
-use qlib::control::{Reply, Request};
+use qlib::control::{Reply, Request, Wakefulness};
 use rustix::net::SendFlags;
 
 use super::error::SandboxEnded;
@@ -87,11 +87,6 @@ fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
     let dir = entry.open_dir()?;
     let path = format!("/proc/self/fd/{}/{CONTROL_SOCKET}", dir.as_raw_fd());
     Ok((dir, path))
-}
-
-/// What a sandbox says, in one line and without what a terminal would take for commands.
-pub(super) fn plain(message: &str) -> String {
-    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 impl Connection {
@@ -286,12 +281,7 @@ impl Connection {
         }
         let mut body = vec![0; length as usize];
         self.read(&mut body)?;
-        match postcard::from_bytes(&body).context("decoding the sandbox's answer")? {
-            Reply::Error { errno, message } => {
-                Err(Refused { errno, message: plain(&message) }.into())
-            }
-            reply => Ok(reply),
-        }
+        understood(&body)
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
@@ -312,4 +302,38 @@ impl Connection {
 /// The error for an answer that does not fit the request.
 pub fn unexpected(reply: &Reply) -> anyhow::Error {
     anyhow!("the sandbox gave an answer that does not fit: {reply:?}")
+}
+
+/// An answer, with what it says to people in characters that a terminal shows: programs give
+/// themselves names.
+fn understood(body: &[u8]) -> Result<Reply> {
+    let printable =
+        |text: &str| text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    match postcard::from_bytes(body).context("decoding the sandbox's answer")? {
+        Reply::Error { errno, message } => {
+            Err(Refused { errno, message: printable(&message) }.into())
+        }
+        Reply::Why(why) => {
+            let kept_by = why.kept_by.as_deref().map(printable);
+            Ok(Reply::Why(Wakefulness { kept_by, ..why }))
+        }
+        reply => Ok(reply),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_sandbox_says_is_for_a_terminal() {
+        let told = |reply: &Reply| understood(&postcard::to_allocvec(reply).unwrap());
+        let evil = "process 1 (\x1b]0;x\x07\u{9b}2J\n) runs".to_owned();
+        let said = "process 1 ( ]0;x  2J ) runs";
+        let error = told(&Reply::Error { errno: 16, message: evil.clone() }).unwrap_err();
+        assert_eq!(error.downcast_ref::<Refused>().unwrap().message, said);
+        let why = Wakefulness { kept_by: Some(evil), after_ms: 1, idle_ms: 2 };
+        let Ok(Reply::Why(why)) = told(&Reply::Why(why)) else { panic!("no answer") };
+        assert_eq!(why.kept_by.as_deref(), Some(said));
+    }
 }

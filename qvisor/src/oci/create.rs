@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -293,6 +293,18 @@ fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>)
     }
 }
 
+/// True if a network namespace, new (no path) or there already, is not the one that this command is
+/// in: the host's.
+fn is_own_network(path: &Path) -> bool {
+    let namespace = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    path.as_os_str().is_empty()
+        || match (namespace(path), namespace(Path::new("/proc/thread-self/ns/net"))) {
+            (Ok(joined), Ok(ours)) => joined != ours,
+            // It cannot be told.
+            _ => false,
+        }
+}
+
 /// A user namespace for the sandbox process of root, if its sockets can do there what they may. The
 /// network namespace is not of that user namespace: raw sockets cannot be, nothing of it can be
 /// changed, and ports below 1024 are opened where the network is nobody else's.
@@ -348,7 +360,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         sleep,
         host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
-        own_network: request.network.is_some(),
+        own_network: request.network.as_deref().is_some_and(is_own_network),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),
         test_kernel: cfg!(debug_assertions)
             .then(|| std::env::var_os("QUARK_TEST_KERNEL"))
@@ -402,6 +414,14 @@ fn new_beside(path: &Path, name: &OsStr) -> std::io::Result<(PathBuf, fs::File)>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hosts_network_is_not_the_containers_by_any_path() {
+        assert!(is_own_network(Path::new("")), "a new one");
+        assert!(!is_own_network(Path::new("/proc/self/ns/net")));
+        assert!(is_own_network(Path::new("/proc/self/ns/mnt")), "another namespace");
+        assert!(!is_own_network(Path::new("/nowhere")));
+    }
 
     #[test]
     fn a_pid_file_follows_no_link() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use qlib::control::{HibernationState, Reply, Request, WakeCause, Wakefulness};
 
-use super::client::{self, ANSWER_TIMEOUT, Connection, Refused, unexpected};
+use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::info::{self, print};
 use super::life::{self, parse_signal};
 use super::state::{Entry, Store};
@@ -75,9 +75,7 @@ pub fn why(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     let timeout = timeout.or(Some(ANSWER_TIMEOUT));
     let stats = info::stats(&entry, timeout)?;
     let why = match info::ask(&entry, &Request::Why, timeout)? {
-        Reply::Why(why) => {
-            Wakefulness { kept_by: why.kept_by.as_deref().map(client::plain), ..why }
-        }
+        Reply::Why(why) => why,
         other => return Err(unexpected(&other)),
     };
     let woken = stats.sleeps.last_wake_cause.map(|cause| (cause, stats.sleeps.in_state_ns));

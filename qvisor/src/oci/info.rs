@@ -110,8 +110,7 @@ fn row(p: &ProcessInfo, now_ns: u64) -> [String; 9] {
         format!("{}K", p.rss_bytes / 1024),
         clock(age_s),
         clock(p.utime_us / 1_000_000),
-        // A guest chooses its command line: no control characters to the terminal.
-        p.cmdline.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+        p.cmdline.clone(),
     ]
 }
 
@@ -291,7 +290,13 @@ pub fn doctor() -> Result<()> {
     print(&table(&rows))
 }
 
-/// Columns as wide as their widest cell.
+/// A text as a terminal may have it: anything can be in it.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Columns as wide as their widest cell. Guests choose command lines, and users paths: no control
+/// characters to the terminal.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
@@ -300,7 +305,8 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
         }
     }
     let line = |row: &[String; N]| {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(c, w)| format!("{c:w$}")).collect();
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(c, w)| format!("{:w$}", printable(c))).collect();
         format!("{}\n", cells.join("   ").trim_end())
     };
     rows.iter().map(line).collect()
@@ -324,6 +330,8 @@ mod tests {
     fn tables_line_up() {
         let rows = [["A", "B"], ["long", "c"]].map(|r| r.map(str::to_owned));
         assert_eq!(table(&rows), "A      B\nlong   c\n");
+        let rows = [["/\x1b[2J\n", "b"]].map(|r| r.map(str::to_owned));
+        assert_eq!(table(&rows), "/?[2J?   b\n");
     }
 
     #[test]

@@ -73,13 +73,8 @@ fn row(found: &Found) -> [String; 7] {
         state.bundle.display().to_string(),
         state.created.clone(),
         state.owner.clone(),
-        printable(&found.root),
+        found.root.clone(),
     ]
-}
-
-/// A path as a terminal may have it: anything can be in its name.
-pub fn printable(path: &str) -> String {
-    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn as_json(found: &Found, with_root: bool) -> Value {

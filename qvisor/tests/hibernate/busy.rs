@@ -1,7 +1,8 @@
 //! What was asked is answered: a container that is asked to sleep in the middle of something
 //! finishes it first, or refuses and says why, or is forced and goes on at once.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -175,6 +176,29 @@ fn data_that_nobody_has_read_is_not_slept_over() {
 }
 
 #[test]
+fn a_request_with_the_end_right_behind_is_not_slept_over() {
+    let c = python(
+        "import socket, sys, time\n\
+         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+         print('listens', flush=True); c = s.accept()[0]; time.sleep(5)\n\
+         c.sendall(c.recv(100)); c.recv(100); time.sleep(1e6)",
+    );
+    eventually("it listens", limit(), || c.output().contains("listens"));
+    let mut open = TcpStream::connect(("127.0.0.1", c.port)).expect("connect");
+    open.set_read_timeout(Some(limit())).unwrap();
+    open.write_all(b"all of it").unwrap();
+    open.shutdown(Shutdown::Write).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let why = refusal(&c);
+    assert!(why.contains("data from 127.0.0.1:") && why.contains("has not been read"), "{why}");
+    let mut answer = [0; 9];
+    open.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"all of it");
+    // The end alone keeps nobody awake.
+    c.hibernate();
+}
+
+#[test]
 fn who_comes_before_anybody_waits_wakes_it() {
     let c = python(
         "import socket, sys, time\n\
@@ -266,4 +290,24 @@ fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
         assert_eq!(open.try_answer().as_deref(), Some("pong"));
     }
     c.hibernate();
+}
+
+#[test]
+fn an_answer_in_parts_is_not_slept_over() {
+    let c = python(
+        "import socket, sys, time\n\
+         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+         print('listens', flush=True); c = s.accept()[0]\n\
+         while c.recv(100): c.sendall(b'one\\n'); time.sleep(1.5); c.sendall(b'two\\n')\n\
+         time.sleep(1e6)",
+    );
+    eventually("it listens", limit(), || c.output().contains("listens"));
+    let mut open = c.connect().expect("connect");
+    open.set_patience(patience());
+    for _ in 0..2 {
+        assert_eq!(open.ask("go"), "one");
+        c.hibernate();
+        assert_eq!(open.try_answer().as_deref(), Some("two"));
+    }
+    assert_eq!(count(&c, "wakes_by_timer"), 0);
 }

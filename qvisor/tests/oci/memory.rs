@@ -38,6 +38,24 @@ fn a_call_that_uses_memory_up_is_killed_and_does_not_fail() {
     assert_eq!(said, expected + "over\n", "{complaints}");
 }
 
+/// A list of sockets is as long as a program likes. It may be killed for that; the kernel goes on.
+#[test]
+fn lists_of_many_sockets_do_not_end_the_kernel() {
+    let script = "for count in 5000 12000; do hungry sockets $count; echo $?; done; echo over";
+    let Some(p) = limited(64, &["sh", "-c", script]) else { return };
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["process"]["rlimits"] =
+        json!([{"type": "RLIMIT_NOFILE", "soft": 1_048_576, "hard": 1_048_576}]);
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    let output = p.output(&["run", &p.id]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(!complaints.contains("panic"), "{complaints}");
+    let is_right = |line: &str| ["listed", "0", "137", "over"].contains(&line);
+    assert!(said.ends_with("over\n") && said.lines().all(is_right), "{said}{complaints}");
+}
+
 /// What `memory.oom_control` or `memory.events` of the container's cgroup says.
 fn host_kills(p: &Place) -> Option<u64> {
     let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();

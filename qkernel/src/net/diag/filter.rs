@@ -1,6 +1,7 @@
 //! Programs by which a request chooses among internet sockets (INET_DIAG_REQ_BYTECODE). They are
 //! run here: the host is asked for all sockets, and sees no program.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use linux_raw_sys::net::{AF_INET, AF_INET6};
@@ -40,6 +41,8 @@ impl Program {
     /// here (AUTO, marks, cgroups).
     pub fn new(bytes: &[u8]) -> Result<Program> {
         let mut rest = bytes;
+        // Where operations begin, and where "no" leads to, in bytes before the end.
+        let (mut begins, mut targets) = (BTreeSet::new(), Vec::new());
         while !rest.is_empty() {
             let (code, yes, no) = op(rest).ok_or(Errno::EINVAL)?;
             let least = match code {
@@ -49,11 +52,19 @@ impl Program {
                 6 | 10 | 13 => return Err(Errno::EOPNOTSUPP),
                 _ => return Err(Errno::EINVAL),
             };
-            let jumps_well = no >= OP && no <= rest.len() + OP && no % OP == 0;
+            let jumps_well = no >= least && no <= rest.len() + OP && no % OP == 0;
             if yes < least || yes > rest.len() || yes % OP != 0 || code != NOP && !jumps_well {
                 return Err(Errno::EINVAL);
             }
+            begins.insert(rest.len());
+            if code != NOP && no < rest.len() {
+                targets.push(rest.len() - no);
+            }
             rest = rest.get(yes..).unwrap_or_default();
+        }
+        // In the middle of an operation there may be one that leads nowhere.
+        if !targets.iter().all(|target| begins.contains(target)) {
+            return Err(Errno::EINVAL);
         }
         Ok(Program(bytes.to_vec()))
     }
@@ -188,7 +199,10 @@ mod tests {
             assert_eq!(accepts(&port(code, number)), Ok(outcome), "{code} {number}");
         }
         assert_eq!(accepts(&[]), Ok(true));
-        assert_eq!(accepts(&[port(S_GE, 80), port(S_LE, 80)].concat()), Ok(true));
+        // "No" of the first leads past the end of both.
+        let mut both = [port(S_GE, 80), port(S_LE, 80)].concat();
+        both[2] = 20;
+        assert_eq!(accepts(&both), Ok(true));
     }
 
     #[test]
@@ -217,6 +231,9 @@ mod tests {
             &[99, 4, 4, 0],
             &[S_COND, 4, 4, 0],
             &[JMP, 4, 6, 0],
+            // To the middle of an operation, where one stands that leads to itself.
+            &[JMP, 4, 8, 0, S_EQ, 8, 12, 0, NOP, 0, 0, 0],
+            &[S_GE, 8, 4, 0, NOP, 0, 0, 0],
         ] {
             assert_eq!(accepts(program), Err(Errno::EINVAL), "{program:?}");
         }

@@ -1,6 +1,7 @@
 //! Internet sockets in sock_diag(7): struct inet_diag_req_v2 and inet_diag_msg.
 
 use super::{BY_FAMILY, Found, PROTOCOL, filter};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::net::host;
 use crate::net::netlink::{self, DONE, DUMP, ERROR, Message, REQUEST, attributes, word};
@@ -44,7 +45,8 @@ pub(super) fn serve(request: &Message, is_dump: bool) -> Result<Found> {
         Some(errno) => return Err(errno),
         None => {}
     }
-    let owners = host::owners();
+    let owners = host::owners()?;
+    let ceiling = answer.len();
     let told = answer.into_iter().filter(|m| m.kind == BY_FAMILY && m.body.len() >= ANSWER);
     let mut told = told.map(|mut message| {
         message.flags = 0;
@@ -56,7 +58,9 @@ pub(super) fn serve(request: &Message, is_dump: bool) -> Result<Found> {
     });
     if is_dump {
         let all = told.filter(|m| program.as_ref().is_none_or(|p| p.accepts(&m.body)));
-        return Ok(Found::All(all.collect()));
+        let mut list = account::vec_for(ceiling)?;
+        list.extend(all);
+        return Ok(Found::All(list));
     }
     told.next().map(Found::One).ok_or(Errno::ENOENT)
 }

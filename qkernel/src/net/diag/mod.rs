@@ -13,7 +13,8 @@ use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNIX};
 
 use super::local::{Served, code, error};
-use super::netlink::{DONE, DUMP, MULTI, Message};
+use super::netlink::{DONE, DUMP, HEADER, MULTI, Message};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::task::current;
 
@@ -29,6 +30,8 @@ const FAMILIES: u8 = 46;
 
 /// What is received at once, if one message is not longer (NLMSG_GOODSIZE).
 const PACKET: usize = 8 << 10;
+/// NLMSG_ALIGNTO.
+const ALIGN: usize = 4;
 /// Answers a request.
 pub fn serve_here(request: &Message, sequence: u32, port: u32) -> Served {
     Served::Here(answer(request, sequence, port))
@@ -46,7 +49,10 @@ fn answer(request: &Message, sequence: u32, port: u32) -> Vec<Vec<u8>> {
     let messages = match outcome {
         Ok(Found::All(mut all)) => {
             all.iter_mut().for_each(|m| m.flags |= MULTI);
-            all.push(done(None));
+            match account::room_in(&mut all) {
+                Ok(()) => all.push(done(None)),
+                Err(errno) => all = alloc::vec![error(request, sequence, port, code(errno))],
+            }
             all
         }
         Ok(Found::One(one)) if request.flags & ACK != 0 => {
@@ -56,6 +62,12 @@ fn answer(request: &Message, sequence: u32, port: u32) -> Vec<Vec<u8>> {
         // No such protocol is what a list of its sockets ends with.
         Ok(Found::NoProtocol) if is_dump => alloc::vec![done(Some(Errno::ENOENT))],
         Ok(Found::NoProtocol) => alloc::vec![error(request, sequence, port, code(Errno::ENOENT))],
+        Err(errno) => alloc::vec![error(request, sequence, port, code(errno))],
+    };
+    // Once more as long, in pieces.
+    let bytes: usize = messages.iter().map(|m| HEADER + m.body.len() + ALIGN).sum();
+    let messages = match account::ask(2 * bytes as u64) {
+        Ok(()) => messages,
         Err(errno) => alloc::vec![error(request, sequence, port, code(errno))],
     };
     let mut packets: Vec<Vec<u8>> = Vec::new();

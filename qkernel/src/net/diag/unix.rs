@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::net::AF_UNIX;
 
 use super::{BY_FAMILY, Found};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::net::netlink::{Message, append, word};
 use crate::net::unix::list::{self, Listed};
@@ -17,6 +18,8 @@ const WAITING: u32 = 8;
 const QUEUES: u32 = 16;
 const MEMORY: u32 = 32;
 const UID: u32 = 64;
+/// All of it about one socket, in bytes, as it is put together.
+const TOLD_BYTES: u64 = 768;
 /// INET_DIAG_NOCOOKIE.
 const NO_COOKIE: u32 = u32::MAX;
 
@@ -26,8 +29,11 @@ pub(super) fn serve(request: &[u8], is_dump: bool) -> Result<Found> {
     let cookie = [at(16)?, at(20)?];
     if is_dump {
         let wanted = |socket: &Listed| states & (1 << socket.state) != 0;
-        let all = list::all();
-        return Ok(Found::All(all.iter().filter(|s| wanted(s)).map(|s| tell(s, show)).collect()));
+        let all = list::all()?;
+        account::ask(all.len() as u64 * TOLD_BYTES)?;
+        let mut told = account::vec_for(all.len())?;
+        told.extend(all.iter().filter(|s| wanted(s)).map(|s| tell(s, show)));
+        return Ok(Found::All(told));
     }
     if inode == 0 {
         return Err(Errno::EINVAL);

@@ -7,10 +7,17 @@ use alloc::vec::Vec;
 
 use super::names::{self, Name};
 use super::{UnixSocket, UnixState};
+use crate::account;
+use crate::errno::Result;
 use crate::sync::{Mutex, mutex};
 
 /// By inode number.
 static ALL: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = mutex(BTreeMap::new());
+
+/// Of what is told of a socket its name, a line's text, and others that wait there, in bytes.
+const HEAP_BYTES: u64 = 256;
+/// The longest line of the table.
+const LINE_BYTES: usize = 192;
 
 /// States of TCP's that stand for those of sockets.
 const ESTABLISHED: u8 = 1;
@@ -63,15 +70,26 @@ pub fn forget(number: u64) {
     ALL.lock().remove(&number);
 }
 
-/// Those that are open, with those that have yet to be accepted.
-fn every() -> Vec<Listed> {
-    let sockets: Vec<_> = ALL.lock().values().filter_map(Weak::upgrade).collect();
-    sockets.iter().filter_map(|socket| socket.listed()).collect()
+/// Those that are open, with those that have yet to be accepted. ENOMEM: there may be as many as
+/// memory allows.
+fn every() -> Result<Vec<Listed>> {
+    let sockets = {
+        let all = ALL.lock();
+        account::ask(all.len() as u64 * HEAP_BYTES)?;
+        let mut sockets = account::vec_for(all.len())?;
+        sockets.extend(all.values().filter_map(Weak::upgrade));
+        sockets
+    };
+    let mut listed = account::vec_for(sockets.len())?;
+    listed.extend(sockets.iter().filter_map(|socket: &Arc<UnixSocket>| socket.listed()));
+    Ok(listed)
 }
 
-/// Those that have a descriptor.
-pub fn all() -> Vec<Listed> {
-    every().into_iter().filter(|socket| socket.inode != 0).collect()
+/// Those that have a descriptor. ENOMEM.
+pub fn all() -> Result<Vec<Listed>> {
+    let mut all = every()?;
+    all.retain(|socket| socket.inode != 0);
+    Ok(all)
 }
 
 /// The one of this number.
@@ -137,13 +155,16 @@ fn sun_path(name: Option<&Name>) -> Vec<u8> {
     path
 }
 
-/// /proc/net/unix.
-pub fn table() -> Vec<u8> {
-    let mut out = b"Num       RefCount Protocol Flags    Type St Inode Path\n".to_vec();
-    for socket in every() {
+/// /proc/net/unix. ENOMEM.
+pub fn table() -> Result<Vec<u8>> {
+    const HEAD: &[u8] = b"Num       RefCount Protocol Flags    Type St Inode Path\n";
+    let every = every()?;
+    let mut out = account::vec_for(HEAD.len() + every.len() * LINE_BYTES)?;
+    out.extend_from_slice(HEAD);
+    for socket in every {
         out.extend(line(&socket));
     }
-    out
+    Ok(out)
 }
 
 fn line(socket: &Listed) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use qlib::control::WakeCause;
 
-use super::super::list::printable;
+use super::super::info::printable;
 use super::super::state::Status;
 use super::super::watch::{Answer, Look, Sample};
 

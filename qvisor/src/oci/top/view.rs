@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
-use super::super::list::printable;
+use super::super::info::printable;
 use super::super::watch::Look;
 use super::rows::{HEAD, Row, Sort, size};
 

@@ -4,9 +4,9 @@
 //! A socket is found as any file is, beneath a mount and with no symbolic link followed, and then
 //! named by its descriptor: no path of the guest's goes into an address.
 
-use std::collections::BTreeSet;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -50,8 +50,9 @@ impl HostUds {
 #[derive(Debug, Default)]
 pub struct Uds {
     allowed: OnceLock<HostUds>,
-    /// Device and inode of the sockets that the guest made.
-    bound: Mutex<BTreeSet<(u64, u64)>>,
+    /// Device and inode of the sockets that the guest made and has open: as long as it has, no other
+    /// file can be of that inode.
+    bound: Mutex<BTreeMap<(u64, u64), Weak<OwnedFd>>>,
 }
 
 impl Uds {
@@ -64,21 +65,21 @@ impl Uds {
     }
 
     fn has_bound(&self, file: (u64, u64)) -> bool {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner).contains(&file)
+        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.get(&file).is_some_and(|socket| socket.strong_count() > 0)
     }
 
-    fn note_bound(&self, file: (u64, u64)) -> Result<(), Errno> {
+    fn note_bound(&self, file: (u64, u64), socket: &Arc<OwnedFd>) {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if bound.len() >= MOST_BOUND {
-            return Err(Errno::NOSPC);
+        if bound.len().is_multiple_of(SWEPT_AFTER) {
+            bound.retain(|_, socket| socket.strong_count() > 0);
         }
-        bound.insert(file);
-        Ok(())
+        bound.insert(file, Arc::downgrade(socket));
     }
 }
 
-/// The most sockets that a container makes in volumes in its life.
-const MOST_BOUND: usize = 65_536;
+/// After so many more sockets those that are closed are forgotten.
+const SWEPT_AFTER: usize = 256;
 /// Bytes of sun_path.
 const PATH_BYTES: usize = 108;
 
@@ -158,8 +159,30 @@ impl Call<'_> {
         })?;
         self.own_new(&parent, name, &new)?;
         let stat = rustix::fs::statat(&parent, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
-        self.host.uds.note_bound((stat.st_dev, stat.st_ino))?;
         let domain = libc::AF_UNIX;
-        self.host.insert(Object::new(socket, Kind::Socket { domain })).map(u64::from)
+        let socket = Object::new(socket, Kind::Socket { domain });
+        self.host.uds.note_bound((stat.st_dev, stat.st_ino), socket.fd());
+        self.host.insert(socket).map(u64::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_closed_is_the_guests_no_more() {
+        let uds = Uds::default();
+        let socket = || Arc::new(sys::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).unwrap());
+        let open = socket();
+        uds.note_bound((1, 0), &open);
+        for inode in 1..5000 {
+            uds.note_bound((1, inode), &socket());
+            assert!(!uds.has_bound((1, inode)), "its inode may be another's by now");
+        }
+        assert!(uds.has_bound((1, 0)));
+        assert!(uds.bound.lock().unwrap().len() <= SWEPT_AFTER + 1);
+        drop(open);
+        assert!(!uds.has_bound((1, 0)));
     }
 }
