@@ -50,8 +50,8 @@ impl HostUds {
 #[derive(Debug, Default)]
 pub struct Uds {
     allowed: OnceLock<HostUds>,
-    /// Device and inode of the sockets that the guest made and has open: as long as it has, no other
-    /// file can be of that inode.
+    /// Device and inode of the sockets that the guest made and has open: as long as it has, no
+    /// other file can be of that inode.
     bound: Mutex<BTreeMap<(u64, u64), Weak<OwnedFd>>>,
 }
 
