@@ -42,6 +42,14 @@ pub enum Family {
     Unix(Arc<UnixSocket>),
 }
 
+/// Who serves a socket.
+pub enum Side<'a> {
+    /// The host: one of AF_UNIX, too, that leads out by a volume.
+    Host(Arc<HostSocket>),
+    /// This kernel.
+    Here(&'a Arc<UnixSocket>),
+}
+
 /// A socket.
 pub struct Socket {
     /// Its family's part.
@@ -107,19 +115,11 @@ impl Socket {
         }
     }
 
-    /// An AF_UNIX socket that lives here.
-    fn unix(&self) -> Result<&Arc<UnixSocket>> {
+    /// Who serves it now.
+    pub fn side(&self) -> Side<'_> {
         match &self.family {
-            Family::Unix(unix) => Ok(unix),
-            Family::Host(_) => Err(Errno::EOPNOTSUPP),
-        }
-    }
-
-    /// The host's socket that serves it: of AF_UNIX one that leads out by a volume.
-    pub fn host(&self) -> Option<Arc<HostSocket>> {
-        match &self.family {
-            Family::Host(host) => Some(host.clone()),
-            Family::Unix(unix) => unix.outside(),
+            Family::Host(host) => Side::Host(host.clone()),
+            Family::Unix(unix) => unix.outside().map_or(Side::Here(unix), Side::Host),
         }
     }
 
@@ -134,8 +134,7 @@ impl Socket {
     /// True if a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX
     /// stream).
     pub fn has_low_water(&self) -> bool {
-        matches!(&self.family, Family::Unix(unix) if unix.is_stream() && unix.low_water() > 1)
-            && self.host().is_none()
+        matches!(self.side(), Side::Here(unix) if unix.is_stream() && unix.low_water() > 1)
     }
 
     /// True if it carries a stream of bytes without bounds.
@@ -156,18 +155,21 @@ impl FileOps for Socket {
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        if let Some(host) = self.host() {
-            return host.receive(buffer, 0, false, 0).map(|received| received.bytes);
-        }
-        self.unix()?.receive(buffer, 0).map(|received| received.bytes)
+        let received = match self.side() {
+            Side::Host(host) => host.receive(buffer, 0, false, 0),
+            Side::Here(unix) => unix.receive(buffer, 0),
+        };
+        received.map(|received| received.bytes)
     }
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        if let Some(host) = self.host() {
-            return host.send(buffer, 0, &[], &[]);
+        match self.side() {
+            Side::Host(host) => host.send(buffer, 0, &[], &[]),
+            Side::Here(unix) => {
+                let credentials = current::get().map(|thread| Credentials::of(&thread));
+                unix.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
+            }
         }
-        let credentials = current::get().map(|thread| Credentials::of(&thread));
-        self.unix()?.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
     }
 
     fn is_stream(&self) -> bool {
@@ -186,10 +188,9 @@ impl FileOps for Socket {
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
-        match (self.host(), &self.family) {
-            (Some(host), _) => host.poll(),
-            (None, Family::Unix(unix)) => unix.poll(),
-            (None, Family::Host(host)) => host.poll(),
+        match self.side() {
+            Side::Host(host) => host.poll(),
+            Side::Here(unix) => unix.poll(),
         }
     }
 
@@ -204,9 +205,9 @@ impl FileOps for Socket {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        match self.host() {
-            Some(host) => host.ioctl(caller, command, argument),
-            None => self.unix()?.ioctl(caller, command, argument),
+        match self.side() {
+            Side::Host(host) => host.ioctl(caller, command, argument),
+            Side::Here(unix) => unix.ioctl(caller, command, argument),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
-use crate::net::{Direction, Family, Socket, address};
+use crate::net::{Direction, Family, Side, Socket, address};
 use crate::task::{Thread, oom};
 use crate::time;
 use crate::wait::{PollMask, WaitQueue, block_on};
@@ -54,6 +54,22 @@ fn vectored(thread: &Thread, header: &MsgHdr) -> Result<IoBuffer<'static>> {
     rw::vectored(thread, Va(header.iov), header.iov_len as usize)
 }
 
+/// As [`block_on`], where a copy that finds no memory waits for some and goes on.
+async fn block_on_copy<T>(
+    thread: &Arc<Thread>,
+    queues: &[&WaitQueue],
+    mask: PollMask,
+    deadline: Option<u64>,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        match block_on(thread, queues, mask, deadline, &mut attempt).await {
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+            result => return result,
+        }
+    }
+}
+
 // ---- sending ----
 
 /// Sends a whole message; of a stream everything, unless it may not wait.
@@ -66,12 +82,12 @@ async fn send(
     mut control: Control,
 ) -> Result<usize> {
     let socket = of(file)?;
-    let host = socket.host();
-    let inside = match &socket.family {
-        Family::Unix(unix) if host.is_none() => Some(unix),
+    let side = socket.side();
+    let inside = match (&side, &socket.family) {
+        (Side::Here(unix), _) => Some(*unix),
         // One that leads out by a volume sends to where it is connected.
-        Family::Unix(_) if !to.is_empty() => return Err(Errno::EISCONN),
-        _ => None,
+        (Side::Host(_), Family::Unix(_)) if !to.is_empty() => return Err(Errno::EISCONN),
+        (Side::Host(_), _) => None,
     };
     if let Some(unix) = inside.filter(|unix| !unix.is_stream()) {
         unix.autobind(thread)?;
@@ -87,10 +103,9 @@ async fn send(
     };
     queues.extend(peer.as_ref().map(|peer| peer.senders()));
     let mut attempt = || {
-        let sent = match (&host, inside) {
-            (Some(host), _) => host.send(buffer, flags, to, &control.raw),
-            (None, Some(unix)) => unix.send(buffer, flags, target.as_ref(), &mut control),
-            (None, None) => Err(Errno::EOPNOTSUPP),
+        let sent = match &side {
+            Side::Host(host) => host.send(buffer, flags, to, &control.raw),
+            Side::Here(unix) => unix.send(buffer, flags, target.as_ref(), &mut control),
         };
         match sent {
             Ok(_) if socket.is_stream() && buffer.remaining() > 0 => Err(Errno::EAGAIN),
@@ -102,12 +117,7 @@ async fn send(
         attempt()
     } else {
         let deadline = socket.deadline(Direction::Send);
-        let result = loop {
-            match block_on(thread, &queues, PollMask::WRITE, deadline, &mut attempt).await {
-                Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
-                result => break result,
-            }
-        };
+        let result = block_on_copy(thread, &queues, PollMask::WRITE, deadline, attempt).await;
         after_wait(result, deadline, Errno::EAGAIN)
     };
     match result {
@@ -194,7 +204,7 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
     }
     let mut bytes = alloc::vec![0; header.control_len as usize];
     thread.mm().read_bytes(Va(header.control), &mut bytes)?;
-    if let Some(host) = socket.host() {
+    if let Side::Host(host) = socket.side() {
         // Files of the guest's kernel cannot leave it.
         let is_rights =
             |(level, kind, _): &(u32, u32, &[u8])| (*level, *kind) == (SOL_SOCKET, SCM_RIGHTS);
@@ -253,24 +263,20 @@ pub(super) async fn receive(
 ) -> Result<Received> {
     let socket = of(file)?;
     let may_wait = !file.is_nonblocking() && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
-    let host = socket.host();
-    let wanted = match &socket.family {
+    let side = socket.side();
+    let wanted = match &side {
         _ if flags & MSG_PEEK != 0 || !socket.is_stream() || !may_wait => 0,
         _ if flags & MSG_WAITALL != 0 => buffer.remaining(),
-        Family::Unix(unix) if unix.low_water() > 1 && host.is_none() => {
-            unix.low_water().min(buffer.remaining())
-        }
+        Side::Here(unix) if unix.low_water() > 1 => unix.low_water().min(buffer.remaining()),
         _ => 0,
     };
     let mut all: Option<Received> = None;
     // With MSG_WAITALL: until the host says EAGAIN, or an end of file that came along with the data
     // would never be notified of.
     let mut attempt = || loop {
-        let got = match (&host, &socket.family) {
-            (Some(host), _) | (None, Family::Host(host)) => {
-                host.receive(buffer, flags, want_address, control_bytes)
-            }
-            (None, Family::Unix(unix)) => unix.receive(buffer, flags),
+        let got = match &side {
+            Side::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
+            Side::Here(unix) => unix.receive(buffer, flags),
         }?;
         if wanted == 0 {
             return Ok(got);
@@ -289,12 +295,7 @@ pub(super) async fn receive(
     }
     let deadline = socket.deadline(Direction::Receive);
     let events = [socket.events()];
-    let result = loop {
-        match block_on(thread, &events, PollMask::READ, deadline, &mut attempt).await {
-            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
-            result => break result,
-        }
-    };
+    let result = block_on_copy(thread, &events, PollMask::READ, deadline, &mut attempt).await;
     let result = after_wait(result, deadline, Errno::EAGAIN);
     match (result, all) {
         (Err(_), Some(partly)) => Ok(partly),

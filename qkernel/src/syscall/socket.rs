@@ -15,7 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
 use crate::net::message::Credentials;
-use crate::net::{Direction, Family, HostSocket, Socket, UnixSocket, address, diag, route};
+use crate::net::{Direction, Family, HostSocket, Side, Socket, UnixSocket, address, diag, route};
 use crate::task::Thread;
 use crate::time;
 use crate::wait::{PollMask, block_on};
@@ -156,11 +156,9 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
 /// listen(2).
 pub fn listen(thread: &Arc<Thread>, fd: Fd, backlog: u32) -> Result<usize> {
     let file = file(thread, fd)?;
-    let socket = of(&file)?;
-    match (&socket.family, socket.host()) {
-        (_, Some(host)) => host.listen(backlog)?,
-        (Family::Unix(unix), None) => unix.listen(backlog, Credentials::of(thread))?,
-        (Family::Host(host), None) => host.listen(backlog)?,
+    match of(&file)?.side() {
+        Side::Host(host) => host.listen(backlog)?,
+        Side::Here(unix) => unix.listen(backlog, Credentials::of(thread))?,
     }
     Ok(0)
 }
@@ -183,12 +181,10 @@ pub async fn accept4(
     }
     let file = file(thread, fd)?;
     let socket = of(&file)?;
-    let host = socket.host();
-    let attempt = || match (&host, &socket.family) {
-        (Some(host), _) | (None, Family::Host(host)) => {
-            host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from))
-        }
-        (None, Family::Unix(unix)) => unix.accept().map(|new| {
+    let side = socket.side();
+    let attempt = || match &side {
+        Side::Host(host) => host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from)),
+        Side::Here(unix) => unix.accept().map(|new| {
             let from = new.name(true).unwrap_or_default();
             (Family::Unix(new), from)
         }),
@@ -280,11 +276,9 @@ pub fn shutdown(thread: &Arc<Thread>, fd: Fd, how: u32) -> Result<usize> {
     if how > 2 {
         return Err(Errno::EINVAL);
     }
-    let socket = of(&file)?;
-    match (&socket.family, socket.host()) {
-        (_, Some(host)) => host.shutdown(how)?,
-        (Family::Unix(unix), None) => unix.shutdown(how)?,
-        (Family::Host(host), None) => host.shutdown(how)?,
+    match of(&file)?.side() {
+        Side::Host(host) => host.shutdown(how)?,
+        Side::Here(unix) => unix.shutdown(how)?,
     }
     Ok(0)
 }

@@ -15,7 +15,7 @@ use super::socket::{file, of};
 use crate::abi::TimeVal;
 use crate::errno::{Errno, Result};
 use crate::fs::Fd;
-use crate::net::{Direction, Family, HostSocket, refused};
+use crate::net::{Direction, Side, refused};
 use crate::task::Thread;
 
 /// The longest value of an option.
@@ -42,30 +42,24 @@ pub fn getsockopt(
     let socket = of(&file)?;
     let mm = thread.mm();
     let room = usize::try_from(mm.read::<i32>(length)?).map_err(|_| Errno::EINVAL)?;
-    let bytes: Vec<u8> = match (timeout_of(level, option), &socket.family) {
+    let bytes: Vec<u8> = match (timeout_of(level, option), socket.side()) {
         (Some(direction), _) => TimeVal::from_ns(socket.timeout_ns(direction)).as_bytes().to_vec(),
-        (None, Family::Unix(unix)) => match unix.outside() {
-            Some(host) => of_host(&host, level, option, room)?,
-            None => unix.option(level, option)?,
-        },
+        (None, Side::Here(unix)) => unix.option(level, option)?,
         // Nobody: the peer is not of this container.
-        (None, Family::Host(host))
+        (None, Side::Host(host))
             if (level, option) == (SOL_SOCKET, SO_PEERCRED) && host.domain() != AF_UNIX =>
         {
             [0u32, u32::MAX, u32::MAX].as_bytes().to_vec()
         }
-        (None, Family::Host(host)) => of_host(host, level, option, room)?,
+        (None, Side::Host(host)) => {
+            sockopt::check_get(level as i32, option as i32).map_err(refused)?;
+            host.option(level, option, room.min(MAX_VALUE))?
+        }
     };
     let bytes = &bytes[..bytes.len().min(room)];
     mm.write_bytes(value, bytes)?;
     mm.write(length, &(bytes.len() as u32))?;
     Ok(0)
-}
-
-/// An option of a socket of the host's.
-fn of_host(host: &HostSocket, level: u32, option: u32, room: usize) -> Result<Vec<u8>> {
-    sockopt::check_get(level as i32, option as i32).map_err(refused)?;
-    host.option(level, option, room.min(MAX_VALUE))
 }
 
 /// setsockopt(2).
@@ -96,10 +90,9 @@ pub fn setsockopt(
     }
     let mut bytes = alloc::vec![0; length.min(MAX_VALUE)];
     mm.read_bytes(value, &mut bytes)?;
-    match (&socket.family, socket.host()) {
-        (Family::Unix(unix), None) => unix.set_option(thread, level, option, &bytes)?,
-        (_, None) => return Err(Errno::ENOPROTOOPT),
-        (_, Some(host)) => {
+    match socket.side() {
+        Side::Here(unix) => unix.set_option(thread, level, option, &bytes)?,
+        Side::Host(host) => {
             let caps = thread.creds().cap_effective;
             sockopt::check_set(level as i32, option as i32, &bytes, caps).map_err(refused)?;
             let is_tied =
