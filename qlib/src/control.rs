@@ -387,7 +387,8 @@ pub struct MemoryStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeCause {
-    /// A connection, data, a datagram.
+    /// A connection, data, a datagram: anything that one of its host files or sockets became ready
+    /// for.
     Socket,
     /// The end of what a thread waited for the host's disk for.
     Disk,
@@ -404,6 +405,9 @@ pub enum WakeCause {
 }
 
 impl WakeCause {
+    /// How many there are.
+    pub const COUNT: usize = WakeCause::Unfinished as usize + 1;
+
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {

@@ -13,11 +13,11 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
 use qlib::Frames;
-use qlib::control::Timers;
+use qlib::control::{Timers, WakeCause};
 use qlib::host::Op;
 
 use super::busy::{self, Busy};
-use super::inflate::{self, Cause};
+use super::inflate;
 use super::pages::Pages;
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
@@ -142,7 +142,7 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
             // fills.
             step(Input::Deflated);
             if left.is_some() {
-                inflate::wake(Cause::Unfinished);
+                inflate::wake(WakeCause::Unfinished);
             }
             Ok(())
         }

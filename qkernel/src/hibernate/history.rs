@@ -4,7 +4,6 @@
 use qlib::control::{SleepStats, WakeCause};
 use qlib::host::Op;
 
-use super::inflate::Cause;
 use super::state::State;
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
@@ -51,20 +50,6 @@ static HISTORY: Mutex<History> = mutex(History {
     held_after: 0,
 });
 
-impl From<Cause> for WakeCause {
-    fn from(cause: Cause) -> WakeCause {
-        match cause {
-            Cause::Host => WakeCause::Socket,
-            Cause::Disk => WakeCause::Disk,
-            Cause::Signal => WakeCause::Signal,
-            Cause::Continue => WakeCause::Sigcont,
-            Cause::Exec => WakeCause::Exec,
-            Cause::Timer => WakeCause::Timer,
-            Cause::Unfinished => WakeCause::Unfinished,
-        }
-    }
-}
-
 /// Host memory behind RAM, in bytes; 0 if the host does not tell.
 pub(super) fn ram_held() -> u64 {
     Call::new(Op::Resident).run_out().map_or(0, |(_, args)| args[0])
@@ -80,14 +65,14 @@ pub(super) fn slept(held_bytes: u64) {
 }
 
 /// Notes a wake that took `ns`, and has just ended.
-pub(super) fn woken(cause: Cause, ns: u64) {
+pub(super) fn woken(cause: WakeCause, ns: u64) {
     let begun = Moment::ago(ns);
     let mut history = HISTORY.lock();
     if let Some(sleep) = history.sleep {
         history.asleep_ns += begun.monotonic_ns.saturating_sub(sleep.monotonic_ns);
     }
     history.wake = Some(begun);
-    history.cause = Some(cause.into());
+    history.cause = Some(cause);
     history.wakes_ns = history.wakes_ns.saturating_add(ns);
     history.wake_histogram[SleepStats::class_of(ns)] += 1;
 }

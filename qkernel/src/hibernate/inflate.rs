@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
+use qlib::control::WakeCause;
 use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
@@ -14,44 +15,22 @@ use crate::mm::swap::memory_is_lost;
 use crate::task::pause::{self, Reason};
 use crate::{input, random, time};
 
-/// What woke the sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// A connection, data, a datagram: anything that one of its host files or sockets became ready
-    /// for.
-    Host,
-    /// The end of what a thread has waited for the host's disk for. Nobody outside asks for
-    /// anything: it is no input.
-    Disk,
-    /// A signal other than SIGCONT.
-    Signal,
-    /// SIGCONT.
-    Continue,
-    /// A further process was asked for.
-    Exec,
-    /// A timer of a program was due.
-    Timer,
-    /// It was forced to sleep in the middle of something.
-    Unfinished,
-}
-
-impl Cause {
-    /// True if there is something to do now: somebody outside, or a timer, has asked for it.
-    fn is_input(self) -> bool {
-        !matches!(self, Cause::Continue | Cause::Disk | Cause::Unfinished)
-    }
+/// True if there is something to do now: somebody outside, or a timer, has asked for it. (Nobody
+/// asks for anything by the end of what the host's disk did for a thread.)
+fn is_input(cause: WakeCause) -> bool {
+    !matches!(cause, WakeCause::Sigcont | WakeCause::Disk | WakeCause::Unfinished)
 }
 
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet
 /// lets what comes be served first, but that SIGCONT takes it back. When this returns its working
 /// set is there and its threads may go on; the caller then does what it woke it for.
-pub fn wake(cause: Cause) {
-    if cause.is_input() {
+pub fn wake(cause: WakeCause) {
+    if is_input(cause) {
         input::note();
     }
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
-        State::Settling { .. } if cause != Cause::Continue => {}
+        State::Settling { .. } if cause != WakeCause::Sigcont => {}
         State::Settling { .. } | State::Deflating { .. } => {
             step(Input::Wake);
             pause::resume(Reason::Sleep);
@@ -64,7 +43,7 @@ pub fn wake(cause: Cause) {
             }
             random::reseed();
             step(Input::Inflated);
-            if cause.is_input() {
+            if is_input(cause) {
                 // What woke it begins to be served now.
                 input::note();
             }
@@ -77,7 +56,7 @@ pub fn wake(cause: Cause) {
 /// The platform's timer went off: wakes a sandbox whose timers do that, if one is due.
 pub fn on_timer() {
     if super::current() == State::Hibernated && time::has_slept_enough() {
-        wake(Cause::Timer);
+        wake(WakeCause::Timer);
     }
 }
 

@@ -16,7 +16,7 @@ pub mod quiesce;
 pub mod state;
 pub mod stats;
 
-pub use inflate::{Cause, on_timer, wake};
+pub use inflate::{on_timer, wake};
 
 use self::state::{Input, State};
 use crate::sync::{Mutex, mutex};

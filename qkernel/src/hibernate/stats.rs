@@ -3,11 +3,10 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::PAGE_SIZE;
-use qlib::control::{CountStats, MemoryStats, Stats};
+use qlib::control::{CountStats, MemoryStats, Stats, WakeCause};
 use qlib::host::Op;
 
 use super::history;
-use super::inflate::Cause;
 use crate::host::Call;
 use crate::task::{oom, table};
 use crate::{arch, mm};
@@ -19,22 +18,16 @@ macro_rules! counters {
 }
 
 counters! {
-    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE BY_SOCKET BY_DISK BY_SIGNAL BY_SIGCONT
-    BY_EXEC BY_TIMER BY_UNFINISHED LAST_DEFLATE_NS LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE LAST_DEFLATE_NS LAST_WAKE_NS
+    WORST_WAKE_NS WORKING_SET_PAGES
 }
 
+/// Wakes by their [`WakeCause`].
+static WAKES: [AtomicU64; WakeCause::COUNT] = [const { AtomicU64::new(0) }; WakeCause::COUNT];
+
 /// Counts a wake that took `ns`.
-pub(super) fn count_wake(cause: Cause, ns: u64) {
-    let counter = match cause {
-        Cause::Host => &BY_SOCKET,
-        Cause::Disk => &BY_DISK,
-        Cause::Signal => &BY_SIGNAL,
-        Cause::Continue => &BY_SIGCONT,
-        Cause::Exec => &BY_EXEC,
-        Cause::Timer => &BY_TIMER,
-        Cause::Unfinished => &BY_UNFINISHED,
-    };
-    counter.fetch_add(1, Relaxed);
+pub(super) fn count_wake(cause: WakeCause, ns: u64) {
+    WAKES[cause as usize].fetch_add(1, Relaxed);
     LAST_WAKE_NS.store(ns, Relaxed);
     WORST_WAKE_NS.fetch_max(ns, Relaxed);
     history::woken(cause, ns);
@@ -42,8 +35,7 @@ pub(super) fn count_wake(cause: Cause, ns: u64) {
 
 /// How often the sandbox was woken.
 pub(super) fn wakes() -> u64 {
-    let all = [&BY_SOCKET, &BY_DISK, &BY_SIGNAL, &BY_SIGCONT, &BY_EXEC, &BY_TIMER, &BY_UNFINISHED];
-    all.iter().map(|counter| counter.load(Relaxed)).sum()
+    WAKES.iter().map(|counter| counter.load(Relaxed)).sum()
 }
 
 /// All numbers about the sandbox.
@@ -52,6 +44,7 @@ pub fn collect() -> Stats {
     let store = Call::new(Op::StoreStat).run_out().map(|(_, args)| args).unwrap_or_default();
     super::note_activity();
     let (held_before, held_after) = history::held_around_sleep();
+    let by = |cause: WakeCause| WAKES[cause as usize].load(Relaxed);
     Stats {
         state: super::current().shown(),
         memory: MemoryStats {
@@ -79,13 +72,13 @@ pub fn collect() -> Stats {
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             deflates_idle: DEFLATES_IDLE.load(Relaxed),
-            wakes_by_socket: BY_SOCKET.load(Relaxed),
-            wakes_by_disk: BY_DISK.load(Relaxed),
-            wakes_by_signal: BY_SIGNAL.load(Relaxed),
-            wakes_by_sigcont: BY_SIGCONT.load(Relaxed),
-            wakes_by_exec: BY_EXEC.load(Relaxed),
-            wakes_by_timer: BY_TIMER.load(Relaxed),
-            wakes_by_unfinished: BY_UNFINISHED.load(Relaxed),
+            wakes_by_socket: by(WakeCause::Socket),
+            wakes_by_disk: by(WakeCause::Disk),
+            wakes_by_signal: by(WakeCause::Signal),
+            wakes_by_sigcont: by(WakeCause::Sigcont),
+            wakes_by_exec: by(WakeCause::Exec),
+            wakes_by_timer: by(WakeCause::Timer),
+            wakes_by_unfinished: by(WakeCause::Unfinished),
             last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),

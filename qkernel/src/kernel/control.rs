@@ -13,6 +13,7 @@ use linux_raw_sys::general::{
 
 use qlib::control::{
     ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter, SleepSpec, Timers,
+    WakeCause,
 };
 use qlib::host::Op;
 use qlib::seccomp::{Insn, Program as Filter};
@@ -26,7 +27,7 @@ use crate::fs::{self, FdTable, FsContext, OpenFile};
 use crate::hibernate::deflate::{Failure, Why};
 use crate::hibernate::idle::Habit;
 use crate::hibernate::quiesce::Patience;
-use crate::hibernate::{self, Cause, busy};
+use crate::hibernate::{self, busy};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::{AddressSpace, UserThread};
@@ -126,7 +127,7 @@ fn serve(id: u64, request: Request) {
             reply(id, &answer);
         }),
         Request::Wake => {
-            hibernate::wake(Cause::Continue);
+            hibernate::wake(WakeCause::Sigcont);
             reply(id, &Reply::Done);
         }
         Request::Pause => executor::spawn(async move {
@@ -208,7 +209,7 @@ fn sleep_as(spec: &SleepSpec) {
 
 fn start(id: u64, spec: ProcessSpec, first: bool) {
     crate::klog!(Debug, "request {id}: start {:?}", spec.args);
-    hibernate::wake(Cause::Exec);
+    hibernate::wake(WakeCause::Exec);
     let made = open_streams(&spec).map(|streams| (make_process(&spec, &streams, first), streams));
     let answer = match made {
         Ok((Ok(pid), _)) => Reply::Pid(pid),
@@ -235,7 +236,7 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
         let answer = loop {
             oom::relieve_request(deadline_ns, shrink).await;
             // It may have been forced to sleep meanwhile.
-            hibernate::wake(Cause::Exec);
+            hibernate::wake(WakeCause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
                 Ok(pid) => break Reply::Pid(pid),
                 Err((Errno::ENOMEM | Errno::ERESTARTNOMEM | Errno::EAGAIN, _))
@@ -619,7 +620,7 @@ fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
     if !all && targets[0].is_zombie() {
         return Err(Errno::ESRCH);
     }
-    hibernate::wake(if signo == SIGCONT { Cause::Continue } else { Cause::Signal });
+    hibernate::wake(if signo == SIGCONT { WakeCause::Sigcont } else { WakeCause::Signal });
     input::note_taken(false);
     for target in targets {
         if signo == SIGKILL && !target.is_zombie() {

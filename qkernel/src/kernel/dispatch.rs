@@ -1,5 +1,6 @@
 //! The dispatch of events: what the platform enters the kernel for.
 
+use qlib::control::WakeCause;
 use qlib::platform::{
     ANY_TOKEN, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
     TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
@@ -7,7 +8,6 @@ use qlib::platform::{
 
 use super::{control, thread};
 use crate::arch::lock::{self, Wanted, lock, unlock};
-use crate::hibernate::Cause;
 use crate::mm::reclaim;
 use crate::net::host::HostWatcher;
 use crate::wait::PollMask;
@@ -134,7 +134,7 @@ fn on_trap(trap: &Trap) {
     let lives =
         |token| task::table::thread_by_token(token).is_some_and(|thread| !thread.user.is_dead());
     if trap.kind == TRAP_DEAD && lives(trap.token) {
-        hibernate::wake(Cause::Continue);
+        hibernate::wake(WakeCause::Sigcont);
     }
     thread::on_trap(trap);
 }
@@ -145,7 +145,7 @@ fn on_ready(token: u64, mask: u32) {
     let notify = |watcher: &dyn HostWatcher, events| {
         if watcher.is_news(events) {
             let is_input = watcher.is_input();
-            hibernate::wake(if is_input { Cause::Host } else { Cause::Disk });
+            hibernate::wake(if is_input { WakeCause::Socket } else { WakeCause::Disk });
         }
         watcher.on_ready(events);
     };
