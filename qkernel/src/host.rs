@@ -101,6 +101,9 @@ impl Call {
     }
 }
 
+/// Stands for a part of a call that is not there.
+pub const NOTHING: Segment = Segment { gpa: Gpa(0), len: 0 };
+
 /// Gives back descriptors of the host that are only kept: whether there were any.
 pub fn give_up_handles() -> bool {
     (UPCALLS.give_up_handles)()

@@ -16,7 +16,6 @@ use linux_raw_sys::net::{AF_NETLINK, MSG_CONFIRM, MSG_DONTROUTE, MSG_EOR, MSG_MO
 use linux_raw_sys::net::{
     MSG_ERRQUEUE, MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_ERROR, SOCK_STREAM, SOL_SOCKET,
 };
-use qlib::Gpa;
 use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use zerocopy::FromBytes;
 
@@ -30,7 +29,7 @@ use super::talk::Talk;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::fs::attr::{Attributes, Statx};
-use crate::host::{Call, Handle};
+use crate::host::{Call, Handle, NOTHING};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
 use crate::mm::{Access, reclaim};
@@ -53,8 +52,6 @@ const MAX_RECEIVE: usize = 256 << 10;
 const MAX_MESSAGE: usize = 1 << 20;
 /// The most control data that the host gives.
 pub const MAX_CONTROL: usize = 4096;
-/// Stands for an address or control data that is not there.
-const NOTHING: Segment = Segment { gpa: Gpa(0), len: 0 };
 
 /// The bits of readiness that are remembered.
 const KEPT: PollMask = PollMask::IN

@@ -3,12 +3,11 @@
 use alloc::vec::Vec;
 
 use linux_raw_sys::net::{AF_NETLINK, MSG_TRUNC, SOCK_RAW};
-use qlib::Gpa;
-use qlib::host::{Op, Segment};
+use qlib::host::Op;
 
 use crate::account;
 use crate::errno::{Errno, Result};
-use crate::host::{Call, Handle};
+use crate::host::{Call, Handle, NOTHING};
 
 /// Bytes of struct nlmsghdr and of struct nlattr.
 pub const HEADER: usize = 16;
@@ -32,7 +31,6 @@ const MAX_ANSWER: usize = 64 << 10;
 const MAX_ALL: usize = 64 << 20;
 /// Bytes that a byte of an answer takes when it is taken apart, at most.
 const PER_BYTE: u64 = 3;
-const NOTHING: Segment = Segment { gpa: Gpa(0), len: 0 };
 
 /// A message without its header.
 #[derive(Clone, Debug, PartialEq, Eq)]

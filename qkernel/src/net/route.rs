@@ -4,14 +4,12 @@
 use linux_raw_sys::general::CAP_NET_ADMIN;
 
 use super::local::{Served, code, error};
-use super::netlink::Message;
+use super::netlink::{FIRST, Message};
 use crate::errno::Errno;
 use crate::task::current;
 
 /// The two low bits of a message's type tell what it does; this is to ask.
 const GET: u16 = 2;
-/// RTM_BASE.
-const FIRST: u16 = 16;
 
 /// Answers EPERM to changes by those without CAP_NET_ADMIN.
 pub fn serve(message: &Message, sequence: u32, port: u32) -> Served {

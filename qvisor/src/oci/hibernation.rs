@@ -7,7 +7,7 @@ use qlib::control::{HibernationState, Reply, Request, WakeCause, Wakefulness};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::info::{self, print};
-use super::life::{self, parse_signal};
+use super::life;
 use super::state::{Entry, Store};
 use crate::sandbox::STORE_DIR;
 
@@ -63,7 +63,7 @@ pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: boo
 /// # Errors
 /// When it does not run, or does not answer in time.
 pub fn wake(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
-    life::kill(store, id, parse_signal("CONT")?, false, timeout)
+    life::kill(store, id, libc::SIGCONT, false, timeout)
 }
 
 /// `quark why`: what keeps a container awake. Does not wake it.

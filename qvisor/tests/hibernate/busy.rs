@@ -34,6 +34,18 @@ fn python(program: &str) -> Container {
     Container::start("python", &["python3", "-c", program, "{port}"])
 }
 
+/// One that goes on so, once it has the listening socket `s`.
+fn python_server(rest: &str) -> Container {
+    let c = python(&format!(
+        "import socket, sys, time\n\
+         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+         print('listens', flush=True)\n\
+         {rest}"
+    ));
+    eventually("it listens", limit(), || c.output().contains("listens"));
+    c
+}
+
 #[test]
 fn a_request_that_has_just_begun_is_answered_before_the_sleep() {
     let c = restless(&[]);
@@ -159,13 +171,10 @@ fn a_client_that_nobody_accepts_is_not_slept_over() {
 
 #[test]
 fn data_that_nobody_has_read_is_not_slept_over() {
-    let c = python(
-        "import socket, sys, time\n\
-         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
-         print('listens', flush=True); c = s.accept()[0]; time.sleep(5)\n\
+    let c = python_server(
+        "c = s.accept()[0]; time.sleep(5)\n\
          c.sendall(c.recv(100)); time.sleep(1e6)",
     );
-    eventually("it listens", limit(), || c.output().contains("listens"));
     let mut open = c.connect().expect("connect");
     open.send("here it lies");
     thread::sleep(Duration::from_millis(300));
@@ -177,13 +186,10 @@ fn data_that_nobody_has_read_is_not_slept_over() {
 
 #[test]
 fn a_request_with_the_end_right_behind_is_not_slept_over() {
-    let c = python(
-        "import socket, sys, time\n\
-         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
-         print('listens', flush=True); c = s.accept()[0]; time.sleep(5)\n\
+    let c = python_server(
+        "c = s.accept()[0]; time.sleep(5)\n\
          c.sendall(c.recv(100)); c.recv(100); time.sleep(1e6)",
     );
-    eventually("it listens", limit(), || c.output().contains("listens"));
     let mut open = TcpStream::connect(("127.0.0.1", c.port)).expect("connect");
     open.set_read_timeout(Some(limit())).unwrap();
     open.write_all(b"all of it").unwrap();
@@ -200,12 +206,7 @@ fn a_request_with_the_end_right_behind_is_not_slept_over() {
 
 #[test]
 fn who_comes_before_anybody_waits_wakes_it() {
-    let c = python(
-        "import socket, sys, time\n\
-         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
-         print('listens', flush=True); time.sleep(5); c = s.accept()[0]; c.sendall(c.recv(100))",
-    );
-    eventually("it listens", limit(), || c.output().contains("listens"));
+    let c = python_server("time.sleep(5); c = s.accept()[0]; c.sendall(c.recv(100))");
     c.hibernate();
     let mut open = c.connect().expect("connect");
     open.send("a word");
@@ -294,14 +295,11 @@ fn a_request_that_a_pause_has_stopped_is_not_slept_over() {
 
 #[test]
 fn an_answer_in_parts_is_not_slept_over() {
-    let c = python(
-        "import socket, sys, time\n\
-         s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
-         print('listens', flush=True); c = s.accept()[0]\n\
+    let c = python_server(
+        "c = s.accept()[0]\n\
          while c.recv(100): c.sendall(b'one\\n'); time.sleep(1.5); c.sendall(b'two\\n')\n\
          time.sleep(1e6)",
     );
-    eventually("it listens", limit(), || c.output().contains("listens"));
     let mut open = c.connect().expect("connect");
     open.set_patience(patience());
     for _ in 0..2 {

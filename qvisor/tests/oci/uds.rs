@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
@@ -106,14 +106,20 @@ fn sockets_of_the_host_are_out_of_reach_unless_asked_for() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("io.quark.host-uds"));
 }
 
-#[test]
-fn the_host_connects_to_a_containers_socket_and_wakes_it() {
-    let Some(p) = place() else { return };
+/// A container whose server listens in its volume.
+fn serving() -> Option<(Place, PathBuf)> {
+    let p = place()?;
     let volume = p.volume();
     configure(&p, &volume, SERVER, Some("create"));
     p.create(&[]);
     p.good(&["start", &p.id]);
     p.wait_for("the server", || p.log().contains("ready"));
+    Some((p, volume))
+}
+
+#[test]
+fn the_host_connects_to_a_containers_socket_and_wakes_it() {
+    let Some((p, volume)) = serving() else { return };
     assert_eq!(ask(&volume), "pong");
     for _ in 0..2 {
         p.good(&["kill", &p.id, "STOP"]);
@@ -135,12 +141,7 @@ fn the_host_connects_to_a_containers_socket_and_wakes_it() {
 
 #[test]
 fn a_container_connects_to_another_ones_socket() {
-    let Some(p) = place() else { return };
-    let volume = p.volume();
-    configure(&p, &volume, SERVER, Some("create"));
-    p.create(&[]);
-    p.good(&["start", &p.id]);
-    p.wait_for("the server", || p.log().contains("ready"));
+    let Some((p, volume)) = serving() else { return };
     configure(&p, &volume, CLIENT, None);
     let other = format!("{}-other", p.id);
     let out = p.good(&["--host-uds=open", "run", &other]);
