@@ -122,7 +122,10 @@ fn exits_of(jobs: &[&str], rounds: u64, most: f64) {
         let (counts, ns) = cost(&c, &mut connection, &format!("{job} {rounds}"));
         // Threads that take turns have a tick each millisecond, however slow the machine is. One
         // makes four exits: that the interrupt can be taken, its end, and two for the next one.
-        let ticks = counts.kvm.get("irq_injections").copied().unwrap_or(0);
+        // KVM counts an injection anew whenever it puts off the entry that it had prepared, as it
+        // does ten times a tick on a busy machine: ticks beyond these would be seen by their exits.
+        let injections = counts.kvm.get("irq_injections").copied().unwrap_or(0);
+        let ticks = injections.min(ns / 1_000_000 + 20);
         let each = counts.exits().saturating_sub(idle + 4 * ticks) as f64 / rounds as f64;
         let text = format!(
             "{job}: {each:.4} exits, {} ns a round ({idle} exits without it, {ticks} ticks in {} \
@@ -131,7 +134,7 @@ fn exits_of(jobs: &[&str], rounds: u64, most: f64) {
             ns / 1_000_000
         );
         report(&text);
-        if each >= most || ticks > ns / 1_000_000 + 20 {
+        if each >= most {
             wrong.push(format!("{text}; {rounds} rounds: {}", counts.describe()));
         }
     }
