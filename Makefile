@@ -40,6 +40,7 @@ test: build test-apps rootfs ## Every test: unit, system calls, hibernation, com
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
+	LIMIT=400 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py
 	@scripts/skips target/skipped
 
 .PHONY: test-kvm
@@ -71,6 +72,10 @@ fuzz-syscalls: build test-apps rootfs ## Random system calls with hostile argume
 .PHONY: storm
 storm: build rootfs ## REQUESTS (100000) of six kinds to a container that is told to sleep all the time, none lost (SEED=n); a short part is in test
 	@python3 test-apps/storm/run.py --quark $(QUARK) --requests $(or $(REQUESTS),100000) $(if $(SEED),--seed $(SEED))
+
+.PHONY: docker-table
+docker-table: build ## Try Docker's options with runc and with quark, and write doc/compatibility/docker.md
+	LIMIT=800 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py --write doc/compatibility/docker.md
 
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)

@@ -115,6 +115,9 @@ pub struct ContainerSpec {
     pub root_overlay: bool,
     /// Mounts, in order.
     pub mounts: Vec<MountSpec>,
+    /// Device nodes that its /dev has besides the standard ones.
+    #[serde(default)]
+    pub devices: Vec<DeviceSpec>,
     /// sysctl settings by name.
     pub sysctl: Vec<(String, String)>,
     /// Paths that read as empty (OCI maskedPaths).
@@ -211,6 +214,19 @@ pub struct MountSpec {
     pub options: Vec<String>,
 }
 
+/// A node of a character device, which a driver of the guest kernel serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSpec {
+    /// Where, in the container.
+    pub path: String,
+    /// Major and minor number.
+    pub number: (u32, u32),
+    /// Permissions.
+    pub mode: u32,
+    /// User and group id.
+    pub owner: (u32, u32),
+}
+
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
@@ -234,6 +250,9 @@ pub struct ProcessSpec {
     pub capabilities: [u64; 5],
     /// PR_SET_NO_NEW_PRIVS.
     pub no_new_privs: bool,
+    /// oom_score_adj of proc(5); `None` is that of the container's first process.
+    #[serde(default)]
+    pub oom_score_adj: Option<i32>,
     /// Restricts its system calls.
     #[serde(default)]
     pub seccomp: Option<SeccompFilter>,

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFREG};
-use qlib::control::{ContainerSpec, MountSpec};
+use qlib::control::{ContainerSpec, DeviceSpec, MountSpec};
 
 use super::attr::device;
 use super::hostfs::HostFs;
@@ -66,6 +66,9 @@ pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, 
     account::note_memory_limit(spec.memory_limit_bytes);
     for mount in &spec.mounts {
         add_mount(&root, mount).map_err(|errno| (errno, mount.destination.clone()))?;
+    }
+    for node in &spec.devices {
+        add_device(&root, node).map_err(|errno| (errno, node.path.clone()))?;
     }
     for path in &spec.masked_paths {
         mask(&root, path.as_bytes()).map_err(|errno| (errno, path.clone()))?;
@@ -152,6 +155,21 @@ fn add_mount(root: &Location, spec: &MountSpec) -> Result {
     let is_own = spec.fstype != "host";
     mount.set_fs_readonly(is_own && options.flags.contains(MountFlags::RDONLY));
     mount.attach(point);
+    Ok(())
+}
+
+/// Makes a device node, and the directories above it.
+fn add_device(root: &Location, spec: &DeviceSpec) -> Result {
+    let path = spec.path.as_bytes();
+    if existing(root, path)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    let at = path.iter().rposition(|b| *b == b'/').ok_or(Errno::EINVAL)?;
+    let (parent, name) = (mount_point(root, &path[..at], true)?, &path[at + 1..]);
+    let ((major, minor), (uid, gid)) = (spec.number, spec.owner);
+    let node = NewNode { mode: S_IFCHR | spec.mode, uid, gid, rdev: device(major, minor) };
+    let inode = parent.inode().clone().make_node(name, &node)?;
+    parent.dentry.insert(name, inode);
     Ok(())
 }
 

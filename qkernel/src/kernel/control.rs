@@ -52,6 +52,8 @@ struct Container {
     roots: Vec<Arc<Process>>,
     /// (request, pid) of each Wait that is not answered yet.
     waits: Vec<(u64, u32)>,
+    /// oom_score_adj that its first process began with.
+    oom_score_adj: i32,
 }
 
 static CONTAINER: Mutex<Option<Container>> = mutex(None);
@@ -178,7 +180,8 @@ fn create(spec: &ContainerSpec) -> Reply {
     AddressSpace::placeholder();
     match fs::mount_container(spec) {
         Ok(fs) => {
-            *CONTAINER.lock() = Some(Container { fs, roots: Vec::new(), waits: Vec::new() });
+            *CONTAINER.lock() =
+                Some(Container { fs, roots: Vec::new(), waits: Vec::new(), oom_score_adj: 0 });
             sleep_as(&spec.sleep);
             Reply::Done
         }
@@ -189,7 +192,7 @@ fn create(spec: &ContainerSpec) -> Reply {
                 }
                 _ => "",
             };
-            failure(errno, format!("mounting {place} in the container failed: {errno}{advice}"))
+            failure(errno, format!("making {place} in the container failed: {errno}{advice}"))
         }
     }
 }
@@ -299,8 +302,8 @@ fn open_streams(spec: &ProcessSpec) -> Explained<Streams> {
 }
 
 fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained<u32> {
-    let context = CONTAINER.lock().as_ref().map(|c| c.fs.clone());
-    let Some(mut context) = context else {
+    let container = CONTAINER.lock().as_ref().map(|c| (c.fs.clone(), c.oom_score_adj));
+    let Some((mut context, first_score)) = container else {
         return Err((Errno::ESRCH, "the container has not been made yet".to_string()));
     };
     if first && table::process(1).is_some() {
@@ -329,6 +332,8 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         links.sid = pid;
         links.exit_signal = SIGCHLD;
     }
+    let score = spec.oom_score_adj.unwrap_or(first_score);
+    process.traits.lock().oom_score_adj = (score, score);
     if spec.default_actions {
         process.signals.lock().be_ordinary();
     }
@@ -348,6 +353,9 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         Ok(regs) => {
             if let Some(container) = CONTAINER.lock().as_mut() {
                 container.roots.push(process);
+                if first {
+                    container.oom_score_adj = score;
+                }
             }
             cpu_limit::watch(&thread.process);
             if !first {

@@ -66,6 +66,8 @@ const SHELL_BYTES: u64 = 4 << 20;
 const MANY: usize = 16;
 /// Together they give back at least this part of memory, if they have it.
 const TOGETHER_SHARE: u64 = 32;
+/// Of a process that is not to be killed (proc(5)).
+const OOM_SCORE_ADJ_MIN: i32 = -1000;
 /// The status of a container that was ended for want of memory, as of a program killed by SIGKILL.
 const KILLED_STATUS: u64 = 128 + SIGKILL as u64;
 
@@ -235,7 +237,11 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     // them ends cannot be known.
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
-        (p.pid != 1, !is_spared(p, held), held, p.pid)
+        let (score_adj, _) = p.traits.lock().oom_score_adj;
+        // Whoever is not to be killed is all the same when nobody else is left: else nothing would
+        // ever end.
+        let may_be = score_adj != OOM_SCORE_ADJ_MIN;
+        (p.pid != 1, !is_spared(p, held), may_be, badness(held, score_adj), p.pid)
     };
     let last_step_ns = last_step_ns();
     let victim = living().max_by_key(rank);
@@ -295,6 +301,14 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     group.sort_unstable_by_key(|(held, p)| core::cmp::Reverse((*held, p.pid)));
     let count = killed_together(enough - together, group.iter().map(|(held, _)| *held));
     group.iter().take(count).for_each(|(_, process)| kill(process));
+}
+
+/// How much a process that holds so many bytes asks to be killed, in bytes: each point of its
+/// oom_score_adj (proc(5)) is a thousandth of memory.
+fn badness(held: u64, score_adj: i32) -> i64 {
+    let thousandth = i64::try_from(arch::boot().ram_bytes / 1000).unwrap_or(i64::MAX);
+    let held = i64::try_from(held).unwrap_or(i64::MAX);
+    held.saturating_add(thousandth.saturating_mul(i64::from(score_adj)))
 }
 
 /// Until when the last process lives, for whoever has waited for memory since `begin_ns`. One that

@@ -91,8 +91,7 @@ pub struct ProcessTree {
 pub struct Traits {
     /// PR_SET_DUMPABLE.
     pub dumpable: u32,
-    /// oom_score_adj of proc(5), and the least that it may be set to without CAP_SYS_RESOURCE. The
-    /// OOM killer goes by size alone; it is kept for those who read it back.
+    /// oom_score_adj of proc(5), and the least that it may be set to without CAP_SYS_RESOURCE.
     pub oom_score_adj: (i32, i32),
     /// personality(2).
     pub personality: u32,

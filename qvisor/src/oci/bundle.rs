@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, PosixRlimit, PosixRlimitType, Spec};
 
+use super::devices;
 use super::mounts::{self, Mount};
 use super::process;
 use super::seccomp;
-use qlib::control::ProcessSpec;
+use qlib::control::{DeviceSpec, ProcessSpec};
 
 /// No honest configuration is larger, in bytes.
 const MAX_CONFIG: u64 = 16 << 20;
@@ -34,6 +35,8 @@ pub struct Bundle {
     pub process: ProcessSpec,
     /// The mounts.
     pub mounts: Vec<Mount>,
+    /// Device nodes besides the standard ones.
+    pub devices: Vec<DeviceSpec>,
 }
 
 impl Bundle {
@@ -54,7 +57,9 @@ impl Bundle {
         let spec = read_config(&path)?;
         tell_ignored(&spec);
         tell_few_descriptors(&spec);
-        Self::check(dir, spec).with_context(|| path.display().to_string())
+        check_own_processes(&spec)
+            .and_then(|()| Self::check(dir, spec))
+            .with_context(|| path.display().to_string())
     }
 
     /// Checks a configuration that belongs to the directory `dir`.
@@ -80,6 +85,7 @@ impl Bundle {
             process.seccomp = seccomp::compile(profile).context("linux.seccomp")?;
         }
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
+        let devices = devices::convert(&spec)?;
         if let Some(resources) = resources_of(&spec) {
             check_limits(resources)?;
         }
@@ -118,7 +124,7 @@ impl Bundle {
             }
             super::hooks::check(hooks)?;
         }
-        Ok(Bundle { dir, rootfs, spec, process, mounts })
+        Ok(Bundle { dir, rootfs, spec, process, mounts, devices })
     }
 
     /// The network namespace: `None` for the caller's own, an empty path for a new one.
@@ -126,6 +132,18 @@ impl Bundle {
         let namespaces = self.spec.linux().as_ref()?.namespaces().as_ref()?;
         let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network)?;
         Some(network.path().clone().unwrap_or_default())
+    }
+
+    /// The host name: the configuration's, or the host's own where that is shared.
+    pub fn hostname(&self) -> String {
+        let linux = self.spec.linux().as_ref();
+        let namespaces = linux.and_then(|l| l.namespaces().as_deref()).unwrap_or_default();
+        let is_shared = !namespaces.iter().any(|n| n.typ() == LinuxNamespaceType::Uts);
+        match self.spec.hostname() {
+            Some(name) => name.clone(),
+            None if is_shared => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            None => "quark".to_owned(),
+        }
     }
 
     /// The annotations.
@@ -213,6 +231,19 @@ pub(super) fn check_limits(resources: &LinuxResources) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a configuration that is to share the host's processes.
+fn check_own_processes(spec: &Spec) -> Result<()> {
+    let linux = spec.linux().as_ref();
+    let namespaces = linux.and_then(|l| l.namespaces().as_deref()).unwrap_or_default();
+    if !namespaces.iter().any(|n| n.typ() == LinuxNamespaceType::Pid) {
+        bail!(
+            "linux.namespaces has no pid namespace (docker run --pid host): the host's processes \
+            are not in a guest, which has its own kernel"
+        );
+    }
+    Ok(())
+}
+
 /// What the kernel would refuse of a container without a guest kernel.
 fn check_host_settings(spec: &Spec) -> Result<()> {
     const SCORES: RangeInclusive<i32> = -1000..=1000;
@@ -248,26 +279,6 @@ fn tell_few_descriptors(spec: &Spec) {
 
 /// Says what a configuration asks for that has no meaning for a guest.
 fn tell_ignored(spec: &Spec) {
-    /// What every guest has.
-    const OWN_DEVICES: [&str; 8] = [
-        "/dev/null",
-        "/dev/zero",
-        "/dev/full",
-        "/dev/random",
-        "/dev/urandom",
-        "/dev/tty",
-        "/dev/console",
-        "/dev/ptmx",
-    ];
-    let Some(linux) = spec.linux() else { return };
-    let devices = linux.devices().iter().flatten().map(|d| d.path().display().to_string());
-    let devices: Vec<String> = devices.filter(|d| !OWN_DEVICES.contains(&d.as_str())).collect();
-    if !devices.is_empty() {
-        tracing::warn!(
-            "linux.devices is ignored, as a guest reaches no host device: {}",
-            devices.join(", ")
-        );
-    }
     let profile = spec.process().as_ref().and_then(|p| p.apparmor_profile().as_deref());
     if let Some(profile) = profile.filter(|p| !p.is_empty() && *p != "unconfined") {
         tracing::warn!(

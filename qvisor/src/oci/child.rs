@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
-use qlib::control::{ContainerSpec, MountSpec, SleepSpec};
+use qlib::control::{ContainerSpec, DeviceSpec, MountSpec, SleepSpec};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
@@ -50,6 +50,8 @@ pub struct Setup {
     pub view: Option<View>,
     /// The mounts.
     pub mounts: Vec<Mount>,
+    /// Device nodes besides the standard ones.
+    pub devices: Vec<DeviceSpec>,
     /// Host name.
     pub hostname: String,
     /// sysctl settings.
@@ -315,6 +317,7 @@ impl Boot {
             root_readonly: setup.root_readonly && setup.view.is_none(),
             root_overlay: setup.view.is_some(),
             mounts,
+            devices: setup.devices,
             sysctl: setup.sysctl,
             masked_paths: setup.masked_paths,
             readonly_paths: setup.readonly_paths,

@@ -348,7 +348,8 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
             .unwrap_or(false),
         view: request.view.clone(),
         mounts: bundle.mounts.clone(),
-        hostname: spec.hostname().clone().unwrap_or_else(|| "quark".to_owned()),
+        hostname: bundle.hostname(),
+        devices: bundle.devices.clone(),
         sysctl: linux
             .and_then(|l| l.sysctl().as_ref())
             .map(|s| s.iter().map(|(k, v)| (k.clone(), v.clone())).collect())

@@ -11,6 +11,7 @@ pub mod child;
 pub mod cli;
 pub mod client;
 pub mod create;
+pub mod devices;
 pub mod error;
 pub mod exec;
 pub mod hibernation;

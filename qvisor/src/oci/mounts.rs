@@ -47,6 +47,9 @@ const PROPAGATION: &[&str] = &[
     "runbindable",
 ];
 
+/// Those of them with which later mounts of the host come in.
+const FOLLOWING: &[&str] = &["shared", "rshared", "slave", "rslave"];
+
 /// Flags that every mount may have, and options of tmpfs(5) by their names.
 #[rustfmt::skip]
 const TMPFS: &[&str] = &[
@@ -98,6 +101,12 @@ fn one(mount: &oci_spec::runtime::Mount, dir: &Path) -> Result<Mount> {
             .file_type();
         if kind.is_block_device() || kind.is_char_device() {
             bail!("source {} is a device, and a guest reaches no host device", source.display());
+        }
+        if let Some(how) = FOLLOWING.iter().find(|how| is(how)) {
+            tracing::warn!(
+                "mount {}: {how:?} is not followed: what the host mounts below it later is not seen",
+                result.destination
+            );
         }
         result.fstype = "host".to_owned();
         result.host = Some(source);

@@ -147,6 +147,7 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
         rlimits,
         capabilities,
         no_new_privs: process.no_new_privileges().unwrap_or(false),
+        oom_score_adj: process.oom_score_adj(),
         seccomp: None,
         stdio: [qlib::host::NO_HANDLE; 3],
         own_stdio: [false; 3],

@@ -49,7 +49,8 @@ const CASES: &[Case] = &[
             let fifo = p.bundle.join("fifo");
             nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
             config(p, |c| {
-                c["linux"]["namespaces"] = json!([{"type": "network", "path": fifo}]);
+                c["linux"]["namespaces"] =
+                    json!([{"type": "pid"}, {"type": "network", "path": fifo}]);
             });
         },
         says: "joining the network namespace: Invalid argument",
@@ -62,7 +63,7 @@ const CASES: &[Case] = &[
                 c["mounts"].as_array_mut().unwrap().push(mount);
             });
         },
-        says: "mounting /bin/busybox/x in the container failed: not a directory",
+        says: "making /bin/busybox/x in the container failed: not a directory",
     },
     Case {
         name: "no rootfs",
@@ -148,14 +149,42 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "user namespace",
-        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "user"}])),
+        spoil: |p| {
+            config(p, |c| c["linux"]["namespaces"] = json!([{"type": "pid"}, {"type": "user"}]))
+        },
         says: "user namespaces are not supported",
+    },
+    Case {
+        name: "the host's processes",
+        spoil: |p| config(p, |c| c["linux"]["namespaces"] = json!([{"type": "network"}])),
+        says: "linux.namespaces has no pid namespace",
+    },
+    Case {
+        name: "a device of the host's",
+        spoil: |p| {
+            config(p, |c| {
+                c["linux"]["devices"] =
+                    json!([{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}]);
+            });
+        },
+        says: "a guest reaches no device of the host, as /dev/fuse (c 10:229) would be",
+    },
+    Case {
+        name: "a device where the image has a directory",
+        spoil: |p| {
+            config(p, |c| {
+                c["linux"]["devices"] =
+                    json!([{"path": "/dev/pts", "type": "c", "major": 1, "minor": 3}]);
+            });
+        },
+        says: "making /dev/pts in the container failed: file exists",
     },
     Case {
         name: "missing network namespace",
         spoil: |p| {
             config(p, |c| {
-                c["linux"]["namespaces"] = json!([{"type": "network", "path": "/nonexistent/ns"}])
+                c["linux"]["namespaces"] =
+                    json!([{"type": "pid"}, {"type": "network", "path": "/nonexistent/ns"}])
             })
         },
         says: "network namespace /nonexistent/ns",
@@ -164,7 +193,8 @@ const CASES: &[Case] = &[
         name: "not a network namespace",
         spoil: |p| {
             config(p, |c| {
-                c["linux"]["namespaces"] = json!([{"type": "network", "path": "/dev/null"}])
+                c["linux"]["namespaces"] =
+                    json!([{"type": "pid"}, {"type": "network", "path": "/dev/null"}])
             })
         },
         says: "in the network namespace /dev/null",

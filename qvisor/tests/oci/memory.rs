@@ -106,6 +106,34 @@ fn a_container_that_ends_for_memory_has_met_its_limit() {
     assert!(kills > 0, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Who has a score above others' goes before those that hold more (proc(5), oom_score_adj).
+#[test]
+fn who_is_to_be_killed_first_is() {
+    let script = "(echo 1000 >/proc/self/oom_score_adj; sleep 1000) & other=$!; sleep 0.5; hungry \
+                  zeros; echo $?; grep -q 'State:.*S' /proc/$other/status || echo gone";
+    let Some(p) = limited(64, &["sh", "-c", script]) else { return };
+    let output = p.output(&["run", &p.id]);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "137\ngone\n", "{complaints}");
+}
+
+/// The first process and each exec have the score of the configuration.
+#[test]
+fn programs_see_the_score_of_the_configuration() {
+    let Some(p) = limited(64, &["sh", "-c", "cat /proc/self/oom_score_adj; sleep 1000"]) else {
+        return;
+    };
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["process"]["oomScoreAdj"] = json!(300);
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    assert_eq!(p.good(&["exec", &p.id, "cat", "/proc/self/oom_score_adj"]), "300\n");
+    p.wait_for("it prints its own", || p.log() == "300\n");
+    p.good(&["kill", &p.id, "KILL"]);
+}
+
 /// A process that is killed for memory is an event, as of runc.
 #[test]
 fn who_watches_events_is_told_of_kills() {
