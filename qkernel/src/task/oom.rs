@@ -306,7 +306,7 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
 /// How much a process that holds so many bytes asks to be killed, in bytes: each point of its
 /// oom_score_adj (proc(5)) is a thousandth of memory.
 fn badness(held: u64, score_adj: i32) -> i64 {
-    let thousandth = i64::try_from(arch::boot().ram_bytes / 1000).unwrap_or(i64::MAX);
+    let thousandth = i64::try_from(account::memory_bytes() / 1000).unwrap_or(i64::MAX);
     let held = i64::try_from(held).unwrap_or(i64::MAX);
     held.saturating_add(thousandth.saturating_mul(i64::from(score_adj)))
 }
