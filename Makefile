@@ -18,8 +18,9 @@ setup: ## Install what is missing (apt packages, the Rust target of the kernel i
 	@scripts/setup.sh
 
 .PHONY: build
-build: setup ## Build target/release/quark, the kernel image inside it
+build: setup ## Build target/release/quark, the kernel image inside it, and containerd-shim-quark-v1
 	$(CARGO) rustc --release --locked -p qvisor --bin quark -- $(STATIC)
+	$(CARGO) rustc --release --locked -p containerd-shim-quark --bin containerd-shim-quark-v1 -- $(STATIC)
 
 .PHONY: test-apps
 test-apps: setup ## Build the C programs of the tests and benchmarks into target/

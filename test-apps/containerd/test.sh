@@ -1,0 +1,246 @@
+#!/bin/bash
+# Runs containers under a containerd of its own, in a network namespace of its own, through quark's own shim, and checks
+# what users of `ctr` and of containerd's clients rely on.
+#
+#   test-apps/containerd/test.sh [QUARK]      QUARK: the binary (default target/release/quark); the shim lies beside it
+#   RUNTIME=io.containerd.runc.v2 test-apps/containerd/test.sh  checks the test itself (hibernation is left out)
+#   CHECKS=no KEEP='…' test-apps/containerd/test.sh  runs commands with that containerd instead; ctr, run and soon are functions
+#
+# Needs root and: apt-get install containerd runc iproute2 busybox-static
+set -u
+here=$(cd "$(dirname "$0")/../.." && pwd)
+runtime=${RUNTIME:-io.containerd.quark.v1}
+limit=${LIMIT:-110}
+
+# Ends the test, and notes it for scripts/skips.
+skip() {
+    echo "SKIPPED containerd::all: $1" | tee -a "$here/target/skipped"
+    exit 0
+}
+
+if [ -z "${QUARK_CONTAINERD_TEST:-}" ]; then
+    [ "$(id -u)" = 0 ] || skip "needs root"
+    for tool in containerd ctr runc ip busybox; do
+        command -v $tool > /dev/null || skip "no $tool; apt-get install containerd runc iproute2 busybox-static"
+    done
+    # Bounded in time, whatever hangs; in its own network and mount namespaces, so that nothing is left there.
+    exec env QUARK_CONTAINERD_TEST=1 timeout -k 20 "$limit" unshare --net --mount --propagation private "$0" "$@"
+fi
+
+quark=$(realpath "${1:-$here/target/release/quark}")
+shim=$(dirname "$quark")/containerd-shim-quark-v1
+[ "$runtime" != io.containerd.quark.v1 ] || { [ -x "$quark" ] && [ -x "$shim" ]; } ||
+    { echo "no quark or containerd-shim-quark-v1 binary; build them first"; exit 1; }
+
+work=$(mktemp -d /tmp/quark-containerd.XXXXXX)
+sock=$work/c.sock
+daemon=
+failures=0
+ctr() { timeout -k 5 60 ctr -a "$sock" "$@"; }
+
+start_containerd() {
+    PATH=$(dirname "$quark"):$PATH containerd --config "$work/config.toml" >> "$work/containerd.log" 2>&1 &
+    daemon=$!
+    for _ in $(seq 150); do ctr version > /dev/null 2>&1 && return 0; sleep 0.1; done
+    echo "not ok - containerd does not start"
+    tail -20 "$work/containerd.log"
+    exit 1
+}
+stop_containerd() {
+    [ -n "$daemon" ] || return 0
+    kill "${1:--TERM}" "$daemon" 2> /dev/null
+    for _ in $(seq 100); do kill -0 "$daemon" 2> /dev/null || break; sleep 0.1; done
+    kill -9 "$daemon" 2> /dev/null
+    wait "$daemon" 2> /dev/null
+    daemon=
+}
+# The processes of shims of this containerd.
+shims() { grep -lsa -- "-address.$sock" /proc/[0-9]*/cmdline | cut -d/ -f3 | while read -r pid; do
+    tr '\0' ' ' < "/proc/$pid/cmdline" 2> /dev/null | grep -q '^[^ ]*containerd-shim-' && echo "$pid"; done; }
+# The processes of sandboxes whose state is below $work.
+cleanup() {
+    trap - EXIT TERM INT
+    local task pid
+    [ -n "$daemon" ] || start_containerd
+    for task in $(ctr task ls -q 2> /dev/null); do ctr task rm -f "$task" > /dev/null 2>&1; done
+    for task in $(ctr c ls -q 2> /dev/null); do ctr c rm "$task" > /dev/null 2>&1; done
+    for pid in $(shims); do kill -9 "$pid" 2> /dev/null; done
+    stop_containerd
+    for mount in $(grep -o " $work[^ ]* " /proc/self/mountinfo | sort -r); do umount -l "$mount" 2> /dev/null; done
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'echo "not ok - out of time"; exit 1' TERM INT
+
+check() { # check NAME COMMAND…: passes when the command does
+    local name=$1 output begin
+    shift
+    begin=$(date +%s%N)
+    if output=$("$@" 2>&1); then
+        echo "ok - $name ($((($(date +%s%N) - begin) / 1000000)) ms)"
+    else
+        echo "not ok - $name"
+        # shellcheck disable=SC2001
+        sed 's/^/#   /' <<< "$output" | head -20
+        failures=$((failures + 1))
+    fi
+}
+is() { # is EXPECTED COMMAND…: the command prints exactly this
+    local expected=$1 output
+    shift
+    output=$("$@" 2>&1)
+    [ "$output" = "$expected" ] || { echo "got: $output"; echo "not: $expected"; return 1; }
+}
+code() { # code EXPECTED COMMAND…: the command ends with this code
+    local expected=$1 output
+    shift
+    output=$("$@" 2>&1)
+    local got=$?
+    [ $got = "$expected" ] || { echo "$output"; echo "exit code $got, not $expected"; return 1; }
+}
+says() { # says TEXT COMMAND…: the command prints this somewhere
+    local text=$1 output
+    shift
+    output=$("$@" 2>&1)
+    grep -qF -- "$text" <<< "$output" || { echo "$output"; echo "does not say: $text"; return 1; }
+}
+soon() { # soon COMMAND…: within ten seconds the command succeeds
+    for _ in $(seq 100); do "$@" > /dev/null 2>&1 && return 0; sleep 0.1; done
+    "$@"
+}
+
+ip link set lo up
+mkdir -p "$work/rootfs"/{bin,etc,proc,sys,dev,tmp,www,root}
+cp "$(command -v busybox)" "$work/rootfs/bin/busybox"
+for applet in sh cat dd echo env false hostname httpd id kill ls nc ps pwd sleep stty tail touch true tty wc wget yes; do
+    ln -s busybox "$work/rootfs/bin/$applet"
+done
+echo root:x:0:0:root:/root:/bin/sh > "$work/rootfs/etc/passwd"
+echo 'hello from the guest' > "$work/rootfs/www/index.html"
+# An image as `docker save` has it.
+mkdir "$work/image"
+tar -C "$work/rootfs" -cf "$work/image/layer.tar" .
+diff=sha256:$(sha256sum "$work/image/layer.tar" | cut -d' ' -f1)
+cat > "$work/image/config.json" << END
+{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin"],"Cmd":["sh"]},"rootfs":{"type":"layers","diff_ids":["$diff"]}}
+END
+echo '[{"Config":"config.json","RepoTags":["docker.io/library/quark-test:latest"],"Layers":["layer.tar"]}]' > "$work/image/manifest.json"
+tar -C "$work/image" -cf "$work/image.tar" manifest.json config.json layer.tar
+image=docker.io/library/quark-test:latest
+
+cat > "$work/config.toml" << END
+version = 2
+root = "$work/root"
+state = "$work/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
+[grpc]
+address = "$sock"
+END
+start_containerd
+ctr image import "$work/image.tar" > /dev/null || { echo "not ok - import"; exit 1; }
+
+run() { ctr run --runtime "$runtime" --runc-root "$work/quark" "$@"; }
+status() { ctr task ls | awk -v id="$1" '$1 == id { print $3 }'; }
+task_pid() { ctr task ls | awk -v id="$1" '$1 == id { print $2 }'; }
+gone() { [ -z "$(task_pid "$1")" ]; }
+remove() { ctr task rm -f "$1" > /dev/null 2>&1; ctr c rm "$1"; }
+is_status() { is "$2" status "$1"; }
+
+if [ "${CHECKS:-}" = no ]; then
+    eval "$KEEP"
+    exit
+fi
+
+check "run --rm passes the exit code" code 7 run --rm $image a1 sh -c 'exit 7'
+check "run --rm passes output" is hello run --rm $image a2 echo hello
+check "standard error is passed" says "No such file" run --rm $image a3 ls /nothing
+check "input is passed, and its end" is 5 bash -c "echo -n 12345 | timeout 30 ctr -a $sock run --runtime $runtime --runc-root $work/quark --rm $image a4 wc -c"
+check "a missing program is told" says "no-such-program" run --rm $image a5 no-such-program
+check "environment, directory, user" is "v /tmp 7" run --rm --env A=v --cwd /tmp --user 7:8 $image a6 sh -c 'echo $A $(pwd) $(id -u)'
+check "much output arrives whole" is 1000000 bash -c "timeout 50 ctr -a $sock run --runtime $runtime --runc-root $work/quark --rm $image a7 sh -c 'yes 0123456 | dd bs=8000 count=125 iflag=fullblock 2>/dev/null' | wc -c"
+check "a terminal" says "/dev/pts/0" timeout 30 script -qec "ctr -a $sock run --runtime $runtime --runc-root $work/quark -t --rm $image a8 tty" /dev/null
+
+( timeout 90 ctr -a "$sock" events > "$work/events" 2>/dev/null ) &
+events=$!
+check "run -d" run -d $image web sh -c 'trap "exit 3" TERM; httpd -f -p 8080 -h /www & while :; do sleep 1 & wait $!; done'
+check "it runs" is_status web RUNNING
+check "exec passes output and code" code 5 bash -c "timeout 30 ctr -a $sock task exec --exec-id e1 web sh -c 'echo out; exit 5' | grep -q out && timeout 30 ctr -a $sock task exec --exec-id e2 web sh -c 'exit 5'"
+check "exec passes input" is 3 bash -c "echo -n abc | timeout 30 ctr -a $sock task exec --exec-id e3 web wc -c"
+check "exec with a terminal" says "/dev/pts/" timeout 30 script -qec "ctr -a $sock task exec -t --exec-id e4 web tty" /dev/null
+check "its processes are listed" says "$(task_pid web)" ctr task ps web
+check "statistics" says "memory" ctr task metrics web
+check "pause" ctr task pause web
+check "it is paused" is_status web PAUSED
+check "resume" ctr task resume web
+check "it runs again" is_status web RUNNING
+if [ "$runtime" = io.containerd.quark.v1 ]; then
+    hibernation() { "$quark" --root "$work/quark/default" state "$1" | grep -o '"hibernation": *"[A-Za-z]*"' | grep -o '[A-Za-z]*"$' | tr -d '"'; }
+    run -d $image sleeper sleep 1000
+    check "SIGSTOP hibernates" ctr task kill -s SIGSTOP sleeper
+    check "it sleeps" is Hibernated hibernation sleeper
+    check "containerd sees it run" is_status sleeper RUNNING
+    check "exec wakes it" is awake ctr task exec --exec-id w sleeper echo awake
+    check "checkpoints are refused" says "not implemented" ctr task checkpoint sleeper
+    remove sleeper
+fi
+check "kill passes a signal" ctr task kill -s SIGTERM web
+check "it stops" soon is_status web STOPPED
+check "its code is known" code 3 ctr task rm web
+remove web > /dev/null 2>&1
+kill $events 2> /dev/null
+for topic in create start exit delete exec-added exec-started paused resumed; do
+    check "event /tasks/$topic" grep -q "/tasks/$topic" "$work/events"
+done
+
+# Whatever dies, the others know, and nothing is left.
+run -d $image r1 sleep 1000
+run -d $image r2 sh -c 'while :; do echo line; sleep 0.05; done'
+stop_containerd
+start_containerd
+check "containers outlive containerd" is_status r1 RUNNING
+check "also those that write meanwhile" is_status r2 RUNNING
+check "exec after that" is back ctr task exec --exec-id x r1 echo back
+kill -9 "$(task_pid r1)"
+check "a sandbox that is killed is told" soon is_status r1 STOPPED
+check "its code is 137" code 137 ctr task rm r1
+pid=$(task_pid r2)
+for shim_pid in $(shims); do
+    tr '\0' ' ' < "/proc/$shim_pid/cmdline" | grep -q -- '-id r2 ' && kill -9 "$shim_pid"
+done
+check "a container whose shim is killed goes" soon bash -c "! kill -0 $pid"
+[ "$runtime" != io.containerd.quark.v1 ] || check "its state too" soon bash -c "[ ! -e $work/quark/default/r2 ]"
+check "its root too" soon bash -c "! grep -q $work/state/.*/r2/rootfs /proc/self/mountinfo"
+remove r1 > /dev/null 2>&1
+remove r2 > /dev/null 2>&1
+
+# A reader that does not read: the program waits, everything else goes on.
+mkfifo "$work/full"
+check "run with output that nobody reads" run -d --log-uri "file://$work/logged" $image logger echo to a file
+check "output to a file" soon grep -q "to a file" "$work/logged"
+remove logger
+
+many=${MANY:-50}
+together() {
+    local n
+    for n in $(seq "$many"); do echo "$n"; done |
+        xargs -P 8 -I{} timeout -k 5 60 ctr -a "$sock" run -d --runtime "$runtime" --runc-root "$work/quark" "$image" many{} sleep 1000
+    [ "$(ctr task ls | grep -c RUNNING)" = "$many" ]
+}
+check "$many containers at once" together
+pss() { # the PSS of processes, in KiB each
+    local pid sum=0 count=0
+    for pid in "$@"; do
+        sum=$((sum + $(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup" 2> /dev/null || echo 0)))
+        count=$((count + 1))
+    done
+    echo "$((sum / (count > 0 ? count : 1))) KiB of $count"
+}
+sleep 1
+# shellcheck disable=SC2046
+echo "# PSS of a shim: $(pss $(shims))"
+export -f ctr remove; export sock
+check "they go" bash -c "seq $many | xargs -P 8 -I{} timeout -k 5 60 ctr -a $sock task rm -f many{}"
+check "no shim is left" soon bash -c "! grep -lsa -- '-address.$sock' /proc/[0-9]*/cmdline | cut -d/ -f3 | xargs -I{} readlink /proc/{}/exe | grep -q containerd-shim"
+
+[ $failures = 0 ] || { echo "$failures checks failed; containerd said:"; grep -v level=info "$work/containerd.log" | tail -30; }
+[ $failures = 0 ]
