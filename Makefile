@@ -34,13 +34,14 @@ rootfs: setup ## Make the root file systems that tests, demo and benchmarks run 
 	@rootfs/make-rootfs python
 
 .PHONY: test
-test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
+test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker, containerd
 	@# What runs beside a hostile guest needs no loader and no libraries of the host.
 	@! readelf -lW $(QUARK) | grep INTERP || { echo "$(QUARK) is not linked statically"; exit 1; }
 	@mkdir -p target && : >target/skipped
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
+	test-apps/containerd/test.sh $(QUARK)
 	@scripts/skips target/skipped
 
 .PHONY: test-kvm
