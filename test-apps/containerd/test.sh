@@ -201,9 +201,26 @@ for topic in create start exit delete exec-added exec-started paused resumed; do
     check "event /tasks/$topic" grep -q "/tasks/$topic" "$work/events"
 done
 
+# A pod: containers with its ID among their annotations, that are to share namespaces of the first.
+pod=(--annotation io.kubernetes.cri.sandbox-id=pod1)
+run -d "${pod[@]}" $image pod1 httpd -f -p 127.0.0.1:8081 -h /www
+pid=$(task_pid pod1)
+# With runc its first process is in these namespaces; the sandbox of quark is in the network's alone.
+joined=(--with-ns "network:/proc/$pid/ns/net" --with-ns "ipc:/proc/$pid/ns/ipc" --with-ns "uts:/proc/$pid/ns/uts")
+check "a second container of a pod" run -d "${pod[@]}" "${joined[@]}" --with-ns "pid:/proc/$pid/ns/pid" $image pod2 sleep 1000
+fetched() { is "hello from the guest" ctr task exec --exec-id "f$RANDOM" pod2 wget -qO- http://127.0.0.1:8081/; }
+check "it reaches the first by the pod's loopback device" soon fetched
+one_shim() { [ "$(shims | wc -l)" = 1 ]; }
+check "both have one shim" one_shim
+remove pod2
+check "which stays for the first" is_status pod1 RUNNING
+remove pod1
+no_shims() { is "" shims; }
+check "and then goes" soon no_shims
+
 # Whatever dies, the others know, and nothing is left.
 run -d $image r1 sleep 1000
-run -d $image r2 sh -c 'while :; do echo line; sleep 0.05; done'
+run -d $image r2 sh -c 'while :; do echo line; sleep 0.05; done' > /dev/null
 stop_containerd
 start_containerd
 check "containers outlive containerd" is_status r1 RUNNING
@@ -258,7 +275,6 @@ sleep 1
 # shellcheck disable=SC2046
 echo "# PSS of a shim: $(pss $(shims))"
 check "they go" bash -c "seq $many | xargs -P 8 -I{} timeout -k 5 60 ctr -a $sock task rm -f many{}"
-no_shims() { is "" shims; }
 check "no shim is left" soon no_shims
 
 [ $failures = 0 ] || { echo "$failures checks failed; containerd said:"; grep -v level=info "$work/containerd.log" | tail -30; }
