@@ -18,8 +18,9 @@ setup: ## Install what is missing (apt packages, the Rust target of the kernel i
 	@scripts/setup.sh
 
 .PHONY: build
-build: setup ## Build target/release/quark, the kernel image inside it
+build: setup ## Build target/release/quark, the kernel image inside it, and containerd-shim-quark-v1
 	$(CARGO) rustc --release --locked -p qvisor --bin quark -- $(STATIC)
+	$(CARGO) rustc --release --locked -p containerd-shim-quark --bin containerd-shim-quark-v1 -- $(STATIC)
 
 .PHONY: test-apps
 test-apps: setup ## Build the C programs of the tests and benchmarks into target/
@@ -33,7 +34,7 @@ rootfs: setup ## Make the root file systems that tests, demo and benchmarks run 
 	@rootfs/make-rootfs python
 
 .PHONY: test
-test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker
+test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker, containerd
 	@# What runs beside a hostile guest needs no loader and no libraries of the host.
 	@! readelf -lW $(QUARK) | grep INTERP || { echo "$(QUARK) is not linked statically"; exit 1; }
 	@mkdir -p target && : >target/skipped
@@ -41,6 +42,7 @@ test: build test-apps rootfs ## Every test: unit, system calls, hibernation, com
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
 	LIMIT=400 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py
+	test-apps/containerd/test.sh $(QUARK)
 	@scripts/skips target/skipped
 
 .PHONY: test-kvm

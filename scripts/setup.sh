@@ -28,6 +28,7 @@ needed=(
     containerd:containerd
     iptables:iptables
     ip:iproute2
+    script:bsdutils
     curl:curl
     unshare:util-linux
     mount:mount
