@@ -335,7 +335,7 @@ fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
     let pid = p.state()["pid"].to_string();
     let member = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(member.contains(&format!("/quark/{}", p.id)), "{member}");
-    for (option, limit) in [("--memory", "16M"), ("--pids-limit", "2")] {
+    for (option, limit) in [("--memory", "5M"), ("--pids-limit", "2")] {
         let refused = p.output(&["update", option, limit, &p.id]);
         assert!(!refused.status.success());
         let says = String::from_utf8_lossy(&refused.stderr).into_owned();
