@@ -48,6 +48,22 @@ pub fn memory_bytes() -> u64 {
 /// The container has a limit of so many bytes, or none (0).
 pub fn note_memory_limit(bytes: u64) {
     MEMORY_BYTES.store(bytes, Relaxed);
+    heap::set_budget(bytes);
+}
+
+/// The limit that was noted last.
+pub fn memory_limit() -> u64 {
+    MEMORY_BYTES.load(Relaxed)
+}
+
+/// How much of [`memory_bytes`] is used, with what it costs outside of RAM, in bytes.
+pub fn used_bytes() -> u64 {
+    heap::used_bytes().min(memory_bytes())
+}
+
+/// How much of the rest programs can have before one is killed for it, in bytes.
+pub fn available_bytes() -> u64 {
+    heap::available_bytes().min(memory_bytes() - used_bytes())
 }
 
 static SPACES: AtomicU64 = AtomicU64::new(0);

@@ -36,6 +36,9 @@ pub struct FrameAllocator<P = Plain> {
     state: SpinMutex<FreeLists>,
     /// Frames of its blocks that are free, for those who look without the lock.
     free: AtomicU64,
+    /// Those of them that may hold host memory, and frames that are not free, likewise.
+    dirty: AtomicU64,
+    held: AtomicU64,
     policy: PhantomData<P>,
 }
 
@@ -60,6 +63,12 @@ pub trait Policy {
     /// It gives `block` back.
     fn given_back(block: Gpa) {
         let _ = block;
+    }
+
+    /// How many of its frames are not free now, its own included, and how many are free but may
+    /// hold host memory.
+    fn counted(held: u64, dirty: u64) {
+        let _ = (held, dirty);
     }
 }
 
@@ -89,6 +98,8 @@ struct FreeLists {
     spare: u64,
     blocks: u64,
     frames_used: u64,
+    /// Frames that are free and may hold host memory.
+    dirty: u64,
 }
 
 /// Counts of a [`FrameAllocator`].
@@ -116,6 +127,7 @@ impl<P: Policy> FrameAllocator<P> {
             spare: NONE,
             blocks: 0,
             frames_used: 0,
+            dirty: 0,
         };
         Self {
             phys,
@@ -124,6 +136,8 @@ impl<P: Policy> FrameAllocator<P> {
             poison: AtomicBool::new(false),
             state: SpinMutex::new(state),
             free: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             policy: PhantomData,
         }
     }
@@ -141,6 +155,16 @@ impl<P: Policy> FrameAllocator<P> {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Those of them that may hold host memory. Takes no lock.
+    pub fn dirty_frames(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Frames of its blocks that are not free, its control pages included. Takes no lock.
+    pub fn held_frames(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// Gives the empty block that it keeps, if there is one, to the heap of blocks.
     pub fn give_back_spare(&self) {
         let mut state = self.state.lock();
@@ -151,7 +175,11 @@ impl<P: Policy> FrameAllocator<P> {
     }
 
     fn note_free(&self, state: &FreeLists) {
+        let held = state.blocks + state.frames_used;
         self.free.store(state.blocks * USABLE as u64 - state.frames_used, Ordering::Relaxed);
+        self.dirty.store(state.dirty, Ordering::Relaxed);
+        self.held.store(held, Ordering::Relaxed);
+        P::counted(held, state.dirty);
     }
 
     /// The map through which frames are reached.
@@ -304,7 +332,7 @@ impl<P: Policy> FrameAllocator<P> {
     /// Says that `frames` were given back to the host. Those that are free now are known to be zero
     /// from now on; those in use are not concerned (their owner may have touched them again).
     pub fn mark_released(&self, frames: Frames) {
-        let _state = self.state.lock();
+        let mut state = self.state.lock();
         let end = frames.start.0 + frames.len_bytes();
         let mut at = frames.start;
         while at.0 < end {
@@ -312,9 +340,10 @@ impl<P: Policy> FrameAllocator<P> {
             let count = ((end - at.0) / PAGE_SIZE).min(BLOCK_FRAMES - index_of(at) as u64);
             let control = self.control(block);
             control.check(block, self.tag);
-            control.set_clean_if_free(index_of(at), count as usize);
+            state.dirty -= control.set_clean_if_free(index_of(at), count as usize);
             at = at + count * PAGE_SIZE;
         }
+        self.note_free(&state);
     }
 
     /// Calls `release` with batches of ranges that cover every free frame that may hold host
@@ -331,14 +360,14 @@ impl<P: Policy> FrameAllocator<P> {
         }
         let mut batch = [Frames { start: Gpa(0), count: 0 }; BATCH];
         let mut len = 0;
+        let mut cleaned = 0;
         let mut flush = |batch: &[Frames]| {
             if !batch.is_empty() && release(batch) {
                 for range in batch {
-                    self.control(block_of(range.start)).set_dirty(
-                        index_of(range.start),
-                        range.count as usize,
-                        false,
-                    );
+                    let control = self.control(block_of(range.start));
+                    let (start, count) = (index_of(range.start), range.count as usize);
+                    cleaned += control.count_dirty(start, count);
+                    control.set_dirty(start, count, false);
                 }
             }
         };
@@ -353,6 +382,8 @@ impl<P: Policy> FrameAllocator<P> {
             });
         }
         flush(&batch[..len]);
+        state.dirty -= cleaned;
+        self.note_free(&state);
     }
 
     /// Frames and blocks in use.
@@ -444,6 +475,7 @@ impl<P: Policy> FrameAllocator<P> {
     /// Takes frames known to be free; the block leaves the list when it was the last ones.
     fn take(&self, state: &mut FreeLists, block: Gpa, start: usize, count: usize) {
         let control = self.control(block);
+        state.dirty -= control.count_dirty(start, count);
         control.take(start, count);
         state.frames_used += count as u64;
         self.note_free(state);
@@ -463,6 +495,7 @@ impl<P: Policy> FrameAllocator<P> {
         let control = self.control(block);
         let was_full = control.free_count() == 0;
         control.put(index_of(gpa), count, after);
+        state.dirty += control.count_dirty(index_of(gpa), count);
         state.frames_used -= count as u64;
         self.note_free(&state);
         if was_full {
@@ -491,6 +524,7 @@ impl<P: Policy> FrameAllocator<P> {
         }
         self.control(block.gpa).init(block.gpa, self.tag, block.clean, stay);
         state.blocks += 1;
+        state.dirty += if block.clean { 0 } else { u64::from(USABLE) };
         self.note_free(state);
         self.link(state, block.gpa);
         Some(block.gpa)
@@ -498,7 +532,9 @@ impl<P: Policy> FrameAllocator<P> {
 
     fn give_back(&self, state: &mut FreeLists, block: Gpa) {
         self.unlink(state, block);
-        self.control(block).retire();
+        let control = self.control(block);
+        state.dirty -= control.count_dirty(1, USABLE as usize);
+        control.retire();
         state.blocks -= 1;
         self.note_free(state);
         if state.spare == block.0 {

@@ -38,6 +38,9 @@ pub struct KernelHeap {
     free_frames: AtomicU64,
     /// Pages handed out as page tables, likewise.
     table_pages: AtomicU64,
+    /// Pages that it holds, and free ones that may hold host memory, likewise.
+    held_pages: AtomicU64,
+    dirty_pages: AtomicU64,
 }
 
 struct Inner {
@@ -90,6 +93,8 @@ impl KernelHeap {
             inner: SpinMutex::new(None),
             free_frames: AtomicU64::new(0),
             table_pages: AtomicU64::new(0),
+            held_pages: AtomicU64::new(0),
+            dirty_pages: AtomicU64::new(0),
         }
     }
 
@@ -129,6 +134,16 @@ impl KernelHeap {
         self.table_pages.load(Relaxed)
     }
 
+    /// As [`HeapStats::pages_held`]. Takes no lock.
+    pub fn held_pages(&self) -> u64 {
+        self.held_pages.load(Relaxed)
+    }
+
+    /// Free pages of the blocks that it holds that may hold host memory. Takes no lock.
+    pub fn dirty_pages(&self) -> u64 {
+        self.dirty_pages.load(Relaxed)
+    }
+
     /// True if there is an aligned run of `pages` free pages (a power of two, at most [`MAX_RUN`])
     /// in the blocks that it holds.
     pub fn has_run(&self, pages: usize) -> bool {
@@ -142,6 +157,8 @@ impl KernelHeap {
         let result = change(inner);
         self.free_frames.store(inner.frames.free_frames(), Relaxed);
         self.table_pages.store(inner.tables, Relaxed);
+        self.held_pages.store(inner.held_pages(), Relaxed);
+        self.dirty_pages.store(inner.frames.dirty_frames(), Relaxed);
         Some(result)
     }
 
@@ -149,21 +166,20 @@ impl KernelHeap {
     pub fn stats(&self) -> HeapStats {
         match self.inner.lock().as_ref() {
             None => HeapStats::default(),
-            Some(inner) => {
-                let frames = inner.frames.stats();
-                HeapStats {
-                    handed_out_bytes: inner.handed_out,
-                    pages_held: frames.frames_used
-                        + frames.blocks
-                        + inner.whole_blocks * (BLOCK_SIZE / PAGE_SIZE),
-                    table_pages: inner.tables,
-                }
-            }
+            Some(inner) => HeapStats {
+                handed_out_bytes: inner.handed_out,
+                pages_held: inner.held_pages(),
+                table_pages: inner.tables,
+            },
         }
     }
 }
 
 impl Inner {
+    fn held_pages(&self) -> u64 {
+        self.frames.held_frames() + self.whole_blocks * (BLOCK_SIZE / PAGE_SIZE)
+    }
+
     fn pointer(&self, gpa: Gpa) -> *mut u8 {
         self.frames.phys().ptr(gpa, 1).unwrap_or(ptr::null_mut())
     }

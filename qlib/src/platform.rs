@@ -383,6 +383,11 @@ pub const OP_PROTECT: u32 = 3;
 pub const OP_SET_FS: u32 = 4;
 /// Set the GS base of the thread that carries it out to `va`.
 pub const OP_SET_GS: u32 = 5;
+/// Have the host call the thread that carries it out by a name ([`DeferredOp::name`]), if the host
+/// has a thread for it. Given only while it is the one thread of its address space.
+pub const OP_SET_NAME: u32 = 6;
+/// Bytes of a thread's name, the zero at its end included (TASK_COMM_LEN of Linux).
+pub const THREAD_NAME_BYTES: usize = 16;
 
 /// One change of a user address space (or of the thread's segment bases), so that what the CPU sees
 /// equals the page table. Page aligned.
@@ -399,4 +404,25 @@ pub struct DeferredOp {
     pub len: u64,
     /// For [`OP_MAP`].
     pub gpa: Gpa,
+}
+
+impl DeferredOp {
+    /// [`OP_SET_NAME`] with what of `name` has room.
+    pub fn set_name(name: &[u8]) -> Self {
+        let mut bytes = [0; THREAD_NAME_BYTES];
+        let len = name.len().min(THREAD_NAME_BYTES - 1);
+        bytes[..len].copy_from_slice(&name[..len]);
+        let words = u128::from_le_bytes(bytes);
+        Self {
+            kind: OP_SET_NAME,
+            va: Va(words as u64),
+            len: (words >> 64) as u64,
+            ..Self::default()
+        }
+    }
+
+    /// The name in an [`OP_SET_NAME`], zeros after it.
+    pub fn name(&self) -> [u8; THREAD_NAME_BYTES] {
+        (u128::from(self.len) << 64 | u128::from(self.va.0)).to_le_bytes()
+    }
 }

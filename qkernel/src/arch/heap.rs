@@ -4,6 +4,10 @@
 //! are the kernel's alone (the *reserve*), user frames cannot have them. When the kernel itself
 //! gets down to them, memory is *low*: system calls and faults wait until the out-of-memory path
 //! has got some back ([`crate::task::oom`]), and what must go on meanwhile lives on the reserve.
+//!
+//! RAM is as large as the host's. A container's memory limit is a *budget* of pages that the host
+//! has committed: those in use, those that are free but not given back, and what is charged. So a
+//! limit changes at any time and to any size, wherever the free pages lie.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -11,6 +15,8 @@ use qlib::blocks::{BLOCK_FRAMES, BlockHeap};
 use qlib::heap::KernelHeap;
 use qlib::platform::{BootInfo, PLATFORM_KVM};
 use qlib::{PAGE_SIZE, kvm};
+
+use super::upcalls::UPCALLS;
 
 /// All blocks of RAM.
 pub static BLOCKS: BlockHeap = BlockHeap::empty();
@@ -32,6 +38,18 @@ static LINGERING_PAGES: AtomicU64 = AtomicU64::new(0);
 static RETURNED_PAGES: AtomicU64 = AtomicU64::new(0);
 /// User frames that only what is made on the reserve may have.
 static KEPT_FRAMES: AtomicU64 = AtomicU64::new(0);
+/// Pages of host memory that there may be; `u64::MAX`: no limit but RAM.
+static BUDGET_PAGES: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Of these, so many must be left by user frames ...
+static BUDGET_RESERVE_PAGES: AtomicU64 = AtomicU64::new(0);
+/// ... and so many by those that are not made on the reserve, on top.
+static BUDGET_KEPT_PAGES: AtomicU64 = AtomicU64::new(0);
+/// Pages of the kernel's image that are touched, at most.
+static IMAGE_PAGES: AtomicU64 = AtomicU64::new(0);
+/// User frames that are not free, with the control pages of their blocks, and those that are free
+/// but may hold host memory.
+static USER_PAGES: AtomicU64 = AtomicU64::new(0);
+static USER_DIRTY_PAGES: AtomicU64 = AtomicU64::new(0);
 /// What is made now is made on the reserve.
 static ON_RESERVE: AtomicBool = AtomicBool::new(false);
 
@@ -51,6 +69,17 @@ const FEW_BLOCKS: usize = 8;
 /// What is kept then, in pages (512 KiB).
 const FEW_PAGES: u64 = 128;
 
+/// The image's own pages on `process`, where its text and read-only data are the file's: 256 KiB.
+const PRIVATE_IMAGE_PAGES: u64 = 64;
+/// What a memory limit leaves the kernel at least, in pages (768 KiB).
+const LEAST_RESERVE_PAGES: u64 = 192;
+/// The same as a part of it; and the most of that, in pages (4 MiB), as long as a
+/// [`RESERVE_SHARE`] is not more.
+const BUDGET_SHARE: u64 = 32;
+const MOST_RESERVE_PAGES: u64 = 1024;
+/// So many free pages are worth giving back at once.
+const WORTH_IT: u64 = 64;
+
 /// Gives them RAM. First thing at boot: nothing can be allocated before.
 pub fn init(info: &BootInfo) {
     BLOCKS.init(info.free_start, info.ram_bytes);
@@ -61,16 +90,153 @@ pub fn init(info: &BootInfo) {
     // SAFETY: qvisor maps all of RAM there for the sandbox's life; from `free_start` on it belongs
     // to these allocators.
     let phys = unsafe { qlib::phys::PhysMap::new(info.phys_base as usize, info.ram_bytes) };
-    KEPT_FRAMES.store((info.ram_bytes / PAGE_SIZE / KEPT_SHARE).min(MOST_KEPT_FRAMES), Relaxed);
-    resize(0);
+    let image = match info.platform {
+        PLATFORM_KVM => (info.free_start - info.image_start) / PAGE_SIZE,
+        _ => PRIVATE_IMAGE_PAGES,
+    };
+    IMAGE_PAGES.store(image, Relaxed);
+    set_budget(0);
     HEAP.init(phys, &BLOCKS);
 }
 
-/// So many blocks are no part of RAM for the time being: the reserve is as large as for the rest.
-pub fn resize(withheld: usize) {
-    let (blocks, pages) = reserve_of(BLOCKS.stats().total.saturating_sub(withheld));
+/// There may be so many bytes of host memory from now on; 0, or as much as RAM: no limit.
+pub fn set_budget(bytes: u64) {
+    let total = BLOCKS.stats().total;
+    let (blocks, mut low) = reserve_of(total);
     RESERVE_BLOCKS.store(blocks, Relaxed);
-    LOW_PAGES.store(pages, Relaxed);
+    let pages = bytes / PAGE_SIZE;
+    let kept = |pages: u64| (pages / KEPT_SHARE).min(MOST_KEPT_FRAMES);
+    let (mut budget, mut kept_frames) = (u64::MAX, kept(total as u64 * BLOCK_FRAMES));
+    if pages != 0 && pages < total as u64 * BLOCK_FRAMES {
+        let reserve;
+        (reserve, low) = reserve_of_budget(pages);
+        (budget, kept_frames) = (pages, 0);
+        BUDGET_RESERVE_PAGES.store(reserve, Relaxed);
+        BUDGET_KEPT_PAGES.store(kept(pages), Relaxed);
+    }
+    KEPT_FRAMES.store(kept_frames, Relaxed);
+    LOW_PAGES.store(low, Relaxed);
+    BUDGET_PAGES.store(budget, Relaxed);
+}
+
+/// Of a budget of so many pages: how many user frames must leave, and below how many memory is low.
+fn reserve_of_budget(pages: u64) -> (u64, u64) {
+    let share = (pages / BUDGET_SHARE).min(MOST_RESERVE_PAGES).max(pages / RESERVE_SHARE as u64);
+    let reserve = share.max(LEAST_RESERVE_PAGES);
+    (reserve, reserve / 3 * 2)
+}
+
+/// Notes how many user frames are not free, with the control pages of their blocks, and how many
+/// free ones may hold host memory.
+pub fn note_user(held: u64, dirty: u64) {
+    USER_PAGES.store(held, Relaxed);
+    USER_DIRTY_PAGES.store(dirty, Relaxed);
+}
+
+/// Pages in use, with what is charged.
+fn used_pages() -> u64 {
+    IMAGE_PAGES.load(Relaxed)
+        + USER_PAGES.load(Relaxed)
+        + HEAP.held_pages()
+        + CHARGED_PAGES.load(Relaxed)
+        + shadow_pages()
+}
+
+/// Free pages that the host may not have back.
+fn dirty_pages() -> u64 {
+    USER_DIRTY_PAGES.load(Relaxed)
+        + HEAP.dirty_pages()
+        + BLOCKS.dirty_blocks() as u64 * BLOCK_FRAMES
+}
+
+/// Pages of the budget that are not used.
+fn budget_left() -> u64 {
+    BUDGET_PAGES.load(Relaxed).saturating_sub(used_pages())
+}
+
+/// How many pages too many the host may have committed, were there `more` of them.
+fn beyond_budget(more: u64) -> u64 {
+    let committed = used_pages() + dirty_pages() + LINGERING_PAGES.load(Relaxed);
+    committed.saturating_add(more).saturating_sub(BUDGET_PAGES.load(Relaxed))
+}
+
+/// Gives free pages back to the host if `more` that it commits would be beyond the budget. Not
+/// under the lock of an allocator.
+#[inline]
+fn keep_in_budget(more: u64) {
+    if BUDGET_PAGES.load(Relaxed) != u64::MAX && beyond_budget(more) > 0 {
+        return_pages(more);
+    }
+}
+
+#[cold]
+fn return_pages(more: u64) {
+    if dirty_pages() < WORTH_IT {
+        return;
+    }
+    let dirty = BLOCKS.dirty_blocks();
+    let blocks = beyond_budget(more).div_ceil(BLOCK_FRAMES) as usize;
+    if dirty > 0 {
+        let left = dirty.saturating_sub(blocks);
+        BLOCKS.release_down_to(left, &mut |ranges| super::release(ranges).is_ok());
+    }
+    if beyond_budget(more) > 0 && USER_DIRTY_PAGES.load(Relaxed) > 0 {
+        (UPCALLS.release_user_frames)();
+        // An empty block that was kept is the heap's of blocks now.
+        BLOCKS.release_down_to(0, &mut |ranges| super::release(ranges).is_ok());
+    }
+    if beyond_budget(more) > 0 && HEAP.dirty_pages() > 0 {
+        HEAP.free_ranges(&mut |ranges| super::release(ranges).is_ok());
+    }
+}
+
+/// True if the budget has `count` more user frames; what the host needs for that, it has then.
+pub fn budget_has(count: u64) -> bool {
+    if BUDGET_PAGES.load(Relaxed) == u64::MAX {
+        return true;
+    }
+    keep_in_budget(count);
+    budget_left() >= user_floor().saturating_add(count)
+}
+
+/// Pages of the budget that user frames must leave now.
+fn user_floor() -> u64 {
+    match ON_RESERVE.load(Relaxed) {
+        true => LOW_PAGES.load(Relaxed),
+        false => BUDGET_RESERVE_PAGES.load(Relaxed) + BUDGET_KEPT_PAGES.load(Relaxed),
+    }
+}
+
+/// True if a budget has half of the user frames left that are kept for what must work when memory
+/// is used up; without a budget it is not known here.
+pub fn budget_has_half_kept() -> bool {
+    let kept = BUDGET_KEPT_PAGES.load(Relaxed) / 2;
+    budget_left() > BUDGET_RESERVE_PAGES.load(Relaxed) + kept
+}
+
+/// True if all that is used leaves of the budget what user frames must; the host has the rest back.
+pub fn fits_budget() -> bool {
+    keep_in_budget(0);
+    BUDGET_PAGES.load(Relaxed) == u64::MAX || budget_left() >= user_floor()
+}
+
+/// What is used of memory, with what is charged, in bytes.
+pub fn used_bytes() -> u64 {
+    used_pages() * PAGE_SIZE
+}
+
+/// What programs can still have before memory is used up, in bytes.
+pub fn available_bytes() -> u64 {
+    let floor = BUDGET_RESERVE_PAGES.load(Relaxed) + BUDGET_KEPT_PAGES.load(Relaxed);
+    let free = BLOCKS.free_blocks();
+    let charged = (CHARGED_PAGES.load(Relaxed) + shadow_pages()).div_ceil(USABLE_FRAMES) as usize;
+    let blocks = free.saturating_sub(RESERVE_BLOCKS.load(Relaxed) + charged) as u64;
+    let user_free = (USER_DIRTY_PAGES.load(Relaxed)).saturating_sub(KEPT_FRAMES.load(Relaxed));
+    let pages = match BUDGET_PAGES.load(Relaxed) {
+        u64::MAX => blocks * USABLE_FRAMES + user_free,
+        _ => budget_left().saturating_sub(floor),
+    };
+    pages * PAGE_SIZE
 }
 
 /// Of so many blocks: how many user frames must leave, and the pages below which memory is low.
@@ -86,6 +252,7 @@ fn reserve_of(total: usize) -> (usize, u64) {
 fn kernel_room(free: usize) -> u64 {
     (HEAP.free_frames() + free as u64 * USABLE_FRAMES)
         .saturating_sub(CHARGED_PAGES.load(Relaxed) + shadow_pages())
+        .min(budget_left())
 }
 
 /// Pages that the host has beside guest memory.
@@ -102,17 +269,15 @@ fn shadow_pages() -> u64 {
 pub fn user_may_grow() -> bool {
     leave_host_room(1);
     let Some(left) = BLOCKS.free_blocks().checked_sub(1) else { return false };
+    if budget_left() <= user_floor() {
+        return false;
+    }
     if ON_RESERVE.load(Relaxed) {
         // Frames that are left come from what is kept. A block is for good, or as long as one frame
         // of it is used: the kernel must not be low for that.
         return kernel_room(left) >= LOW_PAGES.load(Relaxed);
     }
     leaves_reserve(left)
-}
-
-/// True if one free block more or less makes no difference to the kernel, with what is charged.
-pub fn has_block_to_spare() -> bool {
-    BLOCKS.free_blocks().checked_sub(1).is_some_and(leaves_reserve)
 }
 
 /// True if `left` free blocks are more than what user frames must leave.
@@ -154,7 +319,6 @@ fn is_beyond_blocks(free: usize) -> bool {
 /// since it was last done.
 #[cold]
 fn return_heap_pages() {
-    const WORTH_IT: u64 = 64;
     let free = HEAP.free_frames();
     let returned = RETURNED_PAGES.load(Relaxed).min(free);
     let now = if free - returned < WORTH_IT {
@@ -181,6 +345,7 @@ pub fn is_low() -> bool {
     if dirty > 0 && too_many_dirty(dirty, free, outside_pages(), 0) > 0 {
         leave_host_room(0);
     }
+    keep_in_budget(0);
     if is_beyond_blocks(free) {
         return_heap_pages();
     } else if RETURNED_PAGES.load(Relaxed) > 0 {

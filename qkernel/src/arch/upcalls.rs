@@ -29,6 +29,8 @@ pub struct Upcalls {
     /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it
     /// works for none.
     pub memory_limits: fn() -> (u64, u64),
+    /// Gives free frames of user memory back to the host.
+    pub release_user_frames: fn(),
     /// Gives up what is only kept open at the host; whether anything was.
     pub give_up_handles: fn() -> bool,
     /// The kernel's side of the thread with this token.
@@ -74,6 +76,7 @@ pub(crate) static UPCALLS: &Upcalls = &Upcalls {
     run_tasks: || {},
     release_tables: |_| {},
     memory_limits: || (0, 0),
+    release_user_frames: || {},
     give_up_handles: || false,
     owner_of: |_| None,
 };

@@ -31,7 +31,7 @@ pub const MAX_INSTANCES: usize = 128;
 /// fs.inotify.max_user_watches: as on Linux, a hundredth of memory at 1 KiB each, at least 8192;
 /// here 65,536 at most.
 pub fn max_watches() -> usize {
-    (crate::arch::ram_bytes() / 100 / 1024).clamp(8192, 65_536) as usize
+    (crate::account::memory_bytes() / 100 / 1024).clamp(8192, 65_536) as usize
 }
 
 /// Which file: device and inode number.

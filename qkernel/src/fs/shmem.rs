@@ -95,7 +95,7 @@ impl Quota {
     /// How long the frame of one of its pages is in use.
     fn stay(&self) -> Stay {
         // A few are not worth a block of their own; each may lie in another one.
-        let few = arch::ram_bytes() / BLOCK_SIZE / FEW_SHARE;
+        let few = account::memory_bytes() / BLOCK_SIZE / FEW_SHARE;
         match self.is_lasting && LASTING_PAGES.load(Ordering::Relaxed) > few {
             true => Stay::Lasting,
             false => Stay::Passing,

@@ -200,9 +200,7 @@ const CGROUP: Names = &[
         })
     }),
     ("cpu.weight", || text("100\n")),
-    ("memory.current", || {
-        file(|_| Ok(line((mm::frames::stats().frames_used * PAGE_SIZE).to_string())))
-    }),
+    ("memory.current", || file(|_| Ok(line(account::used_bytes().to_string())))),
     ("memory.events", || {
         file(|_| {
             let kills = oom::kills();

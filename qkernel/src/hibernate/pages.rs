@@ -391,7 +391,7 @@ fn dense_runs(pages: u64) -> Option<Pieces<Frames>> {
     while left > 0 {
         let mut want = 1u64 << left.ilog2().min(9);
         let run = loop {
-            if let Some(start) = frames::user().alloc_run(want as usize) {
+            if let Some(start) = frames::alloc_run(want) {
                 break Some(Frames { start, count: want });
             }
             if want == 1 {

@@ -9,7 +9,7 @@ use qlib::host::Op;
 use super::history;
 use crate::host::Call;
 use crate::task::{oom, table};
-use crate::{arch, mm};
+use crate::{account, arch, mm};
 
 macro_rules! counters {
     ($($name:ident)*) => {
@@ -57,7 +57,7 @@ pub fn collect() -> Stats {
             swapped_stored: store[1] + store[3],
             working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
             patched_text: mm::patch::patched_pages() * PAGE_SIZE,
-            ram: arch::boot().ram_bytes,
+            ram: account::memory_bytes(),
             ram_held: history::ram_held(),
             ram_held_before_sleep: held_before,
             ram_held_after_sleep: held_after,

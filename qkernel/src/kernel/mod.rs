@@ -25,6 +25,7 @@ pub const UPCALLS: Upcalls = Upcalls {
     run_tasks: dispatch::run_tasks,
     release_tables: mm::mmu::release_tables,
     memory_limits: current::memory_limits,
+    release_user_frames: mm::frames::release_free,
     give_up_handles: handle_cache::give_up_all,
     owner_of: thread::owner_of,
 };

@@ -33,6 +33,10 @@ impl Policy for UserBlocks {
     fn given_back(block: Gpa) {
         arch::user_block(block, false);
     }
+
+    fn counted(held: u64, dirty: u64) {
+        heap::note_user(held, dirty);
+    }
 }
 
 /// Sets up the user frames. At boot, after the heap.
@@ -53,15 +57,28 @@ pub fn are_left() -> bool {
     may_take(1)
 }
 
+/// As [`are_left`], for who has found none: some more are left than that, for what a call needs of
+/// kernel memory in between is of the same budget, and is free when it is asked.
+pub fn are_some_left() -> bool {
+    const PASSING_PAGES: u64 = 64;
+    are_left() && heap::budget_has(PASSING_PAGES)
+}
+
 /// True if the caller may take `count` frames: the last ones are for what must work when memory is
 /// used up.
 pub fn may_take(count: u64) -> bool {
-    user().free_frames() >= count + heap::kept_frames() || account::user_may_grow()
+    heap::budget_has(count)
+        && (user().free_frames() >= count + heap::kept_frames() || account::user_may_grow())
 }
 
 /// True if a copy for a call may have a frame of those that are kept: half of them are not for it.
 pub fn may_copy_to_kept() -> bool {
-    user().free_frames() > heap::kept_frames() / 2
+    user().free_frames() > heap::kept_frames() / 2 && heap::budget_has_half_kept()
+}
+
+/// Gives those that are free back to the host.
+pub fn release_free() {
+    user().free_ranges(&mut |ranges| arch::release(ranges).is_ok());
 }
 
 /// The allocator of user frames.
@@ -93,6 +110,9 @@ fn take(alloc: impl Fn() -> Option<Gpa>) -> Result<Gpa> {
 /// `count` frames of zeros in a row, with one reference each; `None` when there are not so many.
 pub fn alloc_run_zeroed(count: u64) -> Option<Gpa> {
     let run = count.next_power_of_two();
+    if !heap::budget_has(run) {
+        return None;
+    }
     let first = user().alloc_run_zeroed(run as usize)?;
     if count < run {
         let rest = Frames { start: first + count * PAGE_SIZE, count: run - count };
@@ -109,6 +129,12 @@ pub fn alloc() -> Result<Gpa> {
 /// As [`alloc`], for a page that is there for so long.
 pub fn alloc_for(stay: Stay) -> Result<Gpa> {
     take(|| user().alloc_for(stay))
+}
+
+/// `count` frames in a row (a power of two), with one reference each, whose bytes the caller
+/// overwrites; `None` when there are not so many.
+pub fn alloc_run(count: u64) -> Option<Gpa> {
+    heap::budget_has(count).then(|| user().alloc_run(count as usize)).flatten()
 }
 
 /// Drops one reference to each frame.

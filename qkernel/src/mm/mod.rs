@@ -12,6 +12,7 @@ pub mod fork;
 pub mod frames;
 pub mod freeze;
 mod layout;
+pub mod limit;
 pub mod map;
 pub mod mapped;
 pub mod mmu;
@@ -26,7 +27,6 @@ pub mod tables;
 pub mod thread;
 pub mod user;
 pub mod vma;
-pub mod withheld;
 
 pub use deferred_free::DeferredFree;
 pub use frames::{free_frames, init};

@@ -197,6 +197,11 @@ impl AddressSpace {
         self.threads.lock().clone()
     }
 
+    /// True if a single thread lives in it.
+    pub fn has_one_thread(&self) -> bool {
+        self.threads.lock().len() == 1
+    }
+
     /// One without a platform side, to be filled before it becomes visible
     /// ([`AddressSpace::attach`], [`AddressSpace::replace_content`]).
     pub fn detached() -> Result<Arc<Self>> {

@@ -63,7 +63,7 @@ pub fn prctl(
     let mm = thread.mm();
     match option {
         PR_SET_NAME => {
-            thread.attrs.lock().name = read_name(thread, Va(arg2))?;
+            thread.set_name(read_name(thread, Va(arg2))?);
             Ok(0)
         }
         PR_GET_NAME => {

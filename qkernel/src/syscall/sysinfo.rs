@@ -5,14 +5,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CAP_SYS_ADMIN, RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD};
-use qlib::{PAGE_SIZE, Va};
+use qlib::Va;
 
 use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::task::process::Times;
 use crate::task::{Thread, affinity, table};
 use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
-use crate::{account, arch, mm, time};
+use crate::{account, arch, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Clock ticks a second (USER_HZ).
@@ -78,8 +78,7 @@ struct SysInfo {
 /// sysinfo(2).
 pub fn sysinfo(thread: &Arc<Thread>, info: Va) -> Result<usize> {
     let total = account::memory_bytes();
-    let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
-    let free = total.saturating_sub(held * PAGE_SIZE + arch::heap::charged());
+    let free = total - account::used_bytes();
     let out = SysInfo {
         uptime: (time::monotonic_ns() / 1_000_000_000) as i64,
         totalram: total,

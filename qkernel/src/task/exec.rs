@@ -475,7 +475,7 @@ pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
     drop(old);
     thread.process.traits.lock().dumpable = u32::from(loaded.dumpable);
-    thread.attrs.lock().name = loaded.name;
+    thread.set_name(loaded.name);
     thread.user.set_registers(&loaded.regs);
 }
 

@@ -41,7 +41,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::Va;
-use qlib::platform::UserRegs;
+use qlib::platform::{DeferredOp, UserRegs};
 
 pub use login::Login;
 pub use process::Process;
@@ -229,6 +229,7 @@ impl Thread {
         thread.mm().join(&thread.user);
         thread.process.tree.lock().threads.insert(thread.user.token, thread.clone());
         table::add_thread(&thread);
+        thread.tell_name();
         thread
     }
 
@@ -337,6 +338,21 @@ impl Thread {
         let running_ns =
             if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
         process::Times { user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns, system_ns: 0 }
+    }
+
+    /// Has it go by another name from now on, of at most 15 bytes.
+    pub fn set_name(&self, name: Vec<u8>) {
+        self.attrs.lock().name = name;
+        self.tell_name();
+    }
+
+    /// Has the host call it by its name, where the host has a thread for it: but not while other
+    /// threads could change that name's bytes before the host has read them.
+    fn tell_name(&self) {
+        let mm = self.mm();
+        if mm.depends_on_user_code() && mm.has_one_thread() {
+            self.user.attach_op(DeferredOp::set_name(&self.attrs.lock().name));
+        }
     }
 
     /// Its name as /proc shows it.

@@ -91,7 +91,7 @@ pub enum Want {
 
 impl Want {
     fn is_met(self) -> bool {
-        !heap::is_low() && (self == Want::Heap || frames::are_left())
+        !heap::is_low() && (self == Want::Heap || frames::are_some_left())
     }
 }
 

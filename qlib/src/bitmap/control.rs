@@ -219,12 +219,22 @@ impl Control {
         }
     }
 
-    /// Clears the dirty bits of those of `count` frames from `start` that are free.
-    pub fn set_clean_if_free(&self, start: usize, count: usize) {
+    /// Clears the dirty bits of those of `count` frames from `start` that are free: how many.
+    pub fn set_clean_if_free(&self, start: usize, count: usize) -> u64 {
+        let mut cleared = 0;
         for (word, mask) in words(start, count) {
-            let free = self.free[word].load(Relaxed);
-            self.dirty[word].store(self.dirty[word].load(Relaxed) & !(mask & free), Relaxed);
+            let free = self.free[word].load(Relaxed) & mask;
+            let dirty = self.dirty[word].load(Relaxed);
+            cleared += u64::from((dirty & free).count_ones());
+            self.dirty[word].store(dirty & !free, Relaxed);
         }
+        cleared
+    }
+
+    /// How many dirty bits `count` frames from `start` have.
+    pub fn count_dirty(&self, start: usize, count: usize) -> u64 {
+        let dirty = |(word, mask): (usize, u64)| self.dirty[word].load(Relaxed) & mask;
+        words(start, count).map(|word| u64::from(dirty(word).count_ones())).sum()
     }
 
     /// Calls `f` with each maximal range (start, count) of dirty frames among `count` frames from

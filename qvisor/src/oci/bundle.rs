@@ -205,7 +205,7 @@ fn read_config(path: &Path) -> Result<Spec> {
 }
 
 /// The least memory limit in bytes with which a sandbox starts and runs a small program.
-const LEAST_MEMORY: i64 = 24 << 20;
+const LEAST_MEMORY: i64 = 6 << 20;
 /// The fewest tasks of the host that a sandbox with one program is.
 const LEAST_PIDS: i64 = 5;
 
@@ -218,7 +218,7 @@ pub(super) fn check_limits(resources: &LinuxResources) -> Result<()> {
     if let Some(limit) = memory.filter(|l| (1..LEAST_MEMORY).contains(l)) {
         bail!(
             "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs \
-            {LEAST_MEMORY} (24 MiB)"
+            {LEAST_MEMORY} (6 MiB)"
         );
     }
     let pids = resources.pids().as_ref().map(oci_spec::runtime::LinuxPids::limit);

@@ -330,7 +330,7 @@ impl Boot {
             ..ProcessConfig::default()
         };
         let config = SandboxConfig {
-            ram_bytes: ram_bytes(container.memory_limit_bytes)?,
+            ram_bytes: ram_bytes()?,
             cpus: std::thread::available_parallelism()
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             root: opened.root,
@@ -359,22 +359,20 @@ fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
     if own_network { given } else { given.difference(CapabilitySet::NET_ADMIN) }
 }
 
-/// What the guest may use of a memory limit in bytes: the kernel and the host's books about the
-/// guest are charged to the same cgroup, and the guest must come to its limit before the host does.
+/// What the guest may have of a memory limit in bytes: the VMM and the host's books about the guest
+/// are charged to the same cgroup, and the guest must come to its limit before the host does.
 pub(super) fn guest_limit(limit: u64) -> u64 {
-    let overhead = (limit / 16).max(8 << 20).min(limit / 2);
+    let overhead = (limit / 16).max(3 << 20).min(limit / 2);
     limit - overhead
 }
 
-/// Guest RAM: the limit, or as much as the host has. It costs nothing before it is touched.
-fn ram_bytes(limit: u64) -> Result<u64> {
+/// Guest RAM: as much as the host has. It costs nothing before it is touched, and a memory limit
+/// bounds that.
+fn ram_bytes() -> Result<u64> {
     let info = rustix::system::sysinfo();
-    let host = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    match (limit, host) {
-        (0, 0) => bail!("this host does not tell how much memory it has"),
-        (0, host) => Ok(host),
-        (limit, 0) => Ok(limit),
-        (limit, host) => Ok(limit.min(host)),
+    match (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)) {
+        0 => bail!("this host does not tell how much memory it has"),
+        host => Ok(host),
     }
 }
 
@@ -387,6 +385,7 @@ mod tests {
         assert_eq!(guest_limit(0), 0);
         assert_eq!(guest_limit(6 << 20), 3 << 20);
         assert_eq!(guest_limit(256 << 20), 240 << 20);
-        assert!(ram_bytes(1 << 20).unwrap() == 1 << 20 && ram_bytes(0).unwrap() > 1 << 20);
+        assert_eq!(guest_limit(16 << 20), 13 << 20);
+        assert!(ram_bytes().unwrap() > 1 << 20);
     }
 }

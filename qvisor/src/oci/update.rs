@@ -17,8 +17,7 @@ use super::info;
 use super::state::{Entry, Status, Store};
 use crate::cgroup::CgroupStats;
 
-/// Sets limits of the container's cgroup. The guest has as much less memory, or more, up to what it
-/// was made with.
+/// Sets limits of the container's cgroup. The guest has as much less memory, or more.
 ///
 /// # Errors
 /// When the container has stopped, or a limit is refused or less than what it holds.
@@ -60,14 +59,7 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
         });
     }
     cgroup.set_limits(&resources)?;
-    tell(limit)?;
-    if let Some(ram) = stats.map(|stats| stats.memory.ram).filter(|ram| guest_limit(limit) > *ram) {
-        tracing::warn!(
-            "the guest keeps the {ram} bytes of memory that it was made with; the rest of the limit \
-            is for the sandbox alone"
-        );
-    }
-    Ok(())
+    tell(limit)
 }
 
 /// Has the guest get along with its part of a memory limit in bytes.

@@ -163,10 +163,8 @@ fn make_host(
     let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
     let (dir, quota_bytes) = match store {
         Some(store) => store,
-        None => (
-            default_store_dir().map_err(refused("open /var/tmp"))?,
-            memory.ram_bytes().saturating_mul(2),
-        ),
+        // Its quota follows from the memory limit.
+        None => (default_store_dir().map_err(refused("open /var/tmp"))?, 0),
     };
     let store = Store::opened(dir, quota_bytes);
     let host = HostSide::new(memory, poller, Arc::new(Replies::new()), Some(store));

@@ -237,6 +237,9 @@ impl Mailbox {
         if let Request::Start(process) | Request::Exec(process) = request {
             host.grant(process.capabilities.iter().fold(0, |all, set| all | set));
         }
+        if let Request::Limit { bytes } = request {
+            host.note_limit(*bytes);
+        }
         let mut line = host.replies.line();
         if line.lying.is_some() {
             // What the VMM itself wants is little, and must not fail because others want much.

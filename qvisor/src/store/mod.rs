@@ -19,6 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{OFlag, open};
@@ -130,7 +131,7 @@ pub struct StoreStat {
 #[derive(Debug)]
 pub struct Store {
     source: FileSource,
-    quota_bytes: u64,
+    quota_bytes: AtomicU64,
     seed: u64,
     inner: Mutex<Inner>,
 }
@@ -204,7 +205,13 @@ impl Store {
     fn at(source: FileSource, quota_bytes: u64) -> Self {
         // A hasher's keys come from the host's random generator.
         let seed = RandomState::new().hash_one(0);
+        let quota_bytes = AtomicU64::new(quota_bytes);
         Self { source, quota_bytes, seed, inner: Mutex::default() }
+    }
+
+    /// Lets it take so many bytes, if that is more than it may now.
+    pub fn raise_quota(&self, quota_bytes: u64) {
+        self.quota_bytes.fetch_max(quota_bytes, Ordering::Relaxed);
     }
 
     /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The
@@ -387,7 +394,7 @@ impl Store {
             swap_disk_bytes: inner.swap.as_ref().map_or(0, HiddenFile::disk_bytes),
             reap_pages: inner.reap.as_ref().map_or(0, Reap::pages),
             reap_disk_bytes: inner.reap.as_ref().map_or(0, |r| r.file.disk_bytes()),
-            quota_bytes: self.quota_bytes,
+            quota_bytes: self.quota_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -402,9 +409,10 @@ impl Store {
     fn check_quota(&self, inner: &Inner, reap: Option<&Reap>, pages: u64) -> Result<()> {
         let held = inner.slots.used() + reap.map_or(0, Reap::pages);
         let all = held.checked_add(pages).and_then(|p| p.checked_mul(PAGE_SIZE));
+        let quota_bytes = self.quota_bytes.load(Ordering::Relaxed);
         match all {
-            Some(bytes) if bytes <= self.quota_bytes => Ok(()),
-            _ => Err(StoreError::Quota { quota_bytes: self.quota_bytes }),
+            Some(bytes) if bytes <= quota_bytes => Ok(()),
+            _ => Err(StoreError::Quota { quota_bytes }),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -334,7 +335,7 @@ fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
     let pid = p.state()["pid"].to_string();
     let member = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(member.contains(&format!("/quark/{}", p.id)), "{member}");
-    for (option, limit) in [("--memory", "16M"), ("--pids-limit", "2")] {
+    for (option, limit) in [("--memory", "5M"), ("--pids-limit", "2")] {
         let refused = p.output(&["update", option, limit, &p.id]);
         assert!(!refused.status.success());
         let says = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -811,4 +812,35 @@ fn device_nodes_of_the_root_last() {
     let left = run_script("stat -c '%F %t:%T %a' /moved /disk; echo y > /moved; cat /moved");
     assert_eq!(left, "character special file 1:3 600\nblock special file 8:0 644\n");
     assert!(fs::symlink_metadata(p.rootfs().join("moved")).unwrap().is_file(), "none on the host");
+}
+
+/// Who looks from the host (`docker top`) finds the guest's programs by their names, which do
+/// nothing to his terminal.
+#[test]
+fn the_host_calls_programs_by_their_names() {
+    let Some(p) = place() else { return };
+    let script = |name: &str, text: &str| {
+        let path = p.rootfs().join("bin").join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("serves", "ev*1 & worker & (while :; do sleep 1000; done) & wait");
+    script("ev\nil\x1b[2J\u{1}1", "while :; do sleep 1000; done");
+    script("worker", "echo renamed > /proc/self/comm; while :; do sleep 1000; done");
+    p.configure(&["sh", "-c", "cd /bin; exec serves"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let names = || {
+        let pids: Vec<u32> =
+            serde_json::from_str(&p.good(&["ps", "--format", "json", &p.id])).unwrap();
+        let name = |pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let mut names: Vec<String> = pids.into_iter().map(name).collect();
+        names.retain(|name| !name.starts_with("quark"));
+        names.sort();
+        names
+    };
+    let expected =
+        ["ev?il?[2J?1\n", "renamed\n", "serves\n", "serves\n", "sleep\n", "sleep\n", "sleep\n"];
+    p.wait_for(&format!("{expected:?}"), || names() == expected);
+    p.good(&["delete", "--force", &p.id]);
 }

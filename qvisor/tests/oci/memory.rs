@@ -176,11 +176,17 @@ fn a_limit_that_changes_is_the_guests_too() {
         || p.output(&["exec", &p.id, "hungry", "zeros", "70"]).status.code().unwrap_or(-1);
     assert_eq!((guests(), takes_70()), ((120, 120), 0));
     p.good(&["update", "--memory", "64M", "--memory-swap", "64M", &p.id]);
-    assert_eq!((guests(), takes_70()), ((56, 56), 137));
+    assert_eq!((guests(), takes_70()), ((60, 60), 137));
     p.good(&["update", "--memory-swap", "128M", "--memory", "128M", &p.id]);
     assert_eq!((guests(), takes_70()), ((120, 120), 0));
+    // More than it was made with, and then a size that leaves no whole block of 4 MiB.
+    p.good(&["update", "--memory-swap", "1008M", "--memory", "1008M", &p.id]);
+    assert_eq!(guests(), (945, 945));
+    assert_eq!(p.output(&["exec", &p.id, "hungry", "zeros", "300"]).status.code(), Some(0));
+    p.good(&["update", "--memory", "128M", "--memory-swap", "128M", &p.id]);
+    assert_eq!((guests(), takes_70()), ((120, 120), 0));
     // What is in use stays.
-    let fill = "busybox head -c 50000000 /dev/zero > /tmp/file";
+    let fill = "busybox head -c 59000000 /dev/zero > /tmp/file";
     p.good(&["exec", &p.id, "sh", "-c", fill]);
     let refused = p.output(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
     let says = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -190,5 +196,34 @@ fn a_limit_that_changes_is_the_guests_too() {
     // As long as it is.
     p.good(&["exec", &p.id, "busybox", "rm", "/tmp/file"]);
     p.good(&["update", "--memory", "62M", "--memory-swap", "62M", &p.id]);
-    assert_eq!(guests(), (54, 54));
+    assert_eq!(guests(), (58, 58));
+}
+
+/// With the least limit a container starts and works; what it says is available can be had; the
+/// host never has to kill.
+#[test]
+fn a_small_container_can_use_what_it_is_given() {
+    // MiB of the limit, and how much of it a program gets.
+    for (limit, least) in [(6, 0), (8, 2), (16, 9), (32, 24), (64, 53)] {
+        let Some(p) = limited(limit, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
+        p.create(&[]);
+        p.good(&["start", &p.id]);
+        let meminfo = p.good(&["exec", &p.id, "cat", "/proc/meminfo"]);
+        let of = |name: &str| -> u64 {
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+        };
+        let (total, available) = (of("MemTotal:") >> 10, of("MemAvailable:") >> 10);
+        assert!((limit / 2..limit).contains(&total), "{limit}: {meminfo}");
+        assert!((least..total).contains(&available), "{limit}: {meminfo}");
+        let takes = |mib: u64| {
+            p.output(&["exec", &p.id, "hungry", "zeros", &mib.to_string()]).status.code()
+        };
+        if available > 1 {
+            assert_eq!(takes(available - 1), Some(0), "{limit}: {meminfo}");
+        }
+        assert_eq!(takes(available + 2), Some(137), "{limit}: {meminfo}");
+        assert_eq!(p.good(&["exec", &p.id, "echo", "whole"]), "whole\n");
+        assert!(matches!(host_kills(&p), None | Some(0)), "{limit}");
+    }
 }

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Bound::{Excluded, Unbounded};
 
-use crate::arch;
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::fs::outside::OutsideLocks;
@@ -169,7 +169,7 @@ const FEW: usize = 64;
 /// Locks that there may be (ENOLCK), twice as many if nobody has more than [`FEW`]: no process's
 /// end gives back what open files of others hold.
 fn most() -> usize {
-    (arch::ram_bytes() / 64 / LOCK_BYTES).clamp(4096, 65_536) as usize
+    (account::memory_bytes() / 64 / LOCK_BYTES).clamp(4096, 65_536) as usize
 }
 
 /// Those that one owner may have.

@@ -187,7 +187,7 @@ fn comm(subject: Subject) -> Node {
             }
             let end =
                 bytes.iter().position(|b| *b == 0 || *b == b'\n').unwrap_or(bytes.len()).min(15);
-            thread.attrs.lock().name = bytes[..end].to_vec();
+            thread.set_name(bytes[..end].to_vec());
             Ok(())
         })),
     )

@@ -67,15 +67,14 @@ pub(super) fn loadavg() -> Node {
 pub(super) fn meminfo() -> Node {
     file(|_| {
         let total = account::memory_bytes();
-        let held = mm::frames::stats().frames_used + arch::heap::HEAP.stats().pages_held;
-        let used = held * PAGE_SIZE + arch::heap::charged();
-        let free = total.saturating_sub(used);
+        let used = account::used_bytes();
+        let free = total - used;
         let shmem = shmem::resident_pages() * PAGE_SIZE;
         let tables = arch::heap::HEAP.stats().table_pages * PAGE_SIZE;
         let rows = [
             ("MemTotal", total),
             ("MemFree", free),
-            ("MemAvailable", free),
+            ("MemAvailable", account::available_bytes()),
             ("Buffers", 0),
             ("Cached", shmem),
             ("SwapCached", 0),
@@ -146,7 +145,7 @@ pub(super) fn stat() -> Node {
 pub(super) fn vmstat() -> Node {
     file(|_| {
         let used = mm::frames::stats().frames_used;
-        let free = (account::memory_bytes() / PAGE_SIZE).saturating_sub(used);
+        let free = (account::memory_bytes() - account::used_bytes()) / PAGE_SIZE;
         Ok(format!("nr_free_pages {free}\nnr_anon_pages {used}\npgfault 0\npgmajfault 0\n")
             .into_bytes())
     })

@@ -21,7 +21,7 @@ use super::attr::{Attributes, StatFs};
 use super::inode::{FileSystem, Inode, next_device, simple_statfs};
 use super::options::Options;
 use super::shmem::Quota;
-use crate::arch;
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
 
@@ -34,7 +34,7 @@ pub const NO_LIMIT: u64 = u64::MAX - PAGE_SIZE;
 
 /// What one may hold for which nobody says: half of RAM, in bytes.
 pub fn default_bytes() -> u64 {
-    arch::boot().ram_bytes / 2
+    account::memory_bytes() / 2
 }
 
 /// The options that it has; of those about huge pages and NUMA none has an effect.
@@ -78,7 +78,7 @@ fn most_inodes(options: &Options<'_>) -> Result<u64> {
 
 /// The most inodes of one for which nobody says: one for each other page of RAM.
 fn default_inodes() -> u64 {
-    arch::ram_bytes() / 2 / PAGE_SIZE
+    account::memory_bytes() / 2 / PAGE_SIZE
 }
 
 /// A file system in guest memory.

@@ -40,7 +40,7 @@ pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
     if slot == slots::ZERO || count < 2 {
         return None;
     }
-    let frame = frames::user().alloc_run(count as usize)?;
+    let frame = frames::alloc_run(count)?;
     read_slots(slot, &[Segment { gpa: frame, len: count * PAGE_SIZE }], count);
     Some(frame)
 }

@@ -178,7 +178,7 @@ pub extern "C" fn isolate(s: &Surroundings) -> ! {
     });
     // SAFETY: no arguments.
     s.required(Step::Session, || tried(unsafe { libc::setsid() }.into()));
-    s.required(Step::Name, || prctl(libc::PR_SET_NAME, c"quark-stub".as_ptr() as u64, 0));
+    s.required(Step::Name, || prctl(libc::PR_SET_NAME, c"quark-zygote".as_ptr() as u64, 0));
     // The zygote's naps are short.
     let _ = prctl(libc::PR_SET_TIMERSLACK, 1, 0);
     s.required(Step::Dumpable, || prctl(libc::PR_SET_DUMPABLE, 1, 0));

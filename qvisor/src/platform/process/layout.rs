@@ -86,6 +86,9 @@ pub const FAST_DONE: u32 = 4;
 pub const FAST_SLEEP: u32 = 6;
 /// How often the thread looks for an answer before it waits, some 20 µs.
 pub const FAST_SPINS: u32 = 500;
+/// The name that the thread is to have, for prctl(2).
+pub const SLOT_NAME: u64 = FAST_ARGS + 128;
+const _: () = assert!(SLOT_NAME + qlib::platform::THREAD_NAME_BYTES as u64 <= STACK_OFFSET);
 /// Numbers of system calls below this may be fast.
 pub const FAST_CALLS: u64 = 512;
 /// All slots have the same address above this bit.

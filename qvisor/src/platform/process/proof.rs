@@ -48,10 +48,13 @@ impl SpaceState {
         if !self.has_room(space, shared, &op) {
             return;
         }
-        if op.is_mapping()
-            && let Some(thread) = self.thread_mut(number)
-        {
-            thread.unproven = Some(op);
+        if let Some(thread) = self.thread_mut(number) {
+            if let Some(name) = &op.name {
+                space.area.write(thread.slot, SLOT_NAME, name);
+            }
+            if op.may_be_repeated() {
+                thread.unproven = Some(op);
+            }
         }
         self.let_continue(id);
     }

@@ -652,6 +652,7 @@ impl SpaceState {
     fn sets_own_base(&self, shared: &Shared, call: GuestCall, plan: &Plan) -> bool {
         const ARCH_SET_FS: u64 = 0x1002;
         plan.ops.is_empty()
+            && plan.name.is_none()
             && plan.gs.is_none()
             && plan.fs == Some(call.args[1])
             && call.nr == libc::SYS_arch_prctl as u64
@@ -691,6 +692,11 @@ impl SpaceState {
         };
         let clones = std::mem::take(&mut thread.clones);
         let mut ops = std::collections::VecDeque::from(plan.ops);
+        if let Some(name) = plan.name {
+            let slot = self.threads.get(&number).map_or(0, |thread| thread.slot);
+            let at = shared.stub_area() + u64::from(slot) * SLOT_BYTES + SLOT_NAME;
+            ops.push_back(HostOp::set_name(name, at));
+        }
         for child in clones {
             if let Some(child) = self.threads.get_mut(&child) {
                 let room = child.room.take();

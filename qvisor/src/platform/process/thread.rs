@@ -24,20 +24,34 @@ pub struct HostOp {
     pub file: Option<Arc<OwnedFd>>,
     /// The place of the thread that it makes, kept until right before the call.
     pub room: Option<Arc<Room>>,
+    /// The name that it is about.
+    pub name: Option<[u8; THREAD_NAME_BYTES]>,
 }
 
 impl HostOp {
     /// An operation without a file.
     pub fn plain(nr: i64, args: [u64; 6]) -> Self {
         let [a, b, c, d, e, f] = args;
-        Self { words: [nr as u64, a, b, c, d, e, f], place: None, file: None, room: None }
+        Self {
+            words: [nr as u64, a, b, c, d, e, f],
+            place: None,
+            file: None,
+            room: None,
+            name: None,
+        }
     }
 
-    /// True if it changes mappings, and nothing else: then it may be carried out twice.
-    pub fn is_mapping(&self) -> bool {
-        [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect]
+    /// True if it may be carried out twice: it changes mappings or the name, and nothing else.
+    pub fn may_be_repeated(&self) -> bool {
+        [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mprotect, libc::SYS_prctl]
             .iter()
             .any(|nr| *nr as u64 == self.words[0])
+    }
+
+    /// Names the thread; `address` is where the stub has [`super::layout::SLOT_NAME`] of its slot.
+    pub fn set_name(name: [u8; THREAD_NAME_BYTES], address: u64) -> Self {
+        let args = [libc::PR_SET_NAME as u64, address, 0, 0, 0, 0];
+        Self { name: Some(name), ..Self::plain(libc::SYS_prctl, args) }
     }
 
     /// How many mappings more it can leave behind: what lies there is split at both ends, and a new
@@ -77,6 +91,21 @@ impl HostOp {
     }
 }
 
+/// A guest's name for a thread as the host may show it on terminals: control characters, and what
+/// is not UTF-8, become question marks.
+fn shown(name: [u8; THREAD_NAME_BYTES]) -> [u8; THREAD_NAME_BYTES] {
+    let mut out = [0; THREAD_NAME_BYTES];
+    let end = name.iter().position(|b| *b == 0).unwrap_or(THREAD_NAME_BYTES - 1);
+    let mut at = 0;
+    for chunk in name[..end.min(THREAD_NAME_BYTES - 1)].utf8_chunks() {
+        let valid = chunk.valid().chars().map(|c| if c.is_control() { '?' } else { c });
+        for c in valid.chain(chunk.invalid().iter().map(|_| '?')) {
+            at += c.encode_utf8(&mut out[at..]).len();
+        }
+    }
+    out
+}
+
 /// What lies behind guest memory, here and in stubs.
 pub struct Backing<'a> {
     /// Here.
@@ -100,6 +129,8 @@ pub struct Plan {
     pub fs: Option<u64>,
     /// New GS base.
     pub gs: Option<u64>,
+    /// New name, as the host may show it.
+    pub name: Option<[u8; THREAD_NAME_BYTES]>,
 }
 
 impl Plan {
@@ -112,6 +143,7 @@ impl Plan {
             ops: Vec::new(),
             fs: None,
             gs: None,
+            name: None,
         }
     }
 
@@ -122,7 +154,8 @@ impl Plan {
 
     /// True if it is the answer to a system call and nothing else.
     pub fn is_plain_answer(&self) -> bool {
-        self.kind == RESUME_RETURN && self.ops.is_empty() && self.fs.is_none() && self.gs.is_none()
+        let changes = !self.ops.is_empty() || self.name.is_some();
+        self.kind == RESUME_RETURN && !changes && self.fs.is_none() && self.gs.is_none()
     }
 
     /// Translates what the kernel asks for. An error tells which operation is not valid; the kernel
@@ -142,6 +175,7 @@ impl Plan {
             match op.kind {
                 OP_SET_FS => plan.fs = Some(op.va.0),
                 OP_SET_GS => plan.gs = Some(op.va.0),
+                OP_SET_NAME => plan.name = Some(shown(op.name())),
                 OP_MAP | OP_UNMAP | OP_PROTECT => plan.push_range(op, user_max, host)?,
                 _ => return Err(format!("unknown operation {op:?}")),
             }
@@ -333,4 +367,28 @@ pub struct Thread {
     pub answered_inside: bool,
     /// The kernel has forgotten it.
     pub dropped: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fit_for_a_terminal() {
+        let name = |bytes: &[u8]| {
+            let shown = shown(DeferredOp::set_name(bytes).name());
+            let end = shown.iter().position(|b| *b == 0).unwrap();
+            String::from_utf8(shown[..end].to_vec()).unwrap()
+        };
+        assert_eq!(name(b"nginx"), "nginx");
+        assert_eq!(name(b"0123456789abcdefgh"), "0123456789abcde");
+        assert_eq!(name(b"a\nb\x1b[2J\x7f"), "a?b?[2J?");
+        assert_eq!(name("gr\u{fc}n \u{9b}31m".as_bytes()), "gr\u{fc}n ?31m");
+        assert_eq!(name(b"\xff\xfe"), "??");
+        // A character cut in half by the length.
+        assert_eq!(name("0123456789abcd\u{fc}".as_bytes()), "0123456789abcd?");
+        assert_eq!(name(&[0xff; 40]), "?".repeat(15));
+        assert_eq!(name(b""), "");
+        assert_eq!(shown([b'x'; 16])[15], 0, "whatever the kernel says");
+    }
 }

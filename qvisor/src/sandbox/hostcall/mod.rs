@@ -153,13 +153,18 @@ impl HostSide {
         if used >= self.max_descriptors { Err(Errno::MFILE) } else { Ok(()) }
     }
 
-    /// Notes the memory limit that the guest has, in bytes (0: none). The cgroup's is a little
-    /// above; what the guest keeps in reserve lies between.
+    /// Notes the memory limit that the guest has, or is about to have, in bytes (0: none). The
+    /// cgroup's is a little above; what the guest keeps in reserve lies between. A lower one than
+    /// before changes nothing.
     pub fn note_limit(&self, limit: u64) {
         const MORE_BYTES: u64 = 48 << 20;
-        let is_within_host = limit != 0 && self.memory.ram_bytes() >= limit;
-        let most = if is_within_host { limit / 3 + MORE_BYTES } else { 0 };
-        self.to_the_limit.store(most, Ordering::Relaxed);
+        let ram = self.memory.ram_bytes();
+        let within = if limit == 0 { ram } else { limit.min(ram) };
+        if let Some(store) = &self.store {
+            store.raise_quota(within.saturating_mul(2));
+        }
+        let most = if limit != 0 && limit <= ram { limit / 3 + MORE_BYTES } else { 0 };
+        self.to_the_limit.fetch_max(most, Ordering::Relaxed);
     }
 
     /// Notes that a process of the container is given `capabilities` (a mask) from outside: what
