@@ -197,8 +197,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let setup = setup(request, &state, sleep, host_uds);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
+    let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
         .into_iter()
+        .chain(places.as_ref().map(AsFd::as_fd))
         .chain(namespace.as_ref().map(AsFd::as_fd))
         .collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
@@ -358,6 +360,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         memory_limit_bytes: bundle.memory_limit(),
         tasks_limit: bundle.tasks_limit(),
         sleep,
+        wake_concurrency: global.wake_concurrency,
         host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.as_deref().is_some_and(is_own_network),
