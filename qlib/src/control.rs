@@ -142,6 +142,8 @@ pub struct SleepSpec {
     /// Nor does an exec of one of these command lines, its arguments with a space between; a final
     /// "*" stands for anything.
     pub ignore_exec: Vec<String>,
+    /// It does not sleep by itself, but is told of as if it did.
+    pub dry_run: bool,
 }
 
 /// Addresses of IPv6 that have the first bits in common. Those of IPv4 are "mapped" among them (RFC
@@ -332,6 +334,8 @@ pub struct Stats {
     pub sleeps: SleepStats,
     /// Who has slept for the kernel lock.
     pub kernel_lock: Vec<LockWaits>,
+    /// Sleeps that it would have had, where they are only told of.
+    pub dry_run: Option<DryStats>,
 }
 
 /// How those who wanted the guest kernel for one thing slept until they had its lock. On `process`:
@@ -427,6 +431,17 @@ impl WakeCause {
     /// How many there are.
     pub const COUNT: usize = WakeCause::Unfinished as usize + 1;
 
+    /// All of them, in order.
+    pub const ALL: [WakeCause; WakeCause::COUNT] = [
+        WakeCause::Socket,
+        WakeCause::Disk,
+        WakeCause::Signal,
+        WakeCause::Sigcont,
+        WakeCause::Exec,
+        WakeCause::Timer,
+        WakeCause::Unfinished,
+    ];
+
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
@@ -484,6 +499,42 @@ impl SleepStats {
     }
 }
 
+/// The sleeps that a container would have had by itself ([`SleepSpec::dry_run`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DryStats {
+    /// It would be asleep now.
+    pub is_asleep: bool,
+    /// How often it would have slept.
+    pub sleeps: u64,
+    /// How long it would have slept in all, the sleep that would last included.
+    pub asleep_ns: u64,
+    /// How often each [`WakeCause`] would have woken it.
+    pub wakes: [u64; WakeCause::COUNT],
+    /// What would have woken it last.
+    pub last_wake_cause: Option<WakeCause>,
+    /// What the last sleep would have given back to the host, in bytes: an estimate, of the moment
+    /// when it would have begun.
+    pub last_freed_bytes: u64,
+    /// The same over all sleeps: bytes times seconds.
+    pub freed_byte_seconds: u64,
+}
+
+impl DryStats {
+    /// A sleep of the last kind has lasted for `ns`.
+    pub fn add(&mut self, ns: u64) {
+        let byte_seconds = u128::from(self.last_freed_bytes) * u128::from(ns) / 1_000_000_000;
+        let byte_seconds = u64::try_from(byte_seconds).unwrap_or(u64::MAX);
+        self.asleep_ns = self.asleep_ns.saturating_add(ns);
+        self.freed_byte_seconds = self.freed_byte_seconds.saturating_add(byte_seconds);
+    }
+
+    /// This would have woken it.
+    pub fn count(&mut self, cause: WakeCause) {
+        self.wakes[cause as usize] += 1;
+        self.last_wake_cause = Some(cause);
+    }
+}
+
 /// Counts since the sandbox began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -516,6 +567,20 @@ pub struct CountStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_be_saved_is_memory_times_time() {
+        let mut dry = DryStats { last_freed_bytes: 3 << 30, ..DryStats::default() };
+        dry.add(1_500_000_000);
+        dry.add(u64::MAX);
+        assert_eq!(dry.asleep_ns, u64::MAX);
+        assert!(dry.freed_byte_seconds > 9 << 29);
+        for (at, cause) in WakeCause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at);
+            dry.count(cause);
+        }
+        assert_eq!(dry.wakes, [1; WakeCause::COUNT]);
+    }
 
     #[test]
     fn a_wake_belongs_to_the_class_that_its_time_is_within() {

@@ -111,20 +111,21 @@ pub(super) fn inside() -> Option<Busy> {
 /// What has been asked of the container and not been done. Timers that go off within `timers_ns`
 /// count, others only for who waits for an answer.
 pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
-    if let Some((what, address)) = host::find_untaken() {
+    let now_ns = time::monotonic_ns();
+    let unserved = host::find_unserved(now_ns);
+    if let Some((what, address)) = unserved.untaken {
         return Some(Busy::Untaken(what, address));
     }
     let due_ns = time::next_due_in_ns()?;
     if due_ns <= timers_ns {
         return Some(Busy::Timer(due_ns));
     }
-    let now_ns = time::monotonic_ns();
-    let (asked_ns, address) = host::find_asking(now_ns)?;
+    let (asked_ns, address) = unserved.asking?;
     let waits = due_ns < REQUEST_NS && now_ns.saturating_sub(asked_ns) < REQUEST_NS;
     waits.then_some(Busy::Unanswered(address, due_ns))
 }
 
 /// True if somebody has had nothing of an answer yet, since whenever.
 pub(super) fn owes_an_answer() -> bool {
-    host::find_asking(u64::MAX).is_some()
+    host::is_any_asking(u64::MAX)
 }

@@ -8,7 +8,7 @@
 //! prefetched and not used for some sleeps ([`crate::mm::swap::Usage`]), which go to the swap file.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +21,7 @@ use super::inflate;
 use super::pages::Pages;
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{history, stats, step};
+use super::{history, join, stats, step};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
@@ -90,7 +90,7 @@ impl Why {
     }
 
     /// What timers do in such a sleep. Who waits for an answer may be waiting for one.
-    fn rest_of_timers(self) -> Rest {
+    pub(super) fn rest_of_timers(self) -> Rest {
         match (self, *TIMERS.lock()) {
             (_, Timers::Wake) | (Why::Idle, Timers::Usual) => Rest::UntilDue,
             _ if busy::owes_an_answer() => Rest::UntilDue,
@@ -115,24 +115,49 @@ pub(super) fn rest_of_timers() -> Rest {
 }
 
 /// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a
-/// wake, which comes at once where it was forced.
+/// wake, which comes at once where it was forced. Who comes while another deflate is under way
+/// [joins](super::join) it.
 pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
-    match super::current() {
-        State::Hibernated => {
-            let rest = why.rest_of_timers();
-            *REST.lock() = rest;
-            time::rest(rest);
-            return Ok(());
-        }
-        State::Awake { .. } => step(Input::Stop),
-        State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
-            let reason = "it is changing its state already: try again".to_string();
-            return Err(Failure { errno: Errno::EBUSY, reason });
+    let asked_ns = time::monotonic_ns();
+    loop {
+        match super::current() {
+            State::Hibernated => {
+                let rest = why.rest_of_timers();
+                *REST.lock() = rest;
+                time::rest(rest);
+                return Ok(());
+            }
+            State::Awake { .. } => {
+                let patience = why.patience().since(asked_ns);
+                let attempt = join::begin();
+                let outcome = deflate_awake(why, patience).await;
+                join::end(&attempt, &outcome);
+                return outcome;
+            }
+            State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
+                let Some(outcome) = join::join(why.patience().since(asked_ns)).await else {
+                    let reason = "it is changing its state already: try again".into();
+                    return Err(Failure { errno: Errno::EBUSY, reason });
+                };
+                let is_left = why.patience().since(asked_ns).is_left();
+                match outcome {
+                    // Its timers do what this sleep wants of them, if it lasts.
+                    Ok(()) if super::current() == State::Hibernated => {}
+                    // Whoever waits for longer, or forces it, tries again.
+                    Err(Failure { errno: Errno::EBUSY, .. }) if is_left => {}
+                    outcome => return outcome,
+                }
+            }
         }
     }
+}
+
+/// The same of a sandbox that is awake.
+async fn deflate_awake(why: Why, patience: Patience) -> core::result::Result<(), Failure> {
+    step(Input::Stop);
     let mut begin_ns = 0;
     let held_bytes = history::ram_held();
-    match attempt(why, &mut begin_ns).await {
+    match attempt(why, patience, &mut begin_ns).await {
         Ok(left) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::DEFLATES_IDLE.fetch_add(u64::from(why == Why::Idle), Relaxed);
@@ -156,12 +181,16 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
 }
 
 /// What there was left to do when it began.
-async fn attempt(why: Why, begin_ns: &mut u64) -> core::result::Result<Option<Busy>, Failure> {
+async fn attempt(
+    why: Why,
+    patience: Patience,
+    begin_ns: &mut u64,
+) -> core::result::Result<Option<Busy>, Failure> {
     // Sockets in flight that nobody can receive any more are memory too, and so are names that
     // nobody asks for. What that wakes is served before the sleep.
     rights::collect();
     dentry::age();
-    let left = quiesce::quiesce(&Held::intend(Reason::Sleep), why.patience()).await?;
+    let left = quiesce::quiesce(&Held::intend(Reason::Sleep), patience).await?;
     *REST.lock() = why.rest_of_timers();
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();

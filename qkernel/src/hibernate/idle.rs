@@ -9,12 +9,12 @@
 use alloc::string::ToString;
 use core::sync::atomic::Ordering::Relaxed;
 
-use qlib::control::Wakefulness;
+use qlib::control::{WakeCause, Wakefulness};
 
 use super::busy::{self, Busy};
 use super::deflate::{self, Failure, Why};
 use super::state::State;
-use super::{quiesce, stats};
+use super::{dry, quiesce, stats};
 use crate::errno::Errno;
 use crate::mm::fault;
 use crate::sync::{Mutex, mutex};
@@ -52,7 +52,18 @@ impl Done {
             calls: table::threads().map(|thread| thread.syscalls.load(Relaxed)).sum(),
             faults: fault::count(),
             input_ns: input::last_ns(),
-            wakes: stats::wakes(),
+            wakes: stats::wakes() + dry::wakes(),
+        }
+    }
+
+    /// What would have woken a container that had slept since it had done this, and has done
+    /// `self` by now. What it does for its timers is no wake where they rest.
+    fn woken_since(&self, before: &Done, timers_rest: bool) -> Option<WakeCause> {
+        let taken = |done: &Done| (done.input_ns, done.requests, done.probes);
+        if taken(self) != taken(before) {
+            Some(WakeCause::Socket)
+        } else {
+            (!timers_rest && self != before).then_some(WakeCause::Unfinished)
         }
     }
 
@@ -137,6 +148,12 @@ pub fn watch(habit: Habit) {
             if idleness.look(habit.timers_rest) < after_ns
                 || busy::outside(habit.timers_ns()).is_some()
             {
+                continue;
+            }
+            if dry::is_on() {
+                let before = Done::until_now();
+                let rest = habit.timers_rest;
+                dry::sleep(look_ns, || Done::until_now().woken_since(&before, rest)).await;
                 continue;
             }
             let failure = deflate::deflate(Why::Idle).await.err();

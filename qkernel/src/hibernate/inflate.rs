@@ -8,7 +8,7 @@ use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
 use super::state::{Input, State};
-use super::{stats, step};
+use super::{dry, stats, step};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::swap::memory_is_lost;
@@ -28,6 +28,7 @@ pub fn wake(cause: WakeCause) {
     if is_input(cause) {
         input::note();
     }
+    dry::woken(cause);
     match super::current() {
         State::Awake { .. } | State::Inflating => {}
         State::Settling { .. } if cause != WakeCause::Sigcont => {}

@@ -33,6 +33,18 @@ pub struct Patience {
     pub force: bool,
 }
 
+impl Patience {
+    /// What is left of it, if it began at `begin_ns` (CLOCK_MONOTONIC).
+    pub(super) fn since(self, begin_ns: u64) -> Patience {
+        Patience { ns: self.ns.saturating_sub(time::elapsed_ns(begin_ns)), ..self }
+    }
+
+    /// True if a further attempt may do what one without patience has not done.
+    pub(super) fn is_left(self) -> bool {
+        self.ns > 0 || self.force
+    }
+}
+
 /// What keeps a container awake that was asked to sleep so many nanoseconds ago.
 pub(super) fn look(waited_ns: u64) -> Option<Busy> {
     match busy::inside() {

@@ -6,7 +6,7 @@ use qlib::PAGE_SIZE;
 use qlib::control::{CountStats, MemoryStats, Stats, WakeCause};
 use qlib::host::Op;
 
-use super::history;
+use super::{dry, history};
 use crate::host::Call;
 use crate::task::{oom, table};
 use crate::{account, arch, mm};
@@ -85,5 +85,6 @@ pub fn collect() -> Stats {
         },
         sleeps: history::collect(),
         kernel_lock: arch::lock::waits(),
+        dry_run: dry::collect(),
     }
 }

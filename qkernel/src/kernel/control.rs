@@ -203,6 +203,9 @@ fn sleep_as(spec: &SleepSpec) {
     checks::are(&spec.ignore_exec);
     hibernate::deflate::let_timers(spec.timers);
     if spec.after_ms > 0 {
+        if spec.dry_run {
+            hibernate::dry::begin();
+        }
         hibernate::idle::watch(Habit {
             after_ns: spec.after_ms.saturating_mul(1_000_000),
             timers_rest: spec.timers == Timers::Rest,

@@ -93,18 +93,37 @@ pub fn watch_all() {
     all().iter().for_each(|watcher| watcher.watch_asleep());
 }
 
-/// Something that programs have yet to take, and [of whom](HostWatcher::describe).
-pub fn find_untaken() -> Option<(Untaken, String)> {
-    all().iter().find_map(|watcher| Some((watcher.untaken()?, watcher.describe())))
+/// What has come from outside and not been served.
+#[derive(Debug, Default)]
+pub struct Unserved {
+    /// Something that programs have yet to take, and [of whom](HostWatcher::describe). Then nothing
+    /// else was looked for.
+    pub untaken: Option<(Untaken, String)>,
+    /// Since when the last who has asked waits for an answer, or for more of it (CLOCK_MONOTONIC),
+    /// and who that is.
+    pub asking: Option<(u64, String)>,
 }
 
-/// Since when the last who has asked waits for an answer, or at `now_ns` for more of it
-/// (CLOCK_MONOTONIC), and who that is.
-pub fn find_asking(now_ns: u64) -> Option<(u64, String)> {
-    let all = all();
-    let asking = all.iter().filter_map(|watcher| Some((watcher.asked_ns(now_ns)?, watcher)));
-    let (asked_ns, last) = asking.max_by_key(|(asked_ns, _)| *asked_ns)?;
-    Some((asked_ns, last.describe()))
+/// What has not been served at `now_ns` of CLOCK_MONOTONIC. Asks the host where data may lie.
+pub fn find_unserved(now_ns: u64) -> Unserved {
+    let (mut last, all) = (None, all());
+    for watcher in &all {
+        if let Some(what) = watcher.untaken() {
+            return Unserved { untaken: Some((what, watcher.describe())), asking: None };
+        }
+        if let Some(asked_ns) = watcher.asked_ns(now_ns)
+            && last.is_none_or(|(before_ns, _)| asked_ns >= before_ns)
+        {
+            last = Some((asked_ns, watcher));
+        }
+    }
+    let asking = last.map(|(asked_ns, watcher)| (asked_ns, watcher.describe()));
+    Unserved { untaken: None, asking }
+}
+
+/// True if somebody waits for an answer at `now_ns`, or for more of it.
+pub fn is_any_asking(now_ns: u64) -> bool {
+    all().iter().any(|watcher| watcher.asked_ns(now_ns).is_some())
 }
 
 /// The owners of the sockets that are the host's, by its inode numbers. ENOMEM.

@@ -500,7 +500,7 @@ impl HostSocket {
             }
             // Whoever is answered may ask again at once: that is noted after this.
             let before = *self.talk.lock();
-            self.talk.lock().send(time::monotonic_ns());
+            self.talk.lock().send(time::monotonic_ns);
             let sent = call.segments(&data).run();
             let sent = sent.inspect_err(|_| *self.talk.lock() = before)? as usize;
             buffer.advance(sent);

@@ -34,11 +34,11 @@ impl Talk {
         }
     }
 
-    /// Something is sent at `now_ns`.
-    pub fn send(&mut self, now_ns: u64) {
+    /// Something is sent at the time that `now_ns` tells, which is asked only where it matters.
+    pub fn send(&mut self, now_ns: impl FnOnce() -> u64) {
         *self = match *self {
             Talk::Silent => Talk::Asks,
-            Talk::Serves | Talk::IsAsked(_) | Talk::Answers(_) => Talk::Answers(now_ns),
+            Talk::Serves | Talk::IsAsked(_) | Talk::Answers(_) => Talk::Answers(now_ns()),
             Talk::Asks | Talk::Listens => return,
         };
     }
@@ -65,9 +65,9 @@ mod tests {
             talk.receive(5);
             talk.receive(7);
             assert_eq!(talk.asked_ns(u64::MAX), Some(7));
-            talk.send(8);
+            talk.send(|| 8);
             assert_eq!(talk.asked_ns(7 + BETWEEN_PARTS_NS), Some(8), "more may come");
-            talk.send(9);
+            talk.send(|| 9);
             assert_eq!(talk.asked_ns(8 + BETWEEN_PARTS_NS), Some(9));
             assert_eq!(talk.asked_ns(9 + BETWEEN_PARTS_NS), None);
             talk.receive(10);
@@ -78,12 +78,13 @@ mod tests {
     #[test]
     fn who_asks_owes_nothing() {
         let mut talk = Talk::Silent;
-        talk.send(4);
+        talk.send(|| unreachable!("nobody needs the time"));
         talk.receive(5);
+        talk.send(|| unreachable!("nor when it asks again"));
         assert_eq!(talk, Talk::Asks);
         let mut listener = Talk::Listens;
         listener.receive(5);
-        listener.send(6);
+        listener.send(|| unreachable!("nobody needs the time"));
         assert_eq!(listener, Talk::Listens);
     }
 }

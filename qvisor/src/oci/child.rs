@@ -24,6 +24,7 @@ use super::view::View;
 use super::{hooks, network, wire};
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
+use crate::sandbox::admission::Admission;
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::hostcall::uds::HostUds;
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
@@ -66,6 +67,8 @@ pub struct Setup {
     pub tasks_limit: u32,
     /// When it sleeps.
     pub sleep: SleepSpec,
+    /// At most so many sandboxes of this state directory wake at once; 0: as many as there are.
+    pub wake_concurrency: u16,
     /// AF_UNIX sockets in volumes.
     pub host_uds: HostUds,
     /// The network namespace is new.
@@ -138,6 +141,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         bail!("the set-up came without its descriptors");
     };
     ended::record_in(record);
+    let places = if setup.wake_concurrency > 0 { fds.next() } else { None };
     match &setup.log {
         (Some(path), format, debug) => log::init(Some(path), *format, *debug)?,
         (None, _, debug) => log::init_sandbox(*debug)?,
@@ -174,7 +178,9 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
     let attended = setup.attended;
-    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener: listener.into() };
+    let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
+    let listener = listener.into();
+    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission };
     boot.run(|| {
         if !attended {
             log::end_sandbox();
@@ -287,12 +293,14 @@ pub struct Boot {
     pub stdio: [Stream; 3],
     /// Where commands connect.
     pub listener: UnixListener,
+    /// Whom it waits for before it wakes.
+    pub admission: Option<Admission>,
 }
 
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, user_namespace, stdio, listener } = self;
+        let Boot { setup, opened, user_namespace, stdio, listener, admission } = self;
         let mut fds = Vec::new();
         let mut mounts = Vec::new();
         for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
@@ -338,6 +346,7 @@ impl Boot {
             stdio: stdio.map(Some),
             control: Some(listener.into()),
             store: None,
+            admission,
             platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
                 network: network_capabilities(setup.capabilities, setup.own_network),

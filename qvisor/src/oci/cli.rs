@@ -59,6 +59,15 @@ pub struct Global {
     /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
     #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME", default_value = "never")]
     pub hibernate_after: SleepAfter,
+    /// Do not put it to sleep by itself, but tell when and for how long it would have slept, what
+    /// would have woken it, and what that would have saved; its annotation
+    /// io.quark.hibernate.dry-run goes before this.
+    #[arg(long)]
+    pub hibernate_dry_run: bool,
+    /// Let at most so many containers with this option and the same --root read their working sets
+    /// back at once, first come first served [default: 0, no limit].
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
+    pub wake_concurrency: u16,
     /// AF_UNIX sockets in volumes: connect to those of others ("open"), make some for others
     /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
     #[arg(long, value_enum, default_value = "none")]

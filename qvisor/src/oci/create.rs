@@ -125,7 +125,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
-    let sleep = sleep::spec(&annotations, global.hibernate_after)?;
+    let sleep = sleep::spec(&annotations, global.hibernate_after, global.hibernate_dry_run)?;
     let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();
@@ -197,8 +197,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let setup = setup(request, &state, sleep, host_uds);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
+    let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
         .into_iter()
+        .chain(places.as_ref().map(AsFd::as_fd))
         .chain(namespace.as_ref().map(AsFd::as_fd))
         .collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
@@ -359,6 +361,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         memory_limit_bytes: bundle.memory_limit(),
         tasks_limit: bundle.tasks_limit(),
         sleep,
+        wake_concurrency: global.wake_concurrency,
         host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.as_deref().is_some_and(is_own_network),

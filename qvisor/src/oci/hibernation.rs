@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use qlib::control::{HibernationState, Reply, Request, WakeCause, Wakefulness};
+use qlib::control::{DryStats, HibernationState, Reply, Request, WakeCause, Wakefulness};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::info::{self, print};
 use super::life;
 use super::state::{Entry, Store};
+use super::top::size;
 use crate::sandbox::STORE_DIR;
 
 /// How long a container may take to become idle.
@@ -79,7 +80,27 @@ pub fn why(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         other => return Err(unexpected(&other)),
     };
     let woken = stats.sleeps.last_wake_cause.map(|cause| (cause, stats.sleeps.in_state_ns));
-    print(&format!("{}{}\n", explain(stats.state, &why), last_wake(stats.state, woken)))
+    let dry = stats.dry_run.as_ref().map(told_of).unwrap_or_default();
+    print(&format!("{}{}{dry}\n", explain(stats.state, &why), last_wake(stats.state, woken)))
+}
+
+/// What a dry run has found.
+fn told_of(dry: &DryStats) -> String {
+    if dry.sleeps == 0 {
+        return "; dry run: it would not have slept yet".to_owned();
+    }
+    let asleep = humantime::format_duration(Duration::from_secs(dry.asleep_ns / 1_000_000_000));
+    let now = match (dry.is_asleep, dry.last_wake_cause) {
+        (true, _) => "would be asleep now".to_owned(),
+        (false, None) => "would be awake".to_owned(),
+        (false, Some(cause)) => format!("would have been woken last by: {}", cause.name()),
+    };
+    let freed = size(dry.last_freed_bytes);
+    let sleeps = dry.sleeps;
+    format!(
+        "; dry run: it would have slept {sleeps} times, for {asleep} in all, and given back \
+         {freed} at the last; it {now}"
+    )
 }
 
 /// What woke it last, and how long ago if it is awake.
@@ -136,6 +157,15 @@ mod tests {
         let told = last_wake(HibernationState::WokenUp, woken);
         assert_eq!(told, "; last woken 1m 30s ago by: socket");
         assert_eq!(last_wake(HibernationState::Hibernated, woken), "; last woken by: socket");
+        let mut dry = DryStats::default();
+        assert!(told_of(&dry).ends_with("would not have slept yet"));
+        dry = DryStats { is_asleep: true, sleeps: 2, last_freed_bytes: 3 << 20, ..dry };
+        dry.asleep_ns = 61_000_000_000;
+        assert!(told_of(&dry).contains("slept 2 times, for 1m 1s in all, and given back 3.0M"));
+        assert!(told_of(&dry).ends_with("would be asleep now"));
+        dry.is_asleep = false;
+        dry.count(WakeCause::Timer);
+        assert!(told_of(&dry).ends_with("woken last by: timer"));
         let told = explain(HibernationState::Warm, &why(None, 0));
         assert!(told.contains("quark hibernate"), "{told}");
     }

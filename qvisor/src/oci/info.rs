@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use qlib::control::{PlatformStats, ProcessInfo, Reply, Request, Stats};
+use qlib::control::{DryStats, PlatformStats, ProcessInfo, Reply, Request, Stats, WakeCause};
 use serde_json::{Value, json};
 
 use super::cli::{self, Format};
@@ -203,6 +203,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "memory": guest.as_ref().map(|g| &g.memory),
             "counts": guest.as_ref().map(|g| &g.counts),
             "sleeps": guest.as_ref().map(|g| &g.sleeps),
+            "dry_run": guest.as_ref().and_then(|g| g.dry_run.as_ref()).map(dry_run),
             "kernel_lock": guest.as_ref().map(|g| &g.kernel_lock),
             "platform": platform,
             "cgroup": {
@@ -213,6 +214,14 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
         },
     });
     Ok(json!({"type": "stats", "id": entry.id, "data": data}))
+}
+
+/// The sleeps that there would have been.
+fn dry_run(dry: &DryStats) -> Value {
+    let mut value = json!(dry);
+    let wakes = WakeCause::ALL.iter().zip(dry.wakes);
+    value["wakes"] = wakes.map(|(cause, count)| (cause.name().to_owned(), json!(count))).collect();
+    value
 }
 
 /// What the sandbox says of itself. Does not wake it.

@@ -21,6 +21,9 @@ const IGNORE_FROM: &str = "io.quark.hibernate.ignore-from";
 /// An exec with this command line does not either; a line each, "*" at the end stands for anything.
 const IGNORE_EXEC: &str = "io.quark.hibernate.ignore-exec";
 
+/// It does not sleep by itself, but is told of as if it did: "true" or "false".
+const DRY_RUN: &str = "io.quark.hibernate.dry-run";
+
 /// Sleep is work too: it is not worth it for less.
 const SHORTEST: Duration = Duration::from_millis(100);
 
@@ -53,13 +56,17 @@ pub fn parse_option(text: &str) -> std::result::Result<SleepAfter, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepAfter(pub Option<Duration>);
 
-/// What `annotations` say, else the option.
+/// What `annotations` say, else the options.
 ///
 /// # Errors
 /// Names the annotation.
-pub fn spec(annotations: &BTreeMap<String, String>, option: SleepAfter) -> Result<SleepSpec> {
+pub fn spec(
+    annotations: &BTreeMap<String, String>,
+    option: SleepAfter,
+    dry_run: bool,
+) -> Result<SleepSpec> {
     let mut after = option.0;
-    let mut spec = SleepSpec::default();
+    let mut spec = SleepSpec { dry_run, ..SleepSpec::default() };
     for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
         let about = || format!("annotation {name}");
         match (name.as_str(), value.as_str()) {
@@ -72,11 +79,22 @@ pub fn spec(annotations: &BTreeMap<String, String>, option: SleepAfter) -> Resul
                 let lines = value.lines().filter(|line| !line.is_empty());
                 spec.ignore_exec = lines.map(str::to_owned).collect();
             }
+            (DRY_RUN, "true") => spec.dry_run = true,
+            (DRY_RUN, "false") => spec.dry_run = false,
+            (DRY_RUN, value) => {
+                bail!("annotation {name} is {value:?}: write \"true\" or \"false\"")
+            }
             _ => bail!(
                 "annotation {name}: there is none of this name; there are {AFTER}, {TIMERS}, \
-                 {IGNORE_FROM} and {IGNORE_EXEC}"
+                 {DRY_RUN}, {IGNORE_FROM} and {IGNORE_EXEC}"
             ),
         }
+    }
+    if after.is_none() && annotations.get(DRY_RUN).is_some_and(|value| value == "true") {
+        bail!(
+            "annotation {DRY_RUN}: the container does not sleep by itself: add {AFTER}, or \
+             --hibernate-after, with the time that is to be tried"
+        );
     }
     spec.after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
     Ok(spec)
@@ -106,7 +124,7 @@ mod tests {
 
     fn of(annotations: &[(&str, &str)], option: Option<Duration>) -> Result<SleepSpec> {
         let own = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        spec(&own.collect(), SleepAfter(option))
+        spec(&own.collect(), SleepAfter(option), false)
     }
 
     #[test]
@@ -123,6 +141,20 @@ mod tests {
             let spec = of(&[(AFTER, "never"), (TIMERS, word)], minute).unwrap();
             assert_eq!(spec, sleeps(0, timers));
         }
+    }
+
+    #[test]
+    fn a_dry_run_needs_something_to_try() {
+        let none = BTreeMap::new();
+        let minute = SleepAfter(Some(Duration::from_secs(60)));
+        assert!(spec(&none, minute, true).unwrap().dry_run);
+        // The option stands for containers that do not sleep, too.
+        assert!(spec(&none, SleepAfter(None), true).is_ok());
+        assert!(of(&[(DRY_RUN, "true")], minute.0).unwrap().dry_run);
+        let off = BTreeMap::from([(DRY_RUN.to_owned(), "false".to_owned())]);
+        assert!(!spec(&off, minute, true).unwrap().dry_run);
+        let error = of(&[(DRY_RUN, "true")], None).unwrap_err().to_string();
+        assert!(error.contains("does not sleep by itself: add"), "{error}");
     }
 
     #[test]
@@ -151,6 +183,7 @@ mod tests {
         for (name, value, expected) in [
             (AFTER, "soon", "annotation io.quark.hibernate.after: \"soon\" is no time"),
             (AFTER, "1ms", "1ms is too short: the shortest is 100ms"),
+            (DRY_RUN, "yes", "is \"yes\": write \"true\" or \"false\""),
             (TIMERS, "", "is \"\": write \"wake\" or \"rest\""),
             (IGNORE_FROM, "10.0.0.1, nowhere", "\"nowhere\" is no address or network"),
             ("io.quark.hibernate.aftr", "30s", "there is none of this name"),

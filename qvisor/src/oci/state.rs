@@ -33,6 +33,9 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 const ENDED: &str = "ended";
 /// The file in a container's directory that is locked by the command that stays with the container.
 const OWNER_LOCK: &str = "owner.lock";
+/// The file in a state directory by which wakes wait for each other; no container can have this
+/// name.
+const WAKE_PLACES: &str = "wakes:places";
 /// No `state.json` is longer, in bytes: it holds a part of a configuration.
 const MAX_STATE: u64 = 64 << 20;
 
@@ -299,6 +302,17 @@ impl Store {
                 n.to_str().filter(|n| n.starts_with(prefix)).and_then(|n| self.entry(n).ok())
             })
             .collect()
+    }
+
+    /// Opens the file by which wakes of this directory's containers wait for each other.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn wake_places(&self) -> Result<OwnedFd> {
+        let path = self.root.join(WAKE_PLACES);
+        let mut options = OpenOptions::new();
+        let file = own(options.read(true).write(true).create(true)).open(&path);
+        Ok(file.with_context(|| format!("opening {}", path.display()))?.into())
     }
 
     /// All containers, by ID. A directory without a readable state is left out.

@@ -12,6 +12,7 @@ use qlib::{PAGE_SIZE, Va};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::admission::Admission;
 use super::confine::{ConfineError, Confinement};
 use super::control_server::ControlServer;
 use super::events::Poller;
@@ -45,6 +46,8 @@ pub struct SandboxConfig {
     /// The directory in which the swap store keeps its nameless files, and how many bytes they may
     /// take. By default /var/tmp, which is on a disk, and twice the RAM.
     pub store: Option<(OwnedFd, u64)>,
+    /// Whom it waits for before it wakes.
+    pub admission: Option<Admission>,
     /// How guest code gets to run.
     pub platform: Box<dyn Platform>,
     /// What the process keeps of its privileges; `None` for all, in tests. It takes
@@ -106,6 +109,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let memory = make_memory(config.ram_bytes, platform.window_bytes())?;
     let host = make_host(memory, config.store)?;
     host.note_limit(limit);
+    host.admit_by(config.admission);
     let own_file = OwnFile::open();
 
     // From here on the process has less and less: the host's files while the platform is prepared,

@@ -4,6 +4,7 @@
 //! The process that boots a sandbox is already in the container's namespaces and cgroup. It has no
 //! other thread when it boots, and becomes the event loop.
 
+pub mod admission;
 pub mod backtrace;
 mod builder;
 pub mod confine;

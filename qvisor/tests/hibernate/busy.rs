@@ -309,3 +309,58 @@ fn an_answer_in_parts_is_not_slept_over() {
     }
     assert_eq!(count(&c, "wakes_by_timer"), 0);
 }
+
+/// Asks it to sleep while it has been asked for this already: how both end.
+fn both(c: &Container, first: &[&str], second: &[&str]) -> [super::support::Outcome; 2] {
+    thread::scope(|scope| {
+        let stop = scope.spawn(|| c.command(first));
+        thread::sleep(slowed(Duration::from_millis(200)));
+        let second = c.command(second);
+        [stop.join().expect("thread"), second]
+    })
+}
+
+#[test]
+fn a_second_stop_joins_the_first() {
+    let c = restless(&[]);
+    let mut open = c.connect().expect("connect");
+    open.set_patience(patience());
+    // The thread computes for longer than the second command takes to come.
+    let spin = format!("spin {}", slowed(Duration::from_millis(1500)).as_millis());
+    open.send(&spin);
+    thread::sleep(Duration::from_millis(50));
+    for outcome in both(&c, &["kill", &c.id, "STOP"], &["hibernate", &c.id]) {
+        assert!(outcome.success(), "{}", outcome.describe());
+    }
+    // The answer that came was all that there was to do.
+    assert_eq!(open.try_answer().as_deref(), Some("spun"));
+    assert_eq!(count(&c, "deflates"), 1, "one sleep");
+
+    // Who has less time is told so, and leaves the other to wait on; who has more tries again.
+    open.send(&spin);
+    thread::sleep(Duration::from_millis(50));
+    let [long, short] = both(&c, &["hibernate", &c.id], &["hibernate", "--timeout=100ms", &c.id]);
+    assert!(long.success(), "{}", long.describe());
+    assert!(short.stderr.contains("it is not idle"), "{}", short.describe());
+    assert_eq!(open.try_answer().as_deref(), Some("spun"));
+    open.send(&spin);
+    thread::sleep(Duration::from_millis(50));
+    let first = ["hibernate", "--timeout=400ms", &c.id];
+    let [short, long] = both(&c, &first, &["hibernate", &c.id]);
+    assert!(short.stderr.contains("it is not idle"), "{}", short.describe());
+    assert!(long.success(), "{}", long.describe());
+    assert_eq!(open.try_answer().as_deref(), Some("spun"));
+
+    // SIGCONT takes all of them back.
+    open.send(&spin);
+    thread::sleep(Duration::from_millis(50));
+    thread::scope(|scope| {
+        let joined = scope.spawn(|| both(&c, &["kill", &c.id, "STOP"], &["hibernate", &c.id]));
+        thread::sleep(slowed(Duration::from_millis(400)));
+        c.kill("CONT");
+        for outcome in joined.join().expect("thread") {
+            assert!(outcome.stderr.contains("something woke it"), "{}", outcome.describe());
+        }
+    });
+    assert_eq!(open.answer(), "spun");
+}

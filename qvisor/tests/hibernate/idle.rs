@@ -230,3 +230,66 @@ fn timers_that_are_told_to_rest_do_not_keep_it_awake() {
     assert_eq!(c.output().lines().count(), before);
     assert_eq!(count(&c, "wakes_by_timer"), 0);
 }
+
+/// A number of the dry run.
+fn dry(c: &Container, name: &str) -> u64 {
+    let stats = c.stats();
+    stats["dry_run"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {stats}"))
+}
+
+fn dry_asleep(c: &Container) -> bool {
+    c.stats()["dry_run"]["is_asleep"] == true
+}
+
+#[test]
+fn a_dry_run_tells_of_sleeps_and_has_none() {
+    let c = memory_as(&[SOON, "--hibernate-dry-run"], "16");
+    for round in 1..=2 {
+        eventually("it would sleep", limit(), || dry_asleep(&c));
+        let why = c.must(&["why", &c.id]);
+        assert!(why.contains("would be asleep now"), "{why}");
+        verified(&c.ask("verify"));
+        eventually("it would be woken", limit(), || {
+            c.stats()["dry_run"]["wakes"]["socket"].as_u64() == Some(round)
+        });
+    }
+    eventually("it would sleep", limit(), || dry_asleep(&c));
+    c.must(&["exec", &c.id, "true"]);
+    eventually("it would sleep", limit(), || dry(&c, "sleeps") == 4 && dry_asleep(&c));
+    let stats = c.stats();
+    assert_eq!(stats["dry_run"]["wakes"]["exec"], 1, "{stats}");
+    assert_eq!(stats["dry_run"]["last_wake_cause"], "exec");
+    assert!(dry(&c, "asleep_ns") > 0);
+    assert_eq!(count(&c, "deflates"), 0, "it has not slept");
+    let metrics = c.must(&["metrics"]);
+    assert!(metrics.contains("quark_container_dry_sleeps_total{"), "{metrics}");
+    assert!(c.must(&["top", "--once"]).contains("dry sleep"));
+
+    // The estimate is what a sleep gives back.
+    let told = dry(&c, "last_freed_bytes");
+    c.hibernate();
+    let memory = c.stats()["memory"].clone();
+    let held = |name: &str| memory[name].as_u64().expect("bytes");
+    let freed = held("ram_held_before_sleep") - held("ram_held_after_sleep");
+    assert!(told > 8 << 20 && told.abs_diff(freed) < freed / 10, "{told} told, {freed} freed");
+}
+
+#[test]
+fn a_dry_run_knows_which_timer_would_wake() {
+    let c = shell(&[SOON, "--hibernate-dry-run"], &[], TICKS);
+    eventually("timers would wake it", limit(), || {
+        c.stats()["dry_run"]["wakes"]["timer"].as_u64() >= Some(2)
+    });
+    let stats = c.stats();
+    for cause in ["socket", "unfinished", "exec", "disk"] {
+        assert_eq!(stats["dry_run"]["wakes"][cause], 0, "{stats}");
+    }
+    // Where they rest, what programs do for them is no use of it.
+    let rest = "io.quark.hibernate.timers=rest";
+    let c = shell(&[SOON], &[rest, "io.quark.hibernate.dry-run=true"], TICKS);
+    eventually("it would sleep", limit(), || dry_asleep(&c));
+    let before = ticks(&c).len();
+    eventually("its timers go on", limit(), || ticks(&c).len() > before + 1);
+    assert!(dry_asleep(&c));
+    assert_eq!(dry(&c, "sleeps"), 1);
+}

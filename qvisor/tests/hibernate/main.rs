@@ -1,6 +1,7 @@
 //! Hibernation tests: containers that sleep and wake, and a program in them that knows every byte
 //! of its memory.
 
+mod admission;
 mod busy;
 mod idle;
 #[path = "../support/mod.rs"]

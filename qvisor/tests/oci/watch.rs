@@ -349,6 +349,14 @@ fn metrics_are_served_over_tcp_to_hostile_clients_too() {
     let (_, body) = answer(connect().unwrap(), &GET.replace("GET", "HEAD"));
     assert_eq!(body, "");
     drop(idle);
+    // More than there are places for, none of whom asks: they do not wait for each other's end.
+    let silent: Vec<TcpStream> = (0..100).map(|_| connect().unwrap()).collect();
+    let begin = Instant::now();
+    let (head, _) = answer(connect().unwrap(), GET);
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    let took = begin.elapsed();
+    assert!(took < shared::slowed(Duration::from_secs(4)), "{took:?}: it waited for silent ones");
+    drop(silent);
     // What it tells changes with the container.
     p.good(&["kill", &p.id, "STOP"]);
     let mut labels = labels.to_vec();

@@ -194,12 +194,17 @@ impl Container {
         event["data"]["quark"].take()
     }
 
+    /// Its state directory.
+    pub fn root(&self) -> PathBuf {
+        self.directory.join("root")
+    }
+
     /// A connection to the sandbox: requests without the time that a command takes to start.
     ///
     /// # Panics
     /// When nobody listens.
     pub fn control(&self) -> Control {
-        let socket = self.directory.join("root").join(&self.id).join(CONTROL_SOCKET);
+        let socket = self.root().join(&self.id).join(CONTROL_SOCKET);
         let mut control =
             Control::from_stream(UnixStream::connect(socket).expect("connect to the sandbox"));
         control.set_timeout(Some(limit()));

@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 use prometheus::TextEncoder;
 use prometheus::proto::MetricType;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily};
-use qlib::control::{CountStats, HibernationState, MemoryStats, SleepStats, Stats};
+use qlib::control::{
+    CountStats, DryStats, HibernationState, MemoryStats, SleepStats, Stats, WakeCause,
+};
 
 use super::super::state::Status;
 use super::super::watch::{Answer, Look, Sample};
@@ -132,6 +134,7 @@ pub fn text(look: &Look) -> Result<String> {
     states(&mut all, look);
     memory(&mut all, look);
     sleeps(&mut all, look);
+    dry_runs(&mut all, look);
     TextEncoder::new().encode_to_string(&all.0).context("writing metrics")
 }
 
@@ -291,6 +294,37 @@ fn sleeps(all: &mut Families, look: &Look) {
     });
 }
 
+/// Sleeps that there would have been, of containers that only tell of them.
+fn dry_runs(all: &mut Families, look: &Look) {
+    use MetricType::{COUNTER, GAUGE};
+    type Get = fn(&DryStats) -> f64;
+    let of_each: [(&str, MetricType, &str, Get); 5] = [
+        ("asleep", GAUGE, "Whether the container would be asleep now.", |d| f64::from(d.is_asleep)),
+        ("sleeps_total", COUNTER, "Sleeps that there would have been.", |d| d.sleeps as f64),
+        ("asleep_seconds_total", COUNTER, "How long it would have slept in all.", |d| {
+            seconds(d.asleep_ns)
+        }),
+        ("freed_bytes", GAUGE, "What the last sleep would have given back, an estimate.", |d| {
+            d.last_freed_bytes as f64
+        }),
+        ("freed_byte_seconds_total", COUNTER, "The same over all, bytes times seconds.", |d| {
+            d.freed_byte_seconds as f64
+        }),
+    ];
+    for (name, kind, help, get) in of_each {
+        all.of_each(look, &format!("container_dry_{name}"), kind, help, |sample| {
+            sample.answer.stats()?.dry_run.as_ref().map(get)
+        });
+    }
+    let help = "Wakes that there would have been, by cause.";
+    all.of_all(look, "container_dry_wakes_total", COUNTER, help, |sample, family, labels| {
+        let Some(dry) = sample.answer.stats().and_then(|s| s.dry_run.as_ref()) else { return };
+        for (cause, count) in WakeCause::ALL.iter().zip(dry.wakes) {
+            family.set(&with(labels, "cause", cause.name()), count as f64);
+        }
+    });
+}
+
 fn histogram(sleeps: &SleepStats) -> Histogram {
     let mut count = 0u64;
     // A guest's numbers may be anything.
@@ -325,6 +359,7 @@ mod tests {
         stats.sleeps.last_wake_at_ns = Some(2_500_000_000);
         stats.sleeps.wake_histogram[1] = 2;
         stats.sleeps.wake_histogram[11] = 3;
+        stats.dry_run = Some(DryStats { sleeps: 4, ..DryStats::default() });
         let sample = Sample {
             root: "/run/a \"b\"\\c\n".into(),
             id: "one".into(),

@@ -1,11 +1,14 @@
 //! Serving metrics over HTTP/1: one request a connection, few connections, each for a bounded time.
 //! Whoever comes may be hostile: they cost a task each, and the sandboxes a look a second at most.
+//! When all places are taken, who has been there longest without a request gives way.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 use super::Listen;
 use super::families::text;
@@ -32,6 +36,8 @@ const CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may last: longer than a look, and others that are before it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take for the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long the answer to one stands for others.
 const FRESH: Duration = Duration::from_secs(1);
 /// After the host refused to accept, as it does when it has no descriptor left.
@@ -145,10 +151,23 @@ where
     F: Future<Output = io::Result<S>>,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut clients: VecDeque<Client> = VecDeque::new();
     loop {
-        let place = places.clone().acquire_owned().await.context("waiting for a place")?;
         match accept().await {
-            Ok(stream) => drop(tokio::spawn(connection(stream, place, scraper.clone()))),
+            Ok(stream) => {
+                clients.retain(|client| !client.task.is_finished());
+                if places.available_permits() == 0
+                    && let Some(at) = clients.iter().position(Client::is_silent)
+                    && let Some(client) = clients.remove(at)
+                {
+                    tracing::debug!("a client that asked nothing gives way to another");
+                    client.task.abort();
+                }
+                let place = places.clone().acquire_owned().await.context("waiting for a place")?;
+                let stage = Arc::new(Stage::default());
+                let task = tokio::spawn(connection(stream, place, scraper.clone(), stage.clone()));
+                clients.push_back(Client { task: task.abort_handle(), stage });
+            }
             Err(e) => {
                 tracing::warn!("accepting a connection: {e}");
                 tokio::time::sleep(PAUSE).await;
@@ -157,23 +176,61 @@ where
     }
 }
 
-async fn connection<S>(stream: S, _place: OwnedSemaphorePermit, scraper: Arc<Mutex<Scraper>>)
-where
+/// How far a connection has come.
+#[derive(Default)]
+struct Stage {
+    /// Its request is there.
+    has_asked: AtomicBool,
+    /// Notified when the answer is.
+    answered: Notify,
+}
+
+/// Who has a place.
+struct Client {
+    task: AbortHandle,
+    stage: Arc<Stage>,
+}
+
+impl Client {
+    fn is_silent(&self) -> bool {
+        !self.stage.has_asked.load(Ordering::Relaxed)
+    }
+}
+
+async fn connection<S>(
+    stream: S,
+    _place: OwnedSemaphorePermit,
+    scraper: Arc<Mutex<Scraper>>,
+    stage: Arc<Stage>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| {
-        let scraper = scraper.clone();
-        async move { Ok::<_, Infallible>(respond(&request, scraper).await) }
+        let (scraper, stage) = (scraper.clone(), stage.clone());
+        async move {
+            stage.has_asked.store(true, Ordering::Relaxed);
+            let response = respond(&request, scraper).await;
+            stage.answered.notify_one();
+            Ok::<_, Infallible>(response)
+        }
     });
+    let too_long = async {
+        let taken = async {
+            stage.answered.notified().await;
+            tokio::time::sleep(ANSWER_TIMEOUT).await;
+        };
+        tokio::time::timeout(CONNECTION_TIMEOUT, taken).await.ok();
+    };
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_TIMEOUT, served).await {
-        Ok(Err(e)) => tracing::debug!("a client's connection: {e}"),
-        Err(_) => tracing::debug!("a client's connection took too long"),
-        Ok(Ok(())) => {}
+    tokio::select! {
+        result = served => if let Err(e) = result {
+            tracing::debug!("a client's connection: {e}");
+        },
+        () = too_long => tracing::debug!("a client's connection took too long"),
     }
 }
 

@@ -11,6 +11,7 @@ use anyhow::Result;
 use super::cli::{self, Global};
 use super::info::{print, table};
 use super::watch::Watcher;
+pub(super) use rows::size;
 use rows::{Row, Sort};
 
 /// `quark top`.

@@ -44,8 +44,12 @@ impl Row {
 
     fn new(sample: &Sample, now: Duration) -> Row {
         let stats = sample.answer.stats();
+        let dry = stats.and_then(|s| s.dry_run.as_ref()).filter(|dry| dry.is_asleep);
         let state = match (&sample.answer, sample.status) {
             (Answer::Silence, _) => "no answer".to_owned(),
+            (Answer::Stats(stats), Status::Running) if dry.is_some() => {
+                format!("{:?}, dry sleep", stats.state)
+            }
             (Answer::Stats(stats), Status::Running) => format!("{:?}", stats.state),
             (_, status) => status.name().to_owned(),
         };

@@ -241,7 +241,7 @@ pub fn calls() -> Vec<Call> {
             SYS_ppoll,
             ALL,
             "what a stream is ready for; whether a stub is gone; a receiver that finds nothing in \
-             slots"
+             slots; a wake that waits for a place"
         ),
         call!(SYS_read, ALL, "the event loop's own wake-up; files of /proc"),
         call!(SYS_write, ALL, "the log, the event loop's own wake-up"),
@@ -263,7 +263,7 @@ pub fn calls() -> Vec<Call> {
                 vec![Int(1, libc::F_OFD_SETLK as u32)],
                 vec![Int(1, libc::F_OFD_GETLK as u32)]
             ],
-            "the mode of standard streams; locks of files in volumes"
+            "the mode of standard streams; locks of files in volumes; places of wakes"
         ),
         // Sockets of guests.
         call!(SYS_bind, KERNEL, "sockets"),

@@ -28,14 +28,15 @@ pub mod uds;
 mod window;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use qlib::Gpa;
 use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
+use super::admission::Admission;
 use super::events::Poller;
 use super::log_limit::LogBudget;
 use super::mailbox::Replies;
@@ -66,6 +67,8 @@ pub struct HostSide {
     pub replies: Arc<Replies>,
     /// Where pages go when the sandbox sleeps, if it has a store.
     store: Option<Store>,
+    /// Whom a wake waits for before it reads its working set.
+    admission: OnceLock<Admission>,
     /// /proc/self/fd, through which a descriptor is opened anew.
     proc_fd: Arc<OwnedFd>,
     /// The capabilities that processes of the container were given, as a mask. See
@@ -124,6 +127,7 @@ impl HostSide {
             poller,
             replies,
             store,
+            admission: OnceLock::new(),
             proc_fd,
             granted,
             net,
@@ -172,6 +176,13 @@ impl HostSide {
     /// over the guest kernel gets none but those.
     pub fn grant(&self, capabilities: u64) {
         self.granted.fetch_or(capabilities, Ordering::AcqRel);
+    }
+
+    /// Has wakes wait for a place, from now on.
+    pub fn admit_by(&self, admission: Option<Admission>) {
+        if let Some(admission) = admission {
+            self.admission.get_or_init(|| admission);
+        }
     }
 
     /// Allows AF_UNIX sockets in volumes, once, before the guest runs.

@@ -7,6 +7,7 @@ use qlib::Gpa;
 use qlib::host::{Op, Segment};
 use rustix::io::Errno;
 
+use super::super::admission::Admission;
 use super::super::memory::GuestMemory;
 use super::{Call, Outcome};
 use crate::store::populate::{self, MappedRam};
@@ -72,6 +73,7 @@ impl Call<'_> {
             }
             Op::ReapIn => {
                 self.ram_only()?;
+                let _place = host.admission.get().and_then(Admission::enter);
                 store.reap_in(&*host.memory, self.args[0], &self.segments)
             }
             _ => {

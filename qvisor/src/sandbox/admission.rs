@@ -1,0 +1,217 @@
+//! Admission of wakes: so many sandboxes of a state directory at most read their working sets at
+//! once, first come first served. There is no daemon: places and the line are record locks (of open
+//! file descriptions) in one file that all of them have open. Whoever dies frees what it holds.
+//!
+//! The first bytes of the file, none of which are ever written, stand for the places. Each who waits
+//! holds the byte of the microsecond in which it came: one who finds no earlier byte held is the
+//! first in the line. Linux has no readiness for locks, so everybody looks now and then, those far
+//! behind seldom. Nobody waits for longer than [`PATIENCE`]: late is better than never.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_short};
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::event::Timespec;
+use rustix::time::ClockId;
+
+/// How long a wake waits for a place.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The line begins here in the file.
+const LINE: i64 = 1 << 32;
+/// How often the first in the line looks for a place.
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+/// How often the others look whether they are the first: the more often, the sooner one has come
+/// that is before them.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+
+/// The part of a sandbox in it.
+#[derive(Debug)]
+pub struct Admission {
+    file: OwnedFd,
+    places: u16,
+    patience: Duration,
+}
+
+/// A place, given back when it is dropped.
+#[derive(Debug)]
+pub struct Place<'a> {
+    admission: &'a Admission,
+    at: i64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.admission.free(self.at);
+    }
+}
+
+impl Admission {
+    /// `file` is open for writing and shared with nobody; at most `places` wake at once.
+    pub fn new(file: OwnedFd, places: u16) -> Admission {
+        Admission { file, places, patience: PATIENCE }
+    }
+
+    /// Waits for a place. `None` if there is none in time, or locks do not work.
+    pub fn enter(&self) -> Option<Place<'_>> {
+        if !self.is_held(LINE, 0)
+            && let Some(place) = self.take()
+        {
+            return Some(place);
+        }
+        let begin = Instant::now();
+        let mut ticket = LINE.saturating_add(now_us());
+        while !self.lock(ticket) {
+            ticket += 1;
+            if begin.elapsed() > self.patience {
+                return None;
+            }
+        }
+        let ticket = Place { admission: self, at: ticket };
+        while begin.elapsed() < self.patience {
+            match self.held(LINE, ticket.at - LINE) {
+                None => match self.take() {
+                    Some(place) => return Some(place),
+                    None => pause(FIRST_PAUSE),
+                },
+                Some(earlier) => {
+                    let apart = Duration::from_micros((ticket.at - earlier).unsigned_abs());
+                    pause(apart.clamp(PAUSES[0], PAUSES[1]));
+                }
+            }
+        }
+        None
+    }
+
+    fn take(&self) -> Option<Place<'_>> {
+        let at = (0..i64::from(self.places)).find(|at| self.lock(*at))?;
+        Some(Place { admission: self, at })
+    }
+
+    fn lock(&self, at: i64) -> bool {
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&record(libc::F_WRLCK, at, 1))).is_ok()
+    }
+
+    fn free(&self, at: i64) {
+        // It can only fail if locks do not work at all, and then there is none.
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&record(libc::F_UNLCK, at, 1))).ok();
+    }
+
+    /// A byte that somebody else holds of the `len` from `start` on (0: of all).
+    fn held(&self, start: i64, len: i64) -> Option<i64> {
+        let mut record = record(libc::F_WRLCK, start, len);
+        fcntl(self.file.as_fd(), FcntlArg::F_OFD_GETLK(&mut record)).ok()?;
+        (record.l_type != libc::F_UNLCK as c_short).then_some(record.l_start)
+    }
+
+    fn is_held(&self, start: i64, len: i64) -> bool {
+        self.held(start, len).is_some()
+    }
+}
+
+fn record(kind: c_int, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as c_short,
+        l_whence: libc::SEEK_SET as c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    }
+}
+
+/// CLOCK_MONOTONIC, which all sandboxes share, in microseconds.
+fn now_us() -> i64 {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}
+
+fn pause(time: Duration) {
+    let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    rustix::event::poll(&mut [], Some(&time)).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    struct File(PathBuf);
+
+    impl File {
+        fn new(name: &str) -> File {
+            let name = format!("quark-admission-{name}-{}", std::process::id());
+            File(std::env::temp_dir().join(name))
+        }
+
+        fn part(&self, places: u16) -> Admission {
+            let mut options = std::fs::OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false);
+            Admission::new(file.open(&self.0 as &Path).unwrap().into(), places)
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn so_many_at_once_and_no_more() {
+        let file = File::new("many");
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    let part = file.part(3);
+                    let place = part.enter();
+                    assert!(place.is_some());
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(10));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(most.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn who_came_first_is_served_first() {
+        let file = File::new("first");
+        let holder = file.part(1);
+        let place = holder.enter();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for number in 0..5 {
+                let (order, file) = (&order, &file);
+                scope.spawn(move || {
+                    let part = file.part(1);
+                    let _place = part.enter().expect("a place");
+                    order.lock().unwrap().push(number);
+                });
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            drop(place);
+        });
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_nor_for_who_is_gone() {
+        let file = File::new("gone");
+        let holder = file.part(1);
+        std::mem::forget(holder.enter().expect("a place"));
+        let mut late = file.part(1);
+        late.patience = Duration::from_millis(100);
+        let begin = Instant::now();
+        assert!(late.enter().is_none());
+        assert!(begin.elapsed() >= late.patience);
+        // The last descriptor goes, as at the end of a process.
+        drop(holder);
+        assert!(late.enter().is_some());
+        assert!(!late.is_held(LINE, 0), "the line is empty");
+    }
+}
