@@ -29,7 +29,7 @@ pub const ADDRESS_FILE: &str = "address";
 const MAX_REQUEST: u64 = 10 << 20;
 
 /// What the C library is told for the server: to keep no memory in reserve.
-const TUNABLES: (&str, &str) =
+pub const TUNABLES: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=8192");
 
 /// Answers with the address of the server for the container of the bundle in the working directory.
