@@ -138,8 +138,8 @@ fn last_error(log: &Path, before: u64) -> Option<String> {
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(before)).ok()?;
     let mut text = String::new();
     file.take(MAX_OUTPUT).read_to_string(&mut text).ok()?;
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines.filter(|line| line.level.eq_ignore_ascii_case("error")).next_back().map(|line| line.msg)
+    let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    lines.rfind(|line| line.level.eq_ignore_ascii_case("error")).map(|line| line.msg)
 }
 
 #[cfg(test)]
