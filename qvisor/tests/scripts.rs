@@ -96,7 +96,9 @@ impl Clone {
             "scripts/setup.sh",
             "rootfs/make-rootfs",
         ];
-        for stub in stubs.into_iter().chain(["test-apps/docker/test.sh"]) {
+        for stub in
+            stubs.into_iter().chain(["test-apps/docker/test.sh", "test-apps/containerd/test.sh"])
+        {
             clone.script(stub, STUB);
         }
         for name in ["syscalls", "oci", "hibernate", "kvm", "adversary"] {
@@ -194,6 +196,8 @@ fn make_test_passes_or_says_what_was_skipped() {
     for note in ["<setup.sh>", "<make-rootfs><python>", "<test.sh><target/release/quark>"] {
         assert!(clone.notes().contains(note), "{note}: {}", clone.notes());
     }
+    let tested = clone.notes().matches("<test.sh><target/release/quark>").count();
+    assert_eq!(tested, 2, "Docker and containerd: {}", clone.notes());
     let made = clone.run(&[("SKIPPED", "SKIPPED oci::some: no root")], &["make", "test"]);
     expect(&clone, &made, 2, "oci::some: no root (must not be)");
 }
@@ -288,6 +292,7 @@ fn setup_says_what_is_missing_and_installs_nothing() {
         "unshare",
         "mount",
         "newuidmap",
+        "script",
         "cargo-fmt",
         "cargo-clippy",
         "rustup",

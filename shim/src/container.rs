@@ -23,6 +23,9 @@ use crate::terminal::{Socket, Terminal};
 /// How long a container that is killed may take to end.
 const KILLED: Duration = Duration::from_secs(10);
 
+/// Processes by their names, and what they are to run: an OCI process object in JSON.
+type Execs = HashMap<String, (Arc<Process>, Arc<[u8]>)>;
+
 /// A container.
 pub struct Container {
     /// Its ID.
@@ -31,8 +34,8 @@ pub struct Container {
     pub bundle: PathBuf,
     /// Its first process.
     pub init: Arc<Process>,
-    /// Those that `exec` started, by their names, and what they are to run.
-    execs: Mutex<HashMap<String, (Arc<Process>, Arc<[u8]>)>>,
+    /// Those that `exec` started, or will.
+    execs: Mutex<Execs>,
     cgroup: Cgroup,
     quark: Quark,
     reaper: Arc<Reaper>,
@@ -106,7 +109,7 @@ impl Container {
         Ok((container, reaper.watch(pid)))
     }
 
-    fn execs(&self) -> MutexGuard<'_, HashMap<String, (Arc<Process>, Arc<[u8]>)>> {
+    fn execs(&self) -> MutexGuard<'_, Execs> {
         self.execs.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -161,9 +164,11 @@ impl Container {
     pub async fn start_exec(&self, process: &Process) -> Result<oneshot::Receiver<u32>> {
         let name = &process.exec_id;
         let spec = self.execs().get(name).map(|(_, spec)| spec.clone()).context("it is deleted")?;
-        // IDs of containerd have no slash in them.
-        let (spec_file, pid_file) =
-            (self.bundle.join(format!("{name}.json")), self.bundle.join(format!("{name}.pid")));
+        // IDs of containerd have no slash in them; config.json is a file of others.
+        let (spec_file, pid_file) = (
+            self.bundle.join(format!("exec-{name}.json")),
+            self.bundle.join(format!("exec-{name}.pid")),
+        );
         let _expectation = self.reaper.expect();
         let run = async {
             std::fs::write(&spec_file, &spec).with_context(|| spec_file.display().to_string())?;

@@ -95,8 +95,8 @@ impl Config {
         Ok(Self { binary_name: options.binary_name, root: options.root, arguments })
     }
 
-    /// `runtimeoptions.v1.Options`, which containerd's CRI plugin gives to runtimes that it does not
-    /// know: `type_url` (1), `config_path` (2), `config_body` (3).
+    /// `runtimeoptions.v1.Options`, which containerd's CRI plugin gives to runtimes that it does
+    /// not know: `type_url` (1), `config_path` (2), `config_body` (3).
     fn from_cri(value: &[u8]) -> Result<Self> {
         let (mut path, mut body) = (String::new(), Vec::new());
         let mut input = CodedInputStream::from_bytes(value);

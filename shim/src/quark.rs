@@ -14,6 +14,7 @@ use tokio::net::unix::pipe;
 
 use crate::options::Options;
 use crate::reaper::Reaper;
+use crate::start::TUNABLES;
 
 /// More than a command says for itself, in bytes; the rest is not read.
 const MAX_OUTPUT: u64 = 16 << 20;
@@ -47,6 +48,8 @@ impl Quark {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.options.binary);
         command.arg("--root").arg(&self.options.root).args(&self.options.arguments);
+        // It is for this process alone.
+        command.env_remove(TUNABLES.0);
         command
     }
 
@@ -135,8 +138,8 @@ fn last_error(log: &Path, before: u64) -> Option<String> {
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(before)).ok()?;
     let mut text = String::new();
     file.take(MAX_OUTPUT).read_to_string(&mut text).ok()?;
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    lines.filter(|line| line.level.eq_ignore_ascii_case("error")).last().map(|line| line.msg)
+    let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    lines.rfind(|line| line.level.eq_ignore_ascii_case("error")).map(|line| line.msg)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::log;
 use crate::reaper::Reaper;
 use crate::service::Service;
 
-/// The task API has two names, with the same messages: that of containerd 2, and of what was before.
+/// The task API has two names, with the same messages: that of containerd 2, and the one before.
 const NAMES: [&str; 2] = ["containerd.task.v3.Task", "containerd.task.v2.Task"];
 
 /// How long the last events may take.

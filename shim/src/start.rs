@@ -29,7 +29,7 @@ pub const ADDRESS_FILE: &str = "address";
 const MAX_REQUEST: u64 = 10 << 20;
 
 /// What the C library is told for the server: to keep no memory in reserve.
-const TUNABLES: (&str, &str) =
+pub const TUNABLES: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.malloc.top_pad=0:glibc.malloc.trim_threshold=8192");
 
 /// Answers with the address of the server for the container of the bundle in the working directory.
@@ -127,8 +127,8 @@ fn spawn(args: &Args, socket: &Path, listener: OwnedFd, events: &str) -> Result<
     Ok(())
 }
 
-/// Has the host's out-of-memory handling choose the shim after containerd, which is often told to be
-/// spared altogether, and before nobody else.
+/// Has the host choose the shim before containerd when memory runs out, and after everybody that
+/// it would choose before containerd.
 fn spare(pid: u32) {
     let Some(parent) = rustix::process::getppid() else { return };
     let path = format!("/proc/{}/oom_score_adj", parent.as_raw_nonzero());
