@@ -72,6 +72,12 @@ fuzz-syscalls: build test-apps rootfs ## Random system calls with hostile argume
 storm: build rootfs ## REQUESTS (100000) of six kinds to a container that is told to sleep all the time, none lost (SEED=n); a short part is in test
 	@python3 test-apps/storm/run.py --quark $(QUARK) --requests $(or $(REQUESTS),100000) $(if $(SEED),--seed $(SEED))
 
+.PHONY: servers
+servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput; BEFORE=another quark binary)
+	@scripts/setup.sh servers
+	@rootfs/make-rootfs servers
+	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
+
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
 	$(CARGO) deny --locked check
