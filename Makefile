@@ -79,6 +79,12 @@ storm: build rootfs ## REQUESTS (100000) of six kinds to a container that is tol
 docker-table: build ## Try Docker's options with runc and with quark, and write doc/compatibility/docker.md
 	LIMIT=800 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py --write doc/compatibility/docker.md
 
+.PHONY: servers
+servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput; BEFORE=another quark binary)
+	@scripts/setup.sh servers
+	@rootfs/make-rootfs servers
+	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
+
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
 	$(CARGO) deny --locked check

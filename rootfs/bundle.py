@@ -20,9 +20,10 @@ def mount(destination, fstype, source, *options):
 
 
 def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=False, hostname="quark", network="host",
-           cgroup_path=None, memory_bytes=None, uid=0, gid=0, descriptors=1024, annotations=()):
+           cgroup_path=None, memory_bytes=None, uid=0, gid=0, groups=(), descriptors=1024,
+           annotations=()):
     """The configuration. `binds` are (source, destination, "ro" or "rw"); `network` is "host", "new" or the path of a
-    network namespace; `memory_bytes` is the cgroup's limit; `descriptors` is RLIMIT_NOFILE; `annotations` are
+    network namespace; `memory_bytes` is the cgroup's limit; `groups` are additional ones; `descriptors` is RLIMIT_NOFILE; `annotations` are
     NAME=value."""
     mounts = [
         mount("/proc", "proc", "proc"),
@@ -56,7 +57,7 @@ def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=Fal
         "ociVersion": "1.0.2",
         "process": {
             "terminal": terminal,
-            "user": {"uid": uid, "gid": gid},
+            "user": {"uid": uid, "gid": gid, **({"additionalGids": list(groups)} if groups else {})},
             "args": list(args),
             "env": ENVIRONMENT + list(env),
             "cwd": cwd,

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
-# Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead.
+# Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead,
+# and "setup.sh servers" what test-apps/servers needs besides.
 # With --check first, nothing is installed: the status is 1 if anything is missing, which is said.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
@@ -44,8 +45,10 @@ if [ "${1:-}" = kvm-vm ]; then
         xz:xz-utils
         zstd:zstd
     )
+elif [ "${1:-}" = servers ]; then
+    needed=(go:golang-go)
 elif [ $# -gt 0 ]; then
-    echo "usage: scripts/setup.sh [--check] [kvm-vm]" >&2
+    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers]" >&2
     exit 2
 fi
 # Debian keeps some of these out of a user's PATH.
@@ -55,6 +58,12 @@ packages=()
 for entry in "${needed[@]}"; do
     command -v "${entry%%:*}" >/dev/null || packages+=("${entry#*:}")
 done
+# Clients that the distribution's own Python finds.
+if [ "${1:-}" = servers ]; then
+    for module in paramiko pg8000 pymysql; do
+        /usr/bin/python3 -c "import $module" 2>/dev/null || packages+=("python3-$module")
+    done
+fi
 # A compiler without the C library's headers cannot build the test programs.
 [ -e /usr/include/stdio.h ] || [ $# -gt 0 ] || packages+=(libc6-dev)
 # busybox must be the static one: it goes into root file systems alone.

@@ -1042,3 +1042,36 @@ CASE(fork_again_and_again_keeps_both_sides_apart) {
         OK(close(go[1]));
     }
 }
+
+/* Who touches one page of memory that another process has filled gets its neighbours too
+   (fault_around_bytes), with their contents; and a page that was read can be written. */
+CASE(shared_memory_that_is_there_is_mapped_around_a_touched_page) {
+    enum { PAGES = 16, PAGE = 4096, CHUNK = PAGES * PAGE };
+    char *all = mmap(NULL, 4 * CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(all != MAP_FAILED);
+    char *chunk = (char *)(((unsigned long)all + CHUNK - 1) & ~(CHUNK - 1UL));
+    int filled[2];
+    OK(pipe(filled));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        char byte;
+        EQ(read(filled[0], &byte, 1), 1);
+        resident_pages();
+        long before = resident_pages();
+        CHECK(*(volatile char *)(chunk + 3 * PAGE) == 4);
+        CHECK(resident_pages() - before >= PAGES);
+        for (int i = 0; i < PAGES; i++) {
+            CHECK(chunk[i * PAGE] == (char)(i + 1));
+            chunk[i * PAGE + 1] = (char)(100 + i);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < PAGES; i++)
+        chunk[i * PAGE] = (char)(i + 1);
+    EQ(write(filled[1], "x", 1), 1);
+    int status;
+    EQ(waitpid(child, &status, 0), child);
+    EQ(status, 0);
+    for (int i = 0; i < PAGES; i++)
+        CHECK(chunk[i * PAGE + 1] == (char)(100 + i));
+}

@@ -489,6 +489,19 @@ impl MappedFile for Shmem {
         frames::user().ref_inc(gpa).map_err(|_| Errno::ENOMEM)?;
         Ok(MappedPage::Frame(gpa))
     }
+
+    fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
+        let end = first.saturating_add(frames.len() as u64);
+        for (index, page) in self.inner.lock().pages.range(first..end) {
+            // Of one that was prefetched a fault is to tell whether it is used.
+            if let Page::Frame(gpa, usage) = page
+                && !usage.is_unseen()
+                && let Some(frame) = frames.get_mut((index - first) as usize)
+            {
+                *frame = Some(*gpa);
+            }
+        }
+    }
 }
 
 /// Memory that processes share: `size` bytes of zeros, for mmap(2) with MAP_SHARED | MAP_ANONYMOUS.

@@ -27,6 +27,9 @@ const SEGV_ACCERR: i32 = 2;
 const BUS_ADRERR: i32 = 2;
 /// Frames that a first touch reserves (64 KiB); they are committed one by one as they are touched.
 const RESERVE_PAGES: u64 = 16;
+/// Pages around a touched one of shared memory that are mapped too if they are there: as on Linux
+/// (fault_around_bytes, 64 KiB).
+const AROUND_PAGES: usize = 16;
 /// The most that a touch in an ascending row reserves (2 MiB).
 const MAX_RUN_PAGES: u64 = 512;
 
@@ -330,10 +333,10 @@ impl Inner {
             Errno::ENOMEM => Failure::NO_MEMORY,
             _ => Failure::NOTHING_BEHIND,
         })?;
-        let flags = entry_flags(vma, write);
         let pte = match mapped {
-            MappedPage::Window(gpa) => Pte::new(gpa, flags | PteFlags::WINDOW),
-            MappedPage::Frame(gpa) => Pte::new(gpa, flags),
+            MappedPage::Window(gpa) => Pte::new(gpa, entry_flags(vma, write) | PteFlags::WINDOW),
+            // Nobody keeps books of who writes to it: a read need not be followed by another fault.
+            MappedPage::Frame(gpa) => Pte::new(gpa, entry_flags(vma, true)),
         };
         if old.is_present() {
             // The same frame comes with a reference of its own; the old entry's is dropped.
@@ -346,8 +349,37 @@ impl Inner {
         self.set(page, pte)?;
         if pte.has(PteFlags::WINDOW) {
             self.map_around(vma, page, pte);
+        } else {
+            self.map_frames_around(vma, page);
         }
         Ok(pte)
+    }
+
+    /// Maps pages of a shared object around `page` that are in frames already, where nothing is
+    /// mapped: whoever touches one of another process's pages touches its neighbours too.
+    fn map_frames_around(&mut self, vma: &Vma, page: Va) {
+        let Some(backing) = vma.backing.as_ref() else { return };
+        let bytes = AROUND_PAGES as u64 * PAGE_SIZE;
+        let chunk = page.align_down(bytes);
+        let (low, high) = (chunk.max(vma.start), (chunk + bytes).min(vma.end));
+        let mut frames = [None; AROUND_PAGES];
+        let count = ((high - low) / PAGE_SIZE) as usize;
+        let Some(frames) = frames.get_mut(..count) else { return };
+        backing.mapping.frames_in_use(vma.object_page(low), frames);
+        let mut va = low;
+        for frame in frames {
+            let at = va;
+            va = va + PAGE_SIZE;
+            // Present, or in the swap file, or another page by now.
+            let Some(frame) = frame.filter(|_| self.table().get(at) == Pte::EMPTY) else {
+                continue;
+            };
+            if frames::user().ref_inc(frame).is_ok()
+                && self.table().set(at, Pte::new(frame, entry_flags(vma, true))).is_err()
+            {
+                frames::user().ref_dec(frame);
+            }
+        }
     }
 
     /// A page of a private mapping of a file: the file's own page until it is written.

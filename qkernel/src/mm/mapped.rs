@@ -16,6 +16,11 @@ pub trait MappedFile: Send + Sync {
         let _ = index;
         1
     }
+    /// Fills in which pages from `first` on lie in frames of guest RAM and are in use, so that a
+    /// fault can map them along. No references are taken, and nothing is brought in or made.
+    fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
+        let _ = (first, frames);
+    }
     /// What /proc/PID/maps shows in place of a path, if it has no file.
     fn name(&self) -> Option<&'static [u8]> {
         None
@@ -32,6 +37,7 @@ pub trait MappedFile: Send + Sync {
 pub enum MappedPage {
     /// A page of a file window: not counted, the host's page cache.
     Window(Gpa),
-    /// A frame of guest RAM; the mapping has taken a reference to it for the caller.
+    /// A frame of guest RAM, for reading and writing; the mapping has taken a reference to it for
+    /// the caller.
     Frame(Gpa),
 }

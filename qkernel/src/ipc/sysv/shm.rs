@@ -10,7 +10,7 @@ use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{CAP_IPC_LOCK, RLIMIT_AS, RLIMIT_MEMLOCK};
-use qlib::{PAGE_SIZE, Va};
+use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{IPC_PRIVATE, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
 use crate::abi::abi_struct;
@@ -95,6 +95,10 @@ impl Drop for Segment {
 impl MappedFile for Segment {
     fn page(&self, index: u64, write: bool) -> Result<MappedPage> {
         self.memory.page(index, write)
+    }
+
+    fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
+        self.memory.frames_in_use(first, frames);
     }
 }
 

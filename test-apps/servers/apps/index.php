@@ -1,0 +1,3 @@
+<?php
+$number = $_GET['row'] ?? null;
+echo $number === null ? "hello from php\n" : 'row ' . (int) $number;

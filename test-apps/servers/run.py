@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""Runs twelve well-known servers from Debian's packages in containers of quark, runc and runsc, side by side.
+
+    make servers                              # all; target/servers/report.json and report.md
+    make servers ONLY="redis sshd"            # some of them
+    make servers ONLY=throughput              # requests a second of redis, nginx and PostgreSQL
+
+Each is started as its users start it, with a network namespace of its own, and loaded with data; every answer is looked at. In quark it
+is put to sleep 20 times and woken by a request. Needs root. Exit code 1: a server failed on quark and not on runc."""
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import time
+
+import place
+
+from harness import runtimes  # noqa: E402: place.py shows where it is
+
+import catalog
+import report
+import throughput
+
+WARM_UP, WARM = 30, 100
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def timed(client):
+    began = time.perf_counter()
+    client.request()
+    return (time.perf_counter() - began) * 1e3
+
+
+def sleeps(container, client, count, found):
+    """Puts it to sleep `count` times, and wakes it by a request each."""
+    asleep, awake = [], []
+    for n in range(count):
+        container.kill("STOP")
+        state = container.state().get("hibernation")
+        if state != "Hibernated":
+            raise runtimes.Failed(f"sleep {n + 1}: the state is {state}, not Hibernated")
+        asleep.append(container.memory()["cgroup_bytes"])
+        time.sleep(random.uniform(0, 0.05))
+        if container.state().get("hibernation") != "Hibernated":
+            raise runtimes.Failed(f"sleep {n + 1}: it woke before it was asked")
+        found["first_answers_ms"].append(timed(client))
+        # What is needed a little later comes back too.
+        client.request()
+        awake.append(container.memory()["cgroup_bytes"])
+    found["asleep_bytes"], found["woken_bytes"] = statistics.median(asleep), statistics.median(awake)
+
+
+def life(runtime, server, count):
+    """One container's life; what was found, with "failed" if it ended early."""
+    found = {"first_answers_ms": []}
+    try:
+        with place.Place(runtime, server) as where:
+            client = server.made_client(where.address)
+            client.key = os.path.join(where.root, "root/.ssh/id_ed25519")
+            with where.start() as container:
+                try:
+                    found["ready_ms"] = place.ready_s(container, client) * 1e3
+                    client.load()
+                    for _ in range(WARM_UP):
+                        client.request()
+                    found["warm_request_ms"] = statistics.median(timed(client) for _ in range(WARM))
+                    found["warm_bytes"] = container.memory()["cgroup_bytes"]
+                    if runtime.name == "quark":
+                        sleeps(container, client, count, found)
+                except Exception as error:  # noqa: BLE001: the next server is to be tried whatever a driver throws
+                    found["failed"] = f"{type(error).__name__}: {error}"
+                    found["output"] = container.output()
+                finally:
+                    client.close()
+    except runtimes.Failed as error:
+        found["failed"] = str(error)
+    return found
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--quark", default=os.path.join(place.ROOT, "target/release/quark"))
+    p.add_argument("--before", help="another quark binary: throughput is measured with both")
+    p.add_argument("--runsc", default=shutil.which("runsc"), help="gVisor's binary, if it is to be compared")
+    p.add_argument("--platform", default="auto")
+    p.add_argument("--only", default="", help="names of servers, or throughput, with spaces between")
+    p.add_argument("--without", default="", help="names of runtimes, with spaces between")
+    p.add_argument("--sleeps", type=int, default=20)
+    p.add_argument("--rounds", type=int, default=5, help="of throughput")
+    options = p.parse_args()
+    names = options.only.split()
+    unknown = set(names) - {s.name for s in catalog.ALL} - {"throughput"}
+    if unknown:
+        sys.exit(f"--only: there is no {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in catalog.ALL)}, throughput")
+    place.enter()
+    place.begin()
+    all_of_them = [runtimes.Runtime("runc", "runc", [], ""), runtimes.quark_runtime(os.path.abspath(options.quark), options.platform)]
+    if options.runsc:
+        all_of_them.append(runtimes.Runtime("runsc", os.path.abspath(options.runsc), ["--platform=systrap"], ""))
+    if options.before:
+        all_of_them.append(runtimes.quark_runtime(os.path.abspath(options.before), options.platform, "before"))
+    all_of_them = [r for r in all_of_them if r.name not in options.without.split()]
+    result = {"versions": {r.name: r.version() for r in all_of_them}, "servers": {}, "throughput": {}}
+    try:
+        for server in catalog.ALL:
+            if names and server.name not in names:
+                continue
+            for runtime in all_of_them:
+                if runtime.name == "before":
+                    continue
+                found = life(runtime, server, options.sleeps)
+                result["servers"].setdefault(server.name, {})[runtime.name] = found
+                say(f"{server.name} on {runtime.name}: {report.one_line(found)}")
+        if not names or "throughput" in names:
+            result["throughput"] = throughput.measure(all_of_them, options.rounds, say)
+    finally:
+        runtimes.remove_cgroups()
+    out = os.path.join(place.ROOT, "target", "servers")
+    with open(os.path.join(out, "report.json"), "w") as f:
+        json.dump(result, f, indent=1)
+    text = report.markdown(result)
+    with open(os.path.join(out, "report.md"), "w") as f:
+        f.write(text)
+    print(text)
+    bad = [name for name, by in result["servers"].items() if "failed" in by.get("quark", {}) and "failed" not in by.get("runc", {})]
+    if bad:
+        sys.exit(f"failed on quark: {', '.join(bad)}")
+
+
+if __name__ == "__main__":
+    main()
