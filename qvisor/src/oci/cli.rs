@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use super::install::options::{Install, Uninstall};
 use super::log::Format as LogFormat;
-use super::sleep::SleepAfter;
+use super::sleep::SleepOptions;
 use crate::platform::{PlatformKind, process::FastCalls};
 use crate::sandbox::hostcall::uds::HostUds;
 
@@ -55,10 +56,9 @@ pub struct Global {
     /// How guest code runs in the container that is made.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
-    /// Put the container that is made to sleep each time it has been idle for so long ("500ms",
-    /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
-    #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME", default_value = "never")]
-    pub hibernate_after: SleepAfter,
+    /// When the container that is made sleeps.
+    #[command(flatten)]
+    pub sleep: SleepOptions,
     /// AF_UNIX sockets in volumes: connect to those of others ("open"), make some for others
     /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
     #[arg(long, value_enum, default_value = "none")]
@@ -113,6 +113,8 @@ pub enum Command {
     Wake(Id),
     /// Tell what keeps a container awake.
     Why(Id),
+    /// Wait until a container has ended, and print its exit status.
+    Wait(Wait),
     /// Delete a container.
     Delete(Delete),
     /// List the containers.
@@ -139,6 +141,10 @@ pub enum Command {
     Spec(Spec),
     /// Tell which platforms this host can use.
     Doctor,
+    /// Make quark a runtime of Docker and containerd.
+    Install(Install),
+    /// Take back what install did.
+    Uninstall(Uninstall),
 }
 
 /// A command about one container.
@@ -237,6 +243,19 @@ pub struct Hibernate {
     /// that it does not use is given back.
     #[arg(short, long)]
     pub force: bool,
+}
+
+/// `quark wait`.
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// The container's ID.
+    pub id: String,
+    /// Of this process of the container, which `exec` has started, instead of the container.
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
 }
 
 /// `quark delete`.

@@ -16,8 +16,8 @@ use super::bundle::read_bounded;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, WithCode};
-use super::state::{Entry, State, Status, Store};
-use super::{create, life, process, run};
+use super::state::{Entry, State, Status};
+use super::{create, life, process, roots, run};
 use crate::console::{self, Pty};
 use crate::streams::Stream;
 use crate::sys::{self, Spawn};
@@ -41,7 +41,8 @@ pub fn exec_command(global: &Global, options: &cli::Exec) -> Result<i32> {
 }
 
 fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
-    let (entry, state) = Store::new(&global.root)?.load(&options.id)?;
+    let (store, id) = roots::find(global, &options.id)?;
+    let (entry, state) = store.load(&id)?;
     match state.status() {
         Status::Running => {}
         Status::Paused if options.ignore_paused => {}

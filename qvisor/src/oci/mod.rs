@@ -16,6 +16,7 @@ pub mod exec;
 pub mod hibernation;
 pub mod hooks;
 pub mod info;
+pub mod install;
 pub mod life;
 pub mod list;
 pub mod log;
@@ -35,6 +36,7 @@ pub mod top;
 pub mod uds;
 pub mod update;
 pub mod view;
+pub mod wait;
 pub mod watch;
 mod wire;
 
@@ -96,6 +98,8 @@ fn parse() -> Result<Cli, clap::Error> {
 fn dispatch(cli: Cli) -> Result<i32> {
     let global = &cli.global;
     let store = || Store::new(&global.root);
+    // What people type, and no engine: a part of the ID will do.
+    let find = |id: &str| roots::find(global, id);
     match &cli.command {
         Command::Do(o) => return run::do_command(global, o),
         Command::Run(o) => return run::run_command(global, o),
@@ -105,22 +109,34 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Kill(o) => {
             life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
         }
-        Command::Hibernate(o) => hibernation::hibernate(&store()?, &o.id, global.timeout, o.force)?,
-        Command::Wake(o) => hibernation::wake(&store()?, &o.id, global.timeout)?,
-        Command::Why(o) => hibernation::why(&store()?, &o.id, global.timeout)?,
+        Command::Hibernate(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::hibernate(&store, &id, global.timeout, o.force)?;
+        }
+        Command::Wake(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::wake(&store, &id, global.timeout)?;
+        }
+        Command::Why(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::why(&store, &id, global.timeout)?;
+        }
+        Command::Wait(o) => wait::wait(&find(&o.id)?, o, global.timeout)?,
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => list::list(global, o)?,
         Command::Metrics(o) => metrics::metrics(global, o)?,
         Command::Top(o) => top::top(global, o)?,
-        Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
+        Command::Ps(o) => info::ps(&find(&o.id)?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
-        Command::Events(o) => info::events(&store()?, o, global.timeout)?,
+        Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o, global.timeout)?,
         Command::Features => info::features()?,
         Command::Spec(o) => spec::write(&o.bundle)?,
         Command::Doctor => info::doctor()?,
+        Command::Install(o) => install::install(o)?,
+        Command::Uninstall(o) => install::uninstall(o)?,
     }
     Ok(0)
 }
