@@ -145,6 +145,8 @@ pub enum Command {
     Install(Install),
     /// Take back what install did.
     Uninstall(Uninstall),
+    /// Print what makes a shell complete quark's words; see its manual where that goes.
+    Completions(Completions),
 }
 
 /// A command about one container.
@@ -342,6 +344,9 @@ pub struct Exec {
     /// Write the ID of a host process that stands for the new process to this file.
     #[arg(long)]
     pub pid_file: Option<PathBuf>,
+    /// Write the ID that the new process has in the container to this file.
+    #[arg(long)]
+    pub internal_pid_file: Option<PathBuf>,
     /// Give it a terminal.
     #[arg(short, long)]
     pub tty: bool,
@@ -437,6 +442,14 @@ pub struct Update {
     /// Most host processes.
     #[arg(long, allow_hyphen_values = true)]
     pub pids_limit: Option<i64>,
+}
+
+/// `quark completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
 }
 
 /// `quark spec`.

@@ -77,6 +77,15 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
         signal(&entry, pid, libc::SIGKILL).ok();
         return Err(e);
     }
+    // Before the other, so that who sees that finds this.
+    if let Some(path) = &options.internal_pid_file
+        && let Err(e) = i32::try_from(pid)
+            .context("guest process id")
+            .and_then(|pid| create::write_pid_file(path, pid))
+    {
+        signal(&entry, pid, libc::SIGKILL).ok();
+        return Err(e);
+    }
     let Some(signals) = signals else {
         return match leave_shim(&entry, pid, &connection, options.pid_file.as_deref()) {
             Ok(()) => Ok(0),

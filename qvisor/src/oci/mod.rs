@@ -10,6 +10,7 @@ pub mod bundle;
 pub mod child;
 pub mod cli;
 pub mod client;
+pub mod compat;
 pub mod create;
 pub mod error;
 pub mod exec;
@@ -66,7 +67,17 @@ pub fn main() -> ExitCode {
         }
         _ => {}
     }
-    let cli = match parse() {
+    let (arguments, ignored) = match as_runsc(&arguments).map(compat::translate).transpose() {
+        Ok(None) => (arguments, Vec::new()),
+        Ok(Some((translated, ignored))) => {
+            (std::iter::once("quark".to_owned()).chain(translated).collect(), ignored)
+        }
+        Err(e) => {
+            log::fatal(&format!("{e:#}"), false);
+            return code(RUNSC_FAILED);
+        }
+    };
+    let cli = match parse(&arguments) {
         Ok(cli) => cli,
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return code(info::print(&e.to_string()).map_or(1, |()| 0));
@@ -77,8 +88,13 @@ pub fn main() -> ExitCode {
         }
     };
     let log = cli.global.log.clone();
-    let result = log::init(log.as_deref(), cli.global.log_format, cli.global.debug)
-        .and_then(|()| dispatch(cli));
+    let result =
+        log::init(log.as_deref(), cli.global.log_format, cli.global.debug).and_then(|()| {
+            for flag in ignored {
+                tracing::debug!("{flag}: it has no meaning for quark");
+            }
+            dispatch(cli)
+        });
     match result {
         Ok(status) => code(status),
         Err(e) => {
@@ -88,8 +104,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn parse() -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+/// The exit code of runsc for a command line that it does not understand.
+const RUNSC_FAILED: i32 = 128;
+
+/// The arguments for runsc, if this program is called so.
+fn as_runsc(arguments: &[String]) -> Option<&[String]> {
+    let (name, rest) = arguments.split_first()?;
+    if std::path::Path::new(name).file_name().is_some_and(|name| name == "runsc") {
+        return Some(rest);
+    }
+    let (first, rest) = rest.split_first()?;
+    (first == "--compat=runsc").then_some(rest)
+}
+
+fn parse(arguments: &[String]) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
     Ok(cli)
@@ -136,6 +165,11 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Spec(o) => spec::write(&o.bundle)?,
         Command::Doctor => info::doctor()?,
         Command::Install(o) => install::install(o)?,
+        Command::Completions(o) => {
+            let mut text = Vec::new();
+            clap_complete::generate(o.shell, &mut Cli::command(), "quark", &mut text);
+            info::print(&String::from_utf8_lossy(&text))?;
+        }
         Command::Uninstall(o) => install::uninstall(o)?,
     }
     Ok(0)
