@@ -138,6 +138,17 @@ if [ "$runtime" = quark ]; then
     check "a request wakes it" is 'hello from the guest' fetch 18081 /
     check "it sleeps again" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
     check "rm -f of a sleeper" docker rm -f idle
+    check "called as runsc" docker run --runtime runsc -d --name as-runsc --network none quark-test sleep 1000
+    check "exec in it" is 42 docker exec as-runsc echo 42
+    check "its end" code 0 docker rm -f as-runsc
+    cp "$work/daemon.json" "$work/daemon.json.old"
+    installed=(--docker --config "$work/daemon.json" --name quark-late --prefix "$work/prefix" --reload --docker-pid-file "$work/pid")
+    check "install" "$quark" install "${installed[@]}"
+    check "dockerd knows it at once" soon late docker run --runtime quark-late --rm --network none quark-test echo late
+    check "uninstall" "$quark" uninstall "${installed[@]}"
+    check "nothing of it is left" cmp "$work/daemon.json" "$work/daemon.json.old"
+    known() { docker info -f '{{json .Runtimes}}' | grep -o 'quark-late\|quark-idle' | sort -u; }
+    check "dockerd has forgotten it" soon quark-idle known
 fi
 check "stop" docker stop -t 10 web
 check "its exit code" is 3 docker inspect -f '{{.State.ExitCode}}' web

@@ -3,8 +3,8 @@
 #
 #   test-apps/docker/with-docker.sh QUARK COMMAND…    QUARK: the binary that is the daemon's runtime "quark"
 #
-# The command finds DOCKER_HOST, the image quark-test (busybox), the runtimes runc, quark and quark-idle (which sleeps after 500 ms),
-# a directory WORK, and LIMIT seconds (240). Needs root and: apt-get install docker.io containerd runc iptables iproute2 busybox-static
+# The command finds DOCKER_HOST, the image quark-test (busybox), the runtimes runc, quark, quark-idle (which sleeps after 500 ms) and runsc (quark by
+# another name), a directory WORK, and LIMIT seconds (240). Needs root and: apt-get install docker.io containerd runc iptables iproute2 busybox-static
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -60,10 +60,12 @@ printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/tmp:/bin/sh > "
 printf '%s\n' root:x:0: app:x:1000: extra:x:2000: > "$WORK/rootfs/etc/group"
 echo 'hello from the guest' > "$WORK/rootfs/www/index.html"
 
+ln -s "$quark" "$WORK/runsc"
 cat > "$WORK/daemon.json" << END_OF_FILE
 { "runtimes": {
     "quark": { "path": "$quark" },
-    "quark-idle": { "path": "$quark", "runtimeArgs": ["--hibernate-after=500ms"] } } }
+    "quark-idle": { "path": "$quark", "runtimeArgs": ["--hibernate-after=500ms"] },
+    "runsc": { "path": "$WORK/runsc", "runtimeArgs": ["-platform=systrap", "--dcache=7"] } } }
 END_OF_FILE
 dockerd --config-file "$WORK/daemon.json" --data-root "$WORK/data" --exec-root "$WORK/exec" --pidfile "$WORK/pid" -H "$DOCKER_HOST" \
     > "$WORK/dockerd.log" 2>&1 &

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use super::install::options::{Install, Uninstall};
 use super::log::Format as LogFormat;
-use super::sleep::SleepAfter;
+use super::sleep::SleepOptions;
 use crate::platform::{PlatformKind, process::FastCalls};
 use crate::sandbox::hostcall::uds::HostUds;
 
@@ -55,15 +56,9 @@ pub struct Global {
     /// How guest code runs in the container that is made.
     #[arg(long, value_enum, default_value = "auto")]
     pub platform: Platform,
-    /// Put the container that is made to sleep each time it has been idle for so long ("500ms",
-    /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
-    #[arg(long, value_parser = super::sleep::parse_option, value_name = "TIME", default_value = "never")]
-    pub hibernate_after: SleepAfter,
-    /// Do not put it to sleep by itself, but tell when and for how long it would have slept, what
-    /// would have woken it, and what that would have saved; its annotation
-    /// io.quark.hibernate.dry-run goes before this.
-    #[arg(long)]
-    pub hibernate_dry_run: bool,
+    /// When the container that is made sleeps.
+    #[command(flatten)]
+    pub sleep: SleepOptions,
     /// Let at most so many containers with this option and the same --root read their working sets
     /// back at once, first come first served [default: 0, no limit].
     #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
@@ -122,6 +117,8 @@ pub enum Command {
     Wake(Id),
     /// Tell what keeps a container awake.
     Why(Id),
+    /// Wait until a container has ended, and print its exit status.
+    Wait(Wait),
     /// Delete a container.
     Delete(Delete),
     /// List the containers.
@@ -148,6 +145,12 @@ pub enum Command {
     Spec(Spec),
     /// Tell which platforms this host can use.
     Doctor,
+    /// Make quark a runtime of Docker and containerd.
+    Install(Install),
+    /// Take back what install did.
+    Uninstall(Uninstall),
+    /// Print what makes a shell complete quark's words; see its manual where that goes.
+    Completions(Completions),
 }
 
 /// A command about one container.
@@ -248,6 +251,19 @@ pub struct Hibernate {
     pub force: bool,
 }
 
+/// `quark wait`.
+#[derive(Debug, Args)]
+pub struct Wait {
+    /// The container's ID.
+    pub id: String,
+    /// Of this process of the container, which `exec` has started, instead of the container.
+    #[arg(long)]
+    pub pid: Option<u32>,
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
+}
+
 /// `quark delete`.
 #[derive(Debug, Args)]
 pub struct Delete {
@@ -332,6 +348,9 @@ pub struct Exec {
     /// Write the ID of a host process that stands for the new process to this file.
     #[arg(long)]
     pub pid_file: Option<PathBuf>,
+    /// Write the ID that the new process has in the container to this file.
+    #[arg(long)]
+    pub internal_pid_file: Option<PathBuf>,
     /// Give it a terminal.
     #[arg(short, long)]
     pub tty: bool,
@@ -427,6 +446,14 @@ pub struct Update {
     /// Most host processes.
     #[arg(long, allow_hyphen_values = true)]
     pub pids_limit: Option<i64>,
+}
+
+/// `quark completions`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
 }
 
 /// `quark spec`.

@@ -125,7 +125,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
-    let sleep = sleep::spec(&annotations, global.hibernate_after, global.hibernate_dry_run)?;
+    let sleep = sleep::spec(&annotations, &global.sleep)?;
     let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     let mut undo = Undo::default();

@@ -16,8 +16,8 @@ use super::bundle::read_bounded;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, WithCode};
-use super::state::{Entry, State, Status, Store};
-use super::{create, life, process, run};
+use super::state::{Entry, State, Status};
+use super::{create, life, process, roots, run};
 use crate::console::{self, Pty};
 use crate::streams::Stream;
 use crate::sys::{self, Spawn};
@@ -41,7 +41,8 @@ pub fn exec_command(global: &Global, options: &cli::Exec) -> Result<i32> {
 }
 
 fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
-    let (entry, state) = Store::new(&global.root)?.load(&options.id)?;
+    let (store, id) = roots::find(global, &options.id)?;
+    let (entry, state) = store.load(&id)?;
     match state.status() {
         Status::Running => {}
         Status::Paused if options.ignore_paused => {}
@@ -72,6 +73,15 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     tracing::debug!("client {}: started guest process {pid}", std::process::id());
     if let (Some(pty), Some(socket)) = (&pty, &options.console_socket)
         && let Err(e) = pty.send_master(socket)
+    {
+        signal(&entry, pid, libc::SIGKILL).ok();
+        return Err(e);
+    }
+    // Before the other, so that who sees that finds this.
+    if let Some(path) = &options.internal_pid_file
+        && let Err(e) = i32::try_from(pid)
+            .context("guest process id")
+            .and_then(|pid| create::write_pid_file(path, pid))
     {
         signal(&entry, pid, libc::SIGKILL).ok();
         return Err(e);

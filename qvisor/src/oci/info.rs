@@ -63,7 +63,7 @@ fn as_json(status: i32, at_ns: u64, reason: &str) -> Value {
 }
 
 /// How one ended that could not say it.
-fn killed(state: &State) -> Value {
+pub(super) fn killed(state: &State) -> Value {
     let by_host = state.cgroup.as_ref().is_some_and(crate::cgroup::Cgroup::was_out_of_memory);
     let reason = if by_host {
         "the host's out-of-memory handling killed it: raise its memory limit"
@@ -78,8 +78,12 @@ fn killed(state: &State) -> Value {
 ///
 /// # Errors
 /// When the container does not run.
-pub fn ps(store: &Store, options: &cli::Ps, timeout: Option<Duration>) -> Result<()> {
-    let (entry, state) = running(store, &options.id)?;
+pub fn ps(
+    (store, id): &(Store, String),
+    options: &cli::Ps,
+    timeout: Option<Duration>,
+) -> Result<()> {
+    let (entry, state) = running(store, id)?;
     if options.format == Format::Json {
         // Without a cgroup the one that is known has to do.
         let members =
@@ -123,12 +127,16 @@ fn boot_time_ns() -> u64 {
 ///
 /// # Errors
 /// When the container does not run.
-pub fn events(store: &Store, options: &cli::Events, timeout: Option<Duration>) -> Result<()> {
+pub fn events(
+    (store, id): &(Store, String),
+    options: &cli::Events,
+    timeout: Option<Duration>,
+) -> Result<()> {
     let interval = parse_seconds(&options.interval)
         .with_context(|| format!("--interval {:?}", options.interval))?;
     let mut killed_before = None;
     loop {
-        let (entry, state) = match running(store, &options.id) {
+        let (entry, state) = match running(store, id) {
             Err(e) if !options.stats && e.downcast_ref() == Some(&ContainerError::NotRunning) => {
                 return Ok(());
             }

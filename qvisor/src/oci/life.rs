@@ -80,7 +80,7 @@ pub fn exec_error(error: anyhow::Error, program: &str) -> anyhow::Error {
 
 /// Opens the sandbox process, so that its number cannot come to mean another; `None` when it has
 /// ended.
-fn sandbox(state: &State) -> Result<Option<OwnedFd>> {
+pub(super) fn sandbox(state: &State) -> Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(state.pid) else { return Ok(None) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => fd,

@@ -10,6 +10,7 @@ pub mod bundle;
 pub mod child;
 pub mod cli;
 pub mod client;
+pub mod compat;
 pub mod create;
 pub mod devices;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod exec;
 pub mod hibernation;
 pub mod hooks;
 pub mod info;
+pub mod install;
 pub mod life;
 pub mod list;
 pub mod log;
@@ -36,6 +38,7 @@ pub mod top;
 pub mod uds;
 pub mod update;
 pub mod view;
+pub mod wait;
 pub mod watch;
 mod wire;
 
@@ -65,7 +68,17 @@ pub fn main() -> ExitCode {
         }
         _ => {}
     }
-    let cli = match parse() {
+    let (arguments, ignored) = match as_runsc(&arguments).map(compat::translate).transpose() {
+        Ok(None) => (arguments, Vec::new()),
+        Ok(Some((translated, ignored))) => {
+            (std::iter::once("quark".to_owned()).chain(translated).collect(), ignored)
+        }
+        Err(e) => {
+            log::fatal(&format!("{e:#}"), false);
+            return code(RUNSC_FAILED);
+        }
+    };
+    let cli = match parse(&arguments) {
         Ok(cli) => cli,
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return code(info::print(&e.to_string()).map_or(1, |()| 0));
@@ -76,8 +89,13 @@ pub fn main() -> ExitCode {
         }
     };
     let log = cli.global.log.clone();
-    let result = log::init(log.as_deref(), cli.global.log_format, cli.global.debug)
-        .and_then(|()| dispatch(cli));
+    let result =
+        log::init(log.as_deref(), cli.global.log_format, cli.global.debug).and_then(|()| {
+            for flag in ignored {
+                tracing::debug!("{flag}: it has no meaning for quark");
+            }
+            dispatch(cli)
+        });
     match result {
         Ok(status) => code(status),
         Err(e) => {
@@ -87,8 +105,21 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn parse() -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+/// The exit code of runsc for a command line that it does not understand.
+const RUNSC_FAILED: i32 = 128;
+
+/// The arguments for runsc, if this program is called so.
+fn as_runsc(arguments: &[String]) -> Option<&[String]> {
+    let (name, rest) = arguments.split_first()?;
+    if std::path::Path::new(name).file_name().is_some_and(|name| name == "runsc") {
+        return Some(rest);
+    }
+    let (first, rest) = rest.split_first()?;
+    (first == "--compat=runsc").then_some(rest)
+}
+
+fn parse(arguments: &[String]) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
     Ok(cli)
@@ -97,6 +128,8 @@ fn parse() -> Result<Cli, clap::Error> {
 fn dispatch(cli: Cli) -> Result<i32> {
     let global = &cli.global;
     let store = || Store::new(&global.root);
+    // What people type, and no engine: a part of the ID will do.
+    let find = |id: &str| roots::find(global, id);
     match &cli.command {
         Command::Do(o) => return run::do_command(global, o),
         Command::Run(o) => return run::run_command(global, o),
@@ -106,22 +139,39 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Kill(o) => {
             life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
         }
-        Command::Hibernate(o) => hibernation::hibernate(&store()?, &o.id, global.timeout, o.force)?,
-        Command::Wake(o) => hibernation::wake(&store()?, &o.id, global.timeout)?,
-        Command::Why(o) => hibernation::why(&store()?, &o.id, global.timeout)?,
+        Command::Hibernate(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::hibernate(&store, &id, global.timeout, o.force)?;
+        }
+        Command::Wake(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::wake(&store, &id, global.timeout)?;
+        }
+        Command::Why(o) => {
+            let (store, id) = find(&o.id)?;
+            hibernation::why(&store, &id, global.timeout)?;
+        }
+        Command::Wait(o) => wait::wait(&find(&o.id)?, o, global.timeout)?,
         Command::Delete(o) => life::delete(&store()?, &o.id, o.force)?,
         Command::List(o) => list::list(global, o)?,
         Command::Metrics(o) => metrics::metrics(global, o)?,
         Command::Top(o) => top::top(global, o)?,
-        Command::Ps(o) => info::ps(&store()?, o, global.timeout)?,
+        Command::Ps(o) => info::ps(&find(&o.id)?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
-        Command::Events(o) => info::events(&store()?, o, global.timeout)?,
+        Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o, global.timeout)?,
         Command::Features => info::features()?,
         Command::Spec(o) => spec::write(&o.bundle)?,
         Command::Doctor => info::doctor()?,
+        Command::Install(o) => install::install(o)?,
+        Command::Completions(o) => {
+            let mut text = Vec::new();
+            clap_complete::generate(o.shell, &mut Cli::command(), "quark", &mut text);
+            info::print(&String::from_utf8_lossy(&text))?;
+        }
+        Command::Uninstall(o) => install::uninstall(o)?,
     }
     Ok(0)
 }

@@ -23,6 +23,7 @@ use nix::fcntl::{Flock, FlockArg};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use twox_hash::XxHash3_64;
 
+use super::cli::Global;
 use super::state::{Store, default_root};
 
 /// The directory of notes in the default state directory; no container can have this name.
@@ -137,6 +138,54 @@ impl Roots {
             bail!("{} may be written by others: remove it", path.display());
         }
         Ok(notes)
+    }
+}
+
+/// The fewest characters by which a container is found.
+const SHORTEST_PREFIX: usize = 4;
+
+/// The store and the whole ID of the container that a user means by `text`: one of the default
+/// state directory, else the only one of all state directories whose ID begins so. Where there is
+/// none it is `text` itself, of which is said what is said otherwise. With `--root` nothing is
+/// looked for.
+///
+/// # Errors
+/// When there are several: they are named.
+pub fn find(global: &Global, text: &str) -> Result<(Store, String)> {
+    let store = Store::new(&global.root)?;
+    let is_there = store.entry(text).is_ok_and(|entry| entry.dir.exists());
+    if global.root_given || is_there || text.len() < SHORTEST_PREFIX {
+        return Ok((store, text.to_owned()));
+    }
+    let (roots, failure) = Roots::of_caller().all(&global.root);
+    if let Some((_, e)) = failure {
+        tracing::debug!("other state directories are not known: {e:#}");
+    }
+    choose(store, &roots, text)
+}
+
+fn choose(store: Store, roots: &[PathBuf], text: &str) -> Result<(Store, String)> {
+    let stores = roots.iter().filter_map(|root| Store::new(root).ok());
+    let mut found: Vec<(Store, String)> = stores
+        .flat_map(|store| {
+            let entries = store.entries(text).into_iter().filter(|entry| entry.load().is_ok());
+            entries.map(move |entry| (store.clone(), entry.id)).collect::<Vec<_>>()
+        })
+        .collect();
+    // One that has just this ID is meant, whatever else begins so.
+    if found.iter().filter(|(_, id)| id == text).count() == 1 {
+        found.retain(|(_, id)| id == text);
+    }
+    match found.len() {
+        0 => Ok((store, text.to_owned())),
+        1 => Ok(found.remove(0)),
+        _ => {
+            found.sort_by(|a, b| (&a.1, a.0.root()).cmp(&(&b.1, b.0.root())));
+            let named =
+                |(store, id): &(Store, String)| format!("{id} ({})", store.root().display());
+            let all: Vec<String> = found.iter().map(named).collect();
+            bail!("{text} may mean {}: give more of it, or --root", all.join(", "))
+        }
     }
 }
 

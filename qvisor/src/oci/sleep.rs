@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::builder::PossibleValuesParser;
+use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use qlib::control::{Network, SleepSpec, Timers};
 
@@ -20,7 +22,6 @@ const TIMERS: &str = "io.quark.hibernate.timers";
 const IGNORE_FROM: &str = "io.quark.hibernate.ignore-from";
 /// An exec with this command line does not either; a line each, "*" at the end stands for anything.
 const IGNORE_EXEC: &str = "io.quark.hibernate.ignore-exec";
-
 /// It does not sleep by itself, but is told of as if it did: "true" or "false".
 const DRY_RUN: &str = "io.quark.hibernate.dry-run";
 
@@ -56,17 +57,61 @@ pub fn parse_option(text: &str) -> std::result::Result<SleepAfter, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepAfter(pub Option<Duration>);
 
+/// What the command line says of sleep, in the annotations' words: Docker before 24 can give none.
+#[derive(Clone, Debug, Args)]
+pub struct SleepOptions {
+    /// Put the container that is made to sleep each time it has been idle for so long ("500ms",
+    /// "30s", "5m"); its annotation io.quark.hibernate.after goes before this.
+    #[arg(long, value_parser = parse_option, value_name = "TIME", default_value = "never")]
+    pub hibernate_after: SleepAfter,
+    /// Do not put it to sleep by itself, but tell when and for how long it would have slept, what
+    /// would have woken it, and what that would have saved; its annotation
+    /// io.quark.hibernate.dry-run goes before this.
+    #[arg(long)]
+    pub hibernate_dry_run: bool,
+    /// What timers do in a sleep: they "wake" the container, or "rest"; its annotation
+    /// io.quark.hibernate.timers goes before this.
+    #[arg(long, value_parser = PossibleValuesParser::new(["wake", "rest"]), value_name = "WHAT")]
+    pub hibernate_timers: Option<String>,
+    /// Addresses and networks with commas between: who comes from there does not count as use of
+    /// the container; its annotation io.quark.hibernate.ignore-from goes before this.
+    #[arg(long, value_parser = checked_networks, value_name = "ADDRESSES")]
+    pub hibernate_ignore_from: Option<String>,
+    /// An exec with this command line ("*" at the end stands for anything) does not count as use
+    /// either; may be given more than once; its annotation io.quark.hibernate.ignore-exec goes
+    /// before this.
+    #[arg(long, action = ArgAction::Append, value_name = "COMMAND")]
+    pub hibernate_ignore_exec: Vec<String>,
+}
+
+fn checked_networks(text: &str) -> std::result::Result<String, String> {
+    networks(text).map(|_| text.to_owned()).map_err(|e| format!("{e:#}"))
+}
+
+impl SleepOptions {
+    /// The annotations that say the same, but for the time.
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let exec = &self.hibernate_ignore_exec;
+        let exec = (!exec.is_empty()).then(|| exec.join("\n"));
+        let given = [
+            (TIMERS, self.hibernate_timers.clone()),
+            (IGNORE_FROM, self.hibernate_ignore_from.clone()),
+            (IGNORE_EXEC, exec),
+        ];
+        given.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))).collect()
+    }
+}
+
 /// What `annotations` say, else the options.
 ///
 /// # Errors
 /// Names the annotation.
-pub fn spec(
-    annotations: &BTreeMap<String, String>,
-    option: SleepAfter,
-    dry_run: bool,
-) -> Result<SleepSpec> {
-    let mut after = option.0;
-    let mut spec = SleepSpec { dry_run, ..SleepSpec::default() };
+pub fn spec(annotations: &BTreeMap<String, String>, options: &SleepOptions) -> Result<SleepSpec> {
+    let mut after = options.hibernate_after.0;
+    let mut spec = SleepSpec { dry_run: options.hibernate_dry_run, ..SleepSpec::default() };
+    let mut all = options.annotations();
+    all.extend(annotations.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let annotations = all;
     for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
         let about = || format!("annotation {name}");
         match (name.as_str(), value.as_str()) {
@@ -124,7 +169,36 @@ mod tests {
 
     fn of(annotations: &[(&str, &str)], option: Option<Duration>) -> Result<SleepSpec> {
         let own = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        spec(&own.collect(), SleepAfter(option), false)
+        spec(&own.collect(), &SleepOptions { hibernate_after: SleepAfter(option), ..none() })
+    }
+
+    fn none() -> SleepOptions {
+        SleepOptions {
+            hibernate_after: SleepAfter(None),
+            hibernate_dry_run: false,
+            hibernate_timers: None,
+            hibernate_ignore_from: None,
+            hibernate_ignore_exec: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn options_stand_for_annotations_that_are_not_given() {
+        let options = SleepOptions {
+            hibernate_timers: Some("rest".to_owned()),
+            hibernate_ignore_from: Some("10.0.0.1".to_owned()),
+            hibernate_ignore_exec: vec!["a b".to_owned(), "c*".to_owned()],
+            ..none()
+        };
+        let said = spec(&BTreeMap::new(), &options).unwrap();
+        assert_eq!(said.timers, Timers::Rest);
+        assert_eq!((said.ignore_from.len(), said.ignore_exec.len()), (1, 2));
+        let own = [(TIMERS, "wake"), (IGNORE_FROM, ""), (IGNORE_EXEC, "x")];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let said = spec(&own, &options).unwrap();
+        assert_eq!(said.timers, Timers::Wake);
+        assert_eq!((said.ignore_from.len(), said.ignore_exec), (0, vec!["x".to_owned()]));
+        assert!(checked_networks("10.0.0.1,nowhere").is_err());
     }
 
     #[test]

@@ -338,6 +338,13 @@ impl Store {
     }
 }
 
+/// What is in a file of [`Entry::open_ended`].
+pub fn recorded(file: File) -> (Option<Ended>, Option<Incidents>) {
+    let mut bytes = Vec::new();
+    file.take(2 * RECORD_BYTES as u64).read_to_end(&mut bytes).ok();
+    ended::parse(&bytes)
+}
+
 /// A file of a container's directory: no other user's business, and no way out by a link.
 fn own(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(libc::O_NOFOLLOW)
@@ -394,11 +401,15 @@ impl Entry {
 
     /// What the sandbox recorded: how it ended, and the last incident.
     pub fn ended(&self) -> (Option<Ended>, Option<Incidents>) {
-        let mut bytes = Vec::new();
-        if let Ok(file) = own(OpenOptions::new().read(true)).open(self.dir.join(ENDED)) {
-            file.take(2 * RECORD_BYTES as u64).read_to_end(&mut bytes).ok();
-        }
-        ended::parse(&bytes)
+        self.open_ended().map_or((None, None), recorded)
+    }
+
+    /// The file in which it records that, for who is there when the container has been deleted.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open_ended(&self) -> io::Result<File> {
+        own(OpenOptions::new().read(true)).open(self.dir.join(ENDED))
     }
 
     /// Waits until no other command changes this container, and keeps them away while the result
