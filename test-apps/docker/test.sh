@@ -141,12 +141,12 @@ if [ "$runtime" = quark ]; then
     check "called as runsc" docker run --runtime runsc -d --name as-runsc --network none quark-test sleep 1000
     check "exec in it" is 42 docker exec as-runsc echo 42
     check "its end" code 0 docker rm -f as-runsc
-    cp "$work/daemon.json" "$work/daemon.json.old"
-    installed=(--docker --config "$work/daemon.json" --name quark-late --prefix "$work/prefix" --reload --docker-pid-file "$work/pid")
+    cp "$WORK/daemon.json" "$WORK/daemon.json.old"
+    installed=(--docker --config "$WORK/daemon.json" --name quark-late --prefix "$WORK/prefix" --reload --docker-pid-file "$WORK/pid")
     check "install" "$quark" install "${installed[@]}"
     check "dockerd knows it at once" soon late docker run --runtime quark-late --rm --network none quark-test echo late
     check "uninstall" "$quark" uninstall "${installed[@]}"
-    check "nothing of it is left" cmp "$work/daemon.json" "$work/daemon.json.old"
+    check "nothing of it is left" cmp "$WORK/daemon.json" "$WORK/daemon.json.old"
     known() { docker info -f '{{json .Runtimes}}' | grep -o 'quark-late\|quark-idle' | sort -u; }
     check "dockerd has forgotten it" soon quark-idle known
 fi

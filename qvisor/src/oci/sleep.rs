@@ -219,14 +219,16 @@ mod tests {
 
     #[test]
     fn a_dry_run_needs_something_to_try() {
-        let none = BTreeMap::new();
+        let no_annotations = BTreeMap::new();
         let minute = SleepAfter(Some(Duration::from_secs(60)));
-        assert!(spec(&none, minute, true).unwrap().dry_run);
+        let dry = SleepOptions { hibernate_dry_run: true, ..none() };
+        let dry_minute = SleepOptions { hibernate_after: minute, ..dry.clone() };
+        assert!(spec(&no_annotations, &dry_minute).unwrap().dry_run);
         // The option stands for containers that do not sleep, too.
-        assert!(spec(&none, SleepAfter(None), true).is_ok());
+        assert!(spec(&no_annotations, &dry).is_ok());
         assert!(of(&[(DRY_RUN, "true")], minute.0).unwrap().dry_run);
         let off = BTreeMap::from([(DRY_RUN.to_owned(), "false".to_owned())]);
-        assert!(!spec(&off, minute, true).unwrap().dry_run);
+        assert!(!spec(&off, &dry_minute).unwrap().dry_run);
         let error = of(&[(DRY_RUN, "true")], None).unwrap_err().to_string();
         assert!(error.contains("does not sleep by itself: add"), "{error}");
     }
