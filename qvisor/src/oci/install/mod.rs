@@ -1,8 +1,9 @@
 //! `quark install` and `quark uninstall`: making quark known to Docker, containerd and Kubernetes,
 //! and taking back exactly that.
 //!
-//! Engines' configurations are edited in place, so that all else in them stays. What was there before is kept beside each; if nothing else has changed since, uninstall puts that
-//! back, whatever its format was. No service is restarted.
+//! Engines' configurations are edited in place, so that all else in them stays. What was there
+//! before is kept beside each; if nothing else has changed since, uninstall puts that back,
+//! whatever its format was. No service is restarted.
 
 mod containerd;
 mod docker;
