@@ -1,8 +1,9 @@
 //! `quark install` and `quark uninstall`: making quark known to Docker, containerd and Kubernetes,
 //! and taking back exactly that.
 //!
-//! Engines' configurations are edited in place, so that all else in them stays. What was there before is kept beside each; if nothing else has changed since, uninstall puts that
-//! back, whatever its format was. No service is restarted.
+//! Engines' configurations are edited in place, so that all else in them stays. What was there
+//! before is kept beside each; if nothing else has changed since, uninstall puts that back,
+//! whatever its format was. No service is restarted.
 
 mod containerd;
 mod docker;
@@ -101,7 +102,7 @@ impl Engine {
     /// What is left to do when its configuration was changed.
     fn then(self) -> &'static str {
         match self {
-            Engine::Docker => "systemctl reload docker (or quark install --reload)",
+            Engine::Docker => "systemctl reload docker (--reload does the same)",
             Engine::Containerd(_) => "systemctl restart containerd (containers go on)",
         }
     }
@@ -151,6 +152,9 @@ pub fn install(options: &Install) -> Result<()> {
     }
     let engines = engines(target)?;
     check_arguments(&options.runtime_args, target)?;
+    if !options.runtime_args.is_empty() && engines.iter().any(|e| *e != Engine::Docker) {
+        tracing::warn!("--runtime-arg counts for Docker alone: containerd gives no options");
+    }
     let place = Place::new(target.prefix.as_deref(), true)?;
     let has_shim = place.has_shim() || containerd::finds_shim();
     let runtime = Runtime {
