@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::PAGE_SIZE;
+use qlib::control::MemoryLimit;
 use qlib::heap::MOST_IN_SLAB_BYTES;
 
 use crate::arch::{self, heap};
@@ -33,27 +34,33 @@ const FEWEST: u64 = 16;
 /// So many processes and threads that the platform could make are not for clone(2).
 const KEPT: u64 = 8;
 
-/// What [`memory_bytes`] is, if that is less than RAM; 0: it is not.
-static MEMORY_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The container's memory limit. What it is at most if there is none, 0, is RAM.
+static LIMIT: Mutex<MemoryLimit> = mutex(MemoryLimit { whole: 0, guest: 0 });
 
-/// How much memory the container is told that it has, in bytes.
+/// How much memory the guest may have, in bytes.
 pub fn memory_bytes() -> u64 {
     let ram = arch::ram_bytes();
-    match MEMORY_BYTES.load(Relaxed) {
+    match memory_limit().guest {
         0 => ram,
         limit => limit.min(ram),
     }
 }
 
-/// The container has a limit of so many bytes, or none (0).
-pub fn note_memory_limit(bytes: u64) {
-    MEMORY_BYTES.store(bytes, Relaxed);
-    heap::set_budget(bytes);
+/// The container has this memory limit, or none.
+pub fn note_memory_limit(limit: MemoryLimit) {
+    *LIMIT.lock() = limit;
+    heap::set_budget(limit.guest);
 }
 
 /// The limit that was noted last.
-pub fn memory_limit() -> u64 {
-    MEMORY_BYTES.load(Relaxed)
+pub fn memory_limit() -> MemoryLimit {
+    *LIMIT.lock()
+}
+
+/// What of the container's limit is used, in bytes, with the VMM's part, which is all set aside.
+pub fn charged_bytes() -> u64 {
+    let limit = memory_limit();
+    used_bytes() + (limit.whole - limit.guest)
 }
 
 /// How much of [`memory_bytes`] is used, with what it costs outside of RAM, in bytes.

@@ -47,12 +47,9 @@ pub enum Request {
     },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
-    /// The container has so many bytes of memory from now on, as far as there was so much when it
-    /// was made. Answer: [`Reply::Done`], or EBUSY if it holds more. Does not wake.
-    Limit {
-        /// As [`ContainerSpec::memory_limit_bytes`], but never 0.
-        bytes: u64,
-    },
+    /// The container has this memory limit from now on, which is one. Answer: [`Reply::Done`], or
+    /// EBUSY if it holds more. Does not wake.
+    Limit(MemoryLimit),
     /// Answer: [`Reply::Stats`]. Does not wake.
     Stats,
     /// Answer: [`Reply::Why`]. Does not wake.
@@ -124,10 +121,19 @@ pub struct ContainerSpec {
     pub masked_paths: Vec<String>,
     /// Paths that may not be written (OCI readonlyPaths).
     pub readonly_paths: Vec<String>,
-    /// Memory limit in bytes that the guest is told; 0 = all of RAM.
-    pub memory_limit_bytes: u64,
+    /// Its memory limit, if it has one.
+    pub memory_limit: MemoryLimit,
     /// When it sleeps.
     pub sleep: SleepSpec,
+}
+
+/// A memory limit in bytes; the default is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimit {
+    /// What the container's configuration says, and its programs see; 0: none.
+    pub whole: u64,
+    /// What of it is the guest's; the rest is what the VMM costs. 0: all of RAM.
+    pub guest: u64,
 }
 
 /// When a container sleeps.

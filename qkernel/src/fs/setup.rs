@@ -63,7 +63,7 @@ pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem
 /// With the place in the container that it is about.
 pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, (Errno, String)> {
     let root = mount_root(spec).map_err(|errno| (errno, "/".to_string()))?;
-    account::note_memory_limit(spec.memory_limit_bytes);
+    account::note_memory_limit(spec.memory_limit);
     for mount in &spec.mounts {
         add_mount(&root, mount).map_err(|errno| (errno, mount.destination.clone()))?;
     }

@@ -200,7 +200,7 @@ const CGROUP: Names = &[
         })
     }),
     ("cpu.weight", || text("100\n")),
-    ("memory.current", || file(|_| Ok(line(account::used_bytes().to_string())))),
+    ("memory.current", || file(|_| Ok(line(account::charged_bytes().to_string())))),
     ("memory.events", || {
         file(|_| {
             let kills = oom::kills();
@@ -208,7 +208,14 @@ const CGROUP: Names = &[
         })
     }),
     ("memory.high", || text("max\n")),
-    ("memory.max", || file(|_| Ok(line(account::memory_bytes().to_string())))),
+    ("memory.max", || {
+        file(|_| {
+            Ok(line(match account::memory_limit().whole {
+                0 => "max".to_string(),
+                limit => limit.to_string(),
+            }))
+        })
+    }),
     ("memory.stat", || {
         file(|_| {
             Ok(format!("anon {}\nfile 0\n", mm::frames::stats().frames_used * PAGE_SIZE)

@@ -140,7 +140,7 @@ fn serve(id: u64, request: Request) {
             pause::resume(Reason::Order);
             reply(id, &Reply::Done);
         }
-        Request::Limit { bytes } => reply(id, &done(mm::limit::set_limit(bytes, shrink_names))),
+        Request::Limit(limit) => reply(id, &done(mm::limit::set_limit(limit, shrink_names))),
         Request::Stats => reply(id, &Reply::Stats(Box::new(hibernate::stats::collect()))),
         Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
         // qvisor keeps these numbers.

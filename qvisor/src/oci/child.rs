@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
-use qlib::control::{ContainerSpec, DeviceSpec, MountSpec, SleepSpec};
+use qlib::control::{ContainerSpec, DeviceSpec, MemoryLimit, MountSpec, SleepSpec};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
@@ -329,7 +329,7 @@ impl Boot {
             sysctl: setup.sysctl,
             masked_paths: setup.masked_paths,
             readonly_paths: setup.readonly_paths,
-            memory_limit_bytes: guest_limit(setup.memory_limit_bytes),
+            memory_limit: memory_limit(setup.memory_limit_bytes),
             sleep: setup.sleep,
         };
         let process = ProcessConfig {
@@ -368,11 +368,11 @@ fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
     if own_network { given } else { given.difference(CapabilitySet::NET_ADMIN) }
 }
 
-/// What the guest may have of a memory limit in bytes: the VMM and the host's books about the guest
+/// A limit in bytes, and what of it the guest may have: the VMM and the host's books about the guest
 /// are charged to the same cgroup, and the guest must come to its limit before the host does.
-pub(super) fn guest_limit(limit: u64) -> u64 {
-    let overhead = (limit / 16).max(3 << 20).min(limit / 2);
-    limit - overhead
+pub(super) fn memory_limit(whole: u64) -> MemoryLimit {
+    let overhead = (whole / 16).max(3 << 20).min(whole / 2);
+    MemoryLimit { whole, guest: whole - overhead }
 }
 
 /// Guest RAM: as much as the host has. It costs nothing before it is touched, and a memory limit
@@ -391,10 +391,10 @@ mod tests {
 
     #[test]
     fn a_limit_leaves_room_for_the_sandbox() {
-        assert_eq!(guest_limit(0), 0);
-        assert_eq!(guest_limit(6 << 20), 3 << 20);
-        assert_eq!(guest_limit(256 << 20), 240 << 20);
-        assert_eq!(guest_limit(16 << 20), 13 << 20);
+        assert_eq!(memory_limit(0).guest, 0);
+        assert_eq!(memory_limit(6 << 20).guest, 3 << 20);
+        assert_eq!(memory_limit(256 << 20).guest, 240 << 20);
+        assert_eq!(memory_limit(16 << 20).guest, 13 << 20);
         assert!(ram_bytes().unwrap() > 1 << 20);
     }
 }

@@ -9,7 +9,7 @@ use qlib::control::Request;
 use serde_json::{Map, Value, json};
 
 use super::bundle::{check_limits, read_bounded};
-use super::child::guest_limit;
+use super::child::memory_limit;
 use super::cli::Update;
 use super::client::Refused;
 use super::error::ContainerError;
@@ -64,13 +64,15 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
 
 /// Has the guest get along with its part of a memory limit in bytes.
 fn tell_guest(entry: &Entry, limit: u64, timeout: Option<Duration>) -> Result<()> {
-    let bytes = guest_limit(limit);
-    let Err(error) = info::ask(entry, &Request::Limit { bytes }, timeout) else { return Ok(()) };
+    let limit = memory_limit(limit);
+    let Err(error) = info::ask(entry, &Request::Limit(limit), timeout) else { return Ok(()) };
     let busy = rustix::io::Errno::BUSY.raw_os_error();
     if error.downcast_ref::<Refused>().is_some_and(|refused| refused.errno == busy) {
         bail!(
-            "memory limit of {limit} bytes: Device or resource busy: the container's programs hold \
-            more than the {bytes} that they would have; have them use less first"
+            "memory limit of {} bytes: Device or resource busy: the container's programs hold more \
+            than the {} that they would have; have them use less first",
+            limit.whole,
+            limit.guest
         );
     }
     tracing::warn!("the guest is not told of its memory limit: {error:#}");

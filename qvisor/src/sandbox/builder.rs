@@ -102,7 +102,7 @@ pub(super) fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
 /// Boots the kernel and makes the container.
 pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let SandboxConfig { root, mounts, container, confine, platform, .. } = config;
-    let limit = container.memory_limit_bytes;
+    let limit = container.memory_limit.guest;
     let resources = Resources { cpus: config.cpus, memory_limit_bytes: limit };
 
     prepare_process();

@@ -237,8 +237,8 @@ impl Mailbox {
         if let Request::Start(process) | Request::Exec(process) = request {
             host.grant(process.capabilities.iter().fold(0, |all, set| all | set));
         }
-        if let Request::Limit { bytes } = request {
-            host.note_limit(*bytes);
+        if let Request::Limit(limit) = request {
+            host.note_limit(limit.guest);
         }
         let mut line = host.replies.line();
         if line.lying.is_some() {
