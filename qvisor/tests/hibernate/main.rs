@@ -155,10 +155,8 @@ fn what_processes_share_is_prefetched_for_all_of_them() {
     assert_eq!(c.ask("shared"), bytes);
     let swap_ins = count(&c, "swap_ins");
     assert!(swap_ins >= SHARED_PAGES, "{swap_ins}");
-    assert!(
-        count(&c, "faults") - faults > SHARED_PAGES * (PROCESSES - 1),
-        "each process maps them one by one"
-    );
+    let faults = count(&c, "faults") - faults;
+    assert!(faults < SHARED_PAGES * (PROCESSES - 1), "{faults} faults: neighbours are mapped too");
     for round in 1..=3 {
         c.hibernate();
         assert!(working_set(&c) >= SHARED_PAGES, "{} pages", working_set(&c));
