@@ -371,7 +371,8 @@ fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
 /// A limit in bytes, and what of it the guest may have: the VMM and the host's books about the guest
 /// are charged to the same cgroup, and the guest must come to its limit before the host does.
 pub(super) fn memory_limit(whole: u64) -> MemoryLimit {
-    let overhead = (whole / 16).max(3 << 20).min(whole / 2);
+    // What ends at once in a small one, stubs with their page tables, is charged for a while yet.
+    let overhead = (whole / 16).max(8 << 20).min(whole / 4 + (2 << 20)).min(whole / 2);
     MemoryLimit { whole, guest: whole - overhead }
 }
 
@@ -394,7 +395,8 @@ mod tests {
         assert_eq!(memory_limit(0).guest, 0);
         assert_eq!(memory_limit(6 << 20).guest, 3 << 20);
         assert_eq!(memory_limit(256 << 20).guest, 240 << 20);
-        assert_eq!(memory_limit(16 << 20).guest, 13 << 20);
+        assert_eq!(memory_limit(16 << 20).guest, 10 << 20);
+        assert_eq!(memory_limit(32 << 20).guest, 24 << 20);
         assert!(ram_bytes().unwrap() > 1 << 20);
     }
 }

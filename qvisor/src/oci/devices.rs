@@ -1,6 +1,8 @@
 //! Device nodes (`linux.devices`, Docker's `--device`): those that the guest kernel has a driver for
 //! are made in its /dev; a device of the host is out of its reach.
 
+use std::path::{Component, Path, PathBuf};
+
 use anyhow::{Result, bail};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Spec};
 use qlib::control::DeviceSpec;
@@ -38,15 +40,31 @@ pub fn convert(spec: &Spec) -> Result<Vec<DeviceSpec>> {
     if !others.is_empty() {
         tracing::warn!("a guest reaches no device of the host, and {} are left out", others.len());
     }
-    known.into_iter().filter(|d| !is_own(d)).map(one).collect()
+    let nodes = known.into_iter().filter(|d| !is_own(d)).map(one).collect::<Result<Vec<_>>>()?;
+    if let Some(node) = nodes.first().filter(|_| !has_own_dev(spec)) {
+        bail!(
+            "linux.devices: {} needs a /dev of the container's own: add a mount of type tmpfs there",
+            node.path
+        );
+    }
+    Ok(nodes)
+}
+
+/// True if device nodes do not come into the image.
+fn has_own_dev(spec: &Spec) -> bool {
+    let mounts = spec.mounts().as_deref().unwrap_or_default();
+    let dev = mounts.iter().rev().find(|m| m.destination() == Path::new("/dev"));
+    dev.is_some_and(|m| m.typ().as_deref() == Some("tmpfs"))
 }
 
 fn one(device: &LinuxDevice) -> Result<DeviceSpec> {
-    let path = device.path().display().to_string();
-    let is_in_dev = device.path().strip_prefix("/dev").is_ok_and(|rest| {
+    // Without what a path may have and need not: "/dev//x/".
+    let path = device.path().components().collect::<PathBuf>();
+    let is_in_dev = path.strip_prefix("/dev").is_ok_and(|rest| {
         rest.components().count() > 0
-            && rest.components().all(|c| matches!(c, std::path::Component::Normal(_)))
+            && rest.components().all(|c| matches!(c, Component::Normal(_)))
     });
+    let path = path.display().to_string();
     if !is_in_dev {
         bail!("linux.devices: {path} does not lie in /dev, where a guest has its devices");
     }
@@ -98,7 +116,8 @@ mod tests {
 
     fn of(devices: &str, allow: bool) -> Result<Vec<DeviceSpec>> {
         let text = format!(
-            r#"{{"ociVersion": "1.0.2", "linux": {{"devices": {devices},
+            r#"{{"ociVersion": "1.0.2", "mounts": [{{"destination": "/dev", "type": "tmpfs"}}],
+                "linux": {{"devices": {devices},
                 "resources": {{"devices": [{{"allow": {allow}, "access": "rwm"}},
                     {{"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rwm"}}]}}}}}}"#
         );
@@ -109,7 +128,7 @@ mod tests {
     fn what_the_guest_has_a_driver_for_gets_another_name() {
         let made = of(
             r#"[{"path": "/dev/null", "type": "c", "major": 1, "minor": 3},
-                {"path": "/dev/sub/mine", "type": "c", "major": 1, "minor": 9, "fileMode": 384, "uid": 7, "gid": 8}]"#,
+                {"path": "/dev//sub/./mine/", "type": "c", "major": 1, "minor": 9, "fileMode": 384, "uid": 7, "gid": 8}]"#,
             false,
         )
         .unwrap();
