@@ -21,7 +21,7 @@ const CARGO: &str = r#"
 note cargo "$@"
 case "$*" in
 rustc*)
-    mkdir -p target/release && cp "$here/quark" target/release/quark ;;
+    mkdir -p target/release && cp "$here/quark" target/release/quark && cp "$here/quark" target/release/containerd-shim-quark-v1 ;;
 *--message-format=*)
     for name in syscalls oci hibernate kvm adversary; do
         printf '{"executable": "%s", "target": {"name": "%s", "kind": ["test"]}}\n' \
@@ -96,9 +96,11 @@ impl Clone {
             "scripts/setup.sh",
             "rootfs/make-rootfs",
         ];
-        for stub in
-            stubs.into_iter().chain(["test-apps/docker/test.sh", "test-apps/containerd/test.sh"])
-        {
+        for stub in stubs.into_iter().chain([
+            "test-apps/docker/test.sh",
+            "test-apps/docker/with-docker.sh",
+            "test-apps/containerd/test.sh",
+        ]) {
             clone.script(stub, STUB);
         }
         for name in ["syscalls", "oci", "hibernate", "kvm", "adversary"] {

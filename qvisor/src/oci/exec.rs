@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sched::CloneFlags;
+use nix::sched::{CloneFlags, setns};
 use qlib::control::{ProcessSpec, Reply, Request};
 
 use super::bundle::read_bounded;
@@ -87,7 +87,7 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
         return Err(e);
     }
     let Some(signals) = signals else {
-        return match leave_shim(&entry, pid, &connection, options.pid_file.as_deref()) {
+        return match leave_shim(&entry, &state, pid, &connection, options.pid_file.as_deref()) {
             Ok(()) => Ok(0),
             Err(e) => {
                 signal(&entry, pid, libc::SIGKILL).ok();
@@ -188,6 +188,7 @@ fn begin(connection: &mut Connection, spec: ProcessSpec, pty: Option<&Pty>) -> R
 /// Leaves a shim behind: a process that ends when the guest process does, with its exit code.
 fn leave_shim(
     entry: &Entry,
+    state: &State,
     pid: u32,
     connection: &Connection,
     pid_file: Option<&Path>,
@@ -196,6 +197,7 @@ fn leave_shim(
     let args = [c"quark".to_owned(), SHIM_COMMAND.to_owned(), dir, CString::new(pid.to_string())?];
     let null =
         File::options().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
+    be_among(state);
     let mut child = sys::spawn(&Spawn {
         args: &args,
         stdio: [null.as_fd(); 3],
@@ -217,6 +219,20 @@ fn leave_shim(
         child.wait().ok();
     }
     written
+}
+
+/// Has the children of this process be in the sandbox's PID namespace, if it may. The sandbox is its
+/// first process: its end kills who is left there and comes when they have been waited for
+/// (pid_namespaces(7)). So engines see the end of an exec before that of the container, after which
+/// they would not look for it.
+fn be_among(state: &State) {
+    let joined = match life::sandbox(state) {
+        Ok(Some(sandbox)) => setns(sandbox, CloneFlags::CLONE_NEWPID).err(),
+        _ => None,
+    };
+    if let Some(e) = joined {
+        tracing::debug!("the end of this exec may be seen after the container's: setns: {e}");
+    }
 }
 
 /// The main function of a shim: `arguments` are the container's directory and the guest
