@@ -189,6 +189,9 @@ if [ "$runtime" = io.containerd.quark.v1 ]; then
     check "it sleeps" is Hibernated hibernation sleeper
     check "containerd sees it run" is_status sleeper RUNNING
     check "exec wakes it" is awake ctr task exec --exec-id w sleeper echo awake
+    run -d $image zq sleep 1000
+    check "a whole ID is found in containerd's directory, short as it is" says idle "$quark" why zq
+    remove zq
     check "checkpoints are refused" says "not implemented" ctr task checkpoint sleeper
     remove sleeper
 fi

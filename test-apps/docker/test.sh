@@ -145,7 +145,14 @@ if [ "$runtime" = quark ]; then
     installed=(--docker --config "$WORK/daemon.json" --name quark-late --prefix "$WORK/prefix" --reload --docker-pid-file "$WORK/pid")
     check "install" "$quark" install "${installed[@]}"
     check "dockerd knows it at once" soon late docker run --runtime quark-late --rm --network none quark-test echo late
+    cp "$WORK/daemon.json" "$WORK/daemon.json.late"
+    also=("${installed[@]/quark-late/quark-later}")
+    check "install by a second name" "$quark" install "${also[@]}"
+    check "uninstall keeps a binary that another runtime needs" says "kept $WORK/prefix/bin/quark" "$quark" uninstall "${also[@]}"
+    check "which is there" test -x "$WORK/prefix/bin/quark"
+    check "nothing of the second is left" cmp "$WORK/daemon.json" "$WORK/daemon.json.late"
     check "uninstall" "$quark" uninstall "${installed[@]}"
+    check "its binary goes" test ! -e "$WORK/prefix/bin/quark"
     check "nothing of it is left" cmp "$WORK/daemon.json" "$WORK/daemon.json.old"
     known() { docker info -f '{{json .Runtimes}}' | grep -o 'quark-late\|quark-idle' | sort -u; }
     check "dockerd has forgotten it" soon quark-idle known

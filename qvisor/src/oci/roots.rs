@@ -145,16 +145,16 @@ impl Roots {
 const SHORTEST_PREFIX: usize = 4;
 
 /// The store and the whole ID of the container that a user means by `text`: one of the default
-/// state directory, else the only one of all state directories whose ID begins so. Where there is
-/// none it is `text` itself, of which is said what is said otherwise. With `--root` nothing is
-/// looked for.
+/// state directory, else the only one of all state directories that has this ID or, if these are
+/// four characters at least, an ID that begins so. Where there is none it is `text` itself, of
+/// which is said what is said otherwise. With `--root` nothing is looked for.
 ///
 /// # Errors
 /// When there are several: they are named.
 pub fn find(global: &Global, text: &str) -> Result<(Store, String)> {
     let store = Store::new(&global.root)?;
     let is_there = store.entry(text).is_ok_and(|entry| entry.dir.exists());
-    if global.root_given || is_there || text.len() < SHORTEST_PREFIX {
+    if global.root_given || is_there {
         return Ok((store, text.to_owned()));
     }
     let (roots, failure) = Roots::of_caller().all(&global.root);
@@ -168,7 +168,10 @@ fn choose(store: Store, roots: &[PathBuf], text: &str) -> Result<(Store, String)
     let stores = roots.iter().filter_map(|root| Store::new(root).ok());
     let mut found: Vec<(Store, String)> = stores
         .flat_map(|store| {
-            let entries = store.entries(text).into_iter().filter(|entry| entry.load().is_ok());
+            let entries = store.entries(text).into_iter().filter(|entry| {
+                let is_meant = entry.id == text || text.len() >= SHORTEST_PREFIX;
+                is_meant && entry.load().is_ok()
+            });
             entries.map(move |entry| (store.clone(), entry.id)).collect::<Vec<_>>()
         })
         .collect();

@@ -304,12 +304,34 @@ pub fn uninstall(options: &Uninstall) -> Result<()> {
         change.make(target.dry_run)?;
     }
     if target.prefix.is_some() {
-        place.empty(target.dry_run)?;
+        match still_named(&place, &changes, target) {
+            Some(path) => print(&format!(
+                "kept {}: {} has another runtime that needs it\n",
+                place.binary().display(),
+                path.display()
+            ))?,
+            None => place.empty(target.dry_run)?,
+        }
     }
     if changes.is_empty() {
         print(&format!("{} is not registered: nothing changed\n", target.name))?;
     }
     finish(target, &changes)
+}
+
+/// The configuration that needs the binary also when `changes` have been made, whether it is one of
+/// those that `target` means or not.
+fn still_named(place: &Place, changes: &[Change], target: &Target) -> Option<PathBuf> {
+    let usual = [Engine::Docker, Engine::Containerd(Version::installed())].map(Engine::config);
+    let mut paths = usual.into_iter().chain(target.config.as_deref());
+    let names = |path: &&Path| {
+        let text = match changes.iter().find(|change| change.file.path() == *path) {
+            Some(change) => change.new.clone(),
+            None => std::fs::read_to_string(path).ok(),
+        };
+        text.is_some_and(|text| place.is_named_in(&text))
+    };
+    paths.find(names).map(Path::to_owned)
 }
 
 /// What takes `runtime` out; `None` if it is not there.

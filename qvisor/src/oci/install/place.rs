@@ -53,10 +53,14 @@ impl Place {
 
     /// True if containerd will find the shim, which lies beside this program and is copied too.
     pub fn has_shim(&self) -> bool {
-        let goes_to_path = self.to.as_deref().is_some_and(|dir| {
+        self.is_in_path() && self.from.with_file_name(SHIM).is_file()
+    }
+
+    /// True if the programs are copied to where containerd looks for shims.
+    fn is_in_path(&self) -> bool {
+        self.to.as_deref().is_some_and(|dir| {
             ["/usr/local/bin", "/usr/bin"].iter().any(|usual| dir == Path::new(usual))
-        });
-        goes_to_path && self.from.with_file_name(SHIM).is_file()
+        })
     }
 
     /// Copies the programs, if they go elsewhere.
@@ -77,6 +81,14 @@ impl Place {
             print(&format!("{}copied {} to {}\n", would(dry_run), from.display(), to.display()))?;
         }
         Ok(())
+    }
+
+    /// True if a configuration with this text has a runtime that is this binary or its shim, as far
+    /// as one can tell: a comment that names them counts too.
+    pub fn is_named_in(&self, text: &str) -> bool {
+        let binary = self.binary();
+        let has_shim = self.is_in_path() && text.contains("io.containerd.quark.v1");
+        has_shim || binary.to_str().is_some_and(|path| text.contains(&format!("\"{path}\"")))
     }
 
     /// Removes the programs from where they were copied to.
