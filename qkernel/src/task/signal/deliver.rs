@@ -18,7 +18,7 @@ use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::outcome::{Outcome, RegistersReplaced};
-use crate::task::{Process, Thread, exit, rseq, session};
+use crate::task::{Process, Thread, exit, oom, rseq, session};
 use crate::wait::Sleeper;
 
 /// What the thread does at its return to user mode.
@@ -131,7 +131,14 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
                 if rseq::on_signal(thread, &mut regs).is_err() {
                     force_segv(thread, signo);
                 }
-                match set_up_handler(thread, &regs, &info, &action) {
+                let entered = loop {
+                    match set_up_handler(thread, &regs, &info, &action) {
+                        Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+                        result => break result,
+                    }
+                };
+                thread.signals.lock().fault = Fault::default();
+                match entered {
                     Ok(entered) => thread.user.set_registers(&entered),
                     Err(_) => {
                         thread.user.set_registers(&regs);
@@ -217,7 +224,7 @@ fn remember_restart(thread: &Thread, nr: u64, result: Result<usize>) {
 }
 
 /// Builds the frame, and blocks what the handler's action says. EFAULT when the stack cannot take
-/// it.
+/// it; ERESTARTNOMEM when there is no memory for that: nothing has been done then.
 fn set_up_handler(
     thread: &Arc<Thread>,
     regs: &UserRegs,
@@ -228,11 +235,7 @@ fn set_up_handler(
     let (alt_stack, mask, fault) = {
         let mut signals = thread.signals.lock();
         signals.restart = None;
-        (
-            signals.alt_stack,
-            signals.saved_mask.unwrap_or(signals.mask),
-            core::mem::take(&mut signals.fault),
-        )
+        (signals.alt_stack, signals.saved_mask.unwrap_or(signals.mask), signals.fault)
     };
     if !action.has(linux_raw_sys::general::SA_RESTORER) {
         return Err(Errno::EFAULT);
@@ -274,7 +277,13 @@ fn set_up_handler(
 /// rt_sigreturn(2): takes a frame back.
 pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<RegistersReplaced> {
     let regs = thread.user.registers().await?;
-    match take_frame(thread, &regs) {
+    let taken = loop {
+        match take_frame(thread, &regs) {
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+            result => break result,
+        }
+    };
+    match taken {
         Ok(restored) => thread.user.set_registers(&restored),
         Err(_) => {
             thread.user.set_registers(&regs);
