@@ -14,6 +14,7 @@ use super::devices;
 use super::mounts::{self, Mount};
 use super::process;
 use super::seccomp;
+use crate::platform::PlatformKind;
 use qlib::control::{DeviceSpec, ProcessSpec};
 
 /// No honest configuration is larger, in bytes.
@@ -86,9 +87,6 @@ impl Bundle {
         }
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
         let devices = devices::convert(&spec)?;
-        if let Some(resources) = resources_of(&spec) {
-            check_limits(resources)?;
-        }
         let mut seen = Vec::new();
         for namespace in spec.linux().iter().filter_map(|l| l.namespaces().as_ref()).flatten() {
             if seen.contains(&namespace.typ()) {
@@ -204,8 +202,14 @@ fn read_config(path: &Path) -> Result<Spec> {
         .with_context(|| format!("{} is not a valid OCI configuration", path.display()))
 }
 
-/// The least memory limit in bytes with which a sandbox starts and runs a small program.
-const LEAST_MEMORY: i64 = 6 << 20;
+/// The least memory limit in MiB with which a sandbox starts and runs a small program. In a virtual
+/// machine the whole kernel image is the container's own memory, with the room that it is given.
+const fn least_memory_mib(platform: PlatformKind) -> i64 {
+    match platform {
+        PlatformKind::Process => 6,
+        PlatformKind::Kvm => 24,
+    }
+}
 /// The fewest tasks of the host that a sandbox with one program is.
 const LEAST_PIDS: i64 = 5;
 
@@ -213,12 +217,14 @@ const LEAST_PIDS: i64 = 5;
 ///
 /// # Errors
 /// When one is.
-pub(super) fn check_limits(resources: &LinuxResources) -> Result<()> {
+pub(super) fn check_limits(resources: &LinuxResources, platform: PlatformKind) -> Result<()> {
+    let least = least_memory_mib(platform);
     let memory = resources.memory().as_ref().and_then(oci_spec::runtime::LinuxMemory::limit);
-    if let Some(limit) = memory.filter(|l| (1..LEAST_MEMORY).contains(l)) {
+    if let Some(limit) = memory.filter(|l| (1..least << 20).contains(l)) {
         bail!(
-            "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs \
-            {LEAST_MEMORY} (6 MiB)"
+            "memory.limit of {limit} bytes is too small: a sandbox, its kernel included, needs {} \
+            ({least} MiB)",
+            least << 20
         );
     }
     let pids = resources.pids().as_ref().map(oci_spec::runtime::LinuxPids::limit);

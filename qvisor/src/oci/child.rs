@@ -368,8 +368,8 @@ fn network_capabilities(given: u64, own_network: bool) -> CapabilitySet {
     if own_network { given } else { given.difference(CapabilitySet::NET_ADMIN) }
 }
 
-/// A limit in bytes, and what of it the guest may have: the VMM and the host's books about the guest
-/// are charged to the same cgroup, and the guest must come to its limit before the host does.
+/// A limit in bytes, and what of it the guest may have: the VMM and the host's books about the
+/// guest are charged to the same cgroup, and the guest must come to its limit before the host does.
 pub(super) fn memory_limit(whole: u64) -> MemoryLimit {
     // What ends at once in a small one, stubs with their page tables, is charged for a while yet.
     let overhead = (whole / 16).max(8 << 20).min(whole / 4 + (2 << 20)).min(whole / 2);

@@ -17,7 +17,7 @@ use oci_spec::runtime::{Hooks, LinuxResources};
 use qlib::control::SleepSpec;
 use rustix::thread::CapabilitySet;
 
-use super::bundle::Bundle;
+use super::bundle::{self, Bundle};
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::roots::Roots;
@@ -128,6 +128,9 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let sleep = sleep::spec(&annotations, &global.sleep)?;
     let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
+    if let Some(resources) = bundle.resources() {
+        bundle::check_limits(resources, platform)?;
+    }
     let mut undo = Undo::default();
     let store = Store::new(&global.root)?;
     let entry = store.claim(id)?;

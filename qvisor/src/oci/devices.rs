@@ -1,5 +1,5 @@
-//! Device nodes (`linux.devices`, Docker's `--device`): those that the guest kernel has a driver for
-//! are made in its /dev; a device of the host is out of its reach.
+//! Device nodes (`linux.devices`, Docker's `--device`): those that the guest kernel has a driver
+//! for are made in its /dev; a device of the host is out of its reach.
 
 use std::path::{Component, Path, PathBuf};
 

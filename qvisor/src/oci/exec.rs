@@ -221,10 +221,10 @@ fn leave_shim(
     written
 }
 
-/// Has the children of this process be in the sandbox's PID namespace, if it may. The sandbox is its
-/// first process: its end kills who is left there and comes when they have been waited for
-/// (pid_namespaces(7)). So engines see the end of an exec before that of the container, after which
-/// they would not look for it.
+/// Has the children of this process be in the sandbox's PID namespace, if it may. The sandbox is
+/// its first process: its end kills who is left there and comes when they have been waited for
+/// (pid_namespaces(7)). So engines see the end of an exec before that of the container, after
+/// which they would not look for it.
 fn be_among(state: &State) {
     let joined = match life::sandbox(state) {
         Ok(Some(sandbox)) => setns(sandbox, CloneFlags::CLONE_NEWPID).err(),

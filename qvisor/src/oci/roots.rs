@@ -145,9 +145,10 @@ impl Roots {
 const SHORTEST_PREFIX: usize = 4;
 
 /// The store and the whole ID of the container that a user means by `text`: one of the default
-/// state directory, else the only one of all state directories that has this ID or, if these are
-/// four characters at least, an ID that begins so. Where there is none it is `text` itself, of
-/// which is said what is said otherwise. With `--root` nothing is looked for.
+/// state directory, else the only one of all state directories that has this ID, or a made-up one
+/// that begins so. A name that somebody chose is never cut short: who means "web1" must not come to
+/// "web10". Where there is none it is `text` itself, of which is said what is said otherwise. With
+/// `--root` nothing is looked for.
 ///
 /// # Errors
 /// When there are several: they are named.
@@ -164,13 +165,18 @@ pub fn find(global: &Global, text: &str) -> Result<(Store, String)> {
     choose(store, &roots, text)
 }
 
+/// True for an ID as Docker and containerd's clients make them.
+fn is_made_up(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn choose(store: Store, roots: &[PathBuf], text: &str) -> Result<(Store, String)> {
     let stores = roots.iter().filter_map(|root| Store::new(root).ok());
     let mut found: Vec<(Store, String)> = stores
         .flat_map(|store| {
             let entries = store.entries(text).into_iter().filter(|entry| {
-                let is_meant = entry.id == text || text.len() >= SHORTEST_PREFIX;
-                is_meant && entry.load().is_ok()
+                let is_part = text.len() >= SHORTEST_PREFIX && is_made_up(&entry.id);
+                (entry.id == text || is_part) && entry.load().is_ok()
             });
             entries.map(move |entry| (store.clone(), entry.id)).collect::<Vec<_>>()
         })

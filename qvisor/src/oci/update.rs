@@ -1,7 +1,7 @@
 //! `update`: other limits for a running container.
 
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{LinuxMemory, LinuxResources};
@@ -38,7 +38,7 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
         None => from_options(options)?,
     };
     let Some(cgroup) = &state.cgroup else { bail!("container {} has no cgroup", options.id) };
-    check_limits(&resources)?;
+    check_limits(&resources, state.platform)?;
     let limit = resources.memory().as_ref().and_then(LinuxMemory::limit).filter(|l| *l != 0);
     let Some(limit) = limit else { return cgroup.set_limits(&resources) };
     // Negative: none.
@@ -62,12 +62,23 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
     tell(limit)
 }
 
+/// How long a guest may take to have back what programs held that have just ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Has the guest get along with its part of a memory limit in bytes.
 fn tell_guest(entry: &Entry, limit: u64, timeout: Option<Duration>) -> Result<()> {
     let limit = memory_limit(limit);
-    let Err(error) = info::ask(entry, &Request::Limit(limit), timeout) else { return Ok(()) };
     let busy = rustix::io::Errno::BUSY.raw_os_error();
-    if error.downcast_ref::<Refused>().is_some_and(|refused| refused.errno == busy) {
+    let end = Instant::now() + PATIENCE;
+    let (error, is_busy) = loop {
+        let Err(error) = info::ask(entry, &Request::Limit(limit), timeout) else { return Ok(()) };
+        let is_busy = error.downcast_ref::<Refused>().is_some_and(|refused| refused.errno == busy);
+        if !is_busy || Instant::now() > end {
+            break (error, is_busy);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    if is_busy {
         bail!(
             "memory limit of {} bytes: Device or resource busy: the container's programs hold more \
             than the {} that they would have; have them use less first",

@@ -2,7 +2,7 @@
 //! once, first come first served. There is no daemon: places and the line are record locks (of open
 //! file descriptions) in one file that all of them have open. Whoever dies frees what it holds.
 //!
-//! The first bytes of the file, none of which are ever written, stand for the places. Each who waits
+//! The first bytes of the file, none of which are ever written, stand for the places. Who waits
 //! holds the byte of the microsecond in which it came: one who finds no earlier byte held is the
 //! first in the line. Linux has no readiness for locks, so everybody looks now and then, those far
 //! behind seldom. Nobody waits for longer than [`PATIENCE`]: late is better than never.

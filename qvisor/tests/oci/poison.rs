@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use serde_json::json;
 
 use super::shared::{skip, workspace};
-use super::support::{Place, place};
+use super::support::{Place, is_kvm, place};
 
 /// Exit status of a sandbox that was ended for an attack.
 const REFUSED: i32 = 159;
@@ -68,10 +68,6 @@ fn boot_with(p: &Place, order: &str, program: &str, stdin: Stdio) -> (Output, St
     let output = command.env("QUARK_TEST_KERNEL", image()).stdin(stdin).output().unwrap();
     assert_eq!(p.leftovers(&p.id), [""; 0], "{order}");
     (output, std::fs::read_to_string(&log).unwrap_or_default())
-}
-
-fn is_kvm() -> bool {
-    std::env::var("QUARK_PLATFORM").is_ok_and(|p| p == "kvm")
 }
 
 /// Calls that must end the sandbox: name, number, arguments.

@@ -217,6 +217,11 @@ impl Drop for Place {
     }
 }
 
+/// True if kvm is the platform under test.
+pub fn is_kvm() -> bool {
+    std::env::var("QUARK_PLATFORM").is_ok_and(|p| p == "kvm")
+}
+
 /// How long a command may take: less than [`limit`] where all is slow, so that one that hangs
 /// leaves time for the other tests.
 fn command_limit() -> Duration {

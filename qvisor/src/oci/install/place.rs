@@ -127,8 +127,11 @@ fn passing(path: &Path) -> Option<String> {
     if VOLATILE.iter().any(|dir| path.starts_with(dir)) {
         return Some("lies in a directory that does not last".to_owned());
     }
-    // cachedir.txt: what cargo, among others, marks so may be removed at any time.
-    if path.ancestors().any(|dir| dir.join("CACHEDIR.TAG").exists()) {
+    // What is marked by the first (the Cache Directory Tagging Specification) may be removed at any
+    // time; cargo does not mark a directory that was there, but leaves the second.
+    let is_of_builds =
+        |dir: &Path| ["CACHEDIR.TAG", ".cargo-lock"].iter().any(|mark| dir.join(mark).exists());
+    if path.ancestors().any(is_of_builds) {
         return Some("lies in a directory of builds".to_owned());
     }
     for part in path.ancestors() {
