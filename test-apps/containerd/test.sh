@@ -12,11 +12,8 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 runtime=${RUNTIME:-io.containerd.quark.v1}
 limit=${LIMIT:-110}
 
-# Ends the test, and notes it for scripts/skips.
-skip() {
-    echo "SKIPPED containerd::all: $1" | tee -a "$here/target/skipped"
-    exit 0
-}
+. "$here/test-apps/checks.sh"
+skip() { skip_test containerd::all "$1"; }
 
 if [ -z "${QUARK_CONTAINERD_TEST:-}" ]; then
     [ "$(id -u)" = 0 ] || skip "needs root"
@@ -35,7 +32,6 @@ shim=$(dirname "$quark")/containerd-shim-quark-v1
 work=$(mktemp -d /tmp/quark-containerd.XXXXXX)
 sock=$work/c.sock
 daemon=
-failures=0
 ctr() { timeout -s KILL 20 ctr -a "$sock" "$@"; }
 
 start_containerd() {
@@ -75,51 +71,13 @@ cleanup() {
 trap cleanup EXIT
 trap 'echo "not ok - out of time"; exit 1' TERM INT
 
-check() { # check NAME COMMAND…: passes when the command does
-    local name=$1 output begin
-    shift
-    begin=$(date +%s%N)
-    if output=$("$@" 2>&1); then
-        echo "ok - $name ($((($(date +%s%N) - begin) / 1000000)) ms)"
-    else
-        echo "not ok - $name"
-        # shellcheck disable=SC2001
-        sed 's/^/#   /' <<< "$output" | head -20
-        failures=$((failures + 1))
-    fi
-}
-is() { # is EXPECTED COMMAND…: the command prints exactly this
-    local expected=$1 output
-    shift
-    output=$("$@" 2>&1)
-    [ "$output" = "$expected" ] || { echo "got: $output"; echo "not: $expected"; return 1; }
-}
-code() { # code EXPECTED COMMAND…: the command ends with this code
-    local expected=$1 output
-    shift
-    output=$("$@" 2>&1)
-    local got=$?
-    [ $got = "$expected" ] || { echo "$output"; echo "exit code $got, not $expected"; return 1; }
-}
-says() { # says TEXT COMMAND…: the command prints this somewhere
-    local text=$1 output
-    shift
-    output=$("$@" 2>&1)
-    grep -qF -- "$text" <<< "$output" || { echo "$output"; echo "does not say: $text"; return 1; }
-}
 soon() { # soon COMMAND…: within ten seconds the command succeeds
     for _ in $(seq 100); do "$@" > /dev/null 2>&1 && return 0; sleep 0.1; done
     "$@"
 }
 
 ip link set lo up
-mkdir -p "$work/rootfs"/{bin,etc,proc,sys,dev,tmp,www,root}
-cp "$(command -v busybox)" "$work/rootfs/bin/busybox"
-for applet in sh cat dd echo env false hostname httpd id kill ls nc ps pwd sleep stty tail touch true tty wc wget yes; do
-    ln -s busybox "$work/rootfs/bin/$applet"
-done
-echo root:x:0:0:root:/root:/bin/sh > "$work/rootfs/etc/passwd"
-echo 'hello from the guest' > "$work/rootfs/www/index.html"
+make_root "$work/rootfs"
 # An image as `docker save` has it.
 mkdir "$work/image"
 tar -C "$work/rootfs" -cf "$work/image/layer.tar" .

@@ -116,16 +116,14 @@ def _(run):
 
 @case("--stop-signal", "another signal to stop by", "5")
 def _(run):
-    name = run.start("--stop-signal", "USR1", script="trap 'exit 5' USR1; echo up; while :; do sleep 0.1; done")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started("--stop-signal", "USR1", script="trap 'exit 5' USR1; echo up; while :; do sleep 0.1; done")
     run.ask("stop", name)
     return run.inspect(name, ".State.ExitCode")
 
 
 @case("--stop-timeout", "KILL after it", "137")
 def _(run):
-    name = run.start("--stop-timeout", "1", script="trap '' TERM; echo up; while :; do sleep 0.1; done")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started("--stop-timeout", "1", script="trap '' TERM; echo up; while :; do sleep 0.1; done")
     run.ask("stop", name)
     return run.inspect(name, ".State.ExitCode")
 
@@ -205,8 +203,7 @@ def _(run):
 
 @case("--volumes-from", "another container's", "data")
 def _(run):
-    name = run.start("-v", "/v", script="echo data > /v/f; echo up; sleep 60")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started("-v", "/v", script="echo data > /v/f; echo up; sleep 60")
     return run.run("--volumes-from", name, script="cat /v/f")
 
 
@@ -226,15 +223,13 @@ def _(run):
 
 @case("docker diff", "what a program changed", ".*A /tmp/new.*")
 def _(run):
-    name = run.start(script="touch /tmp/new; echo up; sleep 60")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started(script="touch /tmp/new; echo up; sleep 60")
     return run.ask("diff", name)
 
 
 @case("docker commit", "an image of what it did, run", "data")
 def _(run):
-    name = run.start(script="echo data > /root/f; echo up; sleep 60")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started(script="echo data > /root/f; echo up; sleep 60")
     image = f"{name}-image"
     run.ask("commit", name, image)
     try:
@@ -303,15 +298,9 @@ simple("--network", "host: the host's own devices", [], "ip -o link | grep -c ':
 
 @case("--network", "a bridge of the user's, names of containers by Docker's DNS", "hello from the guest")
 def _(run):
-    net = run.name()
-    run.ask("network", "create", net)
-    try:
+    with run.network() as net:
         server = run.start(script="exec httpd -f -p 8080 -h /www", net=net)
         return run.run(script=f"for i in 1 2 3 4 5 6 7 8 9; do wget -q -O - http://{server}:8080/ && break; sleep 0.3; done", net=net)
-    finally:
-        run.clean()
-        run.containers.clear()
-        run.docker("network", "rm", net)
 
 
 @case("--network", "container: another one's", "hello from the guest")
@@ -322,15 +311,9 @@ def _(run):
 
 @case("--network-alias", "a second name", "hello from the guest")
 def _(run):
-    net = run.name()
-    run.ask("network", "create", net)
-    try:
+    with run.network() as net:
         run.start("--network-alias", "web", script="exec httpd -f -p 8080 -h /www", net=net)
         return run.run(script="for i in 1 2 3 4 5 6 7 8 9; do wget -q -O - http://web:8080/ && break; sleep 0.3; done", net=net)
-    finally:
-        run.clean()
-        run.containers.clear()
-        run.docker("network", "rm", net)
 
 
 @case("--link", "another container by name", "hello from the guest")
@@ -341,13 +324,10 @@ def _(run):
 
 @case("--ip", "an address", "172.31.7.9")
 def _(run):
-    net = run.name()
-    run.ask("network", "create", "--subnet", "172.31.7.0/24", net) if run.runtime == "runc" else run.ask("network", "create", "--subnet", "172.31.8.0/24", net)
-    try:
-        address = "172.31.7.9" if run.runtime == "runc" else "172.31.8.9"
-        return run.run("--ip", address, script="ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1", net=net).replace("172.31.8.", "172.31.7.")
-    finally:
-        run.docker("network", "rm", net)
+    subnet = "172.31.7" if run.runtime == "runc" else "172.31.8"
+    with run.network("--subnet", f"{subnet}.0/24") as net:
+        address = run.run("--ip", f"{subnet}.9", script="ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1", net=net)
+        return address.replace(f"{subnet}.", "172.31.7.")
 
 
 simple("--mac-address", "of eth0", ["--mac-address", "02:42:ac:11:00:99"], "cat /sys/class/net/eth0/address", "02:42:ac:11:00:99", net=None)
@@ -360,16 +340,10 @@ simple("--sysctl", "of the IPC namespace", ["--sysctl", "kernel.shmmax=123456"],
 
 @case("docker network connect", "a second network while it runs", "eth1")
 def _(run):
-    net = run.name()
-    run.ask("network", "create", net)
-    try:
+    with run.network() as net:
         name = run.start(net=None)
         run.ask("network", "connect", net, name)
         return run.docker("exec", name, "sh", "-c", "ls /sys/class/net | grep eth1")[1]
-    finally:
-        run.clean()
-        run.containers.clear()
-        run.docker("network", "rm", net)
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------------
@@ -480,8 +454,7 @@ def _(run):
 
 @case("--ipc", "container: files in /dev/shm of another one's", "data", refused=True)
 def _(run):
-    other = run.start("--ipc", "shareable", script="echo data > /dev/shm/f; echo up; sleep 60")
-    run.soon(lambda: run.ask("logs", other), "up")
+    other = run.started("--ipc", "shareable", script="echo data > /dev/shm/f; echo up; sleep 60")
     return run.run("--ipc", f"container:{other}", script="cat /dev/shm/f")
 
 
@@ -562,8 +535,7 @@ def _(run):
 
 @case("docker kill -s", "a signal to process 1", "6")
 def _(run):
-    name = run.start(script="trap 'exit 6' USR2; echo up; while :; do sleep 0.1; done")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started(script="trap 'exit 6' USR2; echo up; while :; do sleep 0.1; done")
     run.ask("kill", "-s", "USR2", name)
     run.soon(lambda: run.inspect(name, ".State.Status"), "exited")
     return run.inspect(name, ".State.ExitCode")
@@ -571,8 +543,7 @@ def _(run):
 
 @case("docker stop", "and start again", "exited 3 running")
 def _(run):
-    name = run.start(script="trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done")
-    run.soon(lambda: run.ask("logs", name), "up")
+    name = run.started(script="trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done")
     run.ask("stop", name)
     first = run.inspect(name, ".State.Status") + " " + run.inspect(name, ".State.ExitCode")
     run.ask("start", name)

@@ -8,6 +8,7 @@ the option in a line of its own, where the case says that it is meant to, or the
 is found. --write writes the table, doc/compatibility/docker.md; without it, runc is believed to do what the table says."""
 import argparse
 import concurrent.futures
+import contextlib
 import os
 import re
 import subprocess
@@ -60,6 +61,23 @@ class Run:
             self.refuse(output)
         return name
 
+    def started(self, *options, script, **how):
+        """As `start`, when the script has said "up"."""
+        name = self.start(*options, script=script, **how)
+        self.soon(lambda: self.ask("logs", name), "up")
+        return name
+
+    @contextlib.contextmanager
+    def network(self, *options):
+        """A network of its own: its name. Its containers go before it."""
+        net = self.name()
+        self.ask("network", "create", *options, net)
+        try:
+            yield net
+        finally:
+            self.clean()
+            self.docker("network", "rm", net)
+
     def refuse(self, output):
         lines = [line for line in output.splitlines() if line.strip() and not line.startswith(("WARNING", "See '", "Run 'docker"))]
         self.refusal = lines[-1] if lines else output
@@ -89,6 +107,7 @@ class Run:
     def clean(self):
         if self.containers:
             self.docker("rm", "-f", *self.containers)
+        self.containers.clear()
 
 
 class Wrong(Exception):

@@ -18,40 +18,8 @@ quark=$(realpath "${quark:-/bin/false}")
 
 # The client and the daemon are often of different versions; what the daemon speaks is asked of it.
 docker() { timeout -k 5 60 docker "$@"; }
-failures=0
+. "$here/test-apps/checks.sh"
 
-check() { # check NAME COMMAND…: passes when the command does
-    local name=$1 output begin
-    shift
-    begin=$(date +%s%N)
-    if output=$("$@" 2>&1); then
-        echo "ok - $name ($((($(date +%s%N) - begin) / 1000000)) ms)"
-    else
-        echo "not ok - $name"
-        # shellcheck disable=SC2001
-        sed 's/^/#   /' <<< "$output" | head -20
-        failures=$((failures + 1))
-    fi
-}
-is() { # is EXPECTED COMMAND…: the command prints exactly this
-    local expected=$1 output
-    shift
-    output=$("$@" 2>&1)
-    [ "$output" = "$expected" ] || { echo "got: $output"; echo "not: $expected"; return 1; }
-}
-code() { # code EXPECTED COMMAND…: the command ends with this code
-    local expected=$1 output
-    shift
-    output=$("$@" 2>&1)
-    local got=$?
-    [ $got = "$expected" ] || { echo "$output"; echo "exit code $got, not $expected"; return 1; }
-}
-says() { # says TEXT COMMAND…: the command prints this somewhere
-    local text=$1 output
-    shift
-    output=$("$@" 2>&1)
-    grep -qF -- "$text" <<< "$output" || { echo "$output"; echo "does not say: $text"; return 1; }
-}
 fetch() { # fetch PORT PATH: an HTTP request with bash alone
     local line body=
     exec 3<> "/dev/tcp/127.0.0.1/$1" || return 1

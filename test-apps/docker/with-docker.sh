@@ -8,11 +8,8 @@
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 
-# Ends the test, and notes it for scripts/skips.
-skip() {
-    echo "SKIPPED docker::all: $1" | tee -a "$here/target/skipped"
-    exit 0
-}
+. "$here/test-apps/checks.sh"
+skip() { skip_test docker::all "$1"; }
 
 if [ -z "${QUARK_DOCKER_TEST:-}" ]; then
     [ "$(id -u)" = 0 ] || skip "needs root"
@@ -51,14 +48,7 @@ trap cleanup EXIT
 trap 'echo "not ok - out of time"; exit 1' TERM INT
 
 ip link set lo up
-mkdir -p "$WORK/rootfs"/{bin,etc,proc,sys,dev,tmp,www,root,var/empty}
-cp "$(command -v busybox)" "$WORK/rootfs/bin/busybox"
-for applet in $(busybox --list); do
-    [ "$applet" = busybox ] || ln -s busybox "$WORK/rootfs/bin/$applet"
-done
-printf '%s\n' root:x:0:0:root:/root:/bin/sh app:x:1000:1000:app:/tmp:/bin/sh > "$WORK/rootfs/etc/passwd"
-printf '%s\n' root:x:0: app:x:1000: extra:x:2000: > "$WORK/rootfs/etc/group"
-echo 'hello from the guest' > "$WORK/rootfs/www/index.html"
+make_root "$WORK/rootfs"
 
 ln -s "$quark" "$WORK/runsc"
 cat > "$WORK/daemon.json" << END_OF_FILE
