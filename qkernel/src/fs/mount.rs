@@ -17,7 +17,7 @@ use linux_raw_sys::general::{
 use super::Location;
 use super::dentry::{self, Dentry};
 use super::inode::FileSystem;
-use crate::arch;
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
 
@@ -72,12 +72,12 @@ impl MountFlags {
 const MOUNT_MAX: u64 = 100_000;
 /// Bytes of guest memory for each: a mount, its names and a small file system take about a kilobyte
 /// of kernel memory.
-const BYTES_OF_RAM_EACH: u64 = 32 << 10;
+const BYTES_OF_MEMORY_EACH: u64 = 32 << 10;
 
 /// The most mounts there may be in this sandbox: as many as Linux allows, fewer where memory is
 /// small.
 pub fn most() -> u64 {
-    MOUNT_MAX.min(arch::boot().ram_bytes / BYTES_OF_RAM_EACH)
+    MOUNT_MAX.min(account::memory_bytes() / BYTES_OF_MEMORY_EACH)
 }
 
 /// Mounts on one mount by the place that they lie on, the last made on top.

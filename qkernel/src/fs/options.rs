@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::mount::MountFlags;
-use crate::arch;
+use crate::account;
 use crate::errno::{Errno, Result};
 
 /// The types of file systems that mount(2) can make, for /proc/filesystems.
@@ -78,7 +78,7 @@ impl<'a> Options<'a> {
     /// A size in bytes with a suffix k, m, g, or % of RAM.
     pub fn size(&self, name: &str, default: u64) -> Result<u64> {
         self.value(name)
-            .map_or(Ok(default), |v| parse_size(v, arch::boot().ram_bytes).ok_or(Errno::EINVAL))
+            .map_or(Ok(default), |v| parse_size(v, account::memory_bytes()).ok_or(Errno::EINVAL))
     }
 }
 

@@ -18,7 +18,7 @@ use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::{account, arch, klog};
+use crate::{account, klog};
 
 /// Makes a file system of one type from its mount options.
 pub type Maker = fn(options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
@@ -85,7 +85,7 @@ pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, 
 fn mount_root(spec: &ContainerSpec) -> Result<Location> {
     let host = HostFs::owned(spec.root)?;
     let root: Arc<dyn FileSystem> =
-        if spec.root_overlay { OverlayFs::new(host, arch::boot().ram_bytes / 2)? } else { host };
+        if spec.root_overlay { OverlayFs::new(host, account::memory_bytes() / 2)? } else { host };
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty().settle(None)).location();
     root.mount.become_root();

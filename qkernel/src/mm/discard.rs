@@ -20,8 +20,8 @@ use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{Vma, VmaFlags};
 use super::{AddressSpace, emptied};
-use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::{account, arch};
 
 /// Pages that are emptied at once; the host needs about a microsecond for each, and all else waits.
 /// Of more the frames are given up: their next owner has use for them.
@@ -110,7 +110,7 @@ impl Inner {
             let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
             part.backing.is_none() && !part.flags.intersects(kept)
         };
-        let is_too_much = emptied::all() > arch::boot().ram_bytes / PAGE_SIZE / SHARE;
+        let is_too_much = emptied::all() > account::memory_bytes() / PAGE_SIZE / SHARE;
         if !self.mmu.empties() || is_too_much || !parts.iter().all(is_private) {
             return None;
         }

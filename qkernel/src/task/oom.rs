@@ -31,7 +31,7 @@ use qlib::pagetable::Pte;
 
 use super::{Process, Thread, exit, pause, run, seccomp, table};
 use crate::account;
-use crate::arch::{self, heap};
+use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::host::Call;
@@ -281,7 +281,7 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
         return;
     }
     let together = held_bytes(&victim);
-    let enough = arch::boot().ram_bytes / TOGETHER_SHARE;
+    let enough = account::memory_bytes() / TOGETHER_SHARE;
     if together >= enough {
         return;
     }
@@ -337,7 +337,7 @@ fn killed_together(wanted: u64, held: impl ExactSizeIterator<Item = u64>) -> usi
 /// pid 1. Later it is one of them, for it may be what is wrong.
 fn is_spared(process: &Process, held: u64) -> bool {
     process.is_visitor()
-        && held < arch::boot().ram_bytes / VISITOR_SHARE
+        && held < account::memory_bytes() / VISITOR_SHARE
         && process.first_thread().is_some_and(|thread| urgent::is_urgent(thread.user.token))
 }
 
@@ -348,12 +348,12 @@ pub fn is_small_visitor(process: &Process) -> bool {
 
 /// True if a process holds so little that it may have some of the reserve.
 pub fn is_small(process: &Process) -> bool {
-    held_bytes(process) < small_bytes(arch::boot().ram_bytes)
+    held_bytes(process) < small_bytes(account::memory_bytes())
 }
 
 /// What a small process holds less than: a shell holds some 2 MiB, however small memory is.
-fn small_bytes(ram_bytes: u64) -> u64 {
-    (ram_bytes / (4 * VISITOR_SHARE)).max(SHELL_BYTES).min(ram_bytes / VISITOR_SHARE)
+fn small_bytes(memory: u64) -> u64 {
+    (memory / (4 * VISITOR_SHARE)).max(SHELL_BYTES).min(memory / VISITOR_SHARE)
 }
 
 /// Those whose end has not begun.
