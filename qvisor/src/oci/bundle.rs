@@ -8,7 +8,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use oci_spec::runtime::{LinuxNamespaceType, LinuxResources, PosixRlimit, PosixRlimitType, Spec};
+use oci_spec::runtime::{
+    LinuxNamespace, LinuxNamespaceType, LinuxResources, PosixRlimit, PosixRlimitType, Spec,
+};
 
 use super::devices;
 use super::mounts::{self, Mount};
@@ -88,7 +90,7 @@ impl Bundle {
         let mounts = mounts::convert(spec.mounts().as_deref().unwrap_or_default(), &dir)?;
         let devices = devices::convert(&spec)?;
         let mut seen = Vec::new();
-        for namespace in spec.linux().iter().filter_map(|l| l.namespaces().as_ref()).flatten() {
+        for namespace in namespaces_of(&spec) {
             if seen.contains(&namespace.typ()) {
                 bail!("linux.namespaces has the {:?} namespace twice", namespace.typ());
             }
@@ -127,16 +129,15 @@ impl Bundle {
 
     /// The network namespace: `None` for the caller's own, an empty path for a new one.
     pub fn network(&self) -> Option<PathBuf> {
-        let namespaces = self.spec.linux().as_ref()?.namespaces().as_ref()?;
-        let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network)?;
+        let mut namespaces = namespaces_of(&self.spec).iter();
+        let network = namespaces.find(|n| n.typ() == LinuxNamespaceType::Network)?;
         Some(network.path().clone().unwrap_or_default())
     }
 
     /// The host name: the configuration's, or the host's own where that is shared.
     pub fn hostname(&self) -> String {
-        let linux = self.spec.linux().as_ref();
-        let namespaces = linux.and_then(|l| l.namespaces().as_deref()).unwrap_or_default();
-        let is_shared = !namespaces.iter().any(|n| n.typ() == LinuxNamespaceType::Uts);
+        let is_shared =
+            !namespaces_of(&self.spec).iter().any(|n| n.typ() == LinuxNamespaceType::Uts);
         match self.spec.hostname() {
             Some(name) => name.clone(),
             None if is_shared => rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -183,6 +184,11 @@ impl Bundle {
         // One that is larger is none.
         u32::try_from(limit).unwrap_or(0)
     }
+}
+
+fn namespaces_of(spec: &Spec) -> &[LinuxNamespace] {
+    let linux = spec.linux().as_ref();
+    linux.and_then(|l| l.namespaces().as_deref()).unwrap_or_default()
 }
 
 fn resources_of(spec: &Spec) -> Option<&LinuxResources> {
@@ -239,9 +245,7 @@ pub(super) fn check_limits(resources: &LinuxResources, platform: PlatformKind) -
 
 /// Refuses a configuration that is to share the host's processes.
 fn check_own_processes(spec: &Spec) -> Result<()> {
-    let linux = spec.linux().as_ref();
-    let namespaces = linux.and_then(|l| l.namespaces().as_deref()).unwrap_or_default();
-    if !namespaces.iter().any(|n| n.typ() == LinuxNamespaceType::Pid) {
+    if !namespaces_of(spec).iter().any(|n| n.typ() == LinuxNamespaceType::Pid) {
         bail!(
             "linux.namespaces has no pid namespace (docker run --pid host): the host's processes \
             are not in a guest, which has its own kernel"

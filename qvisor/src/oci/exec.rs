@@ -71,30 +71,24 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     tracing::debug!("client {}: connected", std::process::id());
     let pid = begin(&mut connection, spec, pty.as_ref())?;
     tracing::debug!("client {}: started guest process {pid}", std::process::id());
-    if let (Some(pty), Some(socket)) = (&pty, &options.console_socket)
-        && let Err(e) = pty.send_master(socket)
-    {
-        signal(&entry, pid, libc::SIGKILL).ok();
-        return Err(e);
-    }
-    // Before the other, so that who sees that finds this.
-    if let Some(path) = &options.internal_pid_file
-        && let Err(e) = i32::try_from(pid)
-            .context("guest process id")
-            .and_then(|pid| create::write_pid_file(path, pid))
-    {
-        signal(&entry, pid, libc::SIGKILL).ok();
-        return Err(e);
-    }
-    let Some(signals) = signals else {
-        return match leave_shim(&entry, &state, pid, &connection, options.pid_file.as_deref()) {
-            Ok(()) => Ok(0),
-            Err(e) => {
-                signal(&entry, pid, libc::SIGKILL).ok();
-                Err(e)
-            }
-        };
+    let hand_over = || -> Result<()> {
+        if let (Some(pty), Some(socket)) = (&pty, &options.console_socket) {
+            pty.send_master(socket)?;
+        }
+        // Before the other, so that who sees that finds this.
+        if let Some(path) = &options.internal_pid_file {
+            create::write_pid_file(path, i32::try_from(pid).context("guest process id")?)?;
+        }
+        if signals.is_none() {
+            leave_shim(&entry, &state, pid, &connection, options.pid_file.as_deref())?;
+        }
+        Ok(())
     };
+    if let Err(e) = hand_over() {
+        signal(&entry, pid, libc::SIGKILL).ok();
+        return Err(e);
+    }
+    let Some(signals) = signals else { return Ok(0) };
     if let Some(path) = &options.pid_file {
         create::write_pid_file(path, i32::try_from(std::process::id()).context("process id")?)?;
     }

@@ -164,17 +164,8 @@ pub fn install(options: &Install) -> Result<()> {
         has_shim: has_shim && engines.iter().any(|e| matches!(e, Engine::Containerd(_))),
     };
     // All of it is thought through before anything is changed.
-    let mut changes = Vec::new();
-    for engine in &engines {
-        let path = target.config.as_deref().unwrap_or(engine.config());
-        match registration(*engine, path, &runtime) {
-            // Whoever did not name it need not have it.
-            Err(e) if engines.len() > 1 && !target.containerd && !target.docker => {
-                tracing::warn!("not registered with {}: {e:#}", engine.name());
-            }
-            other => changes.extend(other?),
-        }
-    }
+    let register = |engine, path: &Path| registration(engine, path, &runtime);
+    let changes = changes_of(target, &engines, "not registered with", register)?;
     place.fill(target.dry_run)?;
     for change in &changes {
         change.make(target.dry_run)?;
@@ -283,16 +274,8 @@ pub fn uninstall(options: &Uninstall) -> Result<()> {
         args: Vec::new(),
         has_shim: false,
     };
-    let mut changes = Vec::new();
-    for engine in &engines {
-        let path = target.config.as_deref().unwrap_or(engine.config());
-        match removal(*engine, path, &runtime) {
-            Err(e) if engines.len() > 1 && !target.containerd && !target.docker => {
-                tracing::warn!("not taken out of {}: {e:#}", engine.name());
-            }
-            other => changes.extend(other?),
-        }
-    }
+    let remove = |engine, path: &Path| removal(engine, path, &runtime);
+    let changes = changes_of(target, &engines, "not taken out of", remove)?;
     let containers = containers();
     if containers > 0 {
         tracing::warn!(
@@ -317,6 +300,27 @@ pub fn uninstall(options: &Uninstall) -> Result<()> {
         print(&format!("{} is not registered: nothing changed\n", target.name))?;
     }
     finish(target, &changes)
+}
+
+/// What is to be done to the engines' files. `failed` is said of one for which that cannot be found
+/// out, if nobody named it: whoever did not name it need not have it.
+fn changes_of(
+    target: &Target,
+    engines: &[Engine],
+    failed: &str,
+    change: impl Fn(Engine, &Path) -> Result<Option<Change>>,
+) -> Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    for engine in engines {
+        let path = target.config.as_deref().unwrap_or(engine.config());
+        match change(*engine, path) {
+            Err(e) if engines.len() > 1 && !target.containerd && !target.docker => {
+                tracing::warn!("{failed} {}: {e:#}", engine.name());
+            }
+            other => changes.extend(other?),
+        }
+    }
+    Ok(changes)
 }
 
 /// The configuration that needs the binary also when `changes` have been made, whether it is one of
