@@ -223,9 +223,14 @@ impl Mock {
 
     /// Starts machine code with a page of data and a stack.
     pub fn start(&self, code: &[u8]) -> Program {
+        self.try_start(code).unwrap_or_else(|(_, e)| panic!("no thread: error {e}"))
+    }
+
+    /// As [`Mock::start`]; the space and the error if it gets no thread.
+    pub fn try_start(&self, code: &[u8]) -> Result<Program, (u64, i32)> {
         let space = self.platform.space_new().expect("space");
         let token = self.token();
-        let thread = self.platform.thread_new(space, 0, token).expect("thread");
+        let thread = self.platform.thread_new(space, 0, token).map_err(|e| (space, e))?;
         let regs = UserRegs { rip: CODE, rsp: STACK_TOP, rflags: 0x202, ..UserRegs::default() };
         let code_len = (code.len() as u64).next_multiple_of(0x1000);
         self.set(
@@ -237,7 +242,7 @@ impl Mock {
                 map(STACK_TOP - 0x1_0000, 0x1_0000, self.frames(0x1_0000), RW),
             ],
         );
-        Program { space, thread, token }
+        Ok(Program { space, thread, token })
     }
 
     /// Drops the space and waits for its end, passing over traps of its threads.
