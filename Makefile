@@ -79,6 +79,11 @@ storm: build rootfs ## REQUESTS (100000) of six kinds to a container that is tol
 docker-table: build ## Try Docker's options with runc and with quark, and write doc/compatibility/docker.md
 	LIMIT=800 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py --write doc/compatibility/docker.md
 
+.PHONY: critest
+critest: build ## The conformance tests of Kubernetes' runtime interface under containerd, with runc and with quark; fails if quark alone fails one (needs Go 1.24)
+	@scripts/setup.sh cri
+	@python3 test-apps/containerd/cri/run.py --quark $(QUARK)
+
 .PHONY: servers
 servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput; BEFORE=another quark binary)
 	@scripts/setup.sh servers

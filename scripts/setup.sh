@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
 # Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead,
-# and "setup.sh servers" what test-apps/servers needs besides.
+# and "setup.sh servers" or "setup.sh cri" what test-apps/servers or test-apps/containerd/cri needs besides.
 # With --check first, nothing is installed: the status is 1 if anything is missing, which is said.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
@@ -18,6 +18,7 @@ missing() {
 }
 
 # command that must exist : package that brings it
+packages=()
 needed=(
     cc:gcc
     make:make
@@ -47,14 +48,16 @@ if [ "${1:-}" = kvm-vm ]; then
     )
 elif [ "${1:-}" = servers ]; then
     needed=(go:golang-go)
+elif [ "${1:-}" = cri ]; then
+    needed=(cc:gcc go:golang-go containerd:containerd runc:runc iptables:iptables ip:iproute2)
+    [ -e /usr/lib/cni/bridge ] || packages=(containernetworking-plugins)
 elif [ $# -gt 0 ]; then
-    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers]" >&2
+    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers|cri]" >&2
     exit 2
 fi
 # Debian keeps some of these out of a user's PATH.
 PATH=$PATH:/usr/sbin:/sbin
 
-packages=()
 for entry in "${needed[@]}"; do
     command -v "${entry%%:*}" >/dev/null || packages+=("${entry#*:}")
 done

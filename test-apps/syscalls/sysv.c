@@ -112,6 +112,47 @@ CASE(shm_removed_lives_while_attached) {
     ERR(shmctl(id, IPC_STAT, &ds), EINVAL);
 }
 
+/* proc_sys(5): with kernel.shm_rmid_forced a segment goes with the last who has it attached, or with its creator. */
+CASE(shm_goes_with_its_users_where_that_is_set) {
+    /* On Linux in a namespace of its own. */
+    if (unshare(CLONE_NEWIPC) != 0) CHECK(errno == EPERM || errno == EINVAL);
+    int setting = OK(open("/proc/sys/kernel/shm_rmid_forced", O_WRONLY));
+    EQ(write(setting, "1", 1), 1);
+    struct shmid_ds ds;
+    int ids[3], results[2];
+    OK(pipe(results));
+    // One is attached and kept by the parent, one attached and one never.
+    ids[0] = OK(shmget(own_key(5), PAGE, IPC_CREAT | 0600));
+    char *p = OK(shmat(ids[0], NULL, 0));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (int i = 1; i < 3; i++) ids[i] = OK(shmget(IPC_PRIVATE, PAGE, 0600));
+        strcpy(OK(shmat(ids[1], NULL, 0)), "x");
+        for (int i = 1; i < 3; i++) OK(shmctl(ids[i], IPC_STAT, &ds));
+        EQ(write(results[1], ids, sizeof ids), (int)sizeof ids);
+        _exit(0);
+    }
+    EQ(read(results[0], ids, sizeof ids), (int)sizeof ids);
+    expect_exit(pid, 0);
+    ERR(shmctl(ids[1], IPC_STAT, &ds), EINVAL);
+    ERR(shmctl(ids[2], IPC_STAT, &ds), EINVAL);
+    // Its key finds it while it is attached.
+    EQ(shmget(own_key(5), PAGE, 0600), ids[0]);
+    EQ(attached(ids[0]), 1);
+    OK(shmdt(p));
+    ERR(shmget(own_key(5), PAGE, 0600), ENOENT);
+    // One that is attached again is not lost between.
+    ids[0] = OK(shmget(IPC_PRIVATE, PAGE, 0600));
+    p = OK(shmat(ids[0], NULL, 0));
+    char *again = OK(shmat(ids[0], NULL, 0));
+    OK(shmdt(p));
+    EQ(attached(ids[0]), 1);
+    OK(munmap(again, PAGE));
+    ERR(shmctl(ids[0], IPC_STAT, &ds), EINVAL);
+    EQ(write(setting, "0", 1), 1);
+    OK(close(setting));
+}
+
 CASE(shm_places_and_flags) {
     int id = OK(shmget(IPC_PRIVATE, 2 * PAGE, 0600));
     char *room = OK(mmap(NULL, 8 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -7,9 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use linux_raw_sys::general::{
-    AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, RLIMIT_NOFILE, SIGCHLD, SIGCONT, SIGKILL,
-};
+use linux_raw_sys::general::{AT_FDCWD, O_DIRECTORY, O_PATH, O_RDWR, RLIMIT_NOFILE, SIGCHLD};
 
 use qlib::control::{
     ContainerSpec, ProcessInfo, ProcessSpec, Reply, Request, SeccompFilter, SleepSpec, Timers,
@@ -18,7 +16,7 @@ use qlib::control::{
 use qlib::host::Op;
 use qlib::seccomp::{Insn, Program as Filter};
 
-use super::{TASK_UPCALLS, checks, shrink, thread};
+use super::{TASK_UPCALLS, checks, shrink, signals, thread};
 use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -36,13 +34,13 @@ use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
-use crate::task::signal::{self, SIGNALS, SigInfo};
+use crate::task::signal;
 use crate::task::{
     NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, filters, oom, seccomp, table,
 };
 use crate::utsname;
 use crate::wait::Signal;
-use crate::{arch, executor, input, mm, time, urgent};
+use crate::{arch, executor, mm, time, urgent};
 
 /// The container, once it is made.
 struct Container {
@@ -117,7 +115,9 @@ fn serve(id: u64, request: Request) {
         Request::Start(spec) => start(id, spec, true),
         Request::Exec(spec) => start(id, spec, false),
         Request::Wait { pid } | Request::Hold { pid } => wait(id, pid),
-        Request::Signal { pid, all, signo } => reply(id, &done(send_signal(pid, all, signo))),
+        Request::Signal { pid, all, signo } => {
+            signals::send(pid, all, signo, move |result| reply(id, &done(result)))
+        }
         Request::Processes => reply(id, &Reply::Processes(processes())),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
         Request::Hibernate { patience_ms, force } => executor::spawn(async move {
@@ -617,30 +617,6 @@ fn end_container(code: i32) {
             crate::klog!(Error, "the sandbox refused to end: {errno:?}");
         }
     });
-}
-
-fn send_signal(pid: u32, all: bool, signo: u32) -> Result {
-    if signo > SIGNALS {
-        return Err(Errno::EINVAL);
-    }
-    let targets = if all {
-        table::processes().collect()
-    } else {
-        alloc::vec![table::process(pid).ok_or(Errno::ESRCH)?]
-    };
-    if !all && targets[0].is_zombie() {
-        return Err(Errno::ESRCH);
-    }
-    hibernate::wake(if signo == SIGCONT { WakeCause::Sigcont } else { WakeCause::Signal });
-    input::note_taken(false);
-    for target in targets {
-        if signo == SIGKILL && !target.is_zombie() {
-            exit::group_exit(&target, SIGKILL as i32);
-        } else if signo != 0 {
-            signal::send::send_from_outside(&target, SigInfo::user(signo, 0, 0))?;
-        }
-    }
-    Ok(())
 }
 
 fn resize(pid: u32, rows: u16, cols: u16) -> Result {

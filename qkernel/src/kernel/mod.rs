@@ -5,6 +5,7 @@ mod checks;
 pub mod control;
 mod devices;
 mod dispatch;
+mod signals;
 pub mod thread;
 
 use alloc::sync::Arc;
@@ -43,6 +44,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
 
 fn gives_up(process: &Arc<Process>) {
     sysv::sem::process_ended(process.pid);
+    sysv::shm::process_ended(process.pid);
     tty::process_ended(process);
 }
 

@@ -129,13 +129,8 @@ impl Hierarchies {
 
     /// (controller, mount point, directory) of each hierarchy for OCI's `cgroupsPath`.
     pub(super) fn directories(&self, path: &str) -> Result<Vec<(String, PathBuf, PathBuf)>> {
-        if path.contains(':') && !path.starts_with('/') {
-            bail!(
-                "cgroupsPath {path:?} is in the form of the systemd driver, which is not \
-                supported; use a path"
-            );
-        }
-        let wanted = Path::new(path);
+        let of_unit = if path.starts_with('/') { None } else { path_of_unit(path)? };
+        let wanted = Path::new(of_unit.as_deref().unwrap_or(path));
         if wanted.components().any(|c| matches!(c, Component::ParentDir)) {
             bail!("cgroupsPath {path:?} must not contain \"..\"");
         }
@@ -153,6 +148,45 @@ impl Hierarchies {
         }
         Ok(all)
     }
+}
+
+/// Where systemd would have the scope that a `cgroupsPath` of the form `SLICE:PREFIX:NAME` names
+/// (systemd.slice(5): each dash of a slice's name is a level). `None` for any other form. Engines
+/// write it for parents that are slices, whatever driver they use.
+///
+/// # Errors
+/// When it has that form, and names no slice.
+fn path_of_unit(path: &str) -> Result<Option<String>> {
+    let parts: Vec<&str> = path.split(':').collect();
+    let [slice, prefix, name] = parts[..] else {
+        if parts.len() > 1 {
+            bail!("cgroupsPath {path:?}: a relative path with a colon must be SLICE:PREFIX:NAME");
+        }
+        return Ok(None);
+    };
+    let slice = if slice.is_empty() { "system.slice" } else { slice };
+    let Some(levels) = slice.strip_suffix(".slice") else {
+        bail!("cgroupsPath {path:?}: {slice:?} is not the name of a slice");
+    };
+    if [slice, prefix, name].iter().any(|part| part.contains('/')) || name.is_empty() {
+        bail!("cgroupsPath {path:?}: names of units have no \"/\" and are not empty");
+    }
+    let mut place = String::from("/");
+    // "-.slice" is the root.
+    if levels != "-" {
+        if levels.split('-').any(str::is_empty) {
+            bail!("cgroupsPath {path:?}: {slice:?} is not the name of a slice");
+        }
+        for (end, _) in levels.match_indices('-').chain([(levels.len(), "")]) {
+            place += &format!("{}.slice/", &levels[..end]);
+        }
+    }
+    place += &match (prefix, name.ends_with(".slice")) {
+        (_, true) => name.to_owned(),
+        ("", false) => format!("{name}.scope"),
+        (prefix, false) => format!("{prefix}-{name}.scope"),
+    };
+    Ok(Some(place))
 }
 
 /// Makes the controllers of a version 2 directory available to its children. A controller that

@@ -35,9 +35,25 @@ fn version_2_is_one_directory() {
 }
 
 #[test]
+fn units_are_where_systemd_has_them() {
+    let info = "30 23 0:26 / /c rw - cgroup2 cgroup2 rw\n";
+    for (path, place) in [
+        ("system.slice:docker:x", "system.slice/docker-x.scope"),
+        (":quark:x", "system.slice/quark-x.scope"),
+        ("a-b-c.slice:cri:x", "a.slice/a-b.slice/a-b-c.slice/cri-x.scope"),
+        ("-.slice::x", "x.scope"),
+        ("a.slice::a-b.slice", "a.slice/a-b.slice"),
+    ] {
+        assert_eq!(dirs(info, "0::/user\n", path), [(String::new(), format!("/c/{place}"))]);
+    }
+}
+
+#[test]
 fn bad_paths_are_refused() {
     let h = Hierarchies::parse(V1, "").unwrap();
-    for path in ["/a/../b", "/", "system.slice:docker:abc"] {
+    for path in
+        ["/a/../b", "/", "a:b", "x.service:q:a", "a--b.slice:q:x", "a.slice:q:../x", "a.slice:q:"]
+    {
         assert!(h.directories(path).is_err(), "{path}");
     }
     assert!(Hierarchies::parse("", "").is_err());

@@ -196,7 +196,7 @@ fn resources_of(spec: &Spec) -> Option<&LinuxResources> {
 }
 
 /// Reads a JSON file of at most [`MAX_CONFIG`] bytes.
-fn read_config(path: &Path) -> Result<Spec> {
+pub(super) fn read_config(path: &Path) -> Result<Spec> {
     let parse = |text: &[u8]| -> serde_json::Result<Spec> {
         let mut value: serde_json::Value = serde_json::from_slice(text)?;
         if let Some(process) = value.get_mut("process") {

@@ -23,7 +23,7 @@ use super::cli::Global;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, rootless, sleep, uds, wire};
+use super::{client, hooks, pod, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
@@ -197,7 +197,8 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let setup = setup(request, &state, sleep, host_uds);
+    let mut setup = setup(request, &state, sleep, host_uds);
+    setup.sysctl = pod::settings(bundle, id, &store);
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
     let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
@@ -355,10 +356,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),
         devices: bundle.devices.clone(),
-        sysctl: linux
-            .and_then(|l| l.sysctl().as_ref())
-            .map(|s| s.iter().map(|(k, v)| (k.clone(), v.clone())).collect())
-            .unwrap_or_default(),
+        sysctl: Vec::new(),
         masked_paths: linux.and_then(|l| l.masked_paths().clone()).unwrap_or_default(),
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),

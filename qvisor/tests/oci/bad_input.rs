@@ -234,9 +234,9 @@ const CASES: &[Case] = &[
         says: "pids.limit of 3 is too small",
     },
     Case {
-        name: "cgroupsPath for systemd",
-        spoil: |p| config(p, |c| c["linux"]["cgroupsPath"] = json!("system.slice:quark:x")),
-        says: "systemd driver",
+        name: "cgroupsPath in a unit that is no slice",
+        spoil: |p| config(p, |c| c["linux"]["cgroupsPath"] = json!("system.service:quark:x")),
+        says: "not the name of a slice",
     },
     Case {
         name: "cgroupsPath upwards",

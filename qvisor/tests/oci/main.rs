@@ -16,6 +16,7 @@ mod locks;
 mod memory;
 mod pipes;
 mod platform;
+mod pod;
 mod poison;
 mod reopen;
 mod rootless;

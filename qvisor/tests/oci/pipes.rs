@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use super::support::{Place, finish, place};
+use crate::shared::slowness;
 
 /// A reader's end and a writer's end.
 type Ends = (OwnedFd, OwnedFd);
@@ -161,7 +162,7 @@ fn a_terminal_is_filled_up_again_and_again() {
     let errors = fs::File::create(p.dir.join("output")).unwrap();
     command.stdin(Stdio::null()).stdout(ends.1.try_clone().unwrap()).stderr(errors);
     let mut child = command.spawn().unwrap();
-    for _ in 0..15 {
+    for _ in 0..(15 / slowness()).max(2) {
         fills(&p, &mut child, &ends, true);
     }
     child.kill().unwrap();

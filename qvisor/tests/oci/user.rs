@@ -67,6 +67,30 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
     assert_eq!(exec(&["--cap", "CAP_NET_RAW"]), "CapEff:\t0000000020002420\n");
 }
 
+/// One that comes before the program has installed its handler waits for that, for a while.
+#[test]
+fn a_signal_right_after_the_start_is_not_lost() {
+    let Some(p) = place() else { return };
+    let handles = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; \
+        trap 'echo told; exit 3' TERM; echo waits; while :; do sleep 0.05; done";
+    sh(&p, handles);
+    for _ in 0..5 {
+        p.create(&[]);
+        p.good(&["start", &p.id]);
+        p.good(&["kill", &p.id, "TERM"]);
+        p.wait_for("the end", || p.status() == "stopped");
+        assert!(p.log().ends_with("told\n"), "{}", p.log());
+        p.good(&["delete", &p.id]);
+    }
+    // A process without a handler never gets it, as it is the first of its container.
+    sh(&p, "sleep 1000");
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    p.good(&["kill", &p.id, "TERM"]);
+    assert_eq!(p.status(), "running");
+    p.good(&["delete", "--force", &p.id]);
+}
+
 #[test]
 fn signals_to_a_created_container_are_runcs() {
     let Some(p) = place() else { return };

@@ -56,7 +56,7 @@ pub fn quark() -> Command {
 ///
 /// # Panics
 /// When `QUARK_TEST_SLOWNESS` is not a number from 1 up.
-fn slowness() -> u32 {
+pub fn slowness() -> u32 {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     *SLOWNESS.get_or_init(|| match std::env::var("QUARK_TEST_SLOWNESS") {
         Err(_) => 1,

@@ -77,6 +77,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/randomize_va_space", F("2")),
     ("kernel/sched_child_runs_first", F("0")),
     ("kernel/sem", N("32000\t1024000000\t500\t32000", 0..=INT)),
+    ("kernel/shm_rmid_forced", N("0", 0..=1)),
     ("kernel/shmall", N("18446744073692774399", 0..=u64::MAX)),
     ("kernel/shmmax", N("18446744073692774399", 0..=u64::MAX)),
     ("kernel/shmmni", N("4096", 0..=32768)),

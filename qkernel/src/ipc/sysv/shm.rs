@@ -23,7 +23,7 @@ use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{Prot, Vma, VmaFlags};
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
+use crate::task::{Thread, table};
 
 const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10000;
@@ -123,8 +123,40 @@ static SEGMENTS: Mutex<BTreeMap<usize, Weak<Segment>>> = mutex(BTreeMap::new());
 /// Of all segments together.
 static PAGES_IN_USE: AtomicU64 = AtomicU64::new(0);
 
+/// True if segments go with the last who has them attached (kernel.shm_rmid_forced, proc_sys(5)).
+fn is_removal_forced() -> bool {
+    sys::number("kernel/shm_rmid_forced", 0) != 0
+}
+
+/// A process ends: what it made and nobody has attached goes with it, if that is so set.
+pub fn process_ended(pid: u32) {
+    if is_removal_forced() {
+        forget_orphans(Some(pid));
+        prune();
+    }
+}
+
+/// Gives up what nobody has attached any more, or nobody has had attached while its creator lived.
+fn forget_orphans(ending: Option<u32>) {
+    let lives = |pid| {
+        Some(pid) != ending && table::process(pid).is_some_and(|process| !process.is_zombie())
+    };
+    for entry in each::<Entry>() {
+        let Ok(segment) = segment(&entry) else { continue };
+        let times = *segment.times.lock();
+        let is_new = times.attached == 0 && lives(times.creator);
+        if !is_new && attached(&entry, &segment) == 0 {
+            let kept = entry.kept.lock().take();
+            drop((kept, segment));
+        }
+    }
+}
+
 /// Takes those out of the table that nobody has attached any more since their removal.
 fn prune() {
+    if is_removal_forced() {
+        forget_orphans(None);
+    }
     loop {
         let Some(id) = GONE.lock().pop_first() else { return };
         drop(TABLE.lock().remove(id));
@@ -217,8 +249,14 @@ pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
     };
     let start = thread.mm().map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
     let start = start.map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
-    let mut times = segment.times.lock();
-    (times.attached, times.last) = (now(), thread.process.pid);
+    {
+        let mut times = segment.times.lock();
+        (times.attached, times.last) = (now(), thread.process.pid);
+    }
+    if is_removal_forced() {
+        let kept = entry.kept.lock().take();
+        drop(kept);
+    }
     Ok(start)
 }
 

@@ -131,6 +131,16 @@ fn is_ignored(process: &Process, blocker: &Thread, signo: Signo, origin: Origin)
     !(blocker.signals.lock().is_blocked(signo) || is_waiting && waited_for())
 }
 
+/// True if the signal would end any other process, but is lost on this one, the container's init,
+/// as it has no handler for it and does not wait for it.
+pub fn would_be_lost(process: &Process, signo: Signo) -> bool {
+    let Some(first) = process.first_thread() else { return false };
+    let disposition = process.signals.lock().action(signo).disposition(signo);
+    is_init(process)
+        && matches!(disposition, Disposition::Terminate | Disposition::Core)
+        && is_ignored(process, &first, signo, Origin::Outside)
+}
+
 /// True if it is the container's init, which signals without a handler do not reach
 /// (pid_namespaces(7)).
 pub(super) fn is_init(process: &Process) -> bool {

@@ -1,0 +1,76 @@
+//! Signals that come from the command line.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{SIGCONT, SIGKILL};
+use qlib::control::WakeCause;
+
+use crate::errno::{Errno, Result};
+use crate::task::signal::{self, SIGNALS, SigInfo};
+use crate::task::{Process, exit, table};
+use crate::{executor, hibernate, input, time};
+
+/// For so long after its start the container's first process is taken to be on its way to install
+/// its handlers, in nanoseconds.
+const YOUTH_NS: u64 = 1_000_000_000;
+/// How often it is looked whether it has.
+const LOOK_NS: u64 = 2_000_000;
+
+/// Sends a signal to a process, or to all, and tells the result.
+///
+/// One that ends most programs, and comes before the first process has a handler for it, waits
+/// until there is one, at most until the process is no longer young: else it would be lost
+/// (pid_namespaces(7)), and who stops a container right after its start would wait for all of the
+/// time that it was given. Under runc such a signal ends the runtime's own process, which becomes
+/// the program only then.
+pub fn send(pid: u32, all: bool, signo: u32, tell: impl FnOnce(Result) + Send + 'static) {
+    let targets = match targets(pid, all, signo) {
+        Ok(targets) => targets,
+        Err(errno) => return tell(Err(errno)),
+    };
+    hibernate::wake(if signo == SIGCONT { WakeCause::Sigcont } else { WakeCause::Signal });
+    input::note_taken(false);
+    if all || !is_early(&targets[0], signo) {
+        return tell(deliver(&targets, signo));
+    }
+    executor::spawn(async move {
+        while is_early(&targets[0], signo) {
+            time::pass(LOOK_NS).await;
+        }
+        tell(deliver(&targets, signo));
+    });
+}
+
+/// Whom it is for. ESRCH if there is no such process any more.
+fn targets(pid: u32, all: bool, signo: u32) -> Result<Vec<Arc<Process>>> {
+    if signo > SIGNALS {
+        return Err(Errno::EINVAL);
+    }
+    if all {
+        return Ok(table::processes().collect());
+    }
+    let target = table::process(pid).filter(|process| !process.is_zombie()).ok_or(Errno::ESRCH)?;
+    Ok(vec![target])
+}
+
+/// True if the process may have a handler for the signal soon, which would be lost now.
+fn is_early(process: &Arc<Process>, signo: u32) -> bool {
+    let age_ns = time::monotonic_ns().saturating_sub(process.start_ns);
+    signo != 0
+        && age_ns < YOUTH_NS
+        && !process.is_zombie()
+        && signal::send::would_be_lost(process, signo)
+}
+
+fn deliver(targets: &[Arc<Process>], signo: u32) -> Result {
+    for target in targets {
+        if signo == SIGKILL && !target.is_zombie() {
+            exit::group_exit(target, SIGKILL as i32);
+        } else if signo != 0 {
+            signal::send::send_from_outside(target, SigInfo::user(signo, 0, 0))?;
+        }
+    }
+    Ok(())
+}
