@@ -118,7 +118,11 @@ fn all_runtimes_of_this_binary_go_when_no_container_runs() {
         cmp "$2" "$2.copy" || exit 5
         "$1" delete --force "$4" || exit 6
         "$1" uninstall --all --docker --config "$2" || exit 7
-        "$1" uninstall --all --docker --config "$2"
+        "$1" uninstall --all --docker --config "$2" || exit 8
+        printf 'disabled_plugins = ["cri"]\n' > "$2.toml"
+        "$1" uninstall --all --containerd --config "$2.toml" || exit 9
+        printf '# quark\ndisabled_plugins = ["cri"]\n' > "$2.toml"
+        ! "$1" uninstall --all --containerd --config "$2.toml"
     "#;
     fs::copy(&config, place.dir.join("daemon.json.copy")).unwrap();
     let output = Command::new("unshare")
@@ -129,7 +133,10 @@ fn all_runtimes_of_this_binary_go_when_no_container_runs() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let said = text(&output.stderr);
-    assert!(said.contains("a container of quark runs") && said.lines().count() == 1, "{said}");
+    let [running, version] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    assert!(running.contains("a container of quark runs"), "{said}");
+    // A file in a format of old may have it only if it says so.
+    assert!(version.contains("its format is of version 1"), "{said}");
     let left: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
     assert_eq!(left, runtimes(&["other"]));
     let said = text(&output.stdout);

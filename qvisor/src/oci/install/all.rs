@@ -1,6 +1,7 @@
 //! `quark uninstall --all`: every runtime that is this binary, as packages do before they remove
 //! it.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -14,12 +15,13 @@ use crate::oci::info::print;
 use crate::oci::roots::Roots;
 use crate::oci::state::{Status, Store, default_root};
 
-/// Takes them out. A file that cannot be understood or changed is left alone, with a warning: it
-/// must not keep a package installed for ever.
+/// Takes them out. A file that nobody named and that cannot be understood or changed is left alone,
+/// with a warning: it must not keep a package installed for ever.
 ///
 /// # Errors
 /// When containers run, which could be neither stopped nor deleted without the binary, or an engine
-/// would not start without the runtime; nothing has been changed then.
+/// would not start without the runtime; nothing has been changed then. When a file that was named
+/// cannot be understood or changed.
 pub fn uninstall(target: &Target) -> Result<()> {
     let place = Place::new(None, false)?;
     match running() {
@@ -42,7 +44,8 @@ pub fn uninstall(target: &Target) -> Result<()> {
                 // The last one first, so that the file becomes what it was before each.
                 found.extend(names.into_iter().rev().map(|name| (engine, path, name)));
             }
-            Err(e) => tracing::warn!("not taken out of {}: {e:#}", engine.name()),
+            Err(_) if !mentions(path, &place.binary()) => {}
+            Err(e) => left(target, engine, e)?,
         }
     }
     let mut changes: Vec<Change> = Vec::new();
@@ -53,7 +56,7 @@ pub fn uninstall(target: &Target) -> Result<()> {
         });
         match made {
             Ok(change) => changes.extend(change),
-            Err(e) => tracing::warn!("not taken out of {}: {e:#}", engine.name()),
+            Err(e) => left(target, engine, e)?,
         }
     }
     if changes.is_empty() {
@@ -63,6 +66,23 @@ pub fn uninstall(target: &Target) -> Result<()> {
     // What is left to do is said once for an engine.
     changes.dedup_by_key(|change| change.engine);
     finish(target, &changes)
+}
+
+/// Says that an engine's file is left alone; an error, if somebody named it.
+fn left(target: &Target, engine: Engine, why: anyhow::Error) -> Result<()> {
+    if target.docker || target.containerd {
+        return Err(why);
+    }
+    tracing::warn!("not taken out of {}: {why:#}", engine.name());
+    Ok(())
+}
+
+/// True if the file at `path`, in whatever format it is, may have `binary` in it. (containerd's has
+/// a format, that of version 1, which most files that nobody has touched are in.)
+fn mentions(path: &Path, binary: &Path) -> bool {
+    let Some(name) = binary.file_name() else { return true };
+    let name = name.to_string_lossy();
+    fs::read(path).map_or(true, |text| String::from_utf8_lossy(&text).contains(&*name))
 }
 
 /// The engines that are named, or those that have a configuration.
@@ -80,6 +100,11 @@ fn engines(target: &Target) -> Result<Vec<Engine>> {
     });
     if target.config.is_some() && target.docker == target.containerd {
         bail!("--config is the file of one engine: give --docker or --containerd with it");
+    }
+    if let (None, Some(engine)) = (&target.config, engines.first())
+        && !rustix::process::geteuid().is_root()
+    {
+        bail!("changing {} needs root", engine.config().display());
     }
     Ok(engines)
 }
