@@ -90,6 +90,16 @@ servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, 
 	@rootfs/make-rootfs servers
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
 
+.PHONY: deb
+deb: build ## Make target/debian/quark_VERSION_amd64.deb, a Debian package (with cargo-deb, which is built if it is missing)
+	@scripts/setup.sh deb
+	@packaging/deb/build
+
+.PHONY: test-deb
+test-deb: deb rootfs ## Install, use, upgrade and remove that package in a small Debian of its own, after lintian and man
+	@scripts/setup.sh test-deb
+	@test-apps/packages/deb.sh target/debian/quark_$$($(QUARK) --version | cut -d' ' -f2)_amd64.deb
+
 .PHONY: deny
 deny: ## Licences, sources and advisories of all dependencies (needs cargo-deny, and the network for advisories)
 	$(CARGO) deny --locked check

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
 # Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead,
-# and "setup.sh servers" or "setup.sh cri" what test-apps/servers or test-apps/containerd/cri needs besides.
+# "setup.sh servers", "cri", "deb" and "test-deb" what `make servers`, `critest`, `deb` and `test-deb` need besides.
 # With --check first, nothing is installed: the status is 1 if anything is missing, which is said.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
@@ -51,8 +51,12 @@ elif [ "${1:-}" = servers ]; then
 elif [ "${1:-}" = cri ]; then
     needed=(cc:gcc go:golang-go containerd:containerd runc:runc iptables:iptables ip:iproute2)
     [ -e /usr/lib/cni/bridge ] || packages=(containernetworking-plugins)
+elif [ "${1:-}" = deb ]; then
+    needed=(strip:binutils dpkg-deb:dpkg)
+elif [ "${1:-}" = test-deb ]; then
+    needed=(lintian:lintian man:man-db)
 elif [ $# -gt 0 ]; then
-    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers|cri]" >&2
+    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers|cri|deb|test-deb]" >&2
     exit 2
 fi
 # Debian keeps some of these out of a user's PATH.
@@ -107,6 +111,13 @@ if [ ${#packages[@]} -gt 0 ]; then
         trap 'rm -f $policy' EXIT
     fi
     apt-get install -q -y --no-install-recommends ${backports:+-t $backports} "${packages[@]}"
+fi
+# Any of the same major version will do.
+cargo_deb=3.8.0
+if [ "${1:-}" = deb ] && [[ "$(cargo deb --version 2>/dev/null)" != "cargo-deb ${cargo_deb%%.*}".* ]]; then
+    missing "cargo-deb $cargo_deb"
+    echo "setup: building cargo-deb $cargo_deb"
+    cargo install --quiet --locked --version $cargo_deb cargo-deb
 fi
 if [ $# -gt 0 ]; then
     echo "setup: complete"

@@ -96,6 +96,56 @@ fn a_full_disk_leaves_the_file_as_it_was() {
 }
 
 #[test]
+fn all_runtimes_of_this_binary_go_when_no_container_runs() {
+    let Some(place) = place() else { return };
+    place.configure(&["sleep", "1000"], |_| {});
+    let binary = fs::canonicalize(shared::quark().get_program()).unwrap();
+    let config = place.dir.join("daemon.json");
+    let runtimes = |names: &[&str]| {
+        let all = names.iter().map(|&name| {
+            let path = if name == "other" { Path::new("/usr/local/bin/quark") } else { &binary };
+            (name.to_owned(), json!({"path": path}))
+        });
+        json!({"debug": true, "runtimes": all.collect::<serde_json::Map<_, _>>()})
+    };
+    let before = runtimes(&["quark", "other", "quark-idle"]);
+    fs::write(&config, before.to_string()).unwrap();
+    // In a mount namespace where the default state directory has no containers but its own.
+    let script = r#"
+        mount -t tmpfs none /run || exit 2
+        "$1" run --detach --bundle "$3" "$4" </dev/null >/dev/null 2>&1 || exit 3
+        "$1" uninstall --all --docker --config "$2" && exit 4
+        cmp "$2" "$2.copy" || exit 5
+        "$1" delete --force "$4" || exit 6
+        "$1" uninstall --all --docker --config "$2" || exit 7
+        "$1" uninstall --all --docker --config "$2" || exit 8
+        printf 'disabled_plugins = ["cri"]\n' > "$2.toml"
+        "$1" uninstall --all --containerd --config "$2.toml" || exit 9
+        printf '# quark\ndisabled_plugins = ["cri"]\n' > "$2.toml"
+        ! "$1" uninstall --all --containerd --config "$2.toml"
+    "#;
+    fs::copy(&config, place.dir.join("daemon.json.copy")).unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .args([binary.as_os_str(), config.as_os_str(), place.bundle.as_os_str()])
+        .arg(&place.id)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stderr);
+    let [running, version] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    assert!(running.contains("a container of quark runs"), "{said}");
+    // A file in a format of old may have it only if it says so.
+    assert!(version.contains("its format is of version 1"), "{said}");
+    let left: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+    assert_eq!(left, runtimes(&["other"]));
+    let said = text(&output.stdout);
+    assert_eq!(said.matches("is no runtime of Docker any more").count(), 2, "{said}");
+    assert_eq!(said.matches("next: ").count(), 1, "{said}");
+    assert!(said.ends_with("nothing changed\n"), "{said}");
+}
+
+#[test]
 fn kubernetes_gets_a_class() {
     let output = quark(&["install", "--kubernetes", "-", "--name", "quark-idle"]);
     assert!(output.status.success());

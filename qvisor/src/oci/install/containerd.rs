@@ -4,7 +4,7 @@
 //! The versions of its format that there are differ in the plugin's name: 2 (containerd 1.3 to 1.7)
 //! and 3 (containerd 2).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -125,6 +125,27 @@ pub fn registered(text: &str, name: &str) -> Result<Option<(Registered, Version)
     Ok(Some((found, version)))
 }
 
+/// The names of the runtimes that are there, in their order.
+///
+/// # Errors
+/// As [`with`].
+pub fn names(text: &str) -> Result<Vec<String>> {
+    let (mut document, version) = parse(text, Some(Version::Two))?;
+    let runtimes = runtimes(&mut document, version.plugin(), false)?;
+    let names = runtimes
+        .into_iter()
+        .flat_map(|runtimes| runtimes.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
+    Ok(names.collect())
+}
+
+/// True if the runtime `name` is the one that pods have without a RuntimeClass.
+pub fn is_default(text: &str, name: &str) -> bool {
+    let Ok((document, version)) = parse(text, None) else { return false };
+    let plugin = document.get("plugins").and_then(|plugins| plugins.get(version.plugin()));
+    let default = plugin.and_then(|plugin| plugin.get("containerd")?.get("default_runtime_name"));
+    default.and_then(Item::as_str) == Some(name)
+}
+
 /// True if this name in `disabled_plugins` means the plugin that has runtimes, or all of CRI.
 fn is_cri(name: &str, plugin: &str) -> bool {
     name == plugin || name == "cri" || name == "io.containerd.grpc.v1.cri"
@@ -178,11 +199,25 @@ fn runtimes<'a>(
     Ok(Some(at))
 }
 
-/// True if containerd would find the shim: in PATH, or where services have their PATH as a rule.
+/// True if containerd would find the shim.
 pub fn finds_shim() -> bool {
+    shims().next().is_some()
+}
+
+/// True if the first shim that containerd would find lies beside `binary`, or if it finds none.
+pub fn finds_shim_of(binary: &Path) -> bool {
+    let Some(first) = shims().next() else { return true };
+    let dir = |path: &Path| path.parent().and_then(|dir| std::fs::canonicalize(dir).ok());
+    dir(&first) == dir(binary)
+}
+
+/// The shims where containerd looks: in PATH, or where services have their PATH as a rule.
+fn shims() -> impl Iterator<Item = PathBuf> {
     const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').chain(USUAL.split(':')).any(|dir| Path::new(dir).join(SHIM).is_file())
+    let dirs = format!("{path}:{USUAL}");
+    let shims: Vec<PathBuf> = dirs.split(':').map(|dir| Path::new(dir).join(SHIM)).collect();
+    shims.into_iter().filter(|shim| shim.is_file())
 }
 
 #[cfg(test)]

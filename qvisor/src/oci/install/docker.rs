@@ -72,6 +72,29 @@ pub fn registered(text: &str, name: &str) -> Result<Option<Registered>> {
     }))
 }
 
+/// The names of the runtimes that are there, in their order.
+///
+/// # Errors
+/// As [`with`].
+pub fn names(text: &str) -> Result<Vec<String>> {
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let (_, top) = parse(text)?;
+    let runtimes = top.object_value("runtimes").map(|runtimes| runtimes.properties());
+    let names = runtimes.into_iter().flatten().map(|property| {
+        let name = property.name().context("a runtime without a name")?;
+        name.decoded_value().ok().context("a runtime's name is not understood")
+    });
+    names.collect()
+}
+
+/// True if the runtime `name` is the one that containers have without `--runtime`.
+pub fn is_default(text: &str, name: &str) -> bool {
+    let value = serde_json::from_str::<Value>(text).unwrap_or_default();
+    value.get("default-runtime").and_then(Value::as_str) == Some(name)
+}
+
 /// The document and its object.
 fn parse(text: &str) -> Result<(CstRootNode, CstObject)> {
     // What Docker's own parser takes.

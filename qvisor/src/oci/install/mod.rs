@@ -5,6 +5,7 @@
 //! before is kept beside each; if nothing else has changed since, uninstall puts that back,
 //! whatever its format was. No service is restarted.
 
+mod all;
 mod containerd;
 mod docker;
 mod file;
@@ -84,6 +85,22 @@ impl Engine {
         match self {
             Engine::Docker => docker::without(text, name, before),
             Engine::Containerd(_) => containerd::without(text, name),
+        }
+    }
+
+    /// The names of the runtimes that it knows.
+    fn names(self, text: &str) -> Result<Vec<String>> {
+        match self {
+            Engine::Docker => docker::names(text),
+            Engine::Containerd(_) => containerd::names(text),
+        }
+    }
+
+    /// True if it takes the runtime `name` where nobody names one.
+    fn is_default(self, text: &str, name: &str) -> bool {
+        match self {
+            Engine::Docker => docker::is_default(text, name),
+            Engine::Containerd(_) => containerd::is_default(text, name),
         }
     }
 
@@ -266,6 +283,9 @@ fn check_ours(there: &Registered, runtime: &Runtime, command: &str) -> Result<()
 /// With one line that says what to do; the file that it is about is as it was.
 pub fn uninstall(options: &Uninstall) -> Result<()> {
     let target = &options.target;
+    if options.all {
+        return all::uninstall(target);
+    }
     let engines = engines(target)?;
     let place = Place::new(target.prefix.as_deref(), false)?;
     let runtime = Runtime {
@@ -346,6 +366,7 @@ fn removal(engine: Engine, path: &Path, runtime: &Runtime) -> Result<Option<Chan
     let (there, engine) = engine.registered(file.text(), name).with_context(about)?;
     let (Some(there), Some(text)) = (there, file.text()) else { return Ok(None) };
     check_ours(&there, runtime, "quark uninstall").with_context(about)?;
+    check_not_default(engine, text, name).with_context(about)?;
     let before = file.copy(name)?;
     let installed = Runtime {
         name: name.clone(),
@@ -361,6 +382,18 @@ fn removal(engine: Engine, path: &Path, runtime: &Runtime) -> Result<Option<Chan
         Some(engine.without(text, name, before.as_deref()).with_context(about)?)
     };
     Ok(Some(Change { engine, file, name: name.clone(), new, keep: Keep::Nothing }))
+}
+
+/// Refuses the default runtime: an engine that does not know the one it is to take does not start.
+fn check_not_default(engine: Engine, text: &str, name: &str) -> Result<()> {
+    if engine.is_default(text, name) {
+        bail!(
+            "{name:?} is the default runtime of {}: take that out first, for it would not start \
+             any more",
+            engine.name()
+        );
+    }
+    Ok(())
 }
 
 impl Change {

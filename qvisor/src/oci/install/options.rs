@@ -62,6 +62,10 @@ pub struct Uninstall {
     /// Where.
     #[command(flatten)]
     pub target: Target,
+    /// Every runtime that is this binary, whatever its name; refused while containers of quark run,
+    /// or if one of them is an engine's default runtime.
+    #[arg(long, conflicts_with_all = ["name", "prefix"])]
+    pub all: bool,
 }
 
 /// What both engines, and Kubernetes for a RuntimeClass, take as a name.

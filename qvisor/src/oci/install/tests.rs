@@ -148,6 +148,39 @@ fn options_change_and_the_first_copy_stays() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
+/// An engine that does not know its default runtime does not start.
+#[test]
+fn the_default_runtime_stays() {
+    let toml = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n\
+                default_runtime_name = \"quark\"\n";
+    for (engine, text) in [(Engine::Docker, "{\"default-runtime\": \"quark\"}"), (CONTAINERD, toml)]
+    {
+        let dir = scratch();
+        let path = dir.join("config");
+        fs::write(&path, text).unwrap();
+        let there = installed(engine, &path, &runtime(&[])).unwrap();
+        let error = format!("{:#}", removed(engine, &path, &runtime(&[])).unwrap_err());
+        assert!(error.contains("\"quark\" is the default runtime of"), "{error}");
+        assert_eq!(fs::read_to_string(&path).ok(), there);
+        let other = there.unwrap().replacen("\"quark\"", "\"runc\"", 1);
+        fs::write(&path, other).unwrap();
+        let left = removed(engine, &path, &runtime(&[])).unwrap().unwrap();
+        assert!(left.contains("runc") && !left.contains("quark"), "{left}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn names_are_those_of_the_file_in_its_order() {
+    let first = Runtime { name: "z".to_owned(), ..runtime(&[]) };
+    for engine in [Engine::Docker, CONTAINERD] {
+        let text = engine.with(None, &first).unwrap();
+        let text = engine.with(Some(&text), &runtime(&[])).unwrap();
+        assert_eq!(engine.names(&text).unwrap(), ["z", "quark"], "{text}");
+        assert_eq!(engine.names("").unwrap(), [""; 0]);
+    }
+}
+
 #[test]
 fn what_cannot_be_understood_is_left_alone() {
     let other = "{\"runtimes\": {\"quark\": {\"path\": \"/bin/sh\"}}}";
