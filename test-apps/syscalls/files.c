@@ -294,6 +294,13 @@ CASE(preadv2_flags) {
     // Nothing at all leaves the position where it is.
     EQ(pwritev2(fd, &out, 0, -1, RWF_APPEND), 0);
     EQ(lseek(fd, 0, SEEK_CUR), 1);
+    // A reader may name what only writers mean.
+    char b[4] = "";
+    struct iovec in = {b, 3};
+    EQ(preadv2(fd, &in, 1, 0, RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_HIPRI), 3);
+    STR_EQ(b, "xyz");
+    ERR(preadv2(fd, &in, 1, 0, 0x40000000), EOPNOTSUPP);
+    ERR(preadv2(fd, &in, 1, -2, 0), EINVAL);
 }
 
 CASE(seeks_to_nowhere) {

@@ -163,6 +163,9 @@ fn at_or_current(file: &OpenFile, offset: i64) -> Result<Position> {
     if offset == -1 { Ok(Position::Current) } else { at(file, offset) }
 }
 
+/// What preadv2(2) and pwritev2(2) know of; any other flag is EOPNOTSUPP, as on Linux.
+const RW_FLAGS: u32 = RWF_HIPRI | RWF_NOWAIT | RWF_DSYNC | RWF_SYNC | RWF_APPEND;
+
 /// preadv2(2).
 pub fn preadv2(
     thread: &Arc<Thread>,
@@ -173,7 +176,8 @@ pub fn preadv2(
     _high: u64,
     flags: u32,
 ) -> Result<Read<'_>> {
-    if flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 {
+    // Those of writes are allowed, and mean nothing.
+    if flags & !RW_FLAGS != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let file = readable(thread, fd)?;
@@ -196,7 +200,7 @@ pub async fn pwritev2(
     _high: u64,
     flags: u32,
 ) -> Result<usize> {
-    if flags & !(RWF_HIPRI | RWF_NOWAIT | RWF_DSYNC | RWF_SYNC | RWF_APPEND) != 0 {
+    if flags & !RW_FLAGS != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let file = writable(thread, fd)?;
