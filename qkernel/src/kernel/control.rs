@@ -417,7 +417,7 @@ fn set_up(
     let failed = format!("exec {name:?}");
     let program = Program { file, path, args: bytes(&spec.args), env: bytes(&spec.env) };
     let executable = about(exec::find(thread, program), &failed)?;
-    let new = fs::exec_creds(thread, executable.file(), false);
+    let new = about(fs::exec_creds(thread, executable.file(), false), &failed)?;
     let loaded = about(exec::load(thread, &new, mm, executable), &failed)?;
     thread.set_creds(new.creds);
     let regs = loaded.regs;
