@@ -80,7 +80,7 @@ docker-table: build ## Try Docker's options with runc and with quark, and write 
 	LIMIT=800 test-apps/docker/with-docker.sh $(QUARK) test-apps/docker/matrix.py --write doc/compatibility/docker.md
 
 .PHONY: servers
-servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput; BEFORE=another quark binary)
+servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput, ONLY=logins; BEFORE=another quark binary)
 	@scripts/setup.sh servers
 	@rootfs/make-rootfs servers
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
