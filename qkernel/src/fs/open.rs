@@ -444,7 +444,7 @@ pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) ->
     Ok(ExecCreds { creds: new, is_secure })
 }
 
-/// The capabilities of a file, if it has any: of the very file that is executed, which may have lost
+/// The capabilities of a file, if it has any: of the very one that is executed, which may have lost
 /// its name to another meanwhile.
 fn file_caps(file: &OpenFile) -> Result<Option<FileCaps>> {
     match file.ops.get_xattr(file, FileCaps::ATTRIBUTE) {
