@@ -85,7 +85,7 @@ critest: build ## The conformance tests of Kubernetes' runtime interface under c
 	@python3 test-apps/containerd/cri/run.py --quark $(QUARK)
 
 .PHONY: servers
-servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput; BEFORE=another quark binary)
+servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput, ONLY=logins; BEFORE=another quark binary)
 	@scripts/setup.sh servers
 	@rootfs/make-rootfs servers
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))

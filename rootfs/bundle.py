@@ -21,7 +21,7 @@ def mount(destination, fstype, source, *options):
 
 def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=False, hostname="quark", network="host",
            cgroup_path=None, memory_bytes=None, uid=0, gid=0, groups=(), descriptors=1024,
-           annotations=()):
+           annotations=(), no_new_privileges=True):
     """The configuration. `binds` are (source, destination, "ro" or "rw"); `network` is "host", "new" or the path of a
     network namespace; `memory_bytes` is the cgroup's limit; `groups` are additional ones; `descriptors` is RLIMIT_NOFILE; `annotations` are
     NAME=value."""
@@ -63,7 +63,7 @@ def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=Fal
             "cwd": cwd,
             "capabilities": {s: CAPABILITIES for s in ("bounding", "effective", "permitted")},
             "rlimits": [{"type": "RLIMIT_NOFILE", "hard": descriptors, "soft": descriptors}],
-            "noNewPrivileges": True,
+            "noNewPrivileges": no_new_privileges,
         },
         "root": {"path": os.path.abspath(rootfs), "readonly": readonly},
         "hostname": hostname,

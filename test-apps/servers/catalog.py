@@ -37,6 +37,8 @@ class Server:
     cwd: str = "/"
     # Those that a service manager would make at each start.
     directories: tuple = ()
+    # Its programs may gain rights by set-user-id bits and file capabilities, as those of an engine's containers may.
+    gains_rights: bool = False
     more: dict = dataclasses.field(default_factory=dict)
 
     def made_client(self, address):

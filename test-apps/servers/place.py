@@ -114,5 +114,6 @@ class Place:
         path = os.path.join(self.directory, "bundle")
         bundle.write(path, rootfs=self.root, args=self.server.arguments, cwd=self.server.cwd, uid=uid, gid=gid,
                      groups=self.groups, hostname=self.server.name, network=f"/run/netns/q{self.number}", descriptors=DESCRIPTORS,
+                     no_new_privileges=not self.server.gains_rights,
                      cgroup_path=f"{runtimes.CGROUP}/{self.runtime.name}-{self.name}")
         return runtimes.Container(self.runtime, self.name, path)

@@ -4,6 +4,7 @@
     make servers                              # all; target/servers/report.json and report.md
     make servers ONLY="redis sshd"            # some of them
     make servers ONLY=throughput              # requests a second of redis, nginx and PostgreSQL
+    make servers ONLY=logins                  # sshd with PAM and cron: each way to log in, beside runc
 
 Each is started as its users start it, with a network namespace of its own, and loaded with data; every answer is looked at. In quark it
 is put to sleep 20 times and woken by a request. Needs root. Exit code 1: a server failed on quark and not on runc."""
@@ -21,6 +22,7 @@ import place
 from harness import runtimes  # noqa: E402: place.py shows where it is
 
 import catalog
+import logins
 import report
 import throughput
 
@@ -89,15 +91,15 @@ def main():
     p.add_argument("--before", help="another quark binary: throughput is measured with both")
     p.add_argument("--runsc", default=shutil.which("runsc"), help="gVisor's binary, if it is to be compared")
     p.add_argument("--platform", default="auto")
-    p.add_argument("--only", default="", help="names of servers, or throughput, with spaces between")
+    p.add_argument("--only", default="", help="names of servers, or throughput, or logins, with spaces between")
     p.add_argument("--without", default="", help="names of runtimes, with spaces between")
     p.add_argument("--sleeps", type=int, default=20)
     p.add_argument("--rounds", type=int, default=5, help="of throughput")
     options = p.parse_args()
     names = options.only.split()
-    unknown = set(names) - {s.name for s in catalog.ALL} - {"throughput"}
+    unknown = set(names) - {s.name for s in catalog.ALL} - {"throughput", "logins"}
     if unknown:
-        sys.exit(f"--only: there is no {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in catalog.ALL)}, throughput")
+        sys.exit(f"--only: there is no {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in catalog.ALL)}, throughput, logins")
     place.enter()
     place.begin()
     all_of_them = [runtimes.Runtime("runc", "runc", [], ""), runtimes.quark_runtime(os.path.abspath(options.quark), options.platform)]
@@ -117,6 +119,9 @@ def main():
                 found = life(runtime, server, options.sleeps)
                 result["servers"].setdefault(server.name, {})[runtime.name] = found
                 say(f"{server.name} on {runtime.name}: {report.one_line(found)}")
+        differences = []
+        if not names or "logins" in names:
+            result["logins"], differences = logins.compare(all_of_them, say)
         if not names or "throughput" in names:
             result["throughput"] = throughput.measure(all_of_them, options.rounds, say)
     finally:
@@ -129,6 +134,8 @@ def main():
         f.write(text)
     print(text)
     bad = [name for name, by in result["servers"].items() if "failed" in by.get("quark", {}) and "failed" not in by.get("runc", {})]
+    if differences:
+        bad.append("logins")
     if bad:
         sys.exit(f"failed on quark: {', '.join(bad)}")
 

@@ -560,6 +560,21 @@ CASE(epoll_exclusive_is_not_for_mod) {
     ERR(epoll_ctl(e, EPOLL_CTL_DEL, file, &event), EPERM);
 }
 
+CASE(epoll_exclusive_is_for_few_events) {
+    int e = OK(epoll_create1(0)), fd = OK(eventfd(0, 0));
+    static const unsigned refused[] = {EPOLLPRI, EPOLLRDHUP, EPOLLONESHOT, EPOLLRDNORM};
+    struct epoll_event event = {0, {.fd = fd}};
+    for (int i = 0; i < 4; i++) {
+        event.events = EPOLLIN | EPOLLEXCLUSIVE | refused[i];
+        ERR(epoll_ctl(e, EPOLL_CTL_ADD, fd, &event), EINVAL);
+    }
+    event.events = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLET | EPOLLEXCLUSIVE;
+    ZERO(epoll_ctl(e, EPOLL_CTL_ADD, fd, &event));
+    // The flags are looked at before whether it is there.
+    event.events |= EPOLLONESHOT;
+    ERR(epoll_ctl(e, EPOLL_CTL_ADD, fd, &event), EINVAL);
+}
+
 static atomic_int woken;
 
 static void *exclusive_waiter(void *pipe_end) {

@@ -294,6 +294,29 @@ CASE(preadv2_flags) {
     // Nothing at all leaves the position where it is.
     EQ(pwritev2(fd, &out, 0, -1, RWF_APPEND), 0);
     EQ(lseek(fd, 0, SEEK_CUR), 1);
+    // A reader may name what only writers mean.
+    char b[4] = "";
+    struct iovec in = {b, 3};
+    EQ(preadv2(fd, &in, 1, 0, RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_HIPRI), 3);
+    STR_EQ(b, "xyz");
+    ERR(preadv2(fd, &in, 1, 0, 0x40000000), EOPNOTSUPP);
+    ERR(preadv2(fd, &in, 1, -2, 0), EINVAL);
+    // Where there are no positions that is seen first.
+    int pipes[2];
+    OK(pipe(pipes));
+    ERR(pwritev2(pipes[1], &out, 1, 0, 0x40000000), ESPIPE);
+    ERR(preadv2(pipes[0], &in, 1, 0, 0x40000000), ESPIPE);
+    ERR(pwritev2(pipes[0], &out, 1, 0, 0), ESPIPE);
+    ERR(pwritev2(pipes[0], &out, 1, -1, 0), EBADF);
+    ERR(pread(pipes[1], b, 1, 0), ESPIPE);
+    // RWF_NOAPPEND, which Linux has since 6.9.
+    const int no_append = 0x20;
+    ssize_t result = pwritev2(fd, &out, 1, 0, no_append);
+    if (result == -1 && errno == EOPNOTSUPP) return;
+    EQ(result, 3);
+    EQ(preadv2(fd, &in, 1, 0, no_append), 3);
+    ERR(pwritev2(fd, &out, 1, 0, no_append | RWF_APPEND), EINVAL);
+    ERR(preadv2(fd, &in, 1, 0, no_append | RWF_APPEND), EINVAL);
 }
 
 CASE(seeks_to_nowhere) {

@@ -67,6 +67,18 @@ int helper_main(int argc, char **argv) {
         fflush(stdout);
         return 0;
     }
+    if (strcmp(argv[1], "caps") == 0) {
+        // Permitted, effective, inheritable and ambient capabilities, AT_SECURE, effective user.
+        struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+        struct __user_cap_data_struct caps[2] = {};
+        syscall(SYS_capget, &header, caps);
+        unsigned ambient = 0;
+        for (int i = 0; i < 32; i++) ambient |= (unsigned)(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, i, 0, 0) == 1) << i;
+        printf("p=%x e=%x i=%x a=%x secure=%d euid=%d", caps[0].permitted, caps[0].effective, caps[0].inheritable, ambient,
+               (int)getauxval(AT_SECURE), geteuid());
+        fflush(stdout);
+        return 0;
+    }
     if (strcmp(argv[1], "secret") == 0) {
         // Tells on descriptor 1 where the secret lies, and waits until descriptor 0 ends.
         long where = (long)&secret;
@@ -642,6 +654,203 @@ CASE(capabilities_of_files) {
     ERR(getxattr("program", "trusted.x", read, sizeof read), ENODATA);
     drop_capability(CAP_SETFCAP);
     ERR(setxattr("program", name, value, sizeof value, 0), EPERM);
+}
+
+#define XATTR_NAME_CAPS "security.capability"
+#define CHOWN 0x1
+#define KILL 0x20
+#define EFFECTIVE VFS_CAP_FLAGS_EFFECTIVE
+
+// Gives a file capabilities as setcap(8) does, or skips the case.
+static void give_caps(const char *path, unsigned flags, unsigned permitted, unsigned inheritable) {
+    struct vfs_cap_data value = {VFS_CAP_REVISION_2 | flags, {{permitted, inheritable}}};
+    if (setxattr(path, XATTR_NAME_CAPS, &value, sizeof value, 0) == -1) {
+        if (errno == EPERM || errno == EOPNOTSUPP) skip_case("no capabilities of files here");
+        FAIL("setxattr: %s", strerrorname_np(errno));
+    }
+}
+
+// What capabilities `path`, or what is open on `fd`, finds that it has, executed after `prepare`; or "exec: errno".
+static const char *caps_of_open(int fd, const char *path, void (*prepare)(void)) {
+    static char text[160];
+    int out[2];
+    OK(pipe(out));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        if (prepare) prepare();
+        OK(dup2(out[1], 1));
+        char *arguments[] = {"program", "caps", NULL}, *none[] = {NULL};
+        syscall(SYS_execveat, fd, path, arguments, none, *path ? 0 : AT_EMPTY_PATH);
+        dprintf(1, "exec: %s", strerrorname_np(errno));
+        _exit(0);
+    }
+    OK(close(out[1]));
+    memset(text, 0, sizeof text);
+    size_t used = 0;
+    for (ssize_t n; (n = OK(read(out[0], text + used, sizeof text - 1 - used))) > 0;) used += (size_t)n;
+    OK(close(out[0]));
+    expect_exit(pid, 0);
+    return text;
+}
+
+static const char *caps_of(const char *path, void (*prepare)(void)) { return caps_of_open(AT_FDCWD, path, prepare); }
+
+static void needs_caps(void) {
+    needs_root();
+    if (prctl(PR_CAPBSET_READ, CAP_CHOWN, 0, 0, 0) != 1 || prctl(PR_CAPBSET_READ, CAP_KILL, 0, 0, 0) != 1)
+        skip_case("needs CAP_CHOWN and CAP_KILL");
+    if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) skip_case("no_new_privs is set");
+    copy_self("plain", 0755);
+    copy_self("with", 0755);
+}
+
+// The user with these inheritable capabilities.
+static void user_inherits(unsigned caps) {
+    OK(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0));
+    become_user();
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2] = {{caps, caps, caps}};
+    OK(syscall(SYS_capset, &header, sets));
+}
+static void inheriting(void) { user_inherits(CHOWN); }
+static void ambient(void) {
+    user_inherits(CHOWN);
+    OK(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHOWN, 0, 0));
+}
+static void bounded(void) {
+    OK(prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0));
+    become_user();
+}
+
+// capabilities(7), "Transformation of capabilities during execve()".
+CASE(capabilities_of_files_at_exec) {
+    needs_caps();
+    STR_EQ(caps_of("./with", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    give_caps("with", EFFECTIVE, CHOWN | KILL, 0);
+    STR_EQ(caps_of("./with", as_user), "p=21 e=21 i=0 a=0 secure=1 euid=65534");
+    STR_EQ(caps_of("./plain", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    give_caps("with", 0, CHOWN | KILL, 0);
+    STR_EQ(caps_of("./with", as_user), "p=21 e=0 i=0 a=0 secure=1 euid=65534");
+    // What both the thread and the file have as inheritable.
+    give_caps("with", 0, 0, CHOWN | KILL);
+    STR_EQ(caps_of("./with", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    STR_EQ(caps_of("./with", inheriting), "p=1 e=0 i=1 a=0 secure=1 euid=65534");
+    give_caps("with", EFFECTIVE, KILL, CHOWN | KILL);
+    STR_EQ(caps_of("./with", inheriting), "p=21 e=21 i=1 a=0 secure=1 euid=65534");
+    STR_EQ(caps_of("./plain", inheriting), "p=0 e=0 i=1 a=0 secure=0 euid=65534");
+    // A file with capabilities takes the ambient ones away.
+    STR_EQ(caps_of("./plain", ambient), "p=1 e=1 i=1 a=1 secure=0 euid=65534");
+    give_caps("with", 0, KILL, 0);
+    STR_EQ(caps_of("./with", ambient), "p=20 e=0 i=1 a=0 secure=1 euid=65534");
+}
+
+CASE(capabilities_of_files_are_bounded) {
+    needs_caps();
+    give_caps("with", 0, CHOWN | KILL, 0);
+    STR_EQ(caps_of("./with", bounded), "p=1 e=0 i=0 a=0 secure=1 euid=65534");
+    // It would not know that it lacks one.
+    give_caps("with", EFFECTIVE, CHOWN | KILL, 0);
+    STR_EQ(caps_of("./with", bounded), "exec: EPERM");
+    STR_EQ(caps_of("./with", with_no_new_privs), "p=0 e=0 i=0 a=0 secure=1 euid=65534");
+    STR_EQ(caps_of("./with", with_shared_fs), "p=0 e=0 i=0 a=0 secure=1 euid=65534");
+}
+
+// They are of the file that is executed, whatever has its name by now.
+CASE(capabilities_of_files_that_have_no_name) {
+    needs_caps();
+    give_caps("with", EFFECTIVE, CHOWN, 0);
+    int with = OK(open("with", O_RDONLY | O_CLOEXEC)), plain = OK(open("plain", O_RDONLY | O_CLOEXEC));
+    OK(rename("with", "plain"));
+    STR_EQ(caps_of_open(plain, "", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    STR_EQ(caps_of_open(with, "", as_user), "p=1 e=1 i=0 a=0 secure=1 euid=65534");
+    OK(unlink("plain"));
+    STR_EQ(caps_of_open(with, "", as_user), "p=1 e=1 i=0 a=0 secure=1 euid=65534");
+    STR_EQ(caps_of_open(plain, "", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+}
+
+static void without_root_rules(void) { OK(prctl(PR_SET_SECUREBITS, 1 /* SECBIT_NOROOT */)); }
+
+CASE(capabilities_of_files_and_root) {
+    needs_caps();
+    give_caps("with", EFFECTIVE, CHOWN, 0);
+    // Root has all anyway, unless its securebits say that it is nobody special.
+    CHECK(strcmp(caps_of("./with", NULL), "p=1 e=1 i=0 a=0 secure=0 euid=0") != 0);
+    STR_EQ(caps_of("./with", without_root_rules), "p=1 e=1 i=0 a=0 secure=0 euid=0");
+    STR_EQ(caps_of("./plain", without_root_rules), "p=0 e=0 i=0 a=0 secure=0 euid=0");
+    // A set-user-id program of root with capabilities has those alone.
+    copy_self("suid", 04755);
+    give_caps("suid", EFFECTIVE, CHOWN, 0);
+    STR_EQ(caps_of("./suid", as_user), "p=1 e=1 i=0 a=0 secure=1 euid=0");
+}
+
+CASE(capabilities_of_files_of_scripts_are_the_interpreters) {
+    needs_caps();
+    char here[PATH_MAX], text[PATH_MAX + 32];
+    CHECK(getcwd(here, sizeof here));
+    snprintf(text, sizeof text, "#!%s/plain caps\n", here);
+    write_file("script", text);
+    OK(chmod("script", 0755));
+    give_caps("script", EFFECTIVE, CHOWN, 0);
+    STR_EQ(caps_of("./script", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    give_caps("plain", EFFECTIVE, KILL, 0);
+    STR_EQ(caps_of("./script", as_user), "p=20 e=20 i=0 a=0 secure=1 euid=65534");
+}
+
+// Those of a user namespace whose root is another user's are nothing here.
+CASE(capabilities_of_files_for_a_namespace) {
+    needs_caps();
+    struct vfs_ns_cap_data value = {VFS_CAP_REVISION_3 | EFFECTIVE, {{CHOWN, 0}}, 0};
+    if (setxattr("with", XATTR_NAME_CAPS, &value, sizeof value, 0) == -1) skip_case("no capabilities of files here");
+    STR_EQ(caps_of("./with", as_user), "p=1 e=1 i=0 a=0 secure=1 euid=65534");
+    value.rootid = 1000;
+    if (setxattr("with", XATTR_NAME_CAPS, &value, sizeof value, 0) == -1) skip_case("user 1000 has no number here");
+    STR_EQ(caps_of("./with", as_user), "p=0 e=0 i=0 a=0 secure=0 euid=65534");
+    // An older form, that can still be read from disks, can no longer be written.
+    unsigned old[3] = {VFS_CAP_REVISION_1 | EFFECTIVE, CHOWN, 0};
+    ERR(setxattr("with", XATTR_NAME_CAPS, old, sizeof old, 0), EINVAL);
+}
+
+// They were given to what the file was.
+static void lose_capabilities(const char *directory) {
+    static const char *const ways[] = {"written", "truncated", "owner", "mapped", "mode"};
+    OK(chdir(directory));
+    for (int i = 0; i < 5; i++) {
+        int fd = create(ways[i]);
+        EQ(write(fd, "text", 4), 4);
+        OK(fchmod(fd, 0755));
+        give_caps(ways[i], EFFECTIVE, CHOWN, 0);
+        if (i == 0) EQ(write(fd, "x", 1), 1);
+        if (i == 1) OK(ftruncate(fd, 2));
+        if (i == 2) OK(fchown(fd, USER, USER));
+        if (i == 3) {
+            char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            CHECK(map != MAP_FAILED);
+            map[0] = 'y';
+            OK(msync(map, 4096, MS_SYNC));
+        }
+        if (i == 4) OK(fchmod(fd, 0700));
+        char value[32];
+        ssize_t length = getxattr(ways[i], XATTR_NAME_CAPS, value, sizeof value);
+        if (length != (i < 3 ? -1 : 20)) FAIL("%s: capabilities of %zd bytes", ways[i], length);
+        if (i < 3) EQ(errno, ENODATA);
+        OK(close(fd));
+        OK(unlink(ways[i]));
+    }
+}
+CASE(capabilities_of_files_end_when_they_change) {
+    needs_root();
+    lose_capabilities(".");
+    // A tmpfs, where there is one.
+    if (mkdir("/dev/shm/capabilities", 0755) == -1 && errno == ENOENT) return;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        lose_capabilities("/dev/shm/capabilities");
+        _exit(0);
+    }
+    int status;
+    EQ(waitpid(pid, &status, 0), pid);
+    OK(rmdir("/dev/shm/capabilities"));
+    EQ(status, 0);
 }
 
 // All may make files in a sticky directory, but it is its owner's.

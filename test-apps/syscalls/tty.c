@@ -51,6 +51,57 @@ CASE(open_and_names) {
     EQ(number, atoi(p.name + 9));
 }
 
+// A login gives the terminal to the user, and takes it back; mesg(1) changes its mode.
+CASE(owner_and_mode) {
+    struct pair p = open_pair();
+    struct stat st;
+    OK(fstat(p.slave, &st));
+    EQ(st.st_uid, geteuid());
+    // What a mount's options say.
+    mode_t mode = st.st_mode;
+    OK(chmod(p.name, 0600));
+    OK(fstat(p.slave, &st));
+    EQ(st.st_mode, S_IFCHR | 0600);
+    OK(fchmod(p.slave, 0622));
+    OK(stat(p.name, &st));
+    EQ(st.st_mode, S_IFCHR | 0622);
+    struct timespec times[2] = {{1000, 0}, {2000, 0}};
+    OK(utimensat(AT_FDCWD, p.name, times, 0));
+    OK(stat(p.name, &st));
+    EQ(st.st_atime, 1000);
+    EQ(st.st_mtime, 2000);
+    EQ(write(p.slave, "x", 1), 1);
+    OK(stat(p.name, &st));
+    EQ(st.st_atime, 1000);
+    CHECK(st.st_mtime >= time(NULL) - 16);
+    EQ(write(p.master, "y\n", 2), 2);
+    char b[4];
+    EQ(read(p.slave, b, sizeof b), 2);
+    OK(stat(p.name, &st));
+    CHECK(st.st_atime >= time(NULL) - 16);
+    if (geteuid() != 0) skip_case("the rest needs root");
+    OK(chown(p.name, 65534, 7));
+    OK(fstat(p.slave, &st));
+    EQ(st.st_uid, 65534);
+    EQ(st.st_gid, 7);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(setresuid(65534, 65534, 65534));
+        OK(close(OK(open(p.name, O_RDWR | O_NOCTTY))));
+        ERR(chown(p.name, 0, -1), EPERM);
+        OK(chmod(p.name, 0400));
+        ERR(open(p.name, O_WRONLY | O_NOCTTY), EACCES);
+            _exit(0);
+    }
+    expect_exit(pid, 0);
+    // The next terminal of that number is a new one.
+    OK(close(p.slave));
+    OK(close(p.master));
+    struct pair next = open_pair();
+    OK(fstat(next.slave, &st));
+    EQ(st.st_mode, mode);
+}
+
 CASE(raw_both_ways) {
     struct pair p = open_pair();
     raw(p.slave);

@@ -1,6 +1,8 @@
 // Waiting for children: wait4, waitpid, waitid in their forms.
 #include "harness.h"
 
+#include <pthread.h>
+
 #include <sys/prctl.h>
 
 static pid_t child_exits(int code) {
@@ -269,6 +271,71 @@ CASE(rusage_of_child) {
     OK(getrusage(RUSAGE_CHILDREN, &usage));
     us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000LL + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
     CHECK(us >= 10000);
+}
+
+// Minor faults of this process, of its children, and major ones of both: fields 10 to 13 of /proc/self/stat.
+static void stat_faults(long out[4]) {
+    char text[1024];
+    read_file("/proc/self/stat", text, sizeof text);
+    char *after = strrchr(text, ')');
+    CHECK(after != NULL);
+    EQ(sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %ld %ld %ld %ld", out, out + 1, out + 2, out + 3), 4);
+}
+
+// Touches so much memory that no run of pages makes it one fault.
+static void touch_memory(void) {
+    size_t size = 32 << 20;
+    char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(map != MAP_FAILED);
+    ZERO(madvise(map, size, MADV_NOHUGEPAGE) && errno != EINVAL);
+    for (size_t i = 0; i < size; i += 4096) map[i] = 1;
+    OK(munmap(map, size));
+}
+
+static void *touch_in_thread(void *faults) {
+    struct rusage usage;
+    touch_memory();
+    OK(getrusage(RUSAGE_THREAD, &usage));
+    *(long *)faults = usage.ru_minflt;
+    return NULL;
+}
+
+CASE(faults_are_counted) {
+    struct rusage before, after, children;
+    long then[4], now[4], of_thread = 0;
+    touch_memory();
+    OK(getrusage(RUSAGE_SELF, &before));
+    stat_faults(then);
+    CHECK(before.ru_minflt >= 16 && then[0] >= before.ru_minflt);
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, touch_in_thread, &of_thread));
+    ZERO(pthread_join(thread, NULL));
+    CHECK(of_thread >= 16);
+    OK(getrusage(RUSAGE_THREAD, &after));
+    CHECK(after.ru_minflt < before.ru_minflt + of_thread);
+    // What a thread that has ended counted remains with the process.
+    OK(getrusage(RUSAGE_SELF, &after));
+    CHECK(after.ru_minflt >= before.ru_minflt + of_thread);
+    OK(getrusage(RUSAGE_CHILDREN, &children));
+    EQ(children.ru_minflt, 0);
+    EQ(then[1], 0);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        struct rusage usage;
+        OK(getrusage(RUSAGE_SELF, &usage));
+        CHECK(usage.ru_minflt < before.ru_minflt);
+        touch_memory();
+        _exit(0);
+    }
+    int status;
+    EQ(wait4(pid, &status, 0, &after), pid);
+    EQ(status, 0);
+    CHECK(after.ru_minflt >= 16);
+    OK(getrusage(RUSAGE_CHILDREN, &children));
+    EQ(children.ru_minflt, after.ru_minflt);
+    stat_faults(now);
+    EQ(now[1], children.ru_minflt);
+    EQ(now[3], children.ru_majflt);
 }
 
 CASE(ignored_sigchld_reaps) {

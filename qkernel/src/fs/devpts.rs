@@ -8,7 +8,7 @@ use core::any::Any;
 
 use linux_raw_sys::general::{DEVPTS_SUPER_MAGIC, S_IFCHR, S_IFDIR, S_IFMT};
 
-use super::attr::{Attributes, StatFs, device};
+use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, simple_statfs};
 use super::options::Options;
@@ -81,13 +81,15 @@ impl Inode for PtsInode {
             What::Ptmx => {
                 Attributes { rdev: device(5, 2), ..new(S_IFCHR | self.fs.ptmx_mode, PTMX_INO) }
             }
-            What::Terminal(number) => {
-                let now = new(0, 0);
-                let slave = pty::slave_attributes(number);
-                let (atime, mtime, ctime) = (now.atime, now.mtime, now.ctime);
-                Attributes { atime, mtime, ctime, ..slave }
-            }
+            What::Terminal(number) => pty::slave_attributes(number),
         })
+    }
+
+    fn set_attributes(&self, change: &SetAttributes) -> Result {
+        match self.what {
+            What::Terminal(number) => pty::set_slave_attributes(number, change),
+            _ => Err(Errno::EPERM),
+        }
     }
 
     fn caching(&self) -> Caching {

@@ -154,6 +154,10 @@ pub trait FileOps: Send + Sync + Any {
     fn set_attributes(&self, file: &OpenFile, change: &SetAttributes) -> Result {
         file.path.as_ref().ok_or(Errno::EPERM)?.inode().set_attributes(change)
     }
+    /// getxattr(2) of the open file, whatever its name leads to by now: ENODATA when there is none.
+    fn get_xattr(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
+        file.path.as_ref().ok_or(Errno::EOPNOTSUPP)?.inode().get_xattr(name)
+    }
     /// ftruncate(2): the new length in bytes.
     fn truncate(&self, file: &OpenFile, size: u64) -> Result {
         Err(Errno::EINVAL)

@@ -20,7 +20,7 @@ use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
 use super::{Fd, FileOps, Location, OpenFile, notify};
-use crate::creds::Creds;
+use crate::creds::{Creds, FileCaps};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::host::Handle;
@@ -416,30 +416,42 @@ pub struct ExecCreds {
 }
 
 /// The credentials that `thread` has after executing `file`: set-user-id and set-group-id bits, and
-/// the capability rules of capabilities(7) for files without capabilities of their own.
-/// `unsafe_sharing`: other processes share the thread's root and working directory, so the program
-/// gets no more rights than the thread has (unless that may have any).
-pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) -> ExecCreds {
+/// the rules of capabilities(7). `unsafe_sharing`: other processes share the thread's root and
+/// working directory, so the program gets no more rights than the thread has (unless that may have
+/// any). EPERM for a file that relies on capabilities which it may not have.
+pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) -> Result<ExecCreds> {
     let old = caller.creds();
     let mut new = Creds::clone(&old);
+    let mut caps = None;
     // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers
     // for it.
     let may_suid =
         |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
-    let nosuid = !file.path.as_ref().is_some_and(may_suid);
-    if let Ok(attributes) = file.attributes()
-        && !nosuid
-        && !old.no_new_privs
-    {
-        if attributes.mode & S_ISUID != 0 {
-            new.euid = attributes.uid;
-        }
-        if attributes.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP {
-            new.egid = attributes.gid;
+    if file.path.as_ref().is_some_and(may_suid) {
+        caps = file_caps(file)?;
+        if let Ok(attributes) = file.attributes()
+            && !old.no_new_privs
+        {
+            if attributes.mode & S_ISUID != 0 {
+                new.euid = attributes.uid;
+            }
+            if attributes.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP {
+                new.egid = attributes.gid;
+            }
         }
     }
-    let is_secure = new.finish_exec(&old, unsafe_sharing);
-    ExecCreds { creds: new, is_secure }
+    let is_secure = new.finish_exec(&old, caps.as_ref(), unsafe_sharing)?;
+    Ok(ExecCreds { creds: new, is_secure })
+}
+
+/// The capabilities of a file, if it has any: of the very one that is executed, which may have lost
+/// its name to another meanwhile.
+fn file_caps(file: &OpenFile) -> Result<Option<FileCaps>> {
+    match file.ops.get_xattr(file, FileCaps::ATTRIBUTE) {
+        Ok(value) => FileCaps::parse(&value),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The mode without the bits that a write by somebody without CAP_FSETID takes away; `None` if it

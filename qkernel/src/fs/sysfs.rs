@@ -195,7 +195,7 @@ const CGROUP: Names = &[
     }),
     ("cpu.stat", || {
         file(|_| {
-            let user: u64 = table::processes().map(|p| p.times().user_ns / 1000).sum();
+            let user: u64 = table::processes().map(|p| p.usage().user_ns / 1000).sum();
             Ok(format!("usage_usec {user}\nuser_usec {user}\nsystem_usec 0\n").into_bytes())
         })
     }),

@@ -11,7 +11,9 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP};
+use linux_raw_sys::general::{
+    EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLWAKEUP,
+};
 
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -24,6 +26,9 @@ use crate::wait::{self, Observer, PollMask, Turn, WaitQueue};
 const MAX_NESTING: usize = 4;
 /// Bits of an event that are not readiness.
 const MODES: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+/// What may be asked for together with EPOLLEXCLUSIVE (epoll_ctl(2)).
+const WITH_EXCLUSIVE: u32 =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
 /// A file of the set: its descriptor when it was added, and its description.
 type ItemKey = (Fd, usize);
@@ -253,6 +258,9 @@ impl Epoll {
     pub fn add(&self, fd: Fd, file: &Arc<OpenFile>, events: u32, data: u64) -> Result {
         let queue = file.ops.queue().ok_or(Errno::EPERM)?;
         let nested = file.downcast::<Epoll>();
+        if events & EPOLLEXCLUSIVE != 0 && events & !WITH_EXCLUSIVE != 0 {
+            return Err(Errno::EINVAL);
+        }
         if let Some(other) = nested {
             // Linux: EPOLLEXCLUSIVE is not for epoll files.
             if core::ptr::eq(other, self) || events & EPOLLEXCLUSIVE != 0 {

@@ -417,7 +417,7 @@ fn set_up(
     let failed = format!("exec {name:?}");
     let program = Program { file, path, args: bytes(&spec.args), env: bytes(&spec.env) };
     let executable = about(exec::find(thread, program), &failed)?;
-    let new = fs::exec_creds(thread, executable.file(), false);
+    let new = about(fs::exec_creds(thread, executable.file(), false), &failed)?;
     let loaded = about(exec::load(thread, &new, mm, executable), &failed)?;
     thread.set_creds(new.creds);
     let regs = loaded.regs;
@@ -562,7 +562,7 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
     checks::ends(process.pid);
     if process.is_visitor() {
         let us = |ns: u64| ns / 1000;
-        let times = process.times();
+        let used = process.usage();
         crate::klog!(
             Debug,
             "process {}, from outside, ended with {} after {} us, {} of them in user mode, {} in \
@@ -570,8 +570,8 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
             process.pid,
             exit_code(status),
             us(time::elapsed_ns(process.start_ns)),
-            us(times.user_ns),
-            us(times.system_ns)
+            us(used.user_ns),
+            us(used.system_ns)
         );
     }
     for id in &waits {
@@ -638,7 +638,7 @@ fn processes() -> Vec<ProcessInfo> {
             threads: process.threads().len() as u32,
             state: process.state_letter(),
             rss_bytes,
-            utime_us: process.times().user_ns / 1000,
+            utime_us: process.usage().user_ns / 1000,
             start_ns: process.start_ns,
             cmdline: String::from_utf8_lossy(&words.join(&b' ')).trim_end().to_string(),
         }

@@ -197,7 +197,9 @@ fn resolve(
     va: Va,
     access: mm::Access,
 ) -> core::result::Result<(), mm::fault::Failure> {
-    mm::fault::handle(mm, thread.process.growth(), va, access)
+    let served = mm::fault::handle(mm, thread.process.growth(), va, access)?;
+    thread.count_fault(served == mm::fault::Served::FromStore);
+    Ok(())
 }
 
 /// What a fault takes away from other threads: a page that is shown read-only, and written to.

@@ -11,7 +11,7 @@ use super::layout::STACK_GAP_BYTES;
 use super::mapped::MappedPage;
 use super::mmu::is_mapped;
 use super::space::Inner;
-use super::swap::Usage;
+use super::swap::{self, Usage};
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace, reclaim};
 use crate::arch;
@@ -58,14 +58,30 @@ pub fn count() -> u64 {
     FAULTS.load(Relaxed)
 }
 
+/// What a fault took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// No disk (a minor fault of getrusage(2)). What a file's window reads the host knows.
+    FromMemory,
+    /// A page came back from the store (a major one).
+    FromStore,
+}
+
 /// Serves a page fault of a user thread, whose limits let the stack grow so far: afterwards the
 /// page is there, and the platform has an operation to show it (and its neighbours).
-pub fn handle(mm: &AddressSpace, growth: Growth, va: Va, access: Access) -> Result<(), Failure> {
+pub fn handle(
+    mm: &AddressSpace,
+    growth: Growth,
+    va: Va,
+    access: Access,
+) -> Result<Served, Failure> {
     FAULTS.fetch_add(1, Relaxed);
+    // Nobody else is in the kernel meanwhile.
+    let before = swap::swap_ins();
     let mut inner = mm.lock();
     inner.resolve(va, access, growth)?;
     inner.show(va);
-    Ok(())
+    Ok(if swap::swap_ins() == before { Served::FromMemory } else { Served::FromStore })
 }
 
 impl AddressSpace {

@@ -32,6 +32,22 @@ fn at(file: &OpenFile, offset: i64) -> Result<Position> {
     if file.ops.is_seekable() { Ok(Position::At(offset)) } else { Err(Errno::ESPIPE) }
 }
 
+/// The file and the place of a positioned read (`access` is [`OpenFile::is_readable`]) or write.
+/// That a file has no positions is seen before how it is open: ESPIPE.
+fn positioned(
+    thread: &Arc<Thread>,
+    fd: Fd,
+    position: impl Fn(&OpenFile) -> Result<Position>,
+    access: impl Fn(&OpenFile) -> bool,
+) -> Result<(Arc<OpenFile>, Position)> {
+    let file = thread.files().get(fd)?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
+    let position = position(&file)?;
+    if access(&file) { Ok((file, position)) } else { Err(Errno::EBADF) }
+}
+
 /// EFAULT if a range of user memory goes beyond where that ends, whatever is transferred.
 fn within_user(buffer: Va, count: usize) -> Result {
     let end = buffer.0.checked_add(count as u64).ok_or(Errno::EFAULT)?;
@@ -96,8 +112,7 @@ pub fn pread64(
     count: usize,
     offset: i64,
 ) -> Result<Read<'_>> {
-    let file = readable(thread, fd)?;
-    let position = at(&file, offset)?;
+    let (file, position) = positioned(thread, fd, |f| at(f, offset), OpenFile::is_readable)?;
     Ok(Read(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)?) }))
 }
 
@@ -109,8 +124,7 @@ pub fn pwrite64(
     count: usize,
     offset: i64,
 ) -> Result<Write<'_>> {
-    let file = writable(thread, fd)?;
-    let position = at(&file, offset)?;
+    let (file, position) = positioned(thread, fd, |f| at(f, offset), OpenFile::is_writable)?;
     Ok(Write(Transfer { position, ..Transfer::new(thread, file, single(thread, buffer, count)?) }))
 }
 
@@ -134,8 +148,7 @@ pub fn preadv(
     count: usize,
     offset: i64,
 ) -> Result<Read<'_>> {
-    let file = readable(thread, fd)?;
-    let position = at(&file, offset)?;
+    let (file, position) = positioned(thread, fd, |f| at(f, offset), OpenFile::is_readable)?;
     Ok(Read(Transfer {
         position,
         ..Transfer::new(thread, file, vectored(thread, vectors, count)?)
@@ -150,8 +163,7 @@ pub fn pwritev(
     count: usize,
     offset: i64,
 ) -> Result<Write<'_>> {
-    let file = writable(thread, fd)?;
-    let position = at(&file, offset)?;
+    let (file, position) = positioned(thread, fd, |f| at(f, offset), OpenFile::is_writable)?;
     Ok(Write(Transfer {
         position,
         ..Transfer::new(thread, file, vectored(thread, vectors, count)?)
@@ -161,6 +173,23 @@ pub fn pwritev(
 /// Offset -1 of the "2" calls: the file's own position.
 fn at_or_current(file: &OpenFile, offset: i64) -> Result<Position> {
     if offset == -1 { Ok(Position::Current) } else { at(file, offset) }
+}
+
+/// Flags of preadv2(2) and pwritev2(2) that are not known are EOPNOTSUPP, as on Linux; what
+/// contradicts itself is EINVAL.
+fn check_flags(file: &OpenFile, flags: u32) -> Result {
+    // Since Linux 6.9: not at the end, although the file is open for that.
+    const RWF_NOAPPEND: u32 = 0x20;
+    const KNOWN: u32 = RWF_HIPRI | RWF_NOWAIT | RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND;
+    if flags & !KNOWN != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    match flags & (RWF_APPEND | RWF_NOAPPEND) {
+        both if both == RWF_APPEND | RWF_NOAPPEND => Err(Errno::EINVAL),
+        // What Linux before 6.9 says.
+        RWF_NOAPPEND if file.is_append() && file.is_writable() => Err(Errno::EOPNOTSUPP),
+        _ => Ok(()),
+    }
 }
 
 /// preadv2(2).
@@ -173,11 +202,10 @@ pub fn preadv2(
     _high: u64,
     flags: u32,
 ) -> Result<Read<'_>> {
-    if flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let file = readable(thread, fd)?;
-    let position = at_or_current(&file, offset)?;
+    let (file, position) =
+        positioned(thread, fd, |f| at_or_current(f, offset), OpenFile::is_readable)?;
+    // Those of writes are allowed, and mean nothing.
+    check_flags(&file, flags)?;
     let no_wait = flags & RWF_NOWAIT != 0;
     Ok(Read(Transfer {
         position,
@@ -196,11 +224,9 @@ pub async fn pwritev2(
     _high: u64,
     flags: u32,
 ) -> Result<usize> {
-    if flags & !(RWF_HIPRI | RWF_NOWAIT | RWF_DSYNC | RWF_SYNC | RWF_APPEND) != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
-    let file = writable(thread, fd)?;
-    let mut position = at_or_current(&file, offset)?;
+    let (file, mut position) =
+        positioned(thread, fd, |f| at_or_current(f, offset), OpenFile::is_writable)?;
+    check_flags(&file, flags)?;
     let appends = flags & RWF_APPEND != 0;
     if appends && file.ops.shares_position() && !file.is_append() {
         // The host's position goes where the host's own flags say.

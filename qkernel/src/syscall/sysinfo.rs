@@ -9,7 +9,7 @@ use qlib::Va;
 
 use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
-use crate::task::process::Times;
+use crate::task::process::Usage;
 use crate::task::{Thread, affinity, table};
 use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
 use crate::{account, arch, time};
@@ -101,11 +101,13 @@ abi_struct! {
 }
 
 impl RUsage {
-    /// With these times, and nothing else known.
-    pub fn of_times(times: Times) -> Self {
+    /// Of what is known of a thread or process.
+    pub fn of(used: Usage) -> Self {
         RUsage {
-            utime: TimeVal::from_ns(times.user_ns),
-            stime: TimeVal::from_ns(times.system_ns),
+            utime: TimeVal::from_ns(used.user_ns),
+            stime: TimeVal::from_ns(used.system_ns),
+            minflt: used.minor_faults as i64,
+            majflt: used.major_faults as i64,
             ..RUsage::default()
         }
     }
@@ -117,13 +119,13 @@ pub fn getrusage(thread: &Arc<Thread>, who: i32, usage: Va) -> Result<usize> {
     const THREAD: i32 = RUSAGE_THREAD as i32;
     let resident_kib = || thread.process.note_resident() as i64;
     let out = match who {
-        SELF => RUsage { maxrss: resident_kib(), ..RUsage::of_times(thread.process.times()) },
-        THREAD => RUsage { maxrss: resident_kib(), ..RUsage::of_times(thread.times()) },
+        SELF => RUsage { maxrss: resident_kib(), ..RUsage::of(thread.process.usage()) },
+        THREAD => RUsage { maxrss: resident_kib(), ..RUsage::of(thread.usage()) },
         RUSAGE_CHILDREN => {
             let traits = thread.process.traits.lock().clone();
             RUsage {
                 maxrss: traits.children_max_rss_kib as i64,
-                ..RUsage::of_times(traits.children_times)
+                ..RUsage::of(traits.children_usage)
             }
         }
         _ => return Err(Errno::EINVAL),
@@ -135,8 +137,8 @@ pub fn getrusage(thread: &Arc<Thread>, who: i32, usage: Va) -> Result<usize> {
 /// times(2).
 pub fn times(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
     if buf.0 != 0 {
-        let own = thread.process.times();
-        let children = thread.process.traits.lock().children_times;
+        let own = thread.process.usage();
+        let children = thread.process.traits.lock().children_usage;
         let ticks = [own.user_ns, own.system_ns, children.user_ns, children.system_ns]
             .map(|ns| ns / TICK_NS);
         thread.mm().write(buf, &ticks)?;

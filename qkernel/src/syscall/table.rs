@@ -472,8 +472,9 @@ table! {
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
     326 copy_file_range => r#async sendfile::copy_file_range
         (fd_in, off_in, fd_out, off_out, size, flags);
-    327 preadv2 => transfer rw::preadv2 (fd, iov, iovcnt, offset, high, flags);
-    328 pwritev2 => r#async rw::pwritev2 (fd, iov, iovcnt, offset, high, flags);
+    327 preadv2 => transfer rw::preadv2 (fd, iov, iovcnt, offset, high, flags) but "RWF_DONTCACHE";
+    328 pwritev2 => r#async rw::pwritev2 (fd, iov, iovcnt, offset, high, flags) but "RWF_ATOMIC, \
+        RWF_DONTCACHE, RWF_NOAPPEND of a file that is open with O_APPEND";
     329 pkey_mprotect => none () is [NEVER_FAST];
     330 pkey_alloc => none ();
     331 pkey_free => none ();

@@ -41,10 +41,7 @@ pub async fn wait4(
         mm.write(wstatus, &news.event.status())?;
     }
     if rusage.0 != 0 {
-        mm.write(
-            rusage,
-            &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) },
-        )?;
+        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of(news.usage) })?;
     }
     Ok(news.pid as usize)
 }
@@ -84,10 +81,7 @@ pub async fn waitid(
     }
     let mm = thread.mm();
     if let (Some(news), true) = (news, rusage.0 != 0) {
-        mm.write(
-            rusage,
-            &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of_times(news.times) },
-        )?;
+        mm.write(rusage, &RUsage { maxrss: news.max_rss_kib as i64, ..RUsage::of(news.usage) })?;
     }
     if infop.0 != 0 {
         // Linux stores these fields and leaves the rest of the structure alone.

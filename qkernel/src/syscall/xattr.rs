@@ -10,6 +10,7 @@ use linux_raw_sys::general::{
 use qlib::Va;
 
 use super::open::path_at;
+use crate::creds::FileCaps;
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, Location, perm};
 use crate::task::Thread;
@@ -34,8 +35,8 @@ fn name_at(thread: &Arc<Thread>, name: Va) -> Result<Vec<u8>> {
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
-/// Where capabilities of files lie (capabilities(7)).
-const CAPABILITY: &[u8] = b"security.capability";
+/// Where capabilities of files lie.
+const CAPABILITY: &[u8] = FileCaps::ATTRIBUTE;
 
 /// EINVAL for what is no struct vfs_cap_data of version 2 or 3 (linux/capability.h).
 fn check_capability(value: &[u8]) -> Result {

@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 
-use super::process::Times;
+use super::process::Usage;
 use super::{Thread, table};
 use crate::errno::{Errno, Result};
 
@@ -14,11 +14,11 @@ pub fn is_cpu_clock(id: i32) -> bool {
 /// The time of a CPU clock; `None` if `id` does not name one. EINVAL when its process or thread
 /// does not exist.
 pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
-    let sum = |times: Times| Ok(times.user_ns.saturating_add(times.system_ns));
+    let sum = |used: Usage| Ok(used.total_ns());
     if id >= 0 {
         return match id as u32 {
-            CLOCK_PROCESS_CPUTIME_ID => Some(sum(thread.process.times())),
-            CLOCK_THREAD_CPUTIME_ID => Some(sum(thread.times())),
+            CLOCK_PROCESS_CPUTIME_ID => Some(sum(thread.process.usage())),
+            CLOCK_THREAD_CPUTIME_ID => Some(sum(thread.usage())),
             _ => None,
         };
     }
@@ -33,13 +33,13 @@ pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
     Some(if id & PER_THREAD != 0 {
         let other = if number == 0 { None } else { table::thread(number) };
         match other {
-            Some(other) if other.process.pid == thread.process.pid => sum(other.times()),
-            None if number == 0 => sum(thread.times()),
+            Some(other) if other.process.pid == thread.process.pid => sum(other.usage()),
+            None if number == 0 => sum(thread.usage()),
             _ => Err(Errno::EINVAL),
         }
     } else if number == 0 {
-        sum(thread.process.times())
+        sum(thread.process.usage())
     } else {
-        table::process(number).map_or(Err(Errno::EINVAL), |process| sum(process.times()))
+        table::process(number).map_or(Err(Errno::EINVAL), |process| sum(process.usage()))
     })
 }

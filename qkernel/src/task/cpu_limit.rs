@@ -21,7 +21,7 @@ impl Observer for CpuWatch {
         let Some(process) = self.0.upgrade() else { return };
         process.traits.lock().cpu_watched = false;
         let (soft, hard) = process.rlimits.lock().get(RLIMIT_CPU);
-        let used_ns = process.times().total_ns();
+        let used_ns = process.usage().total_ns();
         if used_ns >= hard.saturating_mul(SECOND_NS) {
             return exit::group_exit(&process, SIGKILL as i32);
         }
@@ -47,7 +47,7 @@ pub fn watch(process: &Arc<Process>) {
     {
         return;
     }
-    let left_ns = limit_ns.saturating_sub(process.times().total_ns());
+    let left_ns = limit_ns.saturating_sub(process.usage().total_ns());
     let threads = process.thread_count().max(1) as u64;
     let look_ns = time::monotonic_ns().saturating_add((left_ns / threads).max(MIN_LOOK_NS));
     time::insert_own(look_ns, Arc::new(CpuWatch(Arc::downgrade(process))));

@@ -327,7 +327,7 @@ pub async fn execve(
     let file = fs::open_exec(thread, dirfd, &path, flags)?;
     let executable = find(thread, Program { file, path, args, env })?;
     let executing = Executing::begin(thread);
-    let new = fs::exec_creds(thread, executable.file(), !executing.alone);
+    let new = fs::exec_creds(thread, executable.file(), !executing.alone)?;
     let fresh = AddressSpace::detached()?;
     let loaded = load(thread, &new, &fresh, executable)?;
     let is_alone = |mm: &Arc<AddressSpace>| Arc::strong_count(mm) <= 2;

@@ -9,7 +9,7 @@ use linux_raw_sys::general::{
     SIGCONT, SIGKILL,
 };
 
-use super::process::{Image, Times};
+use super::process::{Image, Usage};
 use super::signal::{self, SigInfo, SigSet, Signo};
 use super::{Process, Thread, session, table, wait};
 use crate::fs::{self, FdTable};
@@ -66,7 +66,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     // closed now, not with the zombie.
     thread.set_files(FdTable::new());
     table::remove_thread(thread.tid(), thread.user.token);
-    process.traits.lock().times += thread.times();
+    process.traits.lock().usage += thread.usage();
     let is_last = {
         let mut links = process.tree.lock();
         if thread.tid() == process.pid {
@@ -232,7 +232,7 @@ fn notify_parent(process: &Arc<Process>, status: i32) {
 
 fn child_info(process: &Arc<Process>, signo: u32, code: i32, value: i32) -> SigInfo {
     let uid = process.uid();
-    let Times { user_ns, system_ns } = process.times();
+    let Usage { user_ns, system_ns, .. } = process.usage();
     let ticks = |ns: u64| (ns / 10_000_000) as i64;
     SigInfo::child(signo, code, process.pid, uid, value, ticks(user_ns), ticks(system_ns))
 }

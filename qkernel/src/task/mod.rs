@@ -92,6 +92,9 @@ pub struct Thread {
     /// Nanoseconds in user mode, and when it last went there (0: it is not there).
     user_ns: AtomicU64,
     user_since_ns: AtomicU64,
+    /// Page faults that needed no disk, and those that brought a page back from the store.
+    minor_faults: AtomicU64,
+    major_faults: AtomicU64,
 }
 
 /// Things of a thread that few calls touch.
@@ -225,6 +228,8 @@ impl Thread {
             newborn: Mutex::new(Vec::new()),
             user_ns: AtomicU64::new(0),
             user_since_ns: AtomicU64::new(0),
+            minor_faults: AtomicU64::new(0),
+            major_faults: AtomicU64::new(0),
         });
         thread.mm().join(&thread.user);
         thread.process.tree.lock().threads.insert(thread.user.token, thread.clone());
@@ -332,12 +337,23 @@ impl Thread {
         }
     }
 
-    /// How long it ran. The kernel's own work for it is not told apart from user mode.
-    pub fn times(&self) -> process::Times {
+    /// Counts a page fault that was served; `major`: with a page from the store.
+    pub fn count_fault(&self, major: bool) {
+        let counter = if major { &self.major_faults } else { &self.minor_faults };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What it has used. The kernel's own work for it is not told apart from user mode.
+    pub fn usage(&self) -> process::Usage {
         let since = self.user_since_ns.load(Ordering::Relaxed);
         let running_ns =
             if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
-        process::Times { user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns, system_ns: 0 }
+        process::Usage {
+            user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns,
+            system_ns: 0,
+            minor_faults: self.minor_faults.load(Ordering::Relaxed),
+            major_faults: self.major_faults.load(Ordering::Relaxed),
+        }
     }
 
     /// Has it go by another name from now on, of at most 15 bytes.

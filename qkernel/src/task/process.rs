@@ -103,10 +103,10 @@ pub struct Traits {
     pub max_rss_kib: u64,
     /// Its use of CPU time is watched for RLIMIT_CPU.
     pub cpu_watched: bool,
-    /// Time that its ended threads ran.
-    pub times: Times,
+    /// What its ended threads used.
+    pub usage: Usage,
     /// That of children it has waited for.
-    pub children_times: Times,
+    pub children_usage: Usage,
     /// Most resident memory of children it has waited for, in KiB.
     pub children_max_rss_kib: u64,
 }
@@ -121,33 +121,39 @@ impl Default for Traits {
             membarrier: 0,
             max_rss_kib: 0,
             cpu_watched: false,
-            times: Times::default(),
-            children_times: Times::default(),
+            usage: Usage::default(),
+            children_usage: Usage::default(),
             children_max_rss_kib: 0,
         }
     }
 }
 
-/// Time that user programs ran, and that the kernel worked for them, in nanoseconds.
+/// What user programs have used, as getrusage(2) tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// In user mode.
+pub struct Usage {
+    /// Time in user mode, in nanoseconds.
     pub user_ns: u64,
-    /// In the kernel.
+    /// Time in the kernel, in nanoseconds.
     pub system_ns: u64,
+    /// Page faults that needed no disk. (One shows several pages where they lie in a row.)
+    pub minor_faults: u64,
+    /// Those that brought a page back from the store.
+    pub major_faults: u64,
 }
 
-impl Times {
-    /// Both together.
+impl Usage {
+    /// Both times together.
     pub fn total_ns(self) -> u64 {
         self.user_ns.saturating_add(self.system_ns)
     }
 }
 
-impl core::ops::AddAssign for Times {
-    fn add_assign(&mut self, other: Times) {
+impl core::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
         self.user_ns = self.user_ns.saturating_add(other.user_ns);
         self.system_ns = self.system_ns.saturating_add(other.system_ns);
+        self.minor_faults = self.minor_faults.saturating_add(other.minor_faults);
+        self.major_faults = self.major_faults.saturating_add(other.major_faults);
     }
 }
 
@@ -295,13 +301,13 @@ impl Process {
         self.rlimits.lock().soft(which)
     }
 
-    /// How long its threads ran, ended ones included.
-    pub fn times(&self) -> Times {
-        let mut times = self.traits.lock().times;
+    /// What its threads have used, ended ones included.
+    pub fn usage(&self) -> Usage {
+        let mut usage = self.traits.lock().usage;
         for thread in self.each_thread() {
-            times += thread.times();
+            usage += thread.usage();
         }
-        times
+        usage
     }
 
     /// Its state as /proc/PID/stat has it: R, S, T or Z.

@@ -30,12 +30,12 @@ const MIN_REPEAT_NS: u64 = 50_000;
 impl Base {
     /// Its time in nanoseconds; `None` when what it counts is gone.
     pub fn now_ns(&self) -> Option<u64> {
-        let times = match self {
+        let used = match self {
             Base::Clock(clock) => return Some(clock.now_ns()),
-            Base::ProcessCpu(process) => process.upgrade()?.times(),
-            Base::ThreadCpu(thread) => thread.upgrade()?.times(),
+            Base::ProcessCpu(process) => process.upgrade()?.usage(),
+            Base::ThreadCpu(thread) => thread.upgrade()?.usage(),
         };
-        Some(times.user_ns.saturating_add(times.system_ns))
+        Some(used.total_ns())
     }
 
     /// When to look whether it has reached `ns`, as CLOCK_MONOTONIC.

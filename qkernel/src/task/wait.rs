@@ -7,7 +7,7 @@ use linux_raw_sys::general::{
     WEXITED, WNOHANG, WNOWAIT, WUNTRACED,
 };
 
-use super::process::Times;
+use super::process::Usage;
 use super::{Process, Thread, exit, table};
 use crate::errno::{Errno, Result};
 use crate::wait::{PollMask, block_on};
@@ -64,7 +64,7 @@ pub struct Waited {
     /// What happened.
     pub event: Event,
     /// How long it and the children it waited for ran.
-    pub times: Times,
+    pub usage: Usage,
     /// Most resident memory of it and those, in KiB.
     pub max_rss_kib: u64,
 }
@@ -130,16 +130,16 @@ fn is_meant(child: &Process, options: u32) -> bool {
 fn take_news(process: &Arc<Process>, child: &Arc<Process>, options: u32) -> Option<Waited> {
     let event = take_event(child, options)?;
     let uid = child.uid();
-    let mut times = child.times();
+    let mut usage = child.usage();
     let max_rss_kib = {
         let traits = child.traits.lock();
-        times += traits.children_times;
+        usage += traits.children_usage;
         traits.max_rss_kib.max(traits.children_max_rss_kib)
     };
     if matches!(event, Event::Ended(_)) && options & WNOWAIT == 0 {
         reap(process, child);
     }
-    Some(Waited { pid: child.pid, uid, event, times, max_rss_kib })
+    Some(Waited { pid: child.pid, uid, event, usage, max_rss_kib })
 }
 
 /// True if there is something that its parent may wait for.
@@ -169,15 +169,15 @@ fn take_event(child: &Process, options: u32) -> Option<Event> {
 
 /// Ends a zombie for good: its pid is free, its times count as its parent's children's.
 pub fn reap(parent: &Arc<Process>, child: &Arc<Process>) {
-    let mut times = child.times();
+    let mut usage = child.usage();
     let max_rss_kib = {
         let traits = child.traits.lock();
-        times += traits.children_times;
+        usage += traits.children_usage;
         traits.max_rss_kib.max(traits.children_max_rss_kib)
     };
     {
         let mut traits = parent.traits.lock();
-        traits.children_times += times;
+        traits.children_usage += usage;
         traits.children_max_rss_kib = traits.children_max_rss_kib.max(max_rss_kib);
     }
     let removed = {

@@ -79,6 +79,26 @@ fn every_byte_survives_a_sleep() {
     assert!(count(&c, "swap_ins") > 0);
 }
 
+/// What comes back from the store one by one are the program's major faults (getrusage(2)).
+#[test]
+fn pages_that_come_back_are_major_faults() {
+    let c = memory("8");
+    let faults = || {
+        let stat = c.must(&["exec", &c.id, "cat", "/proc/1/stat"]);
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        (fields[7].parse::<u64>().unwrap(), fields[9].parse::<u64>().unwrap())
+    };
+    let (minor, major) = faults();
+    assert!(minor > 0, "its memory was touched");
+    assert_eq!(major, 0);
+    c.hibernate();
+    verified(&c.ask("verify"));
+    let (later, major) = faults();
+    assert!(later >= minor, "{later} after {minor}");
+    let pages = count(&c, "swap_ins");
+    assert!((1..=pages).contains(&major), "{major} faults for {pages} pages");
+}
+
 #[test]
 fn ten_sleeps_in_a_row() {
     let c = memory("16");

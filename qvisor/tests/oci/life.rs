@@ -722,6 +722,36 @@ fn capabilities_of_files_are_kept_by_the_host() {
     assert_eq!((code, output.as_str()), (Some(0), "ok capabilities_of_files\n"), "{errors}");
 }
 
+/// Capabilities that the host keeps with its files are those of the program that is executed, and
+/// end with a change of the file.
+#[test]
+fn capabilities_of_files_of_the_host_take_effect() {
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let cases = [
+        "privileges",
+        "capabilities_of_files_at_exec",
+        "capabilities_of_files_are_bounded",
+        "capabilities_of_files_that_have_no_name",
+        "capabilities_of_files_and_root",
+        "capabilities_of_files_of_scripts_are_the_interpreters",
+        "capabilities_of_files_end_when_they_change",
+    ];
+    configure_cases(&p, &volume, &cases, "A=B");
+    let path = p.bundle.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let needed = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID"];
+    let names: Vec<String> =
+        needed.iter().chain(&["SETPCAP", "SETUID"]).map(|n| format!("CAP_{n}")).collect();
+    config["process"]["capabilities"] =
+        json!({"bounding": names, "effective": names, "permitted": names});
+    config["process"]["noNewPrivileges"] = json!(false);
+    fs::write(&path, config.to_string()).unwrap();
+    let (code, output, errors) = run(&p);
+    assert_eq!(code, Some(0), "{output}{errors}");
+    assert_eq!(output.matches("ok ").count(), cases.len() - 1, "{output}");
+}
+
 /// As runc: what the configuration does not say is inherited.
 #[test]
 fn a_limit_of_open_files_is_the_callers() {

@@ -1,6 +1,7 @@
 //! An open host file or directory.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{DT_REG, DT_UNKNOWN, O_ACCMODE, RWF_APPEND};
@@ -152,6 +153,10 @@ impl FileOps for HostFile {
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
         self.node.is_changed();
         node::set_attributes(self.number(), b"", change)
+    }
+
+    fn get_xattr(&self, _file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
+        node::get_xattr(Call::on(Op::GetXattr, self.number()).bytes(b""), name)
     }
 
     fn truncate(&self, _file: &OpenFile, size: u64) -> Result {

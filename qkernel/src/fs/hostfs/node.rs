@@ -12,6 +12,7 @@ use qlib::host::Op;
 
 use super::handle_cache::{self, FileHandle, Id};
 use super::{HostFile, HostFs, device, file};
+use crate::creds::FileCaps;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime, is_device};
 use crate::fs::inode::{Caching, Created, Inode, Link, NewNode, Rename, current_walk};
@@ -608,14 +609,7 @@ impl Inode for HostNode {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        if device::is_reserved(name) {
-            return Err(Errno::ENODATA);
-        }
-        let mut value = alloc::vec![0; 65536];
-        let (at, name) = (self.at()?, name.to_vec());
-        let len = at.call(Op::GetXattr).bytes(&name).bytes_out(&mut value).run()?;
-        value.truncate(len as usize);
-        Ok(value)
+        get_xattr(self.at()?.call(Op::GetXattr), name)
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: u32) -> Result {
@@ -651,6 +645,19 @@ impl Inode for HostNode {
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// The value of an attribute of what `call` is about.
+pub(super) fn get_xattr(call: Call, name: &[u8]) -> Result<Vec<u8>> {
+    if device::is_reserved(name) {
+        return Err(Errno::ENODATA);
+    }
+    // Each execve(2) asks for capabilities, which nearly no file has.
+    let room = if name == FileCaps::ATTRIBUTE { FileCaps::MAX_BYTES } else { 65536 };
+    let (mut value, name) = (alloc::vec![0; room], name.to_vec());
+    let len = call.bytes(&name).bytes_out(&mut value).run()?;
+    value.truncate(len as usize);
+    Ok(value)
 }
 
 impl HostNode {

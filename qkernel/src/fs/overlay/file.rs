@@ -73,6 +73,11 @@ impl FileOps for OverlayFile {
         Ok(self.node.as_own(self.inner.attributes(file)?))
     }
 
+    fn get_xattr(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
+        let was_copied = !self.from_upper && self.node.layers.lock().upper.is_some();
+        if was_copied { self.node.get_xattr(name) } else { self.inner.get_xattr(file, name) }
+    }
+
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
         Inode::set_attributes(&*self.node, change)
     }

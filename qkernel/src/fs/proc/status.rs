@@ -57,9 +57,9 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let process = subject.process()?;
     let thread = subject.thread().ok();
     let sizes = sizes(&process);
-    let times = match &thread {
-        Some(thread) if subject.is_thread() => thread.times(),
-        _ => process.times(),
+    let used = match &thread {
+        Some(thread) if subject.is_thread() => thread.usage(),
+        _ => process.usage(),
     };
     let traits = process.traits.lock().clone();
     let (exit_signal, exit_status, threads) = {
@@ -80,21 +80,25 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let tick = |ns: u64| ns / TICK_NS;
     let terminal = tty::terminal(&process).unwrap_or((0, -1));
     let mut out = format!(
-        "{id} ({name}) {} {} {} {} {} {} 0 0 0 0 0 ",
+        "{id} ({name}) {} {} {} {} {} {} 0 {} {} {} {} ",
         state(subject, &process, reader),
         process.ppid(),
         process.pgid(),
         process.sid(),
         terminal.0,
         terminal.1,
+        used.minor_faults,
+        traits.children_usage.minor_faults,
+        used.major_faults,
+        traits.children_usage.major_faults,
     );
     let _ = write!(
         out,
         "{} {} {} {} {} {nice} {threads} 0 {} {} {} {} ",
-        tick(times.user_ns),
-        tick(times.system_ns),
-        tick(traits.children_times.user_ns),
-        tick(traits.children_times.system_ns),
+        tick(used.user_ns),
+        tick(used.system_ns),
+        tick(traits.children_usage.user_ns),
+        tick(traits.children_usage.system_ns),
         20 + nice,
         tick(process.start_ns),
         sizes.total,

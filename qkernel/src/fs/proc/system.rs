@@ -49,7 +49,7 @@ pub(super) fn filesystems() -> Node {
 pub(super) fn uptime() -> Node {
     file(|_| {
         let now = time::monotonic_ns() / TICK_NS;
-        let busy: u64 = table::processes().map(|p| p.times().user_ns / TICK_NS).sum();
+        let busy: u64 = table::processes().map(|p| p.usage().user_ns / TICK_NS).sum();
         let idle = (now * u64::from(arch::boot().cpus)).saturating_sub(busy);
         Ok(format!("{}.{:02} {}.{:02}\n", now / 100, now % 100, idle / 100, idle % 100)
             .into_bytes())
@@ -112,9 +112,9 @@ pub(super) fn stat() -> Node {
         let cpus = u64::from(arch::boot().cpus);
         let (mut user, mut system) = (0, 0);
         for process in table::processes() {
-            let times = process.times();
-            user += times.user_ns / TICK_NS;
-            system += times.system_ns / TICK_NS;
+            let used = process.usage();
+            user += used.user_ns / TICK_NS;
+            system += used.system_ns / TICK_NS;
         }
         let idle = (time::monotonic_ns() / TICK_NS * cpus).saturating_sub(user + system);
         let mut out = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");

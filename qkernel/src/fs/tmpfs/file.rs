@@ -1,6 +1,7 @@
 //! Open files and directories of a tmpfs.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
@@ -54,6 +55,7 @@ impl FileOps for TmpFile {
             return Ok(0);
         }
         let written = data.write(buffer, offset)?;
+        self.node.drop_capabilities();
         self.node.is_modified();
         Ok(written)
     }
@@ -68,6 +70,10 @@ impl FileOps for TmpFile {
 
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
         Inode::set_attributes(&*self.node, change)
+    }
+
+    fn get_xattr(&self, _file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
+        Inode::get_xattr(&*self.node, name)
     }
 
     fn truncate(&self, _file: &OpenFile, size: u64) -> Result {
@@ -85,6 +91,7 @@ impl FileOps for TmpFile {
             }
             _ => return Err(Errno::EOPNOTSUPP),
         }
+        self.node.drop_capabilities();
         self.node.is_modified();
         Ok(())
     }

@@ -15,6 +15,7 @@ use qlib::PAGE_SIZE;
 use super::inodes::Inodes;
 use super::{TmpFile, TmpFs};
 use crate::account::{self, Lasting};
+use crate::creds::FileCaps;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::inode::{Created, Inode, Link, NewNode, Rename};
@@ -149,6 +150,11 @@ impl TmpNode {
         let now = SetTime::Now.resolve();
         let mut attributes = self.attributes.lock();
         (attributes.mtime, attributes.ctime) = (now, now);
+    }
+
+    /// Its content or its owner changes: a file's capabilities were given to what it was.
+    pub(super) fn drop_capabilities(&self) {
+        self.xattrs.lock().remove(FileCaps::ATTRIBUTE);
     }
 
     fn relink(&self, change: i32) {
@@ -391,12 +397,16 @@ impl Inode for TmpNode {
     }
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {
+        if change.uid.is_some() || change.gid.is_some() {
+            self.drop_capabilities();
+        }
         change.apply(&mut self.attributes.lock());
         Ok(())
     }
 
     fn truncate(&self, size: u64) -> Result {
         self.data()?.truncate(size)?;
+        self.drop_capabilities();
         self.is_modified();
         Ok(())
     }

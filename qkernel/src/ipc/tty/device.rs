@@ -9,7 +9,7 @@ use linux_raw_sys::general::{CAP_SYS_ADMIN, O_NOCTTY};
 
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, device_parts};
+use crate::fs::attr::{Attributes, SetAttributes, device_parts};
 use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::task::{self, Process, Thread};
@@ -110,14 +110,22 @@ impl FileOps for TtyFile {
         if let Some(thread) = task::current::get() {
             jobs::check_read(&thread, &self.tty)?;
         }
-        self.tty.read(buffer)
+        let read = self.tty.read(buffer)?;
+        if read > 0 {
+            pty::note_use(self.tty.number, false);
+        }
+        Ok(read)
     }
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         if let Some(thread) = task::current::get() {
             jobs::check_write(&thread, &self.tty)?;
         }
-        self.tty.write(buffer)
+        let written = self.tty.write(buffer)?;
+        if written > 0 {
+            pty::note_use(self.tty.number, true);
+        }
+        Ok(written)
     }
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
@@ -142,6 +150,13 @@ impl FileOps for TtyFile {
         match &file.path {
             Some(place) => place.attributes(),
             None => Ok(pty::slave_attributes(self.tty.number)),
+        }
+    }
+
+    fn set_attributes(&self, file: &OpenFile, change: &SetAttributes) -> Result {
+        match &file.path {
+            Some(place) => place.inode().set_attributes(change),
+            None => pty::set_slave_attributes(self.tty.number, change),
         }
     }
 

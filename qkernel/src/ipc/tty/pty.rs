@@ -12,13 +12,15 @@ use qlib::Va;
 
 use super::device::{SLAVE_MAJOR, TtyFile};
 use super::{Far, Tty, ioctl};
+use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, device};
+use crate::fs::attr::{Attributes, SetAttributes, device};
 use crate::fs::{Caller, FileOps, OpenFile, devpts};
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
 use crate::task;
 use crate::task::signal::{SIGNALS, SigInfo, send_to_group};
+use crate::time;
 use crate::wait::{PollMask, WaitQueue};
 
 /// The most pseudoterminals there can be (the default of kernel.pty.max).
@@ -30,8 +32,8 @@ const CHUNK_BYTES: usize = 1024;
 struct Entry {
     tty: Weak<Tty>,
     is_locked: bool,
-    /// Who owns the device file: (uid, gid).
-    owner: (u32, u32),
+    /// What stat(2) reports of the device file.
+    attributes: Attributes,
 }
 
 /// By number. The console has one, too.
@@ -48,7 +50,8 @@ pub fn enter(
         (0..MAX_PTYS).find(|n| !entries.contains_key(n)).ok_or(Errno::ENOSPC)?
     };
     let tty = make(number);
-    ENTRIES.lock().insert(number, Entry { tty: Arc::downgrade(&tty), is_locked, owner });
+    let attributes = new_attributes(number, owner);
+    ENTRIES.lock().insert(number, Entry { tty: Arc::downgrade(&tty), is_locked, attributes });
     Ok(tty)
 }
 
@@ -80,19 +83,41 @@ pub const SLAVE_GROUP: u32 = 5;
 /// Its permission bits.
 pub const SLAVE_MODE: u32 = 0o620;
 
-/// What stat(2) reports of /dev/pts/`number` besides the file system's own numbers.
-pub fn slave_attributes(number: u32) -> Attributes {
-    let (uid, gid) = ENTRIES.lock().get(&number).map_or((0, SLAVE_GROUP), |e| e.owner);
+/// Of a terminal that has just been made by `owner`, a user and a group.
+fn new_attributes(number: u32, (uid, gid): (u32, u32)) -> Attributes {
+    let ino = u64::from(number) + 3;
     Attributes {
-        mode: S_IFCHR | SLAVE_MODE,
-        uid,
-        gid,
-        nlink: 1,
-        ino: u64::from(number) + 3,
-        dev: devpts::DEVICE,
         rdev: device(SLAVE_MAJOR, number),
         block_size: 1024,
-        ..Attributes::default()
+        ..Attributes::new(S_IFCHR | SLAVE_MODE, uid, gid, devpts::DEVICE, ino)
+    }
+}
+
+/// What stat(2) reports of /dev/pts/`number`.
+pub fn slave_attributes(number: u32) -> Attributes {
+    let entries = ENTRIES.lock();
+    let known = entries.get(&number).map(|e| e.attributes);
+    known.unwrap_or_else(|| new_attributes(number, (0, SLAVE_GROUP)))
+}
+
+/// chmod(2), chown(2), utimensat(2) of /dev/pts/`number`: a login gives its terminal to the user.
+pub fn set_slave_attributes(number: u32, change: &SetAttributes) -> Result {
+    let mut entries = ENTRIES.lock();
+    let entry = entries.get_mut(&number).ok_or(Errno::EIO)?;
+    change.apply(&mut entry.attributes);
+    Ok(())
+}
+
+/// The terminal was written to, or read from. As on Linux, its file tells that to within 8 seconds,
+/// which is no measure of how somebody types a password.
+pub fn note_use(number: u32, written: bool) {
+    let now = TimeSpec::from_ns(time::realtime_ns()).sec;
+    if let Some(entry) = ENTRIES.lock().get_mut(&number) {
+        let attributes = &mut entry.attributes;
+        let used = if written { &mut attributes.mtime } else { &mut attributes.atime };
+        if (now ^ used.sec) & !7 != 0 {
+            used.sec = now;
+        }
     }
 }
 
@@ -154,7 +179,7 @@ pub fn open_master() -> Result<Arc<dyn FileOps>> {
     let far = side.clone();
     let owner = crate::task::current::get().map_or((0, 0), |t| {
         let creds = t.creds();
-        (creds.fsuid, 5)
+        (creds.fsuid, SLAVE_GROUP)
     });
     let tty = enter(|number| Tty::new(number, far), true, owner)?;
     SIDES.lock().insert(tty.number, Arc::downgrade(&side));
