@@ -8,7 +8,7 @@ use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
 use super::state::{Input, State};
-use super::{dry, stats, step};
+use super::{dry, pressure, stats, step};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::swap::memory_is_lost;
@@ -49,6 +49,7 @@ pub fn wake(cause: WakeCause) {
                 input::note();
             }
             pause::resume(Reason::Sleep);
+            pressure::woke_up();
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] waits until nothing keeps it awake ([`busy`]),
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP; [`dry`] only tells of it; who asks twice [joins](join);
+//! back; [`idle`] does without SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of it; who asks twice [joins](join);
 //! [`stats`] keeps count of what happened, [`history`] of when and why. Slots, their pages and when
 //! those were last used are [`crate::mm::swap`]'s.
 
@@ -15,6 +15,7 @@ pub mod idle;
 pub mod inflate;
 mod join;
 mod pages;
+pub mod pressure;
 pub mod quiesce;
 pub mod state;
 pub mod stats;

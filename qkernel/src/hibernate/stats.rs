@@ -18,8 +18,8 @@ macro_rules! counters {
 }
 
 counters! {
-    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE LAST_DEFLATE_NS LAST_WAKE_NS
-    WORST_WAKE_NS WORKING_SET_PAGES
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE DEFLATES_PRESSURE LAST_DEFLATE_NS
+    LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
 /// Wakes by their [`WakeCause`].
@@ -72,6 +72,7 @@ pub fn collect() -> Stats {
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             deflates_idle: DEFLATES_IDLE.load(Relaxed),
+            deflates_pressure: DEFLATES_PRESSURE.load(Relaxed),
             wakes_by_socket: by(WakeCause::Socket),
             wakes_by_disk: by(WakeCause::Disk),
             wakes_by_signal: by(WakeCause::Signal),

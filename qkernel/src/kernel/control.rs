@@ -202,10 +202,13 @@ fn sleep_as(spec: &SleepSpec) {
     probes::come_from(&spec.ignore_from);
     checks::are(&spec.ignore_exec);
     hibernate::deflate::let_timers(spec.timers);
+    if spec.dry_run && (spec.after_ms > 0 || spec.on_pressure) {
+        hibernate::dry::begin();
+    }
+    if spec.on_pressure {
+        hibernate::pressure::heed();
+    }
     if spec.after_ms > 0 {
-        if spec.dry_run {
-            hibernate::dry::begin();
-        }
         hibernate::idle::watch(Habit {
             after_ns: spec.after_ms.saturating_mul(1_000_000),
             timers_rest: spec.timers == Timers::Rest,

@@ -2,8 +2,8 @@
 
 use qlib::control::WakeCause;
 use qlib::platform::{
-    ANY_TOKEN, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
-    TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
+    ANY_TOKEN, EVENT_CONTROL, EVENT_PRESSURE, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER,
+    EVENT_TRAP, Event, TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
 };
 
 use super::{control, thread};
@@ -51,7 +51,7 @@ fn wanted_for(event: &Event) -> Wanted {
     match (event.kind, event.trap.kind) {
         (EVENT_TRAP, TRAP_SYSCALL) => Wanted::Call,
         (EVENT_TRAP, TRAP_FAULT) => Wanted::Fault,
-        (EVENT_READY, _) => Wanted::Outside,
+        (EVENT_READY | EVENT_PRESSURE, _) => Wanted::Outside,
         (EVENT_TIMER, _) => Wanted::Timer,
         (EVENT_CONTROL, _) => Wanted::Control,
         (EVENT_SPACE_GONE, _) => Wanted::Space,
@@ -124,6 +124,7 @@ fn handle(event: &Event) {
         }
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
+        EVENT_PRESSURE => hibernate::pressure::on_pressure(),
         _ => {}
     }
 }

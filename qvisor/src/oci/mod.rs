@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
+pub mod pressure;
 pub mod process;
 pub mod rootless;
 pub mod roots;

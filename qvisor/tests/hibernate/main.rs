@@ -4,6 +4,7 @@
 mod admission;
 mod busy;
 mod idle;
+mod pressure;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

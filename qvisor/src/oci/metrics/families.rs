@@ -241,11 +241,12 @@ fn memory(all: &mut Families, look: &Look) {
 
 fn sleeps(all: &mut Families, look: &Look) {
     use MetricType::{COUNTER, GAUGE};
-    let help = "Sleeps, by who wanted them: asked for, or the container was idle.";
+    let help = "Sleeps, by why: asked for, the container was idle, or the host short of memory.";
     all.of_all(look, "container_sleeps_total", COUNTER, help, |sample, family, labels| {
         let Some(Stats { counts, .. }) = sample.answer.stats() else { return };
-        let asked = counts.deflates.saturating_sub(counts.deflates_idle);
-        for (cause, count) in [("asked", asked), ("idle", counts.deflates_idle)] {
+        let (idle, pressure) = (counts.deflates_idle, counts.deflates_pressure);
+        let asked = counts.deflates.saturating_sub(idle.saturating_add(pressure));
+        for (cause, count) in [("asked", asked), ("idle", idle), ("pressure", pressure)] {
             family.set(&with(labels, "cause", cause), count as f64);
         }
     });
