@@ -152,6 +152,17 @@ pub struct SleepSpec {
     pub dry_run: bool,
     /// It sleeps when the host is short of memory.
     pub on_pressure: bool,
+    /// What of those networks it answers asleep.
+    pub answer: AnswerSpec,
+}
+
+/// What is answered without a wake.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerSpec {
+    /// Connections that end without having said anything.
+    pub tcp: bool,
+    /// GET of one of these by HTTP, where the program has answered the same before.
+    pub paths: Vec<String>,
 }
 
 /// Addresses of IPv6 that have the first bits in common. Those of IPv4 are "mapped" among them (RFC
@@ -596,6 +607,8 @@ pub struct CountStats {
     pub wakes_by_timer: u64,
     /// Wakes at once, of sleeps that were forced.
     pub wakes_by_unfinished: u64,
+    /// Probes that were answered asleep.
+    pub probes_answered: u64,
     pub last_deflate_ns: u64,
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,

@@ -12,6 +12,7 @@ use super::{dry, pressure, stats, step};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::swap::memory_is_lost;
+use crate::net::answers;
 use crate::task::pause::{self, Reason};
 use crate::{input, random, time};
 
@@ -50,6 +51,7 @@ pub fn wake(cause: WakeCause) {
             }
             pause::resume(Reason::Sleep);
             pressure::woke_up();
+            answers::hand_over();
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
     }

@@ -66,6 +66,11 @@ pub fn note_activity() {
     }
 }
 
+/// True if what can be answered without a wake may be: asleep, and not paused besides.
+pub fn may_answer() -> bool {
+    current() == State::Hibernated && crate::task::pause::ordered_since_ns().is_none()
+}
+
 /// True if the life that ends now says something about which pages a request uses: not when the
 /// container was only woken ahead of use, and put to sleep again unused.
 fn life_counts() -> bool {

@@ -8,6 +8,7 @@ use qlib::host::Op;
 
 use super::{dry, history};
 use crate::host::Call;
+use crate::net::answers;
 use crate::task::{oom, table};
 use crate::{account, arch, mm};
 
@@ -80,6 +81,7 @@ pub fn collect() -> Stats {
             wakes_by_exec: by(WakeCause::Exec),
             wakes_by_timer: by(WakeCause::Timer),
             wakes_by_unfinished: by(WakeCause::Unfinished),
+            probes_answered: answers::count(),
             last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),

@@ -31,7 +31,7 @@ use crate::hibernate::{self, busy};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::{AddressSpace, UserThread};
-use crate::net::probes;
+use crate::net::{answers, probes};
 use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
@@ -200,6 +200,7 @@ fn create(spec: &ContainerSpec) -> Reply {
 /// When the container goes to sleep by itself, and what its timers do then.
 fn sleep_as(spec: &SleepSpec) {
     probes::come_from(&spec.ignore_from);
+    answers::are(&spec.answer);
     checks::are(&spec.ignore_exec);
     hibernate::deflate::let_timers(spec.timers);
     if spec.dry_run && (spec.after_ms > 0 || spec.on_pressure) {

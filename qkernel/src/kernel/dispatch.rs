@@ -121,6 +121,9 @@ fn handle(event: &Event) {
         EVENT_TIMER => {
             time::on_timer();
             hibernate::on_timer();
+            if net::answers::is_overdue() {
+                hibernate::wake(WakeCause::Socket);
+            }
         }
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
@@ -145,6 +148,9 @@ fn on_trap(trap: &Trap) {
 fn on_ready(token: u64, mask: u32) {
     let notify = |watcher: &dyn HostWatcher, events| {
         if watcher.is_news(events) {
+            if hibernate::may_answer() && watcher.answers_asleep() {
+                return;
+            }
             let is_input = watcher.is_input();
             hibernate::wake(if is_input { WakeCause::Socket } else { WakeCause::Disk });
         }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use qlib::control::{Network, SleepSpec, Timers};
+use qlib::control::{AnswerSpec, Network, SleepSpec, Timers};
 
 use super::pressure::{self, OnPressure, Trigger};
 
@@ -24,6 +24,9 @@ const TIMERS: &str = "io.quark.hibernate.timers";
 const IGNORE_FROM: &str = "io.quark.hibernate.ignore-from";
 /// An exec with this command line does not either; a line each, "*" at the end stands for anything.
 const IGNORE_EXEC: &str = "io.quark.hibernate.ignore-exec";
+/// What of them is answered asleep, without a wake: "tcp" (connections that say nothing), paths of
+/// HTTP, with commas between.
+const ANSWER_PROBES: &str = "io.quark.hibernate.answer-probes";
 /// It does not sleep by itself, but is told of as if it did: "true" or "false".
 const DRY_RUN: &str = "io.quark.hibernate.dry-run";
 
@@ -97,6 +100,11 @@ pub struct SleepOptions {
     /// the container; its annotation io.quark.hibernate.ignore-from goes before this.
     #[arg(long, value_parser = checked_networks, value_name = "ADDRESSES")]
     pub hibernate_ignore_from: Option<String>,
+    /// Answer these probes of theirs asleep, without waking it: "tcp" for connections that say
+    /// nothing, and paths of HTTP ("/healthz") that it has answered while it was awake, with commas
+    /// between; its annotation io.quark.hibernate.answer-probes goes before this.
+    #[arg(long, value_parser = checked_answers, value_name = "PROBES")]
+    pub hibernate_answer_probes: Option<String>,
     /// An exec with this command line ("*" at the end stands for anything) does not count as use
     /// either; may be given more than once; its annotation io.quark.hibernate.ignore-exec goes
     /// before this.
@@ -108,6 +116,10 @@ fn checked_networks(text: &str) -> std::result::Result<String, String> {
     networks(text).map(|_| text.to_owned()).map_err(|e| format!("{e:#}"))
 }
 
+fn checked_answers(text: &str) -> std::result::Result<String, String> {
+    answers(text).map(|_| text.to_owned()).map_err(|e| format!("{e:#}"))
+}
+
 impl SleepOptions {
     /// The annotations that say the same, but for the time.
     fn annotations(&self) -> BTreeMap<String, String> {
@@ -116,6 +128,7 @@ impl SleepOptions {
         let given = [
             (TIMERS, self.hibernate_timers.clone()),
             (IGNORE_FROM, self.hibernate_ignore_from.clone()),
+            (ANSWER_PROBES, self.hibernate_answer_probes.clone()),
             (IGNORE_EXEC, exec),
         ];
         given.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))).collect()
@@ -146,6 +159,7 @@ pub fn spec(
             (TIMERS, "rest") => spec.timers = Timers::Rest,
             (TIMERS, value) => bail!("annotation {name} is {value:?}: write \"wake\" or \"rest\""),
             (IGNORE_FROM, value) => spec.ignore_from = networks(value).with_context(about)?,
+            (ANSWER_PROBES, value) => spec.answer = answers(value).with_context(about)?,
             (IGNORE_EXEC, value) => {
                 let lines = value.lines().filter(|line| !line.is_empty());
                 spec.ignore_exec = lines.map(str::to_owned).collect();
@@ -157,7 +171,8 @@ pub fn spec(
             }
             _ => bail!(
                 "annotation {name}: there is none of this name; there are {AFTER}, \
-                 {ON_PRESSURE}, {TIMERS}, {DRY_RUN}, {IGNORE_FROM} and {IGNORE_EXEC}"
+                 {ON_PRESSURE}, {TIMERS}, {DRY_RUN}, {IGNORE_FROM}, {ANSWER_PROBES} and \
+                 {IGNORE_EXEC}"
             ),
         }
     }
@@ -169,8 +184,33 @@ pub fn spec(
         );
     }
     spec.after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    if spec.answer != AnswerSpec::default() && spec.ignore_from.is_empty() {
+        bail!(
+            "annotation {ANSWER_PROBES}, or --hibernate-answer-probes: it is not known whose probes \
+             these are: add {IGNORE_FROM}, or --hibernate-ignore-from, with their addresses"
+        );
+    }
     spec.on_pressure = trigger.is_some();
     Ok((spec, trigger))
+}
+
+/// What is answered asleep.
+fn answers(text: &str) -> Result<AnswerSpec> {
+    /// Paths, and the bytes of each.
+    const MOST: [usize; 2] = [4, 256];
+    let mut spec = AnswerSpec::default();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let is_path = word.starts_with('/') && word.bytes().all(|byte| byte.is_ascii_graphic());
+        match word {
+            "tcp" => spec.tcp = true,
+            path if is_path && path.len() <= MOST[1] => spec.paths.push(path.to_owned()),
+            _ => bail!("{word:?} is no probe: write tcp, or a path of HTTP such as /healthz"),
+        }
+    }
+    if spec.paths.len() > MOST[0] {
+        bail!("{text:?} has more than {} paths", MOST[0]);
+    }
+    Ok(spec)
 }
 
 /// Networks ("10.0.0.0/8") and addresses, with commas between.
@@ -208,6 +248,7 @@ mod tests {
             hibernate_on_pressure: OnPressure(None),
             hibernate_timers: None,
             hibernate_ignore_from: None,
+            hibernate_answer_probes: None,
             hibernate_ignore_exec: Vec::new(),
         }
     }
@@ -301,12 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_asleep_is_the_known_probes() {
+        let from = (IGNORE_FROM, "10.0.0.1");
+        let said = of(&[from, (ANSWER_PROBES, "tcp, /healthz,/ready?full")], None).unwrap().answer;
+        assert!(said.tcp);
+        assert_eq!(said.paths, ["/healthz", "/ready?full"]);
+        let error = of(&[(ANSWER_PROBES, "tcp")], None).unwrap_err().to_string();
+        assert!(error.contains("it is not known whose probes these are: add"), "{error}");
+        let error =
+            format!("{:#}", of(&[from, (ANSWER_PROBES, "/,/1,/2,/3,/4")], None).unwrap_err());
+        assert!(error.contains("has more than 4 paths"), "{error}");
+        let options = SleepOptions { hibernate_answer_probes: Some("tcp".to_owned()), ..none() };
+        let own = BTreeMap::from([(from.0.to_owned(), from.1.to_owned())]);
+        assert!(spec(&own, &options).unwrap().0.answer.tcp);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (name, value, expected) in [
             (AFTER, "soon", "annotation io.quark.hibernate.after: \"soon\" is no time"),
             (AFTER, "1ms", "1ms is too short: the shortest is 100ms"),
             (DRY_RUN, "yes", "is \"yes\": write \"true\" or \"false\""),
             (ON_PRESSURE, "on", "on-pressure: \"on\" is no trigger: write true, false or"),
+            (ANSWER_PROBES, "http", "\"http\" is no probe: write tcp, or a path of HTTP such as"),
+            (ANSWER_PROBES, "/a b", "\"/a b\" is no probe"),
             (TIMERS, "", "is \"\": write \"wake\" or \"rest\""),
             (IGNORE_FROM, "10.0.0.1, nowhere", "\"nowhere\" is no address or network"),
             ("io.quark.hibernate.aftr", "30s", "there is none of this name"),

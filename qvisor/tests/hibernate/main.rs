@@ -2,9 +2,12 @@
 //! of its memory.
 
 mod admission;
+mod answers;
 mod busy;
 mod idle;
 mod pressure;
+#[path = "../support/skip.rs"]
+mod skip;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

@@ -3,7 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -190,4 +191,61 @@ fn a_host_that_does_not_tell_is_warned_of_and_it_runs() {
     assert!(output.contains("/nowhere/memory: "), "{output}");
     let why = c.must(&["why", &c.id]);
     assert!(!why.contains("short of memory"), "{why}");
+}
+
+/// A memory cgroup of its own, too small for what its processes read.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None` where this host does not let one be made.
+    fn new() -> Option<Small> {
+        let name = format!("quark-pressure-{}", std::process::id());
+        let (v1, v2) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
+        for (root, limit) in [(v1, "memory.limit_in_bytes"), (v2, "memory.max")] {
+            let small = Small(Path::new(root).join(&name));
+            if fs::create_dir(&small.0).is_ok() && fs::write(small.0.join(limit), "8M").is_ok() {
+                return Some(small);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // Its last process may still be on its way out.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn the_hosts_kernel_tells_of_real_pressure() {
+    let trigger = ["--hibernate-on-pressure=some 500 2000000", "--log", "/dev/stderr"];
+    let c = Container::start_beside(None, &[], &trigger, "busybox", &["sleep", "3600"]);
+    let small = Small::new();
+    let (Some(small), false) = (small, c.output().contains("of which it cannot be told")) else {
+        return super::skip::skip(
+            "this host tells of no pressure, or has no memory cgroups to make some in",
+        );
+    };
+    thread::sleep(UNUSED + Duration::from_secs(1));
+    let file = c.directory.join("data");
+    let script = "echo $$ > \"$0/cgroup.procs\"; dd if=/dev/zero of=\"$1\" bs=1M count=64; \
+                  while :; do dd if=\"$1\" of=/dev/null bs=1M; done";
+    let mut reader = Command::new("sh");
+    reader.args(["-c", script]).arg(&small.0).arg(&file).stderr(Stdio::null());
+    let mut reader = reader.spawn().expect("sh");
+    let end = Instant::now() + slowed(Duration::from_secs(30));
+    while !is_asleep(&c) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(100));
+    }
+    // Its dd ends by itself.
+    reader.kill().and_then(|()| reader.wait()).expect("the end of sh");
+    assert!(is_asleep(&c));
+    assert_eq!(c.stats()["sleeps"]["last_sleep_cause"], "pressure");
 }

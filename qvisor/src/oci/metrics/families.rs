@@ -227,9 +227,10 @@ fn memory(all: &mut Families, look: &Look) {
     let store = |sample: &Sample| sample.answer.stats().map(|s| s.memory.swapped_stored as f64);
     all.of_each(look, "container_store_bytes", GAUGE, help, store);
     type Count = fn(&CountStats) -> u64;
-    let counters: [(&str, &str, Count); 3] = [
+    let counters: [(&str, &str, Count); 4] = [
         ("page_faults", "Page faults of the guest.", |c| c.faults),
         ("swap_in_pages", "Pages that page faults read from the swap file.", |c| c.swap_ins),
+        ("probes_answered", "Probes that were answered asleep.", |c| c.probes_answered),
         ("prefetched_pages", "Pages of working sets that wakes read.", |c| c.reap_pages),
     ];
     for (name, help, get) in counters {
