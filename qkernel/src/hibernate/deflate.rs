@@ -21,7 +21,7 @@ use super::inflate;
 use super::pages::Pages;
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{history, join, pressure, stats, step};
+use super::{history, join, stats, step, told};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
@@ -177,7 +177,7 @@ async fn deflate_awake(why: Why, patience: Patience) -> core::result::Result<(),
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.
             step(Input::Deflated);
-            pressure::fell_asleep();
+            told::fell_asleep();
             if left.is_some() {
                 inflate::wake(WakeCause::Unfinished);
             }

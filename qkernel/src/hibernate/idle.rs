@@ -14,7 +14,7 @@ use qlib::control::{WakeCause, Wakefulness};
 use super::busy::{self, Busy};
 use super::deflate::{self, Failure, Why};
 use super::state::State;
-use super::{dry, pressure, quiesce, stats};
+use super::{dry, quiesce, stats, told};
 use crate::errno::Errno;
 use crate::mm::fault;
 use crate::sync::{Mutex, mutex};
@@ -191,7 +191,7 @@ pub fn wakefulness() -> Wakefulness {
     Wakefulness {
         kept_by,
         after_ms: habit.map_or(0, |habit| habit.after_ns / 1_000_000),
-        on_pressure: pressure::is_heeded(),
+        on_pressure: told::is_heeded(),
         idle_ms: idle_ns.unwrap_or_else(|| time::elapsed_ns(input::last_ns())) / 1_000_000,
     }
 }

@@ -8,7 +8,7 @@ use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
 use super::state::{Input, State};
-use super::{dry, pressure, stats, step};
+use super::{dry, stats, step, told};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::swap::memory_is_lost;
@@ -50,7 +50,7 @@ pub fn wake(cause: WakeCause) {
                 input::note();
             }
             pause::resume(Reason::Sleep);
-            pressure::woke_up();
+            told::woke_up();
             answers::hand_over();
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }

@@ -19,6 +19,7 @@ pub mod pressure;
 pub mod quiesce;
 pub mod state;
 pub mod stats;
+pub mod told;
 
 pub use inflate::{on_timer, wake};
 

@@ -14,7 +14,7 @@ use qlib::host::Op;
 use super::deflate::{self, Failure, TIMERS, Why};
 use super::idle::{self, Done, Habit};
 use super::state::State;
-use super::{busy, dry, history};
+use super::{busy, dry, history, told};
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::task::table;
@@ -34,8 +34,6 @@ const LOOK_NS: u64 = 50_000_000;
 /// So many at once: writing memory out is work for a host that has trouble already.
 const AT_ONCE: u64 = 2;
 
-/// It sleeps for it at all.
-static HEEDS: AtomicBool = AtomicBool::new(false);
 /// When the last event came, CLOCK_MONOTONIC.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
 /// Somebody stands in the line for it.
@@ -43,52 +41,15 @@ static STANDS: AtomicBool = AtomicBool::new(false);
 /// Why it did not sleep the last time.
 static FAILED: Mutex<Option<Failure>> = mutex(None);
 
-/// From now on it sleeps when the host is short of memory.
-pub fn heed() {
-    HEEDS.store(true, Relaxed);
-    watch(true);
-}
-
-/// True if it does.
-pub(super) fn is_heeded() -> bool {
-    HEEDS.load(Relaxed)
-}
-
-fn watch(is_on: bool) {
-    if let Err(errno) = Call::new(Op::PressureWatch).arg(0, is_on.into()).run() {
-        klog!(Warn, "it is not told when the host is short of memory: {errno}");
-    }
-}
-
-/// It sleeps, for whatever reason: there is nothing more to give, and no event is to disturb it.
-pub(super) fn fell_asleep() {
-    if is_heeded() {
-        leave();
-        watch(false);
-    }
-}
-
-/// It is awake again.
-pub(super) fn woke_up() {
-    if is_heeded() {
-        watch(true);
-    }
-}
-
-fn leave() {
-    // It fails only where nobody stands in a line.
-    let _ = Call::new(Op::PressureLeave).run();
-}
-
 /// The host is short of memory.
 pub fn on_pressure() {
     LAST_NS.store(time::monotonic_ns(), Relaxed);
-    if !is_heeded() || unused_since_ns().is_none() || STANDS.swap(true, Relaxed) {
+    if !told::is_heeded() || unused_since_ns().is_none() || STANDS.swap(true, Relaxed) {
         return;
     }
     executor::spawn(async {
         stand().await;
-        leave();
+        told::leave();
         STANDS.store(false, Relaxed);
     });
 }

@@ -207,7 +207,7 @@ fn sleep_as(spec: &SleepSpec) {
         hibernate::dry::begin();
     }
     if spec.on_pressure {
-        hibernate::pressure::heed();
+        hibernate::told::heed();
     }
     if spec.after_ms > 0 {
         hibernate::idle::watch(Habit {
