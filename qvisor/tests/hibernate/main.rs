@@ -6,8 +6,6 @@ mod answers;
 mod busy;
 mod idle;
 mod pressure;
-#[path = "../support/skip.rs"]
-mod skip;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::container::Container;
-use super::support::{eventually, limit, slowed};
+use super::support::{eventually, limit, skip, slowed};
 use super::{count, ready, verified};
 
 /// Who was used within this time does not sleep for it.
@@ -229,9 +229,7 @@ fn the_hosts_kernel_tells_of_real_pressure() {
     let c = Container::start_beside(None, &[], &trigger, "busybox", &["sleep", "3600"]);
     let small = Small::new();
     let (Some(small), false) = (small, c.output().contains("of which it cannot be told")) else {
-        return super::skip::skip(
-            "this host tells of no pressure, or has no memory cgroups to make some in",
-        );
+        return skip("this host tells of no pressure, or has no memory cgroups to make some in");
     };
     thread::sleep(UNUSED + Duration::from_secs(1));
     let file = c.directory.join("data");
