@@ -15,9 +15,31 @@ static CAME: AtomicBool = AtomicBool::new(false);
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 static PROBES: AtomicU64 = AtomicU64::new(0);
 
+/// When something last came of which it is not known yet that it is a probe's, CLOCK_MONOTONIC; 0
+/// for never.
+static CAME_NS: AtomicU64 = AtomicU64::new(0);
+/// When the container was used before that.
+static USED_NS: AtomicU64 = AtomicU64::new(0);
+
 /// A program takes in what somebody outside, or only a probe, has sent.
 pub fn note_taken(is_probe: bool) {
     if is_probe { &PROBES } else { &REQUESTS }.fetch_add(1, Relaxed);
+    if is_probe {
+        CAME_NS.store(0, Relaxed);
+    } else {
+        USED_NS.store(time::monotonic_ns(), Relaxed);
+    }
+}
+
+/// A probe says that it has no more to say.
+pub fn note_probe_ends() {
+    CAME_NS.store(0, Relaxed);
+}
+
+/// When somebody last used the container, CLOCK_MONOTONIC: something came that was no probe's. 0
+/// for never.
+pub fn last_use_ns() -> u64 {
+    USED_NS.load(Relaxed).max(CAME_NS.load(Relaxed))
 }
 
 /// How many requests programs have taken, and how many probes.
@@ -27,8 +49,11 @@ pub fn taken() -> [u64; 2] {
 
 /// Now.
 pub fn note() {
-    LAST_NS.store(time::monotonic_ns(), Relaxed);
+    let now_ns = time::monotonic_ns();
+    LAST_NS.store(now_ns, Relaxed);
     CAME.store(true, Relaxed);
+    // What came before, and no probe has taken, was use.
+    USED_NS.fetch_max(CAME_NS.swap(now_ns, Relaxed), Relaxed);
 }
 
 /// When something last came, CLOCK_MONOTONIC; 0 for never.

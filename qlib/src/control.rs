@@ -150,6 +150,19 @@ pub struct SleepSpec {
     pub ignore_exec: Vec<String>,
     /// It does not sleep by itself, but is told of as if it did.
     pub dry_run: bool,
+    /// It sleeps when the host is short of memory.
+    pub on_pressure: bool,
+    /// What of those networks it answers asleep.
+    pub answer: AnswerSpec,
+}
+
+/// What is answered without a wake.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerSpec {
+    /// Connections that end without having said anything.
+    pub tcp: bool,
+    /// GET of one of these by HTTP, where the program has answered the same before.
+    pub paths: Vec<String>,
 }
 
 /// Addresses of IPv6 that have the first bits in common. Those of IPv4 are "mapped" among them (RFC
@@ -202,6 +215,8 @@ pub struct Wakefulness {
     /// For how many of these it had been idle at the last look; where it does not sleep by itself,
     /// how long ago something came from outside.
     pub idle_ms: u64,
+    /// It sleeps when the host is short of memory.
+    pub on_pressure: bool,
 }
 
 /// One mount.
@@ -462,6 +477,29 @@ impl WakeCause {
     }
 }
 
+/// Why a sandbox went to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SleepCause {
+    /// Somebody asked for it.
+    Asked,
+    /// It was idle for long enough.
+    Idle,
+    /// It was idle, and the host was short of memory.
+    Pressure,
+}
+
+impl SleepCause {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SleepCause::Asked => "asked",
+            SleepCause::Idle => "idle",
+            SleepCause::Pressure => "pressure",
+        }
+    }
+}
+
 /// When a sandbox slept and woke, and how long its wakes took.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SleepStats {
@@ -470,6 +508,8 @@ pub struct SleepStats {
     pub in_state_ns: u64,
     /// When it last fell asleep, in CLOCK_REALTIME.
     pub last_sleep_at_ns: Option<u64>,
+    /// Why it did.
+    pub last_sleep_cause: Option<SleepCause>,
     /// When it was last woken, in CLOCK_REALTIME.
     pub last_wake_at_ns: Option<u64>,
     /// What woke it then.
@@ -556,6 +596,8 @@ pub struct CountStats {
     pub deflates_failed: u64,
     /// Deflates that nobody asked for: the container was idle.
     pub deflates_idle: u64,
+    /// Deflates for which the host was short of memory.
+    pub deflates_pressure: u64,
     pub wakes_by_socket: u64,
     pub wakes_by_disk: u64,
     pub wakes_by_signal: u64,
@@ -565,6 +607,8 @@ pub struct CountStats {
     pub wakes_by_timer: u64,
     /// Wakes at once, of sleeps that were forced.
     pub wakes_by_unfinished: u64,
+    /// Probes that were answered asleep.
+    pub probes_answered: u64,
     pub last_deflate_ns: u64,
     pub last_wake_ns: u64,
     pub worst_wake_ns: u64,

@@ -278,7 +278,20 @@ ops! {
     /// Guest memory is used up, and the container is about to end for it: the host is to know. May
     /// not come back.
     MemoryUsedUp = 86,
+    /// args\[0\] 1: an EVENT_PRESSURE tells from now on that the host is short of memory; 0: no
+    /// longer. -ENOENT if this sandbox is told of nothing.
+    PressureWatch = 87,
+    /// Stands in the line of those that sleep for the host's memory, if it does not yet, in the
+    /// place of who was used last at args\[0\], in microseconds of CLOCK_MONOTONIC → how many
+    /// stand before it, of whom [`MOST_BEFORE`] are counted. -ENOENT as above; -ENOLCK when there
+    /// is no place.
+    PressureLine = 88,
+    /// Leaves the line.
+    PressureLeave = 89,
 }
+
+/// The most that [`Op::PressureLine`] counts.
+pub const MOST_BEFORE: u64 = 4;
 
 /// Pages of one [`Op::SwapIn`].
 pub const MAX_SWAP_IN_PAGES: u64 = 16;

@@ -215,6 +215,8 @@ pub const EVENT_TIMER: u32 = 3;
 pub const EVENT_CONTROL: u32 = 4;
 /// An address space is gone: `a` = its handle.
 pub const EVENT_SPACE_GONE: u32 = 5;
+/// The host is short of memory: see [`crate::host::Op::PressureWatch`].
+pub const EVENT_PRESSURE: u32 = 6;
 
 /// What happened. One at a time, by value.
 #[repr(C)]

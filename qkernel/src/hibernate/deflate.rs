@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
 use qlib::Frames;
-use qlib::control::{Timers, WakeCause};
+use qlib::control::{SleepCause, Timers, WakeCause};
 use qlib::host::Op;
 
 use super::busy::{self, Busy};
@@ -21,7 +21,7 @@ use super::inflate;
 use super::pages::Pages;
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{history, join, stats, step};
+use super::{history, join, stats, step, told};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
@@ -79,20 +79,30 @@ pub enum Why {
     Asked(Patience),
     /// Nothing happened for long enough. Nobody may notice it: timers go off as ever.
     Idle,
+    /// The same while the host is short of memory.
+    Pressure,
 }
 
 impl Why {
     fn patience(self) -> Patience {
         match self {
             Why::Asked(patience) => patience,
-            Why::Idle => Patience { ns: 0, force: false },
+            Why::Idle | Why::Pressure => Patience { ns: 0, force: false },
+        }
+    }
+
+    fn cause(self) -> SleepCause {
+        match self {
+            Why::Asked(_) => SleepCause::Asked,
+            Why::Idle => SleepCause::Idle,
+            Why::Pressure => SleepCause::Pressure,
         }
     }
 
     /// What timers do in such a sleep. Who waits for an answer may be waiting for one.
     pub(super) fn rest_of_timers(self) -> Rest {
         match (self, *TIMERS.lock()) {
-            (_, Timers::Wake) | (Why::Idle, Timers::Usual) => Rest::UntilDue,
+            (_, Timers::Wake) | (Why::Idle | Why::Pressure, Timers::Usual) => Rest::UntilDue,
             _ if busy::owes_an_answer() => Rest::UntilDue,
             _ => Rest::Whole,
         }
@@ -100,7 +110,7 @@ impl Why {
 }
 
 /// What timers do while it sleeps, as its maker wants it.
-static TIMERS: Mutex<Timers> = mutex(Timers::Usual);
+pub(super) static TIMERS: Mutex<Timers> = mutex(Timers::Usual);
 /// The same for the sleep that begins, or is under way.
 static REST: Mutex<Rest> = mutex(Rest::Whole);
 
@@ -161,11 +171,13 @@ async fn deflate_awake(why: Why, patience: Patience) -> core::result::Result<(),
         Ok(left) => {
             stats::DEFLATES.fetch_add(1, Relaxed);
             stats::DEFLATES_IDLE.fetch_add(u64::from(why == Why::Idle), Relaxed);
+            stats::DEFLATES_PRESSURE.fetch_add(u64::from(why == Why::Pressure), Relaxed);
             stats::LAST_DEFLATE_NS.store(time::elapsed_ns(begin_ns), Relaxed);
-            history::slept(held_bytes);
+            history::slept(why.cause(), held_bytes);
             // Threads stay held: entries name frames that the host has back now, and which the wake
             // fills.
             step(Input::Deflated);
+            told::fell_asleep();
             if left.is_some() {
                 inflate::wake(WakeCause::Unfinished);
             }

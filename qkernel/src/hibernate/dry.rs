@@ -99,7 +99,8 @@ pub(super) async fn sleep(look_ns: u64, did: impl Fn() -> Option<WakeCause>) {
     }
 }
 
-fn is_asleep() -> bool {
+/// True if it would sleep now.
+pub(super) fn is_asleep() -> bool {
     DRY.lock().as_ref().is_some_and(|dry| dry.sleep.is_some())
 }
 

@@ -1,7 +1,7 @@
 //! When the sandbox slept and woke, what woke it, how long its wakes took, and what host memory was
 //! behind its RAM before and after.
 
-use qlib::control::{SleepStats, WakeCause};
+use qlib::control::{SleepCause, SleepStats, WakeCause};
 use qlib::host::Op;
 
 use super::state::State;
@@ -14,6 +14,7 @@ struct History {
     sleep: Option<Moment>,
     wake: Option<Moment>,
     cause: Option<WakeCause>,
+    sleep_cause: Option<SleepCause>,
     /// How long the sleeps that are over lasted.
     asleep_ns: u64,
     wakes_ns: u64,
@@ -43,6 +44,7 @@ static HISTORY: Mutex<History> = mutex(History {
     sleep: None,
     wake: None,
     cause: None,
+    sleep_cause: None,
     asleep_ns: 0,
     wakes_ns: 0,
     wake_histogram: [0; SleepStats::BOUNDS_NS.len() + 1],
@@ -56,10 +58,11 @@ pub(super) fn ram_held() -> u64 {
 }
 
 /// Notes that all is written out. `held_bytes`: what [`ram_held`] was before.
-pub(super) fn slept(held_bytes: u64) {
+pub(super) fn slept(cause: SleepCause, held_bytes: u64) {
     let (now, held_after) = (Moment::ago(0), ram_held());
     let mut history = HISTORY.lock();
     history.sleep = Some(now);
+    history.sleep_cause = Some(cause);
     history.held_before = held_bytes;
     history.held_after = held_after;
 }
@@ -83,6 +86,13 @@ pub(super) fn held_around_sleep() -> (u64, u64) {
     (history.held_before, history.held_after)
 }
 
+/// When it was last woken ahead of use, CLOCK_MONOTONIC, if that was its last wake.
+pub(super) fn woken_ahead_ns() -> Option<u64> {
+    let history = HISTORY.lock();
+    let wake = history.wake.filter(|_| history.cause == Some(WakeCause::Sigcont));
+    wake.map(|moment| moment.monotonic_ns)
+}
+
 /// What is told of it.
 pub(super) fn collect() -> SleepStats {
     let is_asleep = super::current() == State::Hibernated;
@@ -94,6 +104,7 @@ pub(super) fn collect() -> SleepStats {
     SleepStats {
         in_state_ns,
         last_sleep_at_ns: history.sleep.map(|moment| moment.realtime_ns),
+        last_sleep_cause: history.sleep_cause,
         last_wake_at_ns: history.wake.map(|moment| moment.realtime_ns),
         last_wake_cause: history.cause,
         asleep_ns: history.asleep_ns + if is_asleep { in_state_ns } else { 0 },

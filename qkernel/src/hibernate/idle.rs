@@ -14,7 +14,7 @@ use qlib::control::{WakeCause, Wakefulness};
 use super::busy::{self, Busy};
 use super::deflate::{self, Failure, Why};
 use super::state::State;
-use super::{dry, quiesce, stats};
+use super::{dry, quiesce, stats, told};
 use crate::errno::Errno;
 use crate::mm::fault;
 use crate::sync::{Mutex, mutex};
@@ -34,7 +34,7 @@ const AFTER_PROBE_NS: u64 = 200_000_000;
 
 /// What a container has done in its life: while this stays as it is, it has done nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Done {
+pub(super) struct Done {
     calls: u64,
     faults: u64,
     input_ns: u64,
@@ -44,7 +44,7 @@ struct Done {
 }
 
 impl Done {
-    fn until_now() -> Done {
+    pub(super) fn until_now() -> Done {
         let [requests, probes] = input::taken();
         Done {
             requests,
@@ -105,7 +105,7 @@ impl Idleness {
 }
 
 /// True if nothing goes on at this moment in a container that has been started.
-fn is_still() -> bool {
+pub(super) fn is_still() -> bool {
     matches!(super::current(), State::Awake { .. })
         && !pause::is_paused()
         && busy::inside().is_none()
@@ -127,7 +127,8 @@ impl Habit {
         busy::inside().or_else(|| busy::outside(self.timers_ns()))
     }
 
-    fn timers_ns(self) -> u64 {
+    /// Timers that go off within so many nanoseconds keep it awake.
+    pub(super) fn timers_ns(self) -> u64 {
         if self.timers_rest { 0 } else { self.after_ns.min(GRACE_NS) }
     }
 }
@@ -151,9 +152,9 @@ pub fn watch(habit: Habit) {
                 continue;
             }
             if dry::is_on() {
-                let before = Done::until_now();
-                let rest = habit.timers_rest;
-                dry::sleep(look_ns, || Done::until_now().woken_since(&before, rest)).await;
+                if !dry::is_asleep() {
+                    sleep_dry(habit, &Done::until_now(), look_ns).await;
+                }
                 continue;
             }
             let failure = deflate::deflate(Why::Idle).await.err();
@@ -165,6 +166,13 @@ pub fn watch(habit: Habit) {
             failed = failure;
         }
     });
+}
+
+/// It would sleep now; when this returns it would have been woken, by what it has done since
+/// `before` or by somebody else. Looks at that every `look_ns`.
+pub(super) async fn sleep_dry(habit: Habit, before: &Done, look_ns: u64) {
+    let woken = || Done::until_now().woken_since(before, habit.timers_rest);
+    dry::sleep(look_ns, woken).await;
 }
 
 /// What keeps the container awake, and when it would sleep.
@@ -183,13 +191,14 @@ pub fn wakefulness() -> Wakefulness {
     Wakefulness {
         kept_by,
         after_ms: habit.map_or(0, |habit| habit.after_ns / 1_000_000),
+        on_pressure: told::is_heeded(),
         idle_ms: idle_ns.unwrap_or_else(|| time::elapsed_ns(input::last_ns())) / 1_000_000,
     }
 }
 
 /// Says why it does not sleep, once for each reason in a row. That something has come in the last
 /// moment is none.
-fn note(before: &Option<Failure>, now: &Option<Failure>) {
+pub(super) fn note(before: &Option<Failure>, now: &Option<Failure>) {
     if let Some(Failure { errno, reason }) = now
         && !matches!(*errno, Errno::EINTR | Errno::EBUSY)
         && before.as_ref().is_none_or(|before| before.errno != *errno)

@@ -8,10 +8,11 @@ use qlib::host::{Op, Segment};
 
 use super::deflate::WORKING_SET;
 use super::state::{Input, State};
-use super::{dry, stats, step};
+use super::{dry, stats, step, told};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::swap::memory_is_lost;
+use crate::net::answers;
 use crate::task::pause::{self, Reason};
 use crate::{input, random, time};
 
@@ -49,6 +50,8 @@ pub fn wake(cause: WakeCause) {
                 input::note();
             }
             pause::resume(Reason::Sleep);
+            told::woke_up();
+            answers::hand_over();
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] waits until nothing keeps it awake ([`busy`]),
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP; [`dry`] only tells of it; who asks twice [joins](join);
+//! back; [`idle`] does without SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of it; who asks twice [joins](join);
 //! [`stats`] keeps count of what happened, [`history`] of when and why. Slots, their pages and when
 //! those were last used are [`crate::mm::swap`]'s.
 
@@ -15,9 +15,11 @@ pub mod idle;
 pub mod inflate;
 mod join;
 mod pages;
+pub mod pressure;
 pub mod quiesce;
 pub mod state;
 pub mod stats;
+pub mod told;
 
 pub use inflate::{on_timer, wake};
 
@@ -63,6 +65,11 @@ pub fn note_activity() {
             step(if runs { Input::Busy } else { Input::Idle });
         }
     }
+}
+
+/// True if what can be answered without a wake may be: asleep, and not paused besides.
+pub fn may_answer() -> bool {
+    current() == State::Hibernated && crate::task::pause::ordered_since_ns().is_none()
 }
 
 /// True if the life that ends now says something about which pages a request uses: not when the

@@ -8,6 +8,7 @@ use qlib::host::Op;
 
 use super::{dry, history};
 use crate::host::Call;
+use crate::net::answers;
 use crate::task::{oom, table};
 use crate::{account, arch, mm};
 
@@ -18,8 +19,8 @@ macro_rules! counters {
 }
 
 counters! {
-    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE LAST_DEFLATE_NS LAST_WAKE_NS
-    WORST_WAKE_NS WORKING_SET_PAGES
+    REAP_PAGES REAP_LEFT DEFLATES DEFLATES_FAILED DEFLATES_IDLE DEFLATES_PRESSURE LAST_DEFLATE_NS
+    LAST_WAKE_NS WORST_WAKE_NS WORKING_SET_PAGES
 }
 
 /// Wakes by their [`WakeCause`].
@@ -72,6 +73,7 @@ pub fn collect() -> Stats {
             deflates: DEFLATES.load(Relaxed),
             deflates_failed: DEFLATES_FAILED.load(Relaxed),
             deflates_idle: DEFLATES_IDLE.load(Relaxed),
+            deflates_pressure: DEFLATES_PRESSURE.load(Relaxed),
             wakes_by_socket: by(WakeCause::Socket),
             wakes_by_disk: by(WakeCause::Disk),
             wakes_by_signal: by(WakeCause::Signal),
@@ -79,6 +81,7 @@ pub fn collect() -> Stats {
             wakes_by_exec: by(WakeCause::Exec),
             wakes_by_timer: by(WakeCause::Timer),
             wakes_by_unfinished: by(WakeCause::Unfinished),
+            probes_answered: answers::count(),
             last_deflate_ns: LAST_DEFLATE_NS.load(Relaxed),
             last_wake_ns: LAST_WAKE_NS.load(Relaxed),
             worst_wake_ns: WORST_WAKE_NS.load(Relaxed),

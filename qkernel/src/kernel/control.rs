@@ -29,7 +29,7 @@ use crate::hibernate::{self, busy};
 use crate::host::Call;
 use crate::ipc::tty::{self, device::TtyFile};
 use crate::mm::{AddressSpace, UserThread};
-use crate::net::probes;
+use crate::net::{answers, probes};
 use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
 use crate::task::pause::{self, Reason};
@@ -200,12 +200,16 @@ fn create(spec: &ContainerSpec) -> Reply {
 /// When the container goes to sleep by itself, and what its timers do then.
 fn sleep_as(spec: &SleepSpec) {
     probes::come_from(&spec.ignore_from);
+    answers::are(&spec.answer);
     checks::are(&spec.ignore_exec);
     hibernate::deflate::let_timers(spec.timers);
+    if spec.dry_run && (spec.after_ms > 0 || spec.on_pressure) {
+        hibernate::dry::begin();
+    }
+    if spec.on_pressure {
+        hibernate::told::heed();
+    }
     if spec.after_ms > 0 {
-        if spec.dry_run {
-            hibernate::dry::begin();
-        }
         hibernate::idle::watch(Habit {
             after_ns: spec.after_ms.saturating_mul(1_000_000),
             timers_rest: spec.timers == Timers::Rest,

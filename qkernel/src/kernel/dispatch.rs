@@ -2,8 +2,8 @@
 
 use qlib::control::WakeCause;
 use qlib::platform::{
-    ANY_TOKEN, EVENT_CONTROL, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER, EVENT_TRAP, Event,
-    TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
+    ANY_TOKEN, EVENT_CONTROL, EVENT_PRESSURE, EVENT_READY, EVENT_SPACE_GONE, EVENT_TIMER,
+    EVENT_TRAP, Event, TRAP_DEAD, TRAP_FAULT, TRAP_SYSCALL, Trap,
 };
 
 use super::{control, thread};
@@ -51,7 +51,7 @@ fn wanted_for(event: &Event) -> Wanted {
     match (event.kind, event.trap.kind) {
         (EVENT_TRAP, TRAP_SYSCALL) => Wanted::Call,
         (EVENT_TRAP, TRAP_FAULT) => Wanted::Fault,
-        (EVENT_READY, _) => Wanted::Outside,
+        (EVENT_READY | EVENT_PRESSURE, _) => Wanted::Outside,
         (EVENT_TIMER, _) => Wanted::Timer,
         (EVENT_CONTROL, _) => Wanted::Control,
         (EVENT_SPACE_GONE, _) => Wanted::Space,
@@ -121,9 +121,13 @@ fn handle(event: &Event) {
         EVENT_TIMER => {
             time::on_timer();
             hibernate::on_timer();
+            if net::answers::is_overdue() {
+                hibernate::wake(WakeCause::Socket);
+            }
         }
         EVENT_CONTROL => control::on_request(event.a, event.b),
         EVENT_SPACE_GONE => mm::space::on_gone(event.a),
+        EVENT_PRESSURE => hibernate::pressure::on_pressure(),
         _ => {}
     }
 }
@@ -144,6 +148,9 @@ fn on_trap(trap: &Trap) {
 fn on_ready(token: u64, mask: u32) {
     let notify = |watcher: &dyn HostWatcher, events| {
         if watcher.is_news(events) {
+            if hibernate::may_answer() && watcher.answers_asleep() {
+                return;
+            }
             let is_input = watcher.is_input();
             hibernate::wake(if is_input { WakeCause::Socket } else { WakeCause::Disk });
         }

@@ -35,6 +35,12 @@ pub trait HostWatcher: Send + Sync {
     /// The sandbox is about to sleep: has the host notify of what comes, if it does not yet.
     fn watch_asleep(&self) {}
 
+    /// Something has come while the sandbox sleeps: true if the kernel has dealt with it, and need
+    /// not wake it.
+    fn answers_asleep(&self) -> bool {
+        false
+    }
+
     /// What lies there that programs have yet to take. May ask the host.
     fn untaken(&self) -> Option<Untaken> {
         None

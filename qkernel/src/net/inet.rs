@@ -20,6 +20,7 @@ use qlib::host::{MAX_SEGMENTS, Op, Segment};
 use zerocopy::FromBytes;
 
 use super::address::MAX_ADDRESS_BYTES;
+use super::answers;
 use super::host::{self, HostWatcher, Untaken};
 use super::local::{self, Local, Serve};
 use super::message::Received;
@@ -120,6 +121,14 @@ impl HostWatcher for HostSocket {
         if self.watch().is_ok() {
             self.ready.lock().known = known;
         }
+    }
+
+    fn answers_asleep(&self) -> bool {
+        if !answers::are_on() || !self.is_stream() {
+            return false;
+        }
+        let listens = *self.talk.lock() == Talk::Listens;
+        if listens { answers::on_connection(self) } else { answers::on_data(self.token) }
     }
 
     fn untaken(&self) -> Option<Untaken> {
@@ -323,7 +332,8 @@ impl HostSocket {
 
     /// Asks the host for the state now.
     fn ask(&self) -> Result<PollMask> {
-        let mask = PollMask::from_bits_truncate(self.call(Op::Poll).run()? as u32) & KEPT;
+        let mut mask = PollMask::from_bits_truncate(self.call(Op::Poll).run()? as u32) & KEPT;
+        mask.set(PollMask::IN, mask.contains(PollMask::IN) || answers::is_waiting(self.token));
         let mut ready = self.ready.lock();
         // Of room that has come back an event tells, and those who wait hear of it by that: it is
         // not known before.
@@ -410,21 +420,55 @@ impl HostSocket {
     /// accept(2): the new socket and, if wanted, its peer's address.
     pub fn accept(&self, want_address: bool) -> Result<(Arc<HostSocket>, Vec<u8>)> {
         let ask = want_address || probes::are_known();
-        self.try_op(PollMask::IN, || {
-            let mut address = alloc::vec![0; if ask { MAX_ADDRESS_BYTES } else { 0 }];
-            let call = self.call(Op::Accept);
-            let call = if ask { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
-            let (handle, out) = call.run_out()?;
-            address.truncate(out[0] as usize);
-            self.stale();
-            let handle = Handle::new(handle as u32);
-            let accepted = Self::from_handle(handle, self.domain, self.kind, None);
-            *accepted.talk.lock() = Talk::Serves;
-            let is_probe = probes::is_one(&address);
-            accepted.is_probe.store(is_probe, Relaxed);
-            input::note_taken(is_probe);
-            Ok((accepted, address))
-        })
+        let (accepted, address) = match answers::accepted(self.token) {
+            Some(before) => before,
+            None => self.try_op(PollMask::IN, || {
+                let accepted = self.take_connection(ask)?;
+                self.stale();
+                Ok(accepted)
+            })?,
+        };
+        let is_probe = accepted.is_probe.load(Relaxed);
+        input::note_taken(is_probe);
+        if is_probe {
+            answers::learn_from(self.token, accepted.token);
+        }
+        Ok((accepted, address))
+    }
+
+    /// The same for the kernel itself, whatever is known of readiness.
+    pub(super) fn accept_now(&self) -> Result<(Arc<HostSocket>, Vec<u8>)> {
+        self.take_connection(true)
+    }
+
+    fn take_connection(&self, ask: bool) -> Result<(Arc<HostSocket>, Vec<u8>)> {
+        let mut address = alloc::vec![0; if ask { MAX_ADDRESS_BYTES } else { 0 }];
+        let call = self.call(Op::Accept);
+        let call = if ask { call.bytes_out(&mut address) } else { call.segments(&[NOTHING]) };
+        let (handle, out) = call.run_out()?;
+        address.truncate(out[0] as usize);
+        let handle = Handle::new(handle as u32);
+        let accepted = Self::from_handle(handle, self.domain, self.kind, None);
+        *accepted.talk.lock() = Talk::Serves;
+        accepted.is_probe.store(probes::is_one(&address), Relaxed);
+        Ok((accepted, address))
+    }
+
+    /// Receives into kernel memory, whatever is known of readiness: bytes.
+    pub(super) fn receive_now(&self, bytes: &mut [u8], flags: u32) -> Result<usize> {
+        let call = self.call(Op::Recv).arg(0, flags.into()).segments(&[NOTHING; 2]);
+        call.bytes_out(bytes).run().map(|count| count as usize)
+    }
+
+    /// Sends from kernel memory, whatever is known of readiness: bytes.
+    pub(super) fn send_now(&self, bytes: &[u8]) -> Result<usize> {
+        let call = self.call(Op::Send).segments(&[NOTHING; 2]);
+        call.bytes(bytes).run().map(|count| count as usize)
+    }
+
+    /// What names it in events.
+    pub(super) fn token(&self) -> u64 {
+        self.token
     }
 
     /// connect(2), without waiting: EINPROGRESS or EALREADY while it is under way. Called again
@@ -503,6 +547,9 @@ impl HostSocket {
             self.talk.lock().send(time::monotonic_ns);
             let sent = call.segments(&data).run();
             let sent = sent.inspect_err(|_| *self.talk.lock() = before)? as usize;
+            if answers::is_learning(self.token) {
+                answers::on_sent(self.token, &data, sent);
+            }
             buffer.advance(sent);
             self.stale();
             host::note_sent();
@@ -542,6 +589,9 @@ impl HostSocket {
             address.truncate(out[0] as usize);
             control.truncate(out[1] as usize);
             let bytes = bytes as usize;
+            if flags & MSG_PEEK == 0 && answers::is_learning(self.token) {
+                answers::on_received(self.token, &data, bytes.min(wanted));
+            }
             buffer.advance(bytes.min(wanted));
             self.stale();
             Ok(Received { bytes, address, control, flags: out[2] as u32, ..Received::default() })
@@ -557,6 +607,8 @@ impl HostSocket {
         if flags & MSG_PEEK == 0 && (received.bytes > 0 || !self.is_stream()) {
             self.talk.lock().receive(input::last_ns());
             input::note_taken(self.is_probe.load(Relaxed) || probes::is_one(&received.address));
+        } else if received.bytes == 0 && self.is_probe.load(Relaxed) {
+            input::note_probe_ends();
         }
         Ok(received)
     }
@@ -670,6 +722,7 @@ impl HostSocket {
 impl Drop for HostSocket {
     fn drop(&mut self) {
         host::remove_watcher(self.token);
+        answers::forget(self.token);
     }
 }
 

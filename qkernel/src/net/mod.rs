@@ -2,6 +2,7 @@
 //! [`unix`] live here.
 
 pub mod address;
+pub mod answers;
 pub mod diag;
 pub mod host;
 pub mod inet;

@@ -83,6 +83,15 @@ pub enum Rest {
 }
 
 static REST: Mutex<Rest> = mutex(Rest::None);
+/// When the kernel itself wants to end it.
+static REST_ENDS: Mutex<u64> = mutex(u64::MAX);
+
+/// Has the platform's timer go off at `deadline_ns` of CLOCK_MONOTONIC while timers rest, too;
+/// `u64::MAX`: not for this.
+pub fn end_rest_at(deadline_ns: u64) {
+    IS_MORE.store(true, Relaxed);
+    *REST_ENDS.lock() = deadline_ns;
+}
 
 /// Has timers rest like this from now on.
 pub fn rest(rest: Rest) {
@@ -148,8 +157,8 @@ pub fn rearm() {
         let own = || OWN.lock().next_deadline().unwrap_or(u64::MAX);
         match *REST.lock() {
             Rest::None => program().min(own()),
-            Rest::UntilDue => program(),
-            Rest::Whole => u64::MAX,
+            Rest::UntilDue => program().min(*REST_ENDS.lock()),
+            Rest::Whole => *REST_ENDS.lock(),
         }
     };
     let mut armed = ARMED.lock();

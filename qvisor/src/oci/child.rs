@@ -27,6 +27,7 @@ use crate::platform::{self, PlatformKind};
 use crate::sandbox::admission::Admission;
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::hostcall::uds::HostUds;
+use crate::sandbox::pressure::{Pressure, Pull};
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 use crate::streams::Stream;
 
@@ -69,6 +70,8 @@ pub struct Setup {
     pub sleep: SleepSpec,
     /// At most so many sandboxes of this state directory wake at once; 0: as many as there are.
     pub wake_concurrency: u16,
+    /// How what comes with the set-up tells that the host is short of memory.
+    pub pressure: Option<Pull>,
     /// AF_UNIX sockets in volumes.
     pub host_uds: HostUds,
     /// The network namespace is new.
@@ -93,8 +96,9 @@ pub struct Setup {
 /// From the command to the sandbox process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
-    /// First. With it come the control listener, the file for [`crate::sandbox::ended`], and a user
-    /// namespace for the sandbox process, if it is to have one.
+    /// First. With it come the control listener, the file for [`crate::sandbox::ended`], the file
+    /// of places of wakes, a trigger and the line of who waits for that, and a user namespace for
+    /// the sandbox process, if it is to have them.
     Setup(Box<Setup>),
     /// The hooks have been called.
     Go,
@@ -142,6 +146,15 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     };
     ended::record_in(record);
     let places = if setup.wake_concurrency > 0 { fds.next() } else { None };
+    let pressure = match setup.pressure {
+        Some(pull) => {
+            let (Some(trigger), Some(line)) = (fds.next(), fds.next()) else {
+                bail!("the set-up came without its trigger");
+            };
+            Some(Pressure::new(trigger, pull, line))
+        }
+        None => None,
+    };
     match &setup.log {
         (Some(path), format, debug) => log::init(Some(path), *format, *debug)?,
         (None, _, debug) => log::init_sandbox(*debug)?,
@@ -180,7 +193,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
-    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission };
+    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure };
     boot.run(|| {
         if !attended {
             log::end_sandbox();
@@ -295,12 +308,14 @@ pub struct Boot {
     pub listener: UnixListener,
     /// Whom it waits for before it wakes.
     pub admission: Option<Admission>,
+    /// What tells that the host is short of memory, if it sleeps then.
+    pub pressure: Option<Pressure>,
 }
 
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, user_namespace, stdio, listener, admission } = self;
+        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure } = self;
         let mut fds = Vec::new();
         let mut mounts = Vec::new();
         for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
@@ -347,6 +362,7 @@ impl Boot {
             control: Some(listener.into()),
             store: None,
             admission,
+            pressure,
             platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
                 network: network_capabilities(setup.capabilities, setup.own_network),

@@ -332,7 +332,8 @@ mod tests {
         let said = "process 1 ( ]0;x  2J ) runs";
         let error = told(&Reply::Error { errno: 16, message: evil.clone() }).unwrap_err();
         assert_eq!(error.downcast_ref::<Refused>().unwrap().message, said);
-        let why = Wakefulness { kept_by: Some(evil), after_ms: 1, idle_ms: 2 };
+        let why =
+            Wakefulness { kept_by: Some(evil), after_ms: 1, idle_ms: 2, ..Wakefulness::default() };
         let Ok(Reply::Why(why)) = told(&Reply::Why(why)) else { panic!("no answer") };
         assert_eq!(why.kept_by.as_deref(), Some(said));
     }

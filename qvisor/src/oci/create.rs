@@ -20,6 +20,7 @@ use rustix::thread::CapabilitySet;
 use super::bundle::{self, Bundle};
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
+use super::pressure::Trigger;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
@@ -29,6 +30,7 @@ use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
 use crate::sandbox::hostcall::uds::HostUds;
+use crate::sandbox::pressure::Pull;
 use crate::sys::utc::Utc;
 use crate::sys::{self, Child, Spawn};
 
@@ -125,7 +127,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
-    let sleep = sleep::spec(&annotations, &global.sleep)?;
+    let (mut sleep, trigger) = sleep::spec(&annotations, &global.sleep)?;
     let host_uds = uds::choose(&annotations, global.host_uds)?;
     let platform = platform::choose(global.platform.into(), &default_root())?.kind;
     if let Some(resources) = bundle.resources() {
@@ -197,14 +199,21 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let mut setup = setup(request, &state, sleep, host_uds);
-    setup.sysctl = pod::settings(bundle, id, &store);
+    let pressure = trigger.and_then(|trigger| be_told(&trigger, &store));
+    sleep.on_pressure = pressure.is_some();
+    let pull = pressure.as_ref().map(|(_, pull, _)| *pull);
+    let setup = Setup {
+        pressure: pull,
+        sysctl: pod::settings(bundle, id, &store),
+        ..setup(request, &state, sleep, host_uds)
+    };
     let wait = setup.wait;
     let namespace = user_namespace(&setup);
     let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
     let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
         .into_iter()
         .chain(places.as_ref().map(AsFd::as_fd))
+        .chain(pressure.iter().flat_map(|(trigger, _, line)| [trigger.as_fd(), line.as_fd()]))
         .chain(namespace.as_ref().map(AsFd::as_fd))
         .collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
@@ -235,6 +244,19 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.pid_file = None;
     undo.poststop = None;
     Ok(Created { entry, state, child, owner_lock })
+}
+
+/// What tells a container that the host is short of memory, and the line of those that sleep then.
+/// A host without that, or a user that may not have it, is no reason not to run.
+fn be_told(trigger: &Trigger, store: &Store) -> Option<(OwnedFd, Pull, OwnedFd)> {
+    let told = trigger.set().and_then(|(fd, pull)| Ok((fd, pull, store.pressure_line()?)));
+    told.inspect_err(|e| {
+        tracing::warn!(
+            "the container will not sleep when the host is short of memory, of which it cannot be \
+             told: {e:#}"
+        )
+    })
+    .ok()
 }
 
 /// Starts the sandbox process, in its cgroup and namespaces.
@@ -363,6 +385,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         tasks_limit: bundle.tasks_limit(),
         sleep,
         wake_concurrency: global.wake_concurrency,
+        pressure: None,
         host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.as_deref().is_some_and(is_own_network),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use qlib::control::{DryStats, HibernationState, Reply, Request, WakeCause, Wakefulness};
+use qlib::control::{
+    DryStats, HibernationState, Reply, Request, SleepCause, WakeCause, Wakefulness,
+};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::info::{self, print};
@@ -81,7 +83,8 @@ pub fn why(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     };
     let woken = stats.sleeps.last_wake_cause.map(|cause| (cause, stats.sleeps.in_state_ns));
     let dry = stats.dry_run.as_ref().map(told_of).unwrap_or_default();
-    print(&format!("{}{}{dry}\n", explain(stats.state, &why), last_wake(stats.state, woken)))
+    let explained = explain(stats.state, stats.sleeps.last_sleep_cause, &why);
+    print(&format!("{explained}{}{dry}\n", last_wake(stats.state, woken)))
 }
 
 /// What a dry run has found.
@@ -117,21 +120,27 @@ fn last_wake(state: HibernationState, woken: Option<(WakeCause, u64)>) -> String
     }
 }
 
-/// One line about a container in this state.
-fn explain(state: HibernationState, why: &Wakefulness) -> String {
+/// One line about a container in this state, which went to sleep last for `cause`.
+fn explain(state: HibernationState, cause: Option<SleepCause>, why: &Wakefulness) -> String {
+    let short = if why.on_pressure { ", or when the host is short of memory" } else { "" };
     let sleeps = match why.after_ms {
         0 => format!(
-            "the last input was {} ago, and it sleeps when it is asked to (quark hibernate)",
+            "the last input was {} ago, and it sleeps when it is asked to (quark hibernate){short}",
             humantime::format_duration(Duration::from_millis(why.idle_ms)),
         ),
         after => format!(
-            "it sleeps when it has been idle for {}, and was for {}",
+            "it sleeps when it has been idle for {}{short}, and was for {}",
             humantime::format_duration(Duration::from_millis(after)),
             humantime::format_duration(Duration::from_millis(why.idle_ms)),
         ),
     };
     match (state, &why.kept_by) {
-        (HibernationState::Hibernated, _) => "asleep".to_owned(),
+        (HibernationState::Hibernated, _) => match cause {
+            Some(SleepCause::Pressure) => "asleep, as the host was short of memory".to_owned(),
+            Some(SleepCause::Idle) => "asleep, as it was idle".to_owned(),
+            Some(SleepCause::Asked) => "asleep, as it was asked to".to_owned(),
+            None => "asleep".to_owned(),
+        },
         (_, Some(reason)) => format!("awake: {reason}"),
         (_, None) => format!("awake, and idle: {sleeps}"),
     }
@@ -147,12 +156,16 @@ mod tests {
             kept_by: kept_by.map(str::to_owned),
             after_ms,
             idle_ms: 1500,
+            on_pressure: after_ms == 30_000,
         };
+        let explain = |state, why: &Wakefulness| explain(state, Some(SleepCause::Pressure), why);
         let runs = why(Some("process 7 (python3) runs"), 0);
         assert_eq!(explain(HibernationState::Running, &runs), "awake: process 7 (python3) runs");
-        assert_eq!(explain(HibernationState::Hibernated, &why(None, 0)), "asleep");
+        let asleep = explain(HibernationState::Hibernated, &why(None, 0));
+        assert_eq!(asleep, "asleep, as the host was short of memory");
         let idle = explain(HibernationState::WokenUp, &why(None, 30_000));
-        assert!(idle.ends_with("idle for 30s, and was for 1s 500ms"), "{idle}");
+        let expected = "idle for 30s, or when the host is short of memory, and was for 1s 500ms";
+        assert!(idle.ends_with(expected), "{idle}");
         let woken = Some((WakeCause::Socket, 90_500_000_000));
         let told = last_wake(HibernationState::WokenUp, woken);
         assert_eq!(told, "; last woken 1m 30s ago by: socket");

@@ -27,6 +27,7 @@ pub mod mount_points;
 pub mod mounts;
 pub mod network;
 mod pod;
+pub mod pressure;
 pub mod process;
 pub mod rootless;
 pub mod roots;

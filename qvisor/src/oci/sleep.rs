@@ -8,7 +8,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use qlib::control::{Network, SleepSpec, Timers};
+use qlib::control::{AnswerSpec, Network, SleepSpec, Timers};
+
+use super::pressure::{self, OnPressure, Trigger};
 
 /// All annotations about it begin so.
 const PREFIX: &str = "io.quark.hibernate.";
@@ -22,8 +24,15 @@ const TIMERS: &str = "io.quark.hibernate.timers";
 const IGNORE_FROM: &str = "io.quark.hibernate.ignore-from";
 /// An exec with this command line does not either; a line each, "*" at the end stands for anything.
 const IGNORE_EXEC: &str = "io.quark.hibernate.ignore-exec";
+/// What of them is answered asleep, without a wake: "tcp" (connections that say nothing), paths of
+/// HTTP, with commas between.
+const ANSWER_PROBES: &str = "io.quark.hibernate.answer-probes";
 /// It does not sleep by itself, but is told of as if it did: "true" or "false".
 const DRY_RUN: &str = "io.quark.hibernate.dry-run";
+
+/// It goes to sleep when the host is short of memory: "true", "false", or a trigger as the kernel
+/// has them ("some 200000 2000000").
+const ON_PRESSURE: &str = "io.quark.hibernate.on-pressure";
 
 /// Sleep is work too: it is not worth it for less.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -69,6 +78,20 @@ pub struct SleepOptions {
     /// io.quark.hibernate.dry-run goes before this.
     #[arg(long)]
     pub hibernate_dry_run: bool,
+    /// Put it to sleep when the host is short of memory and it is idle, those first that were used
+    /// longest ago. What counts as short may be given as a trigger of PSI ("some 200000 2000000");
+    /// its annotation io.quark.hibernate.on-pressure goes before this.
+    #[arg(
+        long,
+        value_parser = pressure::parse_option,
+        value_name = "TRIGGER",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    pub hibernate_on_pressure: OnPressure,
     /// What timers do in a sleep: they "wake" the container, or "rest"; its annotation
     /// io.quark.hibernate.timers goes before this.
     #[arg(long, value_parser = PossibleValuesParser::new(["wake", "rest"]), value_name = "WHAT")]
@@ -77,6 +100,11 @@ pub struct SleepOptions {
     /// the container; its annotation io.quark.hibernate.ignore-from goes before this.
     #[arg(long, value_parser = checked_networks, value_name = "ADDRESSES")]
     pub hibernate_ignore_from: Option<String>,
+    /// Answer these probes of theirs asleep, without waking it: "tcp" for connections that say
+    /// nothing, and paths of HTTP ("/healthz") that it has answered while it was awake, with commas
+    /// between; its annotation io.quark.hibernate.answer-probes goes before this.
+    #[arg(long, value_parser = checked_answers, value_name = "PROBES")]
+    pub hibernate_answer_probes: Option<String>,
     /// An exec with this command line ("*" at the end stands for anything) does not count as use
     /// either; may be given more than once; its annotation io.quark.hibernate.ignore-exec goes
     /// before this.
@@ -88,6 +116,10 @@ fn checked_networks(text: &str) -> std::result::Result<String, String> {
     networks(text).map(|_| text.to_owned()).map_err(|e| format!("{e:#}"))
 }
 
+fn checked_answers(text: &str) -> std::result::Result<String, String> {
+    answers(text).map(|_| text.to_owned()).map_err(|e| format!("{e:#}"))
+}
+
 impl SleepOptions {
     /// The annotations that say the same, but for the time.
     fn annotations(&self) -> BTreeMap<String, String> {
@@ -96,18 +128,24 @@ impl SleepOptions {
         let given = [
             (TIMERS, self.hibernate_timers.clone()),
             (IGNORE_FROM, self.hibernate_ignore_from.clone()),
+            (ANSWER_PROBES, self.hibernate_answer_probes.clone()),
             (IGNORE_EXEC, exec),
         ];
         given.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))).collect()
     }
 }
 
-/// What `annotations` say, else the options.
+/// What `annotations` say, else the options; and when memory counts as short, for those that sleep
+/// then.
 ///
 /// # Errors
 /// Names the annotation.
-pub fn spec(annotations: &BTreeMap<String, String>, options: &SleepOptions) -> Result<SleepSpec> {
+pub fn spec(
+    annotations: &BTreeMap<String, String>,
+    options: &SleepOptions,
+) -> Result<(SleepSpec, Option<Trigger>)> {
     let mut after = options.hibernate_after.0;
+    let mut trigger = options.hibernate_on_pressure.0;
     let mut spec = SleepSpec { dry_run: options.hibernate_dry_run, ..SleepSpec::default() };
     let mut all = options.annotations();
     all.extend(annotations.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -116,10 +154,12 @@ pub fn spec(annotations: &BTreeMap<String, String>, options: &SleepOptions) -> R
         let about = || format!("annotation {name}");
         match (name.as_str(), value.as_str()) {
             (AFTER, value) => after = parse_after(value).with_context(about)?,
+            (ON_PRESSURE, value) => trigger = Trigger::parse(value).with_context(about)?,
             (TIMERS, "wake") => spec.timers = Timers::Wake,
             (TIMERS, "rest") => spec.timers = Timers::Rest,
             (TIMERS, value) => bail!("annotation {name} is {value:?}: write \"wake\" or \"rest\""),
             (IGNORE_FROM, value) => spec.ignore_from = networks(value).with_context(about)?,
+            (ANSWER_PROBES, value) => spec.answer = answers(value).with_context(about)?,
             (IGNORE_EXEC, value) => {
                 let lines = value.lines().filter(|line| !line.is_empty());
                 spec.ignore_exec = lines.map(str::to_owned).collect();
@@ -130,18 +170,46 @@ pub fn spec(annotations: &BTreeMap<String, String>, options: &SleepOptions) -> R
                 bail!("annotation {name} is {value:?}: write \"true\" or \"false\"")
             }
             _ => bail!(
-                "annotation {name}: there is none of this name; there are {AFTER}, {TIMERS}, \
-                 {DRY_RUN}, {IGNORE_FROM} and {IGNORE_EXEC}"
+                "annotation {name}: there is none of this name; there are {AFTER}, \
+                 {ON_PRESSURE}, {TIMERS}, {DRY_RUN}, {IGNORE_FROM}, {ANSWER_PROBES} and \
+                 {IGNORE_EXEC}"
             ),
         }
     }
-    if after.is_none() && annotations.get(DRY_RUN).is_some_and(|value| value == "true") {
+    let never = after.is_none() && trigger.is_none();
+    if never && annotations.get(DRY_RUN).is_some_and(|value| value == "true") {
         bail!(
             "annotation {DRY_RUN}: the container does not sleep by itself: add {AFTER}, or \
              --hibernate-after, with the time that is to be tried"
         );
     }
     spec.after_ms = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    if spec.answer != AnswerSpec::default() && spec.ignore_from.is_empty() {
+        bail!(
+            "annotation {ANSWER_PROBES}, or --hibernate-answer-probes: it is not known whose probes \
+             these are: add {IGNORE_FROM}, or --hibernate-ignore-from, with their addresses"
+        );
+    }
+    spec.on_pressure = trigger.is_some();
+    Ok((spec, trigger))
+}
+
+/// What is answered asleep.
+fn answers(text: &str) -> Result<AnswerSpec> {
+    /// Paths, and the bytes of each.
+    const MOST: [usize; 2] = [4, 256];
+    let mut spec = AnswerSpec::default();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let is_path = word.starts_with('/') && word.bytes().all(|byte| byte.is_ascii_graphic());
+        match word {
+            "tcp" => spec.tcp = true,
+            path if is_path && path.len() <= MOST[1] => spec.paths.push(path.to_owned()),
+            _ => bail!("{word:?} is no probe: write tcp, or a path of HTTP such as /healthz"),
+        }
+    }
+    if spec.paths.len() > MOST[0] {
+        bail!("{text:?} has more than {} paths", MOST[0]);
+    }
     Ok(spec)
 }
 
@@ -169,15 +237,18 @@ mod tests {
 
     fn of(annotations: &[(&str, &str)], option: Option<Duration>) -> Result<SleepSpec> {
         let own = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        spec(&own.collect(), &SleepOptions { hibernate_after: SleepAfter(option), ..none() })
+        let options = SleepOptions { hibernate_after: SleepAfter(option), ..none() };
+        spec(&own.collect(), &options).map(|(spec, _)| spec)
     }
 
     fn none() -> SleepOptions {
         SleepOptions {
             hibernate_after: SleepAfter(None),
             hibernate_dry_run: false,
+            hibernate_on_pressure: OnPressure(None),
             hibernate_timers: None,
             hibernate_ignore_from: None,
+            hibernate_answer_probes: None,
             hibernate_ignore_exec: Vec::new(),
         }
     }
@@ -190,12 +261,12 @@ mod tests {
             hibernate_ignore_exec: vec!["a b".to_owned(), "c*".to_owned()],
             ..none()
         };
-        let said = spec(&BTreeMap::new(), &options).unwrap();
+        let said = spec(&BTreeMap::new(), &options).unwrap().0;
         assert_eq!(said.timers, Timers::Rest);
         assert_eq!((said.ignore_from.len(), said.ignore_exec.len()), (1, 2));
         let own = [(TIMERS, "wake"), (IGNORE_FROM, ""), (IGNORE_EXEC, "x")];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let said = spec(&own, &options).unwrap();
+        let said = spec(&own, &options).unwrap().0;
         assert_eq!(said.timers, Timers::Wake);
         assert_eq!((said.ignore_from.len(), said.ignore_exec), (0, vec!["x".to_owned()]));
         assert!(checked_networks("10.0.0.1,nowhere").is_err());
@@ -223,14 +294,30 @@ mod tests {
         let minute = SleepAfter(Some(Duration::from_secs(60)));
         let dry = SleepOptions { hibernate_dry_run: true, ..none() };
         let dry_minute = SleepOptions { hibernate_after: minute, ..dry.clone() };
-        assert!(spec(&no_annotations, &dry_minute).unwrap().dry_run);
+        assert!(spec(&no_annotations, &dry_minute).unwrap().0.dry_run);
         // The option stands for containers that do not sleep, too.
         assert!(spec(&no_annotations, &dry).is_ok());
         assert!(of(&[(DRY_RUN, "true")], minute.0).unwrap().dry_run);
         let off = BTreeMap::from([(DRY_RUN.to_owned(), "false".to_owned())]);
-        assert!(!spec(&off, &dry_minute).unwrap().dry_run);
+        assert!(!spec(&off, &dry_minute).unwrap().0.dry_run);
         let error = of(&[(DRY_RUN, "true")], None).unwrap_err().to_string();
         assert!(error.contains("does not sleep by itself: add"), "{error}");
+    }
+
+    #[test]
+    fn pressure_is_the_annotations_or_the_options() {
+        let full = Trigger::parse("full 1 2000000").unwrap();
+        let options = SleepOptions { hibernate_on_pressure: OnPressure(full), ..none() };
+        let said = |value: Option<&str>| {
+            let own = value.map(|value| (ON_PRESSURE.to_owned(), value.to_owned()));
+            let (spec, trigger) = spec(&own.into_iter().collect(), &options).unwrap();
+            assert_eq!(spec.on_pressure, trigger.is_some());
+            trigger
+        };
+        assert_eq!(said(None), full);
+        assert_eq!(said(Some("true")), Some(Trigger::default()));
+        assert_eq!(said(Some("false")), None);
+        assert!(of(&[(ON_PRESSURE, "true"), (DRY_RUN, "true")], None).unwrap().dry_run);
     }
 
     #[test]
@@ -255,11 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_asleep_is_the_known_probes() {
+        let from = (IGNORE_FROM, "10.0.0.1");
+        let said = of(&[from, (ANSWER_PROBES, "tcp, /healthz,/ready?full")], None).unwrap().answer;
+        assert!(said.tcp);
+        assert_eq!(said.paths, ["/healthz", "/ready?full"]);
+        let error = of(&[(ANSWER_PROBES, "tcp")], None).unwrap_err().to_string();
+        assert!(error.contains("it is not known whose probes these are: add"), "{error}");
+        let error =
+            format!("{:#}", of(&[from, (ANSWER_PROBES, "/,/1,/2,/3,/4")], None).unwrap_err());
+        assert!(error.contains("has more than 4 paths"), "{error}");
+        let options = SleepOptions { hibernate_answer_probes: Some("tcp".to_owned()), ..none() };
+        let own = BTreeMap::from([(from.0.to_owned(), from.1.to_owned())]);
+        assert!(spec(&own, &options).unwrap().0.answer.tcp);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (name, value, expected) in [
             (AFTER, "soon", "annotation io.quark.hibernate.after: \"soon\" is no time"),
             (AFTER, "1ms", "1ms is too short: the shortest is 100ms"),
             (DRY_RUN, "yes", "is \"yes\": write \"true\" or \"false\""),
+            (ON_PRESSURE, "on", "on-pressure: \"on\" is no trigger: write true, false or"),
+            (ANSWER_PROBES, "http", "\"http\" is no probe: write tcp, or a path of HTTP such as"),
+            (ANSWER_PROBES, "/a b", "\"/a b\" is no probe"),
             (TIMERS, "", "is \"\": write \"wake\" or \"rest\""),
             (IGNORE_FROM, "10.0.0.1, nowhere", "\"nowhere\" is no address or network"),
             ("io.quark.hibernate.aftr", "30s", "there is none of this name"),

@@ -36,6 +36,8 @@ const OWNER_LOCK: &str = "owner.lock";
 /// The file in a state directory by which wakes wait for each other; no container can have this
 /// name.
 const WAKE_PLACES: &str = "wakes:places";
+/// The file in a state directory in which sandboxes that sleep for the host's memory stand in line.
+const PRESSURE_LINE: &str = "pressure:line";
 /// No `state.json` is longer, in bytes: it holds a part of a configuration.
 const MAX_STATE: u64 = 64 << 20;
 
@@ -309,7 +311,19 @@ impl Store {
     /// # Errors
     /// Those of the file system.
     pub fn wake_places(&self) -> Result<OwnedFd> {
-        let path = self.root.join(WAKE_PLACES);
+        self.open_shared(WAKE_PLACES)
+    }
+
+    /// Opens the file in which this directory's containers stand in line for sleep.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn pressure_line(&self) -> Result<OwnedFd> {
+        self.open_shared(PRESSURE_LINE)
+    }
+
+    fn open_shared(&self, name: &str) -> Result<OwnedFd> {
+        let path = self.root.join(name);
         let mut options = OpenOptions::new();
         let file = own(options.read(true).write(true).create(true)).open(&path);
         Ok(file.with_context(|| format!("opening {}", path.display()))?.into())

@@ -1,19 +1,17 @@
 //! Admission of wakes: so many sandboxes of a state directory at most read their working sets at
-//! once, first come first served. There is no daemon: places and the line are record locks (of open
-//! file descriptions) in one file that all of them have open. Whoever dies frees what it holds.
+//! once, first come first served. There is no daemon: places and the line are [locks of
+//! bytes](super::byte_locks) in one file that all of them have open.
 //!
-//! The first bytes of the file, none of which are ever written, stand for the places. Who waits
-//! holds the byte of the microsecond in which it came: one who finds no earlier byte held is the
+//! The first bytes of the file stand for the places. Who waits holds the byte of the microsecond in which it came: one who finds no earlier byte held is the
 //! first in the line. Linux has no readiness for locks, so everybody looks now and then, those far
 //! behind seldom. Nobody waits for longer than [`PATIENCE`]: late is better than never.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_short};
-use nix::fcntl::{FcntlArg, fcntl};
 use rustix::event::Timespec;
-use rustix::time::ClockId;
+
+use super::byte_locks::{ByteLocks, now_us};
 
 /// How long a wake waits for a place.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,7 +26,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2
 /// The part of a sandbox in it.
 #[derive(Debug)]
 pub struct Admission {
-    file: OwnedFd,
+    locks: ByteLocks,
     places: u16,
     patience: Duration,
 }
@@ -42,26 +40,26 @@ pub struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.admission.free(self.at);
+        self.admission.locks.free(self.at);
     }
 }
 
 impl Admission {
     /// `file` is open for writing and shared with nobody; at most `places` wake at once.
     pub fn new(file: OwnedFd, places: u16) -> Admission {
-        Admission { file, places, patience: PATIENCE }
+        Admission { locks: ByteLocks::new(file), places, patience: PATIENCE }
     }
 
     /// Waits for a place. `None` if there is none in time, or locks do not work.
     pub fn enter(&self) -> Option<Place<'_>> {
-        if !self.is_held(LINE, 0)
+        if self.locks.held(LINE, 0).is_none()
             && let Some(place) = self.take()
         {
             return Some(place);
         }
         let begin = Instant::now();
         let mut ticket = LINE.saturating_add(now_us());
-        while !self.lock(ticket) {
+        while !self.locks.lock(ticket) {
             ticket += 1;
             if begin.elapsed() > self.patience {
                 return None;
@@ -69,7 +67,7 @@ impl Admission {
         }
         let ticket = Place { admission: self, at: ticket };
         while begin.elapsed() < self.patience {
-            match self.held(LINE, ticket.at - LINE) {
+            match self.locks.held(LINE, ticket.at - LINE) {
                 None => match self.take() {
                     Some(place) => return Some(place),
                     None => pause(FIRST_PAUSE),
@@ -84,45 +82,9 @@ impl Admission {
     }
 
     fn take(&self) -> Option<Place<'_>> {
-        let at = (0..i64::from(self.places)).find(|at| self.lock(*at))?;
+        let at = (0..i64::from(self.places)).find(|at| self.locks.lock(*at))?;
         Some(Place { admission: self, at })
     }
-
-    fn lock(&self, at: i64) -> bool {
-        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&record(libc::F_WRLCK, at, 1))).is_ok()
-    }
-
-    fn free(&self, at: i64) {
-        // It can only fail if locks do not work at all, and then there is none.
-        fcntl(self.file.as_fd(), FcntlArg::F_OFD_SETLK(&record(libc::F_UNLCK, at, 1))).ok();
-    }
-
-    /// A byte that somebody else holds of the `len` from `start` on (0: of all).
-    fn held(&self, start: i64, len: i64) -> Option<i64> {
-        let mut record = record(libc::F_WRLCK, start, len);
-        fcntl(self.file.as_fd(), FcntlArg::F_OFD_GETLK(&mut record)).ok()?;
-        (record.l_type != libc::F_UNLCK as c_short).then_some(record.l_start)
-    }
-
-    fn is_held(&self, start: i64, len: i64) -> bool {
-        self.held(start, len).is_some()
-    }
-}
-
-fn record(kind: c_int, start: i64, len: i64) -> libc::flock {
-    libc::flock {
-        l_type: kind as c_short,
-        l_whence: libc::SEEK_SET as c_short,
-        l_start: start,
-        l_len: len,
-        l_pid: 0,
-    }
-}
-
-/// CLOCK_MONOTONIC, which all sandboxes share, in microseconds.
-fn now_us() -> i64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }
 
 fn pause(time: Duration) {
@@ -212,6 +174,6 @@ mod tests {
         // The last descriptor goes, as at the end of a process.
         drop(holder);
         assert!(late.enter().is_some());
-        assert!(!late.is_held(LINE, 0), "the line is empty");
+        assert!(late.locks.held(LINE, 0).is_none(), "the line is empty");
     }
 }

@@ -23,6 +23,7 @@ use super::loader::{
 use super::mailbox::{Mailbox, Replies};
 use super::memory::{GuestMemory, MemoryError, RAM_UNIT, copy};
 use super::platform::{Leave, Platform, Resources};
+use super::pressure::Pressure;
 use super::{Sandbox, limits, panic};
 use crate::store::Store;
 use crate::streams::Stream;
@@ -48,6 +49,8 @@ pub struct SandboxConfig {
     pub store: Option<(OwnedFd, u64)>,
     /// Whom it waits for before it wakes.
     pub admission: Option<Admission>,
+    /// What tells that the host is short of memory, if it sleeps then.
+    pub pressure: Option<Pressure>,
     /// How guest code gets to run.
     pub platform: Box<dyn Platform>,
     /// What the process keeps of its privileges; `None` for all, in tests. It takes
@@ -110,6 +113,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let host = make_host(memory, config.store)?;
     host.note_limit(limit);
     host.admit_by(config.admission);
+    host.be_told_by(config.pressure);
     let own_file = OwnFile::open();
 
     // From here on the process has less and less: the host's files while the platform is prepared,

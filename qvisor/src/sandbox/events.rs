@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use qlib::platform::{ANY_TOKEN, EVENT_READY, EVENT_TIMER, Event};
+use qlib::platform::{ANY_TOKEN, EVENT_PRESSURE, EVENT_READY, EVENT_TIMER, Event};
 use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -21,6 +21,7 @@ pub const INTERNAL: u64 = 1 << 63;
 const KEY_TIMER: u64 = INTERNAL;
 const KEY_WAKE: u64 = INTERNAL | 1;
 const KEY_GUEST: u64 = INTERNAL | 2;
+const KEY_PRESSURE: u64 = INTERNAL | 3;
 /// The first key free for [`Sources`].
 pub const KEY_FIRST: u64 = INTERNAL | 16;
 
@@ -157,6 +158,26 @@ impl Poller {
         )
     }
 
+    /// Has an EVENT_PRESSURE tell that `fd` became ready for `flags`, or, with none, no longer. Not
+    /// in the guest's set: who asks that one whether something is ready would use up what a trigger
+    /// of PSI tells once.
+    pub fn watch_pressure(
+        &self,
+        fd: BorrowedFd<'_>,
+        flags: Option<epoll::EventFlags>,
+    ) -> Result<(), Errno> {
+        let done = match flags {
+            Some(flags) => {
+                epoll::add(&self.epoll, fd, epoll::EventData::new_u64(KEY_PRESSURE), flags)
+            }
+            None => epoll::delete(&self.epoll, fd),
+        };
+        match done {
+            Err(Errno::EXIST | Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Queues an EVENT_READY for an object that is always ready.
     pub fn post_ready(&self, token: u64, mask: u32) -> Result<(), Errno> {
         if token & INTERNAL != 0 {
@@ -247,6 +268,11 @@ impl Poller {
                     dispatch(&Event { kind: EVENT_TIMER, ..Event::default() });
                 }
                 KEY_WAKE => self.drain(dispatch),
+                // A trigger whose file is gone says so once, and nothing more.
+                KEY_PRESSURE if { event.flags }.contains(epoll::EventFlags::ERR) => {}
+                KEY_PRESSURE => {
+                    dispatch(&Event { kind: EVENT_PRESSURE, ..Event::default() });
+                }
                 KEY_GUEST => {
                     let before = TAKEN_HERE.get();
                     self.look(dispatch);

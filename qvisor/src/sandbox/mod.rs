@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod backtrace;
 mod builder;
+mod byte_locks;
 pub mod confine;
 pub mod control_server;
 pub mod ended;
@@ -19,6 +20,7 @@ pub mod mailbox;
 pub mod memory;
 pub mod panic;
 pub mod platform;
+pub mod pressure;
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -2,8 +2,10 @@
 //! of its memory.
 
 mod admission;
+mod answers;
 mod busy;
 mod idle;
+mod pressure;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

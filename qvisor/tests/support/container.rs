@@ -30,6 +30,8 @@ pub struct Container {
     pub directory: PathBuf,
     /// The loopback port its program was told.
     pub port: u16,
+    /// Its `--root`.
+    root: PathBuf,
 }
 
 impl Container {
@@ -53,7 +55,7 @@ impl Container {
         args: &[&str],
     ) -> Container {
         let about: Vec<&str> = annotations.iter().flat_map(|a| ["--annotation", a]).collect();
-        Self::start_by((&[], options), &about, rootfs, args)
+        Self::start_by(None, (&[], options), &about, rootfs, args)
     }
 
     /// The same with the words of `wrapper` before the command that starts it.
@@ -61,10 +63,26 @@ impl Container {
     /// # Panics
     /// When it does not start.
     pub fn start_under(wrapper: &[&str], rootfs: &str, args: &[&str]) -> Container {
-        Self::start_by((wrapper, &[]), &[], rootfs, args)
+        Self::start_by(None, (wrapper, &[]), &[], rootfs, args)
+    }
+
+    /// The same by a command with `options`, in the state directory of another container if there
+    /// is one.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_beside(
+        other: Option<&Container>,
+        wrapper: &[&str],
+        options: &[&str],
+        rootfs: &str,
+        args: &[&str],
+    ) -> Container {
+        Self::start_by(other, (wrapper, options), &[], rootfs, args)
     }
 
     fn start_by(
+        other: Option<&Container>,
         (wrapper, options): (&[&str], &[&str]),
         about: &[&str],
         rootfs: &str,
@@ -94,7 +112,8 @@ impl Container {
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
         let made = run(&mut bundle, limit());
         assert!(made.success(), "making the bundle: {}", made.describe());
-        let container = Container { id, directory, port };
+        let root = other.map_or_else(|| directory.join("root"), Container::root);
+        let container = Container { id, directory, port, root };
         let output = File::create(container.directory.join("output")).expect("output file");
         let mut quark = container.quark(options);
         quark.args(["run", "--detach"]);
@@ -132,7 +151,7 @@ impl Container {
     /// A quark command with this container's `--root`.
     pub fn quark(&self, args: &[&str]) -> Command {
         let mut command = super::quark();
-        command.arg("--root").arg(self.directory.join("root")).args(args);
+        command.arg("--root").arg(&self.root).args(args);
         command
     }
 
@@ -196,7 +215,7 @@ impl Container {
 
     /// Its state directory.
     pub fn root(&self) -> PathBuf {
-        self.directory.join("root")
+        self.root.clone()
     }
 
     /// A connection to the sandbox: requests without the time that a command takes to start.

@@ -227,9 +227,10 @@ fn memory(all: &mut Families, look: &Look) {
     let store = |sample: &Sample| sample.answer.stats().map(|s| s.memory.swapped_stored as f64);
     all.of_each(look, "container_store_bytes", GAUGE, help, store);
     type Count = fn(&CountStats) -> u64;
-    let counters: [(&str, &str, Count); 3] = [
+    let counters: [(&str, &str, Count); 4] = [
         ("page_faults", "Page faults of the guest.", |c| c.faults),
         ("swap_in_pages", "Pages that page faults read from the swap file.", |c| c.swap_ins),
+        ("probes_answered", "Probes that were answered asleep.", |c| c.probes_answered),
         ("prefetched_pages", "Pages of working sets that wakes read.", |c| c.reap_pages),
     ];
     for (name, help, get) in counters {
@@ -241,11 +242,12 @@ fn memory(all: &mut Families, look: &Look) {
 
 fn sleeps(all: &mut Families, look: &Look) {
     use MetricType::{COUNTER, GAUGE};
-    let help = "Sleeps, by who wanted them: asked for, or the container was idle.";
+    let help = "Sleeps, by why: asked for, the container was idle, or the host short of memory.";
     all.of_all(look, "container_sleeps_total", COUNTER, help, |sample, family, labels| {
         let Some(Stats { counts, .. }) = sample.answer.stats() else { return };
-        let asked = counts.deflates.saturating_sub(counts.deflates_idle);
-        for (cause, count) in [("asked", asked), ("idle", counts.deflates_idle)] {
+        let (idle, pressure) = (counts.deflates_idle, counts.deflates_pressure);
+        let asked = counts.deflates.saturating_sub(idle.saturating_add(pressure));
+        for (cause, count) in [("asked", asked), ("idle", idle), ("pressure", pressure)] {
             family.set(&with(labels, "cause", cause), count as f64);
         }
     });

@@ -263,7 +263,7 @@ pub fn calls() -> Vec<Call> {
                 vec![Int(1, libc::F_OFD_SETLK as u32)],
                 vec![Int(1, libc::F_OFD_GETLK as u32)]
             ],
-            "the mode of standard streams; locks of files in volumes; places of wakes"
+            "the mode of standard streams; locks of files in volumes; places of wakes and the line of sleeps"
         ),
         // Sockets of guests.
         call!(SYS_bind, KERNEL, "sockets"),

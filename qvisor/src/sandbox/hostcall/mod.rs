@@ -17,6 +17,7 @@ mod netfile;
 mod netlink;
 mod owners;
 mod path;
+mod pressure;
 mod procfs;
 mod records;
 mod socket;
@@ -41,6 +42,7 @@ use super::events::Poller;
 use super::log_limit::LogBudget;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
+use super::pressure::Pressure;
 use bounded::Bounded;
 use disk::DiskWork;
 use lock::LockWaits;
@@ -69,6 +71,8 @@ pub struct HostSide {
     store: Option<Store>,
     /// Whom a wake waits for before it reads its working set.
     admission: OnceLock<Admission>,
+    /// What tells that the host is short of memory, if the sandbox is to sleep then.
+    pressure: OnceLock<Pressure>,
     /// /proc/self/fd, through which a descriptor is opened anew.
     proc_fd: Arc<OwnedFd>,
     /// The capabilities that processes of the container were given, as a mask. See
@@ -128,6 +132,7 @@ impl HostSide {
             replies,
             store,
             admission: OnceLock::new(),
+            pressure: OnceLock::new(),
             proc_fd,
             granted,
             net,
@@ -182,6 +187,13 @@ impl HostSide {
     pub fn admit_by(&self, admission: Option<Admission>) {
         if let Some(admission) = admission {
             self.admission.get_or_init(|| admission);
+        }
+    }
+
+    /// Has the guest be told when the host is short of memory.
+    pub fn be_told_by(&self, pressure: Option<Pressure>) {
+        if let Some(pressure) = pressure {
+            self.pressure.get_or_init(|| pressure);
         }
     }
 
@@ -323,6 +335,7 @@ impl<'h> Call<'h> {
             Op::Clocks => self.clocks(),
             Op::MailboxTaken => self.host.replies.taken(self.host, self.args[0]).map(|()| 0),
             Op::MemoryUsedUp => self.memory_used_up(),
+            Op::PressureWatch | Op::PressureLine | Op::PressureLeave => self.pressure_call(op),
             Op::SwapOut | Op::SwapIn | Op::SwapFree | Op::ReapOut | Op::ReapIn | Op::StoreStat => {
                 self.store_call(op)
             }
