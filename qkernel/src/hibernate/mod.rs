@@ -3,9 +3,9 @@
 //!
 //! [`state`] is the state machine. [`quiesce`] waits until nothing keeps it awake ([`busy`]),
 //! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of it; who asks twice [joins](join);
-//! [`stats`] keeps count of what happened, [`history`] of when and why. Slots, their pages and when
-//! those were last used are [`crate::mm::swap`]'s.
+//! back; [`idle`] does without SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of
+//! it; who asks twice [joins](join); [`stats`] keeps count of what happened, [`history`] of when
+//! and why. Slots, their pages and when those were last used are [`crate::mm::swap`]'s.
 
 pub mod busy;
 pub mod deflate;

@@ -1,5 +1,5 @@
-//! Whether the container sleeps for the host's memory ([`super::pressure`]), and is told when that is
-//! short: while it is awake.
+//! Whether the container sleeps for the host's memory ([`super::pressure`]), and is told when that
+//! is short: while it is awake.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -2,9 +2,10 @@
 //! once, first come first served. There is no daemon: places and the line are [locks of
 //! bytes](super::byte_locks) in one file that all of them have open.
 //!
-//! The first bytes of the file stand for the places. Who waits holds the byte of the microsecond in which it came: one who finds no earlier byte held is the
-//! first in the line. Linux has no readiness for locks, so everybody looks now and then, those far
-//! behind seldom. Nobody waits for longer than [`PATIENCE`]: late is better than never.
+//! The first bytes of the file stand for the places. Who waits holds the byte of the microsecond in
+//! which it came: one who finds no earlier byte held is the first in the line. Linux has no
+//! readiness for locks, so everybody looks now and then, those far behind seldom. Nobody waits for
+//! longer than [`PATIENCE`]: late is better than never.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
