@@ -4,10 +4,11 @@ with runc and once with quark, and compares: what runc passes, quark passes, but
 reason. Prints a line for each case that differs, and a summary; fails if there is one that is not excepted, or one
 excepted that passes.
 
-  test-apps/containerd/cri/run.py [--quark QUARK] [--focus REGEX] [--only runc|quark] [--report FILE]
+  test-apps/containerd/cri/run.py [--quark QUARK] [--focus REGEX] [--only runc|quark]
 
 Needs root, and what `scripts/setup.sh cri` installs; everything else is made below target/critest."""
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -74,7 +75,6 @@ def critest():
                                 stdout=subprocess.PIPE, check=True, text=True).stdout
         source = STATE / "source"
         shutil.rmtree(source, ignore_errors=True)
-        import json
         shutil.copytree(json.loads(module)["Dir"], source)
         subprocess.run(["chmod", "-R", "u+w", source], check=True)
         subprocess.run(["go", "test", "-mod=mod", "-c", "-o", program, "./cmd/critest"], cwd=source, check=True)
@@ -163,15 +163,17 @@ def main():
     parser.add_argument("--focus")
     parser.add_argument("--only", choices=["runc", "quark"])
     options = parser.parse_args()
+    STATE.mkdir(parents=True, exist_ok=True)
+    # While there is a network that leads somewhere.
+    roots = [subprocess.run([REPOSITORY / "rootfs/make-rootfs", name], stdout=subprocess.PIPE, check=True, text=True)
+             .stdout.strip() for name in ("busybox", "nginx")]
+    critest()
     if "QUARK_CRITEST" not in os.environ:
         os.environ["QUARK_CRITEST"] = "1"
         os.execvp("unshare", ["unshare", "--net", "--mount", "--propagation", "private", sys.executable] + sys.argv)
-    STATE.mkdir(parents=True, exist_ok=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     pathlib.Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     pathlib.Path("/proc/sys/net/ipv4/conf/all/route_localnet").write_text("1")
-    roots = [subprocess.run([REPOSITORY / "rootfs/make-rootfs", name], stdout=subprocess.PIPE, check=True, text=True)
-             .stdout.strip() for name in ("busybox", "nginx")]
     registry = images.Registry()
     with tempfile.TemporaryDirectory() as work:
         images.fill(registry, work, *roots)
