@@ -812,27 +812,28 @@ CASE(capabilities_of_files_for_a_namespace) {
 
 // They were given to what the file was.
 static void lose_capabilities(const char *directory) {
-    static const char *const ways[] = {"written", "truncated", "owner", "mapped", "mode"};
+    static const char *const ways[] = {"written", "truncated", "emptied", "owner", "mapped", "mode"};
     OK(chdir(directory));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         int fd = create(ways[i]);
         EQ(write(fd, "text", 4), 4);
         OK(fchmod(fd, 0755));
         give_caps(ways[i], EFFECTIVE, CHOWN, 0);
         if (i == 0) EQ(write(fd, "x", 1), 1);
         if (i == 1) OK(ftruncate(fd, 2));
-        if (i == 2) OK(fchown(fd, USER, USER));
-        if (i == 3) {
+        if (i == 2) OK(close(OK(open(ways[i], O_WRONLY | O_TRUNC))));
+        if (i == 3) OK(fchown(fd, USER, USER));
+        if (i == 4) {
             char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
             CHECK(map != MAP_FAILED);
             map[0] = 'y';
             OK(msync(map, 4096, MS_SYNC));
         }
-        if (i == 4) OK(fchmod(fd, 0700));
+        if (i == 5) OK(fchmod(fd, 0700));
         char value[32];
         ssize_t length = getxattr(ways[i], XATTR_NAME_CAPS, value, sizeof value);
-        if (length != (i < 3 ? -1 : 20)) FAIL("%s: capabilities of %zd bytes", ways[i], length);
-        if (i < 3) EQ(errno, ENODATA);
+        if (length != (i < 4 ? -1 : 20)) FAIL("%s: capabilities of %zd bytes", ways[i], length);
+        if (i < 4) EQ(errno, ENODATA);
         OK(close(fd));
         OK(unlink(ways[i]));
     }

@@ -23,9 +23,17 @@ const REQUEST_NS: u64 = 10_000_000_000;
 /// Processes from outside that are being made.
 static STARTS: Count = Count::none();
 
+/// Signals from outside that wait for a program's handler.
+static SIGNALS: Count = Count::none();
+
 /// A process from outside is being made, as long as the result lives.
 pub fn starts_a_visitor() -> Counted {
     STARTS.begin()
+}
+
+/// A signal from outside waits to be delivered, as long as the result lives.
+pub fn awaits_a_handler() -> Counted {
+    SIGNALS.begin()
 }
 
 /// Why a container is not idle.
@@ -39,6 +47,8 @@ pub enum Busy {
     Works,
     /// A thread waits for the host's disk.
     Disk,
+    /// A signal waits for its handler.
+    Signal,
     /// A process of `quark exec` has not ended.
     Visitor(String),
     /// Data or a connection lies there, of this address.
@@ -55,6 +65,9 @@ impl Display for Busy {
             Busy::Paused => f.write_str("it was paused in the middle of something: resume it"),
             Busy::Runs(who) => write!(f, "{who} runs"),
             Busy::Works => f.write_str("a system call is at work, or waits for memory"),
+            Busy::Signal => {
+                f.write_str("a signal has come before the program has a handler for it")
+            }
             Busy::Disk => f.write_str("a program waits for the host's disk"),
             Busy::Visitor(who) => write!(f, "{who} of an exec has not ended"),
             Busy::Untaken(Untaken::Connection, address) => {
@@ -104,6 +117,9 @@ pub(super) fn inside() -> Option<Busy> {
     }
     if STARTS.is_any() {
         return Some(Busy::Visitor("the beginning".into()));
+    }
+    if SIGNALS.is_any() {
+        return Some(Busy::Signal);
     }
     disk::is_any_awaited().then_some(Busy::Disk)
 }

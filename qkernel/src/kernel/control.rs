@@ -115,9 +115,7 @@ fn serve(id: u64, request: Request) {
         Request::Start(spec) => start(id, spec, true),
         Request::Exec(spec) => start(id, spec, false),
         Request::Wait { pid } | Request::Hold { pid } => wait(id, pid),
-        Request::Signal { pid, all, signo } => {
-            signals::send(pid, all, signo, move |result| reply(id, &done(result)))
-        }
+        Request::Signal { pid, all, signo } => reply(id, &done(signals::send(pid, all, signo))),
         Request::Processes => reply(id, &Reply::Processes(processes())),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
         Request::Hibernate { patience_ms, force } => executor::spawn(async move {

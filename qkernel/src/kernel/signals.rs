@@ -8,9 +8,11 @@ use linux_raw_sys::general::{SIGCONT, SIGKILL};
 use qlib::control::WakeCause;
 
 use crate::errno::{Errno, Result};
-use crate::task::signal::{self, SIGNALS, SigInfo};
+use crate::hibernate::{self, busy};
+use crate::sync::{Mutex, mutex};
+use crate::task::signal::{self, SIGNALS, SigInfo, SigSet};
 use crate::task::{Process, exit, table};
-use crate::{executor, hibernate, input, time};
+use crate::{executor, input, time};
 
 /// For so long after its start the container's first process is taken to be on its way to install
 /// its handlers, in nanoseconds.
@@ -18,29 +20,41 @@ const YOUTH_NS: u64 = 1_000_000_000;
 /// How often it is looked whether it has.
 const LOOK_NS: u64 = 2_000_000;
 
-/// Sends a signal to a process, or to all, and tells the result.
+/// Those that wait for a handler of the first process: one of each kind, as pending signals are.
+static EARLY: Mutex<SigSet> = mutex(SigSet::EMPTY);
+
+/// Sends a signal to a process, or to all.
 ///
 /// One that ends most programs, and comes before the first process has a handler for it, waits
 /// until there is one, at most until the process is no longer young: else it would be lost
 /// (pid_namespaces(7)), and who stops a container right after its start would wait for all of the
 /// time that it was given. Under runc such a signal ends the runtime's own process, which becomes
-/// the program only then.
-pub fn send(pid: u32, all: bool, signo: u32, tell: impl FnOnce(Result) + Send + 'static) {
-    let targets = match targets(pid, all, signo) {
-        Ok(targets) => targets,
-        Err(errno) => return tell(Err(errno)),
-    };
+/// the program only then. The container does not sleep meanwhile.
+///
+/// # Errors
+/// ESRCH if there is no such process any more, EINVAL if there is no such signal.
+pub fn send(pid: u32, all: bool, signo: u32) -> Result {
+    let targets = targets(pid, all, signo)?;
     hibernate::wake(if signo == SIGCONT { WakeCause::Sigcont } else { WakeCause::Signal });
     input::note_taken(false);
     if all || !is_early(&targets[0], signo) {
-        return tell(deliver(&targets, signo));
+        return deliver(&targets, signo);
     }
-    executor::spawn(async move {
-        while is_early(&targets[0], signo) {
-            time::pass(LOOK_NS).await;
-        }
-        tell(deliver(&targets, signo));
-    });
+    let is_first = !EARLY.lock().contains(signo);
+    if is_first {
+        EARLY.lock().add(signo);
+        let awaited = busy::awaits_a_handler();
+        executor::spawn(async move {
+            while is_early(&targets[0], signo) {
+                time::pass(LOOK_NS).await;
+            }
+            EARLY.lock().remove(signo);
+            // It may have ended, which is as good.
+            let _ = deliver(&targets, signo);
+            drop(awaited);
+        });
+    }
+    Ok(())
 }
 
 /// Whom it is for. ESRCH if there is no such process any more.

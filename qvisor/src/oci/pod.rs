@@ -12,9 +12,8 @@ use super::state::Store;
 /// The annotation that names the sandbox of a pod's container.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
 
-/// The settings of System V IPC and POSIX message queues, which belong to an IPC namespace
-/// (ipc_namespaces(7)).
-const OF_IPC: [&str; 4] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+/// The settings of System V IPC, which belong to an IPC namespace (ipc_namespaces(7)).
+const OF_IPC: [&str; 3] = ["kernel.shm", "kernel.msg", "kernel.sem"];
 
 /// The sysctl settings of container `id`, with those of its pod that a namespace of the host would
 /// bring. The network's are in the network namespace, which it shares indeed.
@@ -39,5 +38,8 @@ pub fn settings(bundle: &Bundle, id: &str, store: &Store) -> Vec<(String, String
 
 fn of(spec: &Spec) -> BTreeMap<String, String> {
     let sysctl = spec.linux().as_ref().and_then(|linux| linux.sysctl().as_ref());
-    sysctl.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
+    // sysctl(8) takes either separator.
+    let dotted =
+        |name: &str| if name.contains('.') { name.to_owned() } else { name.replace('/', ".") };
+    sysctl.into_iter().flatten().map(|(name, value)| (dotted(name), value.clone())).collect()
 }

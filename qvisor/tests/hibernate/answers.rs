@@ -1,6 +1,6 @@
 //! Probes that are answered without a wake.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
         global count
         count += 1
         body = b"%d" % count
-        self.send_response(503 if count == 6 else 200)
+        self.send_response(503 if count in (6, 10) else 200)
         self.send_header("Content-Length", len(body))
         self.end_headers()
         self.wfile.write(body)
@@ -213,15 +213,80 @@ fn a_probe_is_told_what_the_program_said_last() {
     woken_for(&[post, CLOSE, "ab"], &["3"]);
     let two = [HEALTHZ, "\r\n", &probe].concat();
     woken_for(&[&two], &["4", "5"]);
-    // Of a connection with several requests nothing is learnt; the first of two was another one.
-    c.hibernate();
-    assert_eq!(bodies(&exchange(&c, &[&probe])), ["1"]);
-    answered(&c, 8);
-    // A bad answer is given once, and then it is asked anew.
-    c.kill("CONT");
-    assert!(exchange(&c, &[&probe]).starts_with("HTTP/1.1 503 "));
+    // Whoever asked those may have been told something worse: what was known is forgotten. A bad
+    // answer is given once, and then it is asked anew.
+    assert!(woken_for(&[&probe], &["6"]).starts_with("HTTP/1.1 503 "));
     woken_for(&[&probe], &["7"]);
     c.hibernate();
     assert_eq!(bodies(&exchange(&c, &[&probe])), ["7"]);
-    answered(&c, 9);
+    answered(&c, 8);
+
+    // What is said on a connection that stays counts too, each time.
+    c.kill("CONT");
+    let kept = [HEALTHZ, "\r\n"].concat();
+    let ask = |stream: &mut TcpStream| {
+        stream.write_all(kept.as_bytes()).expect("send");
+        let mut answer = String::new();
+        while bodies(&answer).first().is_none_or(|body| body.is_empty()) {
+            let mut some = [0; 1000];
+            let count = stream.read(&mut some).expect("the answer");
+            assert!(count > 0, "{answer}");
+            answer += std::str::from_utf8(&some[..count]).expect("text");
+        }
+        answer
+    };
+    let mut stays = connect(&c);
+    assert_eq!([(); 3].map(|()| bodies(&ask(&mut stays))[0].to_owned()), ["8", "9", "10"]);
+    c.hibernate();
+    let before = wakes(&c);
+    assert_eq!(bodies(&ask(&mut connect(&c))), ["11"]);
+    assert_eq!((wakes(&c), count(&c, "probes_answered")), (before + 1, 8));
+}
+
+/// Accepts nothing, and listens anew at SIGUSR1.
+const RELOADS: &str = r#"
+import signal, socket, sys
+def listen():
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", int(sys.argv[1])))
+    s.listen(16)
+    return s
+def again(*_):
+    global server
+    server.close()
+    server = listen()
+signal.signal(signal.SIGUSR1, again)
+server = listen()
+while True: signal.pause()
+"#;
+
+#[test]
+fn connections_to_a_socket_that_listens_no_more_are_reset() {
+    let options = [LOCAL, "--hibernate-answer-probes=tcp"];
+    let c = Container::start_as(&options, &[], "python", &["python3", "-c", RELOADS, "{port}"]);
+    let reset = |mut stream: TcpStream| {
+        let read = stream.read(&mut [0]);
+        assert!(matches!(&read, Err(e) if e.kind() == ErrorKind::ConnectionReset), "{read:?}");
+    };
+    eventually("it listens", limit(), || {
+        TcpStream::connect(("127.0.0.1", c.port)).is_ok_and(|one| {
+            c.kill("USR1");
+            reset(one);
+            true
+        })
+    });
+    for says in [&b""[..], b"something"] {
+        c.hibernate();
+        let held: Vec<TcpStream> = (0..3).map(|_| connect(&c)).collect();
+        thread::sleep(HOLD / 4);
+        c.kill("USR1");
+        held.into_iter().for_each(|mut one| {
+            // It may be gone already.
+            let _ = one.write_all(says);
+            reset(one);
+        });
+    }
+    // Nothing keeps it awake.
+    c.hibernate();
 }

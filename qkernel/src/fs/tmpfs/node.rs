@@ -264,6 +264,7 @@ impl Inode for TmpNode {
             Content::File(data) => {
                 if flags & O_TRUNC != 0 {
                     data.truncate(0)?;
+                    self.drop_capabilities();
                     self.is_modified();
                 }
                 Ok(TmpFile::new(self))

@@ -249,14 +249,8 @@ pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
     };
     let start = thread.mm().map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
     let start = start.map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
-    {
-        let mut times = segment.times.lock();
-        (times.attached, times.last) = (now(), thread.process.pid);
-    }
-    if is_removal_forced() {
-        let kept = entry.kept.lock().take();
-        drop(kept);
-    }
+    let mut times = segment.times.lock();
+    (times.attached, times.last) = (now(), thread.process.pid);
     Ok(start)
 }
 

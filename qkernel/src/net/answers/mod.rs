@@ -8,13 +8,13 @@
 
 mod http;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::net::{MSG_PEEK, SHUT_WR};
+use linux_raw_sys::net::{MSG_PEEK, SHUT_WR, SO_LINGER, SOL_SOCKET};
 use qlib::control::AnswerSpec;
 use qlib::host::Segment;
 
@@ -29,7 +29,7 @@ use crate::time;
 const MOST_HELD: usize = 8;
 /// For how long they may: whoever waits for the program to speak first is served then.
 const HOLD_NS: u64 = 1_000_000_000;
-/// Answers that are known, and connections on which one may be given.
+/// Answers that are known, and connections of probes that are followed.
 const MOST_KNOWN: usize = 4;
 const MOST_LEARNING: usize = 8;
 
@@ -64,6 +64,9 @@ static HELD: Mutex<Vec<Held>> = mutex(Vec::new());
 static WAITING: Mutex<VecDeque<Held>> = mutex(VecDeque::new());
 static KNOWN: Mutex<Vec<Known>> = mutex(Vec::new());
 static LEARNING: Mutex<Vec<Learning>> = mutex(Vec::new());
+/// Connections of probes that cannot be followed any more, and their listening sockets: what is
+/// said there may be worse than what is known, so nothing is known of these while they are open.
+static UNFOLLOWED: Mutex<BTreeMap<u64, u64>> = mutex(BTreeMap::new());
 /// How many were answered.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
@@ -235,10 +238,20 @@ pub(super) fn learn_from(listener: u64, connection: u64) {
         return;
     }
     let talk = Known { listener, request: Vec::new(), answer: Vec::new() };
+    let one = Learning { token: connection, talk };
     let mut learning = LEARNING.lock();
     if learning.len() < MOST_LEARNING {
-        learning.push(Learning { token: connection, talk });
+        return learning.push(one);
     }
+    drop(learning);
+    lose(&one);
+}
+
+/// A connection is not followed any more.
+fn lose(one: &Learning) {
+    let listener = one.talk.listener;
+    UNFOLLOWED.lock().insert(one.token, listener);
+    KNOWN.lock().retain(|known| known.listener != listener);
 }
 
 /// True if what is said on a connection is listened to.
@@ -246,18 +259,34 @@ pub(super) fn is_learning(token: u64) -> bool {
     are_on() && LEARNING.lock().iter().any(|one| one.token == token)
 }
 
-/// Nothing more is to be learnt on a connection.
+/// A socket is gone. If it listened, nobody accepts any more what came to it: those are reset, as
+/// what is in a queue of the host's is.
 pub(super) fn forget(token: u64) {
-    if are_on() {
-        LEARNING.lock().retain(|one| one.token != token);
+    if !are_on() {
+        return;
     }
+    LEARNING.lock().retain(|one| one.token != token);
+    UNFOLLOWED.lock().remove(&token);
+    KNOWN.lock().retain(|one| one.listener != token);
+    let is_its = |held: &mut Held| held.listener == token;
+    let held: Vec<Held> = HELD.lock().extract_if(.., is_its).collect();
+    let mut waiting = WAITING.lock();
+    let (gone, kept) = waiting.drain(..).partition::<VecDeque<Held>, _>(|h| h.listener == token);
+    *waiting = kept;
+    drop(waiting);
+    for one in held.iter().chain(&gone) {
+        // On for no time at all (socket(7)): its end is a reset. What cannot be reset is closed.
+        let _ = one.socket.set_option(SOL_SOCKET, SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    // Each of them comes here again.
+    drop((held, gone));
 }
 
 /// The program has received this.
 pub(super) fn on_received(token: u64, data: &[Segment], count: usize) {
     let paths: Vec<String> = SPEC.lock().paths.clone();
     with(token, |talk| {
-        // Something after its request is another one.
+        // More after a whole request is another one, whose answer would be taken for the first's.
         if !talk.answer.is_empty() || !append(&mut talk.request, data, count, MAX_REQUEST) {
             return false;
         }
@@ -288,12 +317,16 @@ pub(super) fn on_sent(token: u64, data: &[Segment], count: usize) {
             Answer::Other => false,
             Answer::Whole(again) => {
                 let request = core::mem::take(&mut talk.request);
-                let mut known = KNOWN.lock();
-                if known.len() >= MOST_KNOWN {
-                    known.remove(0);
+                talk.answer = Vec::new();
+                if UNFOLLOWED.lock().values().all(|listener| *listener != talk.listener) {
+                    let mut known = KNOWN.lock();
+                    if known.len() >= MOST_KNOWN {
+                        known.remove(0);
+                    }
+                    known.push(Known { listener: talk.listener, request, answer: again });
                 }
-                known.push(Known { listener: talk.listener, request, answer: again });
-                false
+                // The next request may come on it.
+                true
             }
         }
     });
@@ -307,6 +340,8 @@ fn with(token: u64, next: impl FnOnce(&mut Known) -> bool) {
     drop(learning);
     if next(&mut one.talk) {
         LEARNING.lock().push(one);
+    } else {
+        lose(&one);
     }
 }
 

@@ -10,7 +10,7 @@ use super::containerd::{self, Version};
 use super::file::ConfigFile;
 use super::options::Target;
 use super::place::Place;
-use super::{Change, Engine, Registered, Runtime, check_not_default, finish, removal};
+use super::{Change, Engine, Registered, Runtime, check_not_default, finish, is_same, removal};
 use crate::oci::info::print;
 use crate::oci::roots::Roots;
 use crate::oci::state::{Status, Store, default_root};
@@ -128,7 +128,7 @@ fn names(engine: Engine, path: &Path, binary: &Path) -> Result<(String, Vec<Stri
 /// beside it.
 fn is_of(there: &Registered, binary: &Path) -> bool {
     match &there.binary {
-        Some(path) => path == binary,
+        Some(path) => is_same(path, binary),
         None => there.has_shim && containerd::finds_shim_of(binary),
     }
 }

@@ -259,11 +259,24 @@ fn registration(engine: Engine, path: &Path, runtime: &Runtime) -> Result<Option
     Ok(Some(Change { engine, file, name: runtime.name.clone(), new: Some(new), keep }))
 }
 
+/// True if what an engine calls `there` is `binary`: by whatever path, also through links, or by a
+/// name that is looked for in PATH.
+fn is_same(there: &Path, binary: &Path) -> bool {
+    let is_bare = there.components().count() == 1 && !there.is_absolute();
+    let path = std::env::var_os("PATH").filter(|_| is_bare);
+    let found = path.and_then(|path| {
+        std::env::split_paths(&path).map(|dir| dir.join(there)).find(|place| place.is_file())
+    });
+    let file = |path: &Path| path.canonicalize().ok();
+    there == binary
+        || file(binary).is_some_and(|b| file(found.as_deref().unwrap_or(there)) == Some(b))
+}
+
 /// Refuses a runtime of this name that is another program.
 fn check_ours(there: &Registered, runtime: &Runtime, command: &str) -> Result<()> {
     let name = &runtime.name;
     match &there.binary {
-        Some(binary) if *binary == runtime.binary => Ok(()),
+        Some(binary) if is_same(binary, &runtime.binary) => Ok(()),
         // One that nobody can run is nobody's.
         Some(binary) if binary.is_absolute() && !binary.exists() => Ok(()),
         Some(binary) => bail!(

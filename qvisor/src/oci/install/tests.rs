@@ -374,3 +374,23 @@ proptest! {
         prop_assert!(!left.contains("quark"), "{}", left);
     }
 }
+
+#[test]
+fn a_binary_is_known_by_every_path_to_it() {
+    let dir = std::env::temp_dir().join(format!("quark-same-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("bin")).unwrap();
+    let binary = dir.join("bin/quark");
+    std::fs::write(&binary, "").unwrap();
+    std::fs::write(dir.join("other"), "").unwrap();
+    std::os::unix::fs::symlink("bin/quark", dir.join("link")).unwrap();
+    for same in ["bin/quark", "link", "bin/../bin/quark", "bin/./quark"] {
+        assert!(super::is_same(&dir.join(same), &binary), "{same}");
+    }
+    for other in [dir.join("other"), dir.join("bin"), dir.join("gone"), "quark-of-nobody".into()] {
+        assert!(!super::is_same(&other, &binary), "{}", other.display());
+    }
+    // A name alone is looked for in PATH.
+    let shell = std::path::Path::new("/bin/sh").canonicalize().unwrap();
+    assert!(super::is_same(std::path::Path::new("sh"), &shell));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
