@@ -27,6 +27,10 @@ pub struct Process {
     pub paths: Paths,
     /// For one request at a time, and none while its end is told.
     pub turn: tokio::sync::Mutex<()>,
+    /// Held, shared, by who sends it a signal: its end, which may be the signal's doing, is told
+    /// after the answer. Kubernetes' side of containerd closes the connection when it hears of the
+    /// end, and would take the missing answer for an error.
+    pub signals: tokio::sync::RwLock<()>,
     state: Mutex<State>,
     exit: watch::Sender<Option<Exit>>,
 }
@@ -47,6 +51,7 @@ impl Process {
             exec_id: exec_id.to_owned(),
             paths,
             turn: tokio::sync::Mutex::default(),
+            signals: tokio::sync::RwLock::default(),
             state: Mutex::default(),
             exit: watch::Sender::new(None),
         }

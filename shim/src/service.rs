@@ -145,6 +145,7 @@ impl Service {
             let exit = process.ended(ended).await;
             // What is under way, its start above all, is told before.
             let _turn = process.turn.lock().await;
+            drop(process.signals.write().await);
             let is_init = process.exec_id.is_empty();
             if is_init && container.cgroup().oom_kills() > 0 {
                 let event = TaskOOM { container_id: container.id.clone(), ..TaskOOM::new() };
@@ -321,6 +322,7 @@ impl Task for Service {
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> RpcResult<Empty> {
         let (container, process) = self.find(&request.id, &request.exec_id)?;
+        let _answer_first = process.signals.read().await;
         container.kill(&process, request.signal, request.all).await?;
         Ok(Empty::new())
     }
