@@ -139,7 +139,7 @@ fn what_computes_does_not_sleep_but_by_force() {
     forced(&c);
     assert_eq!(open.answer(), "spun");
     c.hibernate();
-    assert_eq!(c.must(&["why", &c.id]), "asleep; last woken by: unfinished\n");
+    assert_eq!(c.must(&["why", &c.id]), "asleep, as it was asked to; last woken by: unfinished\n");
     c.must(&["wake", &c.id]);
     assert!(c.must(&["why", &c.id]).contains("awake, and idle"));
 }
