@@ -72,9 +72,12 @@ fn ambient_capabilities_need_permitted_and_inheritable_ones() {
 #[test]
 fn a_signal_right_after_the_start_is_not_lost() {
     let Some(p) = place() else { return };
-    let handles = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; \
-        trap 'echo told; exit 3' TERM; echo waits; while :; do sleep 0.05; done";
-    sh(&p, handles);
+    let handles = format!(
+        "i=0; while [ $i -lt {} ]; do i=$((i+1)); done; trap 'echo told; exit 3' TERM; \
+         while :; do sleep 0.05; done",
+        3000 / slowness()
+    );
+    sh(&p, &handles);
     for _ in 0..5 {
         p.create(&[]);
         p.good(&["start", &p.id]);
