@@ -95,9 +95,20 @@ static void needs_root(void) {
     if (!is_root()) skip_case("needs root");
 }
 
+// What the child `pid` prints to the pipe `out` until its good end.
+static const char *printed_by(pid_t pid, const int out[2]) {
+    static char text[160];
+    OK(close(out[1]));
+    memset(text, 0, sizeof text);
+    size_t used = 0;
+    for (ssize_t n; (n = OK(read(out[0], text + used, sizeof text - 1 - used))) > 0;) used += (size_t)n;
+    OK(close(out[0]));
+    expect_exit(pid, 0);
+    return text;
+}
+
 // Runs `path ids` as the user, after `prepare`; what it printed.
 static const char *ids_of(const char *path, void (*prepare)(void)) {
-    static char text[128];
     int out[2];
     OK(pipe(out));
     pid_t pid = OK(fork());
@@ -107,13 +118,7 @@ static const char *ids_of(const char *path, void (*prepare)(void)) {
         execl(path, path, "ids", NULL);
         FAIL("exec: %s", strerrorname_np(errno));
     }
-    OK(close(out[1]));
-    memset(text, 0, sizeof text);
-    size_t used = 0;
-    for (ssize_t n; (n = OK(read(out[0], text + used, sizeof text - 1 - used))) > 0;) used += (size_t)n;
-    OK(close(out[0]));
-    expect_exit(pid, 0);
-    return text;
+    return printed_by(pid, out);
 }
 
 static int ids_euid(const char *path, void (*prepare)(void)) {
@@ -672,7 +677,6 @@ static void give_caps(const char *path, unsigned flags, unsigned permitted, unsi
 
 // What capabilities `path`, or what is open on `fd`, finds that it has, executed after `prepare`; or "exec: errno".
 static const char *caps_of_open(int fd, const char *path, void (*prepare)(void)) {
-    static char text[160];
     int out[2];
     OK(pipe(out));
     pid_t pid = OK(fork());
@@ -684,13 +688,7 @@ static const char *caps_of_open(int fd, const char *path, void (*prepare)(void))
         dprintf(1, "exec: %s", strerrorname_np(errno));
         _exit(0);
     }
-    OK(close(out[1]));
-    memset(text, 0, sizeof text);
-    size_t used = 0;
-    for (ssize_t n; (n = OK(read(out[0], text + used, sizeof text - 1 - used))) > 0;) used += (size_t)n;
-    OK(close(out[0]));
-    expect_exit(pid, 0);
-    return text;
+    return printed_by(pid, out);
 }
 
 static const char *caps_of(const char *path, void (*prepare)(void)) { return caps_of_open(AT_FDCWD, path, prepare); }

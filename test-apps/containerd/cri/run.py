@@ -51,7 +51,7 @@ bin_dir = "/usr/lib/cni"
 conf_dir = "{work}/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "{runtime}"
-snapshotter = "{snapshotter}"
+snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.quark]
@@ -123,12 +123,7 @@ def run(runtime, registry, options):
     (work / "cni").mkdir()
     (work / "cni/10-pods.conflist").write_text(CNI)
     (work / "quark.toml").write_text(f'Root = "{work}/quark"\n')
-    probe = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={work},upperdir={work}/cni,workdir={work}/w",
-                            work / "cni"], capture_output=True)
-    snapshotter = "overlayfs" if probe.returncode == 0 else "native"
-    if probe.returncode == 0:
-        subprocess.run(["umount", work / "cni"], check=True)
-    (work / "config.toml").write_text(CONFIG.format(work=work, runtime=runtime, registry=registry.url, snapshotter=snapshotter))
+    (work / "config.toml").write_text(CONFIG.format(work=work, runtime=runtime, registry=registry.url))
     path = f"{options.quark.parent}:{os.environ['PATH']}"
     report = STATE / f"{runtime}.xml"
     report.unlink(missing_ok=True)
@@ -187,7 +182,7 @@ def main():
         return
     excepted, wrong = exceptions(), 0
     for name, passed in sorted(found["quark"].items()):
-        if passed == found["runc"].get(name) or not passed and not found["runc"].get(name):
+        if passed == found["runc"].get(name, False):
             if passed and name in excepted:
                 print(f"passes, though excepted: {name}")
                 wrong += 1
