@@ -28,6 +28,17 @@ class Failed(Exception):
     """A round went wrong."""
 
 
+def memory_cgroup(pid):
+    """The directory of the memory cgroup that this process is in, in cgroup v1 or v2."""
+    cgroup = {}
+    with open("/proc/%d/cgroup" % pid, encoding="utf-8") as f:
+        for line in f:
+            _, controllers, path = line.strip().split(":", 2)
+            cgroup[controllers] = path
+    root = "/sys/fs/cgroup/memory" if "memory" in cgroup else "/sys/fs/cgroup"
+    return root + cgroup.get("memory", cgroup.get("", ""))
+
+
 class Container:
     """One sandbox, and the commands to it."""
 
@@ -68,6 +79,7 @@ class Container:
             json.dump(config, f)
         self.log = os.path.join(self.dir, "log")
         self.started = False
+        self.memory_cgroup = "/nonexistent"
         with open(os.path.join(self.dir, "output"), "wb") as output:
             code = subprocess.call(
                 self.command("run", "--detach", "--pid-file", os.path.join(self.dir, "pid"), "--bundle", self.dir, self.id),
@@ -77,6 +89,7 @@ class Container:
         self.started = True
         with open(os.path.join(self.dir, "pid"), encoding="utf-8") as f:
             self.pid = int(f.read())
+        self.memory_cgroup = memory_cgroup(self.pid)
         self.base = None
         # How long each fresh exec took, in seconds, and of that from the request's arrival in the guest kernel to the end of the process.
         self.answers, self.inside = [], []
@@ -139,14 +152,8 @@ class Container:
         """The sandbox from outside: states of its processes' threads, memory of its cgroup, load."""
         states = collections.Counter()
         own = collections.Counter()
-        cgroup = {}
+        path = self.memory_cgroup
         try:
-            with open("/proc/%d/cgroup" % self.pid, encoding="utf-8") as f:
-                for line in f:
-                    _, controllers, path = line.strip().split(":", 2)
-                    cgroup[controllers] = path
-            root = "/sys/fs/cgroup/memory" if "memory" in cgroup else "/sys/fs/cgroup"
-            path = root + cgroup.get("memory", cgroup.get("", ""))
             pids = open(path + "/cgroup.procs", encoding="utf-8").read().split()
             for pid in pids:
                 for tid in os.listdir("/proc/%s/task" % pid):
@@ -232,14 +239,26 @@ class Container:
         return memory["frames_used"] + memory["kernel_heap_held"]
 
     def output(self):
+        """The last that the sandbox printed (a panic, say), then the last of its log, and what its memory cgroup counted."""
         text = ""
         for name in ("output", "log"):
             try:
                 with open(os.path.join(self.dir, name), encoding="utf-8", errors="replace") as f:
-                    text += f.read()[-3000:]
+                    text += f.read()[-1500:]
             except OSError:
                 pass
-        return text
+        return text + self.cgroup_events()
+
+    def cgroup_events(self):
+        """What the host's memory cgroup of the sandbox tells of its limit: whether the host killed somebody."""
+        words = []
+        for name in ("memory.oom_control", "memory.failcnt", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.events", "memory.peak"):
+            try:
+                with open(os.path.join(self.memory_cgroup, name), encoding="utf-8") as f:
+                    words.append("%s: %s" % (name, " ".join(f.read().split())))
+            except OSError:
+                pass
+        return "\n" + ", ".join(words)
 
     def alive(self):
         try:
@@ -385,7 +404,7 @@ def main():
                 dead = "" if container is None or container.alive() else " (the sandbox is dead)"
                 print("    FAILED: %s%s" % (error, dead), flush=True)
                 if container is not None:
-                    print("    " + container.output()[-1500:].replace("\n", "\n    "), flush=True)
+                    print("    " + container.output().replace("\n", "\n    "), flush=True)
                     container.close()
                 container = None
             finally:

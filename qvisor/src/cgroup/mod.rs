@@ -8,6 +8,7 @@
 
 mod hierarchy;
 mod limits;
+mod names;
 mod stats;
 
 pub use hierarchy::Hierarchies;

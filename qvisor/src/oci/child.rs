@@ -27,6 +27,7 @@ use crate::platform::{self, PlatformKind};
 use crate::sandbox::admission::Admission;
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::hostcall::uds::HostUds;
+use crate::sandbox::names;
 use crate::sandbox::pressure::{Pressure, Pull};
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
 use crate::streams::Stream;
@@ -72,6 +73,8 @@ pub struct Setup {
     pub wake_concurrency: u16,
     /// How what comes with the set-up tells that the host is short of memory.
     pub pressure: Option<Pull>,
+    /// Of what kind the files are that come with the set-up, by which the cgroup drops names.
+    pub names: Option<names::Interface>,
     /// AF_UNIX sockets in volumes.
     pub host_uds: HostUds,
     /// The network namespace is new.
@@ -155,6 +158,15 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         }
         None => None,
     };
+    let names = match setup.names {
+        Some(interface) => {
+            let (Some(held), Some(reclaim)) = (fds.next(), fds.next()) else {
+                bail!("the set-up came without its cgroup's files");
+            };
+            Some(names::Files { interface, held, reclaim })
+        }
+        None => None,
+    };
     match &setup.log {
         (Some(path), format, debug) => log::init(Some(path), *format, *debug)?,
         (None, _, debug) => log::init_sandbox(*debug)?,
@@ -193,7 +205,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
-    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure };
+    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure, names };
     boot.run(|| {
         if !attended {
             log::end_sandbox();
@@ -310,12 +322,14 @@ pub struct Boot {
     pub admission: Option<Admission>,
     /// What tells that the host is short of memory, if it sleeps then.
     pub pressure: Option<Pressure>,
+    /// How the host is told to drop what it remembers of names.
+    pub names: Option<names::Files>,
 }
 
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure } = self;
+        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names } = self;
         let mut fds = Vec::new();
         let mut mounts = Vec::new();
         for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
@@ -363,6 +377,7 @@ impl Boot {
             store: None,
             admission,
             pressure,
+            names,
             platform: platform::make(setup.platform, process),
             confine: Some(Confinement {
                 network: network_capabilities(setup.capabilities, setup.own_network),

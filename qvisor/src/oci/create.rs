@@ -202,8 +202,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let pressure = trigger.and_then(|trigger| be_told(&trigger, &store));
     sleep.on_pressure = pressure.is_some();
     let pull = pressure.as_ref().map(|(_, pull, _)| *pull);
+    let names = cgroup.as_ref().and_then(Cgroup::names);
     let setup = Setup {
         pressure: pull,
+        names: names.as_ref().map(|files| files.interface),
         sysctl: pod::settings(bundle, id, &store),
         ..setup(request, &state, sleep, host_uds)
     };
@@ -214,6 +216,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         .into_iter()
         .chain(places.as_ref().map(AsFd::as_fd))
         .chain(pressure.iter().flat_map(|(trigger, _, line)| [trigger.as_fd(), line.as_fd()]))
+        .chain(names.iter().flat_map(|files| [files.held.as_fd(), files.reclaim.as_fd()]))
         .chain(namespace.as_ref().map(AsFd::as_fd))
         .collect();
     wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
@@ -386,6 +389,7 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         sleep,
         wake_concurrency: global.wake_concurrency,
         pressure: None,
+        names: None,
         host_uds,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.as_deref().is_some_and(is_own_network),

@@ -23,6 +23,7 @@ use super::loader::{
 use super::mailbox::{Mailbox, Replies};
 use super::memory::{GuestMemory, MemoryError, RAM_UNIT, copy};
 use super::platform::{Leave, Platform, Resources};
+use super::names;
 use super::pressure::Pressure;
 use super::{Sandbox, limits, panic};
 use crate::store::Store;
@@ -51,6 +52,8 @@ pub struct SandboxConfig {
     pub admission: Option<Admission>,
     /// What tells that the host is short of memory, if it sleeps then.
     pub pressure: Option<Pressure>,
+    /// How the host is told to drop what it remembers of names, if it can be.
+    pub names: Option<names::Files>,
     /// How guest code gets to run.
     pub platform: Box<dyn Platform>,
     /// What the process keeps of its privileges; `None` for all, in tests. It takes
@@ -114,6 +117,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     host.note_limit(limit);
     host.admit_by(config.admission);
     host.be_told_by(config.pressure);
+    host.drop_names_by(config.names);
     let own_file = OwnFile::open();
 
     // From here on the process has less and less: the host's files while the platform is prepared,

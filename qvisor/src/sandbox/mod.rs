@@ -20,6 +20,7 @@ pub mod mailbox;
 pub mod memory;
 pub mod panic;
 pub mod platform;
+pub mod names;
 pub mod pressure;
 
 use std::sync::Arc;

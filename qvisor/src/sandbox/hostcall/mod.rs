@@ -42,6 +42,7 @@ use super::events::Poller;
 use super::log_limit::LogBudget;
 use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
+use super::names::{self, Names};
 use super::pressure::Pressure;
 use bounded::Bounded;
 use disk::DiskWork;
@@ -73,6 +74,8 @@ pub struct HostSide {
     admission: OnceLock<Admission>,
     /// What tells that the host is short of memory, if the sandbox is to sleep then.
     pressure: OnceLock<Pressure>,
+    /// What the host remembers of names that the guest looked up.
+    names: Arc<Names>,
     /// /proc/self/fd, through which a descriptor is opened anew.
     proc_fd: Arc<OwnedFd>,
     /// The capabilities that processes of the container were given, as a mask. See
@@ -133,6 +136,7 @@ impl HostSide {
             store,
             admission: OnceLock::new(),
             pressure: OnceLock::new(),
+            names: Arc::default(),
             proc_fd,
             granted,
             net,
@@ -174,6 +178,7 @@ impl HostSide {
         }
         let most = if limit != 0 && limit <= ram { limit / 3 + MORE_BYTES } else { 0 };
         self.to_the_limit.fetch_max(most, Ordering::Relaxed);
+        self.names.note_limit(limit);
     }
 
     /// Notes that a process of the container is given `capabilities` (a mask) from outside: what
@@ -195,6 +200,11 @@ impl HostSide {
         if let Some(pressure) = pressure {
             self.pressure.get_or_init(|| pressure);
         }
+    }
+
+    /// Has the host drop what it remembers of names when that is too much.
+    pub fn drop_names_by(&self, files: Option<names::Files>) {
+        self.names.be_told_by(files);
     }
 
     /// Allows AF_UNIX sockets in volumes, once, before the guest runs.
@@ -362,6 +372,7 @@ impl<'h> Call<'h> {
 
     /// Segment `index` as a path.
     fn path(&self, index: usize) -> Result<GuestPath, Errno> {
+        self.host.names.look_up();
         GuestPath::read(self.range(index)?)
     }
 
