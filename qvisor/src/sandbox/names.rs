@@ -1,12 +1,13 @@
-//! What the host's kernel remembers of names that the guest looked up: directory entries, those of
-//! names that do not exist too, and inodes. They are charged to the sandbox's memory cgroup, beside
-//! guest memory and beyond what the guest counts.
+//! What the host's kernel remembers of names that the guest looked up and that do not exist
+//! (negative directory entries). They are charged to the sandbox's memory cgroup, beside guest
+//! memory and beyond what the guest counts, and there can be any number of them.
 //!
 //! The host drops them when the cgroup comes to its limit, but has the memory only when a grace
 //! period of RCU is over. A guest that takes much memory just then does not wait for that, and the
 //! host's killer comes though most of the cgroup could be freed. So they are dropped before: the
-//! cgroup is asked to reclaim when the guest has looked up many names and the host holds more than
-//! what a memory limit leaves for it.
+//! cgroup is asked to reclaim when the guest has looked up many such names and the host holds more
+//! than what a memory limit leaves for it. That costs the page cache of the cgroup too, so names
+//! that do exist are no reason for it: their number is that of files.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// It is looked at after so many names: some 200 bytes each, or 1 KiB more with an inode.
+/// It is looked at after so many names, of 200 to 500 bytes each.
 const MOST_NAMES: u32 = 1024;
 /// What there may be of it at least, with all else that the host's kernel keeps for a sandbox, in
 /// bytes.
@@ -79,13 +80,13 @@ impl Files {
     }
 }
 
-/// The names that a sandbox has looked up.
+/// The names that a sandbox has looked up in vain.
 #[derive(Debug, Default)]
 pub struct Names {
     /// `None`: there is no cgroup, or it cannot be asked.
     files: OnceLock<Files>,
     /// Since it was last looked at.
-    looked_up: AtomicU32,
+    missed: AtomicU32,
     /// What there may be, in bytes; 0 without a memory limit.
     most_bytes: AtomicU64,
     /// What was left when it was last dropped, in bytes.
@@ -108,12 +109,12 @@ impl Names {
         self.most_bytes.store(most, Relaxed);
     }
 
-    /// The guest is about to look up one more.
-    pub fn look_up(self: &Arc<Self>) {
-        if self.most_bytes.load(Relaxed) == 0 || self.looked_up.fetch_add(1, Relaxed) < MOST_NAMES {
+    /// The guest has looked up one more that does not exist.
+    pub fn missed(self: &Arc<Self>) {
+        if self.most_bytes.load(Relaxed) == 0 || self.missed.fetch_add(1, Relaxed) < MOST_NAMES {
             return;
         }
-        self.looked_up.store(0, Relaxed);
+        self.missed.store(0, Relaxed);
         let Some(files) = self.files.get() else { return };
         let Ok(held) = files.held_bytes() else { return };
         if !self.are_too_many(held) || self.is_busy.swap(true, Relaxed) {

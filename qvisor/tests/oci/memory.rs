@@ -106,6 +106,52 @@ fn a_container_that_ends_for_memory_has_met_its_limit() {
     assert!(kills > 0, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Bytes that the host's kernel holds for a container and can give back, or all that it holds,
+/// where it counts either.
+fn host_kernel_bytes(p: &Place) -> Option<u64> {
+    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let dir = Path::new(event["data"]["quark"]["cgroup"]["path"].as_str()?).to_path_buf();
+    let v1 = fs::read_to_string(dir.join("memory.kmem.usage_in_bytes"));
+    v1.ok().and_then(|text| text.trim().parse().ok()).or_else(|| {
+        let text = fs::read_to_string(dir.join("memory.stat")).ok()?;
+        text.lines().find_map(|l| l.strip_prefix("slab_reclaimable "))?.trim().parse().ok()
+    })
+}
+
+/// The host remembers each name that a guest looked up in vain, and frees that too late for who
+/// uses memory up.
+#[test]
+fn the_host_does_not_remember_any_number_of_names_for_a_guest() {
+    let Some(p) = limited(64, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    if host_kernel_bytes(&p).is_none() {
+        return skip("the host does not count its kernel's memory");
+    }
+    let script = "i=0; while [ $i -lt 40000 ]; do test -e /bin/none$i; i=$((i+1)); done";
+    p.good(&["exec", &p.id, "sh", "-c", script]);
+    p.wait_for("the host has dropped them", || host_kernel_bytes(&p).unwrap() < 4 << 20);
+}
+
+/// What the sandbox process had for its guest's processes it has no more when they have ended.
+#[test]
+fn processes_that_have_ended_leave_the_sandbox_no_larger() {
+    let script = "i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done; kill $(jobs -p); \
+                  wait";
+    let Some(p) = limited(128, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let pid = p.state()["pid"].as_u64().unwrap();
+    let own = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap();
+        line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+    };
+    let before = own();
+    p.good(&["exec", &p.id, "sh", "-c", script]);
+    p.wait_for("they are gone", || own() < before + 1024);
+}
+
 /// A handler's frame that finds no memory waits for some, as a fault there would.
 #[test]
 fn signals_come_when_memory_is_used_up() {

@@ -218,7 +218,11 @@ impl HostSide {
 
     /// Serves `call`: fills in `ret`, and `args` where the operation has results there.
     pub fn call(&self, call: &mut HostCall) {
-        call.ret = match self.serve(call) {
+        let outcome = self.serve(call);
+        if outcome == Err(Errno::NOENT) {
+            self.names.missed();
+        }
+        call.ret = match outcome {
             Ok(value) => i64::try_from(value).unwrap_or(i64::from(-libc::EOVERFLOW)),
             Err(errno) => -i64::from(errno.raw_os_error()),
         };
@@ -372,7 +376,6 @@ impl<'h> Call<'h> {
 
     /// Segment `index` as a path.
     fn path(&self, index: usize) -> Result<GuestPath, Errno> {
-        self.host.names.look_up();
         GuestPath::read(self.range(index)?)
     }
 
