@@ -205,7 +205,8 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
-    let boot = Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure, names };
+    let boot =
+        Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure, names };
     boot.run(|| {
         if !attended {
             log::end_sandbox();
@@ -329,7 +330,8 @@ pub struct Boot {
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names } = self;
+        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names } =
+            self;
         let mut fds = Vec::new();
         let mut mounts = Vec::new();
         for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {

@@ -22,8 +22,8 @@ use super::loader::{
 };
 use super::mailbox::{Mailbox, Replies};
 use super::memory::{GuestMemory, MemoryError, RAM_UNIT, copy};
-use super::platform::{Leave, Platform, Resources};
 use super::names;
+use super::platform::{Leave, Platform, Resources};
 use super::pressure::Pressure;
 use super::{Sandbox, limits, panic};
 use crate::store::Store;

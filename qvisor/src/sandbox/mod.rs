@@ -18,9 +18,9 @@ pub mod loader;
 pub mod log_limit;
 pub mod mailbox;
 pub mod memory;
+pub mod names;
 pub mod panic;
 pub mod platform;
-pub mod names;
 pub mod pressure;
 
 use std::sync::Arc;
