@@ -30,6 +30,7 @@ use crate::console::{self, Pty};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
 use crate::sandbox::hostcall::uds::HostUds;
+use crate::sandbox::names::Interface;
 use crate::sandbox::pressure::Pull;
 use crate::sys::utc::Utc;
 use crate::sys::{self, Child, Spawn};
@@ -205,7 +206,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let names = cgroup.as_ref().and_then(Cgroup::names);
     let setup = Setup {
         pressure: pull,
-        names: names.as_ref().map(|files| files.interface),
+        names: names.as_ref().map(|files| match files.version {
+            cgroup::Version::V1 => Interface::V1,
+            cgroup::Version::V2 => Interface::V2,
+        }),
         sysctl: pod::settings(bundle, id, &store),
         ..setup(request, &state, sleep, host_uds)
     };
