@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <mqueue.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -639,6 +640,20 @@ static void bomb_memfd_empty(void) {
     hold();
 }
 
+static void bomb_mqueue(void) {
+    // Queues of POSIX, full of the longest messages or of those without a byte, each of a priority of its own.
+    char name[32];
+    for (int n = 0; !over(); n++) {
+        sprintf(name, "/bomb%d-%d", getpid(), n);
+        struct mq_attr attr = {.mq_maxmsg = n % 2 ? 65536 : 10, .mq_msgsize = n % 2 ? 1 : 8192};
+        mqd_t q = mq_open(name, O_CREAT | O_RDWR | O_NONBLOCK, 0600, &attr);
+        if (q < 0 && (attr.mq_maxmsg = 10, q = mq_open(name, O_CREAT | O_RDWR | O_NONBLOCK, 0600, &attr)) < 0) break;
+        for (unsigned i = 0; !over() && mq_send(q, block, n % 2 ? 0 : 8192, i % 32768) == 0; i++) {}
+        if (n % 3 == 0) mq_unlink(name);
+    }
+    hold();
+}
+
 static void bomb_msg_empty(void) {
     // Messages without a byte, in one queue.
     long type = 1;
@@ -848,7 +863,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
     {"stack", bomb_stack}, {"sigframes", bomb_sigframes}, {"splice", bomb_splice}, {"mremap", bomb_mremap},
     {"proc", bomb_proc}, {"proc-fd", bomb_proc_fd}, {"close-range", bomb_close_range}, {"dirs", bomb_dirs},
     {"futex-waitv", bomb_futex_waitv}, {"poll-one", bomb_poll_one}, {"epoll-one", bomb_epoll_one},
-    {"inotify-queues", bomb_inotify_queues}, {"memfd-empty", bomb_memfd_empty}, {"msg-empty", bomb_msg_empty}, {"users", bomb_users},
+    {"inotify-queues", bomb_inotify_queues}, {"memfd-empty", bomb_memfd_empty}, {"msg-empty", bomb_msg_empty}, {"mqueue", bomb_mqueue}, {"users", bomb_users},
 };
 
 // A first process that needs nothing: it waits for children that were left to it.
@@ -877,6 +892,10 @@ static int clean(void) {
         int id = semctl(at, 0, 20 /* SEM_STAT_ANY */, &ds);
         if (id >= 0) semctl(id, 0, IPC_RMID);
     }
+    DIR *queues = opendir("/dev/mqueue");
+    for (struct dirent *q; queues && (q = readdir(queues));)
+        if (q->d_name[0] != '.') unlinkat(dirfd(queues), q->d_name, 0);
+    if (queues) closedir(queues);
     // One level at a time, for a path may be far longer than a path can be.
     char from[300];
     for (int n = 0;; n++) {

@@ -68,6 +68,7 @@ class Container:
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+                {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue"},
                 {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]},
             ],
             "linux": {

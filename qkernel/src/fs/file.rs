@@ -220,6 +220,8 @@ pub trait FileOps: Send + Sync + Any {
     fn details(&self, file: &OpenFile) -> Vec<u8> {
         Vec::new()
     }
+    /// Process `pid` has closed a descriptor of it, whoever has others.
+    fn closed_by(&self, pid: u32) {}
     /// The last descriptor is gone.
     fn release(&self, file: &OpenFile) {}
     /// For the kinds that system calls ask for by type (sockets, epoll, directories …): `self`.

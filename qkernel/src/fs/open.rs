@@ -19,7 +19,7 @@ use super::inode::{Inode, NewNode, begin_walk};
 use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
-use super::{Fd, FileOps, Location, OpenFile, notify};
+use super::{Fd, FileOps, Location, OpenFile, lock, notify};
 use crate::creds::{Creds, FileCaps};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -79,6 +79,12 @@ pub fn walk_flags(at_flags: u32) -> WalkFlags {
     flags.set(WalkFlags::FOLLOW, at_flags & AT_SYMLINK_NOFOLLOW == 0);
     flags.set(WalkFlags::EMPTY, at_flags & AT_EMPTY_PATH != 0);
     flags
+}
+
+/// A descriptor of `file` was closed by `caller`.
+pub fn closed(caller: &dyn Caller, file: &OpenFile) {
+    lock::closed(caller, file);
+    file.ops.closed_by(caller.pid());
 }
 
 /// The place `path` leads to from `dirfd`; `at_flags`: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.

@@ -18,6 +18,7 @@ use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::ipc::mqueue;
 use crate::{account, klog};
 
 /// Makes a file system of one type from its mount options.
@@ -29,7 +30,7 @@ fn maker_of(type_name: &str) -> Option<Maker> {
         "cgroup" | "cgroup2" => sysfs::make_cgroup,
         "devpts" => devpts::make,
         "devtmpfs" => make_devtmpfs,
-        "mqueue" => make_mqueue,
+        "mqueue" => mqueue::make,
         "proc" => proc::make,
         "sysfs" => sysfs::make,
         "tmpfs" => make_tmpfs,
@@ -46,10 +47,6 @@ fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let fs = TmpFs::new("tmpfs", size, options.octal("mode", 0o755)?, 0, 0);
     dev::populate(&fs)?;
     Ok(fs)
-}
-
-fn make_mqueue(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(TmpFs::new("mqueue", 0, 0o1777, 0, 0))
 }
 
 /// Makes a file system of type `type_name`: ENODEV if there is no such type.

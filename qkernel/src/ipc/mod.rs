@@ -3,6 +3,7 @@
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
+pub mod mqueue;
 pub mod pipe;
 pub mod signalfd;
 pub mod sysv;

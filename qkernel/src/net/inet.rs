@@ -634,6 +634,18 @@ impl HostSocket {
         self.local.as_ref().is_some_and(Local::is_ready)
     }
 
+    /// True if it is a netlink socket.
+    pub fn is_netlink(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Puts a packet of this kernel into a netlink socket. ENOBUFS with too much to be received.
+    pub fn deliver(&self, packet: Vec<u8>) -> Result {
+        self.local.as_ref().ok_or(Errno::EINVAL)?.deliver(packet)?;
+        self.queue.wake(PollMask::RECEIVED);
+        Ok(())
+    }
+
     /// Sends netlink messages, each to whom it is for. What the host refuses is answered, and no
     /// error of the call, as it is the kernel's on Linux too.
     fn send_messages(

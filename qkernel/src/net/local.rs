@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::net::{AF_NETLINK, MSG_PEEK, MSG_TRUNC};
 
 use super::netlink::{ERROR, HEADER, Message, half, word};
+use crate::account;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
@@ -80,16 +81,21 @@ impl Local {
         Ok(())
     }
 
-    /// Answers a message with an error. ENOBUFS as [`Local::take`].
-    pub fn refuse(&self, message: &Message, sequence: u32, port: u32, errno: Errno) -> Result {
-        let answer = error(message, sequence, port, code(errno)).to_bytes(sequence, port);
+    /// Puts a packet there that is no answer. ENOBUFS with too much to be received.
+    pub fn deliver(&self, packet: Vec<u8>) -> Result {
         let mut unread = self.unread.lock();
         if unread.bytes > MAX_UNREAD {
             return Err(Errno::ENOBUFS);
         }
-        unread.bytes += answer.len();
-        unread.packets.push_back(answer);
+        account::room_in(&mut unread.packets).map_err(|_| Errno::ENOBUFS)?;
+        unread.bytes += packet.len();
+        unread.packets.push_back(packet);
         Ok(())
+    }
+
+    /// Answers a message with an error. ENOBUFS as [`Local::take`].
+    pub fn refuse(&self, message: &Message, sequence: u32, port: u32, errno: Errno) -> Result {
+        self.deliver(error(message, sequence, port, code(errno)).to_bytes(sequence, port))
     }
 
     /// recvmsg(2): bytes and msg_flags. EAGAIN when nothing waits.

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod message;
 pub mod misc;
 pub mod mount;
+pub mod mqueue;
 pub mod open;
 pub mod pipe;
 pub mod poll;

@@ -120,7 +120,7 @@ pub async fn openat2(
 
 /// A descriptor of `file` was closed by `thread`.
 pub fn closed(thread: &Arc<Thread>, file: &Arc<OpenFile>) {
-    fs::lock::closed(thread, file);
+    fs::open::closed(thread, file);
 }
 
 /// close(2).

@@ -430,7 +430,7 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
             fs::FdTable::new()
         });
     }
-    files.drain(0, Fd::MAX, |close_on_exec| close_on_exec, |file| fs::lock::closed(thread, &file));
+    files.drain(0, Fd::MAX, |close_on_exec| close_on_exec, |file| fs::open::closed(thread, &file));
     thread.set_files(files);
     if loaded.is_secure {
         secure(thread);

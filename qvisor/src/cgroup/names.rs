@@ -19,12 +19,14 @@ pub struct NameFiles {
 }
 
 impl Cgroup {
-    /// The files; `None` where the host has no such interface, and where it would write guest
-    /// memory to a swap area instead: a version 1 cgroup cannot be told how much to reclaim.
+    /// The files; `None` where the host has no such interface, and where it could write guest
+    /// memory to a swap area instead.
     pub fn names(&self) -> Option<NameFiles> {
+        if has_swap() {
+            return None;
+        }
         let version = self.version;
         let (held, reclaim) = match version {
-            Version::V1 if has_swap() => return None,
             Version::V1 => ("memory.kmem.usage_in_bytes", "memory.force_empty"),
             Version::V2 => ("memory.stat", "memory.reclaim"),
         };

@@ -100,8 +100,8 @@ pub struct Setup {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
     /// First. With it come the control listener, the file for [`crate::sandbox::ended`], the file
-    /// of places of wakes, a trigger and the line of who waits for that, and a user namespace for
-    /// the sandbox process, if it is to have them.
+    /// of places of wakes, a trigger and the line of who waits for that, two files of its cgroup,
+    /// and a user namespace for the sandbox process, if it is to have them.
     Setup(Box<Setup>),
     /// The hooks have been called.
     Go,

@@ -12,8 +12,9 @@ use super::state::Store;
 /// The annotation that names the sandbox of a pod's container.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
 
-/// The settings of System V IPC, which belong to an IPC namespace (ipc_namespaces(7)).
-const OF_IPC: [&str; 3] = ["kernel.shm", "kernel.msg", "kernel.sem"];
+/// The settings of System V IPC and POSIX message queues, which belong to an IPC namespace
+/// (ipc_namespaces(7)).
+const OF_IPC: [&str; 4] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
 
 /// The sysctl settings of container `id`, with those of its pod that a namespace of the host would
 /// bring. The network's are in the network namespace, which it shares indeed.

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// It is looked at after so many names, of 200 to 500 bytes each.
-const MOST_NAMES: u32 = 1024;
+/// It is looked at after so many names, of 200 to 500 bytes each, on overlay in each layer.
+const MOST_NAMES: u32 = 256;
 /// What there may be of it at least, with all else that the host's kernel keeps for a sandbox, in
 /// bytes.
 const LEAST_BYTES: u64 = 2 << 20;
