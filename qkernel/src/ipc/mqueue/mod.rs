@@ -3,8 +3,8 @@
 //! A queue is a file of a file system of type "mqueue". There is one such file system, whether
 //! anybody has mounted it or not ([`names`]), and all its mounts show the same. What is in a
 //! [`queue`] is kernel memory that outlives processes, so all of it together is bounded
-//! ([`crate::account::Lasting`]), and that of each user by RLIMIT_MSGQUEUE ([`share`]). Who is told of a
-//! message that comes to an empty queue stands in [`notify`].
+//! ([`crate::account::Lasting`]), and that of each user by RLIMIT_MSGQUEUE ([`share`]). Who is told
+//! of a message that comes to an empty queue stands in [`notify`].
 
 mod names;
 mod notify;
