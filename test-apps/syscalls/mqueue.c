@@ -359,7 +359,7 @@ CASE(a_message_to_an_empty_queue_is_told_of_once) {
     EQ(signal_code, SI_MESGQ);
     EQ(signal_pid, pid);
     CHECK(pread(q, text, sizeof text, 0) > 0);
-    CHECK(!strncmp(text, "QSIZE:3          NOTIFY:0     SIGNO:0     NOTIFY_PID:0     \n", 61));
+    CHECK(!strncmp(text, "QSIZE:3          NOTIFY:0     SIGNO:0     NOTIFY_PID:0     \n", 60));
     // Not while there are messages, and not after its removal.
     OK(mq_notify(q, &event));
     OK(mq_send(q, "4", 1, 0));
