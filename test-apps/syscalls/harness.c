@@ -2,6 +2,7 @@
 
 #include <ftw.h>
 #include <stdarg.h>
+#include <sys/mount.h>
 
 static struct test_case *first, **last = &first;
 static int report_fd = -1;
@@ -64,6 +65,14 @@ void expect_exit(pid_t pid, int code) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 99) _exit(99);  // it has reported by itself
     if (!WIFEXITED(status) || WEXITSTATUS(status) != code)
         FAIL("child's wait status is %#x, expected exit code %d", status, code);
+}
+
+void own_mounts(void) {
+    if (unshare(CLONE_NEWNS) == 0) {
+        OK(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
+    } else {
+        EQ(errno, EPERM);
+    }
 }
 
 void expect_killed(pid_t pid, int signo) {

@@ -90,6 +90,20 @@ int64_t now_ns(clockid_t clock);
 // Waits for the child and fails unless it exited with this code, or was killed by this signal.
 void expect_exit(pid_t pid, int code);
 void expect_killed(pid_t pid, int signo);
+// Has a child without rights do something.
+#define AS_NOBODY(...)                 \
+    do {                               \
+        pid_t pid_ = OK(fork());       \
+        if (pid_ == 0) {               \
+            OK(setgid(1000));          \
+            OK(setuid(1000));          \
+            __VA_ARGS__;               \
+            _exit(0);                  \
+        }                              \
+        expect_exit(pid_, 0);          \
+    } while (0)
+// Mounts of this case stay its own, where there is more than one mount namespace to be had.
+void own_mounts(void);
 // Opens a file for reading and writing that is empty, and new if need be.
 int create(const char *path);
 // Creates a file with these contents, fails on error.

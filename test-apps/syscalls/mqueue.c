@@ -9,19 +9,6 @@
 #include <sys/mount.h>
 #include <sys/vfs.h>
 
-// Becomes a user without rights, in a child.
-#define AS_NOBODY(...)                 \
-    do {                               \
-        pid_t pid_ = OK(fork());       \
-        if (pid_ == 0) {               \
-            OK(setgid(1000));          \
-            OK(setuid(1000));          \
-            __VA_ARGS__;               \
-            _exit(0);                  \
-        }                              \
-        expect_exit(pid_, 0);          \
-    } while (0)
-
 static char name[64];
 
 // A name that no other case has, free.
@@ -434,12 +421,7 @@ CASE(a_thread_of_the_library_can_be_told) {
 
 CASE(the_file_system_shows_the_queues) {
     if (getuid() != 0) skip_case("needs root");
-    // In a mount namespace of its own, where there is one to be had.
-    if (unshare(CLONE_NEWNS) == 0) {
-        OK(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
-    } else {
-        EQ(errno, EPERM);
-    }
+    own_mounts();
     OK(mkdir("a", 0755));
     OK(mkdir("b", 0755));
     if (mount("mqueue", "a", "mqueue", 0, NULL) == -1 && errno == EPERM) skip_case("may not mount");

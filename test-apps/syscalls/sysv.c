@@ -17,19 +17,6 @@ union semun {
 
 static key_t own_key(int n) { return (getpid() << 8 | n) & 0x7fffffff; }
 
-// Becomes a user without rights, in a child.
-#define AS_NOBODY(body)                \
-    do {                               \
-        pid_t pid_ = OK(fork());       \
-        if (pid_ == 0) {               \
-            OK(setgid(1000));          \
-            OK(setuid(1000));          \
-            body;                      \
-            _exit(0);                  \
-        }                              \
-        expect_exit(pid_, 0);          \
-    } while (0)
-
 static unsigned long attached(int id) {
     struct shmid_ds ds;
     OK(shmctl(id, IPC_STAT, &ds));

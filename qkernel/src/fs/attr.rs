@@ -135,6 +135,12 @@ pub const fn device_from_user(device_number: u64) -> u64 {
 }
 
 impl Attributes {
+    /// Sets the times of access, modification and change to now.
+    pub fn touch(&mut self) {
+        let now = SetTime::Now.resolve();
+        (self.atime, self.mtime, self.ctime) = (now, now, now);
+    }
+
     /// The S_IF* type.
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT

@@ -44,7 +44,7 @@ fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 
 fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let size = options.size("size", tmpfs::default_bytes())?;
-    let fs = TmpFs::new("tmpfs", size, options.octal("mode", 0o755)?, 0, 0);
+    let fs = TmpFs::new(size, options.octal("mode", 0o755)?, 0, 0);
     dev::populate(&fs)?;
     Ok(fs)
 }
@@ -103,7 +103,7 @@ fn existing(root: &Location, path: &[u8]) -> Result<Option<Location>> {
 /// Hides a path: a directory behind an empty one, a file behind one that reads as empty.
 fn mask(root: &Location, path: &[u8]) -> Result {
     let Some(place) = existing(root, path)? else { return Ok(()) };
-    let fs = TmpFs::new("tmpfs", 0, 0o555, 0, 0);
+    let fs = TmpFs::new(0, 0o555, 0, 0);
     let flags = MountFlags::empty().settle(None);
     let whole = Mount::whole(fs.clone(), b"tmpfs", flags | MountFlags::RDONLY);
     if place.inode().is_dir() {

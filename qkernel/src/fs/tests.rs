@@ -22,7 +22,7 @@ fn node(mode: u32) -> NewNode {
 
 /// A tree: "d" directory, "f" file, "l:target" link, by path.
 fn tree(entries: &[(&str, &str)]) -> Location {
-    let fs = TmpFs::new("tmpfs", 1 << 20, 0o755, 0, 0);
+    let fs = TmpFs::new(1 << 20, 0o755, 0, 0);
     for (path, what) in entries {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut at: Arc<dyn Inode> = fs.root();

@@ -43,7 +43,7 @@ impl OverlayFs {
     /// A new upper layer of at most `limit_bytes` over `lower`.
     pub fn new(lower: Arc<dyn FileSystem>, limit_bytes: u64) -> Result<Arc<Self>> {
         let root = lower.root().attributes()?;
-        let upper = TmpFs::new("tmpfs", limit_bytes, root.mode & 0o7777, root.uid, root.gid);
+        let upper = TmpFs::new(limit_bytes, root.mode & 0o7777, root.uid, root.gid);
         Ok(Arc::new_cyclic(|this| OverlayFs {
             upper,
             lower,

@@ -19,7 +19,7 @@ fn node(mode: u32) -> NewNode {
 
 /// An overlay over "dir/{one,two}", "file", "link".
 fn overlay() -> (Arc<TmpFs>, Arc<OverlayFs>) {
-    let lower = TmpFs::new("tmpfs", 1 << 20, 0o755, 0, 0);
+    let lower = TmpFs::new(1 << 20, 0o755, 0, 0);
     let dir = lower.root().make_dir(b"dir", &node(S_IFDIR | 0o755)).unwrap();
     for name in [b"one", b"two"] {
         dir.clone().make_node(name, &node(S_IFREG | 0o644)).unwrap();

@@ -25,8 +25,6 @@ use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
 
-/// The type's name, for all but what only looks like one.
-const TYPE_NAME: &str = "tmpfs";
 /// Permission bits of a root for which nobody says.
 pub const DEFAULT_MODE: u32 = 0o1777;
 /// As a limit in bytes: there is none.
@@ -83,7 +81,6 @@ fn default_inodes() -> u64 {
 
 /// A file system in guest memory.
 pub struct TmpFs {
-    type_name: &'static str,
     device: u64,
     last_ino: AtomicU64,
     quota: Arc<Quota>,
@@ -97,7 +94,7 @@ impl TmpFs {
     /// One for files that have no names, and so do not outlive those who have them open or mapped.
     pub fn nameless() -> Arc<Self> {
         let quota = Quota::new(u64::MAX / PAGE_SIZE);
-        Self::with_quota("tmpfs", (quota, Inodes::new(0)), 0o1777, 0, 0)
+        Self::with_quota((quota, Inodes::new(0)), 0o1777, 0, 0)
     }
 
     /// An empty one as these options say.
@@ -107,30 +104,22 @@ impl TmpFs {
             Inodes::new(most_inodes(options)?),
         );
         let (uid, gid) = (options.number("uid", 0)?, options.number("gid", 0)?);
-        Ok(Self::with_quota(TYPE_NAME, limits, options.octal("mode", DEFAULT_MODE)?, uid, gid))
+        Ok(Self::with_quota(limits, options.octal("mode", DEFAULT_MODE)?, uid, gid))
     }
 
     /// An empty one that may hold `limit_bytes` of file content; `mode` and owner are its root's.
-    pub fn new(
-        type_name: &'static str,
-        limit_bytes: u64,
-        mode: u32,
-        uid: u32,
-        gid: u32,
-    ) -> Arc<Self> {
+    pub fn new(limit_bytes: u64, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
         let quota = Quota::lasting(limit_bytes.div_ceil(PAGE_SIZE));
-        Self::with_quota(type_name, (quota, Inodes::new(default_inodes())), mode, uid, gid)
+        Self::with_quota((quota, Inodes::new(default_inodes())), mode, uid, gid)
     }
 
     fn with_quota(
-        type_name: &'static str,
         (quota, inodes): (Arc<Quota>, Arc<Inodes>),
         mode: u32,
         uid: u32,
         gid: u32,
     ) -> Arc<Self> {
         let fs = Arc::new(TmpFs {
-            type_name,
             device: next_device(),
             last_ino: AtomicU64::new(0),
             quota,
@@ -164,7 +153,7 @@ impl TmpFs {
 
 impl FileSystem for TmpFs {
     fn type_name(&self) -> &'static str {
-        self.type_name
+        "tmpfs"
     }
 
     fn root(&self) -> Arc<dyn Inode> {
@@ -207,9 +196,6 @@ impl FileSystem for TmpFs {
     }
 
     fn options(&self) -> Vec<u8> {
-        if self.type_name != TYPE_NAME {
-            return Vec::new();
-        }
         // As on Linux what is not the default, and how wide inode numbers are.
         let (limit, _) = self.quota.state();
         let (mode, uid, gid) = self.made;

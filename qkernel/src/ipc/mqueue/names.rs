@@ -14,7 +14,7 @@ use super::queue::{MOST_PRIORITIES, MqAttr, OpenQueue, Queue};
 use super::share::{self, Share};
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, SetAttributes, SetTime, StatFs};
+use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::file::{DirEntry, DirSink, dots, entry_kind};
 use crate::fs::inode::{Created, FileSystem, Inode, NewNode, next_device, simple_statfs};
 use crate::fs::mount::{Mount, MountFlags};
@@ -116,7 +116,7 @@ impl Root {
         let named = Named { name: name.to_vec(), queue: queue.clone() };
         inner.queues.insert(ino, named);
         inner.by_name.insert(name.to_vec(), ino);
-        inner.changed();
+        inner.attributes.touch();
         Ok(queue)
     }
 
@@ -124,21 +124,13 @@ impl Root {
         let removed = {
             let mut inner = self.0.lock();
             let ino = inner.by_name.remove(name).ok_or(Errno::ENOENT)?;
-            inner.changed();
+            inner.attributes.touch();
             inner.queues.remove(&ino)
         };
         if let Some(named) = &removed {
             named.queue.unlinked();
         }
         Ok(())
-    }
-}
-
-impl Inner {
-    fn changed(&mut self) {
-        let now = SetTime::Now.resolve();
-        let attributes = &mut self.attributes;
-        (attributes.atime, attributes.mtime, attributes.ctime) = (now, now, now);
     }
 }
 
@@ -294,7 +286,7 @@ pub fn open(
     let queue = match found {
         None if flags & O_CREAT == 0 => return Err(Errno::ENOENT),
         None => {
-            perm::check(&creds, &directory, perm::WRITE | perm::EXEC)?;
+            perm::check(&creds, &directory, perm::WRITE)?;
             let new = new_node(thread, &creds, &directory, S_IFREG | mode & 0o7777, 0);
             fs.0.make(thread, name, &new, attr)?
         }

@@ -14,7 +14,7 @@ use super::share::Share;
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, SetAttributes, SetTime};
+use crate::fs::attr::{Attributes, SetAttributes};
 use crate::fs::inode::{Caching, Inode};
 use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
@@ -86,9 +86,9 @@ impl Inner {
     }
 
     /// Gives a message to who has waited for one longest, or keeps it: whom to tell that there is
-    /// one now.
+    /// one now. As on Linux all times of the queue are those of the last message that came or went.
     fn put(&mut self, item: Item) -> Option<Registration> {
-        self.used();
+        self.attributes.touch();
         if let Some(receiver) = self.receivers.pop_front() {
             *receiver.lock() = Some(item);
             return None;
@@ -102,20 +102,13 @@ impl Inner {
     fn take(&mut self) -> Option<Item> {
         let ((priority, _), message) = self.messages.pop_last()?;
         self.bytes -= message.bytes.len() as u64;
-        self.used();
+        self.attributes.touch();
         if let Some(sender) = self.senders.pop_front()
             && let Some(item) = sender.lock().take()
         {
             self.insert(item);
         }
         Some((priority, message))
-    }
-
-    /// As on Linux all its times are those of the last message that came or went.
-    fn used(&mut self) {
-        let now = SetTime::Now.resolve();
-        let attributes = &mut self.attributes;
-        (attributes.atime, attributes.mtime, attributes.ctime) = (now, now, now);
     }
 }
 
