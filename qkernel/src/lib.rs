@@ -27,6 +27,7 @@ pub mod ipc;
 pub mod kernel;
 pub mod log;
 pub mod mm;
+pub mod namespace;
 pub mod net;
 pub mod pieces;
 pub mod random;

@@ -1,8 +1,11 @@
-//! What uname(2) reports: release and version of the system, names of the container.
+//! What uname(2) reports: release and version of the system, and the names that each UTS namespace
+//! has of its own (uts_namespaces(7)).
 
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 
-use crate::sync::{Mutex, mutex};
+use crate::namespace::{self, INITIAL_UTS};
+use crate::sync::{Mutex, Once};
 
 /// The release that uname(2) reports: the Linux whose interface this is.
 pub const RELEASE: &str = "6.1.0-quark";
@@ -12,26 +15,55 @@ pub const VERSION: &str = concat!("#1 SMP quark ", env!("CARGO_PKG_VERSION"));
 /// The most bytes of a host or domain name (__NEW_UTS_LEN).
 pub const NAME_BYTES: usize = 64;
 
-/// Host and domain name of the container.
-static NAMES: Mutex<(String, String)> = mutex((String::new(), String::new()));
-
-/// The container's host name.
-pub fn hostname() -> String {
-    NAMES.lock().0.clone()
+/// A UTS namespace.
+pub struct UtsNamespace {
+    /// The inode number of its file in /proc/PID/ns.
+    pub number: u64,
+    names: Mutex<Names>,
 }
 
-/// Sets it.
-pub fn set_hostname(name: String) {
-    NAMES.lock().0 = name;
+#[derive(Clone, Default)]
+struct Names {
+    host: String,
+    domain: String,
 }
 
-/// The container's NIS domain name.
-pub fn domainname() -> String {
-    let domain = NAMES.lock().1.clone();
-    if domain.is_empty() { "(none)".to_string() } else { domain }
-}
+impl UtsNamespace {
+    /// That of the container's first process.
+    pub fn initial() -> Arc<Self> {
+        static INITIAL: Once<Arc<UtsNamespace>> = Once::new();
+        match INITIAL.try_get() {
+            Some(initial) => initial.clone(),
+            None => INITIAL
+                .set(Arc::new(UtsNamespace { number: INITIAL_UTS, names: Mutex::default() }))
+                .clone(),
+        }
+    }
 
-/// Sets it.
-pub fn set_domainname(name: String) {
-    NAMES.lock().1 = name;
+    /// Another one, with the same names.
+    pub fn copy(&self) -> Arc<Self> {
+        let names = self.names.lock().clone();
+        Arc::new(UtsNamespace { number: namespace::next_number(), names: Mutex::new(names) })
+    }
+
+    /// The host name.
+    pub fn hostname(&self) -> String {
+        self.names.lock().host.clone()
+    }
+
+    /// Sets it.
+    pub fn set_hostname(&self, name: String) {
+        self.names.lock().host = name;
+    }
+
+    /// The NIS domain name.
+    pub fn domainname(&self) -> String {
+        let domain = self.names.lock().domain.clone();
+        if domain.is_empty() { "(none)".to_string() } else { domain }
+    }
+
+    /// Sets it.
+    pub fn set_domainname(&self, name: String) {
+        self.names.lock().domain = name;
+    }
 }

@@ -19,6 +19,7 @@ pub mod lock;
 pub mod memfd;
 pub mod mount;
 pub mod notify;
+pub mod nsfs;
 pub mod open;
 pub mod options;
 pub mod outside;

@@ -32,13 +32,14 @@ use crate::mm::{AddressSpace, UserThread};
 use crate::net::{answers, probes};
 use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
+use crate::task::namespaces::Namespaces;
 use crate::task::pause::{self, Reason};
 use crate::task::rlimit::Rlimits;
 use crate::task::signal;
 use crate::task::{
     NewThread, Process, Thread, ThreadAttrs, cpu_limit, exit, filters, oom, seccomp, table,
 };
-use crate::utsname;
+use crate::utsname::UtsNamespace;
 use crate::wait::Signal;
 use crate::{arch, executor, mm, time, urgent};
 
@@ -163,7 +164,7 @@ fn create(spec: &ContainerSpec) -> Reply {
     if crate::arch::poison::attempt(&spec.hostname) {
         return failure(Errno::ECANCELED, "poisoned".to_string());
     }
-    utsname::set_hostname(spec.hostname.clone());
+    UtsNamespace::initial().set_hostname(spec.hostname.clone());
     for (name, value) in &spec.sysctl {
         if let Err(errno) = fs::proc::set_sysctl(name, value) {
             let why = match errno {
@@ -349,6 +350,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         user,
         files: FdTable::new(),
         fs: Arc::new(Mutex::new(context)),
+        namespaces: Arc::new(Namespaces::initial()),
         creds: Arc::new(creds_of(spec)),
         signals: signal::ThreadSignals::default(),
         seccomp: filters::State::default(),

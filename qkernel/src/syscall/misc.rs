@@ -4,17 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    CAP_SYS_ADMIN, CAP_SYS_TTY_CONFIG, CAP_SYSLOG, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
-    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER,
-    CLONE_NEWUTS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM, GRND_INSECURE,
-    GRND_NONBLOCK, GRND_RANDOM,
+    CAP_SYS_ADMIN, CAP_SYS_TTY_CONFIG, CAP_SYSLOG, GRND_INSECURE, GRND_NONBLOCK, GRND_RANDOM,
 };
 use qlib::Va;
 
 use crate::errno::{Errno, Result};
-use crate::fs::Fd;
 use crate::random;
-use crate::sync::Mutex;
 use crate::task::{Thread, oom};
 use crate::time::breath::{Breath, PIECE_BYTES};
 use crate::wait::Sleeper;
@@ -127,43 +122,6 @@ async fn barrier(thread: &Arc<Thread>, others: impl Iterator<Item = Arc<Thread>>
     for other in running {
         other.user.leaves_user_mode().await;
     }
-}
-
-/// unshare(2): what threads share can be parted; new namespaces are refused (EPERM).
-pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
-    const NAMESPACES: u32 = CLONE_NEWNS
-        | CLONE_NEWUTS
-        | CLONE_NEWIPC
-        | CLONE_NEWUSER
-        | CLONE_NEWPID
-        | CLONE_NEWNET
-        | CLONE_NEWCGROUP
-        | CLONE_NEWTIME;
-    const OF_SINGLE_THREADS: u32 = CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
-    if flags & !(NAMESPACES | OF_SINGLE_THREADS | CLONE_FILES | CLONE_FS | CLONE_SYSVSEM) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & OF_SINGLE_THREADS != 0 && thread.process.thread_count() > 1 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & NAMESPACES != 0 {
-        return Err(Errno::EPERM);
-    }
-    if flags & CLONE_FILES != 0 {
-        thread.set_files(thread.files().duplicate()?);
-    }
-    if flags & CLONE_FS != 0 {
-        let own = Arc::new(Mutex::new(thread.fs()));
-        let old = core::mem::replace(&mut *thread.fs.lock(), own);
-        drop(old);
-    }
-    Ok(0)
-}
-
-/// setns(2): there are no other namespaces to join.
-pub fn setns(thread: &Arc<Thread>, fd: Fd, _nstype: u32) -> Result<usize> {
-    thread.files().get(fd)?;
-    Err(Errno::EPERM)
 }
 
 /// ptrace(2), kcmp(2): nobody has the right to.

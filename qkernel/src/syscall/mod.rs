@@ -23,6 +23,7 @@ pub mod message;
 pub mod misc;
 pub mod mount;
 pub mod mqueue;
+pub mod namespace;
 pub mod open;
 pub mod pipe;
 pub mod poll;

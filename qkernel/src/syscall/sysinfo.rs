@@ -11,7 +11,7 @@ use crate::abi::{TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::task::process::Usage;
 use crate::task::{Thread, affinity, table};
-use crate::utsname::{self, NAME_BYTES, RELEASE, VERSION};
+use crate::utsname::{NAME_BYTES, RELEASE, VERSION};
 use crate::{account, arch, time};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,7 +20,8 @@ const TICK_NS: u64 = 10_000_000;
 
 /// uname(2).
 pub fn uname(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
-    let (host, domain) = (utsname::hostname(), utsname::domainname());
+    let uts = thread.namespaces().uts.clone();
+    let (host, domain) = (uts.hostname(), uts.domainname());
     let mut out = [0u8; 6 * (NAME_BYTES + 1)];
     for (field, text) in
         out.chunks_mut(NAME_BYTES + 1).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain])
@@ -45,13 +46,15 @@ fn read_name(thread: &Thread, name: Va, len: i32) -> Result<String> {
 
 /// sethostname(2).
 pub fn sethostname(thread: &Arc<Thread>, name: Va, len: i32) -> Result<usize> {
-    utsname::set_hostname(read_name(thread, name, len)?);
+    let name = read_name(thread, name, len)?;
+    thread.namespaces().uts.set_hostname(name);
     Ok(0)
 }
 
 /// setdomainname(2).
 pub fn setdomainname(thread: &Arc<Thread>, name: Va, len: i32) -> Result<usize> {
-    utsname::set_domainname(read_name(thread, name, len)?);
+    let name = read_name(thread, name, len)?;
+    thread.namespaces().uts.set_domainname(name);
     Ok(0)
 }
 

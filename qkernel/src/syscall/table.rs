@@ -412,7 +412,7 @@ table! {
     269 faccessat => plain stat::faccessat (dirfd, path, mode);
     270 pselect6 => r#async poll::pselect6 (count, read, write, exceptional, timeout, sigmask);
     271 ppoll => r#async poll::ppoll (fds, count, timeout, sigmask, size);
-    272 unshare => plain misc::unshare (flags) but "namespaces (EPERM)";
+    272 unshare => plain namespace::unshare (flags) but "user, network, cgroup and time namespaces (EPERM)";
     273 set_robust_list => plain futex::set_robust_list (head, length);
     274 get_robust_list => plain futex::get_robust_list (tid, head, length);
     275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
@@ -448,7 +448,7 @@ table! {
     305 clock_adjtime => none ();
     306 syncfs => r#async sync::syncfs (fd);
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
-    308 setns => plain misc::setns (fd, nstype);
+    308 setns => plain namespace::setns (fd, nstype);
     309 getcpu => plain sysinfo::getcpu (cpu, node) but "on `process`, a number that a thread \
         keeps";
     310 process_vm_readv => r#async process_vm::process_vm_readv

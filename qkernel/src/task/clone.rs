@@ -4,13 +4,14 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND,
-    CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS,
-    CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID,
-    CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
-    CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE, RLIMIT_NPROC, SIGCHLD,
+    CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
+    CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND,
+    CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE,
+    RLIMIT_NPROC, SIGCHLD,
 };
 use qlib::Va;
 
+use super::namespaces::{self, Namespaces};
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
@@ -40,14 +41,7 @@ pub struct CloneArgs {
     pub pidfd: Va,
 }
 
-const NAMESPACES: u64 = (CLONE_NEWNS
-    | CLONE_NEWUTS
-    | CLONE_NEWIPC
-    | CLONE_NEWUSER
-    | CLONE_NEWPID
-    | CLONE_NEWNET
-    | CLONE_NEWCGROUP
-    | CLONE_NEWTIME) as u64;
+const NAMESPACES: u64 = namespaces::FLAGS as u64;
 const KNOWN: u64 = (CLONE_VM
     | CLONE_FS
     | CLONE_FILES
@@ -72,11 +66,12 @@ impl CloneArgs {
         self.flags & u64::from(flag) != 0
     }
 
-    /// EINVAL for what clone(2) calls contradictory, EPERM for new namespaces, which this kernel
-    /// does not have.
+    /// EINVAL for what clone(2) calls contradictory.
     pub fn check(&self) -> Result {
         let contradictory = (self.has(CLONE_NEWNS) && self.has(CLONE_FS))
             || (self.has(CLONE_NEWUSER) && self.has(CLONE_FS))
+            || (self.has(CLONE_NEWIPC) && self.has(CLONE_SYSVSEM))
+            || (self.has(CLONE_THREAD) && (self.has(CLONE_NEWUSER) || self.has(CLONE_NEWPID)))
             || (self.has(CLONE_THREAD) && !self.has(CLONE_SIGHAND))
             || (self.has(CLONE_SIGHAND) && !self.has(CLONE_VM))
             || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0)
@@ -85,13 +80,22 @@ impl CloneArgs {
         if contradictory || self.flags & !(KNOWN | NAMESPACES) != 0 || self.exit_signal > SIGNALS {
             return Err(Errno::EINVAL);
         }
-        if self.flags & NAMESPACES != 0 { Err(Errno::EPERM) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// The namespaces of what `thread` makes.
+    fn namespaces(&self, thread: &Thread) -> Result<Arc<Namespaces>> {
+        match self.flags & NAMESPACES {
+            0 => Ok(thread.namespaces()),
+            new => Ok(Arc::new(thread.namespaces().renewed(&thread.creds(), new as u32)?)),
+        }
     }
 }
 
 /// Makes a thread or process as `args` says: its id.
 pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     args.check()?;
+    let namespaces = args.namespaces(thread)?;
     if args.has(CLONE_PARENT) && thread.process.parent().is_none() {
         // The sibling of the container's first process would be its host parent's child.
         return Err(Errno::EINVAL);
@@ -157,6 +161,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         user,
         files,
         fs,
+        namespaces,
         creds: thread.creds(),
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
         seccomp: thread.seccomp.inherit(),
@@ -322,7 +327,10 @@ mod tests {
         assert_eq!(check(sighand), Err(Errno::EINVAL));
         assert_eq!(check(vm | sighand | u64::from(CLONE_THREAD)), Ok(()));
         assert_eq!(check(vm | sighand | CLONE_CLEAR_SIGHAND), Err(Errno::EINVAL));
-        assert_eq!(check(u64::from(CLONE_NEWUSER)), Err(Errno::EPERM));
+        let thread = vm | sighand | u64::from(CLONE_THREAD);
+        assert_eq!(check(thread | u64::from(CLONE_NEWPID)), Err(Errno::EINVAL));
+        assert_eq!(check(u64::from(CLONE_NEWIPC | CLONE_SYSVSEM)), Err(Errno::EINVAL));
+        assert_eq!(check(u64::from(CLONE_NEWPID)), Ok(()));
         assert_eq!(check(u64::from(CLONE_NEWNS | CLONE_FS)), Err(Errno::EINVAL));
         assert_eq!(check(1 << 40), Err(Errno::EINVAL));
         assert_eq!(check(vm | sighand | u64::from(CLONE_THREAD | CLONE_PIDFD)), Err(Errno::EINVAL));

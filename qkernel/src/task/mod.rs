@@ -16,6 +16,7 @@ pub mod exit;
 pub mod filters;
 pub mod login;
 pub mod lost;
+pub mod namespaces;
 pub mod oom;
 pub mod outcome;
 pub mod pause;
@@ -53,6 +54,7 @@ use crate::fs::{Caller, FdTable, FsContext};
 use crate::mm::{AddressSpace, UserThread, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
+use namespaces::Namespaces;
 
 /// A guest thread.
 pub struct Thread {
@@ -69,6 +71,8 @@ pub struct Thread {
     files: Mutex<Arc<FdTable>>,
     /// Root, working directory, umask (CLONE_FS).
     pub fs: Mutex<Arc<Mutex<FsContext>>>,
+    /// Its namespaces; replaced as a whole when they change.
+    namespaces: Mutex<Arc<Namespaces>>,
     /// Credentials; replaced as a whole when they change.
     creds: Mutex<Arc<Creds>>,
     /// Its signal mask, pending signals, alternate stack.
@@ -148,6 +152,8 @@ pub struct NewThread {
     pub files: Arc<FdTable>,
     /// Root, working directory, umask.
     pub fs: Arc<Mutex<FsContext>>,
+    /// Namespaces.
+    pub namespaces: Arc<Namespaces>,
     /// Credentials.
     pub creds: Arc<Creds>,
     /// Signal mask and alternate stack.
@@ -217,6 +223,7 @@ impl Thread {
             wakeup: Arc::default(),
             files: Mutex::new(new.files),
             fs: Mutex::new(new.fs),
+            namespaces: Mutex::new(new.namespaces),
             creds: Mutex::new(new.creds),
             signals: Mutex::new(new.signals),
             attrs: Mutex::new(new.attrs),
@@ -284,6 +291,18 @@ impl Thread {
     pub fn update_fs(&self, change: impl FnOnce(&mut FsContext)) {
         let shared = self.fs.lock().clone();
         change(&mut shared.lock());
+    }
+
+    /// Its namespaces.
+    pub fn namespaces(&self) -> Arc<Namespaces> {
+        self.namespaces.lock().clone()
+    }
+
+    /// Has it enter others.
+    pub fn set_namespaces(&self, namespaces: Namespaces) {
+        // The old ones may be the last of theirs: not ended while the lock is held.
+        let old = core::mem::replace(&mut *self.namespaces.lock(), Arc::new(namespaces));
+        drop(old);
     }
 
     /// Its credentials.

@@ -18,11 +18,12 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
 use crate::fs::records::RecordFile;
-use crate::fs::synth::{Dir, Listed, Names, Node, dir, link_by, numbered};
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::synth::{Dir, Listed, Node, link_by, numbered};
+use crate::fs::{FileOps, OpenFile, nsfs};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
 use crate::task::access;
+use crate::task::namespaces::Kind;
 use crate::task::{Login, Process, Thread, table};
 
 /// Which process, or thread, a file of /proc is about.
@@ -140,7 +141,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     }),
     ("mounts", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mounts)))),
     ("net", S_IFDIR, |_| Node::Dir(Arc::new(net::NetDir))),
-    ("ns", S_IFDIR, |_| dir(NAMESPACES)),
+    ("ns", S_IFDIR, |s| Node::Dir(Arc::new(NsDir(s)))),
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score_adj", S_IFREG, oom_score_adj),
@@ -158,16 +159,45 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("wchan", S_IFREG, |s| about(s, |_, _| Ok(b"0".to_vec()))),
 ];
 
-macro_rules! namespaces {
-    ($($name:literal $number:literal)*) => {
-        const NAMESPACES: Names =
-            &[$(($name, || crate::fs::synth::link(concat!($name, ":[", $number, "]"))),)*];
-    };
-}
+/// /proc/PID/ns: the namespaces of the thread, and those of its children to come.
+struct NsDir(Subject);
 
-namespaces! {
-    "cgroup" "4026531835" "ipc" "4026531839" "mnt" "4026531841" "net" "4026531840" "pid" "4026531836"
-    "user" "4026531837" "uts" "4026531838"
+/// The names in it. What children get is what the thread has, but where setns(2) and unshare(2)
+/// say otherwise.
+const NAMESPACES: [(&str, Kind); 10] = [
+    ("cgroup", Kind::Cgroup),
+    ("ipc", Kind::Ipc),
+    ("mnt", Kind::Mnt),
+    ("net", Kind::Net),
+    ("pid", Kind::Pid),
+    ("pid_for_children", Kind::Pid),
+    ("time", Kind::Time),
+    ("time_for_children", Kind::Time),
+    ("user", Kind::User),
+    ("uts", Kind::Uts),
+];
+
+impl Dir for NsDir {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let (_, kind) = *NAMESPACES.iter().find(|(n, _)| n.as_bytes() == name)?;
+        let subject = self.0.clone();
+        Some(link_by(move |reader| {
+            let thread = subject.check_access(reader)?;
+            Ok(nsfs::link_to(thread.namespaces().of_kind(kind)))
+        }))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        NAMESPACES.iter().map(|(name, _)| (name.as_bytes().to_vec(), S_IFLNK)).collect()
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        PidDir(self.0.clone()).owner()
+    }
+
+    fn mode(&self) -> u32 {
+        0o511
+    }
 }
 
 fn exe(thread: &Arc<Thread>) -> Result<Link> {

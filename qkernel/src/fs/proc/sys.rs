@@ -18,7 +18,8 @@ use crate::fs::synth::{Dir, Node};
 use crate::fs::{mount, notify};
 use crate::random;
 use crate::sync::{Mutex, Once, mutex};
-use crate::utsname;
+use crate::task::current;
+use crate::utsname::{self, UtsNamespace};
 
 /// What a setting reads as.
 enum Value {
@@ -29,8 +30,8 @@ enum Value {
     Fixed(&'static str),
     /// What the function gives.
     Made(fn() -> String),
-    /// What the first gives; the second sets it.
-    Name(fn() -> String, fn(String)),
+    /// What the first gives of the UTS namespace of who asks; the second sets it.
+    Name(fn(&UtsNamespace) -> String, fn(&UtsNamespace, String)),
 }
 
 use Value::{Fixed as F, Made as M, Name, Numbers as N};
@@ -60,8 +61,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/suid_dumpable", F("0")),
     ("kernel/cap_last_cap", F("40")),
     ("kernel/core_pattern", F("core")),
-    ("kernel/domainname", Name(utsname::domainname, utsname::set_domainname)),
-    ("kernel/hostname", Name(utsname::hostname, utsname::set_hostname)),
+    ("kernel/domainname", Name(UtsNamespace::domainname, UtsNamespace::set_domainname)),
+    ("kernel/hostname", Name(UtsNamespace::hostname, UtsNamespace::set_hostname)),
     ("kernel/keys/root_maxkeys", F("1000000")),
     ("kernel/msgmax", N("8192", 0..=INT)),
     ("kernel/msgmnb", N("16384", 0..=INT)),
@@ -154,6 +155,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_ascii_whitespace()
 }
 
+/// The UTS namespace of who asks, or of the container when it is set up.
+fn uts() -> Arc<UtsNamespace> {
+    current::get().map_or_else(UtsNamespace::initial, |thread| thread.namespaces().uts.clone())
+}
+
 /// Sets a setting of the list by its path.
 fn write(path: &str, value: &str) -> Result {
     match SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value) {
@@ -165,7 +171,7 @@ fn write(path: &str, value: &str) -> Result {
             let end = (0..=line.len().min(utsname::NAME_BYTES))
                 .rev()
                 .find(|end| line.is_char_boundary(*end));
-            set(line[..end.unwrap_or(0)].to_string());
+            set(&uts(), line[..end.unwrap_or(0)].to_string());
             Ok(())
         }
         Some(Value::Numbers(default, range)) => {
@@ -243,7 +249,8 @@ fn read(path: &str) -> Result<Vec<u8>> {
     let default = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
     let set = SET.lock().get(path).cloned();
     let mut value = match (default, set) {
-        (Some(Value::Made(make) | Value::Name(make, _)), _) => make().into_bytes(),
+        (Some(Value::Made(make)), _) => make().into_bytes(),
+        (Some(Value::Name(name, _)), _) => name(&uts()).into_bytes(),
         (_, Some(set)) => set,
         (Some(Value::Numbers(text, _) | Value::Fixed(text)), None) => text.as_bytes().to_vec(),
         (None, None) => return Err(Errno::ENOENT),

@@ -1,0 +1,28 @@
+//! The numbers of namespaces (namespaces(7)), by which programs know whether two are the same: the
+//! inode numbers of their files in /proc/PID/ns.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Those of the container's own namespaces, which Linux gives to its first ones
+/// (linux/proc_ns.h).
+pub const INITIAL_TIME: u64 = 4_026_531_834;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_CGROUP: u64 = 4_026_531_835;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_PID: u64 = 4_026_531_836;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_USER: u64 = 4_026_531_837;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_UTS: u64 = 4_026_531_838;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_IPC: u64 = 4_026_531_839;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_NET: u64 = 4_026_531_840;
+/// See [`INITIAL_TIME`].
+pub const INITIAL_MNT: u64 = 4_026_531_841;
+
+/// A number for a new namespace of any kind, never given twice.
+pub fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(4_026_532_160);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,73 @@
+//! unshare(2) and setns(2).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general::{
+    CLONE_FILES, CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
+    CLONE_VM,
+};
+
+use crate::creds::AccessMode;
+use crate::errno::{Errno, Result};
+use crate::fs::{Fd, nsfs};
+use crate::sync::Mutex;
+use crate::task::namespaces::{self, FLAGS, Kind};
+use crate::task::pidfd::PidFd;
+use crate::task::{Thread, access};
+
+/// unshare(2).
+pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
+    const OF_SINGLE_THREADS: u32 = CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
+    if flags & !(FLAGS | OF_SINGLE_THREADS | CLONE_FILES | CLONE_FS | CLONE_SYSVSEM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & (OF_SINGLE_THREADS | CLONE_NEWUSER) != 0 && thread.process.thread_count() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    let new = flags & FLAGS;
+    let renewed = match new {
+        0 => None,
+        _ => Some(thread.namespaces().renewed(&thread.creds(), new)?),
+    };
+    if flags & CLONE_FILES != 0 {
+        thread.set_files(thread.files().duplicate()?);
+    }
+    // A mount namespace has places of its own for root and working directory.
+    if flags & (CLONE_FS | CLONE_NEWNS | CLONE_NEWUSER) != 0 {
+        let own = Arc::new(Mutex::new(thread.fs()));
+        let old = core::mem::replace(&mut *thread.fs.lock(), own);
+        drop(old);
+    }
+    if let Some(renewed) = renewed {
+        thread.set_namespaces(renewed);
+    }
+    Ok(0)
+}
+
+/// setns(2): enters a namespace by its file in /proc/PID/ns, or those of `kinds` of a process by
+/// its descriptor.
+pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
+    let file = thread.files().get(fd)?;
+    let Some(other) = file.downcast::<PidFd>() else {
+        let namespace = nsfs::namespace_of(&file)?;
+        if kinds != 0 && kinds != namespace.kind().flag() {
+            return Err(Errno::EINVAL);
+        }
+        namespaces::enter(thread, core::slice::from_ref(namespace))?;
+        return Ok(0);
+    };
+    if kinds == 0 || kinds & !FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let other = other.process.first_thread().ok_or(Errno::ESRCH)?;
+    access::check(thread, &other, AccessMode::FileSystem)?;
+    let theirs = other.namespaces();
+    let chosen: Vec<_> = Kind::ALL
+        .into_iter()
+        .filter(|kind| kinds & kind.flag() != 0)
+        .map(|kind| theirs.of_kind(kind))
+        .collect();
+    namespaces::enter(thread, &chosen)?;
+    Ok(0)
+}

@@ -1,0 +1,188 @@
+//! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
+//! otherwise.
+//!
+//! Network, user, cgroup and time namespaces are those of the container; there are no others.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use linux_raw_sys::general::{
+    CAP_SYS_ADMIN, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID,
+    CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS,
+};
+
+use super::Thread;
+use crate::creds::Creds;
+use crate::errno::{Errno, Result};
+use crate::namespace::{
+    INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
+};
+use crate::utsname::UtsNamespace;
+
+/// The flags of clone(2), unshare(2) and setns(2) that stand for namespaces.
+pub const FLAGS: u32 = CLONE_NEWNS
+    | CLONE_NEWUTS
+    | CLONE_NEWIPC
+    | CLONE_NEWUSER
+    | CLONE_NEWPID
+    | CLONE_NEWNET
+    | CLONE_NEWCGROUP
+    | CLONE_NEWTIME;
+
+/// Those of which there may be new ones.
+const NEW: u32 = CLONE_NEWUTS;
+
+/// A kind of namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Cgroup,
+    Ipc,
+    Mnt,
+    Net,
+    Pid,
+    Time,
+    User,
+    Uts,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 8] = [
+        Kind::Cgroup,
+        Kind::Ipc,
+        Kind::Mnt,
+        Kind::Net,
+        Kind::Pid,
+        Kind::Time,
+        Kind::User,
+        Kind::Uts,
+    ];
+
+    /// Its flag, CLONE_NEW*.
+    pub fn flag(self) -> u32 {
+        match self {
+            Kind::Cgroup => CLONE_NEWCGROUP,
+            Kind::Ipc => CLONE_NEWIPC,
+            Kind::Mnt => CLONE_NEWNS,
+            Kind::Net => CLONE_NEWNET,
+            Kind::Pid => CLONE_NEWPID,
+            Kind::Time => CLONE_NEWTIME,
+            Kind::User => CLONE_NEWUSER,
+            Kind::Uts => CLONE_NEWUTS,
+        }
+    }
+
+    /// What it is called in /proc/PID/ns.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Cgroup => "cgroup",
+            Kind::Ipc => "ipc",
+            Kind::Mnt => "mnt",
+            Kind::Net => "net",
+            Kind::Pid => "pid",
+            Kind::Time => "time",
+            Kind::User => "user",
+            Kind::Uts => "uts",
+        }
+    }
+}
+
+/// One namespace, as a file of /proc/PID/ns stands for it.
+#[derive(Clone)]
+pub enum Namespace {
+    /// A UTS namespace.
+    Uts(Arc<UtsNamespace>),
+    /// The only one of its kind.
+    Only(Kind),
+}
+
+impl Namespace {
+    /// Of what kind it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Namespace::Uts(_) => Kind::Uts,
+            Namespace::Only(kind) => *kind,
+        }
+    }
+
+    /// The inode number of its file.
+    pub fn number(&self) -> u64 {
+        match self {
+            Namespace::Uts(uts) => uts.number,
+            Namespace::Only(kind) => match kind {
+                Kind::Cgroup => INITIAL_CGROUP,
+                Kind::Ipc => INITIAL_IPC,
+                Kind::Mnt => INITIAL_MNT,
+                Kind::Net => INITIAL_NET,
+                Kind::Pid => INITIAL_PID,
+                Kind::Time => INITIAL_TIME,
+                Kind::User => INITIAL_USER,
+                Kind::Uts => crate::namespace::INITIAL_UTS,
+            },
+        }
+    }
+
+    /// What its link in /proc/PID/ns reads as.
+    pub fn label(&self) -> String {
+        format!("{}:[{}]", self.kind().name(), self.number())
+    }
+}
+
+/// The namespaces of a thread.
+#[derive(Clone)]
+pub struct Namespaces {
+    /// Host and domain name.
+    pub uts: Arc<UtsNamespace>,
+}
+
+impl Namespaces {
+    /// Those of the container's first process.
+    pub fn initial() -> Self {
+        Namespaces { uts: UtsNamespace::initial() }
+    }
+
+    /// That of this kind.
+    pub fn of_kind(&self, kind: Kind) -> Namespace {
+        match kind {
+            Kind::Uts => Namespace::Uts(self.uts.clone()),
+            _ => Namespace::Only(kind),
+        }
+    }
+
+    /// With a new one in the place of each kind in `flags` (CLONE_NEW*), as clone(2) and unshare(2)
+    /// make them: EPERM without CAP_SYS_ADMIN, and for kinds of which there is only one.
+    pub fn renewed(&self, creds: &Creds, flags: u32) -> Result<Namespaces> {
+        if flags & !NEW != 0 || !creds.has_cap(CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        let mut own = self.clone();
+        if flags & CLONE_NEWUTS != 0 {
+            own.uts = self.uts.copy();
+        }
+        Ok(own)
+    }
+}
+
+/// setns(2): `thread` enters `chosen`, all or none.
+///
+/// # Errors
+/// EPERM without CAP_SYS_ADMIN; EINVAL for the user namespace that it is in.
+pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
+    if chosen.iter().any(|namespace| namespace.kind() == Kind::User) {
+        return Err(Errno::EINVAL);
+    }
+    if !thread.creds().has_cap(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
+    }
+    let mut own = Namespaces::clone(&thread.namespaces());
+    for namespace in chosen {
+        match namespace {
+            Namespace::Uts(uts) => own.uts = uts.clone(),
+            Namespace::Only(_) => {}
+        }
+    }
+    thread.set_namespaces(own);
+    Ok(())
+}
