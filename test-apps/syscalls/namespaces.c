@@ -3,6 +3,8 @@
 
 #include <linux/nsfs.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/utsname.h>
 
 #ifndef CLONE_NEWTIME
@@ -164,4 +166,356 @@ CASE(only_administrators_make_and_enter_them) {
 
 CASE(unshare_of_the_user_namespace_is_for_single_threads) {
     ERR(unshare(CLONE_NEWUSER | 0x2), EINVAL);
+}
+
+// ---- PID namespaces ----
+
+// A child that is the first process of a new PID namespace, 0 there.
+static pid_t clone_init(void) {
+    pid_t pid = OK((pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0));
+    if (pid == 0) {
+        EQ(getpid(), 1);
+        EQ(getppid(), 0);
+    }
+    return pid;
+}
+
+CASE(the_first_process_is_number_one) {
+    needs_namespaces();
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        EQ(syscall(SYS_gettid), 1);
+        pid_t child = OK(fork());
+        if (child == 0) {
+            EQ(getpid(), 2);
+            EQ(getppid(), 1);
+            EQ(OK(setsid()), 2);
+            EQ(getpgrp(), 2);
+            EQ(OK(getsid(0)), 2);
+            _exit(7);
+        }
+        EQ(child, 2);
+        int status;
+        EQ(OK(waitpid(2, &status, 0)), 2);
+        EQ(WEXITSTATUS(status), 7);
+        ERR(kill(2, 0), ESRCH);
+        // Its group and session are of those who made it, which it does not see.
+        EQ(getpgrp(), 0);
+        EQ(OK(getsid(0)), 0);
+        _exit(0);
+    }
+    CHECK(pid > 2);
+    expect_exit(pid, 0);
+}
+
+CASE(unshare_is_for_children) {
+    needs_namespaces();
+    pid_t own = getpid();
+    ino_t outer = number_of(own, "pid");
+    OK(unshare(CLONE_NEWPID));
+    EQ(getpid(), own);
+    EQ(number_of(own, "pid"), outer);
+    struct stat st;
+    ERR(stat("/proc/self/ns/pid_for_children", &st), ENOENT);
+    ERR(unshare(CLONE_NEWPID), EINVAL);
+    ERR(syscall(SYS_clone, CLONE_THREAD | CLONE_SIGHAND | CLONE_VM, 0, 0, 0, 0), EINVAL);
+    int begin[2];
+    OK(pipe(begin));
+    pid_t first = OK(fork());
+    if (first == 0) {
+        EQ(getpid(), 1);
+        char byte;
+        EQ(OK(read(begin[0], &byte, 1)), 1);
+        _exit(0);
+    }
+    CHECK(number_of(own, "pid_for_children") != outer);
+    EQ(number_of(first, "pid"), number_of(own, "pid_for_children"));
+    pid_t second = OK(fork());
+    if (second == 0) {
+        EQ(getpid(), 2);
+        // Its parent is not seen.
+        EQ(getppid(), 0);
+        _exit(0);
+    }
+    expect_exit(second, 0);
+    EQ(write(begin[1], "", 1), 1);
+    expect_exit(first, 0);
+    // Nobody comes to it any more.
+    ERR(fork(), ENOMEM);
+}
+
+CASE(with_the_first_all_others_end) {
+    needs_namespaces();
+    int out[2];
+    OK(pipe(out));
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        OK(close(out[0]));
+        for (int i = 0; i < 5; i++)
+            if (OK(fork()) == 0) {
+                signal(SIGTERM, SIG_IGN);
+                if (i % 2) OK(setsid());
+                if (i == 4) OK((pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0));
+                EQ(write(out[1], "", 1), 1);
+                for (;;) pause();
+            }
+        char byte;
+        (void)byte;
+        while (kill(6, 0) == -1) sleep_ms(1);
+        sleep_ms(20);
+        _exit(3);
+    }
+    OK(close(out[1]));
+    expect_exit(pid, 3);
+    // All are gone by then: nobody has the other end of the pipe.
+    char bytes[16];
+    int count = 0;
+    for (ssize_t n; (n = OK(read(out[0], bytes, sizeof bytes))) > 0;) count += n;
+    CHECK(count >= 5);
+    // And nobody of them is left to be waited for.
+    ERR(waitpid(-1, NULL, WNOHANG), ECHILD);
+}
+
+CASE(orphans_come_to_the_first) {
+    needs_namespaces();
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        pid_t middle = OK(fork());
+        if (middle == 0) {
+            if (OK(fork()) == 0) {
+                while (getppid() != 1) sleep_ms(1);
+                _exit(9);
+            }
+            _exit(0);
+        }
+        expect_exit(middle, 0);
+        int status;
+        pid_t orphan = OK(waitpid(-1, &status, 0));
+        CHECK(orphan == 3 && WEXITSTATUS(status) == 9);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+static volatile sig_atomic_t sender = -1;
+
+static void note_sender(int signo, siginfo_t *info, void *context) {
+    (void)signo;
+    (void)context;
+    sender = info->si_pid;
+}
+
+// Its own cannot end the first process by signals, those around it can by SIGKILL. A sender that the receiver does not see is 0.
+CASE(signals_and_the_first) {
+    needs_namespaces();
+    int ready[2];
+    OK(pipe(ready));
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        struct sigaction action = {.sa_sigaction = note_sender, .sa_flags = SA_SIGINFO};
+        OK(sigaction(SIGUSR1, &action, NULL));
+        pid_t child = OK(fork());
+        if (child == 0) {
+            OK(kill(1, SIGTERM));
+            OK(kill(1, SIGKILL));
+            OK(kill(1, SIGSTOP));
+            ERR(kill(-1, 0), ESRCH);
+            OK(kill(1, SIGUSR1));
+            _exit(0);
+        }
+        expect_exit(child, 0);
+        EQ(sender, 2);
+        sender = -1;
+        EQ(write(ready[1], "", 1), 1);
+        while (sender == -1) sleep_ms(1);
+        EQ(sender, 0);
+        EQ(write(ready[1], "", 1), 1);
+        for (;;) pause();
+    }
+    char byte;
+    EQ(OK(read(ready[0], &byte, 1)), 1);
+    OK(kill(pid, SIGTERM));
+    OK(kill(pid, SIGUSR1));
+    EQ(OK(read(ready[0], &byte, 1)), 1);
+    OK(kill(pid, SIGSTOP));
+    int status;
+    EQ(OK(waitpid(pid, &status, WUNTRACED)), pid);
+    CHECK(WIFSTOPPED(status));
+    OK(kill(pid, SIGKILL));
+    expect_killed(pid, SIGKILL);
+}
+
+CASE(sigchld_and_waitid_have_the_numbers_of_the_parent) {
+    needs_namespaces();
+    OK(unshare(CLONE_NEWPID));
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    OK(sigprocmask(SIG_BLOCK, &set, NULL));
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(getpid() == 1 ? 4 : 5);
+    siginfo_t info;
+    OK(sigwaitinfo(&set, &info));
+    EQ(info.si_pid, pid);
+    EQ(info.si_status, 4);
+    OK(waitid(P_PID, pid, &info, WEXITED));
+    EQ(info.si_pid, pid);
+}
+
+// A file system of processes shows those of who mounted it.
+CASE(proc_shows_the_processes_of_its_namespace) {
+    needs_namespaces();
+    own_mounts();
+    OK(mkdir("proc", 0755));
+    int ready[2], done[2];
+    OK(pipe(ready));
+    OK(pipe(done));
+    char byte;
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        OK(mount("proc", "proc", "proc", 0, NULL));
+        char text[256], *list = text;
+        memset(text, 0, sizeof text);
+        OK(readlink("proc/self", text, sizeof text));
+        STR_EQ(text, "1");
+        ERR(access("proc/2", F_OK), ENOENT);
+        memset(text, 0, sizeof text);
+        OK(readlink("/proc/self", text, sizeof text));
+        CHECK(atoi(text) > 1);
+        pid_t child = OK(fork());
+        if (child == 0) {
+            EQ(read(done[0], &byte, 1), 1);
+            _exit(0);
+        }
+        OK(access("proc/2/status", R_OK));
+        read_file("proc/2/stat", text, sizeof text);
+        EQ(atoi(text), 2);
+        list = strrchr(text, ')') + 4;
+        EQ(atoi(list), 1);
+        static char status[4096];
+        read_file("proc/2/status", status, sizeof status);
+        CHECK(strstr(status, "\nTgid:\t2\n") && strstr(status, "\nPid:\t2\nPPid:\t1\n") && strstr(status, "\nNSpid:\t2\n"));
+        EQ(write(ready[1], "", 1), 1);
+        expect_exit(child, 0);
+        _exit(0);
+    }
+    EQ(OK(read(ready[0], &byte, 1)), 1);
+    // From outside both numbers are seen; and who is not of the namespace has no self in it.
+    char path[64], text[256];
+    static char status[4096];
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    read_file(path, status, sizeof status);
+    snprintf(text, sizeof text, "\nNSpid:\t%d\t1\n", pid);
+    CHECK(strstr(status, text));
+    OK(access("proc/1/status", R_OK));
+    ERR(readlink("proc/self", text, sizeof text), ENOENT);
+    EQ(write(done[1], "", 1), 1);
+    expect_exit(pid, 0);
+    OK(umount2("proc", 0));
+}
+
+// Children go to a namespace that lies in the own one; to one around it there is no way.
+CASE(setns_of_pid_namespaces) {
+    needs_namespaces();
+    int outer = OK(open("/proc/self/ns/pid", O_RDONLY));
+    int ready[2], done[2];
+    OK(pipe(ready));
+    OK(pipe(done));
+    char byte, path[64];
+    pid_t init = clone_init();
+    if (init == 0) {
+        ERR(setns(outer, 0), EINVAL);
+        EQ(write(ready[1], "", 1), 1);
+        // Reaps what comes to it, and ends when it is told to.
+        signal(SIGCHLD, SIG_IGN);
+        EQ(read(done[0], &byte, 1), 1);
+        _exit(0);
+    }
+    EQ(OK(read(ready[0], &byte, 1)), 1);
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", init);
+    int inner = OK(open(path, O_RDONLY));
+    OK(setns(inner, CLONE_NEWPID));
+    ERR(unshare(CLONE_NEWPID), EINVAL);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(getpid(), 2);
+        EQ(getppid(), 0);
+        OK(kill(1, 0));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    OK(setns(outer, 0));
+    pid = OK(fork());
+    if (pid == 0) _exit(getpid() > 2 ? 0 : 1);
+    expect_exit(pid, 0);
+    // The parent of it is outside, and waits for it although its namespace ends.
+    OK(setns(inner, 0));
+    pid = OK(fork());
+    if (pid == 0)
+        for (;;) pause();
+    EQ(write(done[1], "", 1), 1);
+    expect_killed(pid, SIGKILL);
+    expect_exit(init, 0);
+    ERR(fork(), ENOMEM);
+}
+
+CASE(pid_namespaces_lie_at_most_so_deep) {
+    needs_namespaces();
+    int depth = 0;
+    for (;; depth++) {
+        pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+        if (pid == -1) {
+            EQ(errno, ENOSPC);
+            break;
+        }
+        if (pid > 0) {
+            int status;
+            EQ(OK(waitpid(pid, &status, 0)), pid);
+            CHECK(WIFEXITED(status));
+            if (depth > 0) _exit(WEXITSTATUS(status));
+            // Here it may be that there is one around this already.
+            CHECK(WEXITSTATUS(status) <= 32 && WEXITSTATUS(status) >= 28);
+            return;
+        }
+    }
+    _exit(depth);
+}
+
+CASE(credentials_are_those_of_the_receiver) {
+    needs_namespaces();
+    int pair[2];
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+    int on = 1;
+    OK(setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on));
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        EQ(write(pair[1], "x", 1), 1);
+        struct ucred peer;
+        socklen_t length = sizeof peer;
+        OK(getsockopt(pair[1], SOL_SOCKET, SO_PEERCRED, &peer, &length));
+        EQ(peer.pid, 0);
+        _exit(0);
+    }
+    char byte, control[CMSG_SPACE(sizeof(struct ucred))];
+    struct iovec iov = {&byte, 1};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    EQ(OK(recvmsg(pair[0], &message, 0)), 1);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    CHECK(header && header->cmsg_type == SCM_CREDENTIALS);
+    EQ(((struct ucred *)CMSG_DATA(header))->pid, pid);
+    expect_exit(pid, 0);
+}
+
+// Many come and go: numbers are used again, and nothing is left of them.
+CASE(a_thousand_namespaces_one_after_the_other) {
+    needs_namespaces();
+    for (int i = 0; i < 1000; i++) {
+        pid_t pid = clone_init();
+        if (pid == 0) {
+            if (OK(fork()) == 0)
+                for (;;) pause();
+            _exit(0);
+        }
+        expect_exit(pid, 0);
+    }
 }

@@ -15,6 +15,7 @@ use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
 use super::sysnet;
 use crate::account;
 use crate::errno::Result;
+use crate::task::pid_namespace::shown;
 use crate::task::{affinity, oom, table};
 use crate::{arch, mm};
 
@@ -185,7 +186,8 @@ const CGROUP: Names = &[
     ("cgroup.events", || text("populated 1\nfrozen 0\n")),
     ("cgroup.procs", || {
         file(|_| {
-            Ok(table::processes().map(|p| format!("{}\n", p.pid)).collect::<String>().into_bytes())
+            let numbers = table::processes().map(|p| shown(p.pid)).filter(|number| *number != 0);
+            Ok(numbers.map(|number| format!("{number}\n")).collect::<String>().into_bytes())
         })
     }),
     ("cgroup.subtree_control", || text("\n")),

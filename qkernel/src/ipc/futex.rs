@@ -272,7 +272,7 @@ pub async fn lock_pi(
 ) -> Result {
     let mm = thread.mm();
     let key = key(&mm, va, private)?;
-    let tid = thread.tid();
+    let tid = thread.number_of(thread.tid());
     let mut queued: Option<Queued> = None;
     loop {
         // The owner hands the lock over by writing our id (see `unlock_pi`); until then we ask for
@@ -290,7 +290,7 @@ pub async fn lock_pi(
             0 => return Ok(()),
             owner if owner == tid => return Err(Errno::EDEADLK),
             _ if try_only => return Err(Errno::EAGAIN),
-            owner if crate::task::table::thread(owner).is_none() => return Err(Errno::ESRCH),
+            owner if thread.find_thread(owner).is_err() => return Err(Errno::ESRCH),
             _ => {}
         }
         if queued.is_none() {
@@ -317,7 +317,7 @@ pub async fn lock_pi(
 pub fn unlock_pi(thread: &Arc<Thread>, va: Va, private: bool) -> Result {
     let mm = thread.mm();
     let key = key(&mm, va, private)?;
-    if mm.read::<u32>(va)? & FUTEX_TID_MASK != thread.tid() {
+    if mm.read::<u32>(va)? & FUTEX_TID_MASK != thread.number_of(thread.tid()) {
         return Err(Errno::EPERM);
     }
     let next = with_queues(|queues| queues.take(key, 1, u32::MAX));
@@ -387,11 +387,12 @@ fn abandon(
         wake_at(mm, va, 1);
         return Ok(());
     }
-    if old & FUTEX_TID_MASK != thread.tid() {
+    let tid = thread.number_of(thread.tid());
+    if old & FUTEX_TID_MASK != tid {
         return Ok(());
     }
     let old = update_word(mm, va, |old| {
-        (old & FUTEX_TID_MASK == thread.tid()).then_some((old & FUTEX_WAITERS) | FUTEX_OWNER_DIED)
+        (old & FUTEX_TID_MASK == tid).then_some((old & FUTEX_WAITERS) | FUTEX_OWNER_DIED)
     })?;
     if old & FUTEX_WAITERS != 0 {
         wake_at(mm, va, 1);

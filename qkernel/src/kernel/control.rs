@@ -34,6 +34,7 @@ use crate::sync::{Mutex, mutex};
 use crate::task::exec::{self, Program};
 use crate::task::namespaces::Namespaces;
 use crate::task::pause::{self, Reason};
+use crate::task::pid_namespace::NewPid;
 use crate::task::rlimit::Rlimits;
 use crate::task::signal;
 use crate::task::{
@@ -330,8 +331,11 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
     let mm = about(AddressSpace::new(true), "making an address space")?;
     let user =
         about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
-    let pid = about(table::allocate_pid(), "making a process")?;
-    let process = Arc::new(Process::new(pid, mm.clone(), rlimits, &TASK_UPCALLS));
+    let namespaces = Namespaces::initial();
+    let new_pid = about(NewPid::new(&namespaces.pid_for_children), "making a process")?;
+    let pid = new_pid.0;
+    let pid_namespace = namespaces.pid_for_children.clone();
+    let process = Arc::new(Process::new(pid, pid_namespace, mm.clone(), rlimits, &TASK_UPCALLS));
     {
         let mut links = process.tree.lock();
         links.pgid = pid;
@@ -350,7 +354,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         user,
         files: FdTable::new(),
         fs: Arc::new(Mutex::new(context)),
-        namespaces: Arc::new(Namespaces::initial()),
+        namespaces: Arc::new(namespaces),
         creds: Arc::new(creds_of(spec)),
         signals: signal::ThreadSignals::default(),
         seccomp: filters::State::default(),

@@ -11,7 +11,7 @@ use qlib::{Va, sockopt};
 use super::HostSocket;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, OpenFile};
-use crate::task::Thread;
+use crate::task::{Thread, current};
 
 /// The most descriptors in one message (SCM_MAX_FD).
 pub const MAX_RIGHTS: usize = 253;
@@ -21,8 +21,12 @@ pub const HEADER_BYTES: usize = 16;
 /// struct ucred: who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process id.
+    /// The process, as its own PID namespace calls it, and as the kernel does.
+    pub number: u32,
+    /// See [`Credentials::number`].
     pub pid: u32,
+    /// The number of that namespace.
+    pub namespace: u64,
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -33,13 +37,29 @@ impl Credentials {
     /// Of a thread, as its messages carry them.
     pub fn of(thread: &Thread) -> Self {
         let creds = thread.creds();
-        Credentials { pid: thread.process.pid, uid: creds.uid, gid: creds.gid }
+        Self::claimed(thread, thread.process.pid, creds.uid, creds.gid)
     }
 
-    /// As struct ucred.
+    /// Those that a thread claims to have.
+    pub fn claimed(thread: &Thread, pid: u32, uid: u32, gid: u32) -> Self {
+        let (number, namespace) = (thread.number_of(pid), thread.process.pid_namespace.number);
+        Credentials { number, pid, namespace, uid, gid }
+    }
+
+    /// Of nobody.
+    pub const NOBODY: Credentials =
+        Credentials { number: 0, pid: 0, namespace: 0, uid: u32::MAX, gid: u32::MAX };
+
+    /// As struct ucred, for the thread that the kernel works for.
     pub fn to_bytes(self) -> [u8; 12] {
+        let reader = current::get();
+        let number = match reader.map(|thread| thread.process.pid_namespace.clone()) {
+            // Also when the process has no number any more.
+            Some(reader) if reader.number != self.namespace => reader.number_of(self.pid),
+            _ => self.number,
+        };
         let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&self.pid.to_ne_bytes());
+        bytes[..4].copy_from_slice(&number.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.uid.to_ne_bytes());
         bytes[8..].copy_from_slice(&self.gid.to_ne_bytes());
         bytes

@@ -288,7 +288,8 @@ pub fn capget(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
 /// capset(2).
 pub fn capset(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
     let (pid, words) = read_header(thread, hdrp)?;
-    if pid != 0 && pid != thread.tid() as i32 && pid != thread.process.pid as i32 {
+    let is_own = |own| pid == thread.number_of(own) as i32;
+    if pid != 0 && !is_own(thread.tid()) && !is_own(thread.process.pid) {
         return Err(Errno::EPERM);
     }
     let data = thread.mm().read_array::<CapData>(datap, words)?;

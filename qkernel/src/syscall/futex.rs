@@ -17,7 +17,7 @@ use crate::abi::{TimeSpec, abi_struct};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::ipc::futex;
-use crate::task::{Thread, access, signal, table};
+use crate::task::{Thread, access, signal};
 use crate::time::{self, Clock};
 
 abi_struct! {
@@ -255,7 +255,7 @@ pub fn set_robust_list(thread: &Arc<Thread>, head: Va, length: usize) -> Result<
 
 /// get_robust_list(2).
 pub fn get_robust_list(thread: &Arc<Thread>, tid: u32, head: Va, length: Va) -> Result<usize> {
-    let other = if tid == 0 { thread.clone() } else { table::thread(tid).ok_or(Errno::ESRCH)? };
+    let other = if tid == 0 { thread.clone() } else { thread.find_thread(tid)? };
     access::check(thread, &other, AccessMode::Real)?;
     let (list, _) = other.attrs.lock().robust_list;
     thread.mm().write(length, &(futex::ROBUST_HEAD_BYTES as u64))?;

@@ -80,7 +80,7 @@ pub async fn record_lock(
                 user.whence = SEEK_SET as i16;
                 user.start = held.start as i64;
                 user.len = if held.end == u64::MAX { 0 } else { (held.end - held.start) as i64 };
-                user.pid = held.pid;
+                user.pid = seen(thread, held.pid);
             }
         }
         thread.mm().write(argument, &user)?;
@@ -102,6 +102,11 @@ pub async fn record_lock(
         lock::try_lock(file, key, wanted)?;
     }
     Ok(0)
+}
+
+/// What the thread calls the holder of a lock; negative numbers are no processes of the container.
+fn seen(thread: &Thread, pid: i32) -> i32 {
+    u32::try_from(pid).map_or(pid, |pid| thread.number_of(pid) as i32)
 }
 
 /// flock(2).

@@ -235,15 +235,16 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
     Ok(control)
 }
 
-/// Credentials that a sender claims: EPERM unless they are its own or it is privileged (unix(7)).
+/// Credentials that a sender claims: EPERM unless they are its own or it is privileged (unix(7)),
+/// ESRCH if there is no such process.
 fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
     let [pid, uid, gid] = <[u32; 3]>::read_from_bytes(data).map_err(|_| Errno::EINVAL)?;
     let creds = thread.creds();
-    let own_pid = pid == thread.process.pid || creds.has_cap(CAP_SYS_ADMIN);
+    let own_pid = pid == thread.number_of(thread.process.pid) || creds.has_cap(CAP_SYS_ADMIN);
     let own_uid = [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.has_cap(CAP_SETUID);
     let own_gid = [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.has_cap(CAP_SETGID);
     if own_pid && own_uid && own_gid {
-        Ok(Credentials { pid, uid, gid })
+        Ok(Credentials::claimed(thread, thread.find_process_of(pid)?.pid, uid, gid))
     } else {
         Err(Errno::EPERM)
     }

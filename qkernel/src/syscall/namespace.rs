@@ -12,7 +12,7 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, nsfs};
 use crate::sync::Mutex;
-use crate::task::namespaces::{self, FLAGS, Kind};
+use crate::task::namespaces::{self, FLAGS, Kind, Namespace, Namespaces};
 use crate::task::pidfd::PidFd;
 use crate::task::{Thread, access};
 
@@ -28,7 +28,7 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
     let new = flags & FLAGS;
     let renewed = match new {
         0 => None,
-        _ => Some(thread.namespaces().renewed(&thread.creds(), new)?),
+        _ => Some(Namespaces::renewed(thread, new)?),
     };
     if flags & CLONE_FILES != 0 {
         thread.set_files(thread.files().duplicate()?);
@@ -66,7 +66,10 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
     let chosen: Vec<_> = Kind::ALL
         .into_iter()
         .filter(|kind| kinds & kind.flag() != 0)
-        .map(|kind| theirs.of_kind(kind))
+        .map(|kind| match kind {
+            Kind::Pid => Namespace::Pid(other.process.pid_namespace.clone()),
+            kind => theirs.of_kind(kind),
+        })
         .collect();
     namespaces::enter(thread, &chosen)?;
     Ok(0)

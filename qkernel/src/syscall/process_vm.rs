@@ -10,14 +10,14 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
-use crate::task::{Thread, access, run, table};
+use crate::task::{Thread, access, run};
 use crate::time::Breath;
 use crate::wait::Sleeper;
 
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it:
 /// ESRCH, EPERM.
 fn target(thread: &Thread, pid: i32) -> Result<Arc<AddressSpace>> {
-    let found = u32::try_from(pid).ok().and_then(table::thread).ok_or(Errno::ESRCH)?;
+    let found = thread.find_thread(u32::try_from(pid).map_err(|_| Errno::ESRCH)?)?;
     access::check(thread, &found, AccessMode::Real)?;
     Ok(found.mm())
 }

@@ -21,9 +21,9 @@ const MAX_RT_PRIORITY: i32 = 99;
 fn target(thread: &Arc<Thread>, pid: i32) -> Result<Arc<Thread>> {
     match pid {
         0 => Ok(thread.clone()),
-        1.. => table::thread(pid as u32)
-            .or_else(|| table::process(pid as u32).and_then(|p| p.first_thread()))
-            .ok_or(Errno::ESRCH),
+        1.. => thread
+            .find_thread(pid as u32)
+            .or_else(|_| thread.find_process(pid as u32)?.first_thread().ok_or(Errno::ESRCH)),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -223,7 +223,7 @@ fn by_priority_target(
     let threads = match which {
         PRIO_PROCESS => alloc::vec![target(thread, who).map_err(|_| Errno::ESRCH)?],
         PRIO_PGRP => {
-            let pgid = if id == 0 { thread.process.pgid() } else { id };
+            let pgid = if id == 0 { thread.process.pgid() } else { thread.pid_of(id)? };
             table::group(pgid).iter().flat_map(|p| p.threads()).collect()
         }
         PRIO_USER => {

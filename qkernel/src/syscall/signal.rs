@@ -12,8 +12,7 @@ use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
 use crate::task::outcome::{Outcome, RegistersReplaced};
 use crate::task::signal::{
-    self, AltStack, Disposition, SIGNALS, SigAction, SigInfo, SigSet, SigStack, deliver,
-    send_to_process, send_to_thread,
+    self, AltStack, Disposition, SIGNALS, SigAction, SigInfo, SigSet, SigStack, deliver, send_by,
 };
 use crate::task::{Process, Thread, table};
 use crate::time;
@@ -205,7 +204,7 @@ fn check_number(signo: u32) -> Result {
 fn kill_one(thread: &Arc<Thread>, target: &Arc<Process>, signo: u32) -> Result {
     check_permission(thread, target, signo)?;
     if signo != 0 {
-        send_to_process(target, SigInfo::user(signo, thread.process.pid, thread.creds().uid))?;
+        send_by(thread, target, None, |pid, uid| SigInfo::user(signo, pid, uid))?;
     }
     Ok(())
 }
@@ -215,17 +214,16 @@ pub fn kill(thread: &Arc<Thread>, pid: i32, sig: u32) -> Result<usize> {
     check_number(sig)?;
     let group = match pid {
         1.. => {
-            let target = table::process(pid as u32)
-                .or_else(|| table::thread(pid as u32).map(|t| t.process.clone()));
-            return kill_one(thread, &target.ok_or(Errno::ESRCH)?, sig).map(|()| 0);
+            return kill_one(thread, &thread.find_process_of(pid as u32)?, sig).map(|()| 0);
         }
         -1 => {
             let own = thread.process.pid;
-            table::processes().filter(|p| p.pid > 1 && p.pid != own).collect()
+            let all = thread.process.pid_namespace.processes_from(2);
+            all.map(|(_, process)| process).filter(|process| process.pid != own).collect()
         }
         0 => table::group(thread.process.pgid()),
         i32::MIN => return Err(Errno::ESRCH),
-        _ => table::group(pid.unsigned_abs()),
+        _ => table::group(thread.pid_of(pid.unsigned_abs())?),
     };
     if group.is_empty() {
         return Err(Errno::ESRCH);
@@ -240,12 +238,12 @@ pub fn kill(thread: &Arc<Thread>, pid: i32, sig: u32) -> Result<usize> {
     if sent || pid == -1 { Ok(0) } else { Err(error) }
 }
 
-fn find_thread(tgid: Option<i32>, tid: i32) -> Result<Arc<Thread>> {
+fn find_thread(thread: &Thread, tgid: Option<i32>, tid: i32) -> Result<Arc<Thread>> {
     if tid <= 0 || tgid.is_some_and(|t| t <= 0) {
         return Err(Errno::EINVAL);
     }
-    let target = table::thread(tid as u32).ok_or(Errno::ESRCH)?;
-    if tgid.is_some_and(|t| target.process.pid != t as u32) {
+    let target = thread.find_thread(tid as u32)?;
+    if tgid.is_some_and(|t| thread.number_of(target.process.pid) != t as u32) {
         return Err(Errno::ESRCH);
     }
     Ok(target)
@@ -255,19 +253,20 @@ fn kill_thread(thread: &Arc<Thread>, target: &Arc<Thread>, signo: u32) -> Result
     check_number(signo)?;
     check_permission(thread, &target.process, signo)?;
     if signo != 0 {
-        send_to_thread(target, SigInfo::thread(signo, thread.process.pid, thread.creds().uid))?;
+        let process = &target.process;
+        send_by(thread, process, Some(target), |pid, uid| SigInfo::thread(signo, pid, uid))?;
     }
     Ok(0)
 }
 
 /// tkill(2).
 pub fn tkill(thread: &Arc<Thread>, tid: i32, sig: u32) -> Result<usize> {
-    kill_thread(thread, &find_thread(None, tid)?, sig)
+    kill_thread(thread, &find_thread(thread, None, tid)?, sig)
 }
 
 /// tgkill(2).
 pub fn tgkill(thread: &Arc<Thread>, tgid: i32, tid: i32, sig: u32) -> Result<usize> {
-    kill_thread(thread, &find_thread(Some(tgid), tid)?, sig)
+    kill_thread(thread, &find_thread(thread, Some(tgid), tid)?, sig)
 }
 
 /// Reads a siginfo_t that a program hands over for signal `signo`.
@@ -280,14 +279,14 @@ pub fn read_info(thread: &Thread, signo: u32, at: Va) -> Result<SigInfo> {
 /// rt_sigqueueinfo(2).
 pub fn rt_sigqueueinfo(thread: &Arc<Thread>, tgid: i32, sig: u32, info: Va) -> Result<usize> {
     let info = read_info(thread, sig, info)?;
-    if !info.may_be_forged() && tgid != thread.process.pid as i32 {
+    if !info.may_be_forged() && tgid != thread.number_of(thread.process.pid) as i32 {
         return Err(Errno::EPERM);
     }
     check_number(sig)?;
-    let target = u32::try_from(tgid).ok().and_then(table::process).ok_or(Errno::ESRCH)?;
+    let target = thread.find_process(u32::try_from(tgid).map_err(|_| Errno::ESRCH)?)?;
     check_permission(thread, &target, sig)?;
     if sig != 0 {
-        send_to_process(&target, info)?;
+        send_by(thread, &target, None, |_, _| info)?;
     }
     Ok(0)
 }
@@ -300,15 +299,15 @@ pub fn rt_tgsigqueueinfo(
     sig: u32,
     info: Va,
 ) -> Result<usize> {
-    let target = find_thread(Some(tgid), tid)?;
+    let target = find_thread(thread, Some(tgid), tid)?;
     let info = read_info(thread, sig, info)?;
-    if !info.may_be_forged() && tgid != thread.process.pid as i32 {
+    if !info.may_be_forged() && tgid != thread.number_of(thread.process.pid) as i32 {
         return Err(Errno::EPERM);
     }
     check_number(sig)?;
     check_permission(thread, &target.process, sig)?;
     if sig != 0 {
-        send_to_thread(&target, info)?;
+        send_by(thread, &target.process, Some(&target), |_, _| info)?;
     }
     Ok(0)
 }

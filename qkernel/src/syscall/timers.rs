@@ -14,9 +14,9 @@ use crate::abi::{TimeSpec, TimeVal, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::ipc::timerfd::TimerFd;
+use crate::task::Thread;
 use crate::task::timer::{Base, Setting};
 use crate::task::timers::{Notify, Which};
-use crate::task::{Thread, table};
 use crate::time::Clock;
 
 abi_struct! {
@@ -136,8 +136,9 @@ pub fn timer_create(thread: &Arc<Thread>, clock: u32, event: Va, id: Va) -> Resu
         SIGEV_SIGNAL | SIGEV_THREAD if is_signal => Notify::Process(Arc::downgrade(process), signo),
         SIGEV_THREAD_ID if is_signal => {
             let tid = event.map_or(0, |event| event.tid as u32);
+            let target = thread.find_thread(tid).ok();
             let target =
-                table::thread(tid).filter(|t| t.process.pid == process.pid).ok_or(Errno::EINVAL)?;
+                target.filter(|t| Arc::ptr_eq(&t.process, process)).ok_or(Errno::EINVAL)?;
             Notify::Thread(Arc::downgrade(&target), signo)
         }
         _ => return Err(Errno::EINVAL),

@@ -12,9 +12,14 @@ use super::signal::{check_permission, read_info};
 use super::sysinfo::RUsage;
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
-use crate::task::signal::{SIGNALS, SigInfo, send_to_process};
+use crate::task::signal::{SIGNALS, SigInfo, send_by};
 use crate::task::wait::{KNOWN_OPTIONS, Who, wait_for};
-use crate::task::{Thread, pidfd, table};
+use crate::task::{Thread, pidfd};
+
+/// The pid of what the thread calls `number`: a child, or a group, or ECHILD.
+fn known(thread: &Thread, number: u32) -> Result<u32> {
+    thread.pid_of(number).map_err(|_| Errno::ECHILD)
+}
 
 /// wait4(2).
 pub async fn wait4(
@@ -32,8 +37,8 @@ pub async fn wait4(
         -1 => Who::Any,
         0 => Who::Group(thread.process.pgid()),
         i32::MIN => return Err(Errno::ESRCH),
-        1.. => Who::Pid(pid as u32),
-        _ => Who::Group(pid.unsigned_abs()),
+        1.. => Who::Pid(known(thread, pid as u32)?),
+        _ => Who::Group(known(thread, pid.unsigned_abs())?),
     };
     let Some(news) = wait_for(thread, who, options | WEXITED).await? else { return Ok(0) };
     let mm = thread.mm();
@@ -62,9 +67,9 @@ pub async fn waitid(
     let mut nonblocking_fd = false;
     let who = match idtype {
         P_ALL => Who::Any,
-        P_PID if id > 0 => Who::Pid(id as u32),
+        P_PID if id > 0 => Who::Pid(known(thread, id as u32)?),
         P_PGID if id == 0 => Who::Group(thread.process.pgid()),
-        P_PGID if id > 0 => Who::Group(id as u32),
+        P_PGID if id > 0 => Who::Group(known(thread, id as u32)?),
         P_PIDFD if id >= 0 => {
             nonblocking_fd = thread.files().get(id)?.is_nonblocking();
             Who::Pid(pidfd::process_of(thread, id)?.pid)
@@ -104,11 +109,10 @@ pub fn pidfd_open(thread: &Arc<Thread>, pid: i32, flags: u32) -> Result<usize> {
     if pid <= 0 || flags & !PIDFD_NONBLOCK != 0 {
         return Err(Errno::EINVAL);
     }
-    let process = match table::process(pid as u32) {
-        Some(process) => process,
+    let process = match thread.find_process(pid as u32) {
         // A thread that is not the first of its process.
-        None if table::thread(pid as u32).is_some() => return Err(Errno::EINVAL),
-        None => return Err(Errno::ESRCH),
+        Err(_) if thread.find_thread(pid as u32).is_ok() => return Err(Errno::EINVAL),
+        found => found?,
     };
     let file = OpenFile::new(pidfd::PidFd::make(process), O_RDWR | flags);
     let fd = thread.files().insert(file, true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
@@ -130,8 +134,12 @@ pub fn pidfd_send_signal(
     if process.is_zombie() {
         return Err(Errno::ESRCH);
     }
-    let info = if info.0 == 0 {
-        SigInfo::user(sig, thread.process.pid, thread.creds().uid)
+    if thread.number_of(process.pid) == 0 {
+        // Of a namespace that does not lie in the caller's.
+        return Err(Errno::EINVAL);
+    }
+    let forged = if info.0 == 0 {
+        None
     } else {
         let info = read_info(thread, sig, info)?;
         if info.signal() != sig {
@@ -140,11 +148,11 @@ pub fn pidfd_send_signal(
         if !info.may_be_forged() && process.pid != thread.process.pid {
             return Err(Errno::EPERM);
         }
-        info
+        Some(info)
     };
     check_permission(thread, &process, sig)?;
     if sig != 0 {
-        send_to_process(&process, info)?;
+        send_by(thread, &process, None, |pid, uid| forged.unwrap_or(SigInfo::user(sig, pid, uid)))?;
     }
     Ok(0)
 }

@@ -12,13 +12,14 @@ use linux_raw_sys::general::{
 use qlib::Va;
 
 use super::namespaces::{self, Namespaces};
+use super::pid_namespace::{NewPid, PidNamespace};
 use super::pidfd::PidFd;
 use super::process::Process;
 use super::signal::SIGNALS;
 use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
-use crate::mm::UserThread;
+use crate::mm::{AddressSpace, UserThread};
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
 
@@ -87,7 +88,7 @@ impl CloneArgs {
     fn namespaces(&self, thread: &Thread) -> Result<Arc<Namespaces>> {
         match self.flags & NAMESPACES {
             0 => Ok(thread.namespaces()),
-            new => Ok(Arc::new(thread.namespaces().renewed(&thread.creds(), new as u32)?)),
+            new => Ok(Arc::new(Namespaces::renewed(thread, new as u32)?)),
         }
     }
 }
@@ -96,8 +97,9 @@ impl CloneArgs {
 pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     args.check()?;
     let namespaces = args.namespaces(thread)?;
-    if args.has(CLONE_PARENT) && thread.process.parent().is_none() {
-        // The sibling of the container's first process would be its host parent's child.
+    let is_of_nobody = thread.process.parent().is_none() || thread.process.is_init();
+    if args.has(CLONE_PARENT) && is_of_nobody {
+        // The sibling of a first process would be the child of somebody outside.
         return Err(Errno::EINVAL);
     }
     check_limit(thread)?;
@@ -142,11 +144,16 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         // Who executes a program relies on who shares these with it.
         return Err(Errno::EAGAIN);
     }
-    let tid = table::allocate_pid()?;
+    let pid_namespace = &namespaces.pid_for_children;
+    if args.has(CLONE_THREAD) && !Arc::ptr_eq(pid_namespace, &thread.process.pid_namespace) {
+        return Err(Errno::EINVAL);
+    }
+    let new_pid = NewPid::new(pid_namespace)?;
+    let tid = new_pid.0;
     let process = if args.has(CLONE_THREAD) {
         thread.process.clone()
     } else {
-        new_process(thread, &args, tid, child_mm)
+        new_process(thread, &args, tid, (pid_namespace.clone(), child_mm))
     };
     let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
     if args.has(CLONE_PIDFD) {
@@ -167,6 +174,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         seccomp: thread.seccomp.inherit(),
         attrs,
     });
+    // What both call it.
+    let (number, own_number) = (thread.number_of(tid), child.number_of(tid));
     affinity::apply(&child);
     if !args.has(CLONE_THREAD) {
         table::add_process(&process);
@@ -178,10 +187,10 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     }
     if args.has(CLONE_PARENT_SETTID) {
         // As on Linux, a bad address does not undo what has been made.
-        let _ = mm.write(args.parent_tid, &tid);
+        let _ = mm.write(args.parent_tid, &number);
     }
     if args.has(CLONE_CHILD_SETTID) {
-        let _ = process.mm().write(args.child_tid, &tid);
+        let _ = process.mm().write(args.child_tid, &own_number);
     }
 
     let mut first = regs;
@@ -208,7 +217,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if args.has(CLONE_VFORK) {
         wait_for_vfork(thread, &child).await;
     }
-    Ok(tid as usize)
+    Ok(number as usize)
 }
 
 /// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When
@@ -238,10 +247,11 @@ fn new_process(
     thread: &Arc<Thread>,
     args: &CloneArgs,
     pid: u32,
-    mm: Arc<crate::mm::AddressSpace>,
+    (pid_namespace, mm): (Arc<PidNamespace>, Arc<AddressSpace>),
 ) -> Arc<Process> {
     let parent = &thread.process;
-    let process = Process::new(pid, mm, parent.rlimits.lock().clone(), parent.upcalls);
+    let process =
+        Process::new(pid, pid_namespace, mm, parent.rlimits.lock().clone(), parent.upcalls);
     let clears = args.flags & CLONE_CLEAR_SIGHAND != 0;
     *process.signals.lock() = parent.signals.lock().inherit(args.has(CLONE_SIGHAND), clears);
     *process.image.lock() = parent.image.lock().clone();

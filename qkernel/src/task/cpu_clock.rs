@@ -2,8 +2,8 @@
 
 use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 
+use super::Thread;
 use super::process::Usage;
-use super::{Thread, table};
 use crate::errno::{Errno, Result};
 
 /// True if a clock id names CPU time.
@@ -31,7 +31,7 @@ pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
     }
     let number = !(id >> 3) as u32;
     Some(if id & PER_THREAD != 0 {
-        let other = if number == 0 { None } else { table::thread(number) };
+        let other = if number == 0 { None } else { thread.find_thread(number).ok() };
         match other {
             Some(other) if other.process.pid == thread.process.pid => sum(other.usage()),
             None if number == 0 => sum(thread.usage()),
@@ -40,6 +40,6 @@ pub fn clock_ns(thread: &Thread, id: i32) -> Option<Result<u64>> {
     } else if number == 0 {
         sum(thread.process.usage())
     } else {
-        table::process(number).map_or(Err(Errno::EINVAL), |process| sum(process.usage()))
+        thread.find_process(number).map_or(Err(Errno::EINVAL), |process| sum(process.usage()))
     })
 }

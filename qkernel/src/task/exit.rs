@@ -9,6 +9,7 @@ use linux_raw_sys::general::{
     SIGCONT, SIGKILL,
 };
 
+use super::pid_namespace::PidNamespace;
 use super::process::{Image, Usage};
 use super::signal::{self, SigInfo, SigSet, Signo};
 use super::{Process, Thread, session, table, wait};
@@ -120,14 +121,30 @@ fn process_ended(last: &Arc<Thread>) {
     forget_image(process);
     (process.upcalls.gives_up)(process);
     drop(process.tree.lock().tty.take());
+    let ends_namespace = process.is_init() && process.pid_namespace.level > 0;
+    if ends_namespace {
+        process.pid_namespace.kill_others();
+    }
     let orphans = reparent_children(process);
+    if !ends_namespace || process.pid_namespace.is_alone(process, status) {
+        become_zombie(process, status, &orphans);
+    }
+}
+
+/// The rest of a process's end: from now on it can be waited for. The first process of a further PID
+/// namespace comes here when all others of that are gone. `orphans`: what children it had.
+pub(super) fn become_zombie(
+    process: &Arc<Process>,
+    status: i32,
+    orphans: &BTreeMap<u32, Arc<Process>>,
+) {
     {
         let mut links = process.tree.lock();
         links.exit_status = Some(status);
         links.stop_report = None;
         links.continue_report = false;
     }
-    session::after_exit(process, &orphans);
+    session::after_exit(process, orphans);
     notify_parent(process, status);
     process.exit_events.wake(PollMask::READ);
     (process.upcalls.ended)(process, status);
@@ -153,14 +170,19 @@ fn reparent_children(process: &Arc<Process>) -> BTreeMap<u32, Arc<Process>> {
     if children.is_empty() {
         return children;
     }
-    let reaper = child_reaper_of(process);
+    let (reaper, waits) = child_reaper_of(process);
     for child in children.values() {
-        child.tree.lock().parent = reaper.as_ref().map(Arc::downgrade).unwrap_or_default();
+        {
+            let mut links = child.tree.lock();
+            links.parent = reaper.as_ref().map(Arc::downgrade).unwrap_or_default();
+            links.is_forgotten = !waits;
+        }
         let uid = process.tree.lock().uid;
         for thread in child.each_thread() {
             let signo = thread.attrs.lock().parent_death_signal;
             if signo != 0 {
-                let _ = signal::send_to_thread(&thread, SigInfo::user(signo, process.pid, uid));
+                let pid = child.number_of(process.pid);
+                let _ = signal::send_to_thread(&thread, SigInfo::user(signo, pid, uid));
             }
         }
         let Some(reaper) = &reaper else {
@@ -187,19 +209,26 @@ fn reparent_children(process: &Arc<Process>) -> BTreeMap<u32, Arc<Process>> {
     children
 }
 
-fn child_reaper_of(process: &Arc<Process>) -> Option<Arc<Process>> {
+/// Who gets the children of a process, and whether it waits for them: it does not if their PID
+/// namespace is over.
+fn child_reaper_of(process: &Arc<Process>) -> (Option<Arc<Process>>, bool) {
+    let namespace = &process.pid_namespace;
     let lives = |p: &Arc<Process>| {
         let links = p.tree.lock();
         links.exit_status.is_none() && links.exiting.is_none()
     };
     let mut ancestor = process.parent();
-    while let Some(candidate) = ancestor {
+    while let Some(candidate) = ancestor.filter(|p| Arc::ptr_eq(&p.pid_namespace, namespace)) {
         if candidate.tree.lock().is_subreaper && lives(&candidate) {
-            return Some(candidate);
+            return (Some(candidate), true);
         }
         ancestor = candidate.parent();
     }
-    table::process(1).filter(|init| init.pid != process.pid && !init.is_zombie())
+    let is_other = |init: &Arc<Process>| init.pid != process.pid;
+    match namespace.init() {
+        Some(init) if is_other(&init) => (Some(init), true),
+        _ => (PidNamespace::initial().init().filter(is_other), false),
+    }
 }
 
 /// CLD_* code and status of a wait status, as siginfo has them.
@@ -214,6 +243,9 @@ pub fn code_of_status(status: i32) -> (i32, i32) {
 /// Notifies the parent of a zombie; reaps it at once if the parent does not want to.
 fn notify_parent(process: &Arc<Process>, status: i32) {
     let Some(parent) = process.parent() else { return };
+    if process.tree.lock().is_forgotten {
+        return wait::reap(&parent, process);
+    }
     parent.tree.lock().news.insert(process.pid);
     let exit_signal = process.tree.lock().exit_signal;
     let action = parent.signals.lock().action(SIGCHLD);
@@ -221,7 +253,7 @@ fn notify_parent(process: &Arc<Process>, status: i32) {
     let reaps_itself = exit_signal == SIGCHLD && (ignores || action.has(SA_NOCLDWAIT));
     if exit_signal != 0 && !ignores {
         let (code, value) = code_of_status(status);
-        let info = child_info(process, exit_signal, code, value);
+        let info = child_info(&parent, process, exit_signal, code, value);
         let _ = signal::send_to_process(&parent, info);
     }
     if reaps_itself {
@@ -230,11 +262,19 @@ fn notify_parent(process: &Arc<Process>, status: i32) {
     parent.child_events.wake(PollMask::READ);
 }
 
-fn child_info(process: &Arc<Process>, signo: u32, code: i32, value: i32) -> SigInfo {
+/// What `parent` is told of its child.
+fn child_info(
+    parent: &Process,
+    process: &Arc<Process>,
+    signo: u32,
+    code: i32,
+    value: i32,
+) -> SigInfo {
     let uid = process.uid();
     let Usage { user_ns, system_ns, .. } = process.usage();
     let ticks = |ns: u64| (ns / 10_000_000) as i64;
-    SigInfo::child(signo, code, process.pid, uid, value, ticks(user_ns), ticks(system_ns))
+    let pid = parent.number_of(process.pid);
+    SigInfo::child(signo, code, pid, uid, value, ticks(user_ns), ticks(system_ns))
 }
 
 /// Notifies the parent that job control stopped the process by `signo`.
@@ -259,10 +299,14 @@ pub fn notify_continued(process: &Arc<Process>) {
 
 fn notify_job_control(process: &Arc<Process>, code: i32, value: i32) {
     let Some(parent) = process.parent() else { return };
+    if process.tree.lock().is_forgotten {
+        return;
+    }
     parent.tree.lock().news.insert(process.pid);
     let action = parent.signals.lock().action(SIGCHLD);
     if action.handler != signal::action::IGNORE && !action.has(SA_NOCLDSTOP) {
-        let _ = signal::send_to_process(&parent, child_info(process, SIGCHLD, code, value));
+        let _ =
+            signal::send_to_process(&parent, child_info(&parent, process, SIGCHLD, code, value));
     }
     parent.child_events.wake(PollMask::READ);
 }

@@ -20,6 +20,7 @@ pub mod namespaces;
 pub mod oom;
 pub mod outcome;
 pub mod pause;
+pub mod pid_namespace;
 pub mod pidfd;
 pub mod process;
 pub mod rlimit;

@@ -13,10 +13,11 @@ use linux_raw_sys::general::{
 };
 
 use super::Thread;
-use crate::creds::Creds;
+use super::pid_namespace::PidNamespace;
 use crate::errno::{Errno, Result};
 use crate::namespace::{
     INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
+    INITIAL_UTS,
 };
 use crate::utsname::UtsNamespace;
 
@@ -31,7 +32,7 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 = CLONE_NEWUTS;
+const NEW: u32 = CLONE_NEWPID | CLONE_NEWUTS;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,8 @@ impl Kind {
 /// One namespace, as a file of /proc/PID/ns stands for it.
 #[derive(Clone)]
 pub enum Namespace {
+    /// A PID namespace.
+    Pid(Arc<PidNamespace>),
     /// A UTS namespace.
     Uts(Arc<UtsNamespace>),
     /// The only one of its kind.
@@ -102,6 +105,7 @@ impl Namespace {
     /// Of what kind it is.
     pub fn kind(&self) -> Kind {
         match self {
+            Namespace::Pid(_) => Kind::Pid,
             Namespace::Uts(_) => Kind::Uts,
             Namespace::Only(kind) => *kind,
         }
@@ -110,6 +114,7 @@ impl Namespace {
     /// The inode number of its file.
     pub fn number(&self) -> u64 {
         match self {
+            Namespace::Pid(pid) => pid.number,
             Namespace::Uts(uts) => uts.number,
             Namespace::Only(kind) => match kind {
                 Kind::Cgroup => INITIAL_CGROUP,
@@ -119,7 +124,7 @@ impl Namespace {
                 Kind::Pid => INITIAL_PID,
                 Kind::Time => INITIAL_TIME,
                 Kind::User => INITIAL_USER,
-                Kind::Uts => crate::namespace::INITIAL_UTS,
+                Kind::Uts => INITIAL_UTS,
             },
         }
     }
@@ -133,6 +138,8 @@ impl Namespace {
 /// The namespaces of a thread.
 #[derive(Clone)]
 pub struct Namespaces {
+    /// Where its child processes will be. (A process stays where it was made.)
+    pub pid_for_children: Arc<PidNamespace>,
     /// Host and domain name.
     pub uts: Arc<UtsNamespace>,
 }
@@ -140,26 +147,39 @@ pub struct Namespaces {
 impl Namespaces {
     /// Those of the container's first process.
     pub fn initial() -> Self {
-        Namespaces { uts: UtsNamespace::initial() }
+        Namespaces { pid_for_children: PidNamespace::initial(), uts: UtsNamespace::initial() }
     }
 
-    /// That of this kind.
+    /// That of this kind; of PID namespaces that of its children.
     pub fn of_kind(&self, kind: Kind) -> Namespace {
         match kind {
+            Kind::Pid => Namespace::Pid(self.pid_for_children.clone()),
             Kind::Uts => Namespace::Uts(self.uts.clone()),
             _ => Namespace::Only(kind),
         }
     }
 
-    /// With a new one in the place of each kind in `flags` (CLONE_NEW*), as clone(2) and unshare(2)
-    /// make them: EPERM without CAP_SYS_ADMIN, and for kinds of which there is only one.
-    pub fn renewed(&self, creds: &Creds, flags: u32) -> Result<Namespaces> {
-        if flags & !NEW != 0 || !creds.has_cap(CAP_SYS_ADMIN) {
+    /// Those of `thread` with a new one in the place of each kind in `flags` (CLONE_NEW*), as
+    /// clone(2) and unshare(2) make them.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN, and for kinds of which there is only one; EINVAL for a second
+    /// PID namespace for children; ENOSPC if that would be too deep.
+    pub fn renewed(thread: &Thread, flags: u32) -> Result<Namespaces> {
+        if flags & !NEW != 0 || !thread.creds().has_cap(CAP_SYS_ADMIN) {
             return Err(Errno::EPERM);
         }
-        let mut own = self.clone();
+        let old = thread.namespaces();
+        let mut own = Namespaces::clone(&old);
+        if flags & CLONE_NEWPID != 0 {
+            let active = &thread.process.pid_namespace;
+            if !Arc::ptr_eq(active, &old.pid_for_children) {
+                return Err(Errno::EINVAL);
+            }
+            own.pid_for_children = active.within()?;
+        }
         if flags & CLONE_NEWUTS != 0 {
-            own.uts = self.uts.copy();
+            own.uts = old.uts.copy();
         }
         Ok(own)
     }
@@ -168,7 +188,8 @@ impl Namespaces {
 /// setns(2): `thread` enters `chosen`, all or none.
 ///
 /// # Errors
-/// EPERM without CAP_SYS_ADMIN; EINVAL for the user namespace that it is in.
+/// EPERM without CAP_SYS_ADMIN; EINVAL for the user namespace that it is in, and for a PID namespace
+/// that does not lie in its own.
 pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
     if chosen.iter().any(|namespace| namespace.kind() == Kind::User) {
         return Err(Errno::EINVAL);
@@ -179,6 +200,10 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
     let mut own = Namespaces::clone(&thread.namespaces());
     for namespace in chosen {
         match namespace {
+            Namespace::Pid(pid) if !thread.process.pid_namespace.contains(pid) => {
+                return Err(Errno::EINVAL);
+            }
+            Namespace::Pid(pid) => own.pid_for_children = pid.clone(),
             Namespace::Uts(uts) => own.uts = uts.clone(),
             Namespace::Only(_) => {}
         }

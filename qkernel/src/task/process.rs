@@ -7,6 +7,7 @@ use core::any::Any;
 
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 
+use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
 use super::upcalls::Upcalls;
 use super::{Thread, current, signal};
@@ -21,6 +22,8 @@ use crate::wait::WaitQueue;
 pub struct Process {
     /// Process id.
     pub pid: u32,
+    /// The namespace that it is in.
+    pub pid_namespace: Arc<PidNamespace>,
     /// What it needs of the rooms above.
     pub upcalls: &'static Upcalls,
     /// Its address space; `None` once it ended.
@@ -70,6 +73,8 @@ pub struct ProcessTree {
     pub leader_status: Option<i32>,
     /// exit_group(2) or a fatal signal decided on this wait status; threads are ending.
     pub exiting: Option<i32>,
+    /// Its PID namespace is over: its parent, which did not make it, does not wait for it.
+    pub is_forgotten: bool,
     /// Signal its parent gets at its end (clone(2)), 0 none.
     pub exit_signal: u32,
     /// PR_SET_CHILD_SUBREAPER.
@@ -178,12 +183,14 @@ impl Process {
     /// A process without threads yet.
     pub fn new(
         pid: u32,
+        pid_namespace: Arc<PidNamespace>,
         mm: Arc<AddressSpace>,
         rlimits: Rlimits,
         upcalls: &'static Upcalls,
     ) -> Self {
         Process {
             pid,
+            pid_namespace,
             upcalls,
             mm: Mutex::new(Some(mm)),
             tree: Mutex::default(),

@@ -41,7 +41,7 @@ pub fn add_to_all(thread: &Thread, program: Program, logs: bool) -> Result<Optio
     let others = || thread.process.each_thread().filter(|t| t.tid() != thread.tid());
     let differs = |other: &Arc<Thread>| !other.seccomp.is_within(&thread.seccomp);
     if let Some(other) = others().find(|other| !other.is_dying() && differs(other)) {
-        return Ok(Some(other.tid()));
+        return Ok(Some(thread.number_of(other.tid())));
     }
     let no_new_privs = thread.creds().no_new_privs;
     for other in others() {

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use super::pid_namespace::{self, PidNamespace};
 use super::{Process, Thread};
 use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
@@ -19,6 +20,8 @@ struct Table {
     /// Process group and pid, session and pid, of all processes.
     groups: Relation,
     sessions: Relation,
+    /// The namespaces of the pids that are not of the container's own.
+    namespaces: BTreeMap<u32, Arc<PidNamespace>>,
     last_pid: u32,
     last_token: u64,
 }
@@ -30,6 +33,7 @@ static TABLE: Mutex<Table> = mutex(Table {
     users: BTreeMap::new(),
     groups: Relation::new(),
     sessions: Relation::new(),
+    namespaces: BTreeMap::new(),
     last_pid: 0,
     last_token: 0,
 });
@@ -45,8 +49,8 @@ impl Relation {
         Relation { group_of: BTreeMap::new(), members: BTreeSet::new() }
     }
 
-    /// The process belongs to `group` now, or to none.
-    fn set(&mut self, pid: u32, group: Option<u32>) {
+    /// The process belongs to `group` now, or to none: what it belonged to.
+    fn set(&mut self, pid: u32, group: Option<u32>) -> Option<u32> {
         let old = match group {
             Some(group) => self.group_of.insert(pid, group),
             None => self.group_of.remove(&pid),
@@ -57,6 +61,7 @@ impl Relation {
         if let Some(group) = group {
             self.members.insert((group, pid));
         }
+        old
     }
 
     /// The first process of `group` from pid `first` on.
@@ -73,15 +78,28 @@ pub fn allocate_pid() -> Result<u32> {
     for _ in 0..PID_MAX {
         let next = if table.last_pid + 1 >= PID_MAX { 2 } else { table.last_pid + 1 };
         table.last_pid = next;
-        if !table.threads.contains_key(&next)
-            && !table.processes.contains_key(&next)
-            && table.groups.member(next, 0).is_none()
-            && table.sessions.member(next, 0).is_none()
-        {
+        if !table.is_in_use(next) {
             return Ok(next);
         }
     }
     Err(Errno::EAGAIN)
+}
+
+/// The pid is one of this namespace, which is not the container's own.
+pub fn note_namespace(pid: u32, namespace: Arc<PidNamespace>) {
+    TABLE.lock().namespaces.insert(pid, namespace);
+}
+
+/// Something that had this pid is gone: if nothing has it any more, its namespaces forget it.
+pub fn give_back(pid: u32) {
+    let namespace = {
+        let mut table = TABLE.lock();
+        let is_over = !table.namespaces.is_empty() && !table.is_in_use(pid);
+        if is_over { table.namespaces.remove(&pid) } else { None }
+    };
+    if let Some(namespace) = namespace {
+        pid_namespace::forget(&namespace, pid);
+    }
 }
 
 /// The next pid is 1 again, if nothing lives: the container's first process could not be started.
@@ -115,6 +133,8 @@ pub fn remove_thread(tid: u32, token: u64) {
     if let Some((_, uid)) = table.by_token.remove(&token) {
         table.leaves(uid);
     }
+    drop(table);
+    give_back(tid);
 }
 
 /// The thread's real user id has changed.
@@ -137,6 +157,14 @@ pub fn thread_count() -> usize {
 }
 
 impl Table {
+    /// True if a thread or process has this pid, or the group or session of one.
+    fn is_in_use(&self, pid: u32) -> bool {
+        self.threads.contains_key(&pid)
+            || self.processes.contains_key(&pid)
+            || self.groups.member(pid, 0).is_some()
+            || self.sessions.member(pid, 0).is_some()
+    }
+
     /// A thread of this user is gone.
     fn leaves(&mut self, uid: u32) {
         if let Some(count) = self.users.get_mut(&uid) {
@@ -153,6 +181,8 @@ pub fn renumber_thread(old: u32, thread: &Arc<Thread>) {
     let mut table = TABLE.lock();
     table.threads.remove(&old);
     table.threads.insert(thread.tid(), Arc::downgrade(thread));
+    drop(table);
+    give_back(old);
 }
 
 /// Enters a process.
@@ -166,21 +196,29 @@ pub fn add_process(process: &Arc<Process>) {
 
 /// Moves a process of the table to a group, and to a session.
 pub fn regroup(process: &Process, pgid: u32, sid: u32) {
-    {
+    let (old_group, old_session) = {
         let mut links = process.tree.lock();
-        (links.pgid, links.sid) = (pgid, sid);
+        (core::mem::replace(&mut links.pgid, pgid), core::mem::replace(&mut links.sid, sid))
+    };
+    {
+        let mut table = TABLE.lock();
+        table.groups.set(process.pid, Some(pgid));
+        table.sessions.set(process.pid, Some(sid));
     }
-    let mut table = TABLE.lock();
-    table.groups.set(process.pid, Some(pgid));
-    table.sessions.set(process.pid, Some(sid));
+    give_back(old_group);
+    give_back(old_session);
 }
 
 /// Removes a process: it has been waited for.
 pub fn remove_process(pid: u32) {
-    let mut table = TABLE.lock();
-    table.processes.remove(&pid);
-    table.groups.set(pid, None);
-    table.sessions.set(pid, None);
+    let (group, session) = {
+        let mut table = TABLE.lock();
+        table.processes.remove(&pid);
+        (table.groups.set(pid, None), table.sessions.set(pid, None))
+    };
+    for number in [Some(pid), group, session].into_iter().flatten() {
+        give_back(number);
+    }
 }
 
 /// The thread with this id.
@@ -284,7 +322,8 @@ mod tests {
         groups.set(7, Some(2));
         groups.set(3, None);
         assert_eq!((all(&groups, 1), all(&groups, 2)), (vec![u32::MAX - 1], vec![5, 7]));
-        [5, 7, u32::MAX - 1, 9].iter().for_each(|pid| groups.set(*pid, None));
+        let left = [5, 7, u32::MAX - 1, 9].map(|pid| groups.set(pid, None));
+        assert_eq!(left, [Some(2), Some(2), Some(1), None]);
         assert!(groups.members.is_empty() && groups.group_of.is_empty());
     }
 }

@@ -57,7 +57,7 @@ impl Event {
 /// A child's news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
-    /// Its process id.
+    /// What the caller calls it.
     pub pid: u32,
     /// Its real user id.
     pub uid: u32,
@@ -129,6 +129,8 @@ fn is_meant(child: &Process, options: u32) -> bool {
 /// What `options` ask for of what has happened to a child.
 fn take_news(process: &Arc<Process>, child: &Arc<Process>, options: u32) -> Option<Waited> {
     let event = take_event(child, options)?;
+    // While it still has a number.
+    let pid = process.number_of(child.pid);
     let uid = child.uid();
     let mut usage = child.usage();
     let max_rss_kib = {
@@ -139,7 +141,7 @@ fn take_news(process: &Arc<Process>, child: &Arc<Process>, options: u32) -> Opti
     if matches!(event, Event::Ended(_)) && options & WNOWAIT == 0 {
         reap(process, child);
     }
-    Some(Waited { pid: child.pid, uid, event, usage, max_rss_kib })
+    Some(Waited { pid, uid, event, usage, max_rss_kib })
 }
 
 /// True if there is something that its parent may wait for.

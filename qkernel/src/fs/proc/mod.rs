@@ -10,6 +10,7 @@ pub mod sys;
 mod system;
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,31 +23,53 @@ use super::inode::{FileSystem, Link};
 use super::lock;
 use super::options::Options;
 use super::synth::{Dir, Listed, Node, SynthFs, Table, file, link, link_by, numbered};
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::ipc::sysv;
-use crate::task::table;
+use crate::task::current;
+use crate::task::pid_namespace::{PidNamespace, shown};
 
-/// Makes a file system of type proc.
+/// Makes a file system of type proc: of the PID namespace of who mounts it.
 pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(SynthFs::new("proc", PROC_SUPER_MAGIC, Arc::new(Root)))
+    let namespace = current::get()
+        .map_or_else(PidNamespace::initial, |thread| thread.process.pid_namespace.clone());
+    Ok(SynthFs::new("proc", PROC_SUPER_MAGIC, Arc::new(Root(namespace))))
 }
 
-/// The root: fixed names, and a directory for each process.
-struct Root;
+/// The root: fixed names, and a directory for each process of the namespace.
+struct Root(Arc<PidNamespace>);
+
+impl Root {
+    /// The links to who asks, which lead nowhere if it is of another namespace.
+    fn link_to_self(&self, name: &[u8]) -> Option<Node> {
+        let with_thread = match name {
+            b"self" => false,
+            b"thread-self" => true,
+            _ => return None,
+        };
+        let namespace = self.0.clone();
+        Some(link_by(move |thread| {
+            let number = match namespace.number_of(thread.process.pid) {
+                0 => return Err(Errno::ENOENT),
+                number => number,
+            };
+            Ok(Link::Path(match with_thread {
+                true => format!("{number}/task/{}", namespace.number_of(thread.tid())).into_bytes(),
+                false => number.to_string().into_bytes(),
+            }))
+        }))
+    }
+}
 
 static FIXED: Table = Table(&[
-    ("self", || link_by(|t| Ok(Link::Path(t.process.pid.to_string().into_bytes())))),
-    ("thread-self", || {
-        link_by(|t| {
-            Ok(Link::Path(alloc::format!("{}/task/{}", t.process.pid, t.tid()).into_bytes()))
-        })
-    }),
+    // Served by the root of each namespace itself.
+    ("self", || link("")),
+    ("thread-self", || link("")),
     ("cmdline", system::cmdline),
     ("cpuinfo", system::cpuinfo),
     ("devices", system::devices),
     ("filesystems", system::filesystems),
     ("loadavg", system::loadavg),
-    ("locks", || Node::Own(0o444, Box::new(|_| Ok(Arc::new(lock::list::open()))))),
+    ("locks", || Node::Own(0o444, Box::new(|_| Ok(Arc::new(lock::list::open(shown)))))),
     ("meminfo", system::meminfo),
     ("mounts", || link("self/mounts")),
     ("net", || link("self/net")),
@@ -68,23 +91,23 @@ const SYSVIPC: Table = Table(&[
 
 impl Dir for Root {
     fn find(&self, name: &[u8]) -> Option<Node> {
-        if let Some(node) = FIXED.find(name) {
+        if let Some(node) = self.link_to_self(name).or_else(|| FIXED.find(name)) {
             return Some(node);
         }
         // Threads that are no leaders are found but not listed, as on Linux.
         let tid = number(name)?;
-        let process = match table::process(tid) {
+        let process = match self.0.process(tid) {
             Some(process) => process,
-            None => table::thread(tid)?.process.clone(),
+            None => self.0.thread(tid)?.process.clone(),
         };
-        Some(Node::Dir(Arc::new(pid::PidDir::of_process(&process))))
+        Some(Node::Dir(Arc::new(pid::PidDir::of_process(&process, &self.0))))
     }
 
     fn list_from(&self, from: u64) -> Vec<Listed> {
         let before = FIXED.0.len() as u64;
         let mut names = FIXED.list_from(from);
         if let Ok(first) = u32::try_from(from.saturating_sub(before)) {
-            let pids = table::processes_from(first).map(|process| process.pid);
+            let pids = self.0.processes_from(first).map(|(number, _)| number);
             names.extend(numbered(pids, before, S_IFDIR));
         }
         names

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
@@ -23,8 +23,9 @@ use crate::fs::{FileOps, OpenFile, nsfs};
 use crate::io::IoBuffer;
 use crate::mm::{AddressSpace, ProgramMemory};
 use crate::task::access;
-use crate::task::namespaces::Kind;
-use crate::task::{Login, Process, Thread, table};
+use crate::task::namespaces::{Kind, Namespace};
+use crate::task::pid_namespace::PidNamespace;
+use crate::task::{Login, Process, Thread};
 
 /// Which process, or thread, a file of /proc is about.
 #[derive(Clone)]
@@ -32,6 +33,8 @@ pub struct Subject {
     process: Weak<Process>,
     /// For /proc/PID/task/TID.
     thread: Option<Weak<Thread>>,
+    /// That of the file system.
+    namespace: Arc<PidNamespace>,
 }
 
 impl Subject {
@@ -46,6 +49,18 @@ impl Subject {
             Some(thread) => thread.upgrade().ok_or(Errno::ESRCH),
             None => self.process()?.first_thread().ok_or(Errno::ESRCH),
         }
+    }
+
+    /// What the file system calls `pid`; 0 if it does not see it.
+    pub fn number_of(&self, pid: u32) -> u32 {
+        self.namespace.number_of(pid)
+    }
+
+    /// As [`Subject::number_of`], then what it is called in each namespace down to that of the
+    /// process, as a list with tabs.
+    pub fn numbers_of(&self, process: &Process, pid: u32) -> String {
+        let numbers = self.namespace.numbers_down_to(&process.pid_namespace, pid);
+        numbers.iter().map(u32::to_string).collect::<Vec<_>>().join("\t")
     }
 
     /// True if it is about a single thread.
@@ -66,8 +81,9 @@ pub struct PidDir(Subject);
 
 impl PidDir {
     /// Of a process.
-    pub fn of_process(process: &Arc<Process>) -> Self {
-        PidDir(Subject { process: Arc::downgrade(process), thread: None })
+    pub fn of_process(process: &Arc<Process>, namespace: &Arc<PidNamespace>) -> Self {
+        let namespace = namespace.clone();
+        PidDir(Subject { process: Arc::downgrade(process), thread: None, namespace })
     }
 }
 
@@ -180,10 +196,20 @@ const NAMESPACES: [(&str, Kind); 10] = [
 impl Dir for NsDir {
     fn find(&self, name: &[u8]) -> Option<Node> {
         let (_, kind) = *NAMESPACES.iter().find(|(n, _)| n.as_bytes() == name)?;
-        let subject = self.0.clone();
+        let (subject, is_of_children) = (self.0.clone(), name == b"pid_for_children");
         Some(link_by(move |reader| {
             let thread = subject.check_access(reader)?;
-            Ok(nsfs::link_to(thread.namespaces().of_kind(kind)))
+            let namespaces = thread.namespaces();
+            Ok(nsfs::link_to(match kind {
+                Kind::Pid if !is_of_children => {
+                    Namespace::Pid(thread.process.pid_namespace.clone())
+                }
+                // Nobody is in it before there is a first process.
+                Kind::Pid if namespaces.pid_for_children.init().is_none() => {
+                    return Err(Errno::ENOENT);
+                }
+                kind => namespaces.of_kind(kind),
+            }))
         }))
     }
 
@@ -314,18 +340,18 @@ struct TaskDir(Subject);
 
 impl Dir for TaskDir {
     fn find(&self, name: &[u8]) -> Option<Node> {
-        let (process, thread) = (self.0.process().ok()?, table::thread(number(name)?)?);
+        let thread = self.0.namespace.thread(number(name)?)?;
+        let process = self.0.process().ok()?;
         if !Arc::ptr_eq(&thread.process, &process) {
             return None;
         }
-        let subject =
-            Subject { process: self.0.process.clone(), thread: Some(Arc::downgrade(&thread)) };
+        let subject = Subject { thread: Some(Arc::downgrade(&thread)), ..self.0.clone() };
         Some(Node::Dir(Arc::new(PidDir(subject))))
     }
 
     fn list_from(&self, from: u64) -> Vec<Listed> {
         let Ok(process) = self.0.process() else { return Vec::new() };
-        let tids = process.threads().into_iter().map(|thread| thread.tid());
+        let tids = process.threads().into_iter().map(|thread| self.0.number_of(thread.tid()));
         let mut tids: Vec<u32> = tids.filter(|tid| u64::from(*tid) >= from).collect();
         tids.sort_unstable();
         numbered(tids, 0, S_IFDIR)

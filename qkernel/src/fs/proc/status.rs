@@ -79,14 +79,17 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     };
     let tick = |ns: u64| ns / TICK_NS;
     let terminal = tty::terminal(&process).unwrap_or((0, -1));
+    let foreground = u32::try_from(terminal.1);
+    let foreground = foreground.map_or(-1, |pgid| subject.number_of(pgid) as i32);
     let mut out = format!(
-        "{id} ({name}) {} {} {} {} {} {} 0 {} {} {} {} ",
+        "{} ({name}) {} {} {} {} {} {} 0 {} {} {} {} ",
+        subject.number_of(id),
         state(subject, &process, reader),
-        process.ppid(),
-        process.pgid(),
-        process.sid(),
+        subject.number_of(process.ppid()),
+        subject.number_of(process.pgid()),
+        subject.number_of(process.sid()),
         terminal.0,
-        terminal.1,
+        foreground,
         used.minor_faults,
         traits.children_usage.minor_faults,
         used.major_faults,
@@ -147,9 +150,10 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let _ = write!(
         out,
         "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n",
-        process.pid
+        subject.number_of(process.pid)
     );
-    let _ = write!(out, "Ngid:\t0\nPid:\t{id}\nPPid:\t{}\nTracerPid:\t0\n", process.ppid());
+    let (number, parent) = (subject.number_of(id), subject.number_of(process.ppid()));
+    let _ = write!(out, "Ngid:\t0\nPid:\t{number}\nPPid:\t{parent}\nTracerPid:\t0\n");
     let creds = thread.as_ref().map(|t| t.creds()).unwrap_or_default();
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", creds.uid, creds.euid, creds.suid, creds.fsuid);
     let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", creds.gid, creds.egid, creds.sgid, creds.fsgid);
@@ -160,10 +164,11 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     }
     let _ = writeln!(
         out,
-        "\nNStgid:\t{}\nNSpid:\t{id}\nNSpgid:\t{}\nNSsid:\t{}",
-        process.pid,
-        process.pgid(),
-        process.sid()
+        "\nNStgid:\t{}\nNSpid:\t{}\nNSpgid:\t{}\nNSsid:\t{}",
+        subject.numbers_of(&process, process.pid),
+        subject.numbers_of(&process, id),
+        subject.numbers_of(&process, process.pgid()),
+        subject.numbers_of(&process, process.sid()),
     );
     if !process.is_zombie() {
         memory_rows(&mut out, &sizes(&process));

@@ -10,6 +10,7 @@ use crate::account;
 use crate::fs::options::TYPE_NAMES;
 use crate::fs::shmem;
 use crate::fs::synth::{Node, file, text};
+use crate::task::pid_namespace::shown;
 use crate::task::table;
 use crate::utsname::{RELEASE, VERSION};
 use crate::{arch, mm, time};
@@ -59,7 +60,7 @@ pub(super) fn uptime() -> Node {
 pub(super) fn loadavg() -> Node {
     file(|_| {
         let running = table::threads().filter(|t| t.user.is_in_user_mode()).count().max(1);
-        let last = table::processes().last().map_or(1, |p| p.pid);
+        let last = table::processes().last().map_or(1, |p| shown(p.pid));
         Ok(format!("0.00 0.00 0.00 {running}/{} {last}\n", table::threads().count()).into_bytes())
     })
 }

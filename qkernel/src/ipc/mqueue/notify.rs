@@ -6,7 +6,8 @@ use alloc::sync::{Arc, Weak};
 
 use linux_raw_sys::general::{SI_MESGQ, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD};
 
-use crate::task::signal::{SigInfo, Signo, send_to_process};
+use crate::task::pid_namespace::shown;
+use crate::task::signal::{SigInfo, Signo, send_by};
 use crate::task::{Process, Thread};
 
 /// Told of the one thing that happens to a registration: a message (true), or its removal.
@@ -56,9 +57,10 @@ impl Registration {
         match self.how {
             How::Nobody | How::Signal(0, _) => {}
             How::Signal(signo, value) => {
-                let (pid, uid) = (sender.process.pid, sender.creds().uid);
                 // It may be about to end.
-                let _ = send_to_process(&process, SigInfo::queue(signo, SI_MESGQ, pid, uid, value));
+                let _ = send_by(sender, &process, None, |pid, uid| {
+                    SigInfo::queue(signo, SI_MESGQ, pid, uid, value)
+                });
             }
             How::Thread(tell) => tell(true),
         }
@@ -73,10 +75,11 @@ impl Registration {
 
     /// What the queue's file tells of it: SIGEV_*, the signal and the process.
     pub fn described(&self) -> (u32, u32, u32) {
+        let pid = shown(self.pid);
         match self.how {
-            How::Nobody => (SIGEV_NONE, 0, self.pid),
-            How::Signal(signo, _) => (SIGEV_SIGNAL, signo, self.pid),
-            How::Thread(_) => (SIGEV_THREAD, 0, self.pid),
+            How::Nobody => (SIGEV_NONE, 0, pid),
+            How::Signal(signo, _) => (SIGEV_SIGNAL, signo, pid),
+            How::Thread(_) => (SIGEV_THREAD, 0, pid),
         }
     }
 }

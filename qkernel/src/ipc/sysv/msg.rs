@@ -17,6 +17,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
+use crate::task::pid_namespace::shown;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
 const MSG_NOERROR: u32 = 0o10000;
@@ -216,8 +217,8 @@ impl Kind for Queue {
             bytes: inner.bytes,
             count: inner.messages.len() as u64,
             max_bytes: inner.max_bytes,
-            lspid: inner.last_sender as i32,
-            lrpid: inner.last_receiver as i32,
+            lspid: shown(inner.last_sender) as i32,
+            lrpid: shown(inner.last_receiver) as i32,
             unused: [0; 2],
         })
     }

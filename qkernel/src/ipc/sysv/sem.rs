@@ -476,7 +476,7 @@ fn control_values(
             };
             return Ok(match command {
                 GETVAL => inner.semaphores[index].value as usize,
-                GETPID => inner.semaphores[index].pid as usize,
+                GETPID => thread.number_of(inner.semaphores[index].pid) as usize,
                 GETNCNT => waiting(false),
                 _ => waiting(true),
             });

@@ -23,6 +23,7 @@ use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{Prot, Vma, VmaFlags};
 use crate::sync::{Mutex, mutex};
+use crate::task::pid_namespace::shown;
 use crate::task::{Thread, table};
 
 const SHM_HUGETLB: u32 = 0o4000;
@@ -317,8 +318,8 @@ impl Kind for Entry {
             atime: times.attached,
             dtime: times.detached,
             ctime: times.changed,
-            cpid: times.creator as i32,
-            lpid: times.last as i32,
+            cpid: shown(times.creator) as i32,
+            lpid: shown(times.last) as i32,
             attached: attached(entry, &segment),
             unused: [0; 2],
         })

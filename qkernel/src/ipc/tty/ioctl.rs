@@ -56,7 +56,8 @@ pub fn serve(
             if session == 0 && command == TIOCGSID {
                 return Err(Errno::ENOTTY);
             }
-            mm.write(at, &if command == TIOCGSID { session } else { foreground })?;
+            let asked = if command == TIOCGSID { session } else { foreground };
+            mm.write(at, &thread.number_of(asked))?;
         }
         TIOCSPGRP => jobs::set_foreground(thread, tty, mm.read(at)?)?,
         FIONREAD => mm.write(at, &(tty.readable_bytes() as u32))?,

@@ -169,7 +169,7 @@ pub fn set_foreground(thread: &Thread, tty: &Arc<Tty>, pgid: i32) -> Result {
     if !is_controlling(&thread.process, tty) || tty.owners().0 != sid {
         return Err(Errno::ENOTTY);
     }
-    let pgid = u32::try_from(pgid).map_err(|_| Errno::EINVAL)?;
+    let pgid = thread.pid_of(u32::try_from(pgid).map_err(|_| Errno::EINVAL)?)?;
     let members = table::group(pgid);
     if members.is_empty() {
         return Err(Errno::ESRCH);

@@ -81,8 +81,11 @@ impl UnixSocket {
         let mut state = self.state.lock();
         let value = match name {
             SO_PEERCRED => {
-                let nobody = Credentials { pid: 0, uid: u32::MAX, gid: u32::MAX };
-                return Ok(state.peer_credentials.unwrap_or(nobody).to_bytes().to_vec());
+                return Ok(state
+                    .peer_credentials
+                    .unwrap_or(Credentials::NOBODY)
+                    .to_bytes()
+                    .to_vec());
             }
             SO_LINGER => return Ok(state.options.linger.as_bytes().to_vec()),
             SO_TYPE => self.kind,

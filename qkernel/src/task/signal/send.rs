@@ -13,9 +13,9 @@ use crate::wait::{PollMask, Sleeper};
 /// Where a signal comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The container itself: pid 1 gets only what it has a handler for.
+    /// The PID namespace itself: its first process gets only what it has a handler for.
     Inside,
-    /// The command line: SIGKILL and SIGSTOP reach pid 1 too.
+    /// One around it, or the command line: SIGKILL and SIGSTOP reach the first process too.
     Outside,
 }
 
@@ -27,6 +27,20 @@ pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result {
 /// Sends a signal to a process from outside of the container.
 pub fn send_from_outside(process: &Arc<Process>, info: SigInfo) -> Result {
     send(process, None, info, Origin::Outside)
+}
+
+/// Sends a signal of `sender`'s to a process, or to one thread of it: `make` makes it of what the
+/// receiver calls the sender, and of its user. As [`send_to_process`].
+pub fn send_by(
+    sender: &Thread,
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    make: impl FnOnce(u32, u32) -> SigInfo,
+) -> Result {
+    let number = process.number_of(sender.process.pid);
+    // Who is not seen by it is of a namespace around its own.
+    let origin = if number == 0 { Origin::Outside } else { Origin::Inside };
+    send(process, target, make(number, sender.creds().uid), origin)
 }
 
 /// Sends a signal to one thread. As [`send_to_process`].
@@ -141,10 +155,10 @@ pub fn would_be_lost(process: &Process, signo: Signo) -> bool {
         && is_ignored(process, &first, signo, Origin::Outside)
 }
 
-/// True if it is the container's init, which signals without a handler do not reach
+/// True if it is the init of its PID namespace, which signals without a handler do not reach
 /// (pid_namespaces(7)).
 pub(super) fn is_init(process: &Process) -> bool {
-    process.pid == 1 && !process.signals.lock().is_ordinary
+    process.is_init() && !process.signals.lock().is_ordinary
 }
 
 /// Has a thread that does not block the signal look at it, and notifies those who wait for signals.
