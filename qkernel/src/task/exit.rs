@@ -123,21 +123,20 @@ fn process_ended(last: &Arc<Thread>) {
     drop(process.tree.lock().tty.take());
     let ends_namespace = process.is_init() && process.pid_namespace.level > 0;
     if ends_namespace {
-        process.pid_namespace.kill_others();
+        for other in process.pid_namespace.end() {
+            group_exit(&other, SIGKILL as i32);
+        }
     }
     let orphans = reparent_children(process);
-    if !ends_namespace || process.pid_namespace.is_alone(process, status) {
+    let finish = |init: &_, status| become_zombie(init, status, &BTreeMap::new());
+    if !ends_namespace || process.pid_namespace.is_alone(process, status, finish) {
         become_zombie(process, status, &orphans);
     }
 }
 
 /// The rest of a process's end: from now on it can be waited for. The first process of a further PID
 /// namespace comes here when all others of that are gone. `orphans`: what children it had.
-pub(super) fn become_zombie(
-    process: &Arc<Process>,
-    status: i32,
-    orphans: &BTreeMap<u32, Arc<Process>>,
-) {
+fn become_zombie(process: &Arc<Process>, status: i32, orphans: &BTreeMap<u32, Arc<Process>>) {
     {
         let mut links = process.tree.lock();
         links.exit_status = Some(status);

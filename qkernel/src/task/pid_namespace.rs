@@ -10,10 +10,8 @@ use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::SIGKILL;
-
 use super::process::Process;
-use super::{Thread, current, exit, table};
+use super::{Thread, current, table};
 use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
 use crate::namespace::{self, INITIAL_PID};
@@ -36,6 +34,9 @@ pub struct PidNamespace {
     names: Mutex<Names>,
 }
 
+/// The rest of the end of a namespace's first process, with its wait status.
+pub type Finish = fn(&Arc<Process>, i32);
+
 #[derive(Default)]
 struct Names {
     number_of: BTreeMap<u32, u32>,
@@ -43,8 +44,8 @@ struct Names {
     last: u32,
     /// Its first process ends, or has ended.
     is_over: bool,
-    /// That process and its wait status, while it waits for the others to be gone.
-    ending: Option<(Arc<Process>, i32)>,
+    /// That process, its wait status, and what is to be done with it when the others are gone.
+    ending: Option<(Arc<Process>, i32, Finish)>,
 }
 
 impl Names {
@@ -66,7 +67,7 @@ impl Names {
     }
 
     /// Who waited for this to be the last.
-    fn remove(&mut self, pid: u32) -> Option<(Arc<Process>, i32)> {
+    fn remove(&mut self, pid: u32) -> Option<(Arc<Process>, i32, Finish)> {
         if let Some(number) = self.number_of.remove(&pid) {
             self.pid_of.remove(&number);
         }
@@ -202,22 +203,20 @@ impl PidNamespace {
         numbers
     }
 
-    /// Its first process ends, and with it all others: nobody comes to it any more.
-    pub fn kill_others(self: &Arc<Self>) {
+    /// Its first process ends: nobody comes to it any more. The others, which are to end with it.
+    pub fn end(self: &Arc<Self>) -> impl Iterator<Item = Arc<Process>> {
         self.names.lock().is_over = true;
-        for (_, process) in self.processes_from(INIT + 1) {
-            exit::group_exit(&process, SIGKILL as i32);
-        }
+        self.processes_from(INIT + 1).map(|(_, process)| process)
     }
 
     /// True if `init`, its first process, which ends with this wait status, is the last. Else
-    /// [`exit::become_zombie`] is called when it is.
-    pub fn is_alone(&self, init: &Arc<Process>, status: i32) -> bool {
+    /// `finish` is called when it is.
+    pub fn is_alone(&self, init: &Arc<Process>, status: i32, finish: Finish) -> bool {
         let mut names = self.names.lock();
         if names.pid_of.len() <= 1 {
             return true;
         }
-        names.ending = Some((init.clone(), status));
+        names.ending = Some((init.clone(), status, finish));
         false
     }
 }
@@ -254,8 +253,8 @@ impl Drop for NewPid {
 pub(super) fn forget(namespace: &Arc<PidNamespace>, pid: u32) {
     for numbered in namespace.numbered() {
         let last = numbered.names.lock().remove(pid);
-        if let Some((init, status)) = last {
-            exit::become_zombie(&init, status, &BTreeMap::new());
+        if let Some((init, status, finish)) = last {
+            finish(&init, status);
         }
     }
 }
