@@ -1,7 +1,10 @@
 //! The numbers of namespaces (namespaces(7)), by which programs know whether two are the same: the
 //! inode numbers of their files in /proc/PID/ns.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sync::Once;
 
 /// Those of the container's own namespaces, which Linux gives to its first ones
 /// (linux/proc_ns.h).
@@ -25,4 +28,37 @@ pub const INITIAL_MNT: u64 = 4_026_531_841;
 pub fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(4_026_532_160);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// An IPC namespace (ipc_namespaces(7)): whose System V objects and message queues a thread sees. The
+/// room that has those keeps them by its number.
+pub struct IpcNamespace {
+    /// The inode number of its file in /proc/PID/ns.
+    pub number: u64,
+    /// What is told when it ends.
+    ended: fn(u64),
+}
+
+impl IpcNamespace {
+    /// That of the container, which does not end.
+    pub fn initial() -> Arc<Self> {
+        static INITIAL: Once<Arc<IpcNamespace>> = Once::new();
+        match INITIAL.try_get() {
+            Some(initial) => initial.clone(),
+            None => {
+                INITIAL.set(Arc::new(IpcNamespace { number: INITIAL_IPC, ended: |_| {} })).clone()
+            }
+        }
+    }
+
+    /// An empty one; `ended` is told when nobody is in it any more.
+    pub fn new(ended: fn(u64)) -> Arc<Self> {
+        Arc::new(IpcNamespace { number: next_number(), ended })
+    }
+}
+
+impl Drop for IpcNamespace {
+    fn drop(&mut self) {
+        (self.ended)(self.number);
+    }
 }

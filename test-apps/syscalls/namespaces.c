@@ -2,8 +2,13 @@
 #include "harness.h"
 
 #include <linux/nsfs.h>
+#include <mqueue.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/mount.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
 
@@ -517,5 +522,104 @@ CASE(a_thousand_namespaces_one_after_the_other) {
             _exit(0);
         }
         expect_exit(pid, 0);
+    }
+}
+
+// ---- IPC namespaces ----
+
+CASE(system_v_objects_of_its_own) {
+    needs_namespaces();
+    const int key = 0x51554152;
+    int queue = OK(msgget(key, IPC_CREAT | IPC_EXCL | 0600));
+    int set = OK(semget(key, 1, IPC_CREAT | IPC_EXCL | 0600));
+    int segment = OK(shmget(key, 4096, IPC_CREAT | IPC_EXCL | 0600));
+    int outer = OK(open("/proc/self/ns/ipc", O_RDONLY));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(unshare(CLONE_NEWIPC));
+        ERR(msgget(key, 0), ENOENT);
+        ERR(semget(key, 1, 0), ENOENT);
+        ERR(shmget(key, 4096, 0), ENOENT);
+        ERR(shmctl(segment, IPC_STAT, &(struct shmid_ds){0}), EINVAL);
+        int own = OK(semget(key, 2, IPC_CREAT | IPC_EXCL | 0600));
+        OK(semctl(own, 1, SETVAL, 5));
+        EQ(OK(semctl(own, 1, GETVAL)), 5);
+        // What is attached stays, although nobody is left in its namespace.
+        int mine = OK(shmget(IPC_PRIVATE, 4096, 0600));
+        char *memory = OK(shmat(mine, NULL, 0));
+        strcpy(memory, "text");
+        OK(setns(outer, 0));
+        STR_EQ(memory, "text");
+        ERR(shmctl(mine, IPC_STAT, &(struct shmid_ds){0}), EINVAL);
+        OK(shmdt(memory));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(OK(semctl(set, 0, GETVAL)), 0);
+    OK(msgctl(queue, IPC_RMID, NULL));
+    OK(semctl(set, 0, IPC_RMID));
+    OK(shmctl(segment, IPC_RMID, NULL));
+}
+
+CASE(message_queues_of_its_own) {
+    needs_namespaces();
+    mqd_t outer = OK(mq_open("/namespaces", O_CREAT | O_RDWR, 0600, NULL));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(unshare(CLONE_NEWIPC));
+        ERR(mq_open("/namespaces", O_RDWR), ENOENT);
+        mqd_t inner = OK(mq_open("/namespaces", O_CREAT | O_RDWR, 0600, NULL));
+        OK(mq_send(inner, "inner", 5, 0));
+        // Those that are open are open still.
+        OK(mq_send(outer, "outer", 5, 0));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    char text[8192];
+    EQ(OK(mq_receive(outer, text, sizeof text, NULL)), 5);
+    CHECK(memcmp(text, "outer", 5) == 0);
+    OK(mq_unlink("/namespaces"));
+}
+
+CASE(ipc_settings_of_its_own) {
+    needs_namespaces();
+    char before[64], text[64];
+    read_file("/proc/sys/kernel/msgmni", before, sizeof before);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(unshare(CLONE_NEWIPC));
+        int fd = OK(open("/proc/sys/kernel/msgmni", O_WRONLY));
+        EQ(write(fd, "1\n", 2), 2);
+        OK(msgget(IPC_PRIVATE, 0600));
+        ERR(msgget(IPC_PRIVATE, 0600), ENOSPC);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    read_file("/proc/sys/kernel/msgmni", text, sizeof text);
+    STR_EQ(text, before);
+}
+
+// What was to be undone is, whichever namespace the process is in at its end.
+CASE(semaphores_are_undone_from_another_namespace) {
+    needs_namespaces();
+    int set = OK(semget(IPC_PRIVATE, 1, 0600));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(semop(set, &(struct sembuf){0, 3, SEM_UNDO}, 1));
+        OK(unshare(CLONE_NEWIPC));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(OK(semctl(set, 0, GETVAL)), 0);
+    OK(semctl(set, 0, IPC_RMID));
+}
+
+CASE(a_thousand_ipc_namespaces_with_objects) {
+    needs_namespaces();
+    for (int i = 0; i < 1000; i++) {
+        OK(unshare(CLONE_NEWIPC));
+        OK(shmget(IPC_PRIVATE, 1 << 20, 0600));
+        OK(semget(IPC_PRIVATE, 100, 0600));
+        OK(msgget(IPC_PRIVATE, 0600));
     }
 }

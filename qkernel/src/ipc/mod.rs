@@ -16,8 +16,16 @@ use linux_raw_sys::general::{S_IFIFO, S_IFSOCK};
 
 use crate::abi::TimeSpec;
 use crate::fs::attr::{Attributes, device};
+use crate::fs::proc::sys;
 use crate::task::current;
 use crate::time;
+
+/// Nobody is in an IPC namespace any more.
+pub fn namespace_ended(namespace: u64) {
+    sysv::namespace_ended(namespace);
+    mqueue::namespace_ended(namespace);
+    sys::ipc_namespace_ended(namespace);
+}
 
 static LAST_INODE: AtomicU64 = AtomicU64::new(0);
 

@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
 use crate::fs::hostfs::handle_cache;
+use crate::ipc;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
 use crate::net::unix::rights;
@@ -38,6 +39,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     wake_futex: futex::wake_at,
     gives_up,
     ended: control::process_ended,
+    ipc_namespace_ended: ipc::namespace_ended,
     open_special: devices::open,
     shrink,
 };

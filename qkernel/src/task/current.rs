@@ -7,6 +7,7 @@ use core::pin::pin;
 
 use super::Thread;
 use crate::mm::fault::Growth;
+use crate::namespace::INITIAL_IPC;
 use crate::sync::{Mutex, mutex};
 
 static CURRENT: Mutex<Option<Arc<Thread>>> = mutex(None);
@@ -49,4 +50,10 @@ pub fn memory_limits() -> (u64, u64) {
         let Growth { stack_bytes, total_bytes } = thread.process.growth();
         (stack_bytes, total_bytes)
     })
+}
+
+/// The number of the IPC namespace of the thread that the kernel works for; of the container's own
+/// where it works for none.
+pub fn ipc_namespace() -> u64 {
+    get().map_or(INITIAL_IPC, |thread| thread.namespaces().ipc.number)
 }

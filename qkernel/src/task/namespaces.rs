@@ -17,7 +17,7 @@ use super::pid_namespace::PidNamespace;
 use crate::errno::{Errno, Result};
 use crate::namespace::{
     INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
-    INITIAL_UTS,
+    INITIAL_UTS, IpcNamespace,
 };
 use crate::utsname::UtsNamespace;
 
@@ -32,7 +32,7 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 = CLONE_NEWPID | CLONE_NEWUTS;
+const NEW: u32 = CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWUTS;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ impl Kind {
 /// One namespace, as a file of /proc/PID/ns stands for it.
 #[derive(Clone)]
 pub enum Namespace {
+    /// An IPC namespace.
+    Ipc(Arc<IpcNamespace>),
     /// A PID namespace.
     Pid(Arc<PidNamespace>),
     /// A UTS namespace.
@@ -105,6 +107,7 @@ impl Namespace {
     /// Of what kind it is.
     pub fn kind(&self) -> Kind {
         match self {
+            Namespace::Ipc(_) => Kind::Ipc,
             Namespace::Pid(_) => Kind::Pid,
             Namespace::Uts(_) => Kind::Uts,
             Namespace::Only(kind) => *kind,
@@ -114,6 +117,7 @@ impl Namespace {
     /// The inode number of its file.
     pub fn number(&self) -> u64 {
         match self {
+            Namespace::Ipc(ipc) => ipc.number,
             Namespace::Pid(pid) => pid.number,
             Namespace::Uts(uts) => uts.number,
             Namespace::Only(kind) => match kind {
@@ -138,6 +142,8 @@ impl Namespace {
 /// The namespaces of a thread.
 #[derive(Clone)]
 pub struct Namespaces {
+    /// System V objects and message queues.
+    pub ipc: Arc<IpcNamespace>,
     /// Where its child processes will be. (A process stays where it was made.)
     pub pid_for_children: Arc<PidNamespace>,
     /// Host and domain name.
@@ -147,12 +153,17 @@ pub struct Namespaces {
 impl Namespaces {
     /// Those of the container's first process.
     pub fn initial() -> Self {
-        Namespaces { pid_for_children: PidNamespace::initial(), uts: UtsNamespace::initial() }
+        Namespaces {
+            ipc: IpcNamespace::initial(),
+            pid_for_children: PidNamespace::initial(),
+            uts: UtsNamespace::initial(),
+        }
     }
 
     /// That of this kind; of PID namespaces that of its children.
     pub fn of_kind(&self, kind: Kind) -> Namespace {
         match kind {
+            Kind::Ipc => Namespace::Ipc(self.ipc.clone()),
             Kind::Pid => Namespace::Pid(self.pid_for_children.clone()),
             Kind::Uts => Namespace::Uts(self.uts.clone()),
             _ => Namespace::Only(kind),
@@ -171,6 +182,9 @@ impl Namespaces {
         }
         let old = thread.namespaces();
         let mut own = Namespaces::clone(&old);
+        if flags & CLONE_NEWIPC != 0 {
+            own.ipc = IpcNamespace::new(thread.process.upcalls.ipc_namespace_ended);
+        }
         if flags & CLONE_NEWPID != 0 {
             let active = &thread.process.pid_namespace;
             if !Arc::ptr_eq(active, &old.pid_for_children) {
@@ -200,6 +214,7 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
     let mut own = Namespaces::clone(&thread.namespaces());
     for namespace in chosen {
         match namespace {
+            Namespace::Ipc(ipc) => own.ipc = ipc.clone(),
             Namespace::Pid(pid) if !thread.process.pid_namespace.contains(pid) => {
                 return Err(Errno::EINVAL);
             }

@@ -32,6 +32,8 @@ pub struct Upcalls {
     pub gives_up: fn(&Arc<Process>),
     /// A process has become a zombie, with this wait status.
     pub ended: fn(&Arc<Process>, i32),
+    /// Nobody is in the IPC namespace of this number any more.
+    pub ipc_namespace_ended: fn(u64),
     /// Opens any special file.
     pub open_special: Opener,
     /// Gives up what is kept only to be fast.

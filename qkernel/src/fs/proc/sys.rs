@@ -130,8 +130,26 @@ const SETTINGS: &[(&str, Value)] = &[
     ("vm/vfs_cache_pressure", F("100")),
 ];
 
-/// Values that were set.
-static SET: Mutex<BTreeMap<String, Vec<u8>>> = mutex(BTreeMap::new());
+/// Values that were set: by the number of the IPC namespace, if it has them of its own (else 0), and
+/// their path.
+static SET: Mutex<BTreeMap<(u64, String), Vec<u8>>> = mutex(BTreeMap::new());
+
+/// The settings that each IPC namespace has of its own (ipc_namespaces(7)).
+fn is_of_ipc(path: &str) -> bool {
+    let names = ["kernel/msg", "kernel/sem", "kernel/shm", "fs/mqueue/"];
+    names.iter().any(|name| path.starts_with(name))
+}
+
+/// Where a value of the setting is kept.
+fn key_of(path: &str) -> (u64, String) {
+    let namespace = if is_of_ipc(path) { current::ipc_namespace() } else { 0 };
+    (namespace, path.to_string())
+}
+
+/// An IPC namespace has ended: what was set in it goes.
+pub fn ipc_namespace_ended(namespace: u64) {
+    SET.lock().retain(|(number, _), _| *number != namespace);
+}
 
 /// Sets a setting by its sysctl(8) name ("net.core.somaxconn"), as the container's specification
 /// has it. ENOENT when there is none, EINVAL for a value that it cannot have, EPERM when it has no
@@ -141,7 +159,7 @@ pub fn set(name: &str, value: &str) -> Result {
     match write(&path, value) {
         // The host has set it in the network namespace, or refused.
         Err(Errno::ENOENT | Errno::EPERM) if path.starts_with("net/") => {
-            SET.lock().insert(path, value.as_bytes().to_vec());
+            SET.lock().insert(key_of(&path), value.as_bytes().to_vec());
             Ok(())
         }
         Err(Errno::EPERM) if words(&String::from_utf8_lossy(&read(&path)?)).eq(words(value)) => {
@@ -176,7 +194,7 @@ fn write(path: &str, value: &str) -> Result {
         }
         Some(Value::Numbers(default, range)) => {
             let text = with_new_numbers(value, &numbers(path), default, range)?;
-            SET.lock().insert(path.to_string(), text.into_bytes());
+            SET.lock().insert(key_of(path), text.into_bytes());
             Ok(())
         }
     }
@@ -236,7 +254,8 @@ impl SysDir {
     /// All paths beneath this directory, without its own.
     fn paths(&self) -> Vec<String> {
         let set = SET.lock();
-        let known = SETTINGS.iter().map(|(p, _)| *p).chain(set.keys().map(String::as_str));
+        let set = set.keys().map(|(_, path)| path.as_str());
+        let known = SETTINGS.iter().map(|(p, _)| *p).chain(set);
         let mut below: Vec<String> =
             known.filter_map(|p| p.strip_prefix(self.0.as_str())).map(String::from).collect();
         below.sort();
@@ -247,7 +266,8 @@ impl SysDir {
 
 fn read(path: &str) -> Result<Vec<u8>> {
     let default = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
-    let set = SET.lock().get(path).cloned();
+    let key = key_of(path);
+    let set = SET.lock().get(&key).cloned();
     let mut value = match (default, set) {
         (Some(Value::Made(make)), _) => make().into_bytes(),
         (Some(Value::Name(name, _)), _) => name(&uts()).into_bytes(),

@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::Ordering::Relaxed;
 
 use linux_raw_sys::general::{
     CAP_SYS_RESOURCE, O_ACCMODE, O_CLOEXEC, O_CREAT, O_EXCL, O_NOCTTY, O_RDONLY, O_RDWR, O_TRUNC,
@@ -11,7 +12,7 @@ use linux_raw_sys::general::{
 };
 
 use super::queue::{MOST_PRIORITIES, MqAttr, OpenQueue, Queue};
-use super::share::{self, Share};
+use super::share::{Queues, Share};
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
@@ -22,7 +23,7 @@ use crate::fs::open::new_node;
 use crate::fs::options::Options;
 use crate::fs::proc::sys;
 use crate::fs::{Caller, FileOps, Location, OpenFile, perm};
-use crate::sync::{Mutex, Once};
+use crate::sync::{Mutex, mutex};
 use crate::task::{Thread, current};
 
 /// MQUEUE_MAGIC (ipc/mqueue.c).
@@ -77,8 +78,8 @@ struct Inner {
     last_ino: u64,
 }
 
-/// The directory.
-struct Root(Mutex<Inner>);
+/// The directory, and how many queues have been made in it.
+struct Root(Mutex<Inner>, Queues);
 
 impl Root {
     fn find(&self, name: &[u8]) -> Option<Arc<Queue>> {
@@ -96,7 +97,7 @@ impl Root {
     ) -> Result<Arc<Queue>> {
         let creds = thread.creds();
         let most = sys::number("fs/mqueue/queues_max", 256);
-        if share::queues() >= most && !creds.has_cap(CAP_SYS_RESOURCE) {
+        if self.1.load(Relaxed) >= most && !creds.has_cap(CAP_SYS_RESOURCE) {
             return Err(Errno::ENOSPC);
         }
         let size = size(thread, attr)?;
@@ -104,7 +105,7 @@ impl Root {
         let counted = messages * bytes
             + (messages + messages.min(u64::from(MOST_PRIORITIES))) * COUNTED_BYTES;
         let limit = thread.process.rlimit(RLIMIT_MSGQUEUE);
-        let share = Share::take(creds.uid, counted, limit)?;
+        let share = Share::take(&self.1, creds.uid, counted, limit)?;
         let lasting = Lasting::take(QUEUE_BYTES + 2 * account::on_heap(name.len()))?;
         let mut inner = self.0.lock();
         inner.last_ino += 1;
@@ -231,12 +232,24 @@ impl FileSystem for MqFs {
     }
 }
 
-/// The one file system, and a mount of it by which queues are opened that are not looked up by a
-/// path.
-fn own() -> &'static (Arc<MqFs>, Arc<Mount>) {
-    static OWN: Once<(Arc<MqFs>, Arc<Mount>)> = Once::new();
-    if let Some(own) = OWN.try_get() {
-        return own;
+/// The file system of a namespace, and a mount of it by which queues are opened that are not looked
+/// up by a path.
+type Own = (Arc<MqFs>, Arc<Mount>);
+
+/// By IPC namespace.
+static ALL: Mutex<BTreeMap<u64, Own>> = mutex(BTreeMap::new());
+
+/// Nobody is in an IPC namespace any more: its queues go with the last who has them open.
+pub fn namespace_ended(namespace: u64) {
+    let own = ALL.lock().remove(&namespace);
+    drop(own);
+}
+
+/// That of the namespace that the kernel works for now.
+fn own() -> Own {
+    let namespace = current::ipc_namespace();
+    if let Some(own) = ALL.lock().get(&namespace) {
+        return own.clone();
     }
     let mode = S_IFDIR | 0o1777;
     let root = Attributes::new(mode, 0, 0, next_device(), ROOT_INO);
@@ -246,14 +259,16 @@ fn own() -> &'static (Arc<MqFs>, Arc<Mount>) {
         by_name: BTreeMap::new(),
         last_ino: ROOT_INO,
     };
-    let fs = Arc::new(MqFs(Arc::new(Root(Mutex::new(inner)))));
+    let fs = Arc::new(MqFs(Arc::new(Root(Mutex::new(inner), Queues::default()))));
     let mount = Mount::whole(fs.clone(), b"mqueue", MountFlags::empty().settle(None));
-    OWN.set((fs, mount))
+    let own = (fs, mount);
+    ALL.lock().insert(namespace, own.clone());
+    own
 }
 
 /// Gives the file system to who mounts it.
 pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(own().0.clone())
+    Ok(own().0)
 }
 
 /// A name as the calls take it, without the slash at its beginning.
@@ -311,8 +326,8 @@ pub fn open(
 /// mq_unlink(3).
 pub fn unlink(thread: &Arc<Thread>, name: &[u8]) -> Result {
     check_name(name)?;
-    let root = &own().0.0;
-    let (creds, directory) = (thread.creds(), Inode::attributes(&**root)?);
+    let root = own().0.0.clone();
+    let (creds, directory) = (thread.creds(), Inode::attributes(&*root)?);
     perm::check(&creds, &directory, perm::EXEC)?;
     let queue = root.find(name).ok_or(Errno::ENOENT)?;
     perm::check(&creds, &directory, perm::WRITE)?;

@@ -18,7 +18,7 @@ use crate::abi::{Pod, abi_struct};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
-use crate::task::Thread;
+use crate::task::{Thread, current};
 use crate::time;
 
 /// The key that never names anything.
@@ -138,7 +138,7 @@ pub trait Kind: Sized + 'static {
     type Abi: Pod;
 
     /// All there are.
-    fn table() -> &'static Mutex<Table<Self>>;
+    fn tables() -> &'static Mutex<Tables<Self>>;
     /// As programs see it. EINVAL when it is about to go.
     fn describe(object: &Object<Self>) -> Result<Self::Abi>;
     /// The permissions in a description.
@@ -178,7 +178,38 @@ impl<T> Deref for Object<T> {
     }
 }
 
-/// All objects of a kind, by their place.
+/// All objects of a kind, by IPC namespace.
+pub struct Tables<T>(BTreeMap<u64, Table<T>>);
+
+impl<T> Tables<T> {
+    /// None.
+    pub const fn empty() -> Self {
+        Tables(BTreeMap::new())
+    }
+
+    /// Those of the namespace that the kernel works for now.
+    pub fn own(&mut self) -> &mut Table<T> {
+        self.0.entry(current::ipc_namespace()).or_insert_with(Table::empty)
+    }
+
+    /// Those of a namespace, if it has had any.
+    pub fn of(&mut self, namespace: u64) -> Option<&mut Table<T>> {
+        self.0.get_mut(&namespace)
+    }
+}
+
+/// Nobody is in an IPC namespace any more: its objects go.
+pub fn namespace_ended(namespace: u64) {
+    fn end<T: Kind>(namespace: u64) {
+        let table = T::tables().lock().0.remove(&namespace);
+        drop(table);
+    }
+    end::<msg::Queue>(namespace);
+    end::<sem::Set>(namespace);
+    end::<shm::Entry>(namespace);
+}
+
+/// The objects of a kind in a namespace, by their place.
 pub struct Table<T> {
     places: BTreeMap<u32, Arc<Object<T>>>,
     /// The places of those that have a key.
@@ -306,12 +337,12 @@ impl<T> Table<T> {
     }
 }
 
-/// All objects, by place, one after the other: a list of them might need more memory than there is
+/// All objects of the own namespace, by place, one after the other: a list of them might need more memory than there is
 /// when a process ends.
 pub fn each<T: Kind>() -> impl Iterator<Item = Arc<Object<T>>> {
     let mut next = 0;
     core::iter::from_fn(move || {
-        let (place, object) = T::table().lock().first_from(next)?;
+        let (place, object) = T::tables().lock().own().first_from(next)?;
         next = place + 1;
         Some(object)
     })
@@ -319,7 +350,7 @@ pub fn each<T: Kind>() -> impl Iterator<Item = Arc<Object<T>>> {
 
 /// The object with identifier `id`: EINVAL.
 pub fn find<T: Kind>(id: i32) -> Result<Arc<Object<T>>> {
-    T::table().lock().find(id)
+    T::tables().lock().own().find(id)
 }
 
 /// shmctl(2), semctl(2), msgctl(2). `other`: serves the commands that are of this kind alone.
@@ -335,7 +366,7 @@ pub fn control<T: Kind>(
         command if command == T::INFO => information::<T>(thread, true, buffer),
         IPC_STAT => stat::<T>(thread, &*find(id)?, true, buffer).map(|_| 0),
         command if command == T::STAT || command == T::STAT_ANY => {
-            let object = T::table().lock().at(id)?;
+            let object = T::tables().lock().own().at(id)?;
             let id = stat::<T>(thread, &object, command == T::STAT, buffer)?;
             Ok(id as usize)
         }
@@ -361,7 +392,7 @@ pub fn control<T: Kind>(
 
 fn information<T: Kind>(thread: &Thread, in_use: bool, buffer: Va) -> Result<usize> {
     T::information(thread, in_use, buffer)?;
-    Ok(T::table().lock().highest())
+    Ok(T::tables().lock().own().highest())
 }
 
 /// Describes an object: its identifier.
@@ -377,7 +408,7 @@ fn stat<T: Kind>(thread: &Thread, object: &Object<T>, checks: bool, buffer: Va) 
 /// /proc/sysvipc/shm, sem or msg.
 pub fn list<T: Kind>() -> Result<String> {
     let mut out = String::from(T::HEADER);
-    out.try_reserve(T::table().lock().len() * T::LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
+    out.try_reserve(T::tables().lock().own().len() * T::LINE_BYTES).map_err(|_| Errno::ENOMEM)?;
     for object in each::<T>() {
         let Ok(it) = T::describe(&object) else { continue };
         let perm = T::perm(&it);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::CAP_SYS_RESOURCE;
 use qlib::Va;
 
-use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
+use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Tables, WRITE, each, find, now};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::creds::Creds;
@@ -74,7 +74,7 @@ pub struct Queue {
     _lasting: Lasting,
 }
 
-static TABLE: Mutex<Table<Queue>> = mutex(Table::empty());
+static TABLES: Mutex<Tables<Queue>> = mutex(Tables::empty());
 
 /// msgget(2).
 pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
@@ -85,7 +85,7 @@ pub fn get(thread: &Thread, key: i32, flags: u32) -> Result<i32> {
         Ok(Queue { inner: Mutex::new(inner), events: WaitQueue::new(), _lasting: lasting })
     };
     let most = sys::number("kernel/msgmni", 32000);
-    TABLE.lock().get(&thread.creds(), key, flags, most, |_| Ok(()), make)
+    TABLES.lock().own().get(&thread.creds(), key, flags, most, |_| Ok(()), make)
 }
 
 /// The longest message.
@@ -202,8 +202,8 @@ impl Kind for Queue {
     const LINE_BYTES: usize = 150;
     type Abi = MsgIdDs;
 
-    fn table() -> &'static Mutex<Table<Self>> {
-        &TABLE
+    fn tables() -> &'static Mutex<Tables<Self>> {
+        &TABLES
     }
 
     fn describe(queue: &Object<Self>) -> Result<MsgIdDs> {
@@ -264,7 +264,7 @@ impl Kind for Queue {
     }
 
     fn remove(queue: Arc<Object<Self>>) {
-        drop(TABLE.lock().remove(queue.perm().id));
+        drop(TABLES.lock().own().remove(queue.perm().id));
         queue.inner.lock().is_removed = true;
         queue.events.wake(PollMask::READ | PollMask::WRITE);
     }

@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use qlib::Va;
 
-use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Table, WRITE, find, now};
+use super::{EIDRM, IPC_NOWAIT, Kind, Object, PermAbi, READ, Tables, WRITE, find, now};
 use crate::abi::abi_struct;
 use crate::account::{self, Lasting};
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::sync::{Mutex, mutex};
-use crate::task::Thread;
+use crate::task::{Thread, current};
 use crate::wait::{PollMask, WaitQueue, block_on};
 
 /// The highest value (SEMVMX), which also bounds what is undone (SEMAEM).
@@ -96,11 +96,12 @@ const SET_BYTES: u64 = 512;
 /// What a process that has something to undo in a set takes besides that.
 const UNDO_BYTES: u64 = 96;
 
-static TABLE: Mutex<Table<Set>> = mutex(Table::empty());
+static TABLES: Mutex<Tables<Set>> = mutex(Tables::empty());
 /// Semaphores of all sets.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
-/// Processes, each with the sets in which it may have something to undo.
-static UNDOING: Mutex<BTreeSet<(u32, i32)>> = mutex(BTreeSet::new());
+/// Processes, each with the sets in which it may have something to undo: their namespaces and
+/// identifiers.
+static UNDOING: Mutex<BTreeSet<(u32, u64, i32)>> = mutex(BTreeSet::new());
 
 impl Drop for Set {
     fn drop(&mut self) {
@@ -127,7 +128,7 @@ pub fn get(thread: &Thread, key: i32, count: i32, flags: u32) -> Result<i32> {
         account::ask_for::<Semaphore>(count)?;
         Ok(Set::new(count, lasting))
     };
-    TABLE.lock().get(&thread.creds(), key, flags, sets, fits, make)
+    TABLES.lock().own().get(&thread.creds(), key, flags, sets, fits, make)
 }
 
 impl Inner {
@@ -298,7 +299,7 @@ pub async fn operate(
     let _waits = Waits(&set, token);
     let first = set.attempt(operations, pid, token);
     if set.inner.lock().undo.contains_key(&pid) {
-        UNDOING.lock().insert((pid, id));
+        UNDOING.lock().insert((pid, current::ipc_namespace(), id));
     }
     match first {
         Err(Errno::EAGAIN) if !set.refuses(operations, token) => {}
@@ -330,10 +331,12 @@ pub fn max_operations() -> u64 {
 /// A process has ended: what it did with SEM_UNDO is undone.
 pub fn process_ended(pid: u32) {
     loop {
-        let next = UNDOING.lock().range((pid, 0)..=(pid, i32::MAX)).next().copied();
+        let next = UNDOING.lock().range((pid, 0, 0)..=(pid, u64::MAX, i32::MAX)).next().copied();
         let Some(entry) = next else { return };
         UNDOING.lock().remove(&entry);
-        if let Ok(set) = find::<Set>(entry.1)
+        let (_, namespace, id) = entry;
+        let found = TABLES.lock().of(namespace).and_then(|table| table.find(id).ok());
+        if let Some(set) = found
             && set.inner.lock().undo_all_of(pid)
         {
             set.changed();
@@ -351,8 +354,8 @@ impl Kind for Set {
     const LINE_BYTES: usize = 120;
     type Abi = SemIdDs;
 
-    fn table() -> &'static Mutex<Table<Self>> {
-        &TABLE
+    fn tables() -> &'static Mutex<Tables<Self>> {
+        &TABLES
     }
 
     fn describe(set: &Object<Self>) -> Result<SemIdDs> {
@@ -381,7 +384,7 @@ impl Kind for Set {
             aem: MAX_VALUE,
         };
         if in_use {
-            info.usz = TABLE.lock().len() as i32;
+            info.usz = TABLES.lock().own().len() as i32;
             info.aem = i32::try_from(IN_USE.load(Relaxed)).unwrap_or(i32::MAX);
         }
         thread.mm().write(buffer, &info)
@@ -393,13 +396,13 @@ impl Kind for Set {
 
     fn remove(set: Arc<Object<Self>>) {
         let id = set.perm().id;
-        drop(TABLE.lock().remove(id));
+        drop(TABLES.lock().own().remove(id));
         {
             let mut inner = set.inner.lock();
             inner.is_removed = true;
             let mut undoing = UNDOING.lock();
             inner.undo.keys().for_each(|pid| {
-                undoing.remove(&(*pid, id));
+                undoing.remove(&(*pid, current::ipc_namespace(), id));
             });
         }
         set.changed();

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general::{CAP_IPC_LOCK, RLIMIT_AS, RLIMIT_MEMLOCK};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
-use super::{IPC_PRIVATE, Kind, Object, PermAbi, READ, Table, WRITE, each, find, now};
+use super::{IPC_PRIVATE, Kind, Object, PermAbi, READ, Tables, WRITE, each, find, now};
 use crate::abi::abi_struct;
 use crate::account::Lasting;
 use crate::errno::{Errno, Result};
@@ -24,7 +24,7 @@ use crate::mm::vma::FileMapping;
 use crate::mm::{Prot, Vma, VmaFlags};
 use crate::sync::{Mutex, mutex};
 use crate::task::pid_namespace::shown;
-use crate::task::{Thread, table};
+use crate::task::{Thread, current, table};
 
 const SHM_HUGETLB: u32 = 0o4000;
 const SHM_RDONLY: u32 = 0o10000;
@@ -72,6 +72,7 @@ struct Times {
 
 /// A segment.
 pub struct Segment {
+    namespace: u64,
     id: i32,
     size: u64,
     memory: Arc<Shmem>,
@@ -89,7 +90,7 @@ impl Drop for Segment {
     fn drop(&mut self) {
         PAGES_IN_USE.fetch_sub(self.pages(), Relaxed);
         SEGMENTS.lock().remove(&self.identity());
-        GONE.lock().insert(self.id);
+        GONE.lock().insert((self.namespace, self.id));
     }
 }
 
@@ -109,11 +110,11 @@ pub struct Entry {
     segment: Weak<Segment>,
 }
 
-static TABLE: Mutex<Table<Entry>> = mutex(Table::empty());
+static TABLES: Mutex<Tables<Entry>> = mutex(Tables::empty());
 
 /// Segments that nobody keeps or has attached any more: their places in the table are to be given
 /// up. Never more than there are places.
-static GONE: Mutex<BTreeSet<i32>> = mutex(BTreeSet::new());
+static GONE: Mutex<BTreeSet<(u64, i32)>> = mutex(BTreeSet::new());
 
 /// What a segment takes besides its pages, in bytes: its object, and its places in the tables.
 const SEGMENT_BYTES: u64 = 768;
@@ -121,7 +122,7 @@ const SEGMENT_BYTES: u64 = 768;
 /// All segments, by their identity as mapped objects.
 static SEGMENTS: Mutex<BTreeMap<usize, Weak<Segment>>> = mutex(BTreeMap::new());
 
-/// Of all segments together.
+/// Of all segments together, whatever their namespace: what kernel.shmall bounds.
 static PAGES_IN_USE: AtomicU64 = AtomicU64::new(0);
 
 /// True if segments go with the last who has them attached (kernel.shm_rmid_forced, proc_sys(5)).
@@ -159,8 +160,9 @@ fn prune() {
         forget_orphans(None);
     }
     loop {
-        let Some(id) = GONE.lock().pop_first() else { return };
-        drop(TABLE.lock().remove(id));
+        let Some((namespace, id)) = GONE.lock().pop_first() else { return };
+        let removed = TABLES.lock().of(namespace).and_then(|table| table.remove(id));
+        drop(removed);
     }
 }
 
@@ -205,14 +207,20 @@ pub fn get(thread: &Thread, key: i32, size: u64, flags: u32) -> Result<i32> {
         let times = Times { changed: now(), creator: thread.process.pid, ..Times::default() };
         let memory = Shmem::new(size, Quota::lasting(u64::MAX));
         PAGES_IN_USE.fetch_add(pages, Relaxed);
-        let segment =
-            Arc::new(Segment { id, size, memory, times: Mutex::new(times), _lasting: lasting });
+        let segment = Arc::new(Segment {
+            namespace: current::ipc_namespace(),
+            id,
+            size,
+            memory,
+            times: Mutex::new(times),
+            _lasting: lasting,
+        });
         let weak = Arc::downgrade(&segment);
         SEGMENTS.lock().insert(segment.identity(), weak.clone());
         Ok(Entry { kept: Mutex::new(Some(segment)), segment: weak })
     };
     let most = sys::number("kernel/shmmni", 4096);
-    TABLE.lock().get(&thread.creds(), key, flags, most, fits, make)
+    TABLES.lock().own().get(&thread.creds(), key, flags, most, fits, make)
 }
 
 /// shmat(2): where it was attached.
@@ -305,8 +313,8 @@ impl Kind for Entry {
     const LINE_BYTES: usize = 220;
     type Abi = ShmIdDs;
 
-    fn table() -> &'static Mutex<Table<Self>> {
-        &TABLE
+    fn tables() -> &'static Mutex<Tables<Self>> {
+        &TABLES
     }
 
     fn describe(entry: &Object<Self>) -> Result<ShmIdDs> {
@@ -332,8 +340,8 @@ impl Kind for Entry {
     fn information(thread: &Thread, in_use: bool, buffer: Va) -> Result {
         if in_use {
             let resident = segments().map(|s| s.memory.page_count()).sum();
-            let used_ids = TABLE.lock().len() as i32;
-            let total = PAGES_IN_USE.load(Relaxed);
+            let used_ids = TABLES.lock().own().len() as i32;
+            let total = segments().map(|s| s.pages()).sum();
             return thread
                 .mm()
                 .write(buffer, &ShmInfo { used_ids, total, resident, ..ShmInfo::default() });
@@ -357,7 +365,7 @@ impl Kind for Entry {
             perm.mode |= SHM_DEST;
             core::mem::replace(&mut perm.key, IPC_PRIVATE)
         };
-        TABLE.lock().forget_key(key);
+        TABLES.lock().own().forget_key(key);
         let kept = entry.kept.lock().take();
         drop(kept);
         prune();
