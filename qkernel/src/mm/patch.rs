@@ -33,6 +33,9 @@ const MAX_PAGES: usize = (PADS_BYTES / PAGE_SIZE) as usize;
 const MAX_SITES: usize = 64;
 /// Call sites that are counted at a time.
 const COUNTED: usize = 32;
+/// How many of them share a place. A further one comes instead of the one that was used longest
+/// ago: were there room for one alone, two that a program uses in turns would never be patched.
+const WAYS: usize = 4;
 /// Calls of one site further apart than this are not counted.
 const ROW_NS: u64 = 1_000_000;
 /// How far from a call site its pad may be: what a jump reaches, less some slack.
@@ -78,7 +81,11 @@ impl Patches {
             return false;
         }
         let counts = self.counts.get_or_insert_with(|| Box::new([Count::default(); COUNTED]));
-        let count = &mut counts[(ip.0 >> 1) as usize % COUNTED];
+        let (places, _) = counts.as_chunks_mut::<WAYS>();
+        let place = &mut places[(ip.0 >> 1) as usize % (COUNTED / WAYS)];
+        let known = place.iter().position(|count| count.ip == ip);
+        let oldest = || (0..WAYS).min_by_key(|i| place[*i].last_ns).unwrap_or(0);
+        let count = &mut place[known.unwrap_or_else(oldest)];
         // Once: what cannot be patched is not tried at each call.
         let tried = count.ip == ip && count.calls >= enough;
         if tried || self.sites.contains(&ip) {
@@ -460,5 +467,18 @@ mod tests {
         assert_eq!(patches.pages, [Va(0x5000)]);
         assert_eq!(patches.leave(&(Va(0x8000)..Va(0x9000))), [Va(0x5000)]);
         assert!(patches.off && !patches.count(ip, 3 * ROW_NS, 1));
+    }
+
+    #[test]
+    fn sites_that_are_used_in_turns_are_all_counted() {
+        let mut patches = Patches::default();
+        let sites = [0x1000, 0x1040, 0x2000, 0x2080].map(Va);
+        let round = |patches: &mut Patches, n| sites.map(|ip| patches.count(ip, n, 3));
+        assert_eq!(round(&mut patches, 1), [false; 4]);
+        assert_eq!(round(&mut patches, 2), [false; 4]);
+        assert_eq!(round(&mut patches, 3), [true; 4]);
+        // One that was used once does not last.
+        assert!(!patches.count(Va(0x3000), 4, 3));
+        assert!(!patches.count(sites[1], 5, 3), "once");
     }
 }

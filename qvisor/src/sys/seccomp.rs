@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use smallvec::SmallVec;
 
 /// struct seccomp_data of seccomp(2).
 #[repr(C)]
@@ -87,21 +88,6 @@ impl Listener {
         }
     }
 
-    /// True if a stopped call waits to be received.
-    pub fn has_call(&self) -> bool {
-        self.poll(0) & libc::POLLIN != 0
-    }
-
-    /// Waits for a stopped call, or until `other` can be read, at most `limit`.
-    pub fn wait(&self, other: Option<BorrowedFd<'_>>, limit: Duration) {
-        let own = self.0.as_fd();
-        let mut fds =
-            [own, other.unwrap_or(own)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let limit = Timespec::try_from(limit).ok();
-        // Whoever waited looks again, whatever ended the wait.
-        rustix::event::poll(&mut fds, limit.as_ref()).ok();
-    }
-
     /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks
     /// are gone.
     pub fn receive(&self, poll_first: bool) -> Received {
@@ -109,10 +95,7 @@ impl Listener {
             if poll_first && self.hung_up(-1) {
                 return Received::Gone;
             }
-            let mut n = Notification::default();
-            // SAFETY: `n` is a zeroed struct seccomp_notif of the size that the number says.
-            let r = unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_RECV, &raw mut n) };
-            if r == 0 {
+            if let Some(n) = self.receive_waiting() {
                 return Received::Call(n);
             }
             // ENOENT: the caller was killed meanwhile, or nobody is left.
@@ -120,6 +103,14 @@ impl Listener {
                 return Received::Gone;
             }
         }
+    }
+
+    /// The stopped call that [waits](look_at), unless its caller is gone by now; never waits then.
+    pub fn receive_waiting(&self) -> Option<Notification> {
+        let mut n = Notification::default();
+        // SAFETY: `n` is a zeroed struct seccomp_notif of the size that the number says.
+        let r = unsafe { libc::ioctl(self.0.as_raw_fd(), IOCTL_RECV, &raw mut n) };
+        (r == 0).then_some(n)
     }
 
     fn hung_up(&self, timeout_ms: i32) -> bool {
@@ -185,6 +176,45 @@ impl Listener {
     pub fn let_continue(&self, id: u64) -> io::Result<()> {
         self.send(Response { id, val: 0, error: 0, flags: FLAG_CONTINUE })
     }
+}
+
+/// What [`look_at`] has found, a bit for each listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// A stopped call waits to be received.
+    pub calls: u64,
+    /// No task has the filter any more, and no call waits.
+    pub gone: u64,
+}
+
+/// Whether calls wait to be received of `listeners`, 64 at most. With a `limit` waits so long for
+/// one, or until `other` can be read.
+pub fn look_at<'a>(
+    listeners: impl Iterator<Item = &'a Listener>,
+    other: Option<BorrowedFd<'a>>,
+    limit: Option<Duration>,
+) -> Found {
+    let mut fds: SmallVec<[PollFd<'_>; 8]> = listeners
+        .map(|listener| listener.0.as_fd())
+        .chain(other)
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let count = fds.len() - usize::from(other.is_some());
+    let limit = Timespec::try_from(limit.unwrap_or_default()).ok();
+    // Whoever waited looks again, whatever ended the wait.
+    if rustix::event::poll(&mut fds, limit.as_ref()).is_err() {
+        return Found::default();
+    }
+    let mut found = Found::default();
+    for (at, fd) in fds.iter().take(count).enumerate() {
+        let ready = fd.revents();
+        if ready.contains(PollFlags::IN) {
+            found.calls |= 1 << at;
+        } else if !ready.is_empty() {
+            found.gone |= 1 << at;
+        }
+    }
+    found
 }
 
 /// True if this host knows a filter flag: tries without installing anything.

@@ -6,9 +6,8 @@
 //! there already, the receiver goes on, and those that it woke stand behind it while other
 //! processors idle. In such a crowd, answers wake threads up where there is room.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Shared;
 use crate::sys::Listener;
 
 /// Calls that are looked at, the last ones.
@@ -42,9 +41,10 @@ impl Crowd {
         std::mem::replace(&mut self.is_one, is_one) != is_one
     }
 
-    /// Notes a call, and has `listener` wake threads up as it suits them.
-    pub(super) fn received(&mut self, shared: &Shared, listener: &Listener, tid: u32) {
-        if self.note(tid) && shared.sync_works.load(Ordering::Relaxed) {
+    /// Notes a call, and has `listener` wake threads up as it suits them, where the host can wake
+    /// synchronously.
+    pub(super) fn received(&mut self, sync_works: &AtomicBool, listener: &Listener, tid: u32) {
+        if self.note(tid) && sync_works.load(Ordering::Relaxed) {
             listener.set_sync_wake_up(!self.is_one);
         }
     }

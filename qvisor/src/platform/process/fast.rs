@@ -19,28 +19,9 @@ use super::layout::*;
 use super::space::{Space, SpaceState, trap};
 use super::thread::*;
 use super::{FastCalls, Shared};
-use crate::sys::{self, Listener, Processors, Received};
 
-/// Threads that one receiver looks at.
-const MOST_THREADS: usize = 4;
 /// Calls that come this soon after the last one are a row.
 const ROW: Duration = Duration::from_micros(500);
-/// How long a receiver looks without finding anything. Long enough for the threads to get to
-/// another processor, and for a client nearby to ask again.
-const LINGER: Duration = Duration::from_micros(500);
-/// How long it looks without finding anything before it sleeps until there is something.
-const PATIENCE: Duration = Duration::from_micros(60);
-/// A receiver that did not run for this long has no processor to spare.
-const TAKEN_AWAY: Duration = Duration::from_micros(300);
-/// Looks at the slots between two looks at the clock, and between two looks at what costs a host
-/// call.
-const LOOKS: u32 = 16;
-const LOOKS_HOST: u32 = 64;
-/// Events in a row that did not come by a slot, after which looking at slots ends.
-const MOST_DRY: u32 = 8;
-/// Calls that had to wait, and not for anything from outside, after which it ends: they wait for
-/// another process of the guest, which this receiver only keeps from a processor.
-const MOST_INSIDE: u32 = 4;
 /// The shortest row that makes a receiver look at slots.
 const MIN_ROW: u32 = 32;
 /// Times that looking may be in vain before longer rows are asked for: a program that starts has
@@ -78,7 +59,8 @@ pub fn cpu_can() -> bool {
 /// not pay.
 #[derive(Debug)]
 pub struct Row {
-    eager: bool,
+    /// At every call.
+    pub eager: bool,
     length: u32,
     needed: u32,
     /// How often in succession looking did not pay.
@@ -127,75 +109,15 @@ pub enum Outcome {
     Inside,
 }
 
-/// The threads whose slots are looked at. They and the receiver are kept on different processors
-/// meanwhile, for the host's scheduler, left alone, has one wait for the other.
-struct Watched {
-    cpu: usize,
-    receiver: Processors,
-    threads: Vec<ThreadAt>,
-}
-
 /// Where a thread is.
 #[derive(Clone, Copy)]
-struct ThreadAt {
-    number: u32,
-    slot: u32,
-    tid: u32,
-}
-
-impl Watched {
-    /// `None` if the host does not say where the receiver runs.
-    fn new() -> Option<Self> {
-        let cpu = sys::current_processor()?;
-        let own = Processors::of(0)?;
-        own.without(cpu)?;
-        let receiver = own.to_give_back();
-        receiver.keep(cpu);
-        Some(Self { cpu, receiver, threads: Vec::with_capacity(MOST_THREADS) })
-    }
-
-    /// Looks at a thread's slot from now on. The thread waits in the host.
-    fn add(&mut self, space: &Space, place: ThreadAt) {
-        if self.threads.len() < MOST_THREADS && !self.threads.iter().any(|t| t.tid == place.tid) {
-            if let Some(others) = self.receiver.without(self.cpu) {
-                others.give_to(place.tid);
-            }
-            self.threads.push(place);
-            space.area.word(place.slot, FAST_ON).store(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A thread with a call in its slot.
-    fn caller(&self, space: &Space) -> Option<ThreadAt> {
-        self.threads.iter().find(|t| is_in_state(space, t.slot, FAST_REQUEST)).copied()
-    }
-
-    /// The call in the slot of a thread that [has one](Self::caller).
-    fn take(&mut self, space: &Space, caller: ThreadAt) -> Option<Event> {
-        let mut state = space.lock();
-        if !state.is_at(caller) {
-            // It has ended, and its slot is another's.
-            self.threads.retain(|t| t.slot != caller.slot);
-            return None;
-        }
-        state.take_fast(space, caller.number)
-    }
-
-    /// Tells the threads whether somebody looks at their slots; where nobody does, their calls are
-    /// ordinary ones.
-    fn switch(&self, space: &Space, is_on: bool) {
-        for thread in &self.threads {
-            space.area.word(thread.slot, FAST_ON).store(is_on.into(), Ordering::SeqCst);
-        }
-    }
-
-    fn end(&mut self, space: &Space) {
-        self.switch(space, false);
-        for ThreadAt { tid, .. } in self.threads.drain(..) {
-            self.receiver.give_to(tid);
-        }
-        self.receiver.let_go();
-    }
+pub struct ThreadAt {
+    /// Its number in the space.
+    pub number: u32,
+    /// Its slot.
+    pub slot: u32,
+    /// The host's thread.
+    pub tid: u32,
 }
 
 impl Shared {
@@ -220,139 +142,6 @@ impl Shared {
         // The stub's code leaves the number there on its way to the ordinary call.
         let passed = space.area.word(slot, FAST_NR).swap(u32::MAX, Ordering::Relaxed);
         u64::from(passed) == trap.nr
-    }
-
-    /// The receiver's loop while calls come in a row: looks at the slots of the threads that make
-    /// them, and now and then at the listener. `first`: the call that it has just received.
-    pub(super) fn serve_slots(
-        &self,
-        space: &Space,
-        listener: &Listener,
-        row: &mut Row,
-        first: &Event,
-    ) {
-        if !self.pollers.enter() {
-            return self.deliver(first);
-        }
-        let Some(mut watched) = Watched::new() else {
-            self.pollers.leave();
-            return self.deliver(first);
-        };
-        // The threads must wake up elsewhere, as this processor is busy looking.
-        listener.set_sync_wake_up(false);
-        let outside = self.outside.get();
-        if let Some(outside) = outside {
-            outside.begin();
-        }
-        let mut calls = 0;
-        let mut lost = false;
-        let mut event = Some(*first);
-        let mut last = Instant::now();
-        let mut looked = last;
-        let mut looks = 0u32;
-        let mut dry = 0;
-        let mut inside = 0;
-        loop {
-            if event.as_ref().is_some_and(makes_threads) {
-                break;
-            }
-            if let Some(event) = event.take() {
-                inside += u32::from(self.deliver_watching(space, &mut watched, &event));
-                // What comes by the listener only is better received there.
-                dry = if event.trap.unproven != 0 { 0 } else { dry + 1 };
-                last = Instant::now();
-                looked = last;
-                if !row.eager && (dry > MOST_DRY || inside > MOST_INSIDE) {
-                    break;
-                }
-            }
-            if let Some(caller) = watched.caller(space) {
-                event = watched.take(space, caller);
-                calls += u64::from(event.is_some());
-                if event.is_some() {
-                    continue;
-                }
-            }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_HOST) {
-                if listener.has_call()
-                    && let Received::Call(n) = listener.receive(false)
-                {
-                    event = space.lock().notified(space, self, &n);
-                    last = Instant::now();
-                    continue;
-                }
-                if outside.is_some_and(|o| o.look()) {
-                    last = Instant::now();
-                    inside = 0;
-                }
-            }
-            if looks.is_multiple_of(LOOKS) {
-                let now = Instant::now();
-                lost = now.duration_since(looked) > TAKEN_AWAY;
-                looked = now;
-                let idle = now.duration_since(last);
-                if lost || idle > LINGER {
-                    break;
-                }
-                if idle > PATIENCE {
-                    // Whoever all wait for may want this very processor, which is his while this
-                    // thread sleeps. Not by sched_yield(2): each call puts the caller's whole slice
-                    // on its account (Linux 6.18), so after some seconds of it this thread, and all
-                    // threads that wake up meanwhile, the host's own among them, would wait half a
-                    // minute for their turn.
-                    watched.switch(space, false);
-                    // One that came just before is taken first.
-                    if watched.caller(space).is_none() {
-                        listener.wait(outside.map(|o| o.as_fd()), LINGER - idle);
-                    }
-                    watched.switch(space, true);
-                    looked = Instant::now();
-                    looks = LOOKS_HOST - 1;
-                }
-            }
-            std::hint::spin_loop();
-        }
-        if let Some(outside) = outside {
-            outside.end();
-        }
-        watched.end(space);
-        if let Some(event) = event {
-            self.deliver(&event);
-        }
-        // Whoever wrote a call before it could see that takes it back after a while; this is
-        // sooner.
-        loop {
-            // Not in the loop's head, where the lock would be held while the kernel runs.
-            let event = space.lock().take_any_fast(space);
-            let Some(event) = event else { break };
-            self.deliver(&event);
-            space.lock().put_to_sleep(space, event.trap.token);
-        }
-        listener.set_sync_wake_up(self.sync_wake_up);
-        self.pollers.leave();
-        let outcome = match (inside > MOST_INSIDE, lost) {
-            (true, _) => Outcome::Inside,
-            (_, true) => Outcome::Lost,
-            _ => Outcome::Over,
-        };
-        row.judge(calls, outcome);
-        tracing::debug!(space = space.id, calls, ?outcome, needed = row.needed, "looked at slots");
-    }
-
-    /// Delivers an event, and looks at the slot of its thread from now on. Whether it is a call
-    /// that has no answer yet.
-    fn deliver_watching(&self, space: &Space, watched: &mut Watched, event: &Event) -> bool {
-        if event.trap.kind != TRAP_SYSCALL {
-            self.deliver(event);
-            return false;
-        }
-        let place = space.lock().place_of(event.trap.token);
-        if let Some(place) = place.filter(|_| event.trap.unproven == 0) {
-            watched.add(space, place);
-        }
-        self.deliver(event);
-        space.lock().put_to_sleep(space, event.trap.token)
     }
 }
 
@@ -390,7 +179,7 @@ impl SpaceState {
     }
 
     /// Takes a call out of any slot.
-    fn take_any_fast(&mut self, space: &Space) -> Option<Event> {
+    pub(super) fn take_any_fast(&mut self, space: &Space) -> Option<Event> {
         let calls = |t: &Thread| {
             t.phase == Phase::User && !t.stop_wanted && is_in_state(space, t.slot, FAST_REQUEST)
         };
@@ -400,7 +189,7 @@ impl SpaceState {
 
     /// Has a thread wait for the answer to its fast call in the host, if there is none yet. Whether
     /// its call, fast or not, has none.
-    fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
+    pub(super) fn put_to_sleep(&mut self, space: &Space, token: u64) -> bool {
         let Some(number) = self.number_of(token) else { return false };
         let Some(thread) = self.thread_mut(number) else { return false };
         if thread.phase == Phase::Fast {
@@ -412,12 +201,12 @@ impl SpaceState {
     }
 
     /// True if the thread is still there.
-    fn is_at(&self, place: ThreadAt) -> bool {
+    pub(super) fn is_at(&self, place: ThreadAt) -> bool {
         let thread = self.thread(place.number);
         thread.is_some_and(|t| t.phase != Phase::Gone && t.slot == place.slot)
     }
 
-    fn place_of(&self, token: u64) -> Option<ThreadAt> {
+    pub(super) fn place_of(&self, token: u64) -> Option<ThreadAt> {
         let number = self.number_of(token)?;
         let thread = self.thread(number)?;
         Some(ThreadAt { number, slot: thread.slot, tid: thread.tid })
@@ -477,7 +266,7 @@ impl SpaceState {
 
 /// True if this is a call that makes a thread in the space: it inherits what processors its maker
 /// may use, so the maker is not watched then.
-fn makes_threads(event: &Event) -> bool {
+pub fn makes_threads(event: &Event) -> bool {
     let shares_space = |flags: u64| flags & libc::CLONE_VM as u64 != 0;
     event.trap.kind == TRAP_SYSCALL
         && match event.trap.nr as i64 {
@@ -498,7 +287,8 @@ pub fn is_answered(space: &Space, slot: u32) -> bool {
     is_in_state(space, slot, FAST_DONE)
 }
 
-fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
+/// True if the last fast call of a slot stands so (FAST_*).
+pub fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
     space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == state
 }
 
@@ -506,36 +296,6 @@ fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
 pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
     space.area.write_u64(slot, FAST_ARGS, value as u64);
     space.area.word(slot, FAST_STATE).store(FAST_DONE, Ordering::Release);
-}
-
-/// Receivers that look at slots, counted so that they leave processors to the threads.
-#[derive(Debug)]
-pub struct Pollers {
-    count: std::sync::atomic::AtomicU32,
-    most: u32,
-}
-
-impl Pollers {
-    /// None at all if `mode` or the number of processors forbids it.
-    pub fn new(mode: FastCalls) -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let most = if mode == FastCalls::Off { 0 } else { processors / 2 };
-        Self { count: Default::default(), most }
-    }
-
-    /// True if any can ever be.
-    pub fn possible(&self) -> bool {
-        self.most > 0
-    }
-
-    fn enter(&self) -> bool {
-        let more = |n: u32| (n < self.most).then_some(n + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    fn leave(&self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ mod frame;
 mod isolate;
 mod kernel;
 mod layout;
+mod looking;
 mod ops;
 mod proof;
 mod room;
@@ -53,9 +54,10 @@ use area::{Area, Limit};
 use asleep::Waiting;
 pub use config::{FastCalls, ProcessConfig, Test};
 use crowd::Crowd;
-use fast::{Pollers, Row};
+use fast::Row;
 use files::Files;
 use layout::*;
+use looking::Pollers;
 use room::Room;
 use space::Space;
 pub use steps::{Missing, Step};
@@ -478,7 +480,7 @@ impl Shared {
     }
 
     /// The receiver of a space: from the making of its stub to its end.
-    fn serve(&self, space: &Space, urgent: bool, room: Room) {
+    fn serve(&self, space: &Arc<Space>, urgent: bool, room: Room) {
         match self.start_stub_in_time(space, urgent, room) {
             Ok(Some(listener)) => self.receive(space, &listener),
             Ok(None) => {}
@@ -525,13 +527,13 @@ impl Shared {
     }
 
     /// Takes notifications until the stub is gone.
-    fn receive(&self, space: &Space, listener: &Listener) {
+    fn receive(&self, space: &Arc<Space>, listener: &Arc<Listener>) {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         let mut crowd = Crowd::default();
         let mut waiting = Waiting::default();
         fast::be_receiver_of(space.id);
         while let Received::Call(n) = listener.receive(!self.receive_ends) {
-            crowd.received(self, listener, n.pid);
+            crowd.received(&self.sync_works, listener, n.pid);
             let event = space.lock().notified(space, self, &n);
             let Some(event) = event else {
                 if space.area.has_spare() {
