@@ -7,6 +7,7 @@
 #include <sys/ipc.h>
 #include <sys/mount.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -623,4 +624,123 @@ CASE(a_thousand_ipc_namespaces_with_objects) {
         OK(semget(IPC_PRIVATE, 100, 0600));
         OK(msgget(IPC_PRIVATE, 0600));
     }
+}
+
+// ---- what reaches across namespaces ----
+
+// The end of a parent outside takes the first process of a namespace along, if that is what it asked for.
+CASE(a_parents_end_kills_the_first) {
+    needs_namespaces();
+    int out[2], ready[2];
+    OK(pipe(out));
+    OK(pipe(ready));
+    pid_t parent = OK(fork());
+    if (parent == 0) {
+        pid_t pid = clone_init();
+        if (pid == 0) {
+            OK(close(out[0]));
+            OK(prctl(PR_SET_PDEATHSIG, SIGKILL));
+            EQ(write(ready[1], "", 1), 1);
+            for (;;) pause();
+        }
+        char byte;
+        EQ(OK(read(ready[0], &byte, 1)), 1);
+        _exit(0);
+    }
+    OK(close(out[1]));
+    expect_exit(parent, 0);
+    char byte;
+    EQ(OK(read(out[0], &byte, 1)), 0);
+}
+
+// A first process that could not be made was the first all the same.
+CASE(a_failed_first_clone_ends_the_namespace) {
+    needs_namespaces();
+    OK(unshare(CLONE_NEWPID));
+    struct { uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls; } args = {
+        .flags = CLONE_PIDFD, .pidfd = 8, .exit_signal = SIGCHLD};
+    ERR(syscall(SYS_clone3, &args, sizeof args), EFAULT);
+    ERR(fork(), ENOMEM);
+}
+
+CASE(priorities_of_users_are_of_what_is_seen) {
+    needs_namespaces();
+    OK(setpriority(PRIO_PROCESS, 0, 3));
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        OK(setpriority(PRIO_USER, 0, 7));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    EQ(getpriority(PRIO_PROCESS, 0), 3);
+}
+
+CASE(owners_of_files_are_known_by_their_numbers) {
+    needs_namespaces();
+    int pair[2];
+    OK(pipe(pair));
+    ERR(syscall(SYS_fcntl, pair[0], F_SETOWN, 1 << 21), ESRCH);
+    ERR(syscall(SYS_fcntl, pair[0], F_SETOWN, -(1 << 21)), ESRCH);
+    OK(syscall(SYS_fcntl, pair[0], F_SETOWN, getpid()));
+    EQ(syscall(SYS_fcntl, pair[0], F_GETOWN), getpid());
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        EQ(syscall(SYS_fcntl, pair[0], F_GETOWN), 0);
+        OK(syscall(SYS_fcntl, pair[1], F_SETOWN, 1));
+        sleep_ms(200);
+        _exit(0);
+    }
+    WAIT_UNTIL(syscall(SYS_fcntl, pair[1], F_GETOWN) == pid);
+    expect_exit(pid, 0);
+}
+
+CASE(a_namespaces_parent_by_ioctl) {
+    needs_namespaces();
+    struct stat outer, found;
+    OK(stat("/proc/self/ns/pid", &outer));
+    int own = OK(open("/proc/self/ns/pid", O_RDONLY));
+    int begin[2];
+    OK(pipe(begin));
+    pid_t pid = clone_init();
+    char byte, path[64];
+    if (pid == 0) {
+        ERR(ioctl(own, NS_GET_PARENT), EPERM);
+        EQ(read(begin[0], &byte, 1), 1);
+        _exit(0);
+    }
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", pid);
+    int inner = OK(open(path, O_RDONLY));
+    int parent = OK(ioctl(inner, NS_GET_PARENT));
+    OK(fstat(parent, &found));
+    EQ(found.st_ino, outer.st_ino);
+    int uts = OK(open("/proc/self/ns/uts", O_RDONLY));
+    ERR(ioctl(uts, NS_GET_PARENT), EINVAL);
+    int path_only = OK(open(path, O_PATH));
+    ERR(setns(path_only, 0), EBADF);
+    EQ(write(begin[1], "", 1), 1);
+    expect_exit(pid, 0);
+}
+
+// Whoever is not seen has no number, whatever it claims.
+CASE(a_queued_signal_from_outside_has_no_sender) {
+    needs_namespaces();
+    int ready[2];
+    OK(pipe(ready));
+    pid_t pid = clone_init();
+    if (pid == 0) {
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGRTMIN);
+        OK(sigprocmask(SIG_BLOCK, &set, NULL));
+        EQ(write(ready[1], "", 1), 1);
+        siginfo_t info;
+        OK(sigwaitinfo(&set, &info));
+        EQ(info.si_value.sival_int, 77);
+        EQ(info.si_pid, 0);
+        _exit(0);
+    }
+    char byte;
+    EQ(OK(read(ready[0], &byte, 1)), 1);
+    OK(sigqueue(pid, SIGRTMIN, (union sigval){.sival_int = 77}));
+    expect_exit(pid, 0);
 }

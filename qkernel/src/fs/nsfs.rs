@@ -136,8 +136,15 @@ impl FileOps for NsFile {
             // nobody's business here.
             NS_GET_USERNS if self.0.kind() == Kind::User => Err(Errno::EPERM),
             NS_GET_USERNS => open(caller, Namespace::Only(Kind::User)),
-            NS_GET_PARENT if matches!(self.0.kind(), Kind::User | Kind::Pid) => Err(Errno::EPERM),
-            NS_GET_PARENT => Err(Errno::EINVAL),
+            NS_GET_PARENT => match &self.0 {
+                Namespace::Pid(pid) => {
+                    let own = &thread_of(caller)?.process.pid_namespace;
+                    let seen = pid.parent.clone().filter(|parent| own.contains(parent));
+                    open(caller, Namespace::Pid(seen.ok_or(Errno::EPERM)?))
+                }
+                Namespace::Only(Kind::User) => Err(Errno::EPERM),
+                _ => Err(Errno::EINVAL),
+            },
             NS_GET_OWNER_UID if self.0.kind() == Kind::User => {
                 caller.mm().write(qlib::Va(argument), &0u32)?;
                 Ok(0)

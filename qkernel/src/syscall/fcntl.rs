@@ -14,7 +14,7 @@ use super::lock::{is_lock_command, record_lock};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile, memfd, perm};
 use crate::ipc::pipe::PipeEnd;
-use crate::task::Thread;
+use crate::task::{Thread, table};
 
 /// O_ASYNC (fcntl.h).
 const O_ASYNC: u32 = 0o20000;
@@ -79,9 +79,23 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
             .set_capacity(thread, argument as u32 as usize),
         F_GET_SEALS => memfd::seals(&file).map(|seals| seals as usize),
         F_ADD_SEALS => memfd::add_seals(&file, argument as u32).map(|()| 0),
-        F_GETOWN => Ok(file.owner() as usize),
+        F_GETOWN => {
+            let owner = file.owner();
+            let number = thread.number_of(owner.unsigned_abs()) as i32;
+            Ok((owner.signum() * number) as usize)
+        }
         F_SETOWN => {
-            file.set_owner(argument as i32);
+            let owner = argument as i32;
+            let pid = match owner.unsigned_abs() {
+                0 => 0,
+                _ if owner == i32::MIN => return Err(Errno::EINVAL),
+                number if owner > 0 => thread.find_process_of(number)?.pid,
+                number => {
+                    let pgid = thread.pid_of(number)?;
+                    table::members(pgid).next().ok_or(Errno::ESRCH)?.pgid()
+                }
+            };
+            file.set_owner(owner.signum() * pid as i32);
             Ok(0)
         }
         F_SETFL => {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     CLONE_FILES, CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
-    CLONE_VM,
+    CLONE_VM, O_PATH,
 };
 
 use crate::creds::AccessMode;
@@ -49,6 +49,9 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
 /// its descriptor.
 pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
     let file = thread.files().get(fd)?;
+    if file.flags() & O_PATH != 0 {
+        return Err(Errno::EBADF);
+    }
     let Some(other) = file.downcast::<PidFd>() else {
         let namespace = nsfs::namespace_of(&file)?;
         if kinds != 0 && kinds != namespace.kind().flag() {

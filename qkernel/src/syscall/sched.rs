@@ -228,7 +228,8 @@ fn by_priority_target(
         }
         PRIO_USER => {
             let uid = if id == 0 { thread.creds().uid } else { id };
-            table::threads().filter(|t| t.creds().uid == uid).collect()
+            let is_seen = |t: &Arc<Thread>| thread.number_of(t.tid()) != 0;
+            table::threads().filter(|t| t.creds().uid == uid && is_seen(t)).collect()
         }
         _ => return Err(Errno::EINVAL),
     };

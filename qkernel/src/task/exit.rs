@@ -180,8 +180,9 @@ fn reparent_children(process: &Arc<Process>) -> BTreeMap<u32, Arc<Process>> {
         for thread in child.each_thread() {
             let signo = thread.attrs.lock().parent_death_signal;
             if signo != 0 {
-                let pid = child.number_of(process.pid);
-                let _ = signal::send_to_thread(&thread, SigInfo::user(signo, pid, uid));
+                let _ = signal::send_of(process, child, Some(&thread), |pid| {
+                    SigInfo::user(signo, pid, uid)
+                });
             }
         }
         let Some(reaper) = &reaper else {
@@ -241,9 +242,16 @@ pub fn code_of_status(status: i32) -> (i32, i32) {
 
 /// Notifies the parent of a zombie; reaps it at once if the parent does not want to.
 fn notify_parent(process: &Arc<Process>, status: i32) {
-    let Some(parent) = process.parent() else { return };
-    if process.tree.lock().is_forgotten {
-        return wait::reap(&parent, process);
+    let is_forgotten = process.tree.lock().is_forgotten;
+    let Some(parent) = process.parent() else {
+        if is_forgotten {
+            table::remove_process(process.pid);
+        }
+        return;
+    };
+    if is_forgotten {
+        wait::reap(&parent, process);
+        return parent.child_events.wake(PollMask::READ);
     }
     parent.tree.lock().news.insert(process.pid);
     let exit_signal = process.tree.lock().exit_signal;

@@ -70,6 +70,8 @@ impl Names {
     fn remove(&mut self, pid: u32) -> Option<(Arc<Process>, i32, Finish)> {
         if let Some(number) = self.number_of.remove(&pid) {
             self.pid_of.remove(&number);
+            // Also when it has failed to become a process.
+            self.is_over |= number == INIT;
         }
         if self.pid_of.len() <= 1 { self.ending.take() } else { None }
     }
@@ -139,6 +141,14 @@ impl PidNamespace {
         match self.level {
             0 => Some(number),
             _ => self.names.lock().pid_of.get(&number).copied(),
+        }
+    }
+
+    /// The number that it gave last.
+    pub fn last(&self) -> u32 {
+        match self.level {
+            0 => table::last_pid(),
+            _ => self.names.lock().last,
         }
     }
 

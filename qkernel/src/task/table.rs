@@ -85,6 +85,11 @@ pub fn allocate_pid() -> Result<u32> {
     Err(Errno::EAGAIN)
 }
 
+/// The pid that was given last.
+pub fn last_pid() -> u32 {
+    TABLE.lock().last_pid
+}
+
 /// The pid is one of this namespace, which is not the container's own.
 pub fn note_namespace(pid: u32, namespace: Arc<PidNamespace>) {
     TABLE.lock().namespaces.insert(pid, namespace);

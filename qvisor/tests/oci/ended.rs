@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::life::configure_cases;
-use super::shared::skip;
+use super::shared::{skip, slowed};
 use super::support::{Place, place};
 
 /// A program that does to its stub what no honest program does, into the container's /bin.
@@ -93,6 +94,26 @@ fn a_process_whose_stub_goes_while_it_waits_ends() {
         false
     });
     assert!(p.log().contains("ok who_waits"), "{}", p.log());
+}
+
+/// Nobody waits for what is left in namespaces of the container's own making.
+#[test]
+fn the_end_does_not_wait_for_pid_namespaces() {
+    let Some(p) = place() else { return };
+    let script = "unshare -p -f sh -c 'sleep 1000 & sleep 1000' & sleep 1; echo ending";
+    p.configure(&["sh", "-c", script], |c| {
+        for set in ["bounding", "effective", "permitted"] {
+            c["process"]["capabilities"][set] = serde_json::json!(["CAP_SYS_ADMIN"]);
+        }
+    });
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    p.wait_for("the program", || p.log().contains("ending"));
+    let begin = Instant::now();
+    p.wait_for("the end", || p.status() == "stopped");
+    // What is left has two seconds to end by itself, and has ended at once.
+    let took = begin.elapsed();
+    assert!(took < slowed(Duration::from_millis(1500)), "{took:?}");
 }
 
 #[test]

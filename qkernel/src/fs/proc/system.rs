@@ -10,7 +10,6 @@ use crate::account;
 use crate::fs::options::TYPE_NAMES;
 use crate::fs::shmem;
 use crate::fs::synth::{Node, file, text};
-use crate::task::pid_namespace::shown;
 use crate::task::table;
 use crate::utsname::{RELEASE, VERSION};
 use crate::{arch, mm, time};
@@ -58,9 +57,9 @@ pub(super) fn uptime() -> Node {
 }
 
 pub(super) fn loadavg() -> Node {
-    file(|_| {
+    file(|reader| {
         let running = table::threads().filter(|t| t.user.is_in_user_mode()).count().max(1);
-        let last = table::processes().last().map_or(1, |p| shown(p.pid));
+        let last = reader.process.pid_namespace.last();
         Ok(format!("0.00 0.00 0.00 {running}/{} {last}\n", table::threads().count()).into_bytes())
     })
 }

@@ -37,6 +37,15 @@ impl SigInfo {
         self
     }
 
+    /// With 0 for the sender, if it has one in its fields: the receiver does not see it.
+    pub fn without_sender(self) -> Self {
+        if self.code == SI_TIMER || self.code > SI_USER as i32 {
+            return self;
+        }
+        let uid = self.uid();
+        self.with_sender(0, uid)
+    }
+
     /// From kill(2).
     pub fn user(signo: Signo, pid: u32, uid: u32) -> Self {
         Self::new(signo, SI_USER as i32).with_sender(pid, uid)

@@ -37,10 +37,22 @@ pub fn send_by(
     target: Option<&Arc<Thread>>,
     make: impl FnOnce(u32, u32) -> SigInfo,
 ) -> Result {
-    let number = process.number_of(sender.process.pid);
+    send_of(&sender.process, process, target, |pid| make(pid, sender.creds().uid))
+}
+
+/// As [`send_by`], where the sender is no thread, but a process.
+pub fn send_of(
+    sender: &Process,
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    make: impl FnOnce(u32) -> SigInfo,
+) -> Result {
+    let number = process.number_of(sender.pid);
     // Who is not seen by it is of a namespace around its own.
     let origin = if number == 0 { Origin::Outside } else { Origin::Inside };
-    send(process, target, make(number, sender.creds().uid), origin)
+    let info = make(number);
+    let info = if number == 0 { info.without_sender() } else { info };
+    send(process, target, info, origin)
 }
 
 /// Sends a signal to one thread. As [`send_to_process`].
