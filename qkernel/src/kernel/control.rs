@@ -319,6 +319,11 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         return Err((Errno::ESRCH, "the container's first process does not run".to_string()));
     }
     context.umask = spec.umask & 0o777;
+    let namespaces = Namespaces::initial();
+    // Where it is now: pivot_root(2) may have moved it.
+    if let Some(root) = namespaces.mnt.root() {
+        (context.root, context.cwd) = (root.clone(), root);
+    }
     let mut rlimits = Rlimits::default();
     for &(which, soft, hard) in &spec.rlimits {
         if let Some(slot) = rlimits.0.get_mut(which as usize) {
@@ -350,7 +355,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         user,
         files: FdTable::new(),
         fs: Arc::new(Mutex::new(context)),
-        namespaces: Arc::new(Namespaces::initial()),
+        namespaces: Arc::new(namespaces),
         creds: Arc::new(creds_of(spec)),
         signals: signal::ThreadSignals::default(),
         seccomp: filters::State::default(),

@@ -17,7 +17,7 @@ use super::process::Process;
 use super::signal::SIGNALS;
 use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
-use crate::fs::OpenFile;
+use crate::fs::{FsContext, OpenFile};
 use crate::mm::UserThread;
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
@@ -83,19 +83,23 @@ impl CloneArgs {
         Ok(())
     }
 
-    /// The namespaces of what `thread` makes.
-    fn namespaces(&self, thread: &Thread) -> Result<Arc<Namespaces>> {
-        match self.flags & NAMESPACES {
-            0 => Ok(thread.namespaces()),
-            new => Ok(Arc::new(thread.namespaces().renewed(&thread.creds(), new as u32)?)),
+    /// The namespaces of what `thread` makes, which has `fs`.
+    fn namespaces(&self, thread: &Thread, fs: &Mutex<FsContext>) -> Result<Arc<Namespaces>> {
+        let new = (self.flags & NAMESPACES) as u32;
+        if new == 0 {
+            return Ok(thread.namespaces());
         }
+        let mut places = fs.lock().clone();
+        let renewed = thread.namespaces().renewed(&thread.creds(), new, &mut places)?;
+        core::mem::swap(&mut *fs.lock(), &mut places);
+        Ok(Arc::new(renewed))
     }
 }
 
 /// Makes a thread or process as `args` says: its id.
 pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     args.check()?;
-    let namespaces = args.namespaces(thread)?;
+    Namespaces::check_renewal(&thread.creds(), (args.flags & NAMESPACES) as u32)?;
     if args.has(CLONE_PARENT) && thread.process.parent().is_none() {
         // The sibling of the container's first process would be its host parent's child.
         return Err(Errno::EINVAL);
@@ -142,6 +146,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         // Who executes a program relies on who shares these with it.
         return Err(Errno::EAGAIN);
     }
+    let namespaces = args.namespaces(thread, &fs)?;
     let tid = table::allocate_pid()?;
     let process = if args.has(CLONE_THREAD) {
         thread.process.clone()

@@ -1,22 +1,24 @@
 //! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
 //! otherwise.
 //!
-//! Network, user, cgroup and time namespaces are those of the container; there are no others.
+//! Network, IPC, PID, user, cgroup and time namespaces are those of the container; there are no others.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    CAP_SYS_ADMIN, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID,
-    CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS,
+    CAP_SYS_ADMIN, CAP_SYS_CHROOT, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS,
+    CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS,
 };
 
 use super::Thread;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::fs::mount::namespace::MountNamespace;
+use crate::fs::{FsContext, Location};
 use crate::namespace::{
-    INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
+    INITIAL_CGROUP, INITIAL_IPC, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
 };
 use crate::utsname::UtsNamespace;
 
@@ -31,7 +33,7 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 = CLONE_NEWUTS;
+const NEW: u32 = CLONE_NEWNS | CLONE_NEWUTS;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,8 @@ impl Kind {
 /// One namespace, as a file of /proc/PID/ns stands for it.
 #[derive(Clone)]
 pub enum Namespace {
+    /// A mount namespace.
+    Mnt(Arc<MountNamespace>),
     /// A UTS namespace.
     Uts(Arc<UtsNamespace>),
     /// The only one of its kind.
@@ -102,6 +106,7 @@ impl Namespace {
     /// Of what kind it is.
     pub fn kind(&self) -> Kind {
         match self {
+            Namespace::Mnt(_) => Kind::Mnt,
             Namespace::Uts(_) => Kind::Uts,
             Namespace::Only(kind) => *kind,
         }
@@ -110,11 +115,12 @@ impl Namespace {
     /// The inode number of its file.
     pub fn number(&self) -> u64 {
         match self {
+            Namespace::Mnt(mnt) => mnt.number,
             Namespace::Uts(uts) => uts.number,
             Namespace::Only(kind) => match kind {
                 Kind::Cgroup => INITIAL_CGROUP,
                 Kind::Ipc => INITIAL_IPC,
-                Kind::Mnt => INITIAL_MNT,
+                Kind::Mnt => crate::namespace::INITIAL_MNT,
                 Kind::Net => INITIAL_NET,
                 Kind::Pid => INITIAL_PID,
                 Kind::Time => INITIAL_TIME,
@@ -133,6 +139,8 @@ impl Namespace {
 /// The namespaces of a thread.
 #[derive(Clone)]
 pub struct Namespaces {
+    /// Mounts.
+    pub mnt: Arc<MountNamespace>,
     /// Host and domain name.
     pub uts: Arc<UtsNamespace>,
 }
@@ -140,24 +148,37 @@ pub struct Namespaces {
 impl Namespaces {
     /// Those of the container's first process.
     pub fn initial() -> Self {
-        Namespaces { uts: UtsNamespace::initial() }
+        Namespaces { mnt: MountNamespace::initial(), uts: UtsNamespace::initial() }
     }
 
     /// That of this kind.
     pub fn of_kind(&self, kind: Kind) -> Namespace {
         match kind {
+            Kind::Mnt => Namespace::Mnt(self.mnt.clone()),
             Kind::Uts => Namespace::Uts(self.uts.clone()),
             _ => Namespace::Only(kind),
         }
     }
 
+    /// EPERM for who may not make new ones of the kinds in `flags` (CLONE_NEW*): without
+    /// CAP_SYS_ADMIN, and of kinds of which there is only one.
+    pub fn check_renewal(creds: &Creds, flags: u32) -> Result {
+        let may = flags == 0 || flags & !NEW == 0 && creds.has_cap(CAP_SYS_ADMIN);
+        if may { Ok(()) } else { Err(Errno::EPERM) }
+    }
+
     /// With a new one in the place of each kind in `flags` (CLONE_NEW*), as clone(2) and unshare(2)
-    /// make them: EPERM without CAP_SYS_ADMIN, and for kinds of which there is only one.
-    pub fn renewed(&self, creds: &Creds, flags: u32) -> Result<Namespaces> {
-        if flags & !NEW != 0 || !creds.has_cap(CAP_SYS_ADMIN) {
-            return Err(Errno::EPERM);
-        }
+    /// make them. `fs` are the root and the working directory of who gets them: what they are in
+    /// its mount namespace, they are in the new one.
+    ///
+    /// # Errors
+    /// As [`Self::check_renewal`]; ENOSPC when there would be too many mounts.
+    pub fn renewed(&self, creds: &Creds, flags: u32, fs: &mut FsContext) -> Result<Namespaces> {
+        Self::check_renewal(creds, flags)?;
         let mut own = self.clone();
+        if flags & CLONE_NEWNS != 0 {
+            own.mnt = self.mnt.copy(fs)?;
+        }
         if flags & CLONE_NEWUTS != 0 {
             own.uts = self.uts.copy();
         }
@@ -168,7 +189,9 @@ impl Namespaces {
 /// setns(2): `thread` enters `chosen`, all or none.
 ///
 /// # Errors
-/// EPERM without CAP_SYS_ADMIN; EINVAL for the user namespace that it is in.
+/// EPERM without CAP_SYS_ADMIN, and for a mount namespace without CAP_SYS_CHROOT; EINVAL for the
+/// user namespace that it is in, and for a mount namespace when others share its root and working
+/// directory.
 pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
     if chosen.iter().any(|namespace| namespace.kind() == Kind::User) {
         return Err(Errno::EINVAL);
@@ -177,12 +200,45 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
         return Err(Errno::EPERM);
     }
     let mut own = Namespaces::clone(&thread.namespaces());
+    let mut entered = None;
     for namespace in chosen {
         match namespace {
+            Namespace::Mnt(mnt) => {
+                entered = Some(thread.entrance_of(mnt)?);
+                own.mnt = mnt.clone();
+            }
             Namespace::Uts(uts) => own.uts = uts.clone(),
             Namespace::Only(_) => {}
         }
     }
     thread.set_namespaces(own);
+    if let Some(root) = entered {
+        thread.enter_root(&root);
+    }
     Ok(())
+}
+
+impl Thread {
+    /// Where it finds itself in `mnt` when it has entered that.
+    fn entrance_of(&self, mnt: &MountNamespace) -> Result<Location> {
+        if !self.creds().has_cap(CAP_SYS_CHROOT) {
+            return Err(Errno::EPERM);
+        }
+        // Another than the thread's own reference is that of a thread which shares them.
+        if Arc::strong_count(&self.fs.lock()) > 1 {
+            return Err(Errno::EINVAL);
+        }
+        mnt.root().ok_or(Errno::EINVAL)
+    }
+
+    /// `root` is its root and working directory now.
+    fn enter_root(&self, root: &Location) {
+        let (mut new_root, mut new_cwd) = (root.clone(), root.clone());
+        self.update_fs(|fs| {
+            core::mem::swap(&mut fs.root, &mut new_root);
+            core::mem::swap(&mut fs.cwd, &mut new_cwd);
+        });
+        // What they were is let go of here, outside of the lock.
+        drop((new_root, new_cwd));
+    }
 }
