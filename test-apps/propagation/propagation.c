@@ -114,7 +114,8 @@ static int order(int who, const struct step *s) {
 
 struct line {
     int id, parent, depth;
-    char root[256], point[256], source[64], rest[256];
+    // `kinds` is the rest without the numbers of groups.
+    char root[256], point[256], source[64], rest[256], kinds[256];
 };
 
 static int compare(const void *a, const void *b) {
@@ -122,7 +123,8 @@ static int compare(const void *a, const void *b) {
     int order = strcmp(x->point, y->point);
     if (!order) order = x->depth - y->depth;
     if (!order) order = strcmp(x->source, y->source);
-    return order ? order : strcmp(x->root, y->root);
+    if (!order) order = strcmp(x->root, y->root);
+    return order ? order : strcmp(x->kinds, y->kinds);
 }
 
 static int groups[4096], group_count;
@@ -151,6 +153,10 @@ static int show(int who) {
         if (!end || sscanf(end, "- %*s %63s", l->source) != 1) fail(text);
         *end = 0;
         snprintf(l->rest, sizeof l->rest, "%s", text + used);
+        char *to = l->kinds;
+        for (const char *at = l->rest; *at; at++)
+            if (*at < '0' || *at > '9') *to++ = *at;
+        *to = 0;
         count++;
     }
     fclose(file);
