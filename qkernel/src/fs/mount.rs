@@ -5,6 +5,7 @@
 
 mod copy;
 mod flags;
+mod gather;
 pub mod namespace;
 pub mod peers;
 mod propagate;

@@ -153,7 +153,7 @@ fn serve(id: u64, request: Request) {
 /// Gives up what is only kept to be fast.
 fn shrink_names() {
     shrink();
-    fs::dentry::shrink(None);
+    fs::dentry::shrink();
 }
 
 fn create(spec: &ContainerSpec) -> Reply {

@@ -195,7 +195,7 @@ table! {
     54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
     55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
     56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls)
-        is [NEVER_FAST] but "namespaces (EPERM)";
+        is [NEVER_FAST] but "user, network, cgroup and time namespaces (EPERM)";
     57 fork => r#async clone::fork () is [NEVER_FAST];
     58 vfork => r#async clone::vfork () is [NEVER_FAST];
     59 execve => r#async exec::execve (pathname, argv, envp) is [NEVER_FAST];
@@ -494,7 +494,7 @@ table! {
     432 fsmount => none ();
     433 fspick => none ();
     434 pidfd_open => plain wait::pidfd_open (pid, flags);
-    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "namespaces (EPERM)";
+    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "user, network, cgroup and time namespaces (EPERM)";
     436 close_range => plain open::close_range (first, last, flags) is [GIVES_MEMORY_BACK];
     437 openat2 => r#async open::openat2 (dirfd, path, how, size);
     438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);

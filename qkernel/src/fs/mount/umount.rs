@@ -8,6 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use super::gather::gather;
 use super::propagate::each_copy;
 use super::{Mount, identity, peers};
 use crate::errno::{Errno, Result};
@@ -108,26 +109,22 @@ impl Mount {
         for (cover, place) in staying {
             cover.put(place);
         }
-        leave_file_systems(&going);
+        let mut unmounted = Unmounted::default();
+        going.iter().for_each(|mount| unmounted.note(mount));
         Ok(())
     }
 
     /// Takes all of a namespace away; `self` is its root.
     pub(super) fn detach_all(self: &Arc<Self>) {
         peers::make_all_private(self.tree());
-        let unmounted = |mount: &Arc<Mount>| {
-            mount.namespace.store(0, Ordering::Relaxed);
-            if mount.retire() {
-                dentry::shrink(Some(&mount.fs));
-                mount.fs.unmounted();
-            }
-        };
+        let mut unmounted = Unmounted::default();
         let mut at = self.clone();
         loop {
             while let Some(child) = at.child_after(0) {
                 at = child;
             }
-            unmounted(&at);
+            at.namespace.store(0, Ordering::Relaxed);
+            unmounted.note(&at);
             let Some(point) = at.take_off() else { return };
             at = point.mount;
         }
@@ -140,20 +137,13 @@ fn add_copies(going: &mut Pieces<Arc<Mount>>) -> Result {
         mount.mark(GOING);
     }
     let mut candidates: Pieces<Arc<Mount>> = Pieces::new();
-    let mut gathered = Ok(());
-    for mount in going.iter() {
-        let Some(point) = mount.point() else { continue };
-        gathered = each_copy(&point, |copy| {
-            if !copy.has_mark(GOING | CANDIDATE) {
-                candidates.push(copy.clone())?;
-                copy.mark(CANDIDATE);
-            }
-            Ok(())
-        });
-        if gathered.is_err() {
-            break;
+    let gathered = gather(going, |copy| {
+        if !copy.has_mark(GOING | CANDIDATE) {
+            candidates.push(copy.clone())?;
+            copy.mark(CANDIDATE);
         }
-    }
+        Ok(())
+    });
     for candidate in candidates.iter().filter(|_| gathered.is_ok()) {
         spare(candidate);
     }
@@ -221,14 +211,28 @@ fn staying_covers(
     Ok(staying)
 }
 
-/// What file systems keep is given up by those that have no mount any more.
-fn leave_file_systems(gone: &Pieces<Arc<Mount>>) {
-    let mut unmounted: BTreeMap<usize, Arc<dyn FileSystem>> = BTreeMap::new();
-    for mount in gone.iter().filter(|mount| mount.retire()) {
-        unmounted.insert(identity(&mount.fs), mount.fs.clone());
+/// File systems that have no mount any more. What they keep is given up at the end, for all of them
+/// together.
+#[derive(Default)]
+struct Unmounted(BTreeMap<usize, Arc<dyn FileSystem>>);
+
+impl Unmounted {
+    /// `mount` has gone.
+    fn note(&mut self, mount: &Mount) {
+        if mount.retire() {
+            self.0.insert(identity(&mount.fs), mount.fs.clone());
+        }
     }
-    for fs in unmounted.values() {
-        dentry::shrink(Some(fs));
-        fs.unmounted();
+}
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
+        dentry::shrink_of(|fs| self.0.contains_key(&identity(fs)));
+        for fs in self.0.values() {
+            fs.unmounted();
+        }
     }
 }
