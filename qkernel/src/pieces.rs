@@ -79,7 +79,7 @@ impl<T> Pieces<T> {
     }
 
     /// All, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.pieces.iter().flatten()
     }
 

@@ -18,6 +18,7 @@
 #include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -701,6 +702,33 @@ static void bomb_tmpfs(void) {
     }
 }
 
+static void bomb_mounts(void) {
+    // Mounts that double, in a peer group with everything that is bound of it, and namespaces that copy them all; then a
+    // stack of file systems as high as it gets.
+    if (unshare(CLONE_NEWNS)) { hold(); return; }
+    char path[64];
+    mount("bomb", "/tmp", "tmpfs", 0, 0);
+    mkdir("/tmp/a", 0700);
+    mount("a", "/tmp/a", "tmpfs", 0, 0);
+    mount(0, "/tmp/a", 0, MS_SHARED, 0);
+    for (int i = 0; !over(); i++) {
+        sprintf(path, "/tmp/a/%d", i);
+        mkdir(path, 0700);
+        if (mount(i % 2 ? "/tmp/a" : "/tmp", path, 0, MS_BIND | MS_REC, 0)) break;
+        if (i % 3 == 0) mount(0, path, 0, MS_SLAVE | MS_REC, 0);
+        if (i % 3 == 0) mount(0, path, 0, MS_SHARED | MS_REC, 0);
+    }
+    for (int i = 0; i < 200 && !over(); i++)
+        if (fork() == 0) {
+            if (unshare(CLONE_NEWNS) == 0) umount2("/tmp/a", MNT_DETACH);
+            hold();
+            _exit(0);
+        }
+    umount2("/tmp/a", MNT_DETACH);
+    while (!over() && mount("b", "/tmp/a", "tmpfs", 0, 0) == 0) {}
+    hold();
+}
+
 static void bomb_tmpfs_data(void) {
     char path[64];
     sprintf(path, "/tmp/data-%d", getpid());
@@ -863,7 +891,7 @@ static const struct { const char *name; void (*run)(void); } modes[] = {
     {"stack", bomb_stack}, {"sigframes", bomb_sigframes}, {"splice", bomb_splice}, {"mremap", bomb_mremap},
     {"proc", bomb_proc}, {"proc-fd", bomb_proc_fd}, {"close-range", bomb_close_range}, {"dirs", bomb_dirs},
     {"futex-waitv", bomb_futex_waitv}, {"poll-one", bomb_poll_one}, {"epoll-one", bomb_epoll_one},
-    {"inotify-queues", bomb_inotify_queues}, {"memfd-empty", bomb_memfd_empty}, {"msg-empty", bomb_msg_empty}, {"mqueue", bomb_mqueue}, {"users", bomb_users},
+    {"inotify-queues", bomb_inotify_queues}, {"memfd-empty", bomb_memfd_empty}, {"msg-empty", bomb_msg_empty}, {"mqueue", bomb_mqueue}, {"mounts", bomb_mounts}, {"users", bomb_users},
 };
 
 // A first process that needs nothing: it waits for children that were left to it.

@@ -19,6 +19,8 @@ pub trait Caller: Sleeper {
     fn files(&self) -> Arc<FdTable>;
     /// Looks at its root, working directory and umask. `look` must not wake anybody or close files.
     fn look_at_fs(&self, look: &mut dyn FnMut(&FsContext));
+    /// The number of its mount namespace.
+    fn mount_namespace(&self) -> u64;
     /// The process that it belongs to: the owner of its record locks.
     fn pid(&self) -> u32;
     /// For the rooms above to know their own.

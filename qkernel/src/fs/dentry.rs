@@ -230,10 +230,14 @@ fn disregard(dentry: &Dentry) {
     drop(kept);
 }
 
-/// Forgets the recently used dentries of one file system (it was unmounted), or of all.
-/// Allocates nothing: memory may be used up.
-pub fn shrink(fs: Option<&Arc<dyn FileSystem>>) {
-    forget_if(|dentry| fs.is_none_or(|fs| Arc::ptr_eq(fs, &dentry.fs)));
+/// Forgets the recently used dentries. Allocates nothing: memory may be used up.
+pub fn shrink() {
+    shrink_of(|_| true);
+}
+
+/// Forgets those of file systems of which `is_gone` is true (they were unmounted).
+pub fn shrink_of(is_gone: impl Fn(&Arc<dyn FileSystem>) -> bool) {
+    forget_if(|dentry| is_gone(&dentry.fs));
 }
 
 /// Forgets those of the recently used dentries that nobody asked for again since the last time:

@@ -93,6 +93,15 @@ pub trait Inode: Send + Sync + Any {
     fn revalidate(&self) -> Result<bool> {
         Ok(true)
     }
+    /// True if it stands for a namespace (/proc/PID/ns): though it has no place in the tree, it may
+    /// be bound to one.
+    fn is_namespace(&self) -> bool {
+        false
+    }
+    /// The number of the mount namespace that it stands for.
+    fn mount_namespace(&self) -> Option<u64> {
+        None
+    }
     /// The child `name`, or ENOENT.
     fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {
         Err(Errno::ENOTDIR)

@@ -56,6 +56,16 @@ impl Location {
         }
     }
 
+    /// True if a path leads down from `above` to it.
+    pub fn is_below(&self, above: &Location) -> bool {
+        let mut at = self.clone();
+        while !Arc::ptr_eq(&at.mount, &above.mount) {
+            let Some(point) = at.mount.point() else { return false };
+            at = point;
+        }
+        above.dentry.is_above(&at.dentry)
+    }
+
     /// What is mounted on it, if something is.
     pub fn through_mounts(mut self) -> Location {
         while let Some(mount) = self.mount.mounted_at(&self.dentry) {

@@ -1,72 +1,32 @@
-//! Mounts: which file system lies where (mount(2)). All processes of a container share one mount
-//! namespace.
+//! Mounts: which file system lies where (mount(2)).
 //!
-//! How deep mounts lie in each other is the guest's choice: nothing here follows them by recursion.
+//! Each mount that a path leads to belongs to one mount namespace. How deep mounts lie in each
+//! other is the guest's choice: nothing here follows them by recursion.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+mod copy;
+mod flags;
+mod gather;
+pub mod namespace;
+pub mod peers;
+mod propagate;
+mod umount;
+
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::ops::Bound::{Excluded, Unbounded};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use bitflags::bitflags;
-use linux_raw_sys::general::{
-    MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY,
-    MS_RELATIME, MS_STRICTATIME,
-};
+use linux_raw_sys::general::MS_RDONLY;
 
+pub use self::flags::{MountFlags, ST_VALID};
+use self::peers::{Peer, PeerGroup, Propagation};
 use super::Location;
-use super::dentry::{self, Dentry};
+use super::dentry::Dentry;
 use super::inode::FileSystem;
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
-
-bitflags! {
-    /// Flags of one mount, with the bit values of mount(2).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct MountFlags: u32 {
-        /// MS_RDONLY.
-        const RDONLY = MS_RDONLY;
-        /// MS_NOSUID.
-        const NOSUID = MS_NOSUID;
-        /// MS_NODEV.
-        const NODEV = MS_NODEV;
-        /// MS_NOEXEC.
-        const NOEXEC = MS_NOEXEC;
-        /// MS_NOSYMFOLLOW.
-        const NOSYMFOLLOW = MS_NOSYMFOLLOW;
-        /// MS_NOATIME.
-        const NOATIME = MS_NOATIME;
-        /// MS_NODIRATIME.
-        const NODIRATIME = MS_NODIRATIME;
-        /// MS_RELATIME.
-        const RELATIME = MS_RELATIME;
-        /// MS_STRICTATIME.
-        const STRICTATIME = MS_STRICTATIME;
-    }
-}
-
-/// ST_VALID (linux/statfs.h).
-pub const ST_VALID: u32 = 0x20;
-
-/// What times of access a mount keeps.
-const ATIME: MountFlags =
-    MountFlags::NOATIME.union(MountFlags::NODIRATIME).union(MountFlags::RELATIME);
-
-impl MountFlags {
-    /// What a mount has that is made with flags of mount(2), or changed with them from `before`, as
-    /// on Linux: RELATIME unless they say otherwise, and what it had of such before.
-    pub fn settle(self, before: Option<MountFlags>) -> MountFlags {
-        let says = self & (ATIME | MountFlags::STRICTATIME);
-        let times = match before {
-            Some(before) if says.is_empty() => before & ATIME,
-            _ if says.contains(MountFlags::STRICTATIME) => says & MountFlags::NODIRATIME,
-            _ if says.contains(MountFlags::NOATIME) => says - MountFlags::RELATIME,
-            _ => says & ATIME | MountFlags::RELATIME,
-        };
-        (self - ATIME - MountFlags::STRICTATIME) | times
-    }
-}
 
 /// The most mounts there may be (Linux's fs.mount-max).
 const MOUNT_MAX: u64 = 100_000;
@@ -80,8 +40,23 @@ pub fn most() -> u64 {
     MOUNT_MAX.min(account::memory_bytes() / BYTES_OF_MEMORY_EACH)
 }
 
-/// Mounts on one mount by the place that they lie on, the last made on top.
-type Children = BTreeMap<usize, Vec<Arc<Mount>>>;
+/// What all mounts share that were made of one.
+#[derive(Default)]
+struct SuperBlock {
+    /// The file system may not be written, through whichever of its mounts.
+    is_readonly: AtomicBool,
+    /// Those that have not been unmounted.
+    mounts: AtomicU32,
+}
+
+/// Mounts on one mount. There is at most one on each place: a further one lies on the root of that.
+#[derive(Default)]
+struct Children {
+    /// By the place that they lie on.
+    at: BTreeMap<usize, Arc<Mount>>,
+    /// The places, by the numbers of the mounts.
+    places: BTreeMap<u32, usize>,
+}
 
 /// One mount.
 pub struct Mount {
@@ -94,14 +69,14 @@ pub struct Mount {
     /// What /proc/mounts shows as the source.
     pub source: Vec<u8>,
     flags: AtomicU32,
-    /// The file system may not be written, through whichever of its mounts.
-    fs_readonly: Arc<AtomicBool>,
-    /// MS_UNBINDABLE.
-    unbindable: AtomicBool,
+    superblock: Arc<SuperBlock>,
+    propagation: Mutex<Propagation<Mount>>,
     /// Regular files that are open for writing on it.
     writers: AtomicU32,
-    /// It is the root mount, or lies on one that is in the tree.
-    in_tree: AtomicBool,
+    /// The number of the mount namespace that it is in, 0: none.
+    namespace: AtomicU64,
+    /// What umount2(2) thinks of it ([`umount`]).
+    marks: AtomicU8,
     /// Where it is mounted; `None` for the root mount and after umount(2).
     point: Mutex<Option<Location>>,
     children: Mutex<Children>,
@@ -115,10 +90,11 @@ fn key(dentry: &Arc<Dentry>) -> usize {
 }
 
 impl Mount {
-    /// A further mount of its file system, of what lies at `root` there; not placed anywhere yet.
+    /// A further mount of its file system, of what lies at `root` there; private, and not placed
+    /// anywhere yet.
     pub fn of_same(&self, root: Arc<Dentry>, flags: MountFlags) -> Arc<Self> {
         let (fs, source) = (self.fs.clone(), self.source.clone());
-        Self::listed(fs, root, source, flags, self.fs_readonly.clone())
+        Self::listed(fs, root, source, flags, self.superblock.clone())
     }
 
     fn listed(
@@ -126,11 +102,11 @@ impl Mount {
         root: Arc<Dentry>,
         source: Vec<u8>,
         flags: MountFlags,
-        fs_readonly: Arc<AtomicBool>,
+        superblock: Arc<SuperBlock>,
     ) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(20);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mount = Self::make(id, fs, root, source, flags, fs_readonly);
+        let mount = Self::make(id, fs, root, source, flags, superblock);
         ALL.lock().insert(mount.id, Arc::downgrade(&mount));
         mount
     }
@@ -141,18 +117,20 @@ impl Mount {
         root: Arc<Dentry>,
         source: Vec<u8>,
         flags: MountFlags,
-        fs_readonly: Arc<AtomicBool>,
+        superblock: Arc<SuperBlock>,
     ) -> Arc<Self> {
+        superblock.mounts.fetch_add(1, Ordering::Relaxed);
         Arc::new(Mount {
             id,
             fs,
             root,
             source,
             flags: AtomicU32::new(flags.bits()),
-            fs_readonly,
-            unbindable: AtomicBool::new(false),
+            superblock,
+            propagation: Mutex::default(),
             writers: AtomicU32::new(0),
-            in_tree: AtomicBool::new(false),
+            namespace: AtomicU64::new(0),
+            marks: AtomicU8::new(0),
             point: Mutex::new(None),
             children: Mutex::default(),
         })
@@ -160,8 +138,8 @@ impl Mount {
 
     /// A mount that /proc does not list, for files without a place in the tree.
     pub fn hidden(fs: Arc<dyn FileSystem>, flags: MountFlags) -> Arc<Self> {
-        let root = Dentry::root(fs.clone());
-        Self::make(0, fs, root, Vec::new(), flags, Arc::default())
+        let (root, source) = (Dentry::root(fs.clone()), fs.type_name().as_bytes().to_vec());
+        Self::make(0, fs, root, source, flags, Arc::default())
     }
 
     /// A mount of the whole of `fs`, which has no other; not placed anywhere yet.
@@ -182,22 +160,22 @@ impl Mount {
 
     /// True if it may not be bound elsewhere (MS_UNBINDABLE).
     pub fn is_unbindable(&self) -> bool {
-        self.unbindable.load(Ordering::Relaxed)
+        matches!(&*self.propagation.lock(), Propagation::Unbindable)
     }
 
-    /// MS_UNBINDABLE, or one of its opposites.
-    pub fn set_unbindable(&self, on: bool) {
-        self.unbindable.store(on, Ordering::Relaxed);
+    /// The peer group that it is in (MS_SHARED).
+    pub fn peer_group(&self) -> Option<Arc<PeerGroup<Mount>>> {
+        peers::group_of(self)
     }
 
     /// True if its file system may not be written, through whichever mount.
     pub fn is_fs_readonly(&self) -> bool {
-        self.fs_readonly.load(Ordering::Relaxed)
+        self.superblock.is_readonly.load(Ordering::Relaxed)
     }
 
     /// Lets nobody write to its file system, or those whose mounts allow it.
     pub fn set_fs_readonly(&self, on: bool) {
-        self.fs_readonly.store(on, Ordering::Relaxed);
+        self.superblock.is_readonly.store(on, Ordering::Relaxed);
     }
 
     /// EROFS if nothing may be changed through it.
@@ -228,15 +206,15 @@ impl Mount {
         self.point.lock().clone()
     }
 
-    /// True if a path leads to it. Others are there only for the files that are open on them:
-    /// nothing is mounted on them.
-    pub fn is_in_tree(&self) -> bool {
-        self.in_tree.load(Ordering::Relaxed)
+    /// The number of the mount namespace in which a path leads to it, 0 if there is none: it is
+    /// there only for the files that are open on it, and nothing is mounted on it.
+    pub fn namespace(&self) -> u64 {
+        self.namespace.load(Ordering::Relaxed)
     }
 
-    /// Makes it the root of the tree.
-    pub fn become_root(&self) {
-        self.in_tree.store(true, Ordering::Relaxed);
+    /// True if a path leads to it, in whichever mount namespace.
+    pub fn is_in_tree(&self) -> bool {
+        self.namespace() != 0
     }
 
     /// True if `self` is `other`, or `other` lies somewhere on it.
@@ -256,7 +234,12 @@ impl Mount {
         if dentry.mounts.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.children.lock().get(&key(dentry)).and_then(|there| there.last()).cloned()
+        self.children.lock().at.get(&key(dentry)).cloned()
+    }
+
+    /// The mount that hides all of it.
+    fn cover(&self) -> Option<Arc<Mount>> {
+        self.mounted_at(&self.root)
     }
 
     /// The root of this mount as a place.
@@ -264,13 +247,38 @@ impl Mount {
         Location { mount: self.clone(), dentry: self.root.clone() }
     }
 
-    /// Mounts `self` on `point`.
+    /// Mounts `self`, and what lies on it, on `point`. What is mounted there already lies on it
+    /// then.
     pub fn attach(self: &Arc<Self>, point: Location) {
+        let namespace = point.mount.namespace();
+        if self.namespace() != namespace {
+            self.adopt(namespace);
+        }
+        let covered = point.mount.mounted_at(&point.dentry);
+        if let Some(above) = &covered {
+            above.take_off();
+        }
+        self.put(point);
+        if let Some(above) = covered {
+            above.put(self.location().through_mounts());
+        }
+    }
+
+    /// It and what lies on it are in this namespace now.
+    fn adopt(self: &Arc<Self>, namespace: u64) {
+        for mount in self.tree() {
+            mount.namespace.store(namespace, Ordering::Relaxed);
+        }
+    }
+
+    /// Mounts it on `point`, where nothing is.
+    fn put(self: &Arc<Self>, point: Location) {
         point.dentry.mounts.fetch_add(1, Ordering::Relaxed);
-        self.in_tree.store(point.mount.is_in_tree(), Ordering::Relaxed);
         let (parent, place) = (point.mount.clone(), key(&point.dentry));
         *self.point.lock() = Some(point);
-        parent.children.lock().entry(place).or_default().push(self.clone());
+        let mut children = parent.children.lock();
+        children.at.insert(place, self.clone());
+        children.places.insert(self.id, place);
     }
 
     /// Takes it from its place: where that was. What lies on it stays on it.
@@ -278,28 +286,12 @@ impl Mount {
         let point = self.point.lock().take()?;
         point.dentry.mounts.fetch_sub(1, Ordering::Relaxed);
         let mut children = point.mount.children.lock();
-        if let Some(there) = children.get_mut(&key(&point.dentry)) {
-            there.retain(|m| !Arc::ptr_eq(m, self));
-            if there.is_empty() {
-                children.remove(&key(&point.dentry));
-            }
-        }
+        let there = children.at.remove(&key(&point.dentry));
+        children.places.remove(&self.id);
         drop(children);
+        // Not the last one: `self` is another.
+        drop(there);
         Some(point)
-    }
-
-    /// MS_MOVE: from where it is to `point`, which does not lie on it. The mount is not the root.
-    pub fn move_to(self: &Arc<Self>, point: Location) {
-        let old = self.take_off();
-        self.attach(point);
-        drop(old);
-    }
-
-    /// True if somebody has a place on it: an open or mapped file, a directory to work in, a
-    /// program. The caller has one too, and so has what it is mounted on.
-    fn is_held(self: &Arc<Self>) -> bool {
-        const CALLER_AND_PARENT: usize = 2;
-        Arc::strong_count(self) > CALLER_AND_PARENT
     }
 
     /// A file on it is opened for writing.
@@ -323,108 +315,69 @@ impl Mount {
         if is_written { Err(Errno::EBUSY) } else { Ok(()) }
     }
 
-    /// umount2(2): takes it from its place, and (`lazy`) all that lies on it from theirs, each for
-    /// itself. EBUSY when somebody has a place on it, or something is mounted on it, and it is not
-    /// to be lazy, EINVAL for the root and what is in no tree.
-    pub fn detach(self: &Arc<Self>, lazy: bool) -> Result {
-        if !self.is_in_tree() || self.point.lock().is_none() {
-            return Err(Errno::EINVAL);
-        }
-        if !lazy && (self.is_held() || !self.children.lock().is_empty()) {
-            return Err(Errno::EBUSY);
-        }
-        let tree = self.tree(|_, _| true);
-        let mut points = Vec::new();
-        let mut file_systems: BTreeMap<usize, Arc<dyn FileSystem>> = BTreeMap::new();
-        // From the ends: each is off before what it lies on.
-        for mount in tree.iter().rev() {
-            points.push(mount.take_off());
-            mount.in_tree.store(false, Ordering::Relaxed);
-            file_systems.insert(identity(&mount.fs), mount.fs.clone());
-        }
-        let gone: BTreeSet<u32> = tree.iter().map(|m| m.id).collect();
-        for mount in all().iter().filter(|m| !gone.contains(&m.id)) {
-            file_systems.remove(&identity(&mount.fs));
-        }
-        for fs in file_systems.values() {
-            dentry::shrink(Some(fs));
-            fs.unmounted();
-        }
-        Ok(())
+    /// The first mount on it that was made after the one with this number.
+    fn child_after(&self, id: u32) -> Option<Arc<Mount>> {
+        let children = self.children.lock();
+        let (_, place) = children.places.range((Excluded(id), Unbounded)).next()?;
+        children.at.get(place).cloned()
     }
 
-    /// This mount and those on it, and so on, each after what it lies on; `take` says of a mount
-    /// and where it lies whether it and what lies on it belong to them.
-    pub fn tree(
-        self: &Arc<Self>,
-        mut take: impl FnMut(&Arc<Mount>, &Location) -> bool,
-    ) -> Vec<Arc<Mount>> {
-        let mut found = alloc::vec![self.clone()];
-        let mut next = 0;
-        while let Some(mount) = found.get(next).cloned() {
-            next += 1;
-            for child in mount.children() {
-                if child.point().is_some_and(|point| take(&child, &point)) {
-                    found.push(child);
-                }
-            }
-        }
-        found
+    fn has_children(&self) -> bool {
+        !self.children.lock().places.is_empty()
     }
 
-    /// Mounts placed on this one, in the order they were made.
-    pub fn children(&self) -> Vec<Arc<Mount>> {
-        let mut children: Vec<Arc<Mount>> =
-            self.children.lock().values().flatten().cloned().collect();
-        children.sort_unstable_by_key(|m| m.id);
-        children
+    /// This mount and those on it, and so on, each after what it lies on. Takes no memory.
+    pub fn tree(self: &Arc<Self>) -> Tree<'_> {
+        Tree { top: self, at: None }
     }
+}
 
-    /// mount(2) with MS_BIND: mounts what lies at `from`, and (`recursive`) what is mounted there,
-    /// on `place`. EINVAL for what is in no tree or must not be bound, ENOSPC when there would be
-    /// too many mounts.
-    pub fn bind(from: &Location, place: Location, recursive: bool) -> Result {
-        if !from.mount.is_in_tree() || !place.mount.is_in_tree() || from.mount.is_unbindable() {
-            return Err(Errno::EINVAL);
-        }
-        // What is there now: the copies themselves are never copied, wherever they come to lie.
-        let originals = match recursive {
-            true => from.mount.tree(|mount, point| {
-                let outside =
-                    Arc::ptr_eq(&point.mount, &from.mount) && !from.dentry.is_above(&point.dentry);
-                !outside && !mount.is_unbindable()
-            }),
-            false => alloc::vec![from.mount.clone()],
+/// See [`Mount::tree`].
+#[derive(Clone)]
+pub struct Tree<'a> {
+    top: &'a Arc<Mount>,
+    /// The one that came last.
+    at: Option<Arc<Mount>>,
+}
+
+impl Iterator for Tree<'_> {
+    type Item = Arc<Mount>;
+
+    fn next(&mut self) -> Option<Arc<Mount>> {
+        let Some(mut at) = self.at.take() else {
+            self.at = Some(self.top.clone());
+            return self.at.clone();
         };
-        check_room(originals.len())?;
-        let mut copies: BTreeMap<u32, Arc<Mount>> = BTreeMap::new();
-        let mut first = None;
-        for original in &originals {
-            let root = if first.is_none() { from.dentry.clone() } else { original.root.clone() };
-            let copy = original.of_same(root, original.flags());
-            copy.set_unbindable(original.is_unbindable());
-            if first.is_none() {
-                // Placed last, when the copy is whole; it belongs to the tree from now on as to
-                // what is placed on it.
-                copy.become_root();
-                first = Some(copy.clone());
-            } else if let Some(point) = original.point()
-                && let Some(parent) = copies.get(&point.mount.id)
-            {
-                copy.attach(Location { mount: parent.clone(), dentry: point.dentry });
+        let mut next = at.child_after(0);
+        while next.is_none() {
+            if Arc::ptr_eq(&at, self.top) {
+                self.at = Some(at);
+                return None;
             }
-            copies.insert(original.id, copy);
+            let point = at.point()?;
+            next = point.mount.child_after(at.id);
+            at = point.mount;
         }
-        if let Some(first) = first {
-            first.attach(place);
-        }
-        Ok(())
+        self.at.clone_from(&next);
+        next
+    }
+}
+
+impl Peer for Mount {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn propagation(&self) -> &Mutex<Propagation<Self>> {
+        &self.propagation
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
         ALL.lock().remove(&self.id);
+        peers::forget(self.id, core::mem::take(self.propagation.get_mut()));
+        self.retire();
     }
 }
 
@@ -440,6 +393,14 @@ fn identity(fs: &Arc<dyn FileSystem>) -> usize {
 /// All mounts, in the order they were made.
 pub fn all() -> Vec<Arc<Mount>> {
     ALL.lock().values().filter_map(Weak::upgrade).collect()
+}
+
+/// The first mount in this namespace that was made after the one with this number.
+pub fn in_namespace_after(namespace: u64, id: u32) -> Option<Arc<Mount>> {
+    let all = ALL.lock();
+    let later = all.range((Excluded(id), Unbounded)).filter_map(|(_, mount)| mount.upgrade());
+    let mut there = later.filter(|mount| mount.namespace() == namespace);
+    there.next()
 }
 
 /// All mounted file systems.

@@ -103,6 +103,15 @@ impl Inode for NsInode {
         })
     }
 
+    fn is_namespace(&self) -> bool {
+        true
+    }
+
+    fn mount_namespace(&self) -> Option<u64> {
+        let is_mount = matches!(self.namespace, Namespace::Mnt(_));
+        is_mount.then(|| self.namespace.number())
+    }
+
     fn open(self: Arc<Self>, _caller: &dyn Caller, flags: u32) -> Result<Arc<dyn FileOps>> {
         if flags & O_ACCMODE != O_RDONLY {
             return Err(Errno::EPERM);

@@ -430,9 +430,11 @@ pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) ->
     let mut new = Creds::clone(&old);
     let mut caps = None;
     // What lies on no mount of the tree (memfd_create(2), a detached mount) has nobody who answers
-    // for it.
-    let may_suid =
-        |p: &Location| p.mount.is_in_tree() && !p.mount.flags().contains(MountFlags::NOSUID);
+    // for it, and for what lies in another mount namespace others do.
+    let namespace = caller.mount_namespace();
+    let may_suid = |p: &Location| {
+        p.mount.namespace() == namespace && !p.mount.flags().contains(MountFlags::NOSUID)
+    };
     if file.path.as_ref().is_some_and(may_suid) {
         caps = file_caps(file)?;
         if let Ok(attributes) = file.attributes()

@@ -10,6 +10,7 @@ use qlib::control::{ContainerSpec, DeviceSpec, MountSpec};
 use super::attr::device;
 use super::hostfs::HostFs;
 use super::inode::{FileSystem, NewNode};
+use super::mount::namespace::MountNamespace;
 use super::mount::{Mount, MountFlags};
 use super::options::Options;
 use super::overlay::OverlayFs;
@@ -85,7 +86,7 @@ fn mount_root(spec: &ContainerSpec) -> Result<Location> {
         if spec.root_overlay { OverlayFs::new(host, account::memory_bytes() / 2)? } else { host };
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty().settle(None)).location();
-    root.mount.become_root();
+    MountNamespace::initial().set_root(&root.mount);
     Ok(root)
 }
 

@@ -154,7 +154,7 @@ fn serve(id: u64, request: Request) {
 /// Gives up what is only kept to be fast.
 fn shrink_names() {
     shrink();
-    fs::dentry::shrink(None);
+    fs::dentry::shrink();
 }
 
 fn create(spec: &ContainerSpec) -> Reply {
@@ -320,6 +320,11 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         return Err((Errno::ESRCH, "the container's first process does not run".to_string()));
     }
     context.umask = spec.umask & 0o777;
+    let namespaces = Namespaces::initial();
+    // Where it is now: pivot_root(2) may have moved it.
+    if let Some(root) = namespaces.mnt.root() {
+        (context.root, context.cwd) = (root.clone(), root);
+    }
     let mut rlimits = Rlimits::default();
     for &(which, soft, hard) in &spec.rlimits {
         if let Some(slot) = rlimits.0.get_mut(which as usize) {

@@ -25,18 +25,17 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
     if flags & (OF_SINGLE_THREADS | CLONE_NEWUSER) != 0 && thread.process.thread_count() > 1 {
         return Err(Errno::EINVAL);
     }
-    let new = flags & FLAGS;
-    let renewed = match new {
+    let mut own = thread.fs();
+    let renewed = match flags & FLAGS {
         0 => None,
-        _ => Some(Namespaces::renewed(thread, new)?),
+        new => Some(Namespaces::renewed(thread, new, &mut own)?),
     };
     if flags & CLONE_FILES != 0 {
         thread.set_files(thread.files().duplicate()?);
     }
     // A mount namespace has places of its own for root and working directory.
     if flags & (CLONE_FS | CLONE_NEWNS | CLONE_NEWUSER) != 0 {
-        let own = Arc::new(Mutex::new(thread.fs()));
-        let old = core::mem::replace(&mut *thread.fs.lock(), own);
+        let old = core::mem::replace(&mut *thread.fs.lock(), Arc::new(Mutex::new(own)));
         drop(old);
     }
     if let Some(renewed) = renewed {

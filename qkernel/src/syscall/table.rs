@@ -294,7 +294,7 @@ table! {
     152 munlockall => plain memory::munlockall ();
     153 vhangup => plain misc::vhangup ();
     154 modify_ldt => none ();
-    155 pivot_root => none ();
+    155 pivot_root => plain mount::pivot_root (new_root, put_old);
     156 _sysctl => none ();
     157 prctl => plain prctl::prctl (option, arg2, arg3, arg4, arg5);
     158 arch_prctl => r#async prctl::arch_prctl (code, addr) is [NEVER_FAST];

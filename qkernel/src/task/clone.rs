@@ -18,7 +18,7 @@ use super::process::Process;
 use super::signal::SIGNALS;
 use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
-use crate::fs::OpenFile;
+use crate::fs::{FsContext, OpenFile};
 use crate::mm::{AddressSpace, UserThread};
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
@@ -84,19 +84,23 @@ impl CloneArgs {
         Ok(())
     }
 
-    /// The namespaces of what `thread` makes.
-    fn namespaces(&self, thread: &Thread) -> Result<Arc<Namespaces>> {
-        match self.flags & NAMESPACES {
-            0 => Ok(thread.namespaces()),
-            new => Ok(Arc::new(Namespaces::renewed(thread, new as u32)?)),
+    /// The namespaces of what `thread` makes, which has `fs`.
+    fn namespaces(&self, thread: &Thread, fs: &Mutex<FsContext>) -> Result<Arc<Namespaces>> {
+        let new = (self.flags & NAMESPACES) as u32;
+        if new == 0 {
+            return Ok(thread.namespaces());
         }
+        let mut places = fs.lock().clone();
+        let renewed = Namespaces::renewed(thread, new, &mut places)?;
+        core::mem::swap(&mut *fs.lock(), &mut places);
+        Ok(Arc::new(renewed))
     }
 }
 
 /// Makes a thread or process as `args` says: its id.
 pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     args.check()?;
-    let namespaces = args.namespaces(thread)?;
+    Namespaces::check_renewal(thread, (args.flags & NAMESPACES) as u32)?;
     let is_of_nobody = thread.process.parent().is_none() || thread.process.is_init();
     if args.has(CLONE_PARENT) && is_of_nobody {
         // The sibling of a first process would be the child of somebody outside.
@@ -144,6 +148,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         // Who executes a program relies on who shares these with it.
         return Err(Errno::EAGAIN);
     }
+    let namespaces = args.namespaces(thread, &fs)?;
     let pid_namespace = &namespaces.pid_for_children;
     if args.has(CLONE_THREAD) && !Arc::ptr_eq(pid_namespace, &thread.process.pid_namespace) {
         return Err(Errno::EINVAL);

@@ -196,6 +196,10 @@ impl Caller for Arc<Thread> {
         Thread::with_fs(self, look);
     }
 
+    fn mount_namespace(&self) -> u64 {
+        self.namespaces.lock().mnt.number
+    }
+
     fn pid(&self) -> u32 {
         self.process.pid
     }

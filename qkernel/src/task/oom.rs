@@ -164,7 +164,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     let begin_ns = time::monotonic_ns();
     reclaim::reclaim();
     (thread.process.upcalls.shrink)();
-    dentry::shrink(None);
+    dentry::shrink();
     let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
         if thread.is_dying() {
@@ -206,7 +206,7 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let now_ns = time::monotonic_ns();
     let _awaiting = reclaim::begin_waiting();
     shrink();
-    dentry::shrink(None);
+    dentry::shrink();
     reclaim::reclaim();
     // Who asks has not got what it wanted, so that memory is not low is not enough: in between
     // nobody would be killed, and nobody could begin.

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use super::pid::Subject;
 use crate::errno::Result;
 use crate::fs::attr::device_parts;
-use crate::fs::mount::{Mount, MountFlags};
+use crate::fs::mount::peers::{self, PeerGroup};
+use crate::fs::mount::{self, Mount, MountFlags};
 use crate::fs::records::RecordFile;
 use crate::fs::walk::PATH_MAX;
 use crate::fs::{FileOps, Location};
@@ -51,37 +52,29 @@ fn flags(flags: MountFlags) -> Vec<u8> {
     out
 }
 
-/// One mount as a line, if it can be reached from `root`.
-type Line = fn(&Mount, &[u8]) -> Vec<u8>;
+/// One mount as a line, with its path, as seen from a root.
+type Line = fn(&Mount, &[u8], &Location) -> Vec<u8>;
 
 /// A mount whose path and reach were found last: one that lies right on it has them too.
 type Known = (Weak<Mount>, Vec<u8>, bool);
 
-/// Opens one of the lists, of the mounts that the subject can reach, with their mount points as it
-/// sees them, in an order in which parents come first. A line at a time: all together could have
-/// any length. The list is that of the moment at which it is read from its beginning.
+/// Opens one of the lists, of the mounts in the subject's mount namespace that it can reach, with
+/// their mount points as it sees them, in the order in which they were made. A line at a time: all
+/// together could have any length.
 pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
     let subject = subject.clone();
-    // Known by weak references only: an open list keeps no file system mounted.
-    let list: Mutex<Vec<Weak<Mount>>> = Mutex::default();
+    // Known by a weak reference only: an open list keeps no file system mounted.
     let last: Mutex<Option<Known>> = Mutex::default();
     subject.thread()?;
     Ok(Arc::new(RecordFile::new(move |cursor| {
-        let root = subject.thread()?.fs().root;
+        let thread = subject.thread()?;
+        let (root, namespace) = (thread.fs().root, thread.namespaces().mnt.number);
         if cursor == 0 {
-            let below = |_: &Arc<Mount>, point: &Location| {
-                !Arc::ptr_eq(&point.mount, &root.mount) || root.dentry.is_above(&point.dentry)
-            };
-            let visible: Vec<Weak<Mount>> =
-                root.mount.tree(below).iter().map(Arc::downgrade).collect();
-            *list.lock() = visible;
             *last.lock() = None;
         }
-        let mut index = cursor;
-        loop {
-            let Some(mount) = list.lock().get(index as usize).cloned() else { return Ok(None) };
-            index += 1;
-            let Some(mount) = mount.upgrade() else { continue };
+        let mut id = cursor as u32;
+        while let Some(mount) = mount::in_namespace_after(namespace, id) {
+            id = mount.id;
             let known = last
                 .lock()
                 .take()
@@ -91,10 +84,11 @@ pub fn open(subject: &Subject, line: Line) -> Result<Arc<dyn FileOps>> {
                 None => mount.location().path_and_reach(&root),
             };
             *last.lock() = Some((Arc::downgrade(&mount), path.clone(), reachable));
-            if reachable && mount.is_in_tree() {
-                return Ok(Some((line(&mount, &path), index)));
+            if reachable {
+                return Ok(Some((line(&mount, &path, &root), u64::from(id))));
             }
         }
+        Ok(None)
     })))
 }
 
@@ -110,7 +104,7 @@ fn source(mount: &Mount) -> &[u8] {
 }
 
 /// A line of mounts.
-pub fn mounts(mount: &Mount, path: &[u8]) -> Vec<u8> {
+pub fn mounts(mount: &Mount, path: &[u8], _root: &Location) -> Vec<u8> {
     let mut out = Vec::new();
     escape(&mut out, source(mount), IN_SOURCES);
     out.push(b' ');
@@ -126,7 +120,7 @@ pub fn mounts(mount: &Mount, path: &[u8]) -> Vec<u8> {
 }
 
 /// A line of mountinfo.
-pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
+pub fn mountinfo(mount: &Mount, path: &[u8], root: &Location) -> Vec<u8> {
     let parent = mount.point().map_or(1, |p| p.mount.id);
     let (major, minor) = device_parts(mount.root.inode.permissions().map_or(0, |a| a.dev));
     let mut out = format!("{} {parent} {major}:{minor} ", mount.id).into_bytes();
@@ -136,9 +130,7 @@ pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
     out.push(b' ');
     out.extend_from_slice(access(mount.flags().contains(MountFlags::RDONLY)));
     out.extend(flags(mount.flags()));
-    if mount.is_unbindable() {
-        out.extend_from_slice(b" unbindable");
-    }
+    out.extend(propagation(mount, root));
     out.extend_from_slice(format!(" - {} ", mount.fs.type_name()).as_bytes());
     escape(&mut out, source(mount), IN_SOURCES);
     out.push(b' ');
@@ -148,8 +140,47 @@ pub fn mountinfo(mount: &Mount, path: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What mountinfo says of the propagation of a mount, seen from `root`.
+fn propagation(mount: &Mount, root: &Location) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Some(group) = mount.peer_group() {
+        out.extend_from_slice(format!(" shared:{}", group.id).as_bytes());
+    }
+    if let Some(master) = peers::master_of(mount) {
+        out.extend_from_slice(format!(" master:{}", master.id).as_bytes());
+        let nearest = nearest_seen(master.clone(), mount.namespace(), root);
+        if let Some(id) = nearest.filter(|id| *id != master.id) {
+            out.extend_from_slice(format!(" propagate_from:{id}").as_bytes());
+        }
+    }
+    if mount.is_unbindable() {
+        out.extend_from_slice(b" unbindable");
+    }
+    out
+}
+
+/// The number of the nearest of `group` and those above it that has a mount which can be reached
+/// from `root` in this namespace.
+fn nearest_seen(group: Arc<PeerGroup<Mount>>, namespace: u64, root: &Location) -> Option<u32> {
+    let mut group = Some(group);
+    while let Some(at) = group {
+        let mut id = 0;
+        while let Some((next, member)) = at.member_after(id) {
+            if member.namespace() == namespace && member.location().is_below(root) {
+                return Some(at.id);
+            }
+            id = next;
+        }
+        group = at.master();
+    }
+    None
+}
+
 /// The path in its file system of what is mounted.
 fn inner_root(mount: &Mount) -> Vec<u8> {
+    if mount.root.inode.is_namespace() {
+        return mount.root.name();
+    }
     let mut names = Vec::new();
     let mut at = mount.root.clone();
     // As deep as a path could name; of what lies deeper the end is reported.

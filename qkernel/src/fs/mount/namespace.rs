@@ -1,0 +1,149 @@
+//! Mount namespaces (mount_namespaces(7)).
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::copy::{Kinship, Selection};
+use super::{Mount, check_room};
+use crate::errno::{Errno, Result};
+use crate::fs::{FsContext, Location};
+use crate::namespace::{self, INITIAL_MNT};
+use crate::sync::{Mutex, Once, mutex};
+
+/// A mount namespace: a tree of mounts.
+pub struct MountNamespace {
+    /// The inode number of its file in /proc/PID/ns. A later one has a higher number.
+    pub number: u64,
+    /// `None`: until the container has one.
+    root: Mutex<Option<Arc<Mount>>>,
+}
+
+impl MountNamespace {
+    /// That of the container's first process.
+    pub fn initial() -> Arc<Self> {
+        static INITIAL: Once<Arc<MountNamespace>> = Once::new();
+        match INITIAL.try_get() {
+            Some(initial) => initial.clone(),
+            None => INITIAL.set(Arc::new(Self::new(INITIAL_MNT))).clone(),
+        }
+    }
+
+    fn new(number: u64) -> Self {
+        MountNamespace { number, root: Mutex::default() }
+    }
+
+    /// `mount`, which lies nowhere, becomes the root of its tree.
+    pub fn set_root(&self, mount: &Arc<Mount>) {
+        mount.adopt(self.number);
+        let old = self.root.lock().replace(mount.clone());
+        drop(old);
+    }
+
+    /// Where its tree begins for who enters it.
+    pub fn root(&self) -> Option<Location> {
+        let root = self.root.lock().clone();
+        root.map(|root| root.location().through_mounts())
+    }
+
+    /// EINVAL for a mount that is not in it.
+    pub fn check_in(&self, mount: &Mount) -> Result {
+        if mount.namespace() == self.number { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Another one, with a copy of the tree. What `fs` has in this one, it has in the other then.
+    /// ENOSPC when there would be too many mounts.
+    pub fn copy(&self, fs: &mut FsContext) -> Result<Arc<Self>> {
+        let new = Arc::new(Self::new(namespace::next_number()));
+        let Some(root) = self.root.lock().clone() else { return Ok(new) };
+        let selection = Selection {
+            top: &root,
+            root: &root.root,
+            with_unbindable: true,
+            with_namespaces: false,
+        };
+        check_room(selection.count())?;
+        let copy = selection.copy(Kinship::Same, |original, copy| {
+            for place in [&mut fs.root, &mut fs.cwd] {
+                if Arc::ptr_eq(&place.mount, original) {
+                    place.mount = copy.clone();
+                }
+            }
+        });
+        new.set_root(&copy);
+        Ok(new)
+    }
+
+    /// pivot_root(2), for who has `root` as root: `new` takes the place of that, which is mounted
+    /// on `put_old`.
+    ///
+    /// # Errors
+    /// EINVAL, EBUSY and ENOENT as Linux has them.
+    pub fn pivot(&self, root: &Location, new: &Location, put_old: &Location) -> Result {
+        let is_shared = |mount: &Arc<Mount>| mount.peer_group().is_some();
+        let place = put_old.clone().through_mounts();
+        if place.dentry.is_unlinked() {
+            return Err(Errno::ENOENT);
+        }
+        let (below_new, below_root) = (new.mount.point(), root.mount.point());
+        let below = [&below_new, &below_root].into_iter().flatten();
+        if is_shared(&place.mount) || below.into_iter().any(|point| is_shared(&point.mount)) {
+            return Err(Errno::EINVAL);
+        }
+        self.check_in(&root.mount)?;
+        self.check_in(&new.mount)?;
+        if new.dentry.is_unlinked() {
+            return Err(Errno::ENOENT);
+        }
+        if Arc::ptr_eq(&new.mount, &root.mount) || Arc::ptr_eq(&place.mount, &root.mount) {
+            return Err(Errno::EBUSY);
+        }
+        let is_possible = root.is_mount_root()
+            && new.is_mount_root()
+            && below_new.is_some()
+            && place.is_below(new)
+            && new.is_below(root);
+        if !is_possible {
+            return Err(Errno::EINVAL);
+        }
+        new.mount.take_off();
+        match root.mount.take_off() {
+            Some(point) => new.mount.attach(point),
+            None => {
+                let old = self.root.lock().replace(new.mount.clone());
+                drop(old);
+            }
+        }
+        root.mount.attach(place);
+        Ok(())
+    }
+}
+
+/// The roots of namespaces that have ended, whose mounts are still to be taken apart: the last one;
+/// the mount point of each is the one before. One may hold another, by the file that stands for it,
+/// so that the end of each within that of the other would be a recursion.
+static ENDED: Mutex<Option<Arc<Mount>>> = mutex(None);
+
+impl Drop for MountNamespace {
+    fn drop(&mut self) {
+        static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
+        let Some(root) = self.root.get_mut().take() else { return };
+        {
+            let mut ended = ENDED.lock();
+            *root.point.lock() = ended.take().map(|before| before.location());
+            *ended = Some(root);
+        }
+        if IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        loop {
+            let root = {
+                let mut ended = ENDED.lock();
+                let Some(root) = ended.take() else { break };
+                *ended = root.point.lock().take().map(|before| before.mount);
+                root
+            };
+            root.detach_all();
+        }
+        IS_UNDER_WAY.store(false, Ordering::Relaxed);
+    }
+}
