@@ -30,8 +30,8 @@ pub fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An IPC namespace (ipc_namespaces(7)): whose System V objects and message queues a thread sees. The
-/// room that has those keeps them by its number.
+/// An IPC namespace (ipc_namespaces(7)): whose System V objects and message queues a thread sees.
+/// The room that has those keeps them by its number.
 pub struct IpcNamespace {
     /// The inode number of its file in /proc/PID/ns.
     pub number: u64,

@@ -134,8 +134,8 @@ fn process_ended(last: &Arc<Thread>) {
     }
 }
 
-/// The rest of a process's end: from now on it can be waited for. The first process of a further PID
-/// namespace comes here when all others of that are gone. `orphans`: what children it had.
+/// The rest of a process's end: from now on it can be waited for. The first process of a further
+/// PID namespace comes here when all others of that are gone. `orphans`: what children it had.
 fn become_zombie(process: &Arc<Process>, status: i32, orphans: &BTreeMap<u32, Arc<Process>>) {
     {
         let mut links = process.tree.lock();

@@ -1,7 +1,7 @@
 //! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
 //! otherwise.
 //!
-//! Network, IPC, PID, user, cgroup and time namespaces are those of the container; there are no others.
+//! Network, user, cgroup and time namespaces are those of the container; there are no others.
 
 use alloc::format;
 use alloc::string::String;

@@ -130,8 +130,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("vm/vfs_cache_pressure", F("100")),
 ];
 
-/// Values that were set: by the number of the IPC namespace, if it has them of its own (else 0), and
-/// their path.
+/// Values that were set: by the number of the IPC namespace, if it has them of its own (else 0),
+/// and their path.
 static SET: Mutex<BTreeMap<(u64, String), Vec<u8>>> = mutex(BTreeMap::new());
 
 /// The settings that each IPC namespace has of its own (ipc_namespaces(7)).

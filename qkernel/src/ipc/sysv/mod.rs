@@ -337,8 +337,8 @@ impl<T> Table<T> {
     }
 }
 
-/// All objects of the own namespace, by place, one after the other: a list of them might need more memory than there is
-/// when a process ends.
+/// All objects of the own namespace, by place, one after the other: a list of them might need more
+/// memory than there is when a process ends.
 pub fn each<T: Kind>() -> impl Iterator<Item = Arc<Object<T>>> {
     let mut next = 0;
     core::iter::from_fn(move || {
