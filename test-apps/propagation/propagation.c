@@ -211,12 +211,27 @@ static struct step draw_step(int who, int number) {
     return s;
 }
 
+// What others have mounted below the base is not there in the namespaces of this program.
+static void clear_base(void) {
+    for (int found = 1; found;) {
+        char text[1024], point[512];
+        found = 0;
+        FILE *file = fopen("/proc/self/mountinfo", "r");
+        if (!file) fail("mountinfo");
+        while (!found && fgets(text, sizeof text, file))
+            found = sscanf(text, "%*d %*d %*s %*s %511s", point) == 1 && !strncmp(point, BASE "/", strlen(BASE "/"));
+        fclose(file);
+        if (found && umount2(point, MNT_DETACH)) fail(point);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) return fprintf(stderr, "usage: propagation SEED STEPS\n"), 2;
     state = strtoull(argv[1], NULL, 10) * 2654435761u + 1;
     copies = argv[1][strlen(argv[1]) - 1] % 4 != 0;
     int steps = atoi(argv[2]);
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) fail("a mount namespace of its own");
+    clear_base();
     struct step reset = {.kind = RESET};
     for (int i = 0; i < NAMESPACES; i++) {
         int ends[2];

@@ -659,3 +659,40 @@ CASE(pivot_root_without_a_place_for_the_old) {
     expect_exit(pid, 0);
     leave();
 }
+
+// ---- ".." ----
+
+// A root that is covered after chroot(2) is still as far as ".." leads.
+CASE(a_covered_root_holds) {
+    needs_mounts();
+    OK(mkdir("jail", 0755));
+    OK(mkdir("jail/sub", 0755));
+    write_file("outside", "");
+    int out = OK(open(".", O_PATH));
+    OK(chroot("jail"));
+    OK(chdir("/sub"));
+    OK(fchdir(out));
+    OK(mount("none", "jail", "tmpfs", 0, NULL));
+    OK(chdir("/"));
+    ERR(access("../outside", F_OK), ENOENT);
+    ERR(access("../../outside", F_OK), ENOENT);
+    OK(chdir("/.."));
+    ERR(access("../outside", F_OK), ENOENT);
+    ERR(access("../../../outside", F_OK), ENOENT);
+}
+
+// What is moved out of the part that is mounted is out of reach, and nothing leads from it upwards.
+CASE(moved_out_of_a_bound_directory) {
+    needs_mounts();
+    OK(mkdir("data", 0755));
+    OK(mkdir("data/part", 0755));
+    OK(mkdir("data/part/sub", 0755));
+    OK(mkdir("jail", 0755));
+    OK(mount("data/part", "jail", NULL, MS_BIND, NULL));
+    int in = OK(open("jail/sub", O_PATH | O_DIRECTORY));
+    OK(rename("data/part/sub", "data/sub"));
+    OK(fchdir(in));
+    ERR(access("..", F_OK), ENOENT);
+    ERR(access("../part", F_OK), ENOENT);
+    OK(access(".", F_OK));
+}

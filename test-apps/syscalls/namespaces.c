@@ -252,8 +252,9 @@ CASE(unshare_is_for_children) {
 
 CASE(with_the_first_all_others_end) {
     needs_namespaces();
-    int out[2];
+    int out[2], ready[2];
     OK(pipe(out));
+    OK(pipe(ready));
     pid_t pid = clone_init();
     if (pid == 0) {
         OK(close(out[0]));
@@ -263,12 +264,12 @@ CASE(with_the_first_all_others_end) {
                 if (i % 2) OK(setsid());
                 if (i == 4) OK((pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0));
                 EQ(write(out[1], "", 1), 1);
+                EQ(write(ready[1], "", 1), 1);
                 for (;;) pause();
             }
         char byte;
-        (void)byte;
-        while (kill(6, 0) == -1) sleep_ms(1);
-        sleep_ms(20);
+        // One of them is in a namespace within this one.
+        for (int i = 0; i < 6; i++) EQ(OK(read(ready[0], &byte, 1)), 1);
         _exit(3);
     }
     OK(close(out[1]));
@@ -277,7 +278,7 @@ CASE(with_the_first_all_others_end) {
     char bytes[16];
     int count = 0;
     for (ssize_t n; (n = OK(read(out[0], bytes, sizeof bytes))) > 0;) count += n;
-    CHECK(count >= 5);
+    EQ(count, 6);
     // And nobody of them is left to be waited for.
     ERR(waitpid(-1, NULL, WNOHANG), ECHILD);
 }

@@ -56,6 +56,12 @@ impl Location {
         }
     }
 
+    /// True if it is what is mounted or lies below: what is mounted is a part of a file system, out
+    /// of which others may have moved it.
+    pub fn is_on_its_mount(&self) -> bool {
+        self.mount.root.parent().is_none() || self.mount.root.is_above(&self.dentry)
+    }
+
     /// True if a path leads down from `above` to it.
     pub fn is_below(&self, above: &Location) -> bool {
         let mut at = self.clone();

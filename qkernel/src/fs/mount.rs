@@ -13,7 +13,6 @@ mod umount;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -67,7 +66,7 @@ pub struct Mount {
     /// What of the file system is mounted: its root, or for a bind mount any place in it.
     pub root: Arc<Dentry>,
     /// What /proc/mounts shows as the source.
-    pub source: Vec<u8>,
+    pub source: Arc<[u8]>,
     flags: AtomicU32,
     superblock: Arc<SuperBlock>,
     propagation: Mutex<Propagation<Mount>>,
@@ -100,7 +99,7 @@ impl Mount {
     fn listed(
         fs: Arc<dyn FileSystem>,
         root: Arc<Dentry>,
-        source: Vec<u8>,
+        source: Arc<[u8]>,
         flags: MountFlags,
         superblock: Arc<SuperBlock>,
     ) -> Arc<Self> {
@@ -115,7 +114,7 @@ impl Mount {
         id: u32,
         fs: Arc<dyn FileSystem>,
         root: Arc<Dentry>,
-        source: Vec<u8>,
+        source: Arc<[u8]>,
         flags: MountFlags,
         superblock: Arc<SuperBlock>,
     ) -> Arc<Self> {
@@ -138,14 +137,14 @@ impl Mount {
 
     /// A mount that /proc does not list, for files without a place in the tree.
     pub fn hidden(fs: Arc<dyn FileSystem>, flags: MountFlags) -> Arc<Self> {
-        let (root, source) = (Dentry::root(fs.clone()), fs.type_name().as_bytes().to_vec());
+        let (root, source) = (Dentry::root(fs.clone()), fs.type_name().as_bytes().into());
         Self::make(0, fs, root, source, flags, Arc::default())
     }
 
     /// A mount of the whole of `fs`, which has no other; not placed anywhere yet.
     pub fn whole(fs: Arc<dyn FileSystem>, source: &[u8], flags: MountFlags) -> Arc<Self> {
         let root = Dentry::root(fs.clone());
-        Self::listed(fs, root, source.to_vec(), flags, Arc::default())
+        Self::listed(fs, root, source.into(), flags, Arc::default())
     }
 
     /// Its flags.
@@ -310,7 +309,7 @@ impl Mount {
         let writes = |mount: &Mount| mount.writers.load(Ordering::Relaxed) > 0;
         let is_written = match any {
             false => writes(self),
-            true => all().iter().any(|m| identity(&m.fs) == identity(&self.fs) && writes(m)),
+            true => all().any(|m| identity(&m.fs) == identity(&self.fs) && writes(&m)),
         };
         if is_written { Err(Errno::EBUSY) } else { Ok(()) }
     }
@@ -381,18 +380,32 @@ impl Drop for Mount {
     }
 }
 
-/// ENOSPC if `more` mounts were too many.
+/// ENOSPC if `more` mounts were too many, ENOMEM if there is no memory for them.
 pub fn check_room(more: usize) -> Result {
-    if (ALL.lock().len() + more) as u64 > most() { Err(Errno::ENOSPC) } else { Ok(()) }
+    /// Kernel memory that each takes, with its places in the tables, in bytes.
+    const BYTES_EACH: u64 = 1024;
+    let more = more as u64;
+    if (ALL.lock().len() as u64).saturating_add(more) > most() {
+        return Err(Errno::ENOSPC);
+    }
+    account::ask(more.saturating_mul(BYTES_EACH))
 }
 
 fn identity(fs: &Arc<dyn FileSystem>) -> usize {
     Arc::as_ptr(fs).cast::<u8>() as usize
 }
 
-/// All mounts, in the order they were made.
-pub fn all() -> Vec<Arc<Mount>> {
-    ALL.lock().values().filter_map(Weak::upgrade).collect()
+/// All mounts, in the order they were made, one after the other: a list of them might need more
+/// memory in one piece than there is.
+pub fn all() -> impl Iterator<Item = Arc<Mount>> {
+    let mut last = 0;
+    core::iter::from_fn(move || {
+        let all = ALL.lock();
+        let mut later = all.range((Excluded(last), Unbounded));
+        let (id, mount) = later.find_map(|(id, mount)| Some((*id, mount.upgrade()?)))?;
+        last = id;
+        Some(mount)
+    })
 }
 
 /// The first mount in this namespace that was made after the one with this number.
@@ -404,8 +417,10 @@ pub fn in_namespace_after(namespace: u64, id: u32) -> Option<Arc<Mount>> {
 }
 
 /// All mounted file systems.
-pub fn file_systems() -> Vec<Arc<dyn FileSystem>> {
-    let all: BTreeMap<usize, Arc<dyn FileSystem>> =
-        all().iter().map(|m| (identity(&m.fs), m.fs.clone())).collect();
-    all.into_values().collect()
+pub fn file_systems() -> impl Iterator<Item = Arc<dyn FileSystem>> {
+    let mut found: BTreeMap<usize, Arc<dyn FileSystem>> = BTreeMap::new();
+    for mount in all() {
+        found.entry(identity(&mount.fs)).or_insert_with(|| mount.fs.clone());
+    }
+    found.into_values()
 }

@@ -271,10 +271,22 @@ impl Walk<'_> {
     }
 
     fn up(&self, root: &Location, at: Location) -> Result<Location> {
-        if at.is_same(root) {
-            return if self.has(WalkFlags::BENEATH) { Err(Errno::EXDEV) } else { Ok(at) };
+        // From the root of a mount to where that lies, and so on; never past the root, which may be
+        // covered by what was mounted there later.
+        let mut below = at.clone();
+        while below.is_mount_root() && !below.is_same(root) {
+            let Some(point) = below.mount.point() else { break };
+            below = point;
         }
-        let parent = at.parent().through_mounts();
+        let parent = match below.dentry.parent().filter(|_| !below.is_mount_root()) {
+            Some(dentry) if !below.is_same(root) => Location { mount: below.mount, dentry },
+            _ if self.has(WalkFlags::BENEATH) => return Err(Errno::EXDEV),
+            _ => at.clone(),
+        };
+        if !parent.is_on_its_mount() {
+            return Err(Errno::ENOENT);
+        }
+        let parent = parent.through_mounts();
         if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&parent.mount, &at.mount) {
             return Err(Errno::EXDEV);
         }

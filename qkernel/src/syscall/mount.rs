@@ -128,7 +128,8 @@ fn bind(thread: &Arc<Thread>, from: &Location, place: Location, recursive: bool)
         own.check_in(&from.mount)?;
     }
     check_place(from, &place)?;
-    Mount::bind(from, place, recursive)
+    // What lies on a file of another namespace is of that one.
+    Mount::bind(from, place, recursive && own.check_in(&from.mount).is_ok())
 }
 
 /// MS_SHARED and the like, also of mounts in other namespaces.

@@ -4,13 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
+    CLONE_FILES, CLONE_FS, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
     CLONE_VM, O_PATH,
 };
 
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, nsfs};
+use crate::ipc::sysv::sem;
 use crate::sync::Mutex;
 use crate::task::namespaces::{self, FLAGS, Kind, Namespace, Namespaces};
 use crate::task::pidfd::PidFd;
@@ -39,9 +40,20 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
         drop(old);
     }
     if let Some(renewed) = renewed {
+        if flags & CLONE_NEWIPC != 0 {
+            leave_semaphores(thread);
+        }
         thread.set_namespaces(renewed);
     }
     Ok(0)
+}
+
+/// Who goes to another IPC namespace undoes what it did to the semaphores of its own, unless other
+/// threads share that (SEM_UNDO of semop(2)).
+fn leave_semaphores(thread: &Thread) {
+    if thread.process.thread_count() == 1 {
+        sem::process_ended(thread.process.pid);
+    }
 }
 
 /// setns(2): enters a namespace by its file in /proc/PID/ns, or those of `kinds` of a process by
@@ -57,6 +69,9 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
             return Err(Errno::EINVAL);
         }
         namespaces::enter(thread, core::slice::from_ref(namespace))?;
+        if namespace.kind() == Kind::Ipc {
+            leave_semaphores(thread);
+        }
         return Ok(0);
     };
     if kinds == 0 || kinds & !FLAGS != 0 {
@@ -74,5 +89,8 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
         })
         .collect();
     namespaces::enter(thread, &chosen)?;
+    if kinds & CLONE_NEWIPC != 0 {
+        leave_semaphores(thread);
+    }
     Ok(0)
 }

@@ -798,10 +798,10 @@ fn mounts_are_listed_as_on_linux() {
         output,
         format!(
             "/ {expected} rw,relatime\n/dev tmpfs rw,relatime,mode=755,inode64\n\
+            /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n\
             /tmp tmpfs rw,nodev,relatime,size=64k,inode64\n\
             /data {expected} ro,nosuid,relatime\n\
-            /sys sysfs ro,relatime\n\
-            /dev/pts devpts rw,noexec,relatime,gid=5,mode=620,ptmxmode=666\n"
+            /sys sysfs ro,relatime\n"
         )
     );
 }

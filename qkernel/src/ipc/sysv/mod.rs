@@ -204,6 +204,7 @@ pub fn namespace_ended(namespace: u64) {
         let table = T::tables().lock().0.remove(&namespace);
         drop(table);
     }
+    sem::namespace_ended(namespace);
     end::<msg::Queue>(namespace);
     end::<sem::Set>(namespace);
     end::<shm::Entry>(namespace);

@@ -344,6 +344,11 @@ pub fn process_ended(pid: u32) {
     }
 }
 
+/// Nobody is in a namespace any more: there is nothing left to be undone in it.
+pub fn namespace_ended(namespace: u64) {
+    UNDOING.lock().retain(|(_, number, _)| *number != namespace);
+}
+
 impl Kind for Set {
     const STAT: u32 = SEM_STAT;
     const STAT_ANY: u32 = SEM_STAT_ANY;
