@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
-    CLONE_VM, O_PATH,
+    CLONE_FILES, CLONE_FS, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM,
+    CLONE_THREAD, CLONE_VM, O_PATH,
 };
 
 use crate::creds::AccessMode;
