@@ -43,12 +43,8 @@ impl IpcNamespace {
     /// That of the container, which does not end.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<IpcNamespace>> = Once::new();
-        match INITIAL.try_get() {
-            Some(initial) => initial.clone(),
-            None => {
-                INITIAL.set(Arc::new(IpcNamespace { number: INITIAL_IPC, ended: |_| {} })).clone()
-            }
-        }
+        let make = || IpcNamespace { number: INITIAL_IPC, ended: |_| {} };
+        INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
     /// An empty one; `ended` is told when nobody is in it any more.

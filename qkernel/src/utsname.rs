@@ -32,12 +32,8 @@ impl UtsNamespace {
     /// That of the container's first process.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<UtsNamespace>> = Once::new();
-        match INITIAL.try_get() {
-            Some(initial) => initial.clone(),
-            None => INITIAL
-                .set(Arc::new(UtsNamespace { number: INITIAL_UTS, names: Mutex::default() }))
-                .clone(),
-        }
+        let make = || UtsNamespace { number: INITIAL_UTS, names: Mutex::default() };
+        INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
     /// Another one, with the same names.

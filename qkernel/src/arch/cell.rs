@@ -74,6 +74,11 @@ impl<T: Send + Sync + 'static> Once<T> {
         }
     }
 
+    /// The value; if it was not set, what `make` makes.
+    pub fn get_or_set(&self, make: impl FnOnce() -> T) -> &'static T {
+        self.try_get().unwrap_or_else(|| self.set(make()))
+    }
+
     /// The value, if it was set.
     pub fn try_get(&self) -> Option<&'static T> {
         // SAFETY: null, or a leaked box that is never freed or changed.

@@ -31,13 +31,7 @@ pub const SEAL_ALL: u32 = 63;
 /// The hidden tmpfs that the files lie in.
 fn mount() -> Arc<Mount> {
     static MOUNT: Once<Arc<Mount>> = Once::new();
-    match MOUNT.try_get() {
-        Some(mount) => mount.clone(),
-        None => {
-            let fs = TmpFs::nameless();
-            MOUNT.set(Mount::hidden(fs, MountFlags::empty())).clone()
-        }
-    }
+    MOUNT.get_or_set(|| Mount::hidden(TmpFs::nameless(), MountFlags::empty())).clone()
 }
 
 /// A new empty file, open for reading and writing, with these seals.

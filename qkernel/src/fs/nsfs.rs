@@ -44,13 +44,8 @@ impl FileSystem for NsFs {
 
 fn mount() -> Arc<Mount> {
     static MOUNT: Once<Arc<Mount>> = Once::new();
-    match MOUNT.try_get() {
-        Some(mount) => mount.clone(),
-        None => {
-            let fs = Arc::new(NsFs { device: next_device() });
-            MOUNT.set(Mount::hidden(fs, MountFlags::empty())).clone()
-        }
-    }
+    let make = || NsFs { device: next_device() };
+    MOUNT.get_or_set(|| Mount::hidden(Arc::new(make()), MountFlags::empty())).clone()
 }
 
 /// Where the file of a namespace is.

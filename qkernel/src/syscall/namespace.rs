@@ -1,7 +1,6 @@
 //! unshare(2) and setns(2).
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     CLONE_FILES, CLONE_FS, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM,
@@ -13,7 +12,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Fd, nsfs};
 use crate::ipc::sysv::sem;
 use crate::sync::Mutex;
-use crate::task::namespaces::{self, FLAGS, Kind, Namespace, Namespaces};
+use crate::task::namespaces::{self, FLAGS, Kind, Namespaces};
 use crate::task::pidfd::PidFd;
 use crate::task::{Thread, access};
 
@@ -63,33 +62,24 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
     if file.flags() & O_PATH != 0 {
         return Err(Errno::EBADF);
     }
-    let Some(other) = file.downcast::<PidFd>() else {
-        let namespace = nsfs::namespace_of(&file)?;
-        if kinds != 0 && kinds != namespace.kind().flag() {
-            return Err(Errno::EINVAL);
+    let chosen = match file.downcast::<PidFd>() {
+        None => {
+            let namespace = nsfs::namespace_of(&file)?;
+            if kinds != 0 && kinds != namespace.kind().flag() {
+                return Err(Errno::EINVAL);
+            }
+            alloc::vec![namespace.clone()]
         }
-        namespaces::enter(thread, core::slice::from_ref(namespace))?;
-        if namespace.kind() == Kind::Ipc {
-            leave_semaphores(thread);
+        Some(_) if kinds == 0 || kinds & !FLAGS != 0 => return Err(Errno::EINVAL),
+        Some(other) => {
+            let other = other.process.first_thread().ok_or(Errno::ESRCH)?;
+            access::check(thread, &other, AccessMode::FileSystem)?;
+            let asked = Kind::ALL.into_iter().filter(|kind| kinds & kind.flag() != 0);
+            asked.map(|kind| other.namespace(kind)).collect()
         }
-        return Ok(0);
     };
-    if kinds == 0 || kinds & !FLAGS != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let other = other.process.first_thread().ok_or(Errno::ESRCH)?;
-    access::check(thread, &other, AccessMode::FileSystem)?;
-    let theirs = other.namespaces();
-    let chosen: Vec<_> = Kind::ALL
-        .into_iter()
-        .filter(|kind| kinds & kind.flag() != 0)
-        .map(|kind| match kind {
-            Kind::Pid => Namespace::Pid(other.process.pid_namespace.clone()),
-            kind => theirs.of_kind(kind),
-        })
-        .collect();
     namespaces::enter(thread, &chosen)?;
-    if kinds & CLONE_NEWIPC != 0 {
+    if chosen.iter().any(|namespace| namespace.kind() == Kind::Ipc) {
         leave_semaphores(thread);
     }
     Ok(0)

@@ -256,6 +256,14 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
 }
 
 impl Thread {
+    /// That of this kind that it is in.
+    pub fn namespace(&self, kind: Kind) -> Namespace {
+        match kind {
+            Kind::Pid => Namespace::Pid(self.process.pid_namespace.clone()),
+            kind => self.namespaces().of_kind(kind),
+        }
+    }
+
     /// Where it finds itself in `mnt` when it has entered that.
     fn entrance_of(&self, mnt: &MountNamespace) -> Result<Location> {
         if !self.creds().has_cap(CAP_SYS_CHROOT) {

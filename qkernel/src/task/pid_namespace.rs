@@ -87,10 +87,7 @@ impl PidNamespace {
             parent: None,
             names: Mutex::default(),
         };
-        match INITIAL.try_get() {
-            Some(initial) => initial.clone(),
-            None => INITIAL.set(Arc::new(make())).clone(),
-        }
+        INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
     /// A new one in this one: ENOSPC if it were too deep.

@@ -22,10 +22,7 @@ impl MountNamespace {
     /// That of the container's first process.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<MountNamespace>> = Once::new();
-        match INITIAL.try_get() {
-            Some(initial) => initial.clone(),
-            None => INITIAL.set(Arc::new(Self::new(INITIAL_MNT))).clone(),
-        }
+        INITIAL.get_or_set(|| Arc::new(Self::new(INITIAL_MNT))).clone()
     }
 
     fn new(number: u64) -> Self {

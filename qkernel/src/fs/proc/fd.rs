@@ -117,10 +117,7 @@ pub(super) fn place_of(file: &Arc<OpenFile>, root: &Location) -> Location {
     }
     static MOUNT: Once<Arc<Mount>> = Once::new();
     let fs: Arc<dyn FileSystem> = Arc::new(NoFs);
-    let mount = match MOUNT.try_get() {
-        Some(mount) => mount.clone(),
-        None => MOUNT.set(Mount::hidden(Arc::new(NoFs), MountFlags::empty())).clone(),
-    };
+    let mount = MOUNT.get_or_set(|| Mount::hidden(Arc::new(NoFs), MountFlags::empty())).clone();
     let label = file.ops.label(file);
     let dentry = Dentry::unnamed(fs, Arc::new(FileInode(file.clone())), &label);
     Location { mount, dentry }

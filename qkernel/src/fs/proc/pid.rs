@@ -199,17 +199,13 @@ impl Dir for NsDir {
         let (subject, is_of_children) = (self.0.clone(), name == b"pid_for_children");
         Some(link_by(move |reader| {
             let thread = subject.check_access(reader)?;
-            let namespaces = thread.namespaces();
-            Ok(nsfs::link_to(match kind {
-                Kind::Pid if !is_of_children => {
-                    Namespace::Pid(thread.process.pid_namespace.clone())
-                }
-                // Nobody is in it before there is a first process.
-                Kind::Pid if namespaces.pid_for_children.init().is_none() => {
-                    return Err(Errno::ENOENT);
-                }
-                kind => namespaces.of_kind(kind),
-            }))
+            if !is_of_children {
+                return Ok(nsfs::link_to(thread.namespace(kind)));
+            }
+            let namespace = thread.namespaces().pid_for_children.clone();
+            // Nobody is in it before there is a first process.
+            namespace.init().ok_or(Errno::ENOENT)?;
+            Ok(nsfs::link_to(Namespace::Pid(namespace)))
         }))
     }
 

@@ -235,10 +235,7 @@ fn uuid() -> String {
 
 fn boot_id() -> String {
     static ID: Once<String> = Once::new();
-    match ID.try_get() {
-        Some(id) => id.clone(),
-        None => ID.set(uuid()).clone(),
-    }
+    ID.get_or_set(uuid).clone()
 }
 
 /// A directory of settings: its path beneath /proc/sys, with a slash at its end unless it is the
