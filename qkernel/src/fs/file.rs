@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
     self, ANON_INODE_FS_MAGIC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK,
@@ -125,6 +125,10 @@ pub trait FileOps: Send + Sync + Any {
     fn queue(&self) -> Option<&WaitQueue> {
         None
     }
+    /// What of it O_ASYNC tells of.
+    fn tells(&self) -> Tells {
+        Tells::Nothing
+    }
     /// ioctl(2).
     fn ioctl(
         &self,
@@ -228,6 +232,17 @@ pub trait FileOps: Send + Sync + Any {
     fn as_any(&self) -> &dyn Any;
 }
 
+/// What a file with O_ASYNC tells of by signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tells {
+    /// It cannot: the flag is not kept.
+    Nothing,
+    /// Data and room, as which the end of the other side counts too.
+    Data,
+    /// Of that end besides.
+    DataAndEnd,
+}
+
 /// What stat(2) reports of files that are no more than a descriptor.
 fn anonymous_attributes() -> Attributes {
     Attributes {
@@ -272,8 +287,9 @@ pub struct OpenFile {
     flags: AtomicU32,
     /// The file position in bytes.
     pub position: Mutex<u64>,
-    /// F_SETOWN: a process, or minus a process group, that is to get SIGIO.
-    owner: AtomicI32,
+    /// Whom it tells of its readiness by signals, once somebody has asked for that: what
+    /// [`crate::ipc::sigio`] keeps.
+    pub telling: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
     pub path: Option<Location>,
     /// It is open for writing, and a regular file.
@@ -307,7 +323,7 @@ impl OpenFile {
             ops,
             flags: AtomicU32::new(flags),
             position: Mutex::new(0),
-            owner: AtomicI32::new(0),
+            telling: Mutex::default(),
             path,
             writes,
             close_hooks: Mutex::default(),
@@ -322,16 +338,6 @@ impl OpenFile {
     /// Replaces the flags.
     pub fn set_flags(&self, flags: u32) {
         self.flags.store(flags, Ordering::Relaxed);
-    }
-
-    /// What F_SETOWN set. SIGIO itself is not sent.
-    pub fn owner(&self) -> i32 {
-        self.owner.load(Ordering::Relaxed)
-    }
-
-    /// F_SETOWN.
-    pub fn set_owner(&self, owner: i32) {
-        self.owner.store(owner, Ordering::Relaxed);
     }
 
     /// True if O_NONBLOCK is set.

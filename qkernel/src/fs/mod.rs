@@ -44,7 +44,7 @@ pub use attr::Attributes;
 pub use caller::Caller;
 pub use context::FsContext;
 pub use fdtable::{Fd, FdTable};
-pub use file::{CloseHook, FileOps, OpenFile};
+pub use file::{CloseHook, FileOps, OpenFile, Tells};
 pub use hostfs::stream::host_stream;
 pub use hostfs::window::window_bytes;
 pub use location::Location;

@@ -15,7 +15,7 @@ use linux_raw_sys::ioctl::FIONREAD;
 use qlib::Va;
 
 use super::dentry::Dentry;
-use super::{FileOps, Location, OpenFile};
+use super::{FileOps, Location, OpenFile, Tells};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -223,6 +223,10 @@ impl FileOps for Inotify {
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
         if self.state.lock().events.is_empty() { PollMask::empty() } else { PollMask::READ }
+    }
+
+    fn tells(&self) -> Tells {
+        Tells::Data
     }
 
     fn queue(&self) -> Option<&WaitQueue> {

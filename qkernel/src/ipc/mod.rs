@@ -5,6 +5,7 @@ pub mod eventfd;
 pub mod futex;
 pub mod mqueue;
 pub mod pipe;
+pub mod sigio;
 pub mod signalfd;
 pub mod sysv;
 pub mod timerfd;

@@ -16,7 +16,7 @@ use qlib::{PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
-use crate::fs::{Caller, FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
 use crate::sync::{Mutex, mutex};
@@ -475,6 +475,10 @@ impl FileOps for PipeEnd {
             mask.set(PollMask::ERR, state.readers == 0);
         }
         mask
+    }
+
+    fn tells(&self) -> Tells {
+        Tells::Data
     }
 
     fn queue(&self) -> Option<&WaitQueue> {

@@ -25,7 +25,7 @@ use qlib::sockopt::Refused;
 
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
-use crate::fs::{Caller, FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::task::current;
 use crate::time;
@@ -192,6 +192,14 @@ impl FileOps for Socket {
         match self.side() {
             Side::Host(host) => host.poll(),
             Side::Here(unix) => unix.poll(),
+        }
+    }
+
+    fn tells(&self) -> Tells {
+        match &self.family {
+            // What the host says of the end of a connection may mean half of it.
+            Family::Host(_) => Tells::Data,
+            Family::Unix(_) => Tells::DataAndEnd,
         }
     }
 

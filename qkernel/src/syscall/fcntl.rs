@@ -3,9 +3,10 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETPIPE_SZ,
-    F_SETFD, F_SETFL, F_SETOWN, F_SETPIPE_SZ, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME,
-    O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
+    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETOWN_EX,
+    F_GETPIPE_SZ, F_GETSIG, F_OWNER_PGRP, F_OWNER_PID, F_SETFD, F_SETFL, F_SETOWN, F_SETOWN_EX,
+    F_SETPIPE_SZ, F_SETSIG, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK,
+    O_PATH, RLIMIT_NOFILE,
 };
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
@@ -14,10 +15,17 @@ use super::lock::{is_lock_command, record_lock};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile, memfd, perm};
 use crate::ipc::pipe::PipeEnd;
-use crate::task::{Thread, table};
+use crate::ipc::sigio::{self, Named, Who};
+use crate::net::Socket;
+use crate::task::Thread;
 
 /// O_ASYNC (fcntl.h).
 const O_ASYNC: u32 = 0o20000;
+/// ioctls of sockets (asm-generic/sockios.h).
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
+const FIOGETOWN: u32 = 0x8903;
+const SIOCGPGRP: u32 = 0x8904;
 
 /// dup(2).
 pub fn dup(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
@@ -80,30 +88,58 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         F_GET_SEALS => memfd::seals(&file).map(|seals| seals as usize),
         F_ADD_SEALS => memfd::add_seals(&file, argument as u32).map(|()| 0),
         F_GETOWN => {
-            let owner = file.owner();
-            let number = thread.number_of(owner.unsigned_abs()) as i32;
-            Ok((owner.signum() * number) as usize)
+            let Named { kind, number } = sigio::owner(thread, &file);
+            let number = number as isize;
+            Ok(if kind == F_OWNER_PGRP { -number } else { number } as usize)
         }
-        F_SETOWN => {
-            let owner = argument as i32;
-            let pid = match owner.unsigned_abs() {
-                0 => 0,
-                _ if owner == i32::MIN => return Err(Errno::EINVAL),
-                number if owner > 0 => thread.find_process_of(number)?.pid,
-                number => {
-                    let pgid = thread.pid_of(number)?;
-                    table::members(pgid).next().ok_or(Errno::ESRCH)?.pgid()
-                }
-            };
-            file.set_owner(owner.signum() * pid as i32);
+        F_SETOWN => set_owner(thread, &file, argument as i32),
+        F_GETOWN_EX => {
+            let Named { kind, number } = sigio::owner(thread, &file);
+            thread.mm().write(Va(argument), &[kind, number])?;
             Ok(0)
         }
+        F_SETOWN_EX => {
+            let [kind, number]: [u32; 2] = thread.mm().read(Va(argument))?;
+            sigio::set_owner(thread, &file, Who::find(thread, Named { kind, number })?);
+            Ok(0)
+        }
+        F_GETSIG => Ok(sigio::signal(&file) as usize),
+        F_SETSIG => sigio::set_signal(&file, argument as u32).map(|()| 0),
         F_SETFL => {
             let changeable = O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME;
-            set_flags(thread, &file, file.flags() & !changeable | argument as u32 & changeable)
+            let mut flags = file.flags() & !changeable | argument as u32 & changeable;
+            if (flags ^ file.flags()) & O_ASYNC != 0
+                && !sigio::switch(thread, &file, fd, flags & O_ASYNC != 0)?
+            {
+                flags &= !O_ASYNC;
+            }
+            set_flags(thread, &file, flags)
         }
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// F_SETOWN: a process, or minus a group of them.
+fn set_owner(thread: &Thread, file: &OpenFile, owner: i32) -> Result<usize> {
+    if owner == i32::MIN {
+        return Err(Errno::EINVAL);
+    }
+    let kind = if owner < 0 { F_OWNER_PGRP } else { F_OWNER_PID };
+    let who = Who::find(thread, Named { kind, number: owner.unsigned_abs() })?;
+    sigio::set_owner(thread, file, who);
+    Ok(0)
+}
+
+/// FIOSETOWN, FIOGETOWN and their kin, which sockets have (socket(7)).
+fn owner_of_socket(thread: &Thread, file: &OpenFile, command: u32, argument: u64) -> Result<usize> {
+    if matches!(command, FIOSETOWN | SIOCSPGRP) {
+        return set_owner(thread, file, thread.mm().read(Va(argument))?);
+    }
+    let Named { kind, number } = sigio::owner(thread, file);
+    let number = number as i32;
+    let owner = if kind == F_OWNER_PGRP { -number } else { number };
+    thread.mm().write(Va(argument), &owner)?;
+    Ok(0)
 }
 
 fn set_flags(thread: &Arc<Thread>, file: &OpenFile, flags: u32) -> Result<usize> {
@@ -131,7 +167,17 @@ pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Resul
         FIOCLEX => files.set_close_on_exec(fd, true).map(|()| 0),
         FIONCLEX => files.set_close_on_exec(fd, false).map(|()| 0),
         FIONBIO => switch(O_NONBLOCK),
-        FIOASYNC => switch(O_ASYNC),
+        FIOASYNC => {
+            let on = thread.mm().read::<i32>(Va(argument))? != 0;
+            let flags = if on { file.flags() | O_ASYNC } else { file.flags() & !O_ASYNC };
+            if flags != file.flags() && !sigio::switch(thread, &file, fd, on)? {
+                return Err(Errno::ENOTTY);
+            }
+            set_flags(thread, &file, flags)
+        }
+        FIOSETOWN | SIOCSPGRP | FIOGETOWN | SIOCGPGRP if file.downcast::<Socket>().is_some() => {
+            owner_of_socket(thread, &file, command, argument)
+        }
         _ => file.ops.ioctl(thread, &file, command, argument),
     }
 }

@@ -191,10 +191,7 @@ pub fn check_permission(thread: &Arc<Thread>, target: &Arc<Process>, signo: u32)
     if own.has_cap(CAP_KILL) || (signo == SIGCONT && target.sid() == thread.process.sid()) {
         return Ok(());
     }
-    let Some(first) = target.first_thread() else { return Ok(()) };
-    let its = first.creds();
-    let matches = [own.euid, own.uid].iter().any(|id| *id == its.uid || *id == its.suid);
-    if matches { Ok(()) } else { Err(Errno::EPERM) }
+    if signal::would_be_allowed(own.euid, own.uid, target) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 fn check_number(signo: u32) -> Result {

@@ -14,7 +14,7 @@ use super::{disk, stat_handle};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, device};
 use crate::fs::disk::Begun;
-use crate::fs::{FileOps, OpenFile};
+use crate::fs::{FileOps, OpenFile, Tells};
 use crate::host::{Call, Handle};
 use crate::input;
 use crate::io::IoBuffer;
@@ -162,6 +162,10 @@ impl FileOps for HostStream {
             Ok(mask) => PollMask::from_bits_truncate(mask as u32),
             Err(_) => PollMask::ERR,
         }
+    }
+
+    fn tells(&self) -> Tells {
+        Tells::Data
     }
 
     fn queue(&self) -> Option<&WaitQueue> {

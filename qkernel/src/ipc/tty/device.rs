@@ -10,7 +10,7 @@ use linux_raw_sys::general::{CAP_SYS_ADMIN, O_NOCTTY};
 use super::{Tty, ioctl, jobs, pty};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, device_parts};
-use crate::fs::{Caller, FileOps, OpenFile};
+use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::task::{self, Process, Thread};
 use crate::wait::{PollMask, WaitQueue};
@@ -130,6 +130,10 @@ impl FileOps for TtyFile {
 
     fn poll(&self, _file: &OpenFile) -> PollMask {
         self.tty.poll()
+    }
+
+    fn tells(&self) -> Tells {
+        Tells::DataAndEnd
     }
 
     fn queue(&self) -> Option<&WaitQueue> {

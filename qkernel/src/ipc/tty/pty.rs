@@ -15,7 +15,7 @@ use super::{Far, Tty, ioctl};
 use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, device};
-use crate::fs::{Caller, FileOps, OpenFile, devpts};
+use crate::fs::{Caller, FileOps, OpenFile, Tells, devpts};
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
 use crate::task;
@@ -230,6 +230,10 @@ impl FileOps for Master {
             mask |= PollMask::HUP;
         }
         mask
+    }
+
+    fn tells(&self) -> Tells {
+        Tells::DataAndEnd
     }
 
     fn queue(&self) -> Option<&WaitQueue> {

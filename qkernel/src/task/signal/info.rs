@@ -171,9 +171,11 @@ impl SigInfo {
         self.code < 0 && self.code != SI_TKILL
     }
 
-    /// True if it was queued explicitly, and so must not be lost silently.
+    /// True if it was queued explicitly, or tells of what happened to a file, and so must not be
+    /// lost silently.
     pub fn is_queued(&self) -> bool {
-        self.code == SI_QUEUE || self.code < SI_TKILL
+        let tells = self.code > SI_USER as i32 && self.code != SI_KERNEL as i32;
+        self.code == SI_QUEUE || self.code < SI_TKILL || tells
     }
 }
 

@@ -20,7 +20,9 @@ pub use frame::SigStack;
 pub use info::SigInfo;
 pub use mask::{restore_mask, set_mask, swap_mask_for_wait};
 pub use queue::PendingQueue;
-pub use send::{send_by, send_of, send_to_group, send_to_process, send_to_thread};
+pub use send::{
+    send_by, send_of, send_to_group, send_to_process, send_to_thread, would_be_allowed,
+};
 pub use set::{FIRST_REALTIME, SIGNALS, SigSet, Signo};
 
 use super::{Process, Thread};

@@ -70,6 +70,14 @@ pub fn send_to_group(pgid: u32, info: SigInfo) -> usize {
     members.len()
 }
 
+/// True if whoever has these effective and real user ids, and no capability, may send `process` a
+/// signal (kill(2)).
+pub fn would_be_allowed(euid: u32, uid: u32, process: &Process) -> bool {
+    let Some(first) = process.first_thread() else { return true };
+    let its = first.creds();
+    [euid, uid].iter().any(|id| *id == its.uid || *id == its.suid)
+}
+
 fn send(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
