@@ -11,12 +11,12 @@ pub mod sysv;
 pub mod timerfd;
 pub mod tty;
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use linux_raw_sys::general::{S_IFIFO, S_IFSOCK};
+use linux_raw_sys::general::{S_IFIFO, S_IFMT, S_IFSOCK};
 
 use crate::abi::TimeSpec;
-use crate::fs::attr::{Attributes, device};
+use crate::fs::attr::{Attributes, SetAttributes, device};
 use crate::fs::proc::sys;
 use crate::task::current;
 use crate::time;
@@ -31,13 +31,18 @@ pub fn namespace_ended(namespace: u64) {
 static LAST_INODE: AtomicU64 = AtomicU64::new(0);
 
 /// What stat(2) reports of a pipe or socket that has no name: who made it, and when.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct AnonInode {
     inode: u64,
-    uid: u32,
-    gid: u32,
     born_ns: u64,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    /// Permission bits that chmod(2) has set, or [`NEVER_SET`].
+    mode: AtomicU32,
 }
+
+/// More than any permission bits.
+const NEVER_SET: u32 = u32::MAX;
 
 impl AnonInode {
     /// A new one, of the thread that is served now.
@@ -46,20 +51,25 @@ impl AnonInode {
         let (uid, gid) = creds.map_or((0, 0), |creds| (creds.fsuid, creds.fsgid));
         AnonInode {
             inode: LAST_INODE.fetch_add(1, Ordering::Relaxed) + 1,
-            uid,
-            gid,
             born_ns: time::realtime_ns(),
+            uid: uid.into(),
+            gid: gid.into(),
+            mode: NEVER_SET.into(),
         }
     }
 
     fn attributes(&self, mode: u32, minor: u32) -> Attributes {
         let born = TimeSpec::from_ns(self.born_ns);
+        let mode = match self.mode.load(Ordering::Relaxed) {
+            NEVER_SET => mode,
+            set => mode & S_IFMT | set,
+        };
         Attributes {
             mode,
             nlink: 1,
             ino: self.inode,
-            uid: self.uid,
-            gid: self.gid,
+            uid: self.uid(),
+            gid: self.gid.load(Ordering::Relaxed),
             block_size: 4096,
             dev: device(0, minor),
             atime: born,
@@ -67,6 +77,16 @@ impl AnonInode {
             ctime: born,
             btime: born,
             ..Attributes::default()
+        }
+    }
+
+    /// chmod(2) and chown(2). Its times stay.
+    pub fn change(&self, change: &SetAttributes) {
+        let SetAttributes { mode, uid, gid, .. } = *change;
+        for (place, new) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
+            if let Some(new) = new {
+                place.store(new, Ordering::Relaxed);
+            }
         }
     }
 
@@ -87,9 +107,9 @@ impl AnonInode {
         FIRST | self.inode & (FIRST - 1)
     }
 
-    /// Who made it.
+    /// Whose it is.
     pub fn uid(&self) -> u32 {
-        self.uid
+        self.uid.load(Ordering::Relaxed)
     }
 }
 

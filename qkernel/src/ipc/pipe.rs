@@ -15,7 +15,8 @@ use linux_raw_sys::ioctl::FIONREAD;
 use qlib::{PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
-use crate::fs::attr::Attributes;
+use crate::fs::attr::{Attributes, SetAttributes, StatFs};
+use crate::fs::inode::simple_statfs;
 use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
@@ -23,6 +24,8 @@ use crate::sync::{Mutex, mutex};
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue, block_on};
 
+/// Of pipes without a name (magic.h).
+const PIPEFS_MAGIC: u32 = 0x5049_5045;
 /// Writes up to this many bytes are not torn apart.
 const PIPE_BUF: usize = linux_raw_sys::general::PIPE_BUF as usize;
 /// The capacity of a new pipe in bytes.
@@ -459,6 +462,23 @@ impl FileOps for PipeEnd {
         match &file.path {
             Some(fifo) => fifo.attributes(),
             None => Ok(self.pipe.identity.pipe()),
+        }
+    }
+
+    fn set_attributes(&self, file: &OpenFile, change: &SetAttributes) -> Result {
+        match &file.path {
+            Some(fifo) => fifo.inode().set_attributes(change),
+            None => {
+                self.pipe.identity.change(change);
+                Ok(())
+            }
+        }
+    }
+
+    fn statfs(&self, file: &OpenFile) -> Result<StatFs> {
+        match &file.path {
+            Some(fifo) => fifo.dentry.fs.statfs(),
+            None => Ok(simple_statfs(PIPEFS_MAGIC)),
         }
     }
 

@@ -172,6 +172,11 @@ fn concerns(events: PollMask) -> PollMask {
 }
 
 impl HostSocket {
+    /// Whose it is, and when it was made.
+    pub fn identity(&self) -> &AnonInode {
+        &self.identity
+    }
+
     /// socket(2). EAFNOSUPPORT and its like are the host's answers.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Result<Arc<Self>> {
         Ok(Self::from_handle(Self::make(domain, kind, protocol)?, domain, kind, None))

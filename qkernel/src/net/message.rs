@@ -18,6 +18,9 @@ pub const MAX_RIGHTS: usize = 253;
 /// Bytes of struct cmsghdr.
 pub const HEADER_BYTES: usize = 16;
 
+/// Stands for a user or group that does not exist where it is asked for (overflowuid of proc(5)).
+const OVERFLOW_ID: u32 = 65534;
+
 /// struct ucred: who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -50,6 +53,11 @@ impl Credentials {
     pub const NOBODY: Credentials =
         Credentials { number: 0, pid: 0, namespace: 0, uid: u32::MAX, gid: u32::MAX };
 
+    /// What a receiver is told that asked for them only after the message had been sent: the ids
+    /// are those that stand for ids that do not exist in a user namespace.
+    pub const UNKNOWN: Credentials =
+        Credentials { number: 0, pid: 0, namespace: 0, uid: OVERFLOW_ID, gid: OVERFLOW_ID };
+
     /// As struct ucred, for the thread that the kernel works for.
     pub fn to_bytes(self) -> [u8; 12] {
         let reader = current::get();
@@ -73,8 +81,17 @@ pub struct Control {
     pub raw: Vec<u8>,
     /// SCM_RIGHTS.
     pub rights: Vec<Arc<OpenFile>>,
-    /// SCM_CREDENTIALS as the sender gave them, checked; or those of the sender.
-    pub credentials: Option<Credentials>,
+    /// SCM_CREDENTIALS as the sender gave them, checked.
+    pub claimed: Option<Credentials>,
+    /// Those of the sender.
+    pub sender: Option<Credentials>,
+}
+
+impl Control {
+    /// Of a message that carries nothing, from `thread`.
+    pub fn of(thread: &Thread) -> Self {
+        Control { sender: Some(Credentials::of(thread)), ..Control::default() }
+    }
 }
 
 /// A message that was received.
@@ -109,6 +126,21 @@ pub fn parse(mut bytes: &[u8]) -> Result<Vec<(u32, u32, &[u8])>> {
         bytes = &bytes[next..];
     }
     Ok(messages)
+}
+
+/// As [`append`], of what has room: false when something is cut off (put_cmsg of Linux).
+pub fn append_within(
+    control: &mut Vec<u8>,
+    room: usize,
+    level: u32,
+    kind: u32,
+    data: &[u8],
+) -> bool {
+    let Some(room) = room.saturating_sub(control.len()).checked_sub(HEADER_BYTES) else {
+        return false;
+    };
+    append(control, level, kind, &data[..data.len().min(room)]);
+    data.len() <= room
 }
 
 /// Appends one control message, padded.

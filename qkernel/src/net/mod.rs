@@ -24,7 +24,8 @@ use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
 use qlib::sockopt::Refused;
 
 use crate::errno::{Errno, Result};
-use crate::fs::attr::Attributes;
+use crate::fs::attr::{Attributes, SetAttributes, StatFs};
+use crate::fs::inode::simple_statfs;
 use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::task::current;
@@ -60,6 +61,9 @@ pub struct Socket {
     /// SO_SNDTIMEO in nanoseconds; 0 for none.
     send_timeout_ns: AtomicU64,
 }
+
+/// Of sockets (magic.h).
+const SOCKFS_MAGIC: u32 = 0x534f_434b;
 
 /// Which of a socket's two timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,8 +171,8 @@ impl FileOps for Socket {
         match self.side() {
             Side::Host(host) => host.send(buffer, 0, &[], &[]),
             Side::Here(unix) => {
-                let credentials = current::get().map(|thread| Credentials::of(&thread));
-                unix.send(buffer, 0, None, &mut Control { credentials, ..Control::default() })
+                let control = current::get().map(|thread| Control::of(&thread));
+                unix.send(buffer, 0, None, &mut control.unwrap_or_default())
             }
         }
     }
@@ -182,6 +186,18 @@ impl FileOps for Socket {
             Family::Host(host) => host.attributes(),
             Family::Unix(unix) => Ok(unix.attributes()),
         }
+    }
+
+    fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
+        match &self.family {
+            Family::Host(host) => host.identity().change(change),
+            Family::Unix(unix) => unix.identity().change(change),
+        }
+        Ok(())
+    }
+
+    fn statfs(&self, _file: &OpenFile) -> Result<StatFs> {
+        Ok(simple_statfs(SOCKFS_MAGIC))
     }
 
     fn wait_limit_ns(&self, writes: bool) -> u64 {

@@ -140,7 +140,7 @@ pub async fn sendto(
 ) -> Result<usize> {
     let file = file(thread, fd)?;
     let to = if addr.0 == 0 { Vec::new() } else { address::read(thread, addr, addr_len)? };
-    let control = Control { credentials: Some(Credentials::of(thread)), ..Control::default() };
+    let control = Control::of(thread);
     send(thread, &file, &mut buffer_of(thread, base, length)?, flags, &to, control).await
 }
 
@@ -195,7 +195,7 @@ pub async fn sendmmsg(
 
 /// The control data of a message to be sent.
 fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Control> {
-    let mut control = Control { credentials: Some(Credentials::of(thread)), ..Control::default() };
+    let mut control = Control::of(thread);
     if header.control == 0 || header.control_len == 0 {
         return Ok(control);
     }
@@ -228,7 +228,7 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
                     return Err(Errno::EINVAL);
                 }
             }
-            SCM_CREDENTIALS => control.credentials = Some(read_credentials(thread, data)?),
+            SCM_CREDENTIALS => control.claimed = Some(read_credentials(thread, data)?),
             _ => return Err(Errno::EINVAL),
         }
     }
@@ -236,18 +236,23 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
 }
 
 /// Credentials that a sender claims: EPERM unless they are its own or it is privileged (unix(7)),
-/// ESRCH if there is no such process.
+/// ESRCH if there is no such process, EINVAL if they
+/// are no ids.
 fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
     let [pid, uid, gid] = <[u32; 3]>::read_from_bytes(data).map_err(|_| Errno::EINVAL)?;
     let creds = thread.creds();
     let own_pid = pid == thread.number_of(thread.process.pid) || creds.has_cap(CAP_SYS_ADMIN);
     let own_uid = [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.has_cap(CAP_SETUID);
     let own_gid = [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.has_cap(CAP_SETGID);
-    if own_pid && own_uid && own_gid {
-        Ok(Credentials::claimed(thread, thread.find_process_of(pid)?.pid, uid, gid))
-    } else {
-        Err(Errno::EPERM)
+    if !(own_pid && own_uid && own_gid) {
+        return Err(Errno::EPERM);
     }
+    let process = thread.find_process_of(pid)?;
+    // -1 stands for none.
+    if [uid, gid].contains(&u32::MAX) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(Credentials::claimed(thread, process.pid, uid, gid))
 }
 
 // ---- receiving ----
@@ -360,10 +365,12 @@ fn write_control(
     flags: &mut u32,
 ) -> Vec<u8> {
     let mut control = got.control.clone();
+    if control.len() > room {
+        *flags |= MSG_CTRUNC;
+    }
     if let Some(credentials) = got.credentials {
-        if room >= control.len() + HEADER_BYTES + 12 {
-            message::append(&mut control, SOL_SOCKET, SCM_CREDENTIALS, &credentials.to_bytes());
-        } else {
+        let bytes = credentials.to_bytes();
+        if !message::append_within(&mut control, room, SOL_SOCKET, SCM_CREDENTIALS, &bytes) {
             *flags |= MSG_CTRUNC;
         }
     }

@@ -1,9 +1,11 @@
 //! Process file descriptors (pidfd_open(2)).
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 
-use super::{Process, Thread};
+use super::pid_namespace::shown;
+use super::{Process, Thread, table};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, FileOps, OpenFile};
 use crate::wait::{PollMask, WaitQueue};
@@ -28,6 +30,14 @@ impl FileOps for PidFd {
 
     fn queue(&self) -> Option<&WaitQueue> {
         Some(&self.process.exit_events)
+    }
+
+    fn details(&self, _file: &OpenFile) -> Vec<u8> {
+        let pid = self.process.pid;
+        // Once it has been waited for, the number may be another's.
+        let is_there = table::process(pid).is_some_and(|other| Arc::ptr_eq(&other, &self.process));
+        let number = if is_there { i64::from(shown(pid)) } else { -1 };
+        alloc::format!("Pid:\t{number}\n").into_bytes()
     }
 
     fn as_any(&self) -> &dyn Any {

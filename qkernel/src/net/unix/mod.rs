@@ -42,11 +42,19 @@ struct Packet {
     /// How many of them have been read (streams).
     start: usize,
     rights: InFlight,
+    /// Of who sent it, if either side wanted that then, or the sender gave them.
     credentials: Option<Credentials>,
     /// The sender's name, for datagrams.
     from: Option<Name>,
     /// What it takes of its sender's buffer (not streams).
     _charge: Option<Charge>,
+}
+
+impl Packet {
+    /// What a receiver is told of who sent it.
+    fn told(&self) -> Credentials {
+        self.credentials.unwrap_or(Credentials::UNKNOWN)
+    }
 }
 
 /// A message's part of its sender's buffer, given back when it is dropped.
@@ -135,6 +143,11 @@ impl UnixSocket {
     /// Its inode number.
     fn number(&self) -> u64 {
         self.identity.own_socket()
+    }
+
+    /// Whose it is, and when it was made.
+    pub fn identity(&self) -> &AnonInode {
+        &self.identity
     }
 
     /// What stat(2) says.
@@ -228,6 +241,8 @@ impl UnixSocket {
             }
             state.backlog = Some(u64::from(backlog).min(options::max_backlog()) as usize);
             state.credentials = Some(credentials);
+            // Whoever asks a listener has itself for an answer.
+            state.peer_credentials = Some(credentials);
         }
         self.senders.wake(PollMask::SENDABLE);
         Ok(())
@@ -339,9 +354,6 @@ impl UnixSocket {
         let (reads, writes) = (how != 1, how != 0);
         {
             let mut state = self.state.lock();
-            if !state.is_connected && state.backlog.is_none() {
-                return Err(Errno::ENOTCONN);
-            }
             state.read_shut |= reads;
             state.write_shut |= writes;
         }

@@ -101,7 +101,7 @@ pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Res
     match parse(bytes)? {
         Given::Abstract(name) => bind_abstract(name, socket),
         Given::Path(path) => {
-            let (file, handle) = make_file(thread, &path, socket.kind)?;
+            let (file, handle) = make_file(thread, &path, socket)?;
             match handle {
                 // Those in this sandbox find it as everybody does.
                 Some(handle) => {
@@ -165,8 +165,13 @@ pub fn forget(name: &Name, socket: &Arc<UnixSocket>) {
 }
 
 /// Makes a socket file: its device and inode number, and the host's socket if it is bound there.
-fn make_file(thread: &Arc<Thread>, path: &[u8], kind: u32) -> Result<((u64, u64), Option<Handle>)> {
-    let made = bind_node(thread, path, S_IFSOCK | 0o777, kind);
+fn make_file(
+    thread: &Arc<Thread>,
+    path: &[u8],
+    socket: &UnixSocket,
+) -> Result<((u64, u64), Option<Handle>)> {
+    // Its permissions are those of the socket, less the umask.
+    let made = bind_node(thread, path, socket.attributes().mode, socket.kind);
     let (place, handle) = made.map_err(|error| match error {
         Errno::EEXIST => Errno::EADDRINUSE,
         other => other,

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::{
     AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_DONTROUTE, SO_ERROR, SO_KEEPALIVE,
-    SO_LINGER, SO_OOBINLINE, SO_PASSCRED, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE,
-    SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TYPE,
-    SOL_SOCKET,
+    SO_LINGER, SO_NO_CHECK, SO_OOBINLINE, SO_PASSCRED, SO_PASSSEC, SO_PEEK_OFF, SO_PEERCRED,
+    SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
+    SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TYPE, SOL_SOCKET,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -36,8 +36,30 @@ pub struct Options {
     pub low_water: usize,
     /// SO_LINGER: l_onoff, l_linger.
     linger: [u32; 2],
+    /// SO_PEEK_OFF: how many bytes a look with MSG_PEEK passes over, if they are counted.
+    pub peek_offset: Option<usize>,
     /// Flags that were set, a bit for each option's number.
     flags: u64,
+}
+
+/// The options that are flags, all with numbers below 64.
+const FLAGS: [u32; 9] = [
+    SO_REUSEADDR,
+    SO_KEEPALIVE,
+    SO_BROADCAST,
+    SO_DONTROUTE,
+    SO_OOBINLINE,
+    SO_NO_CHECK,
+    SO_PASSSEC,
+    SO_TIMESTAMP_OLD,
+    SO_TIMESTAMPNS_OLD,
+];
+
+impl Options {
+    /// True if this flag is set.
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags >> flag & 1 != 0
+    }
 }
 
 impl Default for Options {
@@ -47,6 +69,7 @@ impl Default for Options {
             receive_bytes: QUEUE_BYTES,
             low_water: 1,
             linger: [0; 2],
+            peek_offset: None,
             flags: 0,
         }
     }
@@ -98,9 +121,8 @@ impl UnixSocket {
             SO_RCVLOWAT => state.options.low_water as u32,
             SO_SNDLOWAT => 1,
             SO_PROTOCOL | SO_REUSEPORT => 0,
-            SO_REUSEADDR | SO_KEEPALIVE | SO_BROADCAST | SO_DONTROUTE | SO_OOBINLINE => {
-                (state.options.flags >> name & 1) as u32
-            }
+            SO_PEEK_OFF => state.options.peek_offset.map_or(-1, |bytes| bytes as i32) as u32,
+            _ if FLAGS.contains(&name) => state.options.has(name).into(),
             _ => return Err(Errno::ENOPROTOOPT),
         };
         Ok(value.to_ne_bytes().to_vec())
@@ -142,7 +164,12 @@ impl UnixSocket {
             // Of internet sockets only.
             SO_REUSEPORT if word != 0 => return Err(Errno::EOPNOTSUPP),
             SO_REUSEPORT => {}
-            SO_REUSEADDR | SO_KEEPALIVE | SO_BROADCAST | SO_DONTROUTE | SO_OOBINLINE => {
+            SO_PEEK_OFF => options.peek_offset = usize::try_from(word as i32).ok(),
+            _ if FLAGS.contains(&name) => {
+                // The time comes in one form.
+                if matches!(name, SO_TIMESTAMP_OLD | SO_TIMESTAMPNS_OLD) {
+                    options.flags &= !(1 << SO_TIMESTAMP_OLD | 1 << SO_TIMESTAMPNS_OLD);
+                }
                 options.flags = options.flags & !(1 << name) | u64::from(word != 0) << name;
             }
             _ => return Err(Errno::ENOPROTOOPT),

@@ -1,15 +1,21 @@
 //! Messages through AF_UNIX sockets.
 
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 
-use linux_raw_sys::net::{MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use linux_raw_sys::net::{
+    MSG_OOB, MSG_PEEK, MSG_TRUNC, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SOL_SOCKET,
+};
+use zerocopy::IntoBytes;
 
 use super::rights::{self, InFlight};
 use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
+use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::reclaim;
-use crate::net::message::{Control, Received};
+use crate::net::message::{self, Control, Credentials, Received};
+use crate::time;
 use crate::wait::PollMask;
 
 /// The longest piece of a stream that is queued as one.
@@ -50,8 +56,10 @@ impl UnixSocket {
         let peer = self.peer();
         let is_connected = {
             let mut state = self.state.lock();
-            let is_over = state.is_connected && peer.is_none() && !self.is_datagram();
-            if state.write_shut || is_over {
+            if !self.is_datagram() && !state.is_connected {
+                return Err(Errno::ENOTCONN);
+            }
+            if state.write_shut || (peer.is_none() && !self.is_datagram()) {
                 return Err(Errno::EPIPE);
             }
             if let Some(error) = state.error.take() {
@@ -104,13 +112,14 @@ impl UnixSocket {
             };
             let rights = send_off(peer, control)?;
             sent += bytes.len();
+            let credentials = self.credentials_for(peer, control);
             let mut state = peer.state.lock();
             state.incoming_bytes += bytes.len();
             match state.incoming.back_mut() {
                 // Short writes go together, unless something distinguishes them.
                 Some(last)
                     if rights.is_empty()
-                        && last.credentials == control.credentials
+                        && last.credentials == credentials
                         && last.rights.is_empty()
                         && last.bytes.len() + bytes.len() <= 4096 =>
                 {
@@ -120,7 +129,7 @@ impl UnixSocket {
                     bytes,
                     start: 0,
                     rights,
-                    credentials: control.credentials,
+                    credentials,
                     from: None,
                     _charge: None,
                 }),
@@ -131,6 +140,13 @@ impl UnixSocket {
             return Ok(sent);
         }
         if buffer.remaining() == 0 { Ok(0) } else { Err(Errno::EAGAIN) }
+    }
+
+    /// What a message carries of its sender: what that gave, or who it is if one of both wants to
+    /// know.
+    fn credentials_for(&self, peer: &UnixSocket, control: &Control) -> Option<Credentials> {
+        let passes = |socket: &UnixSocket| socket.state.lock().passes_credentials;
+        control.claimed.or_else(|| control.sender.filter(|_| passes(self) || passes(peer)))
     }
 
     fn send_packet(
@@ -166,6 +182,7 @@ impl UnixSocket {
             return Err(if reclaim::is_short() { Errno::ERESTARTNOMEM } else { Errno::EFAULT });
         }
         let rights = send_off(peer, control)?;
+        let credentials = self.credentials_for(peer, control);
         let from = own_name.filter(|_| self.is_datagram());
         let charge = Charge { sender: self.me.clone(), bytes: length + MESSAGE_BYTES };
         self.state.lock().outgoing_bytes += charge.bytes;
@@ -176,7 +193,7 @@ impl UnixSocket {
                 bytes,
                 start: 0,
                 rights,
-                credentials: control.credentials,
+                credentials,
                 from,
                 _charge: Some(charge),
             });
@@ -199,10 +216,8 @@ impl UnixSocket {
                 if let Some(error) = state.error.take() {
                     return Err(error);
                 }
-                let is_over = state.read_shut
-                    || (!self.is_datagram()
-                        && state.peer.as_ref().and_then(Weak::upgrade).is_none());
-                return if is_over { Ok(Received::default()) } else { Err(Errno::EAGAIN) };
+                drop(state);
+                return if self.is_over() { Ok(Received::default()) } else { Err(Errno::EAGAIN) };
             }
         }
         let received = if self.is_stream() {
@@ -210,6 +225,7 @@ impl UnixSocket {
         } else {
             self.receive_packet(buffer, flags)
         }?;
+        self.move_peek_offset(flags & MSG_PEEK != 0, received.bytes);
         if flags & MSG_PEEK == 0 {
             self.senders.wake(PollMask::SENDABLE);
             if let Some(peer) = self.peer().filter(|peer| peer.is_stream()) {
@@ -217,6 +233,43 @@ impl UnixSocket {
             }
         }
         Ok(received)
+    }
+
+    /// True if nothing more will come.
+    fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        let has_peer = || state.peer.as_ref().and_then(Weak::upgrade).is_some();
+        state.read_shut || (!self.is_datagram() && !has_peer())
+    }
+
+    /// SO_PEEK_OFF: looks go on from where the last one ended, and reads take that with them.
+    fn move_peek_offset(&self, peeks: bool, bytes: usize) {
+        if let Some(offset) = &mut self.state.lock().options.peek_offset {
+            *offset =
+                if peeks { offset.saturating_add(bytes) } else { offset.saturating_sub(bytes) };
+        }
+    }
+
+    /// Takes out what lies before the place where a look begins: that, and how many bytes of the
+    /// next one lie before it too.
+    fn before_look(&self) -> (Vec<Packet>, usize) {
+        let mut left = self.state.lock().options.peek_offset.unwrap_or(0);
+        let mut before = Vec::new();
+        while left > 0 {
+            let Some(packet) = self.pop() else { break };
+            let length = packet.bytes.len() - packet.start;
+            if length > left {
+                self.unpop(packet);
+                break;
+            }
+            left -= length;
+            before.push(packet);
+        }
+        (before, left)
+    }
+
+    fn unpop_all(&self, packets: Vec<Packet>) {
+        packets.into_iter().rev().for_each(|packet| self.unpop(packet));
     }
 
     fn pop(&self) -> Option<Packet> {
@@ -235,21 +288,20 @@ impl UnixSocket {
     fn receive_stream(&self, buffer: &mut IoBuffer<'_>, peeks: bool) -> Result<Received> {
         let passes_credentials = self.state.lock().passes_credentials;
         let mut received = Received::default();
-        let mut seen = alloc::vec::Vec::new();
+        let (mut seen, mut skip) = if peeks { self.before_look() } else { Default::default() };
+        let is_past_all = !seen.is_empty() && self.state.lock().incoming.is_empty();
         let mut failure = None;
-        while buffer.remaining() > 0 {
-            let Some(mut packet) = self.pop() else { break };
+        // Also with no room for bytes: descriptors need none.
+        while let Some(mut packet) = self.pop() {
             // Bytes of different senders are not glued together when the program asks who sent
             // them.
-            if received.bytes > 0
-                && passes_credentials
-                && packet.credentials != received.credentials
-            {
+            let credentials = passes_credentials.then(|| packet.told());
+            if received.bytes > 0 && credentials != received.credentials {
                 self.unpop(packet);
                 break;
             }
             let start = packet.start;
-            match buffer.put(&packet.bytes[start..]) {
+            match buffer.put(&packet.bytes[start + core::mem::take(&mut skip)..]) {
                 Ok(copied) => {
                     packet.start += copied;
                     received.bytes += copied;
@@ -260,9 +312,7 @@ impl UnixSocket {
                     break;
                 }
             }
-            if passes_credentials {
-                received.credentials = packet.credentials;
-            }
+            received.credentials = credentials;
             let has_rights = !packet.rights.is_empty();
             let is_whole = packet.start == packet.bytes.len();
             if peeks {
@@ -276,42 +326,61 @@ impl UnixSocket {
                 }
             }
             // Descriptors end a read: the next bytes may have others.
-            if has_rights || !is_whole {
+            if has_rights || !is_whole || buffer.remaining() == 0 {
                 break;
             }
         }
-        for packet in seen.into_iter().rev() {
-            self.unpop(packet);
-        }
+        self.unpop_all(seen);
         match failure {
+            None if is_past_all && !self.is_over() => Err(Errno::EAGAIN),
             Some(error) if received.bytes == 0 => Err(error),
             _ => Ok(received),
         }
     }
 
+    /// SO_TIMESTAMP, SO_TIMESTAMPNS: when a message is received, as nothing has noted when it came.
+    fn append_time(&self, control: &mut Vec<u8>) {
+        let options = self.state.lock().options.clone();
+        let now = TimeSpec::from_ns(time::realtime_ns());
+        let micros = TimeSpec { nsec: now.nsec / 1000, ..now };
+        for (kind, time) in [(SO_TIMESTAMPNS_OLD, now), (SO_TIMESTAMP_OLD, micros)] {
+            if options.has(kind) {
+                return message::append(control, SOL_SOCKET, kind, time.as_bytes());
+            }
+        }
+    }
+
     fn receive_packet(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
         let passes_credentials = self.state.lock().passes_credentials;
-        let Some(mut packet) = self.pop() else { return Err(Errno::EAGAIN) };
-        let copied = match buffer.put(&packet.bytes) {
+        let (before, skip) =
+            if flags & MSG_PEEK != 0 { self.before_look() } else { Default::default() };
+        let Some(mut packet) = self.pop() else {
+            self.unpop_all(before);
+            return if self.is_over() { Ok(Received::default()) } else { Err(Errno::EAGAIN) };
+        };
+        let copied = match buffer.put(&packet.bytes[skip..]) {
             Ok(copied) => copied,
             Err(error) => {
                 self.unpop(packet);
+                self.unpop_all(before);
                 return Err(error);
             }
         };
-        let is_cut = copied < packet.bytes.len();
+        let is_cut = copied < packet.bytes.len() - skip;
         let mut received = Received {
             bytes: if flags & MSG_TRUNC != 0 { packet.bytes.len() } else { copied },
             flags: if is_cut { MSG_TRUNC } else { 0 },
-            credentials: packet.credentials.filter(|_| passes_credentials),
+            credentials: passes_credentials.then(|| packet.told()),
             ..Received::default()
         };
+        self.append_time(&mut received.control);
         if let Some(from) = &packet.from {
             received.address = names::to_address(Some(from));
         }
         if flags & MSG_PEEK != 0 {
             received.rights = packet.rights.peek();
             self.unpop(packet);
+            self.unpop_all(before);
         } else {
             received.rights = packet.rights.receive();
         }
