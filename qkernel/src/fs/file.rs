@@ -80,6 +80,10 @@ pub trait FileOps: Send + Sync + Any {
     fn is_seekable(&self) -> bool {
         false
     }
+    /// True if it has an end to seek from (SEEK_END of lseek(2); else EINVAL).
+    fn has_end(&self, file: &OpenFile) -> bool {
+        true
+    }
     /// What it can be opened again by, where the inode of its place went by a name that is gone.
     fn nameless(&self) -> Option<Arc<dyn Inode>> {
         None
@@ -421,6 +425,9 @@ impl Drop for OpenFile {
                 self,
                 if self.is_writable() { IN_CLOSE_WRITE } else { IN_CLOSE_NOWRITE },
             );
+        }
+        if let Some(place) = &self.path {
+            super::notify::is_gone(place);
         }
         let ops = self.ops.clone();
         for hook in core::mem::take(self.close_hooks.get_mut()).into_values() {

@@ -41,7 +41,7 @@ struct Watch {
     id: Id,
     mask: u32,
     /// Keeps the name known, so that the number is not used again.
-    _dentry: Arc<Dentry>,
+    dentry: Arc<Dentry>,
 }
 
 struct Event {
@@ -139,7 +139,7 @@ impl Inotify {
         }
         state.last_wd = state.last_wd.checked_add(1).ok_or(Errno::ENOSPC)?;
         let wd = state.last_wd;
-        state.watches.insert(wd, Watch { id, mask: kept, _dentry: place.dentry.clone() });
+        state.watches.insert(wd, Watch { id, mask: kept, dentry: place.dentry.clone() });
         state.by_id.insert(id, wd);
         Ok(wd)
     }
@@ -188,7 +188,31 @@ impl Inotify {
         };
         let Some((wd, watched)) = found else { return };
         self.push(Event { wd, mask, cookie, name: name.to_vec() });
-        if watched & IN_ONESHOT != 0 || mask & IN_DELETE_SELF != 0 {
+        if watched & IN_ONESHOT != 0 {
+            // It may have been removed meanwhile.
+            let _ = self.remove(wd);
+        }
+    }
+
+    /// True if the watch of directory `id` is not told of what has no name there any more.
+    fn leaves_out_unlinked(&self, id: Id) -> bool {
+        let state = self.state.lock();
+        let watch = state.by_id.get(&id).and_then(|wd| state.watches.get(wd));
+        watch.is_some_and(|watch| watch.mask & IN_EXCL_UNLINK != 0)
+    }
+
+    /// True if a watch of file `id` keeps `dentry`.
+    fn keeps(&self, id: Id, dentry: &Arc<Dentry>) -> bool {
+        let state = self.state.lock();
+        let watch = state.by_id.get(&id).and_then(|wd| state.watches.get(wd));
+        watch.is_some_and(|watch| Arc::ptr_eq(&watch.dentry, dentry))
+    }
+
+    /// File `id` is gone, and so is its watch.
+    fn is_gone(&self, id: Id) {
+        self.notify(id, IN_DELETE_SELF, 0, b"");
+        let wd = self.state.lock().by_id.get(&id).copied();
+        if let Some(wd) = wd {
             // It may have been removed meanwhile.
             let _ = self.remove(wd);
         }
@@ -280,14 +304,15 @@ pub fn event(place: &Location, mask: u32) {
     }
     let is_dir = if place.inode().is_dir() { IN_ISDIR } else { 0 };
     let own = id_of(place);
-    let parent = place.dentry.parent().filter(|_| !place.dentry.is_unlinked());
+    let is_unlinked = place.dentry.is_unlinked();
+    let parent = place.dentry.parent();
     let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| (a.dev, a.ino));
     for instance in instances {
+        if let Some(id) = above.filter(|id| !(is_unlinked && instance.leaves_out_unlinked(*id))) {
+            instance.notify(id, mask | is_dir, 0, &place.dentry.name());
+        }
         if let Ok(id) = own {
             instance.notify(id, mask | is_dir, 0, b"");
-        }
-        if let Some(id) = above {
-            instance.notify(id, mask | is_dir, 0, &place.dentry.name());
         }
     }
 }
@@ -316,18 +341,45 @@ pub fn created(directory: &Location, name: &[u8], is_dir: bool) {
     name_event(directory, name, IN_CREATE, is_dir);
 }
 
-/// `child` was removed from `directory`; with its last name it is gone itself.
-pub fn removed(directory: &Location, name: &[u8], child: &Location, was_last: bool) {
+/// What lies at `place` has one name more, or less. Its directory's watchers hear nothing of that.
+pub fn links_changed(place: &Location) {
     let instances = instances();
     if instances.is_empty() {
         return;
     }
-    if let Ok(id) = id_of(child) {
+    if let Ok(id) = id_of(place) {
         for instance in instances {
-            instance.notify(id, if was_last { IN_DELETE_SELF } else { IN_ATTRIB }, 0, b"");
+            instance.notify(id, IN_ATTRIB, 0, b"");
         }
     }
-    name_event(directory, name, IN_DELETE, child.inode().is_dir());
+}
+
+/// `child` was removed from `directory`.
+pub fn removed(directory: &Location, name: &[u8], child: &Location) {
+    let is_dir = child.inode().is_dir();
+    if !is_dir {
+        links_changed(child);
+    }
+    name_event(directory, name, IN_DELETE, is_dir);
+    is_gone(child);
+}
+
+/// What lies at `place` is gone if it has no name any more, and nobody has it but the caller: its
+/// watchers are told, and watch nothing from now on.
+pub fn is_gone(place: &Location) {
+    let instances = instances();
+    if instances.is_empty() || !place.dentry.is_unlinked() {
+        return;
+    }
+    let Ok(id) = id_of(place) else { return };
+    let watches = instances.iter().filter(|instance| instance.keeps(id, &place.dentry)).count();
+    let has_name = || place.attributes().is_ok_and(|a| a.nlink > 0);
+    if Arc::strong_count(&place.dentry) > 1 + watches || (!place.inode().is_dir() && has_name()) {
+        return;
+    }
+    for instance in instances {
+        instance.is_gone(id);
+    }
 }
 
 /// `child` got another name.

@@ -6,10 +6,10 @@ use core::any::Any;
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH,
-    CAP_FSETID, CAP_MKNOD, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_EXCL,
-    O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_TRUNC, O_WRONLY,
-    S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX, S_IWGRP, S_IWOTH,
-    S_IXGRP,
+    CAP_FSETID, CAP_MKNOD, IN_MODIFY, IN_OPEN, O_ACCMODE, O_CLOEXEC, O_CREAT, O_DIRECT,
+    O_DIRECTORY, O_EXCL, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE,
+    O_TRUNC, O_WRONLY, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
+    S_IWGRP, S_IWOTH, S_IXGRP,
 };
 
 use super::attr::{Attributes, SetAttributes, SetTime, is_device};
@@ -178,6 +178,9 @@ pub fn open_place(
     if kind == S_IFDIR && (writes || creates) {
         return Err(Errno::EISDIR);
     }
+    if kind == S_IFDIR && flags & O_DIRECT != 0 {
+        return Err(Errno::EINVAL);
+    }
     if writes && matches!(kind, S_IFREG | S_IFDIR) {
         place.mount.check_writable()?;
     }
@@ -327,7 +330,7 @@ fn make_named<T>(
 ) -> Result<(Location, T)> {
     let creds = caller.creds();
     let NameTarget { parent, name, found, wants_dir } =
-        walk(caller, dirfd, path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+        walk(caller, dirfd, path, WalkFlags::NAME)?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }

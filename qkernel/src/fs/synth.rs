@@ -326,6 +326,13 @@ impl FileOps for SynthFile {
         true
     }
 
+    fn has_end(&self, file: &OpenFile) -> bool {
+        // What /proc makes up is read in order; settings are files of no length.
+        let is_made_up = matches!(self.inode.node, Node::File(_, _, None));
+        let place = file.path.as_ref();
+        !(is_made_up && place.is_some_and(|place| place.dentry.fs.type_name() == "proc"))
+    }
+
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
         self.inode.attributes()
     }

@@ -43,6 +43,9 @@ bitflags! {
         /// What is there counts, not what it is called: [`Target::Place`] may stand for a name that
         /// was found.
         const EXISTING = 128;
+        /// The name itself is meant, to be made or taken away: what it leads to does not count, not
+        /// even with a slash behind it.
+        const NAME = 256;
     }
 }
 
@@ -242,9 +245,7 @@ impl Walk<'_> {
             if self.has(WalkFlags::NO_XDEV) && !Arc::ptr_eq(&child.mount, &at.mount) {
                 return Err(Errno::EXDEV);
             }
-            if child.inode().is_symlink()
-                && (!is_last || !after.is_empty() || self.has(WalkFlags::FOLLOW))
-            {
+            if child.inode().is_symlink() && (!is_last || self.follows_last(after)) {
                 let flags = child.mount.flags();
                 if self.has(WalkFlags::NO_SYMLINKS) || flags.contains(MountFlags::NOSYMFOLLOW) {
                     return Err(Errno::ELOOP);
@@ -268,6 +269,11 @@ impl Walk<'_> {
             }
             at = child;
         }
+    }
+
+    /// True if a link as the last component, with `slashes` behind it, is followed.
+    fn follows_last(&self, slashes: &[u8]) -> bool {
+        self.has(WalkFlags::FOLLOW) || (!slashes.is_empty() && !self.has(WalkFlags::NAME))
     }
 
     fn up(&self, root: &Location, at: Location) -> Result<Location> {

@@ -124,8 +124,19 @@ impl EpollState {
     }
 }
 
-/// Events that one call takes. Those that are left come with the next.
+/// Events that are taken in one piece.
 const MOST_AT_ONCE: usize = 1024;
+
+/// The items that one call may still look at: those that were ready when it began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round(usize);
+
+impl Round {
+    /// True if there is nothing left to look at.
+    pub fn is_over(self) -> bool {
+        self.0 == 0
+    }
+}
 
 /// An epoll instance.
 pub struct Epoll {
@@ -399,19 +410,25 @@ impl Epoll {
         parents.iter().map(|p| p.depth(level + 1) + 1).max().unwrap_or(0)
     }
 
-    /// Takes up to `max` events, and no more than [`MOST_AT_ONCE`]. Empty when nothing is ready.
-    pub fn collect(&self, max: usize) -> Vec<Fired> {
-        let fired = self.collect_known(max);
-        if fired.is_empty() && host::look() { self.collect_known(max) } else { fired }
+    /// Takes up to `max` events, and no more than [`MOST_AT_ONCE`]: those, and the rest of the
+    /// round. Empty when nothing is ready.
+    pub fn collect(&self, max: usize) -> (Vec<Fired>, Round) {
+        let collected = self.collect_known(max);
+        if collected.0.is_empty() && host::look() { self.collect_known(max) } else { collected }
     }
 
-    fn collect_known(&self, max: usize) -> Vec<Fired> {
+    fn collect_known(&self, max: usize) -> (Vec<Fired>, Round) {
+        let mut round = Round(self.state.lock().ready);
+        (self.collect_more(max, &mut round), round)
+    }
+
+    /// Goes on with a round.
+    pub fn collect_more(&self, max: usize, round: &mut Round) -> Vec<Fired> {
         let max = max.min(MOST_AT_ONCE);
         let mut fired = Vec::new();
         let mut again = Vec::new();
-        let mut candidates = self.state.lock().ready;
-        while candidates > 0 && fired.len() < max {
-            candidates -= 1;
+        while round.0 > 0 && fired.len() < max {
+            round.0 -= 1;
             let Some(item) = self.state.lock().dequeue() else { break };
             let ready = item.poll();
             if ready.is_empty() {
@@ -546,12 +563,12 @@ mod tests {
     fn level_triggered_items_fire_until_they_are_quiet() {
         let (epoll, file) = (Epoll::new(), eventfd(0));
         epoll.add(3, &file, EPOLLIN, 7).expect("add");
-        assert_eq!(data(epoll.collect(9)), []);
+        assert_eq!(data(epoll.collect(9).0), []);
         add_to(&file, 1);
-        assert_eq!(data(epoll.collect(9)), [(EPOLLIN, 7)]);
-        assert_eq!(data(epoll.collect(9)), [(EPOLLIN, 7)]);
+        assert_eq!(data(epoll.collect(9).0), [(EPOLLIN, 7)]);
+        assert_eq!(data(epoll.collect(9).0), [(EPOLLIN, 7)]);
         file.ops.read(&file, &mut IoBuffer::kernel(&mut [0; 8]), 0).expect("read");
-        assert_eq!(data(epoll.collect(9)), []);
+        assert_eq!(data(epoll.collect(9).0), []);
         assert_eq!(epoll.add(3, &file, EPOLLIN, 7), Err(Errno::EEXIST));
     }
 
@@ -559,11 +576,11 @@ mod tests {
     fn edge_triggered_items_fire_once_for_each_event() {
         let (epoll, file) = (Epoll::new(), eventfd(1));
         epoll.add(3, &file, EPOLLIN | EPOLLET, 1).expect("add");
-        assert_eq!(epoll.collect(9).len(), 1);
-        assert_eq!(epoll.collect(9).len(), 0);
+        assert_eq!(epoll.collect(9).0.len(), 1);
+        assert_eq!(epoll.collect(9).0.len(), 0);
         add_to(&file, 1);
-        assert_eq!(epoll.collect(9).len(), 1);
-        assert_eq!(epoll.collect(9).len(), 0);
+        assert_eq!(epoll.collect(9).0.len(), 1);
+        assert_eq!(epoll.collect(9).0.len(), 0);
     }
 
     #[test]
@@ -574,7 +591,7 @@ mod tests {
             epoll.add(fd as Fd, file, EPOLLIN, fd as u64).expect("add");
         }
         let own = OpenFile::new(epoll.clone(), 0);
-        let next = || data(epoll.collect(1)).first().map(|(_, data)| *data);
+        let next = || data(epoll.collect(1).0).first().map(|(_, data)| *data);
         assert_eq!([next(), next()], [Some(0), Some(1)]);
         // A look at the set changes no turn, and what it finds quiet leaves the queue.
         files[2].ops.read(&files[2], &mut IoBuffer::kernel(&mut [0; 8]), 0).expect("read");
@@ -591,14 +608,14 @@ mod tests {
     fn oneshot_items_fire_again_only_after_a_change() {
         let (epoll, file) = (Epoll::new(), eventfd(1));
         epoll.add(3, &file, EPOLLIN | EPOLLONESHOT, 1).expect("add");
-        assert_eq!(epoll.collect(9).len(), 1);
+        assert_eq!(epoll.collect(9).0.len(), 1);
         add_to(&file, 1);
-        assert_eq!(epoll.collect(9).len(), 0);
+        assert_eq!(epoll.collect(9).0.len(), 0);
         epoll.modify(3, &file, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 2).expect("modify");
-        assert_eq!(data(epoll.collect(9)), [(EPOLLIN | EPOLLOUT, 2)]);
+        assert_eq!(data(epoll.collect(9).0), [(EPOLLIN | EPOLLOUT, 2)]);
         let fired = [Fired { events: EPOLLIN, data: 2, key: key_of(3, &file) }];
         epoll.give_back(&fired);
-        assert_eq!(epoll.collect(9).len(), 1);
+        assert_eq!(epoll.collect(9).0.len(), 1);
     }
 
     #[test]
@@ -607,9 +624,9 @@ mod tests {
         epoll.add(3, &file, EPOLLIN, 1).expect("add");
         let duplicate = file.clone();
         drop(file);
-        assert_eq!(epoll.collect(9).len(), 1);
+        assert_eq!(epoll.collect(9).0.len(), 1);
         drop(duplicate);
-        assert_eq!(epoll.collect(9).len(), 0);
+        assert_eq!(epoll.collect(9).0.len(), 0);
         assert!(epoll.list().is_empty());
     }
 
@@ -635,9 +652,9 @@ mod tests {
             epolls.iter().map(|e| OpenFile::new(e.clone(), 0)).collect();
         epolls[0].add(1, &files[1], EPOLLIN, 5).expect("add");
         epolls[1].add(1, &file, EPOLLIN, 6).expect("add");
-        assert_eq!(epolls[0].collect(9).len(), 0);
+        assert_eq!(epolls[0].collect(9).0.len(), 0);
         add_to(&file, 1);
-        assert_eq!(data(epolls[0].collect(9)), [(EPOLLIN, 5)]);
+        assert_eq!(data(epolls[0].collect(9).0), [(EPOLLIN, 5)]);
         assert_eq!(epolls[1].add(1, &files[0], EPOLLIN, 0), Err(Errno::ELOOP));
         assert_eq!(epolls[0].add(1, &files[0], EPOLLIN, 0), Err(Errno::EINVAL));
         // A chain from the top down ends at the allowed depth, and from the bottom up too.

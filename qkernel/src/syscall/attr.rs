@@ -344,6 +344,7 @@ pub async fn fallocate(
     let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
     check_size_limit(thread, end)?;
     file.ops.allocate(&file, mode, offset, len)?;
+    notify::file_event(&file, IN_MODIFY);
     fs::open::drop_suid(&thread.creds(), &file)?;
     disk::settle(thread, &file, file.flags(), len as usize).await?;
     Ok(0)

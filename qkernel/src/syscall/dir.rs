@@ -26,6 +26,10 @@ fn list(
     if file.flags() & linux_raw_sys::general::O_PATH != 0 {
         return Err(Errno::EBADF);
     }
+    let is_removed = file.path.as_ref().is_some_and(|place| place.dentry.is_unlinked());
+    if is_removed && file.path.as_ref().is_some_and(|place| place.inode().is_dir()) {
+        return Err(Errno::ENOENT);
+    }
     let capacity = count.min(64 << 10);
     let mut bytes: Vec<u8> = Vec::with_capacity(capacity.min(32 << 10));
     let mut too_small = false;
@@ -159,7 +163,7 @@ pub fn mkdir(thread: &Arc<Thread>, path: Va, mode: u32) -> Result<usize> {
 pub fn mkdirat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<usize> {
     let path = path_at(thread, path)?;
     let NameTarget { parent, name, found, .. } =
-        walk(thread, dirfd, &path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+        walk(thread, dirfd, &path, WalkFlags::NAME)?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }

@@ -12,7 +12,7 @@ use super::{install, poll};
 use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
-use crate::ipc::epoll::{Epoll, Fired};
+use crate::ipc::epoll::{Epoll, Fired, Round};
 use crate::task::Thread;
 use crate::wait::{PollMask, block_on};
 
@@ -20,8 +20,6 @@ use crate::wait::{PollMask, block_on};
 const EVENT_BYTES: usize = 12;
 /// The most events that one call can ask for.
 const MAX_EVENTS: i32 = i32::MAX / EVENT_BYTES as i32;
-/// As many events are collected at once; a program that asks for more gets them by its next call.
-const MAX_COLLECT: usize = 1024;
 
 /// epoll_create(2).
 pub fn epoll_create(thread: &Arc<Thread>, size: u32) -> Result<usize> {
@@ -135,24 +133,48 @@ async fn wait(
     } else {
         Errno::EINVAL
     })?;
-    let max = (maxevents as usize).min(MAX_COLLECT);
+    let max = maxevents as usize;
     let collect = || {
-        let fired = epoll.collect(max);
-        if fired.is_empty() { Err(Errno::EAGAIN) } else { Ok(fired) }
+        let collected = epoll.collect(max);
+        if collected.0.is_empty() { Err(Errno::EAGAIN) } else { Ok(collected) }
     };
     let deadline = match timeout {
         poll::Timeout::Now => {
-            return collect().map_or(Ok(0), |fired| store(thread, epoll, events, &fired));
+            return collect().map_or(Ok(0), |first| store_all(thread, epoll, events, max, first));
         }
         poll::Timeout::At(deadline) => Some(deadline),
         poll::Timeout::Never => None,
     };
     match block_on(thread, &[epoll.events()], PollMask::READ, deadline, collect).await {
-        Ok(fired) => store(thread, epoll, events, &fired),
+        Ok(first) => store_all(thread, epoll, events, max, first),
         Err(Errno::ETIMEDOUT) => Ok(0),
         // signal(7): never restarted.
         Err(Errno::ERESTARTSYS) => Err(Errno::EINTR),
         Err(error) => Err(error),
+    }
+}
+
+/// Stores what was collected first, and what else there is in that round, piece by piece.
+fn store_all(
+    thread: &Thread,
+    epoll: &Epoll,
+    events: Va,
+    max: usize,
+    (mut fired, mut round): (Vec<Fired>, Round),
+) -> Result<usize> {
+    let mut stored = 0;
+    loop {
+        let place = Va(events.0.wrapping_add((stored * EVENT_BYTES) as u64));
+        match store(thread, epoll, place, &fired) {
+            Ok(count) => stored += count,
+            // What could not be told of stays ready.
+            Err(_) if stored > 0 => return Ok(stored),
+            Err(error) => return Err(error),
+        }
+        if stored == max || round.is_over() {
+            return Ok(stored);
+        }
+        fired = epoll.collect_more(max - stored, &mut round);
     }
 }
 

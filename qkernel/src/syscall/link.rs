@@ -38,7 +38,7 @@ pub(super) fn remove(
     path: &[u8],
     is_rmdir: bool,
 ) -> Result<usize> {
-    let target = walk(thread, dirfd, path, WalkFlags::empty())?;
+    let target = walk(thread, dirfd, path, WalkFlags::NAME)?;
     let otherwise = if is_rmdir { not_a_name(path, &target) } else { Errno::EISDIR };
     let NameTarget { parent, name, found, wants_dir } = target.name(otherwise)?;
     let child = found.ok_or(Errno::ENOENT)?;
@@ -52,12 +52,7 @@ pub(super) fn remove(
     }
     parent.inode().unlink(&name, child.inode())?;
     parent.dentry.forget(&child.dentry);
-    notify::removed(
-        &parent,
-        &name,
-        &child,
-        is_dir || child.attributes().map_or(true, |a| a.nlink == 0),
-    );
+    notify::removed(&parent, &name, &child);
     Ok(0)
 }
 
@@ -102,8 +97,8 @@ pub fn renameat2(
     }
     let (old, new) = (path_at(thread, old)?, path_at(thread, new)?);
     let exchange = flags & RENAME_EXCHANGE != 0;
-    let from = walk(thread, old_dir, &old, WalkFlags::empty())?.name(Errno::EBUSY)?;
-    let to = walk(thread, new_dir, &new, WalkFlags::empty())?.name(Errno::EBUSY)?;
+    let from = walk(thread, old_dir, &old, WalkFlags::NAME)?.name(Errno::EBUSY)?;
+    let to = walk(thread, new_dir, &new, WalkFlags::NAME)?.name(Errno::EBUSY)?;
     if !Arc::ptr_eq(&from.parent.mount, &to.parent.mount) {
         return Err(Errno::EXDEV);
     }
@@ -163,6 +158,12 @@ pub fn renameat2(
         }
     }
     notify::moved((&from.parent, &from.name), (&to.parent, &to.name), &child);
+    if let Some(replaced) = to.found.as_ref().filter(|_| !exchange) {
+        if !replaced.inode().is_dir() {
+            notify::links_changed(replaced);
+        }
+        notify::is_gone(replaced);
+    }
     Ok(0)
 }
 
@@ -203,7 +204,7 @@ pub fn linkat(
     }
     let source = walk(thread, old_dir, &old, walk_flags)?.existing()?;
     let NameTarget { parent, name, found, wants_dir } =
-        walk(thread, new_dir, &new, WalkFlags::empty())?.name(Errno::EEXIST)?;
+        walk(thread, new_dir, &new, WalkFlags::NAME)?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }
@@ -221,6 +222,7 @@ pub fn linkat(
     check_protected_link(&creds, &source)?;
     let inode = parent.inode().clone().link(&name, source.inode())?;
     parent.dentry.insert(&name, inode);
+    notify::links_changed(&source);
     notify::created(&parent, &name, false);
     Ok(0)
 }
@@ -253,7 +255,7 @@ pub fn symlinkat(thread: &Arc<Thread>, target: Va, dirfd: Fd, path: Va) -> Resul
         return Err(Errno::ENOENT);
     }
     let NameTarget { parent, name, found, wants_dir } =
-        walk(thread, dirfd, &path, WalkFlags::empty())?.name(Errno::EEXIST)?;
+        walk(thread, dirfd, &path, WalkFlags::NAME)?.name(Errno::EEXIST)?;
     if found.is_some() {
         return Err(Errno::EEXIST);
     }

@@ -4,15 +4,16 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use linux_raw_sys::general::{
-    __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_munmap, CAP_IPC_LOCK, MADV_COLD,
-    MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK, MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED,
-    MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE, MADV_KEEPONFORK, MADV_MERGEABLE,
-    MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE,
-    MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_UNMERGEABLE, MADV_WILLNEED, MADV_WIPEONFORK,
-    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
-    MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
-    MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE, MS_SYNC,
-    PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
+    __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_munmap, CAP_IPC_LOCK,
+    FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK,
+    MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE,
+    MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT,
+    MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL,
+    MADV_UNMERGEABLE, MADV_WILLNEED, MADV_WIPEONFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_DENYWRITE,
+    MAP_EXECUTABLE, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED,
+    MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
+    MAP_STACK, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE,
+    MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
 };
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
@@ -80,6 +81,25 @@ fn prot_from(bits: u64) -> Result<Prot> {
     if bits & !known != 0 { Err(Errno::EINVAL) } else { Ok(Prot::from_bits_truncate(bits as u32)) }
 }
 
+/// The flags of mmap(2) that MAP_SHARED_VALIDATE lets pass (LEGACY_MAP_MASK of Linux).
+const KNOWN_FLAGS: u32 = MAP_TYPE
+    | MAP_FIXED
+    | MAP_FIXED_NOREPLACE
+    | MAP_ANONYMOUS
+    | MAP_DENYWRITE
+    | MAP_EXECUTABLE
+    | MAP_UNINITIALIZED
+    | MAP_GROWSDOWN
+    | MAP_LOCKED
+    | MAP_NORESERVE
+    | MAP_POPULATE
+    | MAP_NONBLOCK
+    | MAP_STACK
+    | MAP_HUGETLB
+    | MAP_32BIT;
+/// Of machines without memory protection only.
+const MAP_UNINITIALIZED: u32 = 0x400_0000;
+
 /// mmap(2).
 pub fn mmap(
     thread: &Arc<Thread>,
@@ -103,6 +123,15 @@ pub fn mmap(
         MAP_PRIVATE => false,
         _ => return Err(Errno::EINVAL),
     };
+    // It promises that no flag is ignored; for a mapping without a file it is no type.
+    if flags & MAP_TYPE == MAP_SHARED_VALIDATE {
+        if flags & MAP_ANONYMOUS != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+    }
     let mut vma_flags = VmaFlags::empty();
     vma_flags.set(VmaFlags::SHARED, shared);
     vma_flags.set(VmaFlags::GROWS_DOWN, flags & MAP_GROWSDOWN != 0);
@@ -158,6 +187,32 @@ pub fn mmap(
     Ok(start.0 as usize)
 }
 
+/// remap_file_pages(2), as Linux has done it since 4.0: a part of a shared mapping becomes a mapping
+/// of its own of another part of the file. `pgoff` and what the mapping has are in pages; `prot` is
+/// 0.
+pub fn remap_file_pages(
+    thread: &Arc<Thread>,
+    addr: Va,
+    size: u64,
+    prot: u64,
+    pgoff: u64,
+    _flags: u32,
+) -> Result<usize> {
+    let (start, size) = (addr.page_floor(), size & !(PAGE_SIZE - 1));
+    let end = start.checked_add(size).filter(|end| *end > start).ok_or(Errno::EINVAL)?;
+    if prot != 0 || pgoff.checked_add(size >> PAGE_SHIFT).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let mm = thread.mm();
+    let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
+    let part = part.filter(|part| part.is_shared()).ok_or(Errno::EINVAL)?;
+    let backing = part.backing.as_ref().ok_or(Errno::EINVAL)?;
+    let backing = FileMapping { first_page: pgoff, ..backing.clone() };
+    let vma = Vma::of_file(part.prot, part.max_prot, part.flags, backing);
+    mm.map(Placement::Fixed(start), size, vma, limits(thread))?;
+    Ok(0)
+}
+
 /// munmap(2).
 pub fn munmap(thread: &Arc<Thread>, addr: Va, length: u64) -> Result<usize> {
     thread.mm().unmap(addr, length).map(|()| 0)
@@ -196,20 +251,50 @@ pub fn mremap(
     flags: u32,
     new_addr: Va,
 ) -> Result<usize> {
-    if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0 {
-        // MREMAP_DONTUNMAP serves userfaultfd, which is not there.
-        let _ = MREMAP_DONTUNMAP;
+    if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP) != 0 {
         return Err(Errno::EINVAL);
     }
     let may_move = flags & MREMAP_MAYMOVE != 0;
     let fixed = (flags & MREMAP_FIXED != 0).then_some(new_addr);
-    if fixed.is_some() && !may_move {
+    if flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) != 0 && !may_move {
         return Err(Errno::EINVAL);
+    }
+    if flags & MREMAP_DONTUNMAP != 0 {
+        if old_size != new_size {
+            return Err(Errno::EINVAL);
+        }
+        return move_pages_out(thread, addr, old_size, fixed);
     }
     thread
         .mm()
         .remap(addr, old_size, new_size, may_move, fixed, limits(thread))
         .map(|va| va.0 as usize)
+}
+
+/// MREMAP_DONTUNMAP: the pages move, and the private anonymous mapping that they were in stays,
+/// empty.
+fn move_pages_out(thread: &Arc<Thread>, old: Va, size: u64, fixed: Option<Va>) -> Result<usize> {
+    let mm = thread.mm();
+    let (start, end) = user_range(old, size).map_err(|_| Errno::EINVAL)?;
+    let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
+    let part = part.filter(|_| start < end).ok_or(Errno::EFAULT)?;
+    if part.backing.is_some() || part.is_shared() {
+        return Err(Errno::EINVAL);
+    }
+    let (len, empty) = (end - start, || Vma::anonymous(part.prot, part.flags));
+    let (new, is_ours) = match fixed {
+        Some(new) => (new, false),
+        None => (mm.map(Placement::Hint(Va(0)), len, empty(), limits(thread))?, true),
+    };
+    if let Err(error) = mm.remap(start, len, len, true, Some(new), limits(thread)) {
+        if is_ours {
+            let _ = mm.unmap(new, len);
+        }
+        return Err(error);
+    }
+    // If there is no memory for one mapping more, the pages are where they are wanted all the same.
+    let _ = mm.map(Placement::FixedNoReplace(start), len, empty(), limits(thread));
+    Ok(new.0 as usize)
 }
 
 /// madvise(2).
@@ -229,7 +314,7 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
             }
             mm.discard(addr, length)
         }
-        MADV_REMOVE => Err(Errno::EOPNOTSUPP),
+        MADV_REMOVE => remove(thread, addr, length),
         MADV_DONTFORK => set(VmaFlags::DONT_FORK, VmaFlags::empty()),
         MADV_DOFORK => set(VmaFlags::empty(), VmaFlags::DONT_FORK),
         MADV_WIPEONFORK => {
@@ -255,6 +340,26 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
         _ => Err(Errno::EINVAL),
     }
     .map(|()| 0)
+}
+
+/// MADV_REMOVE: a hole in the file of a shared mapping that may be written.
+fn remove(thread: &Arc<Thread>, addr: Va, length: u64) -> Result {
+    let mm = thread.mm();
+    let (parts, covered) = mm.parts(addr, length)?;
+    for part in parts {
+        if part.flags.contains(VmaFlags::LOCKED) || part.backing.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        if !part.is_shared() || !part.max_prot.contains(Prot::WRITE) {
+            return Err(Errno::EACCES);
+        }
+        let backing = part.backing.as_ref().ok_or(Errno::EINVAL)?;
+        let file = file_of(backing).ok_or(Errno::EOPNOTSUPP)?;
+        let offset = backing.first_page << PAGE_SHIFT;
+        let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        file.ops.allocate(&file, mode, offset, part.end - part.start)?;
+    }
+    if covered { Ok(()) } else { Err(Errno::ENOMEM) }
 }
 
 /// What mincore(2) reports of at a time: 4,096 pages.
@@ -289,6 +394,12 @@ pub async fn msync(thread: &Arc<Thread>, addr: Va, length: u64, flags: u32) -> R
     let mm = thread.mm();
     let (mut at, end) = user_range(addr, length)?;
     let covered = mm.covers(addr, length);
+    if flags & MS_INVALIDATE != 0 {
+        let (parts, _) = mm.parts(addr, length)?;
+        if parts.iter().any(|part| part.flags.contains(VmaFlags::LOCKED)) {
+            return Err(Errno::EBUSY);
+        }
+    }
     let mut breath = Breath::new();
     let mut last = None;
     // One by one, for the disk may take long, and ranges may come and go meanwhile.

@@ -85,13 +85,29 @@ pub fn syslog(thread: &Arc<Thread>, r#type: i32, _bufp: Va, len: i32) -> Result<
 pub async fn membarrier(thread: &Arc<Thread>, cmd: i32, flags: u32, _cpu_id: i32) -> Result<usize> {
     const QUERY: i32 = 0;
     const GLOBAL: i32 = 1;
+    const GLOBAL_EXPEDITED: i32 = 2;
+    const REGISTER_GLOBAL_EXPEDITED: i32 = 4;
     const PRIVATE_EXPEDITED: i32 = 8;
     const REGISTER_PRIVATE_EXPEDITED: i32 = 16;
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     match cmd {
-        QUERY => Ok((GLOBAL | PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED) as usize),
+        QUERY => Ok((GLOBAL
+            | GLOBAL_EXPEDITED
+            | REGISTER_GLOBAL_EXPEDITED
+            | PRIVATE_EXPEDITED
+            | REGISTER_PRIVATE_EXPEDITED) as usize),
+        REGISTER_GLOBAL_EXPEDITED => {
+            thread.process.traits.lock().membarrier |= GLOBAL_EXPEDITED as u32;
+            Ok(0)
+        }
+        GLOBAL_EXPEDITED => {
+            let registered =
+                |t: &Arc<Thread>| t.process.traits.lock().membarrier & GLOBAL_EXPEDITED as u32 != 0;
+            barrier(thread, crate::task::table::threads().filter(registered)).await;
+            Ok(0)
+        }
         REGISTER_PRIVATE_EXPEDITED => {
             thread.process.traits.lock().membarrier |= PRIVATE_EXPEDITED as u32;
             Ok(0)
@@ -124,7 +140,7 @@ async fn barrier(thread: &Arc<Thread>, others: impl Iterator<Item = Arc<Thread>>
     }
 }
 
-/// ptrace(2), kcmp(2): nobody has the right to.
+/// ptrace(2): nobody has the right to.
 pub fn refuse(_thread: &Arc<Thread>) -> Result<usize> {
     Err(Errno::EPERM)
 }

@@ -15,6 +15,7 @@ pub mod futex;
 pub mod ids;
 pub mod inotify;
 pub mod install;
+pub mod kcmp;
 pub mod link;
 pub mod lock;
 pub mod memfd;

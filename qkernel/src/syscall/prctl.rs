@@ -8,10 +8,13 @@ use linux_raw_sys::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
     PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER,
     PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG,
-    PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_THP_DISABLE, PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK,
-    PR_GET_TIMING, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
-    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_THP_DISABLE,
-    PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_VMA, PR_SET_VMA_ANON_NAME,
+    PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_SPECULATION_CTRL, PR_GET_THP_DISABLE,
+    PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK, PR_GET_TIMING, PR_GET_TSC, PR_MCE_KILL_DEFAULT,
+    PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
+    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS,
+    PR_SET_SPECULATION_CTRL, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_TSC,
+    PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH,
+    PR_SPEC_STORE_BYPASS, PR_TSC_ENABLE,
 };
 use qlib::Va;
 use qlib::platform::{DeferredOp, OP_SET_FS, OP_SET_GS};
@@ -30,8 +33,6 @@ const ARCH_GET_GS: u32 = 0x1004;
 const NAME_BYTES: usize = 16;
 /// The highest capability number Linux 6.1 knows (CAP_CHECKPOINT_RESTORE).
 pub const LAST_CAP: u32 = 40;
-/// The timer slack of threads that did not set one.
-const DEFAULT_SLACK_NS: u64 = 50_000;
 const SECBIT_KEEP_CAPS_LOCKED: u32 = 1 << 5;
 const SECBIT_NO_CAP_AMBIENT_RAISE: u32 = 1 << 6;
 
@@ -134,14 +135,11 @@ pub fn prctl(
         }
         PR_SET_TIMERSLACK => {
             // Negative and zero both mean "the default", as on Linux.
-            let slack = if arg2 as i64 <= 0 { DEFAULT_SLACK_NS } else { arg2 };
+            let slack = if arg2 as i64 <= 0 { 0 } else { arg2 };
             thread.attrs.lock().timer_slack_ns = slack;
             Ok(0)
         }
-        PR_GET_TIMERSLACK => {
-            let slack = thread.attrs.lock().timer_slack_ns;
-            Ok(if slack == 0 { DEFAULT_SLACK_NS } else { slack } as usize)
-        }
+        PR_GET_TIMERSLACK => Ok(thread.timer_slack_ns() as usize),
         PR_SET_THP_DISABLE => {
             rest_is_zero()?;
             thread.process.traits.lock().thp_disable = arg2 != 0;
@@ -161,6 +159,25 @@ pub fn prctl(
         PR_SET_TIMING if arg2 == 0 => Ok(0),
         PR_GET_SECCOMP => Ok(thread.seccomp.mode() as usize),
         PR_SET_SECCOMP => seccomp::set(thread, arg2, Va(arg3)),
+        PR_GET_TSC => {
+            mm.write(Va(arg2), &PR_TSC_ENABLE)?;
+            Ok(0)
+        }
+        // The host decides of it: a program has to take it for enabled, and cannot change it.
+        PR_GET_SPECULATION_CTRL | PR_SET_SPECULATION_CTRL => {
+            let known = [PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH];
+            match (known.map(u64::from).contains(&arg2), option) {
+                (false, _) => Err(Errno::ENODEV),
+                (true, PR_SET_SPECULATION_CTRL) => Err(Errno::ENXIO),
+                (true, _) => Ok(PR_SPEC_ENABLE as usize),
+            }
+        }
+        // Nobody is kept from reading the time stamp counter.
+        PR_SET_TSC if arg2 == u64::from(PR_TSC_ENABLE) => Ok(0),
+        PR_MCE_KILL_GET => {
+            rest_is_zero()?;
+            if arg2 != 0 { Err(Errno::EINVAL) } else { Ok(PR_MCE_KILL_DEFAULT as usize) }
+        }
         // Names of anonymous ranges are not kept: EINVAL, as by a Linux built without them.
         PR_SET_VMA if arg2 == u64::from(PR_SET_VMA_ANON_NAME) => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),

@@ -274,6 +274,7 @@ impl Seek<'_> {
         let target = match whence {
             SEEK_SET => offset,
             SEEK_CUR => from(*file.position.lock())?,
+            SEEK_END if !file.ops.has_end(file) => return Err(Errno::EINVAL),
             SEEK_END => from(file.attributes()?.size)?,
             SEEK_DATA | SEEK_HOLE => {
                 let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;

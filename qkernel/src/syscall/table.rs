@@ -356,7 +356,8 @@ table! {
     213 epoll_create => plain epoll::epoll_create (size);
     214 epoll_ctl_old => none ();
     215 epoll_wait_old => none ();
-    216 remap_file_pages => none () is [NEVER_FAST];
+    216 remap_file_pages => plain memory::remap_file_pages (addr, size, prot, pgoff, flags)
+        is [NEVER_FAST];
     217 getdents64 => plain dir::getdents64 (fd, dirp, count);
     218 set_tid_address => plain ids::set_tid_address (tidptr);
     219 restart_syscall => r#async signal::restart_syscall (arg0, arg1, arg2, arg3, arg4, arg5);
@@ -455,7 +456,8 @@ table! {
         (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
     311 process_vm_writev => r#async process_vm::process_vm_writev
         (pid, local_iov, liovcnt, remote_iov, riovcnt, flags);
-    312 kcmp => plain misc::refuse () but "every request is refused (EPERM)";
+    312 kcmp => plain kcmp::kcmp (pid1, pid2, kind, idx1, idx2)
+        but "KCMP_IO, KCMP_SYSVSEM and KCMP_EPOLL_TFD (EINVAL)";
     313 finit_module => none ();
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);

@@ -463,17 +463,18 @@ pub(super) fn signal_broken(thread: &Arc<Thread>, file: &OpenFile, error: Errno)
     error
 }
 
-/// Cuts a write to RLIMIT_FSIZE and to what an offset can express; past the limit: SIGXFSZ and
-/// EFBIG.
+/// Cuts a write to RLIMIT_FSIZE; past the limit: SIGXFSZ and EFBIG.
 fn limit_size(
     thread: &Arc<Thread>,
     file: &OpenFile,
     offset: u64,
     buffer: &mut IoBuffer<'_>,
 ) -> Result {
-    let room =
-        (i64::MAX as u64).checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
-    buffer.limit(usize::try_from(room).unwrap_or(usize::MAX));
+    // As Linux has it for all that ends beyond what an offset can express.
+    let end = offset.checked_add(buffer.remaining() as u64);
+    if end.is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::EINVAL);
+    }
     let limit = thread.process.rlimit(RLIMIT_FSIZE);
     if limit == RLIM64_INFINITY as u64
         || buffer.remaining() == 0

@@ -8,13 +8,15 @@ use linux_raw_sys::general::{
 };
 use qlib::Va;
 
+use super::install;
 use super::signal::{check_permission, read_info};
 use super::sysinfo::RUsage;
+use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::task::signal::{SIGNALS, SigInfo, send_by};
 use crate::task::wait::{KNOWN_OPTIONS, Who, wait_for};
-use crate::task::{Thread, pidfd};
+use crate::task::{Thread, access, pidfd};
 
 /// The pid of what the thread calls `number`: a child, or a group, or ECHILD.
 fn known(thread: &Thread, number: u32) -> Result<u32> {
@@ -157,11 +159,13 @@ pub fn pidfd_send_signal(
     Ok(0)
 }
 
-/// pidfd_getfd(2): needs the right to trace, which this kernel gives to nobody.
-pub fn pidfd_getfd(thread: &Arc<Thread>, pidfd: Fd, _targetfd: Fd, flags: u32) -> Result<usize> {
+/// pidfd_getfd(2): for who may attach to the process (ptrace(2)).
+pub fn pidfd_getfd(thread: &Arc<Thread>, pidfd: Fd, targetfd: Fd, flags: u32) -> Result<usize> {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    pidfd::process_of(thread, pidfd)?;
-    Err(Errno::EPERM)
+    let process = pidfd::process_of(thread, pidfd)?;
+    let other = process.first_thread().ok_or(Errno::ESRCH)?;
+    access::check(thread, &other, AccessMode::Real)?;
+    install::one(thread, other.files().get(targetfd)?, true)
 }

@@ -4,15 +4,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, O_PATH, S_ISVTX, XATTR_CREATE,
-    XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
+    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, IN_ATTRIB, O_PATH, S_ISVTX,
+    XATTR_CREATE, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
 };
 use qlib::Va;
 
 use super::open::path_at;
 use crate::creds::FileCaps;
 use crate::errno::{Errno, Result};
-use crate::fs::{self, Fd, Location, perm};
+use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
 
 fn at_path(thread: &Arc<Thread>, path: Va, at_flags: u32) -> Result<Location> {
@@ -140,6 +140,7 @@ fn set(
         check_capability(&bytes)?;
     }
     place.inode().set_xattr(&name, &bytes, flags)?;
+    notify::event(&place, IN_ATTRIB);
     Ok(0)
 }
 
@@ -210,6 +211,7 @@ fn remove(thread: &Arc<Thread>, place: Location, name: Va) -> Result<usize> {
     let name = name_at(thread, name)?;
     check_name(thread, &place, &name, perm::WRITE)?;
     place.inode().remove_xattr(&name)?;
+    notify::event(&place, IN_ATTRIB);
     Ok(0)
 }
 

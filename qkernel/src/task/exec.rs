@@ -61,6 +61,7 @@ pub struct Executable {
     program: Program,
     elf: Elf,
     name_source: Vec<u8>,
+    is_script: bool,
     unreadable: bool,
     claim: Claim,
 }
@@ -107,7 +108,8 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
         }
         follow_script(thread, &mut program, &line)?;
     };
-    Ok(Executable { program, elf, name_source, unreadable, claim })
+    let is_script = scripts > 0;
+    Ok(Executable { program, elf, name_source, is_script, unreadable, claim })
 }
 
 /// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new`
@@ -118,7 +120,7 @@ pub fn load(
     mm: &AddressSpace,
     executable: Executable,
 ) -> Result<Loaded> {
-    let Executable { program, elf, name_source, mut unreadable, claim } = executable;
+    let Executable { program, elf, name_source, mut unreadable, claim, .. } = executable;
     let creds = &new.creds;
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
     let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
@@ -325,7 +327,15 @@ pub async fn execve(
         args.push(Vec::new());
     }
     let file = fs::open_exec(thread, dirfd, &path, flags)?;
+    let path = name_of(dirfd, path);
+    let goes_with_exec = dirfd >= 0
+        && path.starts_with(BY_DESCRIPTOR)
+        && thread.files().close_on_exec(dirfd).is_ok_and(|closes| closes);
     let executable = find(thread, Program { file, path, args, env })?;
+    if goes_with_exec && executable.is_script {
+        // The interpreter could not open it.
+        return Err(Errno::ENOENT);
+    }
     let executing = Executing::begin(thread);
     let new = fs::exec_creds(thread, executable.file(), !executing.alone)?;
     let fresh = AddressSpace::detached()?;
@@ -371,6 +381,24 @@ pub async fn execve(
     finish(thread, new.creds, loaded);
     drop(executing);
     Ok(RegistersReplaced)
+}
+
+/// Where programs that are executed by a descriptor are found.
+const BY_DESCRIPTOR: &[u8] = b"/dev/fd/";
+
+/// What a program is told that it was executed as, which is how the interpreter of a script finds
+/// that (execveat(2)).
+fn name_of(dirfd: Fd, path: Vec<u8>) -> Vec<u8> {
+    if dirfd < 0 || path.starts_with(b"/") {
+        return path;
+    }
+    let mut name = BY_DESCRIPTOR.to_vec();
+    name.extend_from_slice(alloc::format!("{dirfd}").as_bytes());
+    if !path.is_empty() {
+        name.push(b'/');
+        name.extend_from_slice(&path);
+    }
+    name
 }
 
 /// True if the old program may go on to know and decide everything about the new one. On platforms

@@ -116,7 +116,7 @@ pub struct ThreadAttrs {
     pub vfork_parent: Option<Arc<Signal>>,
     /// PR_SET_PDEATHSIG.
     pub parent_death_signal: u32,
-    /// PR_SET_TIMERSLACK, in nanoseconds.
+    /// PR_SET_TIMERSLACK, in nanoseconds; 0 for the default.
     pub timer_slack_ns: u64,
     /// setpriority(2).
     pub nice: i32,
@@ -268,6 +268,16 @@ impl Thread {
     /// Its address space, or that of its process's last moment.
     pub fn mm(&self) -> Arc<AddressSpace> {
         self.process.mm()
+    }
+
+    /// By how much its sleeps may be late (PR_SET_TIMERSLACK), in nanoseconds.
+    pub fn timer_slack_ns(&self) -> u64 {
+        /// Of threads that did not set one.
+        const DEFAULT_NS: u64 = 50_000;
+        match self.attrs.lock().timer_slack_ns {
+            0 => DEFAULT_NS,
+            slack => slack,
+        }
     }
 
     /// Its descriptors.

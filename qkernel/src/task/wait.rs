@@ -120,10 +120,13 @@ fn look(process: &Arc<Process>, who: Who, options: u32) -> Result<Option<Waited>
     if any { Ok(None) } else { Err(Errno::ECHILD) }
 }
 
-/// True if `options` are about children of its sort (__WCLONE).
+/// True if `options` are about children of its sort (__WCLONE), and may ever get news of it: of
+/// a zombie, that it has ended.
 fn is_meant(child: &Process, options: u32) -> bool {
-    let is_clone = child.tree.lock().exit_signal != SIGCHLD;
-    options & __WALL != 0 || is_clone == (options & __WCLONE != 0)
+    let links = child.tree.lock();
+    let is_clone = links.exit_signal != SIGCHLD;
+    (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
+        && (options & WEXITED != 0 || links.exit_status.is_none())
 }
 
 /// What `options` ask for of what has happened to a child.

@@ -9,7 +9,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linux_raw_sys::general::{
-    CAP_AUDIT_CONTROL, CAP_DAC_OVERRIDE, CAP_SYS_RESOURCE, S_IFDIR, S_IFLNK, S_IFREG,
+    CAP_AUDIT_CONTROL, CAP_DAC_OVERRIDE, CAP_SYS_NICE, CAP_SYS_RESOURCE, S_IFDIR, S_IFLNK, S_IFREG,
 };
 use qlib::{PAGE_SIZE, Va};
 
@@ -136,6 +136,8 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("cgroup", S_IFREG, |s| about(s, |_, _| Ok(b"0::/\n".to_vec()))),
     ("cmdline", S_IFREG, |s| about(s, |s, _| Ok(s.process()?.image.lock().cmdline.clone()))),
     ("comm", S_IFREG, comm),
+    // There is one.
+    ("cpuset", S_IFREG, |s| about(s, |_, _| Ok(b"/\n".to_vec()))),
     ("cwd", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().cwd)))),
     ("environ", S_IFREG, |s| private(s, |p| p.image.lock().environ.clone())),
     ("exe", S_IFLNK, |s| link(s, exe)),
@@ -161,7 +163,9 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score_adj", S_IFREG, oom_score_adj),
-    ("personality", S_IFREG, |s| private(s, |_| b"00000000\n".to_vec())),
+    ("personality", S_IFREG, |s| {
+        private(s, |p| format!("{:08x}\n", p.traits.lock().personality).into_bytes())
+    }),
     ("root", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().root)))),
     ("sessionid", S_IFREG, |s| about(s, |s, _| Ok(login_of(s)?.session.to_string().into_bytes()))),
     ("setgroups", S_IFREG, |s| about(s, |_, _| Ok(b"allow\n".to_vec()))),
@@ -171,6 +175,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("statm", S_IFREG, |s| about(s, status::statm)),
     ("status", S_IFREG, |s| about(s, status::status)),
     ("task", S_IFDIR, |s| Node::Dir(Arc::new(TaskDir(s)))),
+    ("timerslack_ns", S_IFREG, timer_slack),
     ("uid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
     ("wchan", S_IFREG, |s| about(s, |_, _| Ok(b"0".to_vec()))),
 ];
@@ -303,6 +308,30 @@ fn oom_score_adj(subject: Subject) -> Node {
                 return Err(Errno::EACCES);
             }
             *now = value;
+            Ok(())
+        })),
+    )
+}
+
+/// /proc/PID/timerslack_ns: 0 sets the default (proc(5)).
+fn timer_slack(subject: Subject) -> Node {
+    /// EPERM unless `by` is the process itself, or may change how it is scheduled.
+    fn check(by: &Thread, process: &Arc<Process>) -> Result {
+        let may = by.process.pid == process.pid || by.creds().has_cap(CAP_SYS_NICE);
+        if may { Ok(()) } else { Err(Errno::EPERM) }
+    }
+    let writer = subject.clone();
+    Node::File(
+        0o666,
+        Box::new(move |by| {
+            check(by, &subject.process()?)?;
+            Ok(format!("{}\n", subject.thread()?.timer_slack_ns()).into_bytes())
+        }),
+        Some(Box::new(move |by, bytes| {
+            check(by, &writer.process()?)?;
+            let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+            let slack: u64 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
+            writer.thread()?.attrs.lock().timer_slack_ns = slack;
             Ok(())
         })),
     )

@@ -19,6 +19,7 @@ use crate::task::{Process, Thread, affinity, signal};
 #[derive(Default)]
 struct Sizes {
     total: u64,
+    locked: u64,
     resident: u64,
     swapped: u64,
     data: u64,
@@ -29,7 +30,9 @@ struct Sizes {
 fn sizes(process: &Process) -> Sizes {
     let mm = process.mm();
     let (total, _, swapped) = mm.sizes();
-    let mut sizes = Sizes { total, resident: mm.resident_bytes(), swapped, ..Sizes::default() };
+    let (_, locked) = mm.mapped_and_locked();
+    let mut sizes =
+        Sizes { total, locked, resident: mm.resident_bytes(), swapped, ..Sizes::default() };
     mm.for_each_range(|vma| {
         if vma.flags.contains(VmaFlags::STACK) {
             sizes.stack += vma.len();
@@ -216,7 +219,7 @@ fn memory_rows(out: &mut String, sizes: &Sizes) {
     for (name, bytes) in [
         ("VmPeak", sizes.total),
         ("VmSize", sizes.total),
-        ("VmLck", 0),
+        ("VmLck", sizes.locked),
         ("VmPin", 0),
         ("VmHWM", sizes.resident),
         ("VmRSS", sizes.resident),

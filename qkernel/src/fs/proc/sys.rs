@@ -70,6 +70,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/ngroups_max", F("65536")),
     ("kernel/osrelease", M(|| utsname::RELEASE.to_string())),
     ("kernel/ostype", F("Linux")),
+    ("kernel/tainted", F("0")),
     ("kernel/overflowgid", F("65534")),
     ("kernel/overflowuid", F("65534")),
     ("kernel/perf_event_paranoid", F("4")),

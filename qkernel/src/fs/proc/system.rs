@@ -107,6 +107,18 @@ pub(super) fn meminfo() -> Node {
     })
 }
 
+/// No device interrupts this kernel; a column for each processor.
+pub(super) fn interrupts() -> Node {
+    file(|_| {
+        let mut out = String::from("           ");
+        for cpu in 0..arch::boot().cpus {
+            let _ = write!(out, "CPU{cpu:<8}");
+        }
+        out.push('\n');
+        Ok(out.into_bytes())
+    })
+}
+
 pub(super) fn stat() -> Node {
     file(|_| {
         let cpus = u64::from(arch::boot().cpus);

@@ -11,7 +11,7 @@ use crate::net::{Family, Socket};
 const ME: Credentials = Credentials { number: 1, pid: 1, namespace: 7, uid: 2, gid: 3 };
 
 fn control() -> Control {
-    Control { credentials: Some(ME), ..Control::default() }
+    Control { claimed: Some(ME), ..Control::default() }
 }
 
 fn send(socket: &UnixSocket, bytes: &[u8]) -> Result<usize> {

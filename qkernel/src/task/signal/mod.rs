@@ -172,6 +172,11 @@ impl ThreadSignals {
 }
 
 impl ProcessSignals {
+    /// Tells apart those that share their actions from those that do not.
+    pub fn actions_identity(&self) -> usize {
+        Arc::as_ptr(&self.actions).addr()
+    }
+
     /// For a child: its own copy of the actions, or the same ones (CLONE_SIGHAND).
     pub fn inherit(&self, share_actions: bool, clear_handlers: bool) -> Self {
         let actions = if share_actions {
