@@ -678,3 +678,23 @@ CASE(inotify_of_a_file_that_is_gone) {
         EQ(read(in, b, sizeof b), 16);
     }
 }
+
+CASE(user_and_system_time_are_told_apart) {
+    struct rusage r, before;
+    static char b[1 << 20];
+    OK(getrusage(RUSAGE_SELF, &before));
+    for (volatile long i = 0; i < 100000000; i++) {}
+    OK(getrusage(RUSAGE_SELF, &r));
+    long user = (r.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 + r.ru_utime.tv_usec - before.ru_utime.tv_usec;
+    CHECK(user > 20000);
+    before = r;
+    int fd = OK(open("/dev/zero", O_RDONLY));
+    // Few long calls, and many short ones.
+    for (int i = 0; i < 1000; i++) EQ(read(fd, b, sizeof b), sizeof b);
+    for (int i = 0; i < 200000; i++) syscall(SYS_getppid);
+    OK(getrusage(RUSAGE_SELF, &r));
+    long system = (r.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 + r.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    CHECK(system > 10000);
+    CHECK(r.ru_utime.tv_sec * 1000000 + r.ru_utime.tv_usec >=
+          before.ru_utime.tv_sec * 1000000 + before.ru_utime.tv_usec);
+}

@@ -5,6 +5,7 @@ use core::future::poll_fn;
 use core::ops::Range;
 use core::pin::{Pin, pin};
 use core::result;
+use core::sync::atomic::Ordering;
 use core::task::Poll;
 
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
@@ -139,9 +140,11 @@ fn call_now(
         return Next::Task(None);
     }
     let Call { nr, args, .. } = *call;
-    let Some(result) = current::call(thread, || syscall::dispatch_now(thread, nr, args)) else {
-        return Next::Task(None);
-    };
+    let number = thread.syscalls.load(Ordering::Relaxed);
+    let served = thread
+        .cpu_time
+        .on_the_spot(number, || current::call(thread, || syscall::dispatch_now(thread, nr, args)));
+    let Some(result) = served else { return Next::Task(None) };
     drop(frozen);
     claim(thread);
     if result == Err(Errno::ERESTARTNOMEM) {
@@ -250,9 +253,9 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
     }
     thread.user.resume(&thread.mm(), Go::Regs(&first));
     loop {
-        thread.enters_user_mode();
+        thread.cpu_time.enters_user_mode();
         let Arrived { trap, served, pays } = thread.user.next_trap().await;
-        thread.left_user_mode();
+        thread.cpu_time.left_user_mode();
         let call = match trap.kind {
             TRAP_SYSCALL => {
                 let outcome = match served {

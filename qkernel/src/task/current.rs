@@ -36,7 +36,9 @@ pub async fn with<F: Future>(thread: Arc<Thread>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(move |context| {
         replace(Some(thread.clone()));
+        thread.cpu_time.goes_on();
         let result = future.as_mut().poll(context);
+        thread.cpu_time.waits();
         replace(None);
         result
     })

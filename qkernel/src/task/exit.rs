@@ -59,7 +59,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     let is_last = process.tree.lock().threads.len() <= 1;
     leave_memory(thread, is_last && Arc::strong_count(&mm) <= 2);
     release_vfork_parent(thread);
-    thread.left_user_mode();
+    thread.cpu_time.left_user_mode();
     thread.user.end(&mm);
     mm.leave(&thread.user);
     drop(mm);

@@ -9,6 +9,7 @@ pub mod affinity;
 pub mod clone;
 pub mod cpu_clock;
 pub mod cpu_limit;
+pub mod cpu_time;
 pub mod current;
 pub mod elf;
 pub mod exec;
@@ -94,9 +95,8 @@ pub struct Thread {
     /// them made by this one when it goes on, and until then nothing of theirs begins: whoever
     /// waited for them would wait for this one too.
     pub newborn: Mutex<Vec<(Arc<Thread>, UserRegs)>>,
-    /// Nanoseconds in user mode, and when it last went there (0: it is not there).
-    user_ns: AtomicU64,
-    user_since_ns: AtomicU64,
+    /// How long it has run.
+    pub cpu_time: cpu_time::CpuTime,
     /// Page faults that needed no disk, and those that brought a page back from the store.
     minor_faults: AtomicU64,
     major_faults: AtomicU64,
@@ -238,8 +238,7 @@ impl Thread {
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),
             newborn: Mutex::new(Vec::new()),
-            user_ns: AtomicU64::new(0),
-            user_since_ns: AtomicU64::new(0),
+            cpu_time: cpu_time::CpuTime::default(),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
         });
@@ -357,34 +356,18 @@ impl Thread {
         self.user.interrupt();
     }
 
-    /// Notes that it goes to user mode now.
-    pub fn enters_user_mode(&self) {
-        self.user_since_ns.store(crate::time::monotonic_ns(), Ordering::Relaxed);
-    }
-
-    /// Notes that it came back.
-    pub fn left_user_mode(&self) {
-        let since = self.user_since_ns.swap(0, Ordering::Relaxed);
-        if since != 0 {
-            let ran_ns = crate::time::monotonic_ns().saturating_sub(since);
-            self.user_ns.fetch_add(ran_ns, Ordering::Relaxed);
-        }
-    }
-
     /// Counts a page fault that was served; `major`: with a page from the store.
     pub fn count_fault(&self, major: bool) {
         let counter = if major { &self.major_faults } else { &self.minor_faults };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What it has used. The kernel's own work for it is not told apart from user mode.
+    /// What it has used.
     pub fn usage(&self) -> process::Usage {
-        let since = self.user_since_ns.load(Ordering::Relaxed);
-        let running_ns =
-            if since == 0 { 0 } else { crate::time::monotonic_ns().saturating_sub(since) };
+        let (user_ns, system_ns) = self.cpu_time.told();
         process::Usage {
-            user_ns: self.user_ns.load(Ordering::Relaxed) + running_ns,
-            system_ns: 0,
+            user_ns,
+            system_ns,
             minor_faults: self.minor_faults.load(Ordering::Relaxed),
             major_faults: self.major_faults.load(Ordering::Relaxed),
         }
