@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/statfs.h>
 #include <sys/times.h>
+#include <sys/msg.h>
 #include <sys/xattr.h>
 #include <sys/personality.h>
 #include <sys/timerfd.h>
@@ -697,4 +698,52 @@ CASE(user_and_system_time_are_told_apart) {
     CHECK(system > 10000);
     CHECK(r.ru_utime.tv_sec * 1000000 + r.ru_utime.tv_usec >=
           before.ru_utime.tv_sec * 1000000 + before.ru_utime.tv_usec);
+}
+
+CASE(copies_of_messages) {
+    struct {
+        long type;
+        char text[8];
+    } m = {5, "first"};
+    int q = OK(msgget(IPC_PRIVATE, 0600));
+    OK(msgsnd(q, &m, 6, 0));
+    m.type = 6;
+    strcpy(m.text, "second");
+    OK(msgsnd(q, &m, 7, 0));
+    for (int round = 0; round < 2; round++) {
+        EQ(msgrcv(q, &m, 8, 1, MSG_COPY | IPC_NOWAIT), 7);
+        EQ(m.type, 6);
+        STR_EQ(m.text, "second");
+    }
+    ERR(msgrcv(q, &m, 8, 2, MSG_COPY | IPC_NOWAIT), ENOMSG);
+    ERR(msgrcv(q, &m, 8, 0, MSG_COPY), EINVAL);
+    ERR(msgrcv(q, &m, 8, 0, MSG_COPY | IPC_NOWAIT | MSG_EXCEPT), EINVAL);
+    ERR(msgrcv(q, &m, 3, 0, MSG_COPY | IPC_NOWAIT), E2BIG);
+    ERR(msgrcv(q, &m, 3, 0, MSG_COPY | IPC_NOWAIT | MSG_NOERROR), EINVAL);
+    EQ(msgrcv(q, &m, 8, 0, 0), 6);
+    OK(msgctl(q, IPC_RMID, NULL));
+}
+
+CASE(queued_signals_are_counted) {
+    struct rlimit limit = {50, 50};
+    OK(setrlimit(RLIMIT_SIGPENDING, &limit));
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    OK(sigprocmask(SIG_BLOCK, &set, NULL));
+    for (int i = 0; i < 3; i++) OK(sigqueue(getpid(), SIGRTMIN, (union sigval){0}));
+    char line[256];
+    int queued = -1, most = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    CHECK(status);
+    while (fgets(line, sizeof line, status)) sscanf(line, "SigQ: %d/%d", &queued, &most);
+    EQ(most, 50);
+    // Of the user on Linux, of the process here.
+    CHECK(queued >= 3);
+}
+
+CASE(timers_are_not_written_to) {
+    int fd = OK(timerfd_create(CLOCK_MONOTONIC, 0));
+    EQ(OK(fcntl(fd, F_GETFL)) & O_ACCMODE, O_RDWR);
+    ERR(write(fd, "12345678", 8), EINVAL);
 }

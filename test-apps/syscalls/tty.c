@@ -433,3 +433,69 @@ CASE(stdin_script_through_terminal) {
     EQ(write(master, "\004", 1), 1);
     expect_exit(pid, 0);
 }
+
+// Writes to the master, which does not wait, until it takes no more; how many bytes it took.
+static long fill(int master, const char *piece) {
+    long all = 0, bytes;
+    OK(fcntl(master, F_SETFL, O_NONBLOCK));
+    while ((bytes = write(master, piece, strlen(piece))) > 0 && all < 10000000) all += bytes;
+    EQ(bytes, -1);
+    EQ(errno, EAGAIN);
+    return all;
+}
+
+// Reads all that comes within a moment, and how many bytes that is.
+static long drain(int slave) {
+    char b[8192];
+    long all = 0, bytes;
+    OK(fcntl(slave, F_SETFL, O_NONBLOCK));
+    for (int idle = 0; idle < 20; idle++) {
+        while ((bytes = read(slave, b, sizeof b)) > 0) all += bytes, idle = 0;
+        usleep(5000);
+    }
+    return all;
+}
+
+CASE(input_that_is_taken_is_not_lost) {
+    int master, slave;
+    struct termios t;
+    OK(openpty(&master, &slave, NULL, NULL, NULL));
+    OK(tcgetattr(slave, &t));
+    t.c_lflag &= ~ECHO;
+    OK(tcsetattr(slave, TCSANOW, &t));
+    for (int round = 0; round < 3; round++) {
+        long put = fill(master, "a line of some length\n"), got = drain(slave);
+        // The last line may have been cut.
+        EQ(write(master, "\n", 1), 1);
+        EQ(got + drain(slave), put + 1);
+    }
+    cfmakeraw(&t);
+    OK(tcsetattr(slave, TCSANOW, &t));
+    for (int round = 0; round < 3; round++) EQ(fill(master, "bytes of no line"), drain(slave));
+}
+
+CASE(writer_of_a_terminal_waits_for_its_reader) {
+    int master, slave, status;
+    struct termios t;
+    OK(openpty(&master, &slave, NULL, NULL, NULL));
+    OK(tcgetattr(slave, &t));
+    cfmakeraw(&t);
+    OK(tcsetattr(slave, TCSANOW, &t));
+    enum { BYTES = 200000 };
+    pid_t child = OK(fork());
+    if (child == 0) {
+        char *all = malloc(BYTES);
+        for (int i = 0; i < BYTES; i++) all[i] = (char)(i * 7);
+        EQ(write(master, all, BYTES), BYTES);
+        _exit(0);
+    }
+    static char b[BYTES];
+    for (int got = 0; got < BYTES;) {
+        int bytes = OK(read(slave, b + got, BYTES - got));
+        CHECK(bytes > 0);
+        got += bytes;
+    }
+    for (int i = 0; i < BYTES; i++) EQ(b[i], (char)(i * 7));
+    EQ(waitpid(child, &status, 0), child);
+    EQ(status, 0);
+}

@@ -98,7 +98,8 @@ pub trait FileOps: Send + Sync + Any {
     fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
         Err(Errno::ESPIPE)
     }
-    /// True if a blocking write goes on until everything is written (pipes, stream sockets).
+    /// True if a blocking write goes on until everything is written (pipes, stream sockets,
+    /// terminals).
     fn is_stream(&self) -> bool {
         false
     }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 use linux_raw_sys::general::{
-    O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIGALRM, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
+    O_CLOEXEC, O_NONBLOCK, O_RDWR, SIGALRM, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
     SIGEV_THREAD_ID, TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET, TIMER_ABSTIME,
 };
 use qlib::Va;
@@ -190,12 +190,8 @@ pub fn timerfd_create(thread: &Arc<Thread>, clock: u32, flags: u32) -> Result<us
         return Err(Errno::EINVAL);
     }
     let timerfd = TimerFd::new(Clock::for_timers(clock as i32)?);
-    // Linux opens them for reading and writing, and refuses the latter.
-    install::one(
-        thread,
-        OpenFile::new(timerfd, O_RDONLY | flags & O_NONBLOCK),
-        flags & O_CLOEXEC != 0,
-    )
+    let file = OpenFile::new(timerfd, O_RDWR | flags & O_NONBLOCK);
+    install::one(thread, file, flags & O_CLOEXEC != 0)
 }
 
 fn with_timerfd<T>(thread: &Thread, fd: Fd, action: impl FnOnce(&TimerFd) -> T) -> Result<T> {

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
+use linux_raw_sys::general::RLIMIT_SIGPENDING;
 use qlib::PAGE_SIZE;
 
 use super::pid::Subject;
@@ -179,11 +180,13 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let _ = writeln!(out, "Threads:\t{}", process.thread_count().max(1));
     let (pending, blocked) =
         thread.as_ref().map_or((0, 0), |t| (signal::pending(t).0, t.signals.lock().mask.0));
+    let queued = thread.as_ref().map_or(0, |thread| signal::queued(thread));
     let shared = process.signals.lock().pending().0;
     let (ignored, caught) = process.signals.lock().ignored_and_caught();
     let _ = writeln!(
         out,
-        "SigQ:\t0/30000\nSigPnd:\t{:016x}\nShdPnd:\t{shared:016x}",
+        "SigQ:\t{queued}/{}\nSigPnd:\t{:016x}\nShdPnd:\t{shared:016x}",
+        process.rlimit(RLIMIT_SIGPENDING),
         pending & !shared
     );
     let _ = writeln!(

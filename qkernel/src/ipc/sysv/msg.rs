@@ -166,12 +166,11 @@ pub async fn receive(
     kind: i64,
     flags: u32,
 ) -> Result<(i64, Vec<u8>)> {
-    if flags & MSG_COPY != 0 {
-        // As Linux without CONFIG_CHECKPOINT_RESTORE.
-        return Err(Errno::ENOSYS);
-    }
     let queue = find::<Queue>(id)?;
     queue.perm().check(&thread.creds(), READ)?;
+    if flags & MSG_COPY != 0 {
+        return copy(&queue, room, kind, flags);
+    }
     let attempt = || {
         let mut inner = queue.inner.lock();
         if inner.is_removed {
@@ -191,6 +190,21 @@ pub async fn receive(
     queue.events.wake(PollMask::WRITE);
     message.bytes.truncate(room);
     Ok((message.kind, message.bytes))
+}
+
+/// MSG_COPY of msgrcv(2): the message at place `index`, which stays there.
+fn copy(queue: &Object<Queue>, room: usize, index: i64, flags: u32) -> Result<(i64, Vec<u8>)> {
+    if flags & MSG_EXCEPT != 0 || flags & IPC_NOWAIT == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let inner = queue.inner.lock();
+    let index = usize::try_from(index).map_err(|_| ENOMSG)?;
+    let message = inner.messages.get(index).ok_or(ENOMSG)?;
+    if message.bytes.len() > room {
+        // Copies are never cut.
+        return Err(if flags & MSG_NOERROR == 0 { Errno::E2BIG } else { Errno::EINVAL });
+    }
+    Ok((message.kind, message.bytes.clone()))
 }
 
 impl Kind for Queue {

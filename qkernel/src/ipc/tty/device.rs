@@ -106,6 +106,10 @@ impl TtyFile {
 }
 
 impl FileOps for TtyFile {
+    fn is_stream(&self) -> bool {
+        true
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         if let Some(thread) = task::current::get() {
             jobs::check_read(&thread, &self.tty)?;

@@ -94,11 +94,12 @@ impl LineDiscipline {
 
     /// How many bytes may come now without being lost.
     pub fn room(&self) -> usize {
-        if self.termios.is_canonical() {
-            // The line discipline drops what does not fit, and must see what ends the line.
+        if self.termios.is_canonical() && self.lines.is_empty() {
+            // Nobody can read and so make room: what does not fit is dropped, and what ends the
+            // line must be seen.
             return INPUT_BYTES;
         }
-        INPUT_BYTES.saturating_sub(self.ready.len())
+        (INPUT_BYTES - 1).saturating_sub(self.edit.len() + self.ready.len())
     }
 
     /// Forgets what was typed and not read.

@@ -187,6 +187,10 @@ pub fn open_master() -> Result<Arc<dyn FileOps>> {
 }
 
 impl FileOps for Master {
+    fn is_stream(&self) -> bool {
+        true
+    }
+
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         let bytes = self.tty.take_output(buffer.remaining());
         if !bytes.is_empty() {

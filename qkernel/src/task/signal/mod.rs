@@ -267,6 +267,12 @@ pub fn pending(thread: &Thread) -> SigSet {
     own.union(thread.process.signals.lock().pending.set())
 }
 
+/// How many signals are queued for the thread or its process.
+pub fn queued(thread: &Thread) -> usize {
+    let own = thread.signals.lock().pending.len();
+    own + thread.process.signals.lock().pending.len()
+}
+
 /// Takes a pending signal of `wanted` (for sigtimedwait(2) and signalfd(2)): the thread's own
 /// first. [`super::Process::signal_events`] notifies of arrivals.
 pub fn take_pending(thread: &Thread, wanted: SigSet) -> Option<SigInfo> {
