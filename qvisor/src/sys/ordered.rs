@@ -22,8 +22,6 @@ macro_rules! order {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// The order, from the outermost lock to the innermost.
         pub mod place {
-            #[allow(clippy::upper_case_acronyms)]
-            #[derive(Clone, Copy)]
             enum Number { $($name),+ }
             $(
                 $(#[doc = $doc])+
