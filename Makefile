@@ -22,6 +22,11 @@ build: setup ## Build target/release/quark, the kernel image inside it, and cont
 	$(CARGO) rustc --release --locked -p qvisor --bin quark -- $(STATIC)
 	$(CARGO) rustc --release --locked -p containerd-shim-quark --bin containerd-shim-quark-v1 -- $(STATIC)
 
+.PHONY: build-checked
+build-checked: setup ## Build target/checked/quark, which checks its own invariants as it runs, the guest kernel too: for tests with QUARK_BIN
+	QUARK_KERNEL_CHECKS=1 $(CARGO) build --locked -p qvisor --bin quark
+	install -D target/debug/quark target/checked/quark
+
 .PHONY: test-apps
 test-apps: setup ## Build the C programs of the tests and benchmarks into target/
 	@$(MAKE) --no-print-directory -j2 -C test-apps

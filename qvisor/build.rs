@@ -2,7 +2,8 @@
 //! binary.
 //!
 //! `QUARK_KERNEL_IMAGE` names an image to embed instead; `none` embeds nothing, which makes a
-//! library that cannot boot.
+//! library that cannot boot. `QUARK_KERNEL_CHECKS=1` has the image check itself (its debug
+//! assertions), which a user would pay for.
 
 use std::env;
 use std::error::Error;
@@ -16,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let workspace = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("..");
     println!("cargo::rerun-if-env-changed=QUARK_KERNEL_IMAGE");
+    println!("cargo::rerun-if-env-changed=QUARK_KERNEL_CHECKS");
     println!("cargo::rerun-if-changed=build.rs");
     let embedded = out.join("qkernel.elf");
     match env::var("QUARK_KERNEL_IMAGE") {
@@ -48,8 +50,12 @@ fn build_image(workspace: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> 
     // OUT_DIR is <target>/<profile>/build/<package>/out. A target directory of its own, as the
     // outer cargo holds the lock of this one; shared by the outer profiles, as the image is the
     // same.
-    let target =
-        out.ancestors().nth(4).ok_or("OUT_DIR is not below a target directory")?.join("image");
+    let checks = env::var("QUARK_KERNEL_CHECKS").is_ok_and(|checks| checks == "1");
+    let target = out
+        .ancestors()
+        .nth(4)
+        .ok_or("OUT_DIR is not below a target directory")?
+        .join(if checks { "image-checks" } else { "image" });
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .current_dir(workspace)
@@ -75,6 +81,7 @@ fn build_image(workspace: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> 
         // Arithmetic that overflows ends the sandbox: what a kernel computes wrongly is what an
         // attacker works with. It costs nothing that can be measured.
         .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")
+        .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", if checks { "true" } else { "false" })
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")

@@ -34,3 +34,24 @@ fn each_layer_uses_only_those_below() {
 fn circles_are_small() {
     uses::assert_small_circles(&modules(), "oci::child", "sandbox::memory");
 }
+
+/// A lock of the standard library has no place in the order of `sys/ordered.rs`. The process that
+/// serves metrics has no sandbox and one lock.
+#[test]
+fn locks_have_a_place_in_the_order() {
+    const WITHOUT: [&str; 1] = ["oci::metrics::serve"];
+    let takes_its_own = |code: &str| {
+        let uses = code.split("use std::sync::").skip(1);
+        uses.filter_map(|rest| rest.split(';').next()).any(|names| {
+            names
+                .split(|c: char| !c.is_alphanumeric())
+                .any(|name| ["Mutex", "RwLock", "Condvar"].contains(&name))
+        })
+    };
+    assert!(takes_its_own("use std::sync::{\n    Arc, Mutex,\n};"));
+    assert!(!takes_its_own("use std::sync::{Arc, OnceLock};\nuse crate::sys::ordered::Mutex;"));
+    let modules = modules();
+    let found: Vec<_> = modules.iter().filter(|(_, code)| takes_its_own(code)).collect();
+    let found: Vec<_> = found.iter().map(|(module, _)| module.as_str()).collect();
+    assert_eq!(found, WITHOUT, "they use locks that have no place in the order");
+}

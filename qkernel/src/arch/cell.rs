@@ -16,7 +16,11 @@ impl RawLock {
     }
 
     fn acquire(&self) -> bool {
-        !self.0.swap(true, Ordering::Acquire)
+        let is_free = !self.0.swap(true, Ordering::Acquire);
+        if cfg!(debug_assertions) && is_free {
+            held::add(1);
+        }
+        is_free
     }
 }
 
@@ -45,7 +49,51 @@ unsafe impl lock_api::RawMutex for RawLock {
     }
 
     unsafe fn unlock(&self) {
+        if cfg!(debug_assertions) {
+            held::add(-1);
+        }
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Panics in builds with debug assertions if any [`RawLock`] is held: by who gives the kernel lock
+/// up, after which others take the same locks.
+#[track_caller]
+pub fn assert_none_is_held() {
+    debug_assert!(held::count() == 0, "a kernel object's lock outlives the kernel lock");
+}
+
+/// How many locks are held, under the kernel lock.
+#[cfg(not(test))]
+mod held {
+    use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+    static COUNT: AtomicI32 = AtomicI32::new(0);
+
+    pub(super) fn add(n: i32) {
+        COUNT.fetch_add(n, Relaxed);
+    }
+
+    pub(super) fn count() -> i32 {
+        COUNT.load(Relaxed)
+    }
+}
+
+/// The same of a thread: host tests have no kernel lock.
+#[cfg(test)]
+mod held {
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static COUNT: Cell<i32> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add(n: i32) {
+        COUNT.set(COUNT.get() + n);
+    }
+
+    pub(super) fn count() -> i32 {
+        COUNT.get()
     }
 }
 
@@ -94,5 +142,29 @@ impl<T: Send + Sync + 'static> Once<T> {
 impl<T: Send + Sync + 'static> Default for Once<T> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::assert_none_is_held;
+    use crate::sync::mutex;
+
+    #[test]
+    fn a_lock_given_up_in_time_is_fine() {
+        let (one, other) = (mutex(1), mutex(2));
+        let (first, second) = (one.lock(), other.lock());
+        assert!(one.try_lock().is_none());
+        drop(first);
+        drop(second);
+        assert_none_is_held();
+    }
+
+    #[test]
+    #[should_panic = "a kernel object's lock outlives the kernel lock"]
+    fn a_lock_that_outlives_the_kernel_lock_is_found() {
+        let object = mutex(());
+        let _held = object.lock();
+        crate::arch::lock::unlock();
     }
 }

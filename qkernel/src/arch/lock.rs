@@ -116,8 +116,10 @@ fn timed(wanted: Wanted, take: impl FnOnce(Sleep<'_>)) {
     }
 }
 
-/// Gives it up.
+/// Gives it up. No object's lock is held then.
+#[track_caller]
 pub fn unlock() {
+    super::cell::assert_none_is_held();
     KERNEL_LOCK.unlock(lock_wake);
 }
 

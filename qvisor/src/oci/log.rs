@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context as LayerContext, Layer, SubscriberExt};
 
+use crate::sys::ordered::{Mutex, place};
 use crate::sys::utc::Utc;
 
 /// The format of log lines.
@@ -29,7 +30,7 @@ pub enum Format {
 
 /// Writes log lines to a file, or to standard error when there is none.
 struct Lines {
-    file: Option<Arc<Mutex<File>>>,
+    file: Option<Arc<Mutex<File, place::LogFile>>>,
     format: Format,
     /// See [`init_sandbox`].
     of_sandbox: bool,
@@ -60,9 +61,7 @@ impl Lines {
         // Nothing useful can be done when the log cannot be written.
         match &self.file {
             Some(file) => {
-                if let Ok(mut file) = file.lock() {
-                    file.write_all(format!("{line}\n").as_bytes()).ok();
-                }
+                file.lock().write_all(format!("{line}\n").as_bytes()).ok();
             }
             None => {
                 writeln!(std::io::stderr(), "quark: {level}: {message}").ok();
@@ -96,10 +95,10 @@ fn level_name(level: Level) -> &'static str {
 /// The log's file, for a line that cannot be written as others are, and whether its lines are JSON.
 pub fn file() -> Option<(OwnedFd, bool)> {
     let (file, format) = FILE.get()?;
-    Some((file.lock().ok()?.try_clone().ok()?.into(), *format == Format::Json))
+    Some((file.lock().try_clone().ok()?.into(), *format == Format::Json))
 }
 
-static FILE: OnceLock<(Arc<Mutex<File>>, Format)> = OnceLock::new();
+static FILE: OnceLock<(Arc<Mutex<File, place::LogFile>>, Format)> = OnceLock::new();
 
 /// Begins the log of a sandbox process without `--log`: on its standard error, as that of a
 /// command. Errors are left out: who waits for the sandbox says them, or [`fatal`] does.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use qlib::platform::{ANY_TOKEN, EVENT_PRESSURE, EVENT_READY, EVENT_TIMER, Event};
 use rustix::event::{EventfdFlags, PollFlags, epoll, eventfd};
@@ -15,6 +14,7 @@ use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::sys;
+use crate::sys::ordered::{Mutex, place};
 
 /// Keys of the loop's own descriptors have this bit; tokens of the guest may not.
 pub const INTERNAL: u64 = 1 << 63;
@@ -61,7 +61,7 @@ pub struct Poller {
     wake: OwnedFd,
     /// The deadline that the timer is armed for; `u64::MAX` when it is not.
     deadline: AtomicU64,
-    pending: Mutex<VecDeque<Event>>,
+    pending: Mutex<VecDeque<Event>, place::PendingEvents>,
     exit: AtomicI32,
     /// The kernel takes what is ready itself ([`Poller::be_asked`]).
     is_asked: AtomicBool,
@@ -183,7 +183,7 @@ impl Poller {
         if token & INTERNAL != 0 {
             return Err(Errno::INVAL);
         }
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock();
         if pending.len() >= MAX_PENDING {
             return Err(Errno::AGAIN);
         }
@@ -201,7 +201,7 @@ impl Poller {
     /// Has the loop dispatch `event` soon, for those who are inside a host call and cannot dispatch
     /// themselves. They see to it that there are few.
     pub fn post(&self, event: Event) {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.pending.lock().push_back(event);
         self.wake();
     }
 
@@ -345,8 +345,7 @@ impl Poller {
     fn drain(&self, dispatch: Dispatch<'_>) {
         rustix::io::read(&self.wake, &mut [0u8; 8]).ok();
         // Only what is there now: an event may cause another.
-        let events =
-            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        let events = std::mem::take(&mut *self.pending.lock());
         for event in events {
             dispatch(&event);
         }

@@ -1,8 +1,9 @@
 //! How much a guest can make the log hold, which lies on the host's disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use crate::sys::ordered::{Mutex, place};
 
 /// What a guest may write into the log at once, and in a second afterwards, in bytes. The log lies
 /// on the host's disk.
@@ -14,7 +15,7 @@ const FIRST: u64 = 20;
 
 /// What the guest may still write into the log.
 #[derive(Debug)]
-pub struct LogBudget(Mutex<(Instant, u64)>);
+pub struct LogBudget(Mutex<(Instant, u64), place::LogBudget>);
 
 impl Default for LogBudget {
     fn default() -> LogBudget {
@@ -30,7 +31,7 @@ impl LogBudget {
     }
 
     fn take_at(&self, now: Instant, bytes: u64) -> bool {
-        let mut budget = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.0.lock();
         let (last, left) = *budget;
         let passed_ms =
             u64::try_from(now.saturating_duration_since(last).as_millis()).unwrap_or(u64::MAX);

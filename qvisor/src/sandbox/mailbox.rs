@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use qlib::Gpa;
 use qlib::control::{Reply, Request};
@@ -17,6 +17,7 @@ use rustix::net::SendFlags;
 use super::events::Dispatch;
 use super::hostcall::HostSide;
 use crate::sys;
+use crate::sys::ordered::{Mutex, MutexGuard, place};
 
 /// Bytes of requests that may wait for the mailbox.
 pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
@@ -50,12 +51,12 @@ pub(super) struct Line {
 #[derive(Debug, Default)]
 pub struct Replies {
     next: AtomicU64,
-    waiting: Mutex<HashMap<u64, Target>>,
-    line: Mutex<Line>,
+    waiting: Mutex<HashMap<u64, Target>, place::MailboxTargets>,
+    line: Mutex<Line, place::MailboxLine>,
     /// Processes that were started for a connection which has not asked for their end yet.
-    unclaimed: Mutex<Vec<(u64, u32)>>,
+    unclaimed: Mutex<Vec<(u64, u32)>, place::Unclaimed>,
     /// Processes that nobody wants, and what wakes the event loop to end them.
-    unwanted: Mutex<Vec<u32>>,
+    unwanted: Mutex<Vec<u32>, place::Unwanted>,
     pub(super) wakeup: OnceLock<OwnedFd>,
     /// The user that this process is of.
     owner: OnceLock<u32>,
@@ -68,11 +69,11 @@ impl Replies {
     }
 
     pub(super) fn unclaimed(&self) -> MutexGuard<'_, Vec<(u64, u32)>> {
-        self.unclaimed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unclaimed.lock()
     }
 
     pub(super) fn unwanted(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unwanted.lock()
     }
 
     /// The user that this process is of, asked for once: before the process is confined.
@@ -91,11 +92,11 @@ impl Replies {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Target>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 
     /// The kernel has copied request `id` out of the mailbox: puts the next one there, and has the

@@ -8,7 +8,6 @@
 //! of who goes first. What it does with that the guest kernel decides.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use qlib::host::MOST_BEFORE;
 use rustix::event::epoll::EventFlags;
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::byte_locks::ByteLocks;
 use super::events::Poller;
+use crate::sys::ordered::{Mutex, place};
 
 /// Bytes that are tried when others were used in the same microsecond.
 const MOST_TIES: i64 = 1000;
@@ -37,7 +37,7 @@ pub struct Pressure {
     pull: Pull,
     line: ByteLocks,
     /// The byte that it holds in the line.
-    ticket: Mutex<Option<i64>>,
+    ticket: Mutex<Option<i64>, place::PressureTicket>,
 }
 
 impl Pressure {
@@ -61,7 +61,7 @@ impl Pressure {
     /// CLOCK_MONOTONIC: how many others are before it, of whom [`MOST_BEFORE`] are counted.
     /// ENOLCK when there is no place.
     pub(super) fn stand(&self, used_us: u64) -> Result<u64, Errno> {
-        let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ticket = self.ticket.lock();
         let used_us = i64::try_from(used_us).map_err(|_| Errno::INVAL)?;
         let at = match *ticket {
             Some(at) => at,
@@ -76,7 +76,7 @@ impl Pressure {
 
     /// Leaves the line.
     pub(super) fn leave(&self) {
-        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ticket = self.ticket.lock().take();
         if let Some(at) = ticket {
             self.line.free(at);
         }

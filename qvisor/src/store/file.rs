@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::Mode;
@@ -15,6 +15,7 @@ use qlib::{Gpa, PAGE_SIZE};
 
 use super::{BATCH_BYTES, PageMemory};
 use crate::sys;
+use crate::sys::ordered::{Mutex, place};
 
 /// Segments in one system call (UIO_MAXIOV).
 const MAX_IOVECS: usize = 1024;
@@ -30,7 +31,7 @@ pub struct HiddenFile {
 /// Files that were made ahead, for a process that cannot make any later.
 #[derive(Debug)]
 pub struct Pool {
-    spare: Mutex<Vec<Arc<File>>>,
+    spare: Mutex<Vec<Arc<File>>, place::SpareFiles>,
     /// Why there are none: an errno.
     error: Option<i32>,
 }
@@ -47,7 +48,7 @@ impl Pool {
 
     /// One of them, which comes back when it is dropped. ENFILE when all are in use.
     pub fn take(self: &Arc<Self>) -> io::Result<HiddenFile> {
-        let file = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let file = self.spare.lock().pop();
         let errno = self.error.unwrap_or(libc::ENFILE);
         let file = file.ok_or_else(|| io::Error::from_raw_os_error(errno))?;
         Ok(HiddenFile { file, home: Some(self.clone()) })
@@ -58,7 +59,7 @@ impl Drop for HiddenFile {
     fn drop(&mut self) {
         if let Some(pool) = &self.home {
             self.truncate(0);
-            pool.spare.lock().unwrap_or_else(PoisonError::into_inner).push(self.file.clone());
+            pool.spare.lock().push(self.file.clone());
         }
     }
 }

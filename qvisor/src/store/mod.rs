@@ -19,8 +19,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -30,6 +30,8 @@ use twox_hash::XxHash3_64;
 
 use self::file::{Cursor, HiddenFile, Pool};
 use self::slots::Slots;
+
+use crate::sys::ordered::{Mutex, MutexGuard, place};
 
 const PAGE: usize = PAGE_SIZE as usize;
 /// Bytes moved, and then checksummed while they are in the CPU's cache, at a time.
@@ -133,7 +135,7 @@ pub struct Store {
     source: FileSource,
     quota_bytes: AtomicU64,
     seed: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, place::Store>,
 }
 
 /// Where files come from.
@@ -401,7 +403,7 @@ impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change is made after the last thing that can fail, so a panic elsewhere leaves it
         // sound.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// True if `pages` more fit beside the swap file and `reap`. While a REAP file takes the place

@@ -11,6 +11,7 @@ mod ioctl;
 mod mapping;
 mod memfd;
 mod mount;
+pub mod ordered;
 mod process;
 mod processors;
 pub mod procfs;

@@ -16,8 +16,8 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qlib::channel::{
     ANSWER_BYTES, CHANNEL_BYTES, ChannelLayout, DESC_F_NEXT, DESC_F_WRITE, EVENT_BYTES,
@@ -33,6 +33,7 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use crate::sandbox::memory::{GuestMemory, MemoryError};
+use crate::sys::ordered::{Mutex, place};
 use pending::PendingEvents;
 
 /// Why the channel cannot be used (any more). The sandbox must end.
@@ -108,8 +109,8 @@ pub struct Channel {
     /// `memory`'s RAM for virtio-queue.
     ram: GuestMemoryMmap<()>,
     layout: ChannelLayout,
-    calls: Mutex<Queue>,
-    events: Mutex<Events>,
+    calls: Mutex<Queue, place::CallQueue>,
+    events: Mutex<Events, place::EventQueue>,
 }
 
 const CALL: &str = "call";
@@ -141,10 +142,6 @@ fn next_head(
     Ok(queue.iter(ram)?.next().map(|chain| chain.head_index()))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Channel {
     /// A channel at `layout`, where the kernel has set up nothing yet and all bytes are zero.
     pub fn new(memory: Arc<GuestMemory>, layout: ChannelLayout) -> Result<Channel, ChannelError> {
@@ -169,7 +166,7 @@ impl Channel {
         while served < u32::from(QUEUE_SIZE) {
             // The guard is gone before the call is handled.
             let head =
-                next_head(&mut lock(&self.calls), &self.ram).map_err(ring_error(QUEUE_CALL))?;
+                next_head(&mut self.calls.lock(), &self.ram).map_err(ring_error(QUEUE_CALL))?;
             let Some(head) = head else { break };
             let area = self.layout.call_slots();
             let shape = Shape {
@@ -186,7 +183,7 @@ impl Channel {
             let mut call = call_of(self.read_words::<REQUEST_WORDS>(request)?);
             handler(&mut call);
             self.write_words(answer, &answer_words(&call))?;
-            let used = lock(&self.calls).add_used(&self.ram, head, ANSWER_BYTES);
+            let used = self.calls.lock().add_used(&self.ram, head, ANSWER_BYTES);
             used.map_err(ring_error(QUEUE_CALL))?;
             served += 1;
         }
@@ -199,7 +196,7 @@ impl Channel {
         if event.kind == EVENT_TRAP {
             return Err(ChannelError::Trap);
         }
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         let record = EventRecord { kind: event.kind, a: event.a, b: event.b };
         events.pending.add(record).map_err(ChannelError::TooManyEvents)?;
         self.hand_over(&mut events)
@@ -208,7 +205,7 @@ impl Channel {
     /// Gives events that were kept to the kernel, as far as there are buffers. True if it must be
     /// interrupted. For [`qlib::channel::Port::Event`].
     pub fn flush_events(&self) -> Result<bool, ChannelError> {
-        self.hand_over(&mut lock(&self.events))
+        self.hand_over(&mut self.events.lock())
     }
 
     /// The parameters that vCPU `vcpu` gives with its hypercall.

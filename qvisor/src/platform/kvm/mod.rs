@@ -15,7 +15,7 @@ pub mod tables;
 pub mod vcpu;
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_bindings::{
@@ -35,6 +35,7 @@ use crate::sandbox::loader::LoadedKernel;
 use crate::sandbox::memory::{GuestMemory, Protection, RAM_UNIT};
 use crate::sandbox::panic;
 use crate::sys;
+use crate::sys::ordered::{Mutex, MutexGuard, place};
 pub use boot::KvmConfig;
 use channel::{Channel, ChannelError};
 use probe::needs;
@@ -88,7 +89,7 @@ pub struct KvmPlatform {
     shared: Arc<Shared>,
     cpuid: CpuId,
     /// How many vCPUs have been started.
-    started: Mutex<u32>,
+    started: Mutex<u32, place::Vcpus>,
     start: OnceLock<vcpu::Start>,
     exits: Arc<Exits>,
 }
@@ -289,7 +290,7 @@ impl KvmPlatform {
     }
 
     fn started(&self) -> MutexGuard<'_, u32> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        self.started.lock()
     }
 
     fn begin(&self) -> Result<&vcpu::Start> {

@@ -2,8 +2,6 @@
 //! slot (host kernels that can track pages), so RAM and windows become slots as they are needed,
 //! lowest first.
 
-use std::sync::{Mutex, PoisonError};
-
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 use qlib::Gpa;
@@ -11,6 +9,7 @@ use qlib::kvm::HOLE;
 use rustix::io::Errno;
 
 use crate::sandbox::memory::GuestMemory;
+use crate::sys::ordered::{Mutex, place};
 
 /// A slot is not smaller, in bytes.
 const CHUNK_BYTES: u64 = 64 << 20;
@@ -35,7 +34,7 @@ impl Area {
 /// The slots of a virtual machine.
 #[derive(Debug)]
 pub struct Slots {
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, place::MemorySlots>,
 }
 
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl Slots {
     /// Makes what lies below `gpa` known to KVM, of RAM or of windows, whichever `gpa` is the end
     /// of a part of. Up to where it is then. EFAULT when that is beyond guest memory.
     pub fn reach(&self, vm: &VmFd, memory: &GuestMemory, gpa: Gpa) -> Result<Gpa, Errno> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner.lock();
         let is_ram = gpa.0 <= inner.ram.end;
         let area = if is_ram { inner.ram } else { inner.windows };
         if gpa.0 > area.end {

@@ -5,13 +5,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::{KVM_STATS_TYPE_CUMULATIVE, KVM_STATS_TYPE_MASK, KVMIO};
 use qlib::control::PlatformStats;
 use vmm_sys_util::ioctl::ioctl;
 use vmm_sys_util::ioctl_io_nr;
+
+use crate::sys::ordered::{Mutex, MutexGuard, place};
 
 ioctl_io_nr!(KVM_GET_STATS_FD, KVMIO, 0xce);
 
@@ -84,7 +86,7 @@ impl ExitStats {
 /// The statistics of all vCPUs of a sandbox.
 #[derive(Debug, Default)]
 pub struct Exits {
-    vcpus: Mutex<Vec<Counted>>,
+    vcpus: Mutex<Vec<Counted>, place::VcpuStats>,
 }
 
 /// A vCPU's own counts, and KVM's.
@@ -109,7 +111,7 @@ impl Exits {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Counted>> {
-        self.vcpus.lock().unwrap_or_else(PoisonError::into_inner)
+        self.vcpus.lock()
     }
 
     /// Sums over the vCPUs. Does not stop them.

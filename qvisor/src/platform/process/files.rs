@@ -7,10 +7,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::layout::{FD_FILES, FD_RAM};
 use super::zygote::Zygote;
+use crate::sys::ordered::{Mutex, place};
 
 /// The files that have numbers.
 pub struct Files {
@@ -21,7 +22,7 @@ pub struct Files {
 struct Table {
     zygote: Arc<Zygote>,
     most: i32,
-    state: Mutex<Descriptors>,
+    state: Mutex<Descriptors, place::StubFiles>,
 }
 
 #[derive(Default)]
@@ -64,12 +65,7 @@ impl Drop for StubFile {
     fn drop(&mut self) {
         if let Some(table) = self.table.take() {
             let closed = if self.is_there() { table.zygote.close(self.number) } else { 0 };
-            table
-                .state
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .free
-                .push_back((self.number, closed));
+            table.state.lock().free.push_back((self.number, closed));
         }
     }
 }
@@ -93,7 +89,7 @@ impl Files {
     /// besides.
     pub fn place(&self, file: &Arc<OwnedFd>) -> Option<Arc<StubFile>> {
         let key = Arc::as_ptr(file) as usize;
-        let mut state = self.table.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.table.state.lock();
         if let Some((_, place)) = state.files.get(&key) {
             return Some(place.clone());
         }
@@ -120,7 +116,7 @@ impl Files {
     /// Gives up the numbers of files that are gone here.
     pub fn sweep(&self) {
         let mut gone = Vec::new();
-        let mut state = self.table.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.table.state.lock();
         state.files.retain(|_, (file, place)| {
             let alive = file.strong_count() > 0;
             if !alive {

@@ -200,6 +200,7 @@ pub struct Kernel {
 impl Kernel {
     /// Gives the kernel one event. May be called on several threads at once.
     pub fn dispatch(&self, event: &Event) {
+        let _kernel = sys::ordered::enter_kernel();
         // SAFETY: the function was given by the kernel at its entry for this purpose; the event
         // lives until it returns.
         unsafe { (self.dispatch)(event) }

@@ -4,8 +4,8 @@
 //! *lend* it their spaces: it serves all of them in turns, and they sleep. Else they would wait for
 //! the kernel that it is in most of the time, and it for waking them up.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use qlib::platform::*;
@@ -15,6 +15,7 @@ use super::fast::{self, Outcome, Row, ThreadAt};
 use super::layout::*;
 use super::space::Space;
 use super::{FastCalls, Outside, Shared};
+use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 use crate::sys::{self, Listener, Processors};
 
 /// Spaces that one receiver looks at.
@@ -144,7 +145,7 @@ pub(super) struct Loan {
     listener: Arc<Listener>,
     /// What had been received.
     first: Event,
-    back: Mutex<Option<Back>>,
+    back: Mutex<Option<Back>, place::Loan>,
     is_back: Condvar,
 }
 
@@ -159,7 +160,7 @@ struct Back {
 
 impl Loan {
     fn give_back(&self, back: Back) {
-        *self.back.lock().unwrap_or_else(|e| e.into_inner()) = Some(back);
+        *self.back.lock() = Some(back);
         self.is_back.notify_one();
     }
 
@@ -169,11 +170,11 @@ impl Loan {
     }
 
     fn wait(&self) -> Back {
-        let mut back = self.back.lock().unwrap_or_else(|e| e.into_inner());
+        let mut back = self.back.lock();
         loop {
             match back.take() {
                 Some(back) => return back,
-                None => back = self.is_back.wait(back).unwrap_or_else(|e| e.into_inner()),
+                None => back = self.is_back.wait(back),
             }
         }
     }
@@ -403,7 +404,7 @@ pub(super) struct Pollers {
     most: u32,
     /// There are loans that nobody has taken.
     is_asked: AtomicBool,
-    state: Mutex<PollersState>,
+    state: Mutex<PollersState, place::Pollers>,
 }
 
 #[derive(Default)]
@@ -429,7 +430,7 @@ impl Pollers {
     }
 
     fn lock(&self) -> MutexGuard<'_, PollersState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
 
     /// One more looks, if it may.

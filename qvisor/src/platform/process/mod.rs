@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -22,6 +22,7 @@ use tracing::error;
 
 use crate::sandbox::memory::GuestPhys;
 use crate::sandbox::platform::Leave;
+use crate::sys::ordered::{RwLock, place};
 use crate::sys::{self, Listener, Received};
 
 mod area;
@@ -100,7 +101,7 @@ pub(crate) struct Shared {
     pollers: Pollers,
     dispatch: OnceLock<Dispatch>,
     outside: OnceLock<Box<dyn Outside>>,
-    spaces: RwLock<HashMap<u32, Arc<Space>>>,
+    spaces: RwLock<HashMap<u32, Arc<Space>>, place::Spaces>,
     last_space: AtomicU32,
     watch: Watch,
     sync_works: AtomicBool,
@@ -350,7 +351,7 @@ impl ProcessPlatform {
 
 impl Drop for ProcessPlatform {
     fn drop(&mut self) {
-        for space in self.0.spaces.read().unwrap_or_else(|e| e.into_inner()).values() {
+        for space in self.0.spaces.read().values() {
             space.drop_space();
         }
     }
@@ -382,7 +383,7 @@ impl Shared {
 
     fn space(&self, handle: u64) -> Option<Arc<Space>> {
         let id = u32::try_from(handle).ok()?;
-        self.spaces.read().unwrap_or_else(|e| e.into_inner()).get(&id).cloned()
+        self.spaces.read().get(&id).cloned()
     }
 
     /// A thread's handle is its space's in the high half and its number there in the low half.
@@ -421,13 +422,13 @@ impl Shared {
         let area =
             Area::new(if self.pollers.possible() { self.stub_area() } else { 0 }).map_err(errno)?;
         let space = Arc::new(Space::new(id, area));
-        self.spaces.write().unwrap_or_else(|e| e.into_inner()).insert(id, space.clone());
+        self.spaces.write().insert(id, space.clone());
         let shared = self.clone();
         let started = sys::spawn_thread(format!("space-{id}"), self.stack_bytes, move || {
             shared.serve(&space, urgent, room)
         });
         if let Err(e) = started {
-            self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&id);
+            self.spaces.write().remove(&id);
             return Err(errno(e));
         }
         Ok(u64::from(id))
@@ -517,12 +518,12 @@ impl Shared {
         }
         let mut state = space.lock();
         while !state.dropped {
-            state = space.was_dropped.wait(state).unwrap_or_else(|e| e.into_inner());
+            state = space.was_dropped.wait(state);
         }
         self.threads.give(state.slot_count());
         self.processes.give(1);
         drop(state);
-        self.spaces.write().unwrap_or_else(|e| e.into_inner()).remove(&space.id);
+        self.spaces.write().remove(&space.id);
         self.deliver(&Event { kind: EVENT_SPACE_GONE, a: u64::from(space.id), ..Event::default() });
     }
 

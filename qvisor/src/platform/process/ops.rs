@@ -1,20 +1,21 @@
 //! The entries of [`PlatformOps`] as functions that the kernel image can call. There is one
 //! platform in a sandbox process.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use qlib::Va;
 use qlib::platform::{DeferredOp, MAX_TOUCHED_PAGES, PlatformOps, Resume};
 
 use super::Shared;
+use crate::sys::ordered::{RwLock, place};
 
-static PLATFORM: RwLock<Option<Arc<Shared>>> = RwLock::new(None);
+static PLATFORM: RwLock<Option<Arc<Shared>>, place::Platform> = RwLock::new(None);
 
 /// Operations in one resume: more than a whole address space of single pages ever needs at once.
 const MAX_OPS: u32 = 1 << 20;
 
 pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
-    *PLATFORM.write().unwrap_or_else(|e| e.into_inner()) = Some(shared);
+    *PLATFORM.write() = Some(shared);
     ops.space_new = space_new;
     ops.space_drop = space_drop;
     ops.space_touched = space_touched;
@@ -27,7 +28,7 @@ pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
 }
 
 fn with<T>(otherwise: T, f: impl FnOnce(&Arc<Shared>) -> T) -> T {
-    match &*PLATFORM.read().unwrap_or_else(|e| e.into_inner()) {
+    match &*PLATFORM.read() {
         Some(shared) => f(shared),
         None => otherwise,
     }

@@ -3,7 +3,7 @@
 //! hands back the event to deliver, if any.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use foldhash::HashMap;
 use qlib::platform::*;
@@ -17,6 +17,7 @@ use super::proof::host_error;
 use super::thread::*;
 use super::{asleep, fast};
 use crate::sandbox::log_limit::Seldom;
+use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 use crate::sys::{self, Listener, Notification};
 
 // What guests bring about, as often as they like.
@@ -31,7 +32,7 @@ pub struct Space {
     pub id: u32,
     /// The slots of its threads.
     pub area: Area,
-    state: Mutex<SpaceState>,
+    state: Mutex<SpaceState, place::Space>,
     /// Signalled when [`SpaceState::dropped`] becomes true.
     pub was_dropped: Condvar,
 }
@@ -87,7 +88,7 @@ impl Space {
 
     /// Locks the state. Never held while the kernel runs.
     pub fn lock(&self) -> MutexGuard<'_, SpaceState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        self.state.lock()
     }
 
     pub(super) fn frame_address(&self, shared: &Shared, frame: FrameAt) -> u64 {

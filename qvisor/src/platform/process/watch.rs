@@ -2,11 +2,12 @@
 //! so exists only while kicks are about, so an idle sandbox has none.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Shared;
 use crate::sys;
+use crate::sys::ordered::{Mutex, place};
 
 /// When to look.
 const DELAY: Duration = Duration::from_millis(100);
@@ -15,7 +16,7 @@ const LINGER: u32 = 10;
 
 /// Kicks to look after.
 #[derive(Default)]
-pub struct Watch(Mutex<List>);
+pub struct Watch(Mutex<List, place::Kicks>);
 
 #[derive(Default)]
 struct List {
@@ -27,12 +28,12 @@ struct List {
 impl Watch {
     /// Says whose spaces it looks after.
     pub fn attach(&self, shared: &Arc<Shared>) {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).shared = Arc::downgrade(shared);
+        self.0.lock().shared = Arc::downgrade(shared);
     }
 
     /// A kick was sent to a thread of a space.
     pub fn add(&self, space: u32, thread: u32) {
-        let mut list = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut list = self.0.lock();
         list.due.push_back((Instant::now() + DELAY, space, thread));
         if !list.running
             && let Some(shared) = list.shared.upgrade()
@@ -51,7 +52,7 @@ fn look_after(shared: &Shared) {
         let now = Instant::now();
         let mut due = Vec::new();
         {
-            let mut list = shared.watch.0.lock().unwrap_or_else(|e| e.into_inner());
+            let mut list = shared.watch.0.lock();
             while list.due.front().is_some_and(|(when, ..)| *when <= now)
                 && let Some(entry) = list.due.pop_front()
             {
@@ -67,7 +68,7 @@ fn look_after(shared: &Shared) {
             if let Some(space) = shared.space(u64::from(space))
                 && space.check_kick(thread)
             {
-                let mut list = shared.watch.0.lock().unwrap_or_else(|e| e.into_inner());
+                let mut list = shared.watch.0.lock();
                 list.due.push_back((now + DELAY, space.id, thread));
             }
         }

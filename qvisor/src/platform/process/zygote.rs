@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use super::steps::{Failure, Missing};
 use super::stub::{StubAddresses, code_page};
 use crate::sandbox::platform::Leave;
 use crate::sys;
+use crate::sys::ordered::{Condvar, Mutex, place};
 
 /// How long the host may take to make a process.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,13 +57,13 @@ impl Drop for Control {
 pub struct Zygote {
     control: Arc<Control>,
     socket: OwnedFd,
-    id_mapper: Mutex<Option<IdMapper>>,
+    id_mapper: Mutex<Option<IdMapper>, place::ZygoteIds>,
     /// The process that prepares its surroundings, until that is done.
-    copy: Mutex<Option<u32>>,
+    copy: Mutex<Option<u32>, place::ZygoteFinish>,
     up: OnceLock<Up>,
     turns: Turns,
     /// How many descriptors it was told to close.
-    closes: Mutex<u64>,
+    closes: Mutex<u64, place::StubCloses>,
     /// Where its code and that of its stubs lies.
     pub addresses: StubAddresses,
     /// Where the vDSO is in every stub.
@@ -72,7 +73,7 @@ pub struct Zygote {
 /// One stub is made at a time.
 #[derive(Debug, Default)]
 struct Turns {
-    state: Mutex<TurnState>,
+    state: Mutex<TurnState, place::ZygoteTurns>,
     next: Condvar,
     next_urgent: Condvar,
 }
@@ -94,17 +95,13 @@ struct Turn<'a> {
 
 impl Turns {
     fn take(&self, urgent: bool) -> Turn<'_> {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.state.lock();
         if urgent {
             state.urgent += 1;
-            state =
-                self.next_urgent.wait_while(state, |s| s.taken).unwrap_or_else(|e| e.into_inner());
+            state = self.next_urgent.wait_while(state, |s| s.taken);
             state.urgent -= 1;
         } else {
-            state = self
-                .next
-                .wait_while(state, |s| s.taken || s.urgent > 0)
-                .unwrap_or_else(|e| e.into_inner());
+            state = self.next.wait_while(state, |s| s.taken || s.urgent > 0);
         }
         state.taken = true;
         state.number = state.number.wrapping_add(1);
@@ -114,7 +111,7 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.turns.state.lock();
         state.taken = false;
         if state.urgent > 0 {
             self.turns.next_urgent.notify_one()
@@ -364,8 +361,8 @@ impl Zygote {
         leave: Option<&dyn Leave>,
     ) -> Result<Self> {
         // For a moment the region exists in this process.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+        static ONE_AT_A_TIME: Mutex<(), place::ZygoteStart> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock();
         let base = (0..REGION_TRIES)
             .map(|i| REGION_TOP - i * REGION_STEP)
             .find(|b| region_is_free(*b))
@@ -438,10 +435,10 @@ impl Zygote {
     /// # Errors
     /// With the step of its set-up that failed.
     pub fn finish(&self) -> Result<&Up> {
-        let mut copy = self.copy.lock().unwrap_or_else(|e| e.into_inner());
+        let mut copy = self.copy.lock();
         if let Some(pid) = *copy {
             let ready = wait_until_ready(&self.control, pid);
-            drop(self.id_mapper.lock().unwrap_or_else(|e| e.into_inner()).take());
+            drop(self.id_mapper.lock().take());
             let (zygote, init) = self.end_copy(pid, ready.is_err());
             *copy = None;
             match (ready, zygote) {
@@ -543,7 +540,7 @@ impl Zygote {
 
     /// Has a descriptor of the stubs' closed: done when [`Self::closed`] is what this gives.
     pub fn close(&self, number: i32) -> u64 {
-        let mut closes = self.closes.lock().unwrap_or_else(|e| e.into_inner());
+        let mut closes = self.closes.lock();
         *closes += 1;
         if let Err(e) = sys::send_message(&self.socket, [MSG_CLOSE, number as u32, 0, 0], None) {
             // It stays open there, and the number is not used again.
@@ -654,7 +651,7 @@ fn end_all(zygote: Option<u32>, init: Option<u32>) {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        let copy = self.copy.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        let copy = self.copy.get_mut().take();
         let (zygote, init) = match (copy, self.up.get()) {
             (Some(copy), _) => self.end_copy(copy, true),
             (None, up) => (up.map(|up| up.pid), up.and_then(|up| up.init)),
@@ -717,7 +714,7 @@ mod tests {
     #[test]
     fn an_urgent_stub_is_next() {
         let turns = Turns::default();
-        let order = Mutex::new(Vec::new());
+        let order = std::sync::Mutex::new(Vec::new());
         std::thread::scope(|s| {
             let first = turns.take(false);
             let (turns, order) = (&turns, &order);
@@ -732,7 +729,7 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(50));
             s.spawn(move || waits(true));
-            while turns.state.lock().unwrap().urgent == 0 {
+            while turns.state.lock().urgent == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             drop(first);

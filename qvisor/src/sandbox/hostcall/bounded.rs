@@ -6,13 +6,14 @@
 //! blocks there has the guest kernel's lock. So each such call has little time, after which a
 //! signal takes it out.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::linger;
 use crate::sys;
+use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 
 /// How long a call may block.
 const LIMIT: Duration = Duration::from_millis(5);
@@ -21,7 +22,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// The calls that may be blocked now.
 #[derive(Debug, Default)]
 pub struct Bounded {
-    calls: Mutex<Calls>,
+    calls: Mutex<Calls, place::Bounded>,
     begun: Condvar,
 }
 
@@ -95,7 +96,7 @@ impl Bounded {
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 

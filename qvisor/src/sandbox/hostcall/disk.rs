@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qlib::host::{DISK_BEGUN, MAX_FETCH_BYTES};
@@ -18,6 +18,7 @@ use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, file_type, reopen};
 use super::{Call, Outcome, linger};
 use crate::sys;
+use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 
 /// Operations under way at a time. Further ones wait for one of these to end.
 const MAX_WORKERS: usize = 16;
@@ -80,7 +81,7 @@ struct State {
 /// The operations of a sandbox.
 #[derive(Debug)]
 pub struct DiskWork {
-    state: Mutex<State>,
+    state: Mutex<State, place::DiskWork>,
     /// There is something in the queue.
     queued: Condvar,
     /// Something is over.
@@ -140,7 +141,7 @@ impl DiskWork {
             if left.is_zero() {
                 break;
             }
-            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.ended.wait_timeout(state, left).0;
             match state.operations.get(&token) {
                 Some(own) if own.serial == serial && own.result.is_none() => {}
                 Some(own) if own.serial == serial => {
@@ -232,13 +233,13 @@ impl DiskWork {
 
     fn dawdle(&self) {
         // A thread of the sandbox may not sleep otherwise than for a lock.
-        let (lock, never) = (Mutex::new(()), Condvar::new());
-        let locked = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lock, never) = (std::sync::Mutex::new(()), std::sync::Condvar::new());
+        let Ok(locked) = lock.lock() else { return };
         drop(never.wait_timeout_while(locked, SLOW, |()| true));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

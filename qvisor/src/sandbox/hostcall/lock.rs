@@ -9,7 +9,7 @@
 //! at first and then ever less often.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::c_short;
@@ -22,6 +22,7 @@ use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, Object};
 use super::{Call, Outcome, linger};
 use crate::sys;
+use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 
 /// How long after a look the next one is, at first. Each time it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -139,7 +140,7 @@ struct State {
 /// The waits of a sandbox.
 #[derive(Debug)]
 pub struct LockWaits {
-    state: Mutex<State>,
+    state: Mutex<State, place::LockWaits>,
     /// There is one more.
     begun: Condvar,
     poller: Arc<Poller>,
@@ -230,7 +231,7 @@ impl LockWaits {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -250,7 +251,7 @@ impl Call<'_> {
             return wanted.set(&object).map(|()| 0);
         }
         let range = (self.args[2], self.args[3]);
-        let mut records = object.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = object.records.lock();
         let on_host = || wanted.set(&object);
         records.set(&self.host.lock_records, range, wanted.exclusive, on_host).map(|()| 0)
     }

@@ -1,14 +1,15 @@
 //! Handles: small numbers that name the host's objects to the guest.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::records::Records;
 use crate::streams::Stream;
+use crate::sys::ordered::{Mutex, RwLock, place};
 
 /// The most handles a sandbox may hold.
 const MAX_HANDLES: usize = 1 << 20;
@@ -66,7 +67,7 @@ pub struct Object {
     /// SO_LINGER may be on.
     lingers: AtomicBool,
     /// What is locked by it.
-    pub(super) records: Mutex<Records>,
+    pub(super) records: Mutex<Records, place::Records>,
 }
 
 impl Object {
@@ -189,7 +190,7 @@ struct Slots {
 /// The handle table.
 #[derive(Debug, Default)]
 pub struct Table {
-    slots: RwLock<Slots>,
+    slots: RwLock<Slots, place::Handles>,
 }
 
 impl Table {
@@ -200,7 +201,7 @@ impl Table {
 
     /// Gives `object` a handle; EMFILE when there are too many.
     pub fn insert(&self, object: Object) -> Result<u32, Errno> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write();
         let object = Some(Arc::new(object));
         if let Some(handle) = slots.free.pop() {
             slots.objects[handle as usize] = object;
@@ -215,17 +216,12 @@ impl Table {
 
     /// The object behind `handle`.
     pub fn get(&self, handle: u32) -> Option<Arc<Object>> {
-        self.slots
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .objects
-            .get(handle as usize)?
-            .clone()
+        self.slots.read().objects.get(handle as usize)?.clone()
     }
 
     /// Takes the object away from `handle`.
     pub fn remove(&self, handle: u32) -> Option<Arc<Object>> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write();
         let object = slots.objects.get_mut(handle as usize)?.take()?;
         slots.free.push(handle);
         Some(object)
@@ -233,7 +229,7 @@ impl Table {
 
     /// Handles in use.
     pub fn len(&self) -> usize {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.slots.read();
         slots.objects.len() - slots.free.len()
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::table::{Kind, Object, file_type};
 use super::{Call, Outcome};
+use crate::sys::ordered::{Mutex, place};
 use crate::sys::{self, procfs};
 
 /// What a container may do with AF_UNIX sockets in its volumes.
@@ -52,7 +53,7 @@ pub struct Uds {
     allowed: OnceLock<HostUds>,
     /// Device and inode of the sockets that the guest made and has open: as long as it has, no
     /// other file can be of that inode.
-    bound: Mutex<BTreeMap<(u64, u64), Weak<OwnedFd>>>,
+    bound: Mutex<BTreeMap<(u64, u64), Weak<OwnedFd>>, place::BoundSockets>,
 }
 
 impl Uds {
@@ -65,12 +66,12 @@ impl Uds {
     }
 
     fn has_bound(&self, file: (u64, u64)) -> bool {
-        let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let bound = self.bound.lock();
         bound.get(&file).is_some_and(|socket| socket.strong_count() > 0)
     }
 
     fn note_bound(&self, file: (u64, u64), socket: &Arc<OwnedFd>) {
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bound = self.bound.lock();
         if bound.len().is_multiple_of(SWEPT_AFTER) {
             bound.retain(|_, socket| socket.strong_count() > 0);
         }
@@ -181,7 +182,7 @@ mod tests {
             assert!(!uds.has_bound((1, inode)), "its inode may be another's by now");
         }
         assert!(uds.has_bound((1, 0)));
-        assert!(uds.bound.lock().unwrap().len() <= SWEPT_AFTER + 1);
+        assert!(uds.bound.lock().len() <= SWEPT_AFTER + 1);
         drop(open);
         assert!(!uds.has_bound((1, 0)));
     }

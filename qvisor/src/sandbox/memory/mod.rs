@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use qlib::host::Segment;
 use qlib::platform::BootInfo;
@@ -29,6 +29,7 @@ pub use windows::WindowError;
 use windows::WindowTable;
 
 use crate::sys;
+use crate::sys::ordered::{Mutex, MutexGuard, place};
 pub use crate::sys::{GuestRange, Protection};
 
 /// Where the linear mapping of guest physical memory may begin in the sandbox process: at a
@@ -71,7 +72,7 @@ pub struct GuestMemory {
     ram_bytes: u64,
     window_bytes: u64,
     memfd: Arc<OwnedFd>,
-    windows: Mutex<WindowTable>,
+    windows: Mutex<WindowTable, place::Windows>,
     user_blocks: UserBlocks,
     reach: OnceLock<Reach>,
     dropped: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -495,7 +496,7 @@ impl GuestMemory {
     }
 
     fn windows(&self) -> MutexGuard<'_, WindowTable> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.windows.lock()
     }
 
     fn backing(&self, gpa: Gpa, len: u64) -> Option<(Arc<OwnedFd>, u64)> {
