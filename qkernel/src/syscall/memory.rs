@@ -187,9 +187,8 @@ pub fn mmap(
     Ok(start.0 as usize)
 }
 
-/// remap_file_pages(2), as Linux has done it since 4.0: a part of a shared mapping becomes a mapping
-/// of its own of another part of the file. `pgoff` and what the mapping has are in pages; `prot` is
-/// 0.
+/// remap_file_pages(2), as Linux has done it since 4.0: a part of a shared mapping becomes one of
+/// its own, of another part of the file. `pgoff` is in pages; `prot` is 0.
 pub fn remap_file_pages(
     thread: &Arc<Thread>,
     addr: Va,
