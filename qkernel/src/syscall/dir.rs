@@ -9,10 +9,18 @@ use qlib::Va;
 use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::file::DirEntry;
+use crate::fs::inode::Caching;
 use crate::fs::open::{check_may_change, new_node, walk};
 use crate::fs::walk::{NameTarget, PATH_MAX, Target, WalkFlags};
 use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
+
+/// True if it is a directory that was removed, of a file system that changes only here: elsewhere a
+/// name that is gone may mean another one, and whoever keeps the directory says so itself.
+fn is_removed_dir(place: &Location) -> bool {
+    let inode = place.inode();
+    place.dentry.is_unlinked() && inode.is_dir() && inode.caching() == Caching::Keep
+}
 
 /// Lists a directory in the form that `put` writes: whether the entry fitted.
 fn list(
@@ -26,8 +34,7 @@ fn list(
     if file.flags() & linux_raw_sys::general::O_PATH != 0 {
         return Err(Errno::EBADF);
     }
-    let is_removed = file.path.as_ref().is_some_and(|place| place.dentry.is_unlinked());
-    if is_removed && file.path.as_ref().is_some_and(|place| place.inode().is_dir()) {
+    if file.path.as_ref().is_some_and(is_removed_dir) {
         return Err(Errno::ENOENT);
     }
     let capacity = count.min(64 << 10);
