@@ -1,5 +1,6 @@
 //! Pipes, event counters, epoll and other means by which processes and threads talk.
 
+pub mod aio;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;

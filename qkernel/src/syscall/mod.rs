@@ -1,6 +1,7 @@
 //! System calls: [`table`] leads from a number to a function; the functions stand here by family,
 //! each under its man-page name.
 
+pub mod aio;
 pub mod args;
 pub mod attr;
 pub mod clock;

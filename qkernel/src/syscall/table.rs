@@ -346,18 +346,18 @@ table! {
         `process`, the set is kept and reported, and threads run anywhere";
     204 sched_getaffinity => plain sched::sched_getaffinity (pid, cpusetsize, mask);
     205 set_thread_area => none ();
-    206 io_setup => none ();
-    207 io_destroy => none ();
-    208 io_getevents => none ();
-    209 io_submit => none ();
-    210 io_cancel => none ();
+    206 io_setup => plain aio::io_setup (nr_events, ctxp);
+    207 io_destroy => plain aio::io_destroy (ctx) is [TAKES_PAGES_AWAY];
+    208 io_getevents => r#async aio::io_getevents (ctx, min_nr, nr, events, timeout);
+    209 io_submit => r#async aio::io_submit (ctx, nr, iocbpp) but "IOCB_CMD_POLL and flags of RWF_* (EINVAL, EOPNOTSUPP)";
+    210 io_cancel => plain aio::io_cancel (ctx, iocb, result);
     211 get_thread_area => none ();
     212 lookup_dcookie => none ();
     213 epoll_create => plain epoll::epoll_create (size);
     214 epoll_ctl_old => none ();
     215 epoll_wait_old => none ();
     216 remap_file_pages => plain memory::remap_file_pages (addr, size, prot, pgoff, flags)
-        is [NEVER_FAST];
+        is [NEVER_FAST TAKES_PAGES_AWAY];
     217 getdents64 => plain dir::getdents64 (fd, dirp, count);
     218 set_tid_address => plain ids::set_tid_address (tidptr);
     219 restart_syscall => r#async signal::restart_syscall (arg0, arg1, arg2, arg3, arg4, arg5);
@@ -481,7 +481,7 @@ table! {
     330 pkey_alloc => none ();
     331 pkey_free => none ();
     332 statx => plain stat::statx (dirfd, path, flags, mask, statxbuf);
-    333 io_pgetevents => none ();
+    333 io_pgetevents => r#async aio::io_pgetevents (ctx, min_nr, nr, events, timeout, sigset);
     334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig) is [NEVER_FAST] but "ENOSYS on \
         `process`";
     335 uretprobe => none ();

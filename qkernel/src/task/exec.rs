@@ -450,6 +450,7 @@ impl Drop for Executing {
 fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
     rseq::on_exec(thread);
+    thread.process.drop_aio();
     let mut files = thread.files();
     // The thread and this function know of it: then nobody shares it.
     if Arc::strong_count(&files) > 2 {

@@ -46,6 +46,8 @@ pub struct Process {
     pub signal_events: WaitQueue,
     /// prctl(2), personality(2) and accounting.
     pub traits: Mutex<Traits>,
+    /// Contexts of io_setup(2), by id: those of [`crate::ipc::aio`].
+    pub aio: Mutex<BTreeMap<u64, Arc<dyn Any + Send + Sync>>>,
     /// Its timers.
     pub timers: super::timers::ProcessTimers,
     /// CLOCK_MONOTONIC at its start.
@@ -202,6 +204,7 @@ impl Process {
             thread_events: WaitQueue::new(),
             signal_events: WaitQueue::new(),
             traits: Mutex::default(),
+            aio: Mutex::default(),
             timers: Default::default(),
             start_ns: crate::time::monotonic_ns(),
         }
@@ -231,6 +234,13 @@ impl Process {
     pub fn drop_mm(&self) {
         let old = self.mm.lock().take();
         drop(old);
+        self.drop_aio();
+    }
+
+    /// Gives up its contexts of asynchronous I/O, as exec and exit do.
+    pub fn drop_aio(&self) {
+        let contexts = core::mem::take(&mut *self.aio.lock());
+        drop(contexts);
     }
 
     /// How far a fault may extend its stack.

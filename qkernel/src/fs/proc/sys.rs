@@ -16,6 +16,7 @@ use linux_raw_sys::general::{CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
 use crate::fs::{mount, notify};
+use crate::ipc::aio;
 use crate::random;
 use crate::sync::{Mutex, Once, mutex};
 use crate::task::current;
@@ -40,7 +41,8 @@ use Value::{Fixed as F, Made as M, Name, Numbers as N};
 const INT: u64 = i32::MAX as u64;
 
 const SETTINGS: &[(&str, Value)] = &[
-    ("fs/aio-max-nr", F("65536")),
+    ("fs/aio-max-nr", M(|| aio::MOST_EVENTS.to_string())),
+    ("fs/aio-nr", M(|| aio::events().to_string())),
     ("fs/file-max", F("9223372036854775807")),
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
     ("fs/inotify/max_queued_events", F("16384")),
