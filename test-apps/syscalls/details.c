@@ -9,6 +9,7 @@
 #include <sys/statfs.h>
 #include <sys/times.h>
 #include <sys/msg.h>
+#include <sys/shm.h>
 #include <sys/xattr.h>
 #include <sys/personality.h>
 #include <sys/timerfd.h>
@@ -303,6 +304,14 @@ CASE(mremap_forms) {
     CHECK(n != MAP_FAILED);
     EQ(n[0], 5);
     EQ(m[0], 0);
+    // The place is a hint, and has to be one that could be taken.
+    int out = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+    ERR(mremap(m, 0, 0, out, 0) == MAP_FAILED ? -1 : 0, EINVAL);
+    ERR(mremap(m, 4096, 4096, out, m) == MAP_FAILED ? -1 : 0, EINVAL);
+    ERR(mremap(m, 4096, 4096, out, m + 4096 + 1) == MAP_FAILED ? -1 : 0, EINVAL);
+    ERR(mremap(m, 4096, 4096, out, (void *)-4096L) == MAP_FAILED ? -1 : 0, EINVAL);
+    OK(munmap(n, 4096));
+    EQ((long)mremap(m, 4096, 4096, out, n), (long)n);
     ERR(mremap(m, 4096, 4096, MREMAP_FIXED, m) == MAP_FAILED ? -1 : 0, EINVAL);
     ERR(mremap(m + 1, 4096, 4096, 0) == MAP_FAILED ? -1 : 0, EINVAL);
     ERR(mremap(m, 4096, 0, 0) == MAP_FAILED ? -1 : 0, EINVAL);
@@ -398,6 +407,17 @@ CASE(execs) {
     fd = OK(open("out", O_RDONLY));
     OK(read(fd, b, 63));
     CHECK(strncmp(b, "/dev/fd/", 8) == 0);
+    // A descriptor that plays no part may be closed by it.
+    c = OK(fork());
+    if (!c) {
+        int d = OK(open(".", O_DIRECTORY | O_CLOEXEC));
+        char name[64];
+        sprintf(name, "/dev/fd/%d/s", OK(open(".", O_DIRECTORY)));
+        syscall(SYS_execveat, d, name, (char *[]){"x", NULL}, (char *[]){NULL}, 0);
+        _exit(1);
+    }
+    waitpid(c, &st, 0);
+    EQ(st, 0);
     c = OK(fork());
     if (!c) {
         errno = 0;
@@ -637,6 +657,32 @@ CASE(remap_file_pages_) {
     m[4096] = 'b';
     OK(remap_file_pages(m, 4096, 0, 1, 0));
     EQ(m[0], 'b');
+    // Offsets beyond those that files can have.
+    ERR(remap_file_pages(m, 4096, 0, 1UL << 51, 0), EOVERFLOW);
+    ERR(remap_file_pages(m, 4096, 0, 1UL << 52, 0), EOVERFLOW);
+    ERR(remap_file_pages(m, 4096, 0, -2UL, 0), EOVERFLOW);
+    ERR(remap_file_pages(m, 4096, 0, -1UL, 0), EINVAL);
+    EQ(m[0], 'b');
+}
+CASE(remove_of_shared_memory) {
+    char *m = mmap(NULL, 3 * 4096, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(m, 'a', 3 * 4096);
+    pid_t c = OK(fork());
+    if (!c) _exit(madvise(m + 4096, 4096, MADV_REMOVE) ? errno : 0);
+    int st;
+    waitpid(c, &st, 0);
+    EQ(st, 0);
+    EQ(m[4095], 'a');
+    EQ(m[4096], 0);
+    EQ(m[8191], 0);
+    EQ(m[8192], 'a');
+    int id = OK(shmget(IPC_PRIVATE, 8192, 0600));
+    char *s = shmat(id, NULL, 0);
+    OK(shmctl(id, IPC_RMID, NULL));
+    memset(s, 'b', 8192);
+    OK(madvise(s, 4096, MADV_REMOVE));
+    EQ(s[0], 0);
+    EQ(s[4096], 'b');
 }
 CASE(getdents_bad) {
     int d = OK(open("/", O_DIRECTORY));

@@ -621,6 +621,12 @@ CASE(timestamps_of_messages) {
         m.msg_controllen = 20;
         EQ(recvmsg(fds[0], &m, 0), 1);
         EQ(m.msg_controllen, 20);
+        EQ(u.c.cmsg_len, 20);
+        CHECK(m.msg_flags & MSG_CTRUNC);
+        EQ(send(fds[1], "x", 1, 0), 1);
+        m.msg_controllen = 12;
+        EQ(recvmsg(fds[0], &m, 0), 1);
+        EQ(m.msg_controllen, 0);
         CHECK(m.msg_flags & MSG_CTRUNC);
     }
 }

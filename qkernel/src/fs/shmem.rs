@@ -480,6 +480,10 @@ impl Drop for Shmem {
 }
 
 impl MappedFile for Shmem {
+    fn punch_hole(self: Arc<Self>, offset: u64, length: u64) -> Result {
+        self.punch(offset, length)
+    }
+
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         if index >= self.size().div_ceil(PAGE_SIZE) {
             return Err(Errno::EFAULT);

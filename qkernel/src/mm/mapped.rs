@@ -1,8 +1,10 @@
 //! What lies behind a mapping: files and other objects that supply memory page by page.
 
+use alloc::sync::Arc;
+
 use qlib::Gpa;
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 
 /// Memory that a file supplies for mmap(2), page by page.
 pub trait MappedFile: Send + Sync {
@@ -20,6 +22,12 @@ pub trait MappedFile: Send + Sync {
     /// fault can map them along. No references are taken, and nothing is brought in or made.
     fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
         let _ = (first, frames);
+    }
+    /// Makes a hole of `length` bytes at `offset`, which reads as zeros, in what has no file that
+    /// could do so. EOPNOTSUPP.
+    fn punch_hole(self: Arc<Self>, offset: u64, length: u64) -> Result {
+        let _ = (offset, length);
+        Err(Errno::EOPNOTSUPP)
     }
     /// What /proc/PID/maps shows in place of a path, if it has no file.
     fn name(&self) -> Option<&'static [u8]> {

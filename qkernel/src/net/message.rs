@@ -143,6 +143,18 @@ pub fn append_within(
     data.len() <= room
 }
 
+/// Cuts one control message to what has room, and has it say so (put_cmsg of Linux).
+pub fn cut(control: &mut Vec<u8>, room: usize) {
+    if room < HEADER_BYTES {
+        return control.clear();
+    }
+    control.truncate(room);
+    if let Some(length) = control.first_chunk_mut::<8>() {
+        let told = u64::from_ne_bytes(*length).min(room as u64);
+        *length = told.to_ne_bytes();
+    }
+}
+
 /// Appends one control message, padded.
 pub fn append(control: &mut Vec<u8>, level: u32, kind: u32, data: &[u8]) {
     control.extend_from_slice(&((HEADER_BYTES + data.len()) as u64).to_ne_bytes());

@@ -199,13 +199,16 @@ pub fn remap_file_pages(
 ) -> Result<usize> {
     let (start, size) = (addr.page_floor(), size & !(PAGE_SIZE - 1));
     let end = start.checked_add(size).filter(|end| *end > start).ok_or(Errno::EINVAL)?;
-    if prot != 0 || pgoff.checked_add(size >> PAGE_SHIFT).is_none() {
-        return Err(Errno::EINVAL);
-    }
+    let end_page = pgoff.checked_add(size >> PAGE_SHIFT).filter(|_| prot == 0);
+    let end_page = end_page.ok_or(Errno::EINVAL)?;
     let mm = thread.mm();
     let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
     let part = part.filter(|part| part.is_shared()).ok_or(Errno::EINVAL)?;
     let backing = part.backing.as_ref().ok_or(Errno::EINVAL)?;
+    // File offsets are positive numbers of 63 bits.
+    if end_page > i64::MAX as u64 >> PAGE_SHIFT {
+        return Err(Errno::EOVERFLOW);
+    }
     let backing = FileMapping { first_page: pgoff, ..backing.clone() };
     let vma = Vma::of_file(part.prot, part.max_prot, part.flags, backing);
     mm.map(Placement::Fixed(start), size, vma, limits(thread))?;
@@ -259,10 +262,10 @@ pub fn mremap(
         return Err(Errno::EINVAL);
     }
     if flags & MREMAP_DONTUNMAP != 0 {
-        if old_size != new_size {
+        if old_size != new_size || old_size == 0 {
             return Err(Errno::EINVAL);
         }
-        return move_pages_out(thread, addr, old_size, fixed);
+        return move_pages_out(thread, addr, old_size, new_addr, fixed.is_some());
     }
     thread
         .mm()
@@ -271,19 +274,30 @@ pub fn mremap(
 }
 
 /// MREMAP_DONTUNMAP: the pages move, and the private anonymous mapping that they were in stays,
-/// empty.
-fn move_pages_out(thread: &Arc<Thread>, old: Va, size: u64, fixed: Option<Va>) -> Result<usize> {
+/// empty. `to`: where they go (MREMAP_FIXED), or else a hint.
+fn move_pages_out(
+    thread: &Arc<Thread>,
+    old: Va,
+    size: u64,
+    to: Va,
+    is_fixed: bool,
+) -> Result<usize> {
     let mm = thread.mm();
     let (start, end) = user_range(old, size).map_err(|_| Errno::EINVAL)?;
+    // Linux wants even a hint to be a place where they could go.
+    let (to_start, to_end) = user_range(to, size).map_err(|_| Errno::EINVAL)?;
+    if to_start < end && start < to_end {
+        return Err(Errno::EINVAL);
+    }
     let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
     let part = part.filter(|_| start < end).ok_or(Errno::EFAULT)?;
     if part.backing.is_some() || part.is_shared() {
         return Err(Errno::EINVAL);
     }
     let (len, empty) = (end - start, || Vma::anonymous(part.prot, part.flags));
-    let (new, is_ours) = match fixed {
-        Some(new) => (new, false),
-        None => (mm.map(Placement::Hint(Va(0)), len, empty(), limits(thread))?, true),
+    let (new, is_ours) = match is_fixed {
+        true => (to, false),
+        false => (mm.map(Placement::Hint(to), len, empty(), limits(thread))?, true),
     };
     if let Err(error) = mm.remap(start, len, len, true, Some(new), limits(thread)) {
         if is_ours {
@@ -353,10 +367,15 @@ fn remove(thread: &Arc<Thread>, addr: Va, length: u64) -> Result {
             return Err(Errno::EACCES);
         }
         let backing = part.backing.as_ref().ok_or(Errno::EINVAL)?;
-        let file = file_of(backing).ok_or(Errno::EOPNOTSUPP)?;
-        let offset = backing.first_page << PAGE_SHIFT;
-        let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-        file.ops.allocate(&file, mode, offset, part.end - part.start)?;
+        let (offset, length) = (backing.first_page << PAGE_SHIFT, part.end - part.start);
+        match file_of(backing) {
+            Some(file) => {
+                let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+                file.ops.allocate(&file, mode, offset, length)?;
+            }
+            // Shared memory without a name, or of System V.
+            None => backing.mapping.clone().punch_hole(offset, length)?,
+        }
     }
     if covered { Ok(()) } else { Err(Errno::ENOMEM) }
 }

@@ -367,6 +367,7 @@ fn write_control(
     let mut control = got.control.clone();
     if control.len() > room {
         *flags |= MSG_CTRUNC;
+        message::cut(&mut control, room);
     }
     if let Some(credentials) = got.credentials {
         let bytes = credentials.to_bytes();

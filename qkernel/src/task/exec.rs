@@ -327,10 +327,10 @@ pub async fn execve(
         args.push(Vec::new());
     }
     let file = fs::open_exec(thread, dirfd, &path, flags)?;
-    let path = name_of(dirfd, path);
-    let goes_with_exec = dirfd >= 0
-        && path.starts_with(BY_DESCRIPTOR)
-        && thread.files().close_on_exec(dirfd).is_ok_and(|closes| closes);
+    let is_by_descriptor = dirfd >= 0 && !path.starts_with(b"/");
+    let path = if is_by_descriptor { name_of(dirfd, path) } else { path };
+    let goes_with_exec =
+        is_by_descriptor && thread.files().close_on_exec(dirfd).is_ok_and(|closes| closes);
     let executable = find(thread, Program { file, path, args, env })?;
     if goes_with_exec && executable.is_script {
         // The interpreter could not open it.
@@ -389,9 +389,6 @@ const BY_DESCRIPTOR: &[u8] = b"/dev/fd/";
 /// What a program is told that it was executed as, which is how the interpreter of a script finds
 /// that (execveat(2)).
 fn name_of(dirfd: Fd, path: Vec<u8>) -> Vec<u8> {
-    if dirfd < 0 || path.starts_with(b"/") {
-        return path;
-    }
     let mut name = BY_DESCRIPTOR.to_vec();
     name.extend_from_slice(alloc::format!("{dirfd}").as_bytes());
     if !path.is_empty() {

@@ -192,7 +192,7 @@ pub async fn receive(
     Ok((message.kind, message.bytes))
 }
 
-/// MSG_COPY of msgrcv(2): the message at place `index`, which stays there.
+/// MSG_COPY of msgrcv(2): the message at place `index`, which stays there. ENOMEM.
 fn copy(queue: &Object<Queue>, room: usize, index: i64, flags: u32) -> Result<(i64, Vec<u8>)> {
     if flags & MSG_EXCEPT != 0 || flags & IPC_NOWAIT == 0 {
         return Err(Errno::EINVAL);
@@ -204,7 +204,10 @@ fn copy(queue: &Object<Queue>, room: usize, index: i64, flags: u32) -> Result<(i
         // Copies are never cut.
         return Err(if flags & MSG_NOERROR == 0 { Errno::E2BIG } else { Errno::EINVAL });
     }
-    Ok((message.kind, message.bytes.clone()))
+    // Nothing of it has been set aside: what is sent is only paid for once.
+    let mut bytes = account::vec_for(message.bytes.len())?;
+    bytes.extend_from_slice(&message.bytes);
+    Ok((message.kind, bytes))
 }
 
 impl Kind for Queue {

@@ -95,6 +95,10 @@ impl Drop for Segment {
 }
 
 impl MappedFile for Segment {
+    fn punch_hole(self: Arc<Self>, offset: u64, length: u64) -> Result {
+        self.memory.punch(offset, length)
+    }
+
     fn page(&self, index: u64, write: bool) -> Result<MappedPage> {
         self.memory.page(index, write)
     }
