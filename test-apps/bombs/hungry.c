@@ -2,6 +2,7 @@
 //
 //   hungry KIND [MB]
 //   hungry sockets COUNT
+//   hungry copies MB
 //
 // Of a container with less memory than MB (1024) it is killed, as by a page fault of its own: no call fails or gives less than it
 // should. It prints what went wrong and ends with 1, or ends with 0 when there was memory for all of it.
@@ -21,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -213,7 +215,29 @@ static int list_sockets(int count) {
     return 0;
 }
 
+// A long message (kernel.msgmax and kernel.msgmnb allow for it) is copied again and again while memory is used up: a copy fails for
+// want of memory, or it is killed as for any other page.
+static void copy_message(size_t size) {
+    int queue = msgget(IPC_PRIVATE, 0600);
+    struct {
+        long kind;
+        char text[1];
+    } *message = mmap(NULL, size + sizeof(long), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (message == MAP_FAILED) die("mmap", -1);
+    message->kind = 1;
+    need("msgsnd", msgsnd(queue, message, size, IPC_NOWAIT), 0);
+    for (;;) {
+        char *more = mmap(NULL, 4 * sizeof bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (more == MAP_FAILED) die("mmap", -1);
+        memset(more, 1, 4 * sizeof bytes);
+        need("madvise", madvise(message, size + sizeof(long), MADV_DONTNEED), 0);
+        long got = msgrcv(queue, message, size, 0, MSG_COPY | IPC_NOWAIT);
+        if (got != (long)size && errno != ENOMEM && errno != EFAULT) die("msgrcv", got);
+    }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "copies") == 0) copy_message((size_t)atoi(argv[2]) << 20);
     if (argc > 1 && strcmp(argv[1], "nothing") == 0) return 0;
     if (argc > 2 && strcmp(argv[1], "sockets") == 0) return list_sockets(atoi(argv[2]));
     size_t all = (size_t)(argc > 2 ? atoi(argv[2]) : 1024) << 20;

@@ -56,6 +56,22 @@ fn lists_of_many_sockets_do_not_end_the_kernel() {
     assert!(said.ends_with("over\n") && said.lines().all(is_right), "{said}{complaints}");
 }
 
+/// A copy of a message is memory that nobody has paid for yet: whoever makes one when there is none
+/// left does not end the container.
+#[test]
+fn copies_of_long_messages_do_not_end_the_container() {
+    let script = "hungry copies 40; echo $?; echo over";
+    let Some(p) = limited(400, &["sh", "-c", script]) else { return };
+    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["linux"]["namespaces"] = json!([{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]);
+    config["linux"]["sysctl"] = json!({"kernel.msgmax": "50000000", "kernel.msgmnb": "90000000"});
+    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    let output = p.output(&["run", &p.id]);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "137\nover\n", "{complaints}");
+}
+
 /// What `memory.oom_control` or `memory.events` of the container's cgroup says.
 fn host_kills(p: &Place) -> Option<u64> {
     let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();

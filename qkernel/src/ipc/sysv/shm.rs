@@ -96,7 +96,9 @@ impl Drop for Segment {
 
 impl MappedFile for Segment {
     fn punch_hole(self: Arc<Self>, offset: u64, length: u64) -> Result {
-        self.memory.punch(offset, length)
+        // Held besides the segment's own: the object tells whoever has it mapped by that.
+        let memory = self.memory.clone();
+        memory.punch(offset, length)
     }
 
     fn page(&self, index: u64, write: bool) -> Result<MappedPage> {
@@ -105,6 +107,11 @@ impl MappedFile for Segment {
 
     fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
         self.memory.frames_in_use(first, frames);
+    }
+
+    fn identity(&self) -> usize {
+        // As its memory, which finds by it whoever has it mapped.
+        MappedFile::identity(&*self.memory)
     }
 }
 
