@@ -664,3 +664,61 @@ CASE(fdinfo_of_a_pidfd) {
     OK(read(f, text, 500));
     CHECK(strstr(text, "Pid:\t-1\n"));
 }
+
+CASE(credentials_of_who_writes_before_it_is_accepted) {
+    struct sockaddr_un a = {AF_UNIX, "sock"};
+    int listener = OK(socket(AF_UNIX, SOCK_STREAM, 0)), client = OK(socket(AF_UNIX, SOCK_STREAM, 0));
+    OK(bind(listener, (void *)&a, sizeof a));
+    OK(listen(listener, 3));
+    OK(connect(client, (void *)&a, sizeof a));
+    EQ(send(client, "x", 1, 0), 1);
+    int server = OK(accept(listener, NULL, NULL));
+    set_on(server, SO_PASSCRED);
+    struct got g = receive(server, 1, 512, 0);
+    CHECK(g.has_cred);
+    EQ(g.cred.pid, getpid());
+    EQ(g.cred.uid, getuid());
+}
+
+CASE(reads_of_nothing_take_nothing) {
+    EACH_TYPE(fds) {
+        int pass = 0;
+        EQ(send_control(fds[1], "abc", 3, 1, &pass, NULL), 3);
+        EQ(read(fds[0], NULL, 0), 0);
+        struct got g = receive(fds[0], 3, 512, 0);
+        EQ(g.n, 3);
+        EQ(g.nfds, 1);
+    }
+}
+
+CASE(looks_go_on_through_pieces) {
+    int fds[2], offset = 1;
+    static char out[40000], in[40000];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+    for (int i = 0; i < 40000; i++) out[i] = i / 7;
+    OK(setsockopt(fds[0], SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
+    for (int i = 0; i < 4; i++) EQ(send(fds[1], out + 10000 * i, 10000, 0), 10000);
+    EQ(recv(fds[0], in, 35000, MSG_PEEK), 35000);
+    CHECK(memcmp(in, out + 1, 35000) == 0);
+    EQ(recv(fds[0], in, 20000, 0), 20000);
+    EQ(recv(fds[0], in, 40000, MSG_PEEK), 4999);
+    CHECK(memcmp(in, out + 35001, 4999) == 0);
+}
+
+CASE(looks_at_messages_count_what_they_copied) {
+    for (int t = 1; t < 3; t++) {
+        int fds[2], offset = 2;
+        socklen_t length = sizeof offset;
+        char in[16];
+        OK(socketpair(AF_UNIX, types[t], 0, fds));
+        OK(setsockopt(fds[0], SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
+        EQ(send(fds[1], "abcdefgh", 8, 0), 8);
+        EQ(recv(fds[0], in, 3, MSG_PEEK | MSG_TRUNC), 6);
+        CHECK(memcmp(in, "cde", 3) == 0);
+        OK(getsockopt(fds[0], SOL_SOCKET, SO_PEEK_OFF, &offset, &length));
+        EQ(offset, 5);
+        EQ(recv(fds[0], in, 2, 0), 2);
+        OK(getsockopt(fds[0], SOL_SOCKET, SO_PEEK_OFF, &offset, &length));
+        EQ(offset, 0);
+    }
+}

@@ -458,3 +458,26 @@ CASE(default_action_ends_the_process) {
     CHECK(WIFSIGNALED(status));
     EQ(WTERMSIG(status), SIGIO);
 }
+
+CASE(flags_that_are_refused_change_nothing) {
+    if (getuid() != 0) skip_case("needs root");
+    OK(mkfifo("fifo", 0666));
+    OK(chmod("fifo", 0666));
+    int fd = OK(open("fifo", O_RDWR | O_NONBLOCK));
+    OK(setresuid(1000, 1000, 1000));
+    block(SIGIO);
+    OK(fcntl(fd, F_SETOWN, getpid()));
+    ERR(fcntl(fd, F_SETFL, O_ASYNC | O_NOATIME), EPERM);
+    EQ(write(fd, "x", 1), 1);
+    expect_nothing(SIGIO);
+}
+
+CASE(terminal_does_not_tell_of_its_own_echo) {
+    int master, slave;
+    OK(openpty(&master, &slave, NULL, NULL, NULL));
+    int signo = tell(slave);
+    char b[64];
+    EQ(write(slave, "output", 6), 6);
+    EQ(read(master, b, sizeof b), 6);
+    expect_nothing(signo);
+}

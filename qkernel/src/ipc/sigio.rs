@@ -172,7 +172,9 @@ pub fn switch(thread: &Thread, file: &OpenFile, fd: Fd, on: bool) -> Result<bool
     }
     let mut sides = PollMask::empty();
     sides.set(PollMask::READ, file.is_readable());
-    sides.set(PollMask::WRITE, file.is_writable());
+    // Of room in a terminal or an AF_UNIX socket Linux tells only who has found none: nobody hears
+    // of it here, for a handler that writes to it would be told without end.
+    sides.set(PollMask::WRITE, file.is_writable() && file.ops.tells() == Tells::Data);
     let observer = Arc::new(Ear { telling: Arc::downgrade(&telling), tells: file.ops.tells() });
     let id = queue.try_register(sides, Turn::Always, observer)?;
     {
@@ -240,8 +242,7 @@ fn news(events: PollMask, sides: PollMask, tells: Tells) -> Option<(i32, u32)> {
         }
         () if has(PollMask::READ) => (POLL_IN, POLLIN | POLLRDNORM),
         () if has(PollMask::WRITE) => (POLL_OUT, POLLOUT | POLLWRNORM | POLLWRBAND),
-        () if events.contains(PollMask::ERR) => (POLL_ERR, POLLERR),
-        () if events.contains(PollMask::HUP) => (POLL_HUP, POLLHUP | POLLERR),
+        () if tells == Tells::DataAndEnd && events.contains(PollMask::ERR) => (POLL_ERR, POLLERR),
         () => return None,
     })
 }
@@ -298,6 +299,8 @@ mod tests {
         assert_eq!(code(end, PollMask::WRITE, Tells::Data), Some(POLL_OUT));
         assert_eq!(code(end, both, Tells::DataAndEnd), Some(POLL_HUP));
         assert_eq!(code(PollMask::WRITE, PollMask::READ, Tells::Data), None);
-        assert_eq!(code(PollMask::ERR, PollMask::READ, Tells::Data), Some(POLL_ERR));
+        assert_eq!(code(PollMask::ERR, PollMask::READ, Tells::DataAndEnd), Some(POLL_ERR));
+        // Who watches everything is woken by every change of an internet socket.
+        assert_eq!(code(PollMask::ALWAYS, PollMask::READ, Tells::Data), None);
     }
 }

@@ -107,13 +107,13 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         F_SETSIG => sigio::set_signal(&file, argument as u32).map(|()| 0),
         F_SETFL => {
             let changeable = O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME;
-            let mut flags = file.flags() & !changeable | argument as u32 & changeable;
-            if (flags ^ file.flags()) & O_ASYNC != 0
-                && !sigio::switch(thread, &file, fd, flags & O_ASYNC != 0)?
-            {
-                flags &= !O_ASYNC;
+            let (old, wanted) = (file.flags() & O_ASYNC, argument as u32 & O_ASYNC);
+            let flags = file.flags() & !changeable | argument as u32 & changeable & !O_ASYNC;
+            set_flags(thread, &file, flags | old)?;
+            if wanted != old && sigio::switch(thread, &file, fd, wanted != 0)? {
+                file.set_flags(flags | wanted);
             }
-            set_flags(thread, &file, flags)
+            Ok(0)
         }
         _ => Err(Errno::EINVAL),
     }

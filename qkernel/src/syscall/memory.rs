@@ -294,7 +294,7 @@ fn move_pages_out(
     if part.backing.is_some() || part.is_shared() {
         return Err(Errno::EINVAL);
     }
-    let (len, empty) = (end - start, || Vma::anonymous(part.prot, part.flags));
+    let (len, empty) = (end - start, || Vma::anonymous(part.prot, part.flags - VmaFlags::LOCKED));
     let (new, is_ours) = match is_fixed {
         true => (to, false),
         false => (mm.map(Placement::Hint(to), len, empty(), limits(thread))?, true),

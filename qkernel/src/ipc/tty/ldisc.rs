@@ -13,8 +13,10 @@ use linux_raw_sys::general::{
 
 use super::termios::Termios;
 
-/// Bytes that are kept for readers; more is dropped (edited lines) or not taken (raw).
+/// The longest line that is kept; more of it is dropped.
 pub const INPUT_BYTES: usize = 4096;
+/// Bytes that wait for readers; more is not taken.
+const QUEUE_BYTES: usize = 16 << 10;
 /// The bits of c_oflag that say how tabs are written, and the value that asks for spaces.
 const TAB_DELAY: u32 = 0o14000;
 const TAB_WIDTH: usize = 8;
@@ -99,7 +101,7 @@ impl LineDiscipline {
             // line must be seen.
             return INPUT_BYTES;
         }
-        (INPUT_BYTES - 1).saturating_sub(self.edit.len() + self.ready.len())
+        QUEUE_BYTES.saturating_sub(self.edit.len() + self.ready.len())
     }
 
     /// Forgets what was typed and not read.
@@ -224,7 +226,11 @@ impl LineDiscipline {
 
     fn take_char(&mut self, byte: u8, effects: &mut Effects) {
         // Room is kept for what ends the line.
-        if self.edit.len() + self.ready.len() >= INPUT_BYTES - 1 {
+        let is_full = match self.termios.is_canonical() {
+            true => self.edit.len() >= INPUT_BYTES - 1,
+            false => self.edit.len() + self.ready.len() >= QUEUE_BYTES,
+        };
+        if is_full {
             if self.input_flag(IMAXBEL) {
                 self.write(&[BELL], effects);
             }

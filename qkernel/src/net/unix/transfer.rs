@@ -143,10 +143,14 @@ impl UnixSocket {
     }
 
     /// What a message carries of its sender: what that gave, or who it is if one of both wants to
-    /// know.
+    /// know. Of a peer that is yet to be accepted nobody can tell.
     fn credentials_for(&self, peer: &UnixSocket, control: &Control) -> Option<Credentials> {
-        let passes = |socket: &UnixSocket| socket.state.lock().passes_credentials;
-        control.claimed.or_else(|| control.sender.filter(|_| passes(self) || passes(peer)))
+        let own = self.state.lock().passes_credentials;
+        let asks = || {
+            let peer = peer.state.lock();
+            peer.passes_credentials || peer.is_pending
+        };
+        control.claimed.or_else(|| control.sender.filter(|_| own || asks()))
     }
 
     fn send_packet(
@@ -225,7 +229,6 @@ impl UnixSocket {
         } else {
             self.receive_packet(buffer, flags)
         }?;
-        self.move_peek_offset(flags & MSG_PEEK != 0, received.bytes);
         if flags & MSG_PEEK == 0 {
             self.senders.wake(PollMask::SENDABLE);
             if let Some(peer) = self.peer().filter(|peer| peer.is_stream()) {
@@ -301,13 +304,15 @@ impl UnixSocket {
                 break;
             }
             let start = packet.start;
-            match buffer.put(&packet.bytes[start + core::mem::take(&mut skip)..]) {
+            packet.start += core::mem::take(&mut skip);
+            match buffer.put(&packet.bytes[packet.start..]) {
                 Ok(copied) => {
                     packet.start += copied;
                     received.bytes += copied;
                 }
                 Err(error) => {
                     failure = Some(error);
+                    packet.start = start;
                     self.unpop(packet);
                     break;
                 }
@@ -331,6 +336,7 @@ impl UnixSocket {
             }
         }
         self.unpop_all(seen);
+        self.move_peek_offset(peeks, received.bytes);
         match failure {
             None if is_past_all && !self.is_over() => Err(Errno::EAGAIN),
             Some(error) if received.bytes == 0 => Err(error),
@@ -368,7 +374,7 @@ impl UnixSocket {
         };
         let is_cut = copied < packet.bytes.len() - skip;
         let mut received = Received {
-            bytes: if flags & MSG_TRUNC != 0 { packet.bytes.len() } else { copied },
+            bytes: if flags & MSG_TRUNC != 0 { packet.bytes.len() - skip } else { copied },
             flags: if is_cut { MSG_TRUNC } else { 0 },
             credentials: passes_credentials.then(|| packet.told()),
             ..Received::default()
@@ -377,7 +383,10 @@ impl UnixSocket {
         if let Some(from) = &packet.from {
             received.address = names::to_address(Some(from));
         }
-        if flags & MSG_PEEK != 0 {
+        // A message is read as a whole, and looked at as far as it was copied.
+        let peeks = flags & MSG_PEEK != 0;
+        self.move_peek_offset(peeks, if peeks { copied } else { packet.bytes.len() });
+        if peeks {
             received.rights = packet.rights.peek();
             self.unpop(packet);
             self.unpop_all(before);
