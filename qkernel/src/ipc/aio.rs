@@ -98,6 +98,11 @@ impl Context {
         self.queue.wake(PollMask::READ);
     }
 
+    /// True if something is done that nobody has taken.
+    pub fn has_events(&self) -> bool {
+        !self.state.lock().done.is_empty()
+    }
+
     /// Takes what is done, at most `most` events.
     pub fn take(&self, most: usize) -> Vec<IoEvent> {
         let mut state = self.state.lock();

@@ -242,10 +242,10 @@ pub async fn io_getevents(
         if got >= least || got == most {
             return Ok(got);
         }
-        let attempt = || match context.take(1) {
-            none if none.is_empty() && context.is_destroyed() => Err(Errno::EINVAL),
-            none if none.is_empty() => Err(Errno::EAGAIN),
-            one => Ok(context.put_back(one)),
+        let attempt = || match (context.has_events(), context.is_destroyed()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Errno::EINVAL),
+            (false, false) => Err(Errno::EAGAIN),
         };
         match block_on(thread, &[context.queue()], PollMask::READ, deadline_ns, attempt).await {
             Ok(()) => {}
