@@ -148,10 +148,6 @@ pub trait FileOps: Send + Sync + Any {
     fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         Err(Errno::ENODEV)
     }
-    /// File status flags (O_NONBLOCK, O_APPEND, O_ASYNC) are about to change by fcntl(2).
-    fn set_flags(&self, file: &OpenFile, flags: u32) -> Result {
-        Ok(())
-    }
     /// stat(2) of the open file.
     fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
         match &file.path {

@@ -78,6 +78,12 @@ struct InotifyState {
 }
 
 impl InotifyState {
+    /// The watch of a file, and its descriptor.
+    fn watch_of(&self, id: Id) -> Option<(i32, &Watch)> {
+        let wd = *self.by_id.get(&id)?;
+        Some((wd, self.watches.get(&wd)?))
+    }
+
     fn remove(&mut self, wd: i32) -> Option<Watch> {
         let watch = self.watches.remove(&wd)?;
         self.by_id.remove(&watch.id);
@@ -183,8 +189,10 @@ impl Inotify {
     fn notify(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
         let found = {
             let state = self.state.lock();
-            let known = state.by_id.get(&id).and_then(|wd| Some((*wd, state.watches.get(wd)?)));
-            known.map(|(wd, w)| (wd, w.mask)).filter(|(_, m)| m & mask & IN_ALL_EVENTS != 0)
+            state
+                .watch_of(id)
+                .map(|(wd, w)| (wd, w.mask))
+                .filter(|(_, m)| m & mask & IN_ALL_EVENTS != 0)
         };
         let Some((wd, watched)) = found else { return };
         self.push(Event { wd, mask, cookie, name: name.to_vec() });
@@ -196,16 +204,12 @@ impl Inotify {
 
     /// True if the watch of directory `id` is not told of what has no name there any more.
     fn leaves_out_unlinked(&self, id: Id) -> bool {
-        let state = self.state.lock();
-        let watch = state.by_id.get(&id).and_then(|wd| state.watches.get(wd));
-        watch.is_some_and(|watch| watch.mask & IN_EXCL_UNLINK != 0)
+        self.state.lock().watch_of(id).is_some_and(|(_, watch)| watch.mask & IN_EXCL_UNLINK != 0)
     }
 
     /// True if a watch of file `id` keeps `dentry`.
     fn keeps(&self, id: Id, dentry: &Arc<Dentry>) -> bool {
-        let state = self.state.lock();
-        let watch = state.by_id.get(&id).and_then(|wd| state.watches.get(wd));
-        watch.is_some_and(|watch| Arc::ptr_eq(&watch.dentry, dentry))
+        self.state.lock().watch_of(id).is_some_and(|(_, watch)| Arc::ptr_eq(&watch.dentry, dentry))
     }
 
     /// File `id` is gone, and so is its watch.
@@ -343,15 +347,7 @@ pub fn created(directory: &Location, name: &[u8], is_dir: bool) {
 
 /// What lies at `place` has one name more, or less. Its directory's watchers hear nothing of that.
 pub fn links_changed(place: &Location) {
-    let instances = instances();
-    if instances.is_empty() {
-        return;
-    }
-    if let Ok(id) = id_of(place) {
-        for instance in instances {
-            instance.notify(id, IN_ATTRIB, 0, b"");
-        }
-    }
+    name_event(place, b"", IN_ATTRIB, false);
 }
 
 /// `child` was removed from `directory`.

@@ -50,6 +50,20 @@ pub struct Named {
     pub number: u32,
 }
 
+impl Named {
+    /// Of a process, or of a group if it is negative: not the least number.
+    pub fn from_signed(owner: i32) -> Self {
+        let kind = if owner < 0 { F_OWNER_PGRP } else { F_OWNER_PID };
+        Named { kind, number: owner.unsigned_abs() }
+    }
+
+    /// The number, negative for a group.
+    pub fn signed(self) -> i32 {
+        let number = self.number as i32;
+        if self.kind == F_OWNER_PGRP { -number } else { number }
+    }
+}
+
 impl Who {
     /// Whom `thread` calls so. EINVAL, ESRCH.
     pub fn find(thread: &Thread, named: Named) -> Result<Who> {

@@ -176,26 +176,21 @@ fn check<'a>(thread: &'a Arc<Thread>, request: &IoCb) -> Result<Checked<'a>> {
     };
     let (buffer, bytes) = (Va(request.buffer), request.bytes as usize);
     let allowed = |is: bool| if is { Ok(()) } else { Err(Errno::EBADF) };
-    let transfer = |file: &Arc<OpenFile>, buffer| Transfer {
-        position,
-        ..Transfer::new(thread, file.clone(), buffer)
+    let transfer = |file: Arc<OpenFile>| -> Result<Transfer<'a>> {
+        let buffer = match request.opcode {
+            IOCB_CMD_PREADV | IOCB_CMD_PWRITEV => rw::vectored(thread, buffer, bytes)?,
+            _ => rw::single(thread, buffer, bytes)?,
+        };
+        Ok(Transfer { position, ..Transfer::new(thread, file, buffer) })
     };
     let job = match request.opcode {
         IOCB_CMD_PREAD | IOCB_CMD_PREADV => {
             allowed(file.is_readable())?;
-            let buffer = match request.opcode {
-                IOCB_CMD_PREAD => rw::single(thread, buffer, bytes)?,
-                _ => rw::vectored(thread, buffer, bytes)?,
-            };
-            Job::Read(Read(transfer(&file, buffer)))
+            Job::Read(Read(transfer(file)?))
         }
         IOCB_CMD_PWRITE | IOCB_CMD_PWRITEV => {
             allowed(file.is_writable())?;
-            let buffer = match request.opcode {
-                IOCB_CMD_PWRITE => rw::single(thread, buffer, bytes)?,
-                _ => rw::vectored(thread, buffer, bytes)?,
-            };
-            Job::Write(Write(transfer(&file, buffer)))
+            Job::Write(Write(transfer(file)?))
         }
         IOCB_CMD_FSYNC | IOCB_CMD_FDSYNC => {
             if request.buffer != 0 || request.offset != 0 || request.bytes != 0 {

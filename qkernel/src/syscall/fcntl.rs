@@ -4,9 +4,8 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETOWN_EX,
-    F_GETPIPE_SZ, F_GETSIG, F_OWNER_PGRP, F_OWNER_PID, F_SETFD, F_SETFL, F_SETOWN, F_SETOWN_EX,
-    F_SETPIPE_SZ, F_SETSIG, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK,
-    O_PATH, RLIMIT_NOFILE,
+    F_GETPIPE_SZ, F_GETSIG, F_SETFD, F_SETFL, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG,
+    FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
 };
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
@@ -87,11 +86,7 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
             .set_capacity(thread, argument as u32 as usize),
         F_GET_SEALS => memfd::seals(&file).map(|seals| seals as usize),
         F_ADD_SEALS => memfd::add_seals(&file, argument as u32).map(|()| 0),
-        F_GETOWN => {
-            let Named { kind, number } = sigio::owner(thread, &file);
-            let number = number as isize;
-            Ok(if kind == F_OWNER_PGRP { -number } else { number } as usize)
-        }
+        F_GETOWN => Ok(sigio::owner(thread, &file).signed() as usize),
         F_SETOWN => set_owner(thread, &file, argument as i32),
         F_GETOWN_EX => {
             let Named { kind, number } = sigio::owner(thread, &file);
@@ -106,13 +101,11 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         F_GETSIG => Ok(sigio::signal(&file) as usize),
         F_SETSIG => sigio::set_signal(&file, argument as u32).map(|()| 0),
         F_SETFL => {
-            let changeable = O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME;
-            let (old, wanted) = (file.flags() & O_ASYNC, argument as u32 & O_ASYNC);
-            let flags = file.flags() & !changeable | argument as u32 & changeable & !O_ASYNC;
-            set_flags(thread, &file, flags | old)?;
-            if wanted != old && sigio::switch(thread, &file, fd, wanted != 0)? {
-                file.set_flags(flags | wanted);
-            }
+            let changeable = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
+            let wanted = argument as u32;
+            set_flags(thread, &file, file.flags() & !changeable | wanted & changeable)?;
+            // What cannot tell does without it.
+            set_async(thread, &file, fd, wanted & O_ASYNC != 0)?;
             Ok(0)
         }
         _ => Err(Errno::EINVAL),
@@ -124,9 +117,7 @@ fn set_owner(thread: &Thread, file: &OpenFile, owner: i32) -> Result<usize> {
     if owner == i32::MIN {
         return Err(Errno::EINVAL);
     }
-    let kind = if owner < 0 { F_OWNER_PGRP } else { F_OWNER_PID };
-    let who = Who::find(thread, Named { kind, number: owner.unsigned_abs() })?;
-    sigio::set_owner(thread, file, who);
+    sigio::set_owner(thread, file, Who::find(thread, Named::from_signed(owner))?);
     Ok(0)
 }
 
@@ -135,10 +126,7 @@ fn owner_of_socket(thread: &Thread, file: &OpenFile, command: u32, argument: u64
     if matches!(command, FIOSETOWN | SIOCSPGRP) {
         return set_owner(thread, file, thread.mm().read(Va(argument))?);
     }
-    let Named { kind, number } = sigio::owner(thread, file);
-    let number = number as i32;
-    let owner = if kind == F_OWNER_PGRP { -number } else { number };
-    thread.mm().write(Va(argument), &owner)?;
+    thread.mm().write(Va(argument), &sigio::owner(thread, file).signed())?;
     Ok(0)
 }
 
@@ -146,9 +134,20 @@ fn set_flags(thread: &Arc<Thread>, file: &OpenFile, flags: u32) -> Result<usize>
     if flags & !file.flags() & O_NOATIME != 0 {
         perm::check_owner(&thread.creds(), &file.attributes()?)?;
     }
-    file.ops.set_flags(file, flags)?;
     file.set_flags(flags);
     Ok(0)
+}
+
+/// Switches O_ASYNC on or off: whether the file can tell.
+fn set_async(thread: &Thread, file: &OpenFile, fd: Fd, on: bool) -> Result<bool> {
+    if on == (file.flags() & O_ASYNC != 0) {
+        return Ok(true);
+    }
+    let can_tell = sigio::switch(thread, file, fd, on)?;
+    if can_tell {
+        file.set_flags(file.flags() ^ O_ASYNC);
+    }
+    Ok(can_tell)
 }
 
 /// ioctl(2).
@@ -169,11 +168,7 @@ pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Resul
         FIONBIO => switch(O_NONBLOCK),
         FIOASYNC => {
             let on = thread.mm().read::<i32>(Va(argument))? != 0;
-            let flags = if on { file.flags() | O_ASYNC } else { file.flags() & !O_ASYNC };
-            if flags != file.flags() && !sigio::switch(thread, &file, fd, on)? {
-                return Err(Errno::ENOTTY);
-            }
-            set_flags(thread, &file, flags)
+            if set_async(thread, &file, fd, on)? { Ok(0) } else { Err(Errno::ENOTTY) }
         }
         FIOSETOWN | SIOCSPGRP | FIOGETOWN | SIOCGPGRP if file.downcast::<Socket>().is_some() => {
             owner_of_socket(thread, &file, command, argument)

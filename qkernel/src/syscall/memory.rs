@@ -187,6 +187,12 @@ pub fn mmap(
     Ok(start.0 as usize)
 }
 
+/// The one mapping that a whole range lies in.
+fn part_with(mm: &AddressSpace, range: Range<Va>) -> Option<Vma> {
+    let part = mm.range_after(range.start)?;
+    (part.start <= range.start && range.end <= part.end).then_some(part)
+}
+
 /// remap_file_pages(2), as Linux has done it since 4.0: a part of a shared mapping becomes one of
 /// its own, of another part of the file. `pgoff` is in pages; `prot` is 0.
 pub fn remap_file_pages(
@@ -202,8 +208,7 @@ pub fn remap_file_pages(
     let end_page = pgoff.checked_add(size >> PAGE_SHIFT).filter(|_| prot == 0);
     let end_page = end_page.ok_or(Errno::EINVAL)?;
     let mm = thread.mm();
-    let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
-    let part = part.filter(|part| part.is_shared()).ok_or(Errno::EINVAL)?;
+    let part = part_with(&mm, start..end).filter(|part| part.is_shared()).ok_or(Errno::EINVAL)?;
     let backing = part.backing.as_ref().ok_or(Errno::EINVAL)?;
     // File offsets are positive numbers of 63 bits.
     if end_page > i64::MAX as u64 >> PAGE_SHIFT {
@@ -289,8 +294,7 @@ fn move_pages_out(
     if to_start < end && start < to_end {
         return Err(Errno::EINVAL);
     }
-    let part = mm.range_after(start).filter(|part| part.start <= start && end <= part.end);
-    let part = part.filter(|_| start < end).ok_or(Errno::EFAULT)?;
+    let part = part_with(&mm, start..end).filter(|_| start < end).ok_or(Errno::EFAULT)?;
     if part.backing.is_some() || part.is_shared() {
         return Err(Errno::EINVAL);
     }

@@ -346,14 +346,17 @@ impl UnixSocket {
 
     /// SO_TIMESTAMP, SO_TIMESTAMPNS: when a message is received, as nothing has noted when it came.
     fn append_time(&self, control: &mut Vec<u8>) {
-        let options = self.state.lock().options.clone();
-        let now = TimeSpec::from_ns(time::realtime_ns());
-        let micros = TimeSpec { nsec: now.nsec / 1000, ..now };
-        for (kind, time) in [(SO_TIMESTAMPNS_OLD, now), (SO_TIMESTAMP_OLD, micros)] {
-            if options.has(kind) {
-                return message::append(control, SOL_SOCKET, kind, time.as_bytes());
-            }
+        let asked = {
+            let state = self.state.lock();
+            [SO_TIMESTAMPNS_OLD, SO_TIMESTAMP_OLD].into_iter().find(|kind| state.options.has(*kind))
+        };
+        let Some(kind) = asked else { return };
+        let mut now = TimeSpec::from_ns(time::realtime_ns());
+        if kind == SO_TIMESTAMP_OLD {
+            // struct timeval, which has the same form.
+            now.nsec /= 1000;
         }
+        message::append(control, SOL_SOCKET, kind, now.as_bytes());
     }
 
     fn receive_packet(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
