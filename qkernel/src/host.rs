@@ -123,6 +123,13 @@ impl Handle {
     pub fn number(&self) -> u32 {
         self.0
     }
+
+    /// The number, of which the caller is in charge from then on.
+    pub fn into_number(self) -> u32 {
+        let number = self.0;
+        core::mem::forget(self);
+        number
+    }
 }
 
 impl Drop for Handle {

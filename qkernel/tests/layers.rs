@@ -41,6 +41,7 @@ const LAYERS: Layers = &[
             "fs::devpts",
             "fs::hostfs",
             "fs::memfd",
+            "fs::mounter",
             "fs::nsfs",
             "fs::overlay",
             "fs::proc",

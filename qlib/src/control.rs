@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 /// A request to the guest kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Makes the container: its mounts and host name. Once, first. Answer: [`Reply::Done`].
+    /// Makes a container: its mounts and host name. The sandbox's own is the first; a further one
+    /// of its pod shares its kernel, and ends with the connection that it was made on. Answer:
+    /// [`Reply::Container`].
     Create(ContainerSpec),
-    /// Starts the container's first process (pid 1). Answer: [`Reply::Pid`] once its image is
-    /// loaded, or [`Reply::Error`].
+    /// Starts a container's first process, on its streams unless others are given. Answer:
+    /// [`Reply::Pid`] once its image is loaded, or [`Reply::Error`].
     Start(ProcessSpec),
     /// Starts a further process. Wakes a hibernated container. Answer: [`Reply::Pid`] or
     /// [`Reply::Error`].
@@ -28,11 +30,23 @@ pub enum Request {
         /// Guest process id.
         pid: u32,
     },
+    /// Answered with [`Reply::Exited`] when the first process of a further container has ended, and
+    /// all others of it.
+    Attend {
+        /// The container.
+        container: u32,
+    },
+    /// Kills what is left of a further container, which nobody attends any more, and forgets it.
+    /// Answer: [`Reply::Done`], at once. For qvisor's own use.
+    Remove {
+        /// The container.
+        container: u32,
+    },
     /// Sends a signal; wakes a hibernated container. Answer: [`Reply::Done`] or ESRCH.
     Signal {
         /// Guest process id.
         pid: u32,
-        /// To all processes of the container.
+        /// To all processes of its container.
         all: bool,
         /// Signal number.
         signo: u32,
@@ -47,15 +61,23 @@ pub enum Request {
     },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,
-    /// The container has this memory limit from now on, which is one. Answer: [`Reply::Done`], or
-    /// EBUSY if it holds more. Does not wake.
-    Limit(MemoryLimit),
+    /// A container has another memory limit from now on. Answer: [`Reply::Done`], or EBUSY if it
+    /// holds more. Does not wake.
+    Limit {
+        /// The container.
+        container: u32,
+        /// Its limit, which is one.
+        limit: MemoryLimit,
+    },
     /// Answer: [`Reply::Stats`]. Does not wake.
     Stats,
     /// Answer: [`Reply::Why`]. Does not wake.
     Why,
     /// Answer: [`Reply::Processes`]. Does not wake.
-    Processes,
+    Processes {
+        /// Those of this container.
+        container: u32,
+    },
     /// Stops all processes without deflating. Answer: [`Reply::Done`].
     Pause,
     /// Undoes Pause.
@@ -78,6 +100,8 @@ pub enum Request {
 pub enum Reply {
     /// It is done.
     Done,
+    /// The number of a new container; the sandbox's own is [`FIRST_CONTAINER`].
+    Container(u32),
     /// The guest process id of a new process.
     Pid(u32),
     /// A process ended: its exit code, or 128 + signal.
@@ -99,13 +123,35 @@ pub enum Reply {
     Platform(PlatformStats),
 }
 
-/// What the container looks like.
+/// The number of the sandbox's own container, with which all others of its kernel end.
+pub const FIRST_CONTAINER: u32 = 0;
+
+/// Which namespaces a further container has of its own (namespaces(7)). It shares the others with
+/// the first one of its sandbox; mounts are always its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnNamespaces {
+    /// System V objects and message queues.
+    pub ipc: bool,
+    /// Processes.
+    pub pid: bool,
+    /// Host name.
+    pub uts: bool,
+}
+
+/// What a container looks like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerSpec {
+    /// If it is not the first one of its sandbox.
+    pub own: OwnNamespaces,
     /// Host name.
     pub hostname: String,
     /// Host handle of the root directory.
     pub root: u32,
+    /// Those of standard input, output and error of its first process.
+    pub stdio: [u32; 3],
+    /// Of the descriptors that come with the request for these, in their order: the open file
+    /// description is shared with nobody, and does not block.
+    pub own_stdio: [bool; 3],
     /// The root file system may not be written.
     pub root_readonly: bool,
     /// A throw-away upper layer in guest memory lies over the root.
@@ -253,6 +299,9 @@ pub struct DeviceSpec {
 /// One process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
+    /// The container that it is in.
+    #[serde(default)]
+    pub container: u32,
     /// argv.
     pub args: Vec<String>,
     /// Environment, "NAME=value".

@@ -11,6 +11,7 @@ use linux_raw_sys::general::{DEVPTS_SUPER_MAGIC, S_IFCHR, S_IFDIR, S_IFMT};
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::file::{DirEntry, DirSink, dots, entry_kind};
 use super::inode::{Caching, FileSystem, Inode, simple_statfs};
+use super::mounter::Mounter;
 use super::options::Options;
 use super::{FileOps, OpenFile, special};
 use crate::errno::{Errno, Result};
@@ -25,15 +26,18 @@ const PTMX_INO: u64 = 2;
 
 /// The file system.
 struct DevPts {
+    /// The container whose terminals it shows.
+    container: u32,
     ptmx_mode: u32,
     this: Weak<DevPts>,
 }
 
 /// Makes a file system of type devpts. Its option "ptmxmode" is the mode of ptmx; terminals have
 /// group and mode of their own, whatever "gid" and "mode" say.
-pub fn make(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+pub fn make(mounter: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let ptmx_mode = options.octal("ptmxmode", 0)? & 0o777;
-    Ok(Arc::new_cyclic(|this| DevPts { ptmx_mode, this: this.clone() }))
+    let container = mounter.container;
+    Ok(Arc::new_cyclic(|this| DevPts { container, ptmx_mode, this: this.clone() }))
 }
 
 impl FileSystem for DevPts {
@@ -104,8 +108,8 @@ impl Inode for PtsInode {
             b"ptmx" => What::Ptmx,
             _ => {
                 let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
-                let number =
-                    pty::list().into_iter().find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
+                let mut numbers = pty::list_of(self.fs.container).into_iter();
+                let number = numbers.find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
                 What::Terminal(number)
             }
         };
@@ -150,7 +154,7 @@ impl FileOps for PtsDir {
         }
         // Terminal N has position N + 4 behind it, so that a listing goes on whatever comes and
         // goes.
-        for number in pty::list() {
+        for number in pty::list_of(self.0.fs.container) {
             let next = u64::from(number) + 4;
             if next <= position {
                 continue;

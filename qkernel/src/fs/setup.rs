@@ -3,6 +3,7 @@
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use linux_raw_sys::general::{S_IFCHR, S_IFDIR, S_IFREG};
 use qlib::control::{ContainerSpec, DeviceSpec, MountSpec};
@@ -12,6 +13,7 @@ use super::hostfs::HostFs;
 use super::inode::{FileSystem, NewNode};
 use super::mount::namespace::MountNamespace;
 use super::mount::{Mount, MountFlags};
+use super::mounter::Mounter;
 use super::options::Options;
 use super::overlay::OverlayFs;
 use super::tmpfs::{self, TmpFs};
@@ -19,11 +21,13 @@ use super::walk::{Target, Walk, WalkFlags};
 use super::{FsContext, Location, dev, devpts, proc, sysfs};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::host::Handle;
 use crate::ipc::mqueue;
+use crate::task::namespaces::Namespaces;
 use crate::{account, klog};
 
-/// Makes a file system of one type from its mount options.
-pub type Maker = fn(options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
+/// Makes a file system of one type, for who mounts it, from its mount options.
+pub type Maker = fn(mounter: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
 
 /// What makes each of [`TYPE_NAMES`](super::options::TYPE_NAMES).
 fn maker_of(type_name: &str) -> Option<Maker> {
@@ -39,11 +43,11 @@ fn maker_of(type_name: &str) -> Option<Maker> {
     })
 }
 
-fn make_tmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+fn make_tmpfs(_: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     Ok(TmpFs::with_options(options)?)
 }
 
-fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+fn make_devtmpfs(_: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let size = options.size("size", tmpfs::default_bytes())?;
     let fs = TmpFs::new(size, options.octal("mode", 0o755)?, 0, 0);
     dev::populate(&fs)?;
@@ -51,19 +55,46 @@ fn make_devtmpfs(options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
 }
 
 /// Makes a file system of type `type_name`: ENODEV if there is no such type.
-pub fn make(type_name: &str, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    maker_of(type_name).ok_or(Errno::ENODEV)?(options)
+pub fn make(
+    type_name: &str,
+    mounter: &Mounter,
+    options: &Options<'_>,
+) -> Result<Arc<dyn FileSystem>> {
+    maker_of(type_name).ok_or(Errno::ENODEV)?(mounter, options)
 }
 
-/// Mounts the container's root and everything on it.
+/// The host's files that a container's specification names: its root, and what its mounts show.
+/// What of them does not come to be mounted is closed.
+pub struct Sources {
+    root: Handle,
+    mounts: Vec<Option<Handle>>,
+}
+
+impl Sources {
+    /// Those of `spec`, which nobody else has.
+    pub fn of(spec: &ContainerSpec) -> Self {
+        let of_host = |mount: &MountSpec| (mount.fstype == "host").then(|| Handle::new(mount.host));
+        Sources { root: Handle::new(spec.root), mounts: spec.mounts.iter().map(of_host).collect() }
+    }
+}
+
+/// Mounts the root of a container, which has this number, and everything on it, in its mount
+/// namespace.
 ///
 /// # Errors
 /// With the place in the container that it is about.
-pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, (Errno, String)> {
-    let root = mount_root(spec).map_err(|errno| (errno, "/".to_string()))?;
-    account::note_memory_limit(spec.memory_limit);
-    for mount in &spec.mounts {
-        add_mount(&root, mount).map_err(|errno| (errno, mount.destination.clone()))?;
+pub fn mount_container(
+    spec: &ContainerSpec,
+    sources: Sources,
+    number: u32,
+    namespaces: &Namespaces,
+) -> core::result::Result<FsContext, (Errno, String)> {
+    let Sources { root, mounts } = sources;
+    let mounter = Mounter::container(number, namespaces);
+    let root = mount_root(spec, root, &namespaces.mnt).map_err(|errno| (errno, "/".to_string()))?;
+    for (mount, source) in spec.mounts.iter().zip(mounts) {
+        add_mount(&root, mount, source, &mounter)
+            .map_err(|errno| (errno, mount.destination.clone()))?;
     }
     for node in &spec.devices {
         add_device(&root, node).map_err(|errno| (errno, node.path.clone()))?;
@@ -80,13 +111,17 @@ pub fn mount_container(spec: &ContainerSpec) -> core::result::Result<FsContext, 
     Ok(FsContext { root: root.clone(), cwd: root, umask: 0o022, executing: 0 })
 }
 
-fn mount_root(spec: &ContainerSpec) -> Result<Location> {
-    let host = HostFs::owned(spec.root)?;
+fn mount_root(
+    spec: &ContainerSpec,
+    source: Handle,
+    namespace: &MountNamespace,
+) -> Result<Location> {
+    let host = HostFs::owned(source)?;
     let root: Arc<dyn FileSystem> =
         if spec.root_overlay { OverlayFs::new(host, account::memory_bytes() / 2)? } else { host };
     let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
     let root = Mount::whole(root, source, MountFlags::empty().settle(None)).location();
-    MountNamespace::initial().set_root(&root.mount);
+    namespace.set_root(&root.mount);
     Ok(root)
 }
 
@@ -127,11 +162,16 @@ fn make_read_only(root: &Location, path: &[u8]) -> Result {
     Ok(())
 }
 
-fn add_mount(root: &Location, spec: &MountSpec) -> Result {
+fn add_mount(
+    root: &Location,
+    spec: &MountSpec,
+    source: Option<Handle>,
+    mounter: &Mounter,
+) -> Result {
     let options = Options::parse(spec.options.iter().map(String::as_str));
-    let fs: Arc<dyn FileSystem> = match spec.fstype.as_str() {
-        "host" => HostFs::new(spec.host)?,
-        other => match make(other, &options) {
+    let fs: Arc<dyn FileSystem> = match (source, spec.fstype.as_str()) {
+        (Some(source), _) => HostFs::new(source)?,
+        (None, other) => match make(other, mounter, &options) {
             Err(Errno::ENODEV) => {
                 klog!(
                     Warn,

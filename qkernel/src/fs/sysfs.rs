@@ -10,6 +10,7 @@ use linux_raw_sys::general::{CGROUP2_SUPER_MAGIC, S_IFDIR, SYSFS_MAGIC};
 use qlib::PAGE_SIZE;
 
 use super::inode::FileSystem;
+use super::mounter::Mounter;
 use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
 use super::sysnet;
@@ -20,13 +21,13 @@ use crate::task::{affinity, oom, table};
 use crate::{arch, mm};
 
 /// Makes a file system of type sysfs.
-pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+pub fn make(_: &Mounter, _: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     Ok(SynthFs::new("sysfs", SYSFS_MAGIC, Arc::new(Table(ROOT))))
 }
 
 /// Makes a file system of type cgroup2, in which the container sees its limits. Nothing can be
 /// changed in it.
-pub fn make_cgroup(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+pub fn make_cgroup(_: &Mounter, _: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     Ok(SynthFs::new("cgroup2", CGROUP2_SUPER_MAGIC, Arc::new(Table(CGROUP))))
 }
 

@@ -2,15 +2,19 @@
 //! requests.
 
 mod checks;
+mod containers;
 pub mod control;
 mod devices;
 mod dispatch;
 mod signals;
+mod start;
 pub mod thread;
+mod waits;
 
 use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
+use crate::fs;
 use crate::fs::hostfs::handle_cache;
 use crate::ipc;
 use crate::ipc::{futex, sysv, tty};
@@ -38,7 +42,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     leaves_memory: futex::exit_robust_list,
     wake_futex: futex::wake_at,
     gives_up,
-    ended: control::process_ended,
+    ended: containers::process_ended,
     ipc_namespace_ended: ipc::namespace_ended,
     open_special: devices::open,
     shrink,
@@ -53,4 +57,10 @@ fn gives_up(process: &Arc<Process>) {
 fn shrink() {
     handle_cache::give_up_all();
     rights::collect();
+}
+
+/// The same, and names.
+fn shrink_names() {
+    shrink();
+    fs::dentry::shrink();
 }

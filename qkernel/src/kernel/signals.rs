@@ -23,7 +23,7 @@ const LOOK_NS: u64 = 2_000_000;
 /// Those that wait for a handler of the first process: one of each kind, as pending signals are.
 static EARLY: Mutex<SigSet> = mutex(SigSet::EMPTY);
 
-/// Sends a signal to a process, or to all.
+/// Sends a signal to a process, or to all of its container.
 ///
 /// One that ends most programs, and comes before the first process has a handler for it, waits
 /// until there is one, at most until the process is no longer young: else it would be lost
@@ -62,10 +62,11 @@ fn targets(pid: u32, all: bool, signo: u32) -> Result<Vec<Arc<Process>>> {
     if signo > SIGNALS {
         return Err(Errno::EINVAL);
     }
-    if all {
-        return Ok(table::processes().collect());
-    }
     let target = table::process(pid).filter(|process| !process.is_zombie()).ok_or(Errno::ESRCH)?;
+    if all {
+        let is_beside = |other: &Arc<Process>| other.container == target.container;
+        return Ok(table::processes().filter(is_beside).collect());
+    }
     Ok(vec![target])
 }
 

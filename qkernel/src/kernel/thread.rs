@@ -12,7 +12,7 @@ use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP
 use qlib::seccomp::Call;
 use qlib::{PAGE_SIZE, Va};
 
-use super::control;
+use super::containers;
 use crate::arch::heap;
 use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
@@ -73,7 +73,7 @@ fn call_of(trap: &Trap) -> Call {
 /// The host took the thread away (out of memory, or a program sabotaged its own stub). That may
 /// come while it waits in a call, which is to end.
 fn taken_away(thread: &Thread) {
-    control::process_taken_away(&thread.process);
+    containers::process_taken_away(&thread.process);
     exit::group_exit(&thread.process, linux_raw_sys::general::SIGKILL as i32);
 }
 

@@ -12,6 +12,7 @@ use qlib::Va;
 use super::open::path_at;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::{Mount, MountFlags, check_room, peers};
+use crate::fs::mounter::Mounter;
 use crate::fs::options::Options;
 use crate::fs::{self, Location, setup, tmpfs};
 use crate::task::{Thread, table};
@@ -77,7 +78,7 @@ pub fn mount(
         if kind == "tmpfs" {
             tmpfs::check_options(&options)?;
         }
-        let fs = setup::make(kind, &options)?;
+        let fs = setup::make(kind, &Mounter::thread(thread), &options)?;
         let asked = MountFlags::from_bits_truncate(flags);
         let mounted = Mount::whole(fs, &source, asked.settle(None));
         mounted.set_fs_readonly(asked.contains(MountFlags::RDONLY));

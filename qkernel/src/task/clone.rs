@@ -14,7 +14,7 @@ use qlib::Va;
 use super::namespaces::{self, Namespaces};
 use super::pid_namespace::{NewPid, PidNamespace};
 use super::pidfd::PidFd;
-use super::process::Process;
+use super::process::{Origin, Process};
 use super::signal::SIGNALS;
 use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
@@ -255,8 +255,9 @@ fn new_process(
     (pid_namespace, mm): (Arc<PidNamespace>, Arc<AddressSpace>),
 ) -> Arc<Process> {
     let parent = &thread.process;
-    let process =
-        Process::new(pid, pid_namespace, mm, parent.rlimits.lock().clone(), parent.upcalls);
+    let (container, upcalls) = (parent.container, parent.upcalls);
+    let origin = Origin { container, is_first: false, upcalls };
+    let process = Process::new(pid, pid_namespace, mm, parent.rlimits.lock().clone(), origin);
     let clears = args.flags & CLONE_CLEAR_SIGHAND != 0;
     *process.signals.lock() = parent.signals.lock().inherit(args.has(CLONE_SIGHAND), clears);
     *process.image.lock() = parent.image.lock().clone();

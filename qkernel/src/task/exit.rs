@@ -318,12 +318,10 @@ fn notify_job_control(process: &Arc<Process>, code: i32, value: i32) {
     parent.child_events.wake(PollMask::READ);
 }
 
-/// Kills every process but `except`.
-pub fn kill_all_but(except: u32) {
-    for process in table::processes() {
-        if process.pid != except {
-            group_exit(&process, SIGKILL as i32);
-        }
+/// Kills each of these processes.
+pub fn kill_all(are_they: impl Fn(&Process) -> bool) {
+    for process in table::processes().filter(|process| are_they(process)) {
+        group_exit(&process, SIGKILL as i32);
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Process {
     pub pid: u32,
     /// The namespace that it is in.
     pub pid_namespace: Arc<PidNamespace>,
+    /// The container that it is in.
+    pub container: u32,
+    /// It is the first process of that.
+    pub is_first: bool,
     /// What it needs of the rooms above.
     pub upcalls: &'static Upcalls,
     /// Its address space; `None` once it ended.
@@ -52,6 +56,17 @@ pub struct Process {
     pub timers: super::timers::ProcessTimers,
     /// CLOCK_MONOTONIC at its start.
     pub start_ns: u64,
+}
+
+/// Where a process comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The container that it is in.
+    pub container: u32,
+    /// It is the first process of that.
+    pub is_first: bool,
+    /// What it needs of the rooms above.
+    pub upcalls: &'static Upcalls,
 }
 
 /// A process's place in the tree.
@@ -188,11 +203,13 @@ impl Process {
         pid_namespace: Arc<PidNamespace>,
         mm: Arc<AddressSpace>,
         rlimits: Rlimits,
-        upcalls: &'static Upcalls,
+        Origin { container, is_first, upcalls }: Origin,
     ) -> Self {
         Process {
             pid,
             pid_namespace,
+            container,
+            is_first,
             upcalls,
             mm: Mutex::new(Some(mm)),
             tree: Mutex::default(),
@@ -287,7 +304,7 @@ impl Process {
 
     /// True if it came by `quark exec`: nobody in the container made it, and it is not the first.
     pub fn is_visitor(&self) -> bool {
-        self.pid != 1 && self.parent().is_none()
+        !self.is_first && self.parent().is_none()
     }
 
     /// Its process group's id.

@@ -102,17 +102,7 @@ impl Bundle {
                 LinuxNamespaceType::Time => {
                     bail!("time namespaces are not supported; remove the one in linux.namespaces")
                 }
-                LinuxNamespaceType::Network => {}
-                // The guest has its own kernel: these are its own in any case. Another container's
-                // cannot be shared.
-                kind => {
-                    if namespace.path().as_ref().is_some_and(|p| !p.as_os_str().is_empty()) {
-                        bail!(
-                            "joining an existing {kind:?} namespace is not supported: every \
-                            container has its own kernel"
-                        );
-                    }
-                }
+                _ => {}
             }
         }
         if let Some(hooks) = spec.hooks() {
@@ -125,6 +115,30 @@ impl Bundle {
             super::hooks::check(hooks)?;
         }
         Ok(Bundle { dir, rootfs, spec, process, mounts, devices })
+    }
+
+    /// Refuses a configuration that is to join namespaces, of a container with its own kernel: all
+    /// but the network are its own in any case, and another container's cannot be shared.
+    ///
+    /// # Errors
+    /// Names the namespace.
+    pub fn check_alone(&self) -> Result<()> {
+        for namespace in self.namespaces() {
+            let joins = namespace.path().as_ref().is_some_and(|p| !p.as_os_str().is_empty());
+            if joins && namespace.typ() != LinuxNamespaceType::Network {
+                bail!(
+                    "joining an existing {:?} namespace is not supported: every container has its \
+                    own kernel",
+                    namespace.typ()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespaces that it has or joins.
+    pub fn namespaces(&self) -> &[LinuxNamespace] {
+        namespaces_of(&self.spec)
     }
 
     /// The network namespace: `None` for the caller's own, an empty path for a new one.

@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
-use qlib::control::{ContainerSpec, DeviceSpec, MemoryLimit, MountSpec, SleepSpec};
+use qlib::control::{
+    ContainerSpec, DeviceSpec, FIRST_CONTAINER, MemoryLimit, MountSpec, OwnNamespaces, SleepSpec,
+};
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CapabilitySet;
@@ -77,6 +79,8 @@ pub struct Setup {
     pub names: Option<names::Interface>,
     /// AF_UNIX sockets in volumes.
     pub host_uds: HostUds,
+    /// Further containers may be made in it.
+    pub is_shared: bool,
     /// The network namespace is new.
     pub new_network: bool,
     /// The network namespace is the container's own, new or joined.
@@ -103,6 +107,11 @@ pub enum ToChild {
     /// of places of wakes, a trigger and the line of who waits for that, two files of its cgroup,
     /// and a user namespace for the sandbox process, if it is to have them.
     Setup(Box<Setup>),
+    /// The same for the process that stands for a further container of a sandbox ([`member`]), with
+    /// the namespaces that it does not share. With it come a connection to the sandbox, the file
+    /// for [`crate::sandbox::ended`], the sandbox's mount namespace, and its user namespace, if it
+    /// has one.
+    Join(Box<Setup>, OwnNamespaces),
     /// The hooks have been called.
     Go,
 }
@@ -110,8 +119,8 @@ pub enum ToChild {
 /// From the sandbox process to the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromChild {
-    /// The guest kernel runs and has made the container.
-    Ready,
+    /// The guest kernel runs and has made the container, which has this number there.
+    Ready(u32),
     /// It failed; the process ends.
     Failed(String),
 }
@@ -167,33 +176,20 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         }
         None => None,
     };
-    match &setup.log {
-        (Some(path), format, debug) => log::init(Some(path), *format, *debug)?,
-        (None, _, debug) => log::init_sandbox(*debug)?,
-    }
+    begin_log(&setup)?;
     #[cfg(debug_assertions)]
     if let Some(kernel) = &setup.test_kernel {
         crate::sandbox::loader::use_image(kernel)
             .with_context(|| format!("reading {}", kernel.display()))?;
     }
-    // Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
-        .context("making the mounts private")?;
+    leave_mounts()?;
     if setup.new_network {
         network::loopback_up().context("bringing up the loopback device")?;
     }
     if let Some(score) = setup.oom_score_adj {
         set_oom_score(score);
     }
-    if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
-        bail!("the command that makes the container ended");
-    }
-    hooks::run_in(
-        Some(&setup.root),
-        "createContainer",
-        Some(&setup.create_container),
-        &setup.hook_state,
-    )?;
+    call_hooks(&setup, parent)?;
     let (opened, user_namespace) = open_mapped(&setup, fds.next())?;
     // The platform looks after its stubs by the process ids that they have here.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -211,8 +207,35 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         if !attended {
             log::end_sandbox();
         }
-        wire::send(parent, &FromChild::Ready, &[])
+        wire::send(parent, &FromChild::Ready(FIRST_CONTAINER), &[])
     })
+}
+
+/// Logs as the command does that makes the container.
+pub(super) fn begin_log(setup: &Setup) -> Result<()> {
+    match &setup.log {
+        (Some(path), format, debug) => log::init(Some(path), *format, *debug),
+        (None, _, debug) => log::init_sandbox(*debug),
+    }
+}
+
+/// Nothing mounted from here on is seen outside; what the host unmounts goes away here too.
+pub(super) fn leave_mounts() -> Result<()> {
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .context("making the mounts private")
+}
+
+/// Calls createContainer hooks, after those that the command calls.
+pub(super) fn call_hooks(setup: &Setup, parent: &UnixStream) -> Result<()> {
+    if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
+        bail!("the command that makes the container ended");
+    }
+    hooks::run_in(
+        Some(&setup.root),
+        "createContainer",
+        Some(&setup.create_container),
+        &setup.hook_state,
+    )
 }
 
 /// The host objects that the guest may reach.
@@ -222,6 +245,42 @@ pub struct Opened {
     /// For each mount of the set-up with a host path: the descriptor, and whether it is a single
     /// file.
     pub mounts: Vec<Option<(OwnedFd, bool)>>,
+}
+
+impl Opened {
+    /// The descriptors: that of the root, and those of mounts, in this order.
+    pub fn files(self) -> Vec<OwnedFd> {
+        let mounts = self.mounts.into_iter().flatten().map(|(fd, _)| fd);
+        std::iter::once(self.root).chain(mounts).collect()
+    }
+}
+
+/// What the guest is told of a container, but for handles.
+pub(super) fn container_spec(setup: &Setup, opened: &Opened) -> ContainerSpec {
+    let mounts = setup.mounts.iter().zip(&opened.mounts).map(|(mount, opened)| MountSpec {
+        destination: mount.destination.clone(),
+        fstype: mount.fstype.clone(),
+        host: NO_HANDLE,
+        is_file: opened.as_ref().is_some_and(|(_, is_file)| *is_file),
+        source: mount.source.clone(),
+        options: mount.options.clone(),
+    });
+    ContainerSpec {
+        own: OwnNamespaces::default(),
+        hostname: setup.hostname.clone(),
+        root: NO_HANDLE,
+        stdio: [NO_HANDLE; 3],
+        own_stdio: [false; 3],
+        root_readonly: setup.root_readonly && setup.view.is_none(),
+        root_overlay: setup.view.is_some(),
+        mounts: mounts.collect(),
+        devices: setup.devices.clone(),
+        sysctl: setup.sysctl.clone(),
+        masked_paths: setup.masked_paths.clone(),
+        readonly_paths: setup.readonly_paths.clone(),
+        memory_limit: memory_limit(setup.memory_limit_bytes),
+        sleep: setup.sleep.clone(),
+    }
 }
 
 /// As [`open_all`], for users of `namespace` if all file systems can be mapped for them: with the
@@ -245,7 +304,7 @@ fn open_mapped(setup: &Setup, namespace: Option<OwnedFd>) -> Result<(Opened, Opt
 
 /// Opens the root and the volumes. What is read-only is so on the host too, whatever the guest's
 /// kernel does.
-fn open_all(setup: &Setup) -> Result<Opened> {
+pub(super) fn open_all(setup: &Setup) -> Result<Opened> {
     let root = match &setup.view {
         Some(view) => view.open().context("showing the host's files")?,
         None => {
@@ -282,7 +341,7 @@ fn open_all(setup: &Setup) -> Result<Opened> {
 }
 
 /// Takes the standard streams for the guest. Standard error stays ours too, for a last word.
-fn take_stdio() -> Result<[Stream; 3]> {
+pub(super) fn take_stdio() -> Result<[Stream; 3]> {
     let take = || -> rustix::io::Result<[Stream; 3]> {
         let streams = [
             Stream::take(std::io::stdin().as_fd())?,
@@ -332,37 +391,7 @@ impl Boot {
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
         let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names } =
             self;
-        let mut fds = Vec::new();
-        let mut mounts = Vec::new();
-        for (mount, opened) in setup.mounts.into_iter().zip(opened.mounts) {
-            let mut spec = MountSpec {
-                destination: mount.destination,
-                fstype: mount.fstype,
-                host: NO_HANDLE,
-                is_file: false,
-                source: mount.source,
-                options: mount.options,
-            };
-            if let Some((fd, is_file)) = opened {
-                spec.host = u32::try_from(fds.len()).context("too many mounts")?;
-                spec.is_file = is_file;
-                fds.push(fd);
-            }
-            mounts.push(spec);
-        }
-        let container = ContainerSpec {
-            hostname: setup.hostname,
-            root: NO_HANDLE,
-            root_readonly: setup.root_readonly && setup.view.is_none(),
-            root_overlay: setup.view.is_some(),
-            mounts,
-            devices: setup.devices,
-            sysctl: setup.sysctl,
-            masked_paths: setup.masked_paths,
-            readonly_paths: setup.readonly_paths,
-            memory_limit: memory_limit(setup.memory_limit_bytes),
-            sleep: setup.sleep,
-        };
+        let container = container_spec(&setup, &opened);
         let process = ProcessConfig {
             fast_calls: setup.fast_calls,
             tasks_limit: setup.tasks_limit,
@@ -372,8 +401,7 @@ impl Boot {
             ram_bytes: ram_bytes()?,
             cpus: std::thread::available_parallelism()
                 .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            root: opened.root,
-            mounts: fds,
+            files: opened.files(),
             stdio: stdio.map(Some),
             control: Some(listener.into()),
             store: None,
@@ -385,8 +413,10 @@ impl Boot {
                 network: network_capabilities(setup.capabilities, setup.own_network),
                 user_namespace,
                 host_uds: setup.host_uds,
+                is_shared: setup.is_shared,
                 log: log::file(),
             }),
+            is_shared: setup.is_shared,
             container,
         };
         let sandbox = Sandbox::boot(config)?;

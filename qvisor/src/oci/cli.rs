@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use super::install::options::{Install, Uninstall};
 use super::log::Format as LogFormat;
+use super::pod::Pod;
 use super::sleep::SleepOptions;
 use crate::platform::{PlatformKind, process::FastCalls};
 use crate::sandbox::hostcall::uds::HostUds;
@@ -67,6 +68,10 @@ pub struct Global {
     /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
     #[arg(long, value_enum, default_value = "none")]
     pub host_uds: HostUds,
+    /// Whether further containers of the pod that the container begins (CRI) have kernels of their
+    /// own ("separate") or share its one ("shared"); its annotation io.quark.pod goes before this.
+    #[arg(long, value_enum, default_value = "separate")]
+    pub pod: Pod,
     /// Patch call sites of guest programs, so that rows of system calls need not enter the host.
     #[arg(long, value_enum, default_value = "auto")]
     pub fast_calls: FastCalls,

@@ -81,6 +81,16 @@ pub fn listen(entry: &Entry) -> Result<UnixListener> {
         .with_context(|| format!("creating {}", entry.dir.join(CONTROL_SOCKET).display()))
 }
 
+/// Has commands for one container reach the sandbox of another, in the same state directory.
+///
+/// # Errors
+/// Those of symlink(2).
+pub fn refer(entry: &Entry, to: &Entry) -> Result<()> {
+    let (path, target) = (entry.dir.join(CONTROL_SOCKET), format!("../{}/{CONTROL_SOCKET}", to.id));
+    std::os::unix::fs::symlink(target, &path)
+        .with_context(|| format!("creating {}", path.display()))
+}
+
 /// The socket by a path that fits into a socket address, however long the state directory's is. It
 /// is good while the descriptor lives.
 fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
@@ -252,13 +262,18 @@ impl Connection {
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend(body);
         self.begin();
+        // Those for which there is no room on the first byte ride on the next.
+        let mut fds = fds.chunks(sys::MAX_FILES).peekable();
         let mut at = 0;
         while at < bytes.len() {
-            // The descriptors ride on the first byte.
-            let fds = if at > 0 { &[] } else { fds };
-            let part = [IoSlice::new(&bytes[at..])];
-            match sys::send_files(&self.stream, &part, fds, SendFlags::DONTWAIT) {
-                Ok(sent) => at += sent,
+            let some = fds.peek().copied().unwrap_or_default();
+            let is_last = fds.len() <= 1;
+            let part = [IoSlice::new(if is_last { &bytes[at..] } else { &bytes[at..=at] })];
+            match sys::send_files(&self.stream, &part, some, SendFlags::DONTWAIT) {
+                Ok(sent) => {
+                    at += sent;
+                    fds.next();
+                }
                 Err(rustix::io::Errno::AGAIN) => drop(self.wait(Some(PollFlags::POLLOUT), None)?),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => bail!(SandboxEnded),

@@ -1,12 +1,13 @@
 //! Making a container: state directory, cgroup, sandbox process, hooks. Whatever fails, all steps
 //! before it are undone.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,9 @@ use rustix::thread::CapabilitySet;
 use super::bundle::{self, Bundle};
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
+use super::client::{ANSWER_TIMEOUT, Connection};
+use super::member::MEMBER_COMMAND;
+use super::pod::{Joined, Pod};
 use super::pressure::Trigger;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
@@ -128,14 +132,21 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
-    let (mut sleep, trigger) = sleep::spec(&annotations, &global.sleep)?;
-    let host_uds = uds::choose(&annotations, global.host_uds)?;
-    let platform = platform::choose(global.platform.into(), &default_root())?.kind;
-    if let Some(resources) = bundle.resources() {
+    let store = Store::new(&global.root)?;
+    let joined = pod::first_of(bundle, id, &store);
+    let joined = joined.map(|first| Joined::new(first, bundle)).transpose()?;
+    let choices = Choices::new(global, &annotations)?;
+    let platform = match &joined {
+        Some(joined) => joined.state.platform,
+        None => {
+            bundle.check_alone()?;
+            platform::choose(global.platform.into(), &default_root())?.kind
+        }
+    };
+    if let (Some(resources), None) = (bundle.resources(), &joined) {
         bundle::check_limits(resources, platform)?;
     }
     let mut undo = Undo::default();
-    let store = Store::new(&global.root)?;
     let entry = store.claim(id)?;
     undo.entry = Some(entry.clone());
     if let Err(e) = Roots::of_caller().note(store.root()) {
@@ -157,6 +168,8 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         owner: nix::unistd::getuid().to_string(),
         annotations,
         platform,
+        is_shared: joined.is_none() && choices.pod == Pod::Shared,
+        pod: joined.as_ref().map(|joined| joined.state.id.clone()),
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
         hooks: bundle.spec.hooks().clone(),
         process: bundle.process.clone(),
@@ -189,41 +202,38 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.cgroup.clone_from(&cgroup);
     state.cgroup.clone_from(&cgroup);
 
-    let listener = client::listen(&entry)?;
     let record = entry.make_ended()?;
+    let control = match &joined {
+        Some(joined) => {
+            client::refer(&entry, &joined.entry)?;
+            Control::Of(joined)
+        }
+        None => Control::Own(client::listen(&entry)?),
+    };
 
     let (ours, theirs) = UnixStream::pair().context("making the set-up socket")?;
-    let child = spawn(request, cgroup.as_ref(), theirs.as_fd())?;
+    let child = spawn(request, control.command(), cgroup.as_ref(), theirs.as_fd())?;
     drop(theirs);
     let child = undo.child.insert(child);
     state.pid = child.pid();
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let pressure = trigger.and_then(|trigger| be_told(&trigger, &store));
-    sleep.on_pressure = pressure.is_some();
-    let pull = pressure.as_ref().map(|(_, pull, _)| *pull);
-    let names = cgroup.as_ref().and_then(Cgroup::names);
-    let setup = Setup {
-        pressure: pull,
-        names: names.as_ref().map(|files| match files.version {
-            cgroup::Version::V1 => Interface::V1,
-            cgroup::Version::V2 => Interface::V2,
-        }),
-        sysctl: pod::settings(bundle, id, &store),
-        ..setup(request, &state, sleep, host_uds)
-    };
+    let setup = setup(request, &state, &choices);
     let wait = setup.wait;
-    let namespace = user_namespace(&setup);
-    let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
-    let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
-        .into_iter()
-        .chain(places.as_ref().map(AsFd::as_fd))
-        .chain(pressure.iter().flat_map(|(trigger, _, line)| [trigger.as_fd(), line.as_fd()]))
-        .chain(names.iter().flat_map(|files| [files.held.as_fd(), files.reclaim.as_fd()]))
-        .chain(namespace.as_ref().map(AsFd::as_fd))
-        .collect();
-    wire::send(&ours, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")?;
+    match control {
+        Control::Own(listener) => {
+            equip(&ours, setup, choices, (&listener, &record), (&store, bundle, cgroup.as_ref()))?;
+        }
+        Control::Of(joined) => {
+            let connection = Connection::open(&entry, ANSWER_TIMEOUT)?;
+            let fds = [connection.stream().as_fd(), record.as_fd(), joined.mounts.as_fd()];
+            let fds: Vec<_> =
+                fds.into_iter().chain(joined.users.as_ref().map(AsFd::as_fd)).collect();
+            wire::send(&ours, &ToChild::Join(Box::new(setup), joined.own), &fds)
+                .context("setting up the container")?;
+        }
+    }
     if wait && let Some(hooks) = &state.hooks {
         let json = state.oci(Status::Creating);
         undo.poststop = Some((hooks.clone(), state.oci(Status::Stopped)));
@@ -234,7 +244,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     }
     console::wait_readable(ours.as_fd(), request.signals)?;
     match wire::receive(&ours)? {
-        Some((FromChild::Ready, _)) => {}
+        Some((FromChild::Ready(number), _)) => state.process.container = number,
         Some((FromChild::Failed(message), _)) => bail!("{message}"),
         None => bail!("the sandbox process ended while it was set up; its log may say why"),
     }
@@ -253,6 +263,74 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     Ok(Created { entry, state, child, owner_lock })
 }
 
+/// What the command line and annotations say of the sandbox that is made.
+struct Choices {
+    sleep: SleepSpec,
+    trigger: Option<Trigger>,
+    host_uds: HostUds,
+    pod: Pod,
+}
+
+impl Choices {
+    fn new(global: &Global, annotations: &BTreeMap<String, String>) -> Result<Choices> {
+        let (sleep, trigger) = sleep::spec(annotations, &global.sleep)?;
+        let host_uds = uds::choose(annotations, global.host_uds)?;
+        Ok(Choices { sleep, trigger, host_uds, pod: Pod::choose(annotations, global.pod)? })
+    }
+}
+
+/// How commands reach the container.
+enum Control<'a> {
+    /// By this socket of its own.
+    Own(UnixListener),
+    /// By that of the first container of its pod.
+    Of(&'a Joined),
+}
+
+impl Control<'_> {
+    /// What the process that is made has to know itself by.
+    fn command(&self) -> &'static CStr {
+        match self {
+            Control::Own(_) => SANDBOX_COMMAND,
+            Control::Of(_) => MEMBER_COMMAND,
+        }
+    }
+}
+
+/// Sends a sandbox process its set-up, with what comes with that.
+fn equip(
+    socket: &UnixStream,
+    setup: Setup,
+    choices: Choices,
+    (listener, record): (&UnixListener, &fs::File),
+    (store, bundle, cgroup): (&Store, &Bundle, Option<&Cgroup>),
+) -> Result<()> {
+    let pressure = choices.trigger.and_then(|trigger| be_told(&trigger, store));
+    let pull = pressure.as_ref().map(|(_, pull, _)| *pull);
+    let names = cgroup.and_then(Cgroup::names);
+    let sleep = SleepSpec { on_pressure: pressure.is_some(), ..choices.sleep };
+    let setup = Setup {
+        sleep,
+        pressure: pull,
+        names: names.as_ref().map(|files| match files.version {
+            cgroup::Version::V1 => Interface::V1,
+            cgroup::Version::V2 => Interface::V2,
+        }),
+        sysctl: pod::settings(bundle, &setup.id, store),
+        ..setup
+    };
+    let namespace = user_namespace(&setup);
+    let places = (setup.wake_concurrency > 0).then(|| store.wake_places()).transpose()?;
+    let fds: Vec<_> = [listener.as_fd(), record.as_fd()]
+        .into_iter()
+        .chain(places.as_ref().map(AsFd::as_fd))
+        .chain(pressure.iter().flat_map(|(trigger, _, line)| [trigger.as_fd(), line.as_fd()]))
+        .chain(names.iter().flat_map(|files| [files.held.as_fd(), files.reclaim.as_fd()]))
+        .chain(namespace.as_ref().map(AsFd::as_fd))
+        .collect();
+    wire::send(socket, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")
+}
+
 /// What tells a container that the host is short of memory, and the line of those that sleep then.
 /// A host without that, or a user that may not have it, is no reason not to run.
 fn be_told(trigger: &Trigger, store: &Store) -> Option<(OwnedFd, Pull, OwnedFd)> {
@@ -266,9 +344,14 @@ fn be_told(trigger: &Trigger, store: &Store) -> Option<(OwnedFd, Pull, OwnedFd)>
     .ok()
 }
 
-/// Starts the sandbox process, in its cgroup and namespaces.
-fn spawn(request: &Request<'_>, cgroup: Option<&Cgroup>, socket: BorrowedFd<'_>) -> Result<Child> {
-    let args = [c"quark".to_owned(), SANDBOX_COMMAND.to_owned(), CString::new(request.id)?];
+/// Starts the container's process, in its cgroup and namespaces.
+fn spawn(
+    request: &Request<'_>,
+    command: &CStr,
+    cgroup: Option<&Cgroup>,
+    socket: BorrowedFd<'_>,
+) -> Result<Child> {
+    let args = [c"quark".to_owned(), command.to_owned(), CString::new(request.id)?];
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let stdio = match request.pty {
         Some(pty) => [pty.slave.as_fd(); 3],
@@ -357,7 +440,7 @@ fn user_namespace(setup: &Setup) -> Option<OwnedFd> {
     .ok()
 }
 
-fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostUds) -> Setup {
+fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
     let Request { global, bundle, .. } = *request;
     let spec = &bundle.spec;
     let linux = spec.linux().as_ref();
@@ -390,11 +473,12 @@ fn setup(request: &Request<'_>, state: &State, sleep: SleepSpec, host_uds: HostU
         readonly_paths: linux.and_then(|l| l.readonly_paths().clone()).unwrap_or_default(),
         memory_limit_bytes: bundle.memory_limit(),
         tasks_limit: bundle.tasks_limit(),
-        sleep,
+        sleep: choices.sleep.clone(),
         wake_concurrency: global.wake_concurrency,
         pressure: None,
         names: None,
-        host_uds,
+        host_uds: choices.host_uds,
+        is_shared: state.is_shared,
         new_network: request.network.as_ref().is_some_and(|p| p.as_os_str().is_empty()),
         own_network: request.network.as_deref().is_some_and(is_own_network),
         oom_score_adj: spec.process().as_ref().and_then(oci_spec::runtime::Process::oom_score_adj),

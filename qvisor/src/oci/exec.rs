@@ -120,6 +120,7 @@ fn specification(options: &cli::Exec, state: &State) -> Result<ProcessSpec> {
             .with_context(|| path.display().to_string())?;
         spec.terminal |= options.tty;
         spec.seccomp.clone_from(&state.process.seccomp);
+        spec.container = state.process.container;
         return Ok(spec);
     }
     if options.command.is_empty() {
@@ -220,7 +221,7 @@ fn leave_shim(
 /// (pid_namespaces(7)). So engines see the end of an exec before that of the container, after
 /// which they would not look for it.
 fn be_among(state: &State) {
-    let joined = match life::sandbox(state) {
+    let joined = match state.sandbox() {
         Ok(Some(sandbox)) => setns(sandbox, CloneFlags::CLONE_NEWPID).err(),
         _ => None,
     };

@@ -39,6 +39,9 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         fields.insert("created".into(), json!(state.created));
         fields.insert("owner".into(), json!(state.owner));
         fields.insert("platform".into(), json!(state.platform));
+        if let Some(pod) = &state.pod {
+            fields.insert("pod".into(), json!(pod));
+        }
         fields.insert("hibernation".into(), json!(hibernation));
         let (ended, incidents) = entry.ended();
         if status == Status::Stopped {
@@ -90,10 +93,11 @@ pub fn ps(
             state.cgroup.as_ref().map_or(Ok(vec![state.pid]), crate::cgroup::Cgroup::members)?;
         return print(&format!("{}\n", json!(members)));
     }
-    let processes = match ask(&entry, &Request::Processes, timeout)? {
-        Reply::Processes(p) => p,
-        other => return Err(unexpected(&other)),
-    };
+    let processes =
+        match ask(&entry, &Request::Processes { container: state.process.container }, timeout)? {
+            Reply::Processes(p) => p,
+            other => return Err(unexpected(&other)),
+        };
     let now_ns = boot_time_ns();
     let mut rows = vec![
         ["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "ELAPSED", "TIME", "CMD"].map(str::to_owned),

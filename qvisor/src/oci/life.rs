@@ -6,14 +6,14 @@ use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use qlib::control::{Reply, Request};
-use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::pidfd_send_signal;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
 use super::hibernation::{self, SWAP_TIMEOUT};
-use super::hooks;
-use super::state::{Entry, State, Status, Store, start_time};
+use super::state::{Entry, State, Status, Store};
+use super::{hooks, hub, pod};
 use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
@@ -78,21 +78,9 @@ pub fn exec_error(error: anyhow::Error, program: &str) -> anyhow::Error {
     }
 }
 
-/// Opens the sandbox process, so that its number cannot come to mean another; `None` when it has
-/// ended.
-pub(super) fn sandbox(state: &State) -> Result<Option<OwnedFd>> {
-    let Some(pid) = Pid::from_raw(state.pid) else { return Ok(None) };
-    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(fd) => fd,
-        Err(rustix::io::Errno::SRCH) => return Ok(None),
-        Err(e) => return Err(e).context("opening the sandbox process"),
-    };
-    Ok((start_time(state.pid) == Some(state.start_time)).then_some(pidfd))
-}
-
 /// Kills the sandbox process and waits until it is gone.
 fn end(state: &State) -> Result<()> {
-    let Some(pidfd) = sandbox(state)? else { return Ok(()) };
+    let Some(pidfd) = state.sandbox()? else { return Ok(()) };
     match pidfd_send_signal(&pidfd, rustix::process::Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(e) => return Err(e).context("killing the sandbox process"),
@@ -114,7 +102,7 @@ fn ends_within(pidfd: &OwnedFd, limit: Duration) -> Result<bool> {
 pub(super) fn status_after(state: &State, error: &anyhow::Error) -> Status {
     const PATIENCE: Duration = Duration::from_secs(2);
     if error.is::<SandboxEnded>()
-        && let Ok(Some(pidfd)) = sandbox(state)
+        && let Ok(Some(pidfd)) = state.sandbox()
     {
         // Whatever comes of it, the status tells.
         let _ = ends_within(&pidfd, PATIENCE);
@@ -214,6 +202,7 @@ pub(super) fn signal(
     }
     match signo {
         libc::SIGKILL => return end(&state),
+        libc::SIGSTOP => pod::check_first(&state, "hibernated")?,
         0 => return Ok(()),
         _ => {}
     }
@@ -238,6 +227,7 @@ pub fn pause(store: &Store, id: &str, pause: bool, timeout: Option<Duration>) ->
     let entry = store.entry(id)?;
     let _lock = entry.lock()?;
     let mut state = entry.load()?;
+    pod::check_first(&state, if pause { "paused" } else { "resumed" })?;
     let (from, to, request, opposite) = if pause {
         (Status::Running, Status::Paused, Request::Pause, Request::Resume)
     } else {
@@ -304,11 +294,26 @@ fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
 /// # Errors
 /// When its cgroup is in use or its directory cannot be removed.
 pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
+    if let Err(e) = leave_pod(entry, state) {
+        tracing::warn!("{e:#}");
+    }
     let cgroup = state.cgroup.as_ref().map_or(Ok(()), crate::cgroup::Cgroup::remove);
     entry.remove()?;
     let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
     hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
     cgroup
+}
+
+/// Takes the files of a container away from the sandbox of its pod, if that is still there.
+fn leave_pod(entry: &Entry, state: &State) -> Result<()> {
+    let Some(first) = &state.pod else { return Ok(()) };
+    let dir = entry.dir.with_file_name(first);
+    let Ok(first) = (Entry { id: first.clone(), dir }).load() else { return Ok(()) };
+    let mounts = std::fs::File::open(format!("/proc/{}/ns/mnt", first.pid));
+    match (mounts, first.sandbox()?) {
+        (Ok(mounts), Some(_)) => hub::detach(&mounts.into(), &state.id),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

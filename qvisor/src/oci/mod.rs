@@ -17,16 +17,18 @@ pub mod error;
 pub mod exec;
 pub mod hibernation;
 pub mod hooks;
+mod hub;
 pub mod info;
 pub mod install;
 pub mod life;
 pub mod list;
 pub mod log;
+mod member;
 pub mod metrics;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
-mod pod;
+pub mod pod;
 pub mod pressure;
 pub mod process;
 pub mod rootless;
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
     // Processes that quark starts itself take no detour over the command line.
     match arguments.get(1).map(String::as_bytes) {
         Some(first) if first == create::SANDBOX_COMMAND.to_bytes() => return code(child::main()),
+        Some(first) if first == member::MEMBER_COMMAND.to_bytes() => return code(member::main()),
         Some(first) if first == rootless::PROBE_COMMAND.to_bytes() => {
             return code(rootless::probe_main());
         }

@@ -1,16 +1,181 @@
-//! Pods: what a container takes over from the sandbox that it belongs to, as the annotations of
-//! Kubernetes' runtime interface (CRI) say. Each has a guest kernel of its own, so what containers
-//! of a pod share by a namespace on a host is given to each.
+//! Pods: whether containers of one share a kernel, and what a container takes over from the first
+//! one of its pod, as the annotations of Kubernetes' runtime interface (CRI) say.
+//!
+//! By default each has a guest kernel of its own, and what containers of a pod share by a namespace
+//! on a host is given to each. Those of a *shared* pod have the guest kernel of the first one
+//! ([`super::member`]).
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use oci_spec::runtime::Spec;
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+use qlib::control::OwnNamespaces;
 
 use super::bundle::{self, Bundle};
-use super::state::Store;
+use super::rootless;
+use super::state::{Entry, State, Status, Store};
+
+/// Whether further containers of a pod share the kernel of its first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Pod {
+    /// Each has its own.
+    #[default]
+    Separate,
+    /// They share it.
+    Shared,
+}
+
+/// The annotation of a pod's first container that says so.
+const KIND: &str = "io.quark.pod";
+
+impl Pod {
+    /// What `annotations` say, else the option.
+    ///
+    /// # Errors
+    /// Names the annotation.
+    pub fn choose(annotations: &BTreeMap<String, String>, option: Pod) -> Result<Pod> {
+        let Some(value) = annotations.get(KIND) else { return Ok(option) };
+        match Pod::from_str(value, false) {
+            Ok(pod) => Ok(pod),
+            Err(_) => {
+                bail!("annotation {KIND} is {value:?}: write \"separate\" or \"shared\"")
+            }
+        }
+    }
+}
 
 /// The annotation that names the sandbox of a pod's container.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
+
+/// The first container of the pod that `bundle`, which becomes container `id`, belongs to, if it is
+/// one that shares its kernel.
+pub fn first_of(bundle: &Bundle, id: &str, store: &Store) -> Option<(Entry, State)> {
+    let sandbox = bundle.annotations().get(SANDBOX).filter(|sandbox| *sandbox != id).cloned()?;
+    store.load(&sandbox).ok().filter(|(_, state)| state.is_shared)
+}
+
+/// What a further container finds the sandbox of its pod by.
+#[derive(Debug)]
+pub struct Joined {
+    /// The first container's directory.
+    pub entry: Entry,
+    /// Its state.
+    pub state: State,
+    /// The mount namespace of the sandbox process.
+    pub mounts: OwnedFd,
+    /// Its user namespace, if it has one of its own.
+    pub users: Option<OwnedFd>,
+    /// The namespaces that the container does not share.
+    pub own: OwnNamespaces,
+}
+
+impl Joined {
+    /// Finds it, for a container that is to be made of `bundle`.
+    ///
+    /// # Errors
+    /// When the first container does not run, or the configuration asks for something else than it
+    /// has.
+    pub fn new((entry, state): (Entry, State), bundle: &Bundle) -> Result<Joined> {
+        let first = &state.id;
+        if rootless::is_needed() {
+            bail!("containers of ordinary users cannot share a kernel: make pod {first} separate");
+        }
+        match state.status() {
+            Status::Running => {}
+            Status::Paused => bail!("pod {first} is paused: resume its first container"),
+            other => bail!(
+                "the first container of pod {first} is {}, and has to run before others are made",
+                other.name()
+            ),
+        }
+        let dir = format!("/proc/{}/ns", state.pid);
+        let open = |name: &str| -> Result<OwnedFd> {
+            let path = format!("{dir}/{name}");
+            Ok(std::fs::File::open(&path).with_context(|| path)?.into())
+        };
+        let mounts = open("mnt")?;
+        let own_users = Path::new("/proc/self/ns/user");
+        let users = if same(Path::new(&format!("{dir}/user")), own_users)? {
+            None
+        } else {
+            Some(open("user")?)
+        };
+        let own = own_namespaces(bundle, first, Path::new(&dir))?;
+        if let Some((name, _)) = of(&bundle.spec).first_key_value() {
+            bail!(
+                "sysctl {name} is the pod's, whose kernel the container shares: give it to {first}"
+            );
+        }
+        // Not until here is it certain whose these are.
+        if state.sandbox()?.is_none() {
+            bail!("the first container of pod {first} has ended");
+        }
+        Ok(Joined { entry, state, mounts, users, own })
+    }
+}
+
+fn same(a: &Path, b: &Path) -> Result<bool> {
+    let of = |path: &Path| {
+        let metadata = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+        Ok::<_, anyhow::Error>((metadata.dev(), metadata.ino()))
+    };
+    Ok(of(a)? == of(b)?)
+}
+
+/// The namespaces that a container has of its own in the pod of `first`, whose sandbox process has
+/// those in `dir`. What it joins must be there.
+fn own_namespaces(bundle: &Bundle, first: &str, dir: &Path) -> Result<OwnNamespaces> {
+    let mut own = OwnNamespaces::default();
+    let mut has_network = false;
+    for namespace in bundle.namespaces() {
+        let (name, place) = match namespace.typ() {
+            LinuxNamespaceType::Ipc => ("ipc", Some(&mut own.ipc)),
+            LinuxNamespaceType::Pid => ("pid", Some(&mut own.pid)),
+            LinuxNamespaceType::Uts => ("uts", Some(&mut own.uts)),
+            LinuxNamespaceType::Network => {
+                has_network = true;
+                ("net", None)
+            }
+            // Those of mounts and cgroups are its own in any case.
+            _ => continue,
+        };
+        match (namespace.path().as_ref().filter(|p| !p.as_os_str().is_empty()), place) {
+            (None, Some(own)) => *own = true,
+            (Some(path), _) if same(path, &dir.join(name))? => {}
+            _ => bail!(
+                "linux.namespaces has another {name} namespace than the pod: its containers share \
+                a kernel, so give the path of that of the pod's sandbox process, {}/{name}",
+                dir.display()
+            ),
+        }
+    }
+    if !has_network && !same(Path::new("/proc/self/ns/net"), &dir.join("net"))? {
+        bail!(
+            "the container is to have the host's network, and pod {first}, whose kernel it shares, \
+            has not"
+        );
+    }
+    Ok(own)
+}
+
+/// Refuses of a container whose kernel others share what is for all of them.
+///
+/// # Errors
+/// Names the first container, of which it can be asked, if this is another.
+pub fn check_first(state: &State, what: &str) -> Result<()> {
+    match &state.pod {
+        Some(first) => bail!(
+            "container {} shares the kernel of pod {first}, which can only be {what} as a whole: \
+            use {first}",
+            state.id
+        ),
+        None => Ok(()),
+    }
+}
 
 /// The settings of System V IPC and POSIX message queues, which belong to an IPC namespace
 /// (ipc_namespaces(7)).

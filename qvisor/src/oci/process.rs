@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::{Capabilities, PosixRlimitType, Process};
-use qlib::control::ProcessSpec;
+use qlib::control::{FIRST_CONTAINER, ProcessSpec};
 use serde_json::{Value, json};
 
 /// The capabilities by number (capability(7)).
@@ -137,6 +137,7 @@ pub fn convert(process: &Process, rootfs: &Path) -> Result<ProcessSpec> {
     let rlimits = with_inherited(rlimits);
     let size = |v: u64| u16::try_from(v).unwrap_or(u16::MAX);
     Ok(ProcessSpec {
+        container: FIRST_CONTAINER,
         args,
         env,
         cwd: process.cwd().display().to_string(),

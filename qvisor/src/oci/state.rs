@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::runtime::Hooks;
 use qlib::control::ProcessSpec;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::error::{ContainerError, MAX_ID_BYTES};
@@ -101,7 +102,8 @@ pub struct State {
     pub id: String,
     /// Of the OCI configuration.
     pub oci_version: String,
-    /// The sandbox process, 0 before there is one.
+    /// The sandbox process, or that which stands for a further container of one; 0 before there is
+    /// one.
     pub pid: i32,
     /// Its start time in clock ticks since boot, which tells it from a later process with the same
     /// number.
@@ -121,6 +123,12 @@ pub struct State {
     /// How its guest code runs.
     #[serde(default)]
     pub platform: PlatformKind,
+    /// Further containers of its pod share its kernel.
+    #[serde(default)]
+    pub is_shared: bool,
+    /// The first container of its pod, if it shares the kernel of that.
+    #[serde(default)]
+    pub pod: Option<String>,
     /// The cgroup.
     pub cgroup: Option<Cgroup>,
     /// Hooks of the configuration.
@@ -141,6 +149,21 @@ impl State {
             Some(start) if start == self.start_time => self.step,
             _ => Status::Stopped,
         }
+    }
+
+    /// Opens the sandbox process, so that its number cannot come to mean another; `None` when it
+    /// has ended.
+    ///
+    /// # Errors
+    /// Those of pidfd_open(2).
+    pub fn sandbox(&self) -> Result<Option<OwnedFd>> {
+        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(e) => return Err(e).context("opening the sandbox process"),
+        };
+        Ok((start_time(self.pid) == Some(self.start_time)).then_some(pidfd))
     }
 
     /// The state as the OCI runtime specification has it, for `state` and for hooks.

@@ -38,15 +38,23 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
         None => from_options(options)?,
     };
     let Some(cgroup) = &state.cgroup else { bail!("container {} has no cgroup", options.id) };
-    check_limits(&resources, state.platform)?;
+    if state.pod.is_none() {
+        check_limits(&resources, state.platform)?;
+    }
     let limit = resources.memory().as_ref().and_then(LinuxMemory::limit).filter(|l| *l != 0);
     let Some(limit) = limit else { return cgroup.set_limits(&resources) };
     // Negative: none.
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     // Who does not answer has its limits set all the same.
     let stats = info::stats(&entry, timeout).ok();
+    if state.pod.is_some() {
+        // What it holds is charged to the first container of its pod.
+        cgroup.set_limits(&resources)?;
+        return tell_guest(&entry, state.process.container, limit, timeout);
+    }
     let (.., old_limit, _) = cgroup.stats().memory;
-    let tell = |limit| tell_guest(&entry, limit, timeout);
+    let container = state.process.container;
+    let tell = |limit| tell_guest(&entry, container, limit, timeout);
     // The guest's is the lower one at every moment.
     if limit < old_limit {
         tell(limit)?;
@@ -66,12 +74,13 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Has the guest get along with its part of a memory limit in bytes.
-fn tell_guest(entry: &Entry, limit: u64, timeout: Option<Duration>) -> Result<()> {
+fn tell_guest(entry: &Entry, container: u32, limit: u64, timeout: Option<Duration>) -> Result<()> {
     let limit = memory_limit(limit);
+    let request = Request::Limit { container, limit };
     let busy = rustix::io::Errno::BUSY.raw_os_error();
     let end = Instant::now() + PATIENCE;
     let (error, is_busy) = loop {
-        let Err(error) = info::ask(entry, &Request::Limit(limit), timeout) else { return Ok(()) };
+        let Err(error) = info::ask(entry, &request, timeout) else { return Ok(()) };
         let is_busy = error.downcast_ref::<Refused>().is_some_and(|refused| refused.errno == busy);
         if !is_busy || Instant::now() > end {
             break (error, is_busy);

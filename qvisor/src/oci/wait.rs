@@ -20,7 +20,6 @@ use super::cli::{self, Format};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::SandboxEnded;
 use super::info::{killed, print, running};
-use super::life;
 use super::state::{Entry, State, Store, recorded};
 
 /// How many may wait for processes of one container at once.
@@ -62,7 +61,7 @@ fn end_of_container(entry: &Entry, state: &State) -> Result<i32> {
     if state.pid == 0 {
         bail!("container {} is being created", entry.id);
     }
-    if let Some(pidfd) = life::sandbox(state)? {
+    if let Some(pidfd) = state.sandbox()? {
         let mut process = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         while let Err(e) = poll(&mut process, PollTimeout::NONE) {
             if e != Errno::EINTR {

@@ -26,7 +26,7 @@ const ROW: usize = 256;
 /// What a sandbox says of itself.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// There is none to ask: it is being made, or has ended.
+    /// There is none to ask: it is being made, has ended, or is another container's.
     Nobody,
     /// Its numbers.
     Stats(Box<Stats>),
@@ -135,6 +135,8 @@ impl Watcher {
         let mut samples: Vec<Sample> = found.iter().map(sample).collect();
         let mut to_ask: Vec<usize> = (0..samples.len())
             .filter(|at| matches!(samples[*at].status, Status::Running | Status::Paused))
+            // One that shares a kernel has no numbers of its own: they are the first one's.
+            .filter(|at| found[*at].2.pod.is_none())
             .collect();
         let key = |sample: &Sample| (sample.root.clone(), sample.id.clone());
         to_ask.sort_by_key(|at| self.silent.contains(&key(&samples[*at])));
@@ -227,6 +229,8 @@ mod tests {
             owner: String::new(),
             annotations: Default::default(),
             platform: PlatformKind::Process,
+            is_shared: false,
+            pod: None,
             cgroup: None,
             hooks: None,
             process: ProcessSpec::default(),

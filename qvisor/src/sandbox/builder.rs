@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use qlib::control::{ContainerSpec, Reply, Request};
-use qlib::host::NO_HANDLE;
+use qlib::control::{ContainerSpec, FIRST_CONTAINER, Reply, Request};
 use qlib::kvm::KvmInfo;
 use qlib::pagetable::USER_END;
 use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, PLATFORM_PROCESS};
@@ -14,7 +13,7 @@ use rustix::io::Errno;
 
 use super::admission::Admission;
 use super::confine::{ConfineError, Confinement};
-use super::control_server::ControlServer;
+use super::control_server::{ControlServer, hand_over};
 use super::events::Poller;
 use super::hostcall::HostSide;
 use super::loader::{
@@ -37,10 +36,9 @@ pub struct SandboxConfig {
     pub ram_bytes: u64,
     /// vCPUs that the guest reports.
     pub cpus: u32,
-    /// Root directory of the container (an O_PATH descriptor will do).
-    pub root: OwnedFd,
-    /// Directories and files for the mounts of kind "host".
-    pub mounts: Vec<OwnedFd>,
+    /// Root directory of the container (an O_PATH descriptor will do), and directories and files
+    /// for its mounts of kind "host", in their order.
+    pub files: Vec<OwnedFd>,
     /// Standard input, output and error of the container's first process.
     pub stdio: [Option<Stream>; 3],
     /// The listening control socket, if the sandbox can be controlled.
@@ -59,8 +57,9 @@ pub struct SandboxConfig {
     /// What the process keeps of its privileges; `None` for all, in tests. It takes
     /// [`crate::sys::procfs::make_own`] before.
     pub confine: Option<Confinement>,
-    /// What the container looks like. `root` is ignored; `host` of a mount is an index into
-    /// `mounts`.
+    /// Further containers may be made in it.
+    pub is_shared: bool,
+    /// What the container looks like. Handles in it are ignored.
     pub container: ContainerSpec,
 }
 
@@ -79,9 +78,6 @@ pub enum BootError {
     /// The host refused something.
     #[error("cannot {0}: {1}")]
     Host(&'static str, Errno),
-    /// A mount names a descriptor that is not there.
-    #[error("mount {0} has no descriptor")]
-    NoMount(String),
     /// A privilege could not be given up.
     #[error(transparent)]
     Confine(#[from] ConfineError),
@@ -107,7 +103,7 @@ pub(super) fn refused(what: &'static str) -> impl FnOnce(Errno) -> BootError {
 
 /// Boots the kernel and makes the container.
 pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
-    let SandboxConfig { root, mounts, container, confine, platform, .. } = config;
+    let SandboxConfig { files, container, confine, platform, .. } = config;
     let limit = container.memory_limit.guest;
     let resources = Resources { cpus: config.cpus, memory_limit_bytes: limit };
 
@@ -122,7 +118,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
 
     // From here on the process has less and less: the host's files while the platform is prepared,
     // all that the kernel does not need before its first instruction.
-    let fds: Vec<BorrowedFd<'_>> = std::iter::once(&root).chain(&mounts).map(AsFd::as_fd).collect();
+    let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     let leave = confine.as_ref().map(|confinement| Leaving { confinement, mounts: &fds });
     let leave = leave.as_ref().map(|leave| leave as &dyn Leave);
     let platform = platform.prepare(&host, resources, leave).map_err(BootError::Platform)?;
@@ -135,14 +131,20 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     }
     let platform = platform.start(&loaded, info).map_err(BootError::Platform)?;
 
-    let container = hand_over(&host, root, mounts, container)?;
-    let stdio = hand_over_streams(&host, config.stdio)?;
+    let (container, _) = hand_over(&host, files, config.stdio, container)
+        .map_err(refused("use the root, mounts and standard streams"))?;
     let mailbox = Mailbox { gpa: loaded.mailbox, bytes: MAILBOX_BYTES };
-    let server = ControlServer::new(host.clone(), platform.clone(), mailbox, stdio, config.control)
-        .map_err(refused("listen on the control socket"))?;
-    let mut sandbox = Sandbox { platform, host, mailbox, server, stdio };
+    let server = ControlServer::new(
+        host.clone(),
+        platform.clone(),
+        mailbox,
+        config.is_shared,
+        config.control,
+    )
+    .map_err(refused("listen on the control socket"))?;
+    let mut sandbox = Sandbox { platform, host, mailbox, server };
     match sandbox.request(&Request::Create(container))? {
-        Reply::Done => {}
+        Reply::Container(FIRST_CONTAINER) => {}
         other => return Err(BootError::Confused(format!("{other:?}"))),
     }
     sys::trim_process();
@@ -204,7 +206,7 @@ impl Leave for Leaving<'_> {
     }
 
     fn enter_domain(&self) -> anyhow::Result<()> {
-        Ok(Confinement::enter_domain(self.mounts)?)
+        Ok(self.confinement.enter_domain(self.mounts)?)
     }
 }
 
@@ -267,35 +269,4 @@ fn seed() -> Result<[u8; 32], Errno> {
     let mut seed = [0; 32];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
     Ok(seed)
-}
-
-/// Gives root and volumes to the guest, as handles in what it is told of its container.
-fn hand_over(
-    host: &HostSide,
-    root: OwnedFd,
-    mounts: Vec<OwnedFd>,
-    container: ContainerSpec,
-) -> Result<ContainerSpec, BootError> {
-    let root = host.add_mount(root).map_err(refused("use the root directory"))?;
-    let mut handles = Vec::new();
-    for fd in mounts {
-        handles.push(host.add_mount(fd).map_err(refused("use a mount's descriptor"))?);
-    }
-    let mut container = ContainerSpec { root, ..container };
-    for mount in container.mounts.iter_mut().filter(|m| m.fstype == "host") {
-        let handle = handles.get(mount.host as usize);
-        mount.host = *handle.ok_or_else(|| BootError::NoMount(mount.destination.clone()))?;
-    }
-    Ok(container)
-}
-
-/// Gives standard streams to the guest; their handles.
-fn hand_over_streams(host: &HostSide, streams: [Option<Stream>; 3]) -> Result<[u32; 3], BootError> {
-    let mut handles = [NO_HANDLE; 3];
-    for (to, stream) in handles.iter_mut().zip(streams) {
-        if let Some(stream) = stream {
-            *to = host.add_stdio(stream).map_err(refused("use a standard stream"))?;
-        }
-    }
-    Ok(handles)
 }

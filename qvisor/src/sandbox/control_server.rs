@@ -4,11 +4,12 @@
 //! postcard form of a [`qlib::control::Request`] or [`qlib::control::Reply`]. Descriptors for a new
 //! process' standard streams ride on the first byte of its frame (SCM_RIGHTS), and
 //! [`ProcessSpec::stdio`] holds indices into them (or nothing: then they are taken in order). A
-//! Start without descriptors takes the streams that the sandbox was given at its boot. Answers come
+//! Start without descriptors takes the streams that its container was made with. Answers come
 //! in the order in which requests end, so who waits for long (Wait) opens a connection of its own.
 //! A process that was made by Exec is killed if its connection ends before it was waited for or
 //! held: whoever asked gave up. For the same reason a request whose connection has ended before it
-//! is looked at is not served. Only the user that runs the sandbox may connect; what is malformed
+//! is looked at is not served. A further container ends with the connection that it was made on.
+//! Descriptors of its root and mounts come with its frame, some with each of the first bytes. Only the user that runs the sandbox may connect; what is malformed
 //! ends that connection, nothing else.
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qlib::control::{ProcessSpec, Reply, Request};
+use qlib::control::{ContainerSpec, ProcessSpec, Reply, Request};
 use qlib::host::NO_HANDLE;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -25,16 +26,18 @@ use rustix::net::{RecvFlags, SocketFlags};
 use super::confine::user_namespace;
 use super::events::{Dispatch, KEY_FIRST, Sources};
 use super::hostcall::HostSide;
-use super::mailbox::{Mailbox, Target};
+use super::mailbox::{Made, Mailbox, Target};
 use super::platform::Running;
 use crate::streams::Stream;
 use crate::sys;
 
 /// The longest request, in bytes, without the head of its frame.
 pub const MAX_FRAME: usize = 160 << 10;
-/// Descriptors that may ride on one frame.
-const MAX_FDS: usize = 3;
-const MAX_CONNECTIONS: usize = 64;
+/// Descriptors that may ride on the frame of a new container, and on another.
+const MAX_FDS: usize = 512;
+const MAX_STREAMS: usize = 3;
+/// Among them one for each process of `exec`, and for each further container.
+const MAX_CONNECTIONS: usize = 256;
 const MAX_OUTSTANDING: usize = 256;
 /// How long the sandbox's end waits for that of the processes that stand for processes of `exec`.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -47,8 +50,17 @@ struct Connection {
     socket: Arc<OwnedFd>,
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
-    /// The guest process that lives no longer than this connection ([`Request::Hold`]).
-    holds: Option<u32>,
+    /// What its other end stands for on the host.
+    stands_for: Option<Stead>,
+}
+
+/// What a process of the host stands for, which holds a connection.
+#[derive(Clone, Copy, Debug)]
+enum Stead {
+    /// A guest process that lives no longer than the connection ([`Request::Hold`]).
+    Process(u32),
+    /// A further container, likewise ([`Request::Attend`]).
+    Container,
 }
 
 /// The control server; lives on the event loop's thread.
@@ -56,8 +68,8 @@ pub struct ControlServer {
     host: Arc<HostSide>,
     platform: Arc<dyn Running>,
     mailbox: Mailbox,
-    /// Handles of the streams for the first process.
-    stdio: [u32; 3],
+    /// It takes further containers.
+    is_shared: bool,
     listener: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
     next_key: u64,
@@ -72,7 +84,7 @@ impl ControlServer {
         host: Arc<HostSide>,
         platform: Arc<dyn Running>,
         mailbox: Mailbox,
-        stdio: [u32; 3],
+        is_shared: bool,
         listener: Option<OwnedFd>,
     ) -> Result<ControlServer, Errno> {
         if let Some(listener) = &listener {
@@ -91,7 +103,7 @@ impl ControlServer {
             host,
             platform,
             mailbox,
-            stdio,
+            is_shared,
             listener,
             connections: HashMap::new(),
             next_key,
@@ -125,7 +137,7 @@ impl ControlServer {
                 socket: Arc::new(socket),
                 bytes: Vec::new(),
                 fds: Vec::new(),
-                holds: None,
+                stands_for: None,
             };
             self.connections.insert(key, connection);
         }
@@ -138,11 +150,8 @@ impl ControlServer {
         self.host.replies.forget_connection(key);
         self.end_unwanted(dispatch);
         // As long as its end has not been reported, the number is still that of the process.
-        if let Some(pid) = connection.holds.filter(|_| is_held) {
-            let request = Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
-            if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
-                tracing::warn!("guest process {pid} outlives the process that stood for it: {e}");
-            }
+        if let Some(Stead::Process(pid)) = connection.stands_for.filter(|_| is_held) {
+            self.end(Made::Process(pid), dispatch);
         }
     }
 
@@ -152,7 +161,7 @@ impl ControlServer {
     pub fn see_off(&self) {
         let end = Instant::now() + FAREWELL;
         let held: Vec<&Connection> =
-            self.connections.values().filter(|one| one.holds.is_some()).collect();
+            self.connections.values().filter(|one| one.stands_for.is_some()).collect();
         for connection in &held {
             // Whoever has no answer yet knows from this.
             rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write).ok();
@@ -169,17 +178,24 @@ impl ControlServer {
         }
     }
 
-    /// Ends processes whose start was asked for by somebody who gave up waiting for it.
+    /// Ends what was asked for by somebody who gave up waiting for it.
     fn end_unwanted(&mut self, dispatch: Dispatch<'_>) {
         if let Some(wakeup) = self.host.replies.wakeup.get() {
             rustix::io::read(wakeup, &mut [0u8; 8]).ok();
         }
         let unwanted = std::mem::take(&mut *self.host.replies.unwanted());
-        for pid in unwanted {
-            let request = Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 };
-            if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
-                tracing::warn!("guest process {pid} outlives the command that gave up on it: {e}");
-            }
+        for made in unwanted {
+            self.end(made, dispatch);
+        }
+    }
+
+    fn end(&self, made: Made, dispatch: Dispatch<'_>) {
+        let request = match made {
+            Made::Process(pid) => Request::Signal { pid, all: false, signo: libc::SIGKILL as u32 },
+            Made::Container(container) => Request::Remove { container },
+        };
+        if let Err(e) = self.mailbox.local(&self.host, &request, dispatch) {
+            tracing::warn!("{made:?} of the guest outlives who stood for it on the host: {e}");
         }
     }
 
@@ -200,20 +216,23 @@ impl ControlServer {
             return Err(Errno::AGAIN);
         }
         if let Request::Hold { pid } | Request::Wait { pid } = request {
-            self.host.replies.unclaimed().retain(|claim| *claim != (key, pid));
+            self.host.replies.unclaimed().retain(|claim| *claim != (key, Made::Process(pid)));
         }
-        if let Request::Hold { pid } = request
-            && let Some(connection) = self.connections.get_mut(&key)
-        {
-            connection.holds = Some(pid);
+        let stands_for = match request {
+            Request::Hold { pid } => Some(Stead::Process(pid)),
+            Request::Attend { .. } => Some(Stead::Container),
+            _ => None,
+        };
+        if let (Some(_), Some(connection)) = (stands_for, self.connections.get_mut(&key)) {
+            connection.stands_for = stands_for;
         }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
             return Ok(());
         }
         let (request, handles) = self.admit(request, fds)?;
-        let starts = matches!(request, Request::Exec(_));
-        let target = Target::Connection { key, socket: socket.clone(), starts };
+        let makes = matches!(request, Request::Exec(_) | Request::Create(_));
+        let target = Target::Connection { key, socket: socket.clone(), makes };
         if let Err(e) = self.mailbox.submit(&self.host, &request, target, dispatch) {
             self.close_handles(&handles);
             let message = format!("the request does not reach the kernel: {e}");
@@ -225,12 +244,27 @@ impl ControlServer {
     /// Turns descriptors that came with a request into handles. The kernel owns the handles from
     /// then on.
     fn admit(&self, request: Request, fds: Vec<OwnedFd>) -> Result<(Request, Vec<u32>), Errno> {
+        if fds.len() > MAX_STREAMS && !matches!(request, Request::Create(_)) {
+            return Err(Errno::MFILE);
+        }
         match request {
-            // The container is made by the sandbox itself, before it listens.
-            Request::Create(_) => Err(Errno::PERM),
-            Request::Start(spec) if fds.is_empty() => {
-                Ok((Request::Start(ProcessSpec { stdio: self.stdio, ..spec }), Vec::new()))
+            // The first container is made by the sandbox itself, before it listens.
+            Request::Create(_) if !self.is_shared => Err(Errno::PERM),
+            Request::Create(spec) => {
+                let mut files = fds;
+                let streams = files.len().checked_sub(MAX_STREAMS).ok_or(Errno::BADF)?;
+                let mut streams = files.split_off(streams).into_iter().zip(spec.own_stdio);
+                let streams: [_; MAX_STREAMS] =
+                    std::array::from_fn(|_| streams.next().map(|(fd, own)| Stream { fd, own }));
+                let given = hand_over(&self.host, files, streams, spec);
+                given.map(|(spec, handles)| (Request::Create(spec), handles))
             }
+            Request::Start(spec) if fds.is_empty() => {
+                let stdio = [NO_HANDLE; MAX_STREAMS];
+                Ok((Request::Start(ProcessSpec { stdio, ..spec }), Vec::new()))
+            }
+            // What the VMM alone asks for.
+            Request::Remove { .. } => Err(Errno::PERM),
             Request::Start(spec) => {
                 self.admit_process(spec, fds).map(|(s, h)| (Request::Start(s), h))
             }
@@ -274,8 +308,53 @@ impl ControlServer {
     }
 
     fn close_handles(&self, handles: &[u32]) {
-        for handle in handles {
-            self.host.close(*handle).ok();
+        close_all(&self.host, handles);
+    }
+}
+
+fn close_all(host: &HostSide, handles: &[u32]) {
+    for handle in handles {
+        host.close(*handle).ok();
+    }
+}
+
+/// Gives the root, the host's files of mounts, in this order, and the standard streams of a
+/// container to the guest, as handles in what it is told of the container; and the handles.
+///
+/// # Errors
+/// EBADF when descriptors are missing or too many; those of fstat(2), and EMFILE.
+pub(super) fn hand_over(
+    host: &HostSide,
+    files: Vec<OwnedFd>,
+    streams: [Option<Stream>; MAX_STREAMS],
+    mut spec: ContainerSpec,
+) -> Result<(ContainerSpec, Vec<u32>), Errno> {
+    let mut handles = Vec::new();
+    let fill = || {
+        let of_host = spec.mounts.iter_mut().filter(|mount| mount.fstype == "host");
+        let places = std::iter::once(&mut spec.root).chain(of_host.map(|mount| &mut mount.host));
+        let mut files = files.into_iter();
+        for place in places {
+            *place = host.add_mount(files.next().ok_or(Errno::BADF)?)?;
+            handles.push(*place);
+        }
+        if files.next().is_some() {
+            return Err(Errno::BADF);
+        }
+        spec.stdio = [NO_HANDLE; MAX_STREAMS];
+        for (place, stream) in spec.stdio.iter_mut().zip(streams) {
+            if let Some(stream) = stream {
+                *place = host.add_stdio(stream)?;
+                handles.push(*place);
+            }
+        }
+        Ok(())
+    };
+    match fill() {
+        Ok(()) => Ok((spec, handles)),
+        Err(e) => {
+            close_all(host, &handles);
+            Err(e)
         }
     }
 }

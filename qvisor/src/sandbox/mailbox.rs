@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 
 use qlib::Gpa;
-use qlib::control::{Reply, Request};
+use qlib::control::{FIRST_CONTAINER, Reply, Request};
 use qlib::platform::{EVENT_CONTROL, Event};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -25,15 +25,34 @@ pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
 /// Who gets an answer.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// `starts`: the answer is the number of a process that nobody else knows of.
+    /// `makes`: the answer is the number of something that nobody else knows of.
     Connection {
         key: u64,
         socket: Arc<OwnedFd>,
-        starts: bool,
+        makes: bool,
     },
-    /// Nobody any more; a process that was started for the request is not wanted.
+    /// Nobody any more; what was made for the request is not wanted.
     Abandoned,
     Local(mpsc::Sender<Reply>),
+}
+
+/// What was made for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// A process, by its number.
+    Process(u32),
+    /// A further container.
+    Container(u32),
+}
+
+impl Made {
+    fn of(reply: &Reply) -> Option<Made> {
+        match reply {
+            Reply::Pid(pid) => Some(Made::Process(*pid)),
+            Reply::Container(number) => Some(Made::Container(*number)),
+            _ => None,
+        }
+    }
 }
 
 /// Requests on their way into the kernel.
@@ -53,10 +72,11 @@ pub struct Replies {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Target>, place::MailboxTargets>,
     line: Mutex<Line, place::MailboxLine>,
-    /// Processes that were started for a connection which has not asked for their end yet.
-    unclaimed: Mutex<Vec<(u64, u32)>, place::Unclaimed>,
-    /// Processes that nobody wants, and what wakes the event loop to end them.
-    unwanted: Mutex<Vec<u32>, place::Unwanted>,
+    /// What was made for a connection: processes that it has not asked the end of yet, and
+    /// containers.
+    unclaimed: Mutex<Vec<(u64, Made)>, place::Unclaimed>,
+    /// What nobody wants, and what wakes the event loop to end it.
+    unwanted: Mutex<Vec<Made>, place::Unwanted>,
     pub(super) wakeup: OnceLock<OwnedFd>,
     /// The user that this process is of.
     owner: OnceLock<u32>,
@@ -68,11 +88,11 @@ impl Replies {
         Replies::default()
     }
 
-    pub(super) fn unclaimed(&self) -> MutexGuard<'_, Vec<(u64, u32)>> {
+    pub(super) fn unclaimed(&self) -> MutexGuard<'_, Vec<(u64, Made)>> {
         self.unclaimed.lock()
     }
 
-    pub(super) fn unwanted(&self) -> MutexGuard<'_, Vec<u32>> {
+    pub(super) fn unwanted(&self) -> MutexGuard<'_, Vec<Made>> {
         self.unwanted.lock()
     }
 
@@ -140,19 +160,19 @@ impl Replies {
 
     pub(super) fn forget_connection(&self, connection: u64) {
         self.waiting().retain(|_, target| match target {
-            Target::Connection { key, starts, .. } if *key == connection => {
-                let starts = *starts;
+            Target::Connection { key, makes, .. } if *key == connection => {
+                let makes = *makes;
                 *target = Target::Abandoned;
-                starts
+                makes
             }
             _ => true,
         });
         let mut unclaimed = self.unclaimed();
-        let left = unclaimed.extract_if(.., |(key, _)| *key == connection).map(|(_, pid)| pid);
+        let left = unclaimed.extract_if(.., |(key, _)| *key == connection).map(|(_, made)| made);
         self.unwanted().extend(left);
     }
 
-    /// Has the event loop end processes that nobody wants.
+    /// Has the event loop end what nobody wants.
     fn wake_server(&self) {
         if let Some(wakeup) = self.wakeup.get() {
             rustix::io::write(wakeup, &1u64.to_ne_bytes()).ok();
@@ -168,15 +188,15 @@ impl Replies {
         // block.
         let mut waiting = self.waiting();
         match waiting.remove(&id).ok_or(Errno::NOENT)? {
-            Target::Connection { key, socket, starts } => {
-                if let (true, Reply::Pid(pid)) = (starts, &decoded) {
-                    self.unclaimed().push((key, *pid));
+            Target::Connection { key, socket, makes } => {
+                if let (true, Some(made)) = (makes, Made::of(&decoded)) {
+                    self.unclaimed().push((key, made));
                 }
                 send_reply(&socket, reply);
             }
             Target::Abandoned => {
-                if let Reply::Pid(pid) = decoded {
-                    self.unwanted().push(pid);
+                if let Some(made) = Made::of(&decoded) {
+                    self.unwanted().push(made);
                     self.wake_server();
                 }
             }
@@ -238,7 +258,7 @@ impl Mailbox {
         if let Request::Start(process) | Request::Exec(process) = request {
             host.grant(process.capabilities.iter().fold(0, |all, set| all | set));
         }
-        if let Request::Limit(limit) = request {
+        if let Request::Limit { container: FIRST_CONTAINER, limit } = request {
             host.note_limit(limit.guest);
         }
         let mut line = host.replies.line();

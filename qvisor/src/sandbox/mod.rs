@@ -47,7 +47,6 @@ pub struct Sandbox {
     host: Arc<HostSide>,
     mailbox: Mailbox,
     server: ControlServer,
-    stdio: [u32; 3],
 }
 
 impl Sandbox {
@@ -61,7 +60,7 @@ impl Sandbox {
 
     /// Starts the container's first process, on the streams given at boot; its guest process id.
     pub fn start(&mut self, process: ProcessSpec) -> Result<u32, BootError> {
-        match self.request(&Request::Start(ProcessSpec { stdio: self.stdio, ..process }))? {
+        match self.request(&Request::Start(process))? {
             Reply::Pid(pid) => Ok(pid),
             other => Err(BootError::Confused(format!("{other:?}"))),
         }

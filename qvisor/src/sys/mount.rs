@@ -45,6 +45,30 @@ pub fn map_mount(mount: &OwnedFd, namespace: &OwnedFd) -> io::Result<()> {
     set_mount(mount, libc::AT_RECURSIVE as u32, &attr)
 }
 
+/// Has a detached mount tree hear nothing of what is mounted elsewhere, when it is attached
+/// (mount_namespaces(7)).
+///
+/// # Errors
+/// Those of mount_setattr(2).
+pub fn make_private(mount: &OwnedFd) -> io::Result<()> {
+    let attr =
+        libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    set_mount(mount, libc::AT_RECURSIVE as u32, &attr)
+}
+
+/// A detached copy of the mount at `path`, without what is mounted below, which can be written if
+/// its file system can. Needs CAP_SYS_ADMIN.
+///
+/// # Errors
+/// Those of open_tree(2) and mount_setattr(2).
+pub fn writable_copy(path: &Path) -> io::Result<OwnedFd> {
+    let copy = clone_mount(path, false, false)?;
+    let attr_clr = libc::MOUNT_ATTR_RDONLY;
+    let attr = libc::mount_attr { attr_set: 0, attr_clr, propagation: 0, userns_fd: 0 };
+    set_mount(&copy, 0, &attr)?;
+    Ok(copy)
+}
+
 fn set_mount(mount: &OwnedFd, flags: u32, attr: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `attr` has the size that is
     // given.

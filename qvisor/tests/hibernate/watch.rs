@@ -27,7 +27,7 @@ fn asking_a_sleeper_wakes_it_not_and_costs_nothing_that_lasts() {
     let before = ask(&c);
     for _ in 0..300 {
         ask(&c);
-        c.control().call(&Request::Processes, &[]).expect("processes");
+        c.control().call(&Request::Processes { container: 0 }, &[]).expect("processes");
     }
     let after = ask(&c);
     assert_eq!(c.hibernation(), "Hibernated");

@@ -23,6 +23,7 @@ mod rootless;
 mod seccomp;
 #[path = "../support/mod.rs"]
 mod shared;
+mod shared_pod;
 mod streams;
 mod support;
 mod uds;

@@ -194,7 +194,8 @@ impl Place {
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let Ok(command) = fs::read(process.path().join("cmdline")) else { continue };
             let words: Vec<&[u8]> = command.split(|b| *b == 0).collect();
-            if words.get(1) == Some(&&b"sandbox-process"[..])
+            let kinds = [&b"sandbox-process"[..], b"member-process"];
+            if words.get(1).is_some_and(|word| kinds.contains(word))
                 && words.get(2) == Some(&id.as_bytes())
             {
                 found.push(format!("process {}", process.path().display()));

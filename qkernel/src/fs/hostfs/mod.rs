@@ -27,6 +27,7 @@ use super::disk::Begun;
 use super::inode::{FileSystem, Inode};
 use crate::errno::Result;
 use crate::host::Call;
+use crate::host::Handle;
 use crate::sync::Mutex;
 
 /// The types that host trees are often of, by what statfs(2) says of them (linux/magic.h): programs
@@ -53,7 +54,7 @@ const TYPES: [(u32, &str); 17] = [
 
 /// A host tree.
 pub struct HostFs {
-    root: u32,
+    root: Handle,
     /// How long names and attributes are believed without asking, in nanoseconds.
     trust_ns: u64,
     root_node: Mutex<Weak<HostNode>>,
@@ -66,17 +67,17 @@ pub struct HostFs {
 impl HostFs {
     /// The tree beneath the host handle `root`, a directory or a single file, which others may
     /// change at any time.
-    pub fn new(root: u32) -> Result<Arc<Self>> {
+    pub fn new(root: Handle) -> Result<Arc<Self>> {
         Self::with_trust(root, 0)
     }
 
     /// A tree that belongs to the container alone: what is known is believed for a second (as FUSE
     /// does by default), unless it is changed from here.
-    pub fn owned(root: u32) -> Result<Arc<Self>> {
+    pub fn owned(root: Handle) -> Result<Arc<Self>> {
         Self::with_trust(root, 1_000_000_000)
     }
 
-    fn with_trust(root: u32, trust_ns: u64) -> Result<Arc<Self>> {
+    fn with_trust(root: Handle, trust_ns: u64) -> Result<Arc<Self>> {
         let fs = Arc::new_cyclic(|this| HostFs {
             root,
             trust_ns,
@@ -86,7 +87,7 @@ impl HostFs {
             mappings: Mutex::default(),
         });
         // The root must be there: what follows relies on it.
-        stat_path(root, b"")?;
+        stat_path(fs.handle(), b"")?;
         Ok(fs)
     }
 
@@ -107,13 +108,13 @@ impl HostFs {
 
     /// What lies at `path`.
     fn stat(&self, path: &[u8]) -> Result<Attributes> {
-        let found = stat_path(self.root, path)?;
-        Ok(if self.is_shared() { found } else { device::shown(self.root, path, found) })
+        let found = stat_path(self.handle(), path)?;
+        Ok(if self.is_shared() { found } else { device::shown(self.handle(), path, found) })
     }
 
     /// The handle that paths are relative to.
     pub(super) fn handle(&self) -> u32 {
-        self.root
+        self.root.number()
     }
 }
 
@@ -129,22 +130,22 @@ impl FileSystem for HostFs {
             return node;
         }
         let fs = self.this.upgrade().expect("a file system in use is alive");
-        let attributes = stat_path(self.root, b"").unwrap_or_default();
+        let attributes = stat_path(self.handle(), b"").unwrap_or_default();
         let node = HostNode::new(fs, None, b"", attributes);
         *self.root_node.lock() = Arc::downgrade(&node);
         node
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        statfs(self.root)
+        statfs(self.handle())
     }
 
     fn sync(&self) -> Result<Begun> {
-        disk::begin(Op::SyncFs, self.root, &[])
+        disk::begin(Op::SyncFs, self.handle(), &[])
     }
 
     fn unmounted(&self) {
-        handle_cache::give_up_tree(self.root);
+        handle_cache::give_up_tree(self.handle());
     }
 }
 

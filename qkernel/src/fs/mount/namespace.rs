@@ -25,6 +25,11 @@ impl MountNamespace {
         INITIAL.get_or_set(|| Arc::new(Self::new(INITIAL_MNT))).clone()
     }
 
+    /// A further one, with nothing in it.
+    pub fn empty() -> Arc<Self> {
+        Arc::new(Self::new(namespace::next_number()))
+    }
+
     fn new(number: u64) -> Self {
         MountNamespace { number, root: Mutex::default() }
     }
@@ -50,7 +55,7 @@ impl MountNamespace {
     /// Another one, with a copy of the tree. What `fs` has in this one, it has in the other then.
     /// ENOSPC when there would be too many mounts.
     pub fn copy(&self, fs: &mut FsContext) -> Result<Arc<Self>> {
-        let new = Arc::new(Self::new(namespace::next_number()));
+        let new = Self::empty();
         let Some(root) = self.root.lock().clone() else { return Ok(new) };
         let selection = Selection {
             top: &root,

@@ -21,17 +21,16 @@ pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};
 use super::lock;
+use super::mounter::Mounter;
 use super::options::Options;
 use super::synth::{Dir, Listed, Node, SynthFs, Table, file, link, link_by, numbered};
 use crate::errno::{Errno, Result};
 use crate::ipc::sysv;
-use crate::task::current;
 use crate::task::pid_namespace::{PidNamespace, shown};
 
 /// Makes a file system of type proc: of the PID namespace of who mounts it.
-pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    let namespace = current::get()
-        .map_or_else(PidNamespace::initial, |thread| thread.process.pid_namespace.clone());
+pub fn make(mounter: &Mounter, _: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    let namespace = mounter.pid_namespace.clone();
     Ok(SynthFs::new("proc", PROC_SUPER_MAGIC, Arc::new(Root(namespace))))
 }
 

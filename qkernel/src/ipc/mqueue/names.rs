@@ -19,6 +19,7 @@ use crate::fs::attr::{Attributes, SetAttributes, StatFs};
 use crate::fs::file::{DirEntry, DirSink, dots, entry_kind};
 use crate::fs::inode::{Created, FileSystem, Inode, NewNode, next_device, simple_statfs};
 use crate::fs::mount::{Mount, MountFlags};
+use crate::fs::mounter::Mounter;
 use crate::fs::open::new_node;
 use crate::fs::options::Options;
 use crate::fs::proc::sys;
@@ -247,7 +248,10 @@ pub fn namespace_ended(namespace: u64) {
 
 /// That of the namespace that the kernel works for now.
 fn own() -> Own {
-    let namespace = current::ipc_namespace();
+    of(current::ipc_namespace())
+}
+
+fn of(namespace: u64) -> Own {
     if let Some(own) = ALL.lock().get(&namespace) {
         return own.clone();
     }
@@ -267,8 +271,8 @@ fn own() -> Own {
 }
 
 /// Gives the file system to who mounts it.
-pub fn make(_options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(own().0)
+pub fn make(mounter: &Mounter, _: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    Ok(of(mounter.ipc_namespace).0)
 }
 
 /// A name as the calls take it, without the slash at its beginning.

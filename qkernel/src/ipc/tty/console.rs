@@ -45,8 +45,14 @@ pub async fn drain(deadline_ns: u64) {
     }
 }
 
-/// Makes a terminal of host handle `number`; `window`: rows and columns, zeros to ask the host.
-pub fn open(number: u32, window: (u16, u16), owner: (u32, u32)) -> Result<Arc<Tty>> {
+/// Makes a terminal of host handle `number` for a container; `window`: rows and columns, zeros to
+/// ask the host.
+pub fn open(
+    container: u32,
+    number: u32,
+    window: (u16, u16),
+    owner: (u32, u32),
+) -> Result<Arc<Tty>> {
     let handle = Handle::new(number);
     make_raw(number)?;
     let console = Arc::new_cyclic(|this: &Weak<Console>| Console {
@@ -57,7 +63,7 @@ pub fn open(number: u32, window: (u16, u16), owner: (u32, u32)) -> Result<Arc<Tt
         window: Mutex::new(host_window(number).unwrap_or_default()),
     });
     let far = console.clone();
-    let tty = pty::enter(|n| Tty::new(n, far), false, owner)?;
+    let tty = pty::enter(container, |n| Tty::new(n, far), false, owner)?;
     *console.tty.lock() = Arc::downgrade(&tty);
     tty.set_window(match window {
         (0, 0) => host_window(number).unwrap_or_default(),

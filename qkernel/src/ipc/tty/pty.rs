@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general::{O_NOCTTY, O_RDWR, RLIMIT_NOFILE, S_IFCHR};
 use linux_raw_sys::ioctl::{FIONREAD, TIOCGPTLCK, TIOCGPTN, TIOCGPTPEER, TIOCSIG, TIOCSPTLCK};
 use qlib::Va;
+use qlib::control::FIRST_CONTAINER;
 
 use super::device::{SLAVE_MAJOR, TtyFile};
 use super::{Far, Tty, ioctl};
@@ -30,6 +31,8 @@ const CHUNK_BYTES: usize = 1024;
 
 /// A terminal in /dev/pts.
 struct Entry {
+    /// The container that it was made in.
+    container: u32,
     tty: Weak<Tty>,
     is_locked: bool,
     /// What stat(2) reports of the device file.
@@ -39,8 +42,9 @@ struct Entry {
 /// By number. The console has one, too.
 static ENTRIES: Mutex<BTreeMap<u32, Entry>> = mutex(BTreeMap::new());
 
-/// Enters a terminal under the lowest free number; `make` builds it.
+/// Enters a terminal of a container under the lowest free number; `make` builds it.
 pub fn enter(
+    container: u32,
     make: impl FnOnce(u32) -> Arc<Tty>,
     is_locked: bool,
     owner: (u32, u32),
@@ -51,7 +55,9 @@ pub fn enter(
     };
     let tty = make(number);
     let attributes = new_attributes(number, owner);
-    ENTRIES.lock().insert(number, Entry { tty: Arc::downgrade(&tty), is_locked, attributes });
+    ENTRIES
+        .lock()
+        .insert(number, Entry { container, tty: Arc::downgrade(&tty), is_locked, attributes });
     Ok(tty)
 }
 
@@ -68,9 +74,15 @@ pub fn tty(number: u32) -> Option<Arc<Tty>> {
     ENTRIES.lock().get(&number).and_then(|e| e.tty.upgrade())
 }
 
-/// The numbers in use, ascending: what /dev/pts lists.
+/// The numbers in use, ascending.
 pub fn list() -> Vec<u32> {
     ENTRIES.lock().keys().copied().collect()
+}
+
+/// Those of terminals that were made in a container: what /dev/pts lists.
+pub fn list_of(container: u32) -> Vec<u32> {
+    let entries = ENTRIES.lock();
+    entries.iter().filter(|(_, e)| e.container == container).map(|(n, _)| *n).collect()
 }
 
 /// True if the terminal may not be opened yet (unlockpt(3)).
@@ -177,11 +189,11 @@ pub fn slave_closed(tty: &Tty) {
 pub fn open_master() -> Result<Arc<dyn FileOps>> {
     let side = Arc::new(Side::default());
     let far = side.clone();
-    let owner = crate::task::current::get().map_or((0, 0), |t| {
-        let creds = t.creds();
-        (creds.fsuid, SLAVE_GROUP)
-    });
-    let tty = enter(|number| Tty::new(number, far), true, owner)?;
+    let (container, owner) = match task::current::get() {
+        Some(thread) => (thread.process.container, (thread.creds().fsuid, SLAVE_GROUP)),
+        None => (FIRST_CONTAINER, (0, 0)),
+    };
+    let tty = enter(container, |number| Tty::new(number, far), true, owner)?;
     SIDES.lock().insert(tty.number, Arc::downgrade(&side));
     Ok(Arc::new(Master { tty, side }))
 }

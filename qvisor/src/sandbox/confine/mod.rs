@@ -35,6 +35,8 @@ pub struct Confinement {
     pub user_namespace: Option<OwnedFd>,
     /// AF_UNIX sockets in volumes.
     pub host_uds: HostUds,
+    /// Files of further containers are mounted in its root from outside ([`crate::sys::hub`]).
+    pub is_shared: bool,
     /// The log's file, for a last line, and whether its lines are JSON.
     pub log: Option<(OwnedFd, bool)>,
 }
@@ -79,19 +81,23 @@ impl Confinement {
                 step("opening ports below 1024")(Errno::from_io_error(&e).unwrap_or(Errno::IO))
             })?;
         }
-        root::leave().map_err(step("leaving the host's file system"))?;
+        root::leave(self.is_shared).map_err(step("leaving the host's file system"))?;
         crate::sys::procfs::be_there().map_err(step("entering its own /proc"))?;
         let Some(namespace) = &self.user_namespace else { return Ok(()) };
         user_namespace::enter(namespace).map_err(step("entering its user namespace"))
     }
 
-    /// Can open no file from here on but those of `mounts` and the own /proc.
+    /// Can open no file from here on but those of `mounts`, the own /proc, and what is mounted in
+    /// the empty root later, if anything may be.
     ///
     /// # Errors
     /// With the first step that failed.
-    pub fn enter_domain(mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
+    pub fn enter_domain(&self, mounts: &[BorrowedFd<'_>]) -> Result<(), ConfineError> {
         let Some(proc) = crate::sys::procfs::own() else { return Ok(()) };
-        match landlock::enter(mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
+        let hub = self.is_shared.then(root::open).transpose().map_err(step("opening its root"))?;
+        let mounts: Vec<BorrowedFd<'_>> =
+            mounts.iter().copied().chain(hub.as_ref().map(AsFd::as_fd)).collect();
+        match landlock::enter(&mounts, proc.as_fd()).map_err(step("entering a Landlock domain"))? {
             Ok(()) => {}
             Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
                 tracing::info!(

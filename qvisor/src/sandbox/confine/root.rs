@@ -1,6 +1,8 @@
 //! An empty root directory. Files are reached by descriptors of detached mounts from then on.
 
-use rustix::fs::CWD;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 
@@ -8,9 +10,11 @@ use crate::sys;
 
 /// Makes an empty file system, which cannot be written, the root and working directory of this
 /// process, and drops all other mounts of its mount namespace, which must be its own and not shared
-/// with another. Needs CAP_SYS_ADMIN.
-pub fn leave() -> Result<(), Errno> {
-    let options = [("mode", "0555"), ("size", "4k"), ("nr_inodes", "1")];
+/// with another. `is_shared`: others, with privileges, may make mount points in it. Needs
+/// CAP_SYS_ADMIN.
+pub fn leave(is_shared: bool) -> Result<(), Errno> {
+    let nodes = if is_shared { "16384" } else { "1" };
+    let options = [("mode", "0555"), ("size", "4k"), ("nr_inodes", nodes)];
     let empty = sys::new_mount("tmpfs", &options)?;
     move_mount(&empty, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     rustix::process::fchdir(&empty)?;
@@ -23,4 +27,10 @@ pub fn leave() -> Result<(), Errno> {
         Err(Errno::INVAL) => rustix::process::chroot("."),
         Err(e) => Err(e),
     }
+}
+
+/// The root directory.
+pub fn open() -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open("/", flags, Mode::empty())
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use proptest::prelude::*;
 use qlib::Gpa;
-use qlib::control::{ContainerSpec, PlatformStats};
+use qlib::control::{ContainerSpec, MountSpec, PlatformStats};
 use qlib::platform::{EVENT_READY, Event};
 use rustix::net::SendFlags;
 
@@ -47,14 +47,9 @@ impl Fixture {
             std::env::temp_dir().join(format!("quark-control-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
-        let server = ControlServer::new(
-            host,
-            Arc::new(Nowhere),
-            MAILBOX,
-            [10, 11, 12],
-            Some(listener.into()),
-        )
-        .unwrap();
+        let server =
+            ControlServer::new(host, Arc::new(Nowhere), MAILBOX, true, Some(listener.into()))
+                .unwrap();
         Fixture { server, path, seen: RefCell::default(), leaves: Cell::default() }
     }
 
@@ -270,14 +265,70 @@ fn descriptors_become_handles() {
     f.turn();
     let Request::Exec(got) = f.last() else { panic!() };
     assert_eq!(got.stdio[2], NO_HANDLE);
-    // The first process has the streams of the sandbox.
-    let client2 = f.connect();
-    (&client2)
-        .write_all(&frame(&Request::Start(ProcessSpec { stdio: [NO_HANDLE; 3], ..spec })))
-        .unwrap();
+    // The first process has the streams that its container was made with, whatever is said.
+    let mut client2 = f.connect();
+    client2.write_all(&frame(&Request::Start(spec))).unwrap();
     f.turn();
     let Request::Start(got) = f.last() else { panic!() };
-    assert_eq!(got.stdio, [10, 11, 12]);
+    assert_eq!(got.stdio, [NO_HANDLE; 3]);
+}
+
+/// A container with one mount of the host, and one that is not.
+fn container() -> ContainerSpec {
+    let mount = |fstype: &str| MountSpec { fstype: fstype.into(), ..MountSpec::default() };
+    ContainerSpec { mounts: vec![mount("tmpfs"), mount("host")], ..ContainerSpec::default() }
+}
+
+#[test]
+fn a_further_container_has_its_files_and_ends_with_its_connection() {
+    let mut f = Fixture::new("further");
+    let before = f.server.host.handles.len();
+    let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    // Root, mount and streams; some with each of the first bytes.
+    let client = f.connect();
+    let bytes = frame(&Request::Create(container()));
+    send_with_fds(&client, &bytes[..1], &[&null; 2]);
+    send_with_fds(&client, &bytes[1..], &[&null; 3]);
+    f.turn();
+    let Request::Create(got) = f.last() else { panic!() };
+    let handles = [got.root, got.mounts[1].host, got.stdio[0], got.stdio[1], got.stdio[2]];
+    assert!(handles.iter().all(|h| f.server.host.handles.get(*h).is_some()));
+    assert_eq!(f.server.host.handles.len(), before + handles.len());
+    f.answer(&Reply::Container(3));
+    drop(client);
+    f.turn();
+    assert_eq!(f.last(), Request::Remove { container: 3 });
+    // Also if it went before the answer came.
+    let client = f.connect();
+    send_with_fds(&client, &frame(&Request::Create(container())), &[&null; 5]);
+    f.turn();
+    drop(client);
+    let (id, _) = f.seen.borrow().last().cloned().unwrap();
+    f.turn();
+    let made = postcard::to_allocvec(&Reply::Container(4)).unwrap();
+    f.server.host.replies.deliver(id, &made).unwrap();
+    f.turn();
+    assert_eq!(f.last(), Request::Remove { container: 4 });
+    // One or many too few or too many.
+    let (seen, before) = (f.seen.borrow().len(), f.server.host.handles.len());
+    for count in [0, 2, 4, 6, 16] {
+        let mut client = f.connect();
+        let fds = vec![&null; count];
+        send_with_fds(&client, &frame(&Request::Create(container())), &fds);
+        f.turn();
+        assert!(is_closed(&mut client), "{count}");
+    }
+    let mut client = f.connect();
+    client.write_all(&frame(&Request::Remove { container: 0 })).unwrap();
+    f.turn();
+    assert!(is_closed(&mut client), "it is the VMM's to ask");
+    // Nor are there any in a sandbox that is not shared.
+    f.server.is_shared = false;
+    let mut client = f.connect();
+    send_with_fds(&client, &frame(&Request::Create(container())), &[&null; 5]);
+    f.turn();
+    assert!(is_closed(&mut client));
+    assert_eq!((f.seen.borrow().len(), f.server.host.handles.len()), (seen, before));
 }
 
 #[test]
@@ -374,7 +425,7 @@ proptest! {
     ) {
         let (mut a, b) = UnixStream::pair().unwrap();
         let socket = Arc::new(b.into());
-        let mut connection = Connection { socket, bytes: Vec::new(), fds: Vec::new(), holds: None };
+        let mut connection = Connection { socket, bytes: Vec::new(), fds: Vec::new(), stands_for: None };
         rustix::io::ioctl_fionbio(&connection.socket, true).unwrap();
         for mut chunk in chunks {
             if small && chunk.len() > 4 {

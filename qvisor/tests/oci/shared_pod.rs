@@ -1,0 +1,425 @@
+//! Containers of a pod that share one guest kernel.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::support::{Place, master_of, place};
+use crate::shared::container::alive;
+use crate::shared::repeats;
+
+/// A pod whose first container sleeps, and a place for further ones.
+struct Pod {
+    p: Place,
+    id: String,
+    pid: i64,
+}
+
+impl Pod {
+    fn new(change: impl FnOnce(&mut Value)) -> Option<Pod> {
+        let p = place()?;
+        let id = format!("{}-pod", p.id);
+        let pod = Pod { p, id, pid: 0 };
+        pod.configure("first", &["sleep", "1000"], |c| {
+            c["annotations"] = json!({"io.quark.pod": "shared"});
+            change(c);
+        });
+        pod.run("first", &pod.id);
+        let pid = pod.state(&pod.id)["pid"].as_i64().unwrap();
+        Some(Pod { pid, ..pod })
+    }
+
+    /// A bundle with files of its own.
+    fn bundle(&self, name: &str) -> PathBuf {
+        self.p.dir.join(name)
+    }
+
+    /// Writes a configuration as Kubernetes' runtime interface would, changed by `change`.
+    fn configure(&self, name: &str, args: &[&str], change: impl FnOnce(&mut Value)) {
+        let bundle = self.bundle(name);
+        let rootfs = bundle.join("rootfs");
+        if !rootfs.exists() {
+            let copied = std::process::Command::new("cp")
+                .arg("-a")
+                .arg(self.p.rootfs())
+                .arg({
+                    fs::create_dir(&bundle).unwrap();
+                    &rootfs
+                })
+                .status();
+            assert!(copied.unwrap().success());
+            fs::write(rootfs.join("etc/name"), name).unwrap();
+        }
+        let joined = |kind: &str, file: &str| json!({"type": kind, "path": format!("/proc/{}/ns/{file}", self.pid)});
+        self.p.configure(args, |c| {
+            c["root"]["path"] = json!(rootfs);
+            c["linux"]["namespaces"] = if self.pid == 0 {
+                json!([{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network"}])
+            } else {
+                json!([{"type": "pid"}, {"type": "mount"}, joined("ipc", "ipc"), joined("uts", "uts"),
+                    joined("network", "net")])
+            };
+            if self.pid != 0 {
+                c["annotations"] = json!({
+                    "io.kubernetes.cri.container-type": "container",
+                    "io.kubernetes.cri.sandbox-id": self.id,
+                });
+            }
+            change(c);
+        });
+        fs::rename(self.p.bundle.join("config.json"), bundle.join("config.json")).unwrap();
+    }
+
+    /// Starts a container; it goes on.
+    fn run(&self, name: &str, id: &str) {
+        let bundle = self.bundle(name);
+        let mut command =
+            self.p.quark(&["run", "--detach", "--bundle", bundle.to_str().unwrap(), id]);
+        let output = fs::File::create(self.bundle(name).join("output")).unwrap();
+        command.stdout(output).stderr(Stdio::inherit());
+        assert!(command.status().unwrap().success(), "{name}");
+    }
+
+    /// What a container has printed.
+    fn printed(&self, name: &str) -> String {
+        fs::read_to_string(self.bundle(name).join("output")).unwrap_or_default()
+    }
+
+    /// Runs one to its end: its exit code, and what it and quark print.
+    fn try_run(&self, name: &str, id: &str) -> (Option<i32>, String) {
+        let bundle = self.bundle(name);
+        let output = self.p.output(&["run", "--bundle", bundle.to_str().unwrap(), id]);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    }
+
+    fn state(&self, id: &str) -> Value {
+        serde_json::from_str(&self.p.good(&["state", id])).unwrap()
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.p.output(args);
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Command lines of the guest's processes, as the first container sees them.
+    fn processes(&self) -> String {
+        self.p.good(&["exec", &self.id, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"])
+    }
+
+    fn stops(&self, id: &str) {
+        self.p.wait_for(&format!("{id} stops"), || self.state(id)["status"] == "stopped");
+    }
+
+    fn end(self) {
+        self.p.good(&["delete", "--force", &self.id]);
+        assert_eq!(self.p.leftovers(&self.id), [""; 0]);
+    }
+}
+
+#[test]
+fn each_has_files_and_processes_of_its_own_in_one_kernel() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    let script = "cat /etc/name; hostname; echo $$; echo /proc/[0-9]*; echo x > /data/x; exit 7";
+    pod.configure("one", &["sh", "-c", script], |_| {});
+    let (code, text) = pod.try_run("one", "one");
+    assert_eq!((code, text.as_str()), (Some(7), "oneguest\n1\n/proc/1\n"));
+    assert!(pod.bundle("one").join("rootfs/data/x").exists());
+    assert!(!pod.bundle("first").join("rootfs/data/x").exists());
+
+    pod.configure("two", &["sh", "-c", "sleep 1000 & wait"], |c| c["hostname"] = json!("other"));
+    pod.run("two", "two");
+    let state = pod.state("two");
+    assert_eq!((&state["status"], &state["pod"]), (&json!("running"), &json!(pod.id)));
+    assert_ne!(state["pid"].as_i64(), Some(pod.pid));
+    assert!(pod.p.good(&["exec", "two", "cat", "/etc/name"]).ends_with("two"));
+    assert_eq!(pod.p.good(&["exec", &pod.id, "cat", "/etc/name"]), "first");
+    // It shares the host name, as the configuration says.
+    assert_eq!(pod.p.good(&["exec", "two", "hostname"]), "guest\n");
+    let listed = pod.p.good(&["ps", "two"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(listed.contains("sleep 1000 & wait") && !listed.contains(" 1000 \n"), "{listed}");
+    let first = pod.p.good(&["ps", &pod.id]);
+    assert!(first.lines().count() == 2 && first.contains("sleep 1000"), "{first}");
+    // One kernel: the first one sees all processes, and both the same boot.
+    assert!(pod.processes().contains("sleep 1000 & wait"));
+    let boot = |id: &str| pod.p.good(&["exec", id, "cat", "/proc/sys/kernel/random/boot_id"]);
+    assert_eq!(boot("two"), boot(&pod.id));
+    // And one loopback device.
+    pod.configure("server", &["nc", "-lk", "-p", "7777", "-e", "cat", "/etc/name"], |_| {});
+    pod.run("server", "server");
+    pod.p.wait_for("an answer", || {
+        let script = "nc -w 1 127.0.0.1 7777 < /dev/null; true";
+        pod.p.good(&["exec", "two", "sh", "-c", script]) == "server"
+    });
+    for id in ["two", "server"] {
+        pod.p.good(&["delete", "--force", id]);
+        assert_eq!(pod.p.leftovers(id), [""; 0]);
+    }
+    pod.p.wait_for("their processes end", || pod.processes().matches("sleep").count() == 1);
+    pod.end();
+}
+
+#[test]
+fn one_ends_with_who_stands_for_it_and_all_with_the_first() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("one", &["sh", "-c", "sleep 1001 & sleep 1002"], |_| {});
+    for way in ["kill -9", "KILL", "TERM", "delete"] {
+        pod.run("one", "one");
+        let pid = i32::try_from(pod.state("one")["pid"].as_i64().unwrap()).unwrap();
+        assert!(pod.processes().contains("sleep 1001"));
+        match way {
+            "kill -9" => {
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL)
+                    .unwrap()
+            }
+            "delete" => drop(pod.p.good(&["delete", "--force", "one"])),
+            // sh has no handler, and is the first process of its PID namespace.
+            "TERM" => drop(pod.p.good(&["kill", "--all", "one", "TERM"])),
+            signal => drop(pod.p.good(&["kill", "one", signal])),
+        }
+        if way == "delete" {
+            assert!(!alive(pid));
+        } else {
+            pod.stops("one");
+            pod.p.good(&["delete", "one"]);
+        }
+        pod.p.wait_for("its processes end", || !pod.processes().contains("sleep 100"));
+        assert_eq!(pod.p.leftovers("one"), [""; 0], "{way}");
+    }
+    for name in ["one", "two"] {
+        pod.configure(name, &["sleep", "1001"], |_| {});
+        pod.run(name, name);
+    }
+    pod.p.good(&["kill", &pod.id, "KILL"]);
+    for name in ["one", "two"] {
+        pod.stops(name);
+        let ended = pod.state(name)["ended"].clone();
+        assert_eq!(ended["status"], 137, "{ended}");
+        assert!(ended["reason"].as_str().unwrap().contains("sandbox of its pod"), "{ended}");
+        pod.p.good(&["delete", name]);
+    }
+    pod.end();
+}
+
+#[test]
+fn an_exit_code_is_the_programs_and_is_kept() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("one", &["sh", "-c", "kill -SEGV $$; exit 3"], |c| {
+        // In the pod's PID namespace a signal without a handler ends it.
+        let path = format!("/proc/{}/ns/pid", pod.pid);
+        c["linux"]["namespaces"][0] = json!({"type": "pid", "path": path});
+    });
+    pod.run("one", "one");
+    pod.stops("one");
+    assert_eq!(pod.state("one")["ended"]["status"], 139);
+    pod.p.good(&["delete", "one"]);
+    // There it sees the others, and what it leaves behind ends with it.
+    pod.configure("two", &["sh", "-c", "cat /proc/1/cmdline; sleep 1003 & exit 0"], |c| {
+        let path = format!("/proc/{}/ns/pid", pod.pid);
+        c["linux"]["namespaces"][0] = json!({"type": "pid", "path": path});
+    });
+    assert_eq!(pod.try_run("two", "two"), (Some(0), "sleep\u{0}1000\u{0}".to_owned()));
+    pod.p.wait_for("what it left ends", || !pod.processes().contains("sleep 1003"));
+    pod.end();
+}
+
+#[test]
+fn a_program_that_cannot_be_run_leaves_nothing() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("one", &["/no/such/program"], |_| {});
+    let (code, text) = pod.try_run("one", "one");
+    assert!(code != Some(0) && text.contains("/no/such/program"), "{code:?} {text}");
+    assert_eq!(pod.p.leftovers("one"), [""; 0]);
+    pod.configure("one", &["true"], |c| {
+        let mounts = c["mounts"].as_array_mut().unwrap();
+        mounts.push(json!({"destination": "/bin/true/x", "type": "tmpfs", "source": "tmpfs"}));
+    });
+    let (code, text) = pod.try_run("one", "one");
+    assert!(code != Some(0) && text.contains("/bin/true/x"), "{code:?} {text}");
+    pod.configure("one", &["true"], |_| {});
+    assert_eq!(pod.try_run("one", "one").0, Some(0));
+    // Created and never started.
+    let bundle = pod.bundle("one");
+    pod.p.good(&["create", "--bundle", bundle.to_str().unwrap(), "one"]);
+    assert_eq!(pod.state("one")["status"], "created");
+    pod.p.good(&["delete", "one"]);
+    assert_eq!(pod.p.leftovers("one"), [""; 0]);
+    pod.end();
+}
+
+#[test]
+fn what_is_for_all_is_asked_of_the_first() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("one", &["sleep", "1000"], |_| {});
+    pod.run("one", "one");
+    for args in [&["pause", "one"][..], &["kill", "one", "STOP"], &["hibernate", "one"]] {
+        let error = pod.refused(args);
+        assert!(error.contains(&format!("use {}", pod.id)), "{args:?}: {error}");
+    }
+    pod.p.good(&["pause", &pod.id]);
+    pod.configure("two", &["true"], |_| {});
+    let bundle = pod.bundle("two");
+    let create = ["create", "--bundle", bundle.to_str().unwrap(), "two"];
+    assert!(pod.refused(&create).contains("is paused"));
+    pod.p.good(&["resume", &pod.id]);
+    pod.configure("two", &["true"], |c| c["linux"]["namespaces"][4] = json!({"type": "network"}));
+    let error = pod.refused(&create);
+    assert!(error.contains("another net namespace than the pod"), "{error}");
+    pod.configure("two", &["true"], |c| {
+        c["linux"]["namespaces"][2] = json!({"type": "ipc", "path": "/proc/self/ns/ipc"});
+    });
+    assert!(pod.refused(&create).contains("another ipc namespace than the pod"));
+    pod.configure("two", &["true"], |c| c["linux"]["sysctl"] = json!({"kernel.msgmax": "5000"}));
+    assert!(pod.refused(&create).contains("sysctl kernel.msgmax is the pod's"));
+    pod.configure("two", &["true"], |c| c["annotations"] = json!({"io.quark.pod": "both"}));
+    assert!(pod.refused(&create).contains("io.quark.pod"));
+    assert_eq!(pod.p.leftovers("two"), [""; 0]);
+    pod.p.good(&["delete", "--force", "one"]);
+    pod.end();
+}
+
+#[test]
+fn a_pod_sleeps_as_a_whole_and_wakes_for_each() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure(
+        "one",
+        &["sh", "-c", "while read line; do echo \"got $line\"; done < /data/in"],
+        |_| {},
+    );
+    let fifo = pod.bundle("one").join("rootfs/data/in");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    pod.run("one", "one");
+    pod.p.good(&["hibernate", &pod.id]);
+    for id in ["one", &pod.id] {
+        assert_eq!(pod.state(id)["hibernation"], "Hibernated", "{id}");
+    }
+    // A further one wakes it, and so does an exec in one.
+    pod.configure("two", &["cat", "/etc/name"], |_| {});
+    assert_eq!(pod.try_run("two", "two"), (Some(0), "two".to_owned()));
+    assert_ne!(pod.state("one")["hibernation"], "Hibernated");
+    pod.p.good(&["hibernate", &pod.id]);
+    pod.p.good(&["exec", "one", "sh", "-c", "echo hello > /data/in"]);
+    pod.p.wait_for("the reader", || pod.printed("one") == "got hello\n");
+    // One may go while the others sleep.
+    pod.configure("three", &["sleep", "1000"], |_| {});
+    pod.run("three", "three");
+    pod.p.good(&["hibernate", &pod.id]);
+    pod.p.good(&["delete", "--force", "three"]);
+    pod.p.wait_for("it is gone", || pod.processes().matches("sleep").count() == 1);
+    pod.end();
+}
+
+#[test]
+fn containers_meet_on_a_volume() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    let volume = pod.p.volume();
+    let with_volume = |c: &mut Value| {
+        let mounts = c["mounts"].as_array_mut().unwrap();
+        mounts.push(json!({"destination": "/v", "type": "bind", "source": volume, "options": ["rbind", "rw"]}));
+    };
+    let reader = "mkfifo /v/fifo 2> /dev/null || /bin/busybox mkfifo /v/fifo; cat /v/fifo; \
+        /bin/busybox flock /v/lock sh -c 'touch /v/held; sleep 1000'";
+    pod.configure("one", &["sh", "-c", reader], with_volume);
+    pod.run("one", "one");
+    pod.p.wait_for("the FIFO", || volume.join("fifo").exists());
+    pod.configure("two", &["sh", "-c", "echo through > /v/fifo"], with_volume);
+    assert_eq!(pod.try_run("two", "two").0, Some(0));
+    pod.p.wait_for("the lock", || volume.join("held").exists());
+    assert_eq!(pod.printed("one"), "through\n");
+    let locked = "/bin/busybox flock -n /v/lock true; echo $?";
+    pod.configure("three", &["sh", "-c", locked], with_volume);
+    assert_eq!(pod.try_run("three", "three"), (Some(0), "1\n".to_owned()));
+    pod.p.good(&["delete", "--force", "one"]);
+    pod.p.wait_for("the lock is free", || pod.try_run("three", "three").1 == "0\n");
+    pod.end();
+}
+
+#[test]
+fn a_terminal_is_seen_by_its_own_container_alone() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    let sockets: Vec<_> = ["one", "two"]
+        .map(|name| {
+            pod.configure(name, &["sh", "-c", "tty; ls /dev/pts; sleep 1000"], |c| {
+                c["process"]["terminal"] = json!(true);
+            });
+            let path = pod.p.dir.join(format!("{name}.sock"));
+            let listener = UnixListener::bind(&path).unwrap();
+            let bundle = pod.bundle(name);
+            let args = [
+                "run",
+                "--detach",
+                "--console-socket",
+                path.to_str().unwrap(),
+                "--bundle",
+                bundle.to_str().unwrap(),
+                name,
+            ];
+            pod.p.good(&args);
+            master_of(&listener)
+        })
+        .into();
+    let mut seen = Vec::new();
+    for master in sockets {
+        let mut text = String::new();
+        pod.p.wait_for("its terminal", || {
+            let mut block = [0; 256];
+            let n = rustix::io::read(&master, &mut block).unwrap();
+            text.push_str(&String::from_utf8_lossy(&block[..n]));
+            text.contains("ptmx")
+        });
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words.len(), 3, "{text}");
+        assert_eq!(words[0], format!("/dev/pts/{}", words[1]));
+        seen.push(words[1].clone());
+    }
+    assert_ne!(seen[0], seen[1]);
+    for name in ["one", "two"] {
+        pod.p.good(&["delete", "--force", name]);
+    }
+    pod.end();
+}
+
+/// Descriptors of a process, and what is mounted in its mount namespace.
+fn held(pid: i64) -> (usize, usize) {
+    let count = |name: &str| fs::read_dir(format!("/proc/{pid}/{name}")).unwrap().count();
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    (count("fd"), mounts.lines().count())
+}
+
+#[test]
+fn a_thousand_containers_come_and_go() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    let volume = pod.p.volume();
+    pod.configure("one", &["cat", "/v/file", "/etc/name"], |c| {
+        let mounts = c["mounts"].as_array_mut().unwrap();
+        mounts.push(json!({"destination": "/v", "type": "bind", "source": volume, "options": ["rbind", "ro"]}));
+        let file = volume.join("file");
+        mounts.push(json!({"destination": "/v/file", "type": "bind", "source": file, "options": ["ro"]}));
+    });
+    fs::write(volume.join("file"), "volume ").unwrap();
+    let heap = || {
+        let event: Value =
+            serde_json::from_str(&pod.p.good(&["events", "--stats", &pod.id])).unwrap();
+        event["data"]["quark"]["memory"]["kernel_heap"].as_u64().unwrap()
+    };
+    let round = || assert_eq!(pod.try_run("one", "one"), (Some(0), "volume one".to_owned()));
+    for _ in 0..20 {
+        round();
+    }
+    let before = (heap(), held(pod.pid));
+    let rounds = repeats(100);
+    for _ in 0..rounds {
+        round();
+    }
+    let after = (heap(), held(pod.pid));
+    assert_eq!(before.1, after.1, "descriptors and mounts");
+    let grown = after.0.saturating_sub(before.0);
+    assert!(grown < 64 * u64::from(rounds) + 16384, "the kernel's heap has grown by {grown} bytes");
+    assert!(Path::new(&format!("/proc/{}", pod.pid)).exists());
+    pod.end();
+}
