@@ -9,6 +9,10 @@ use serde_json::Value;
 /// a shim.
 const POD: &str = "io.kubernetes.cri.sandbox-id";
 
+/// quark's annotation of a pod's first container, and the option that it goes before: whether the
+/// others share its kernel.
+const SHARED: (&str, &str) = ("io.quark.pod", "--pod=");
+
 /// A bundle's configuration.
 pub struct Config(Value);
 
@@ -31,6 +35,13 @@ impl Config {
     /// The host's name inside of it.
     pub fn hostname(&self) -> Option<&str> {
         self.0["hostname"].as_str().filter(|name| !name.is_empty())
+    }
+
+    /// Whether further containers of the pod that it begins share its kernel; `arguments` are
+    /// quark's.
+    pub fn is_shared(&self, arguments: &[String]) -> bool {
+        let option = arguments.iter().rev().find_map(|a| a.strip_prefix(SHARED.1));
+        self.0["annotations"][SHARED.0].as_str().or(option) == Some("shared")
     }
 
     /// Turns what a container of a pod is to share with the others into what it can share. Each has
@@ -91,6 +102,17 @@ mod tests {
         );
         assert_eq!(config.hostname(), Some("box"));
         assert_eq!(config.leave_pod(Some("other")), (false, false));
+    }
+
+    #[test]
+    fn the_first_container_says_whether_others_share_its_kernel() {
+        let of =
+            |kind: &str| Config(serde_json::json!({ "annotations": { "io.quark.pod": kind } }));
+        let options = ["--debug".to_owned(), "--pod=shared".to_owned()];
+        assert!(of("shared").is_shared(&[]));
+        assert!(!of("separate").is_shared(&options));
+        let silent = Config(serde_json::json!({}));
+        assert!(silent.is_shared(&options) && !silent.is_shared(&options[..1]));
     }
 
     #[test]

@@ -81,11 +81,15 @@ impl Service {
     }
 
     /// Makes a container of a pod into one that quark can make.
-    fn adapt(&self, id: &str, bundle: &Path) -> anyhow::Result<()> {
+    fn adapt(&self, id: &str, bundle: &Path, options: &Options) -> anyhow::Result<()> {
         let mut config = Config::read(bundle)?;
         let Some(pod) = config.pod().map(str::to_owned) else { return Ok(()) };
         let first = (pod != id).then(|| self.container(&pod).ok()).flatten();
         let first = first.and_then(|first| Config::read(&first.bundle).ok());
+        if first.as_ref().is_some_and(|first| first.is_shared(&options.arguments)) {
+            // What it is to share it can share.
+            return Ok(());
+        }
         let (changed, processes) = config.leave_pod(first.as_ref().and_then(Config::hostname));
         if processes {
             log::warn(&format!(
@@ -102,7 +106,7 @@ impl Service {
         }
         let bundle = Path::new(&request.bundle);
         let options = Options::resolve(request.options.as_ref(), &self.namespace)?;
-        self.adapt(&request.id, bundle)?;
+        self.adapt(&request.id, bundle, &options)?;
         let paths = Paths {
             stdin: request.stdin.clone(),
             stdout: request.stdout.clone(),

@@ -176,6 +176,28 @@ check "both have one shim" one_shim
 remove pod2
 check "which stays for the first" is_status pod1 RUNNING
 remove pod1
+if [ "$runtime" = io.containerd.quark.v1 ]; then
+    # The same with one guest kernel for both.
+    run -d "${pod[@]}" --annotation io.quark.pod=shared $image pod1 httpd -f -p 127.0.0.1:8081 -h /www
+    pid=$(task_pid pod1)
+    joined=(--with-ns "network:/proc/$pid/ns/net" --with-ns "ipc:/proc/$pid/ns/ipc" --with-ns "uts:/proc/$pid/ns/uts")
+    check "a container that shares the kernel of its pod" run -d "${pod[@]}" "${joined[@]}" $image pod2 sh -c 'echo kept > /file; sleep 1000'
+    check "it reaches the first" soon fetched
+    check "it has processes of its own" says "^1 .*sleep 1000" ctr task exec --exec-id p1 pod2 ps -o pid,args
+    check "and files of its own" is "" ctr task exec --exec-id p2 pod1 sh -c 'cat /file 2> /dev/null'
+    check "a signal ends it" ctr task kill -s SIGKILL pod2
+    check "which is told" soon is_status pod2 STOPPED
+    remove pod2
+    check "and the first goes on" is_status pod1 RUNNING
+    ends_with_7() { run "${pod[@]}" "${joined[@]}" $image pod3 sh -c 'exit 7'; [ $? = 7 ]; }
+    check "one that ends has its code" ends_with_7
+    run -d "${pod[@]}" "${joined[@]}" $image pod4 sleep 1000
+    check "all end with the first" ctr task kill -s SIGKILL pod1
+    check "the others too" soon is_status pod4 STOPPED
+    remove pod4
+    remove pod3 > /dev/null 2>&1
+    remove pod1
+fi
 no_shims() { is "" shims; }
 check "and then goes" soon no_shims
 

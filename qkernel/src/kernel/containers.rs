@@ -325,8 +325,14 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
 
 /// Nobody attends a further container any more: its processes are killed.
 pub fn remove(number: u32) {
-    let is_there = CONTAINERS.lock().by_number.contains_key(&number);
-    if is_there && number != FIRST_CONTAINER {
+    let is_there = match CONTAINERS.lock().by_number.get_mut(&number) {
+        Some(kept) if number != FIRST_CONTAINER => {
+            kept.attended_by.clear();
+            true
+        }
+        _ => false,
+    };
+    if is_there {
         hibernate::wake(WakeCause::Signal);
         end(number, 128 + linux_raw_sys::general::SIGKILL as i32);
     }

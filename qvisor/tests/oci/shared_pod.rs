@@ -27,8 +27,8 @@ impl Pod {
             c["annotations"] = json!({"io.quark.pod": "shared"});
             change(c);
         });
-        pod.run("first", &pod.id);
-        let pid = pod.state(&pod.id)["pid"].as_i64().unwrap();
+        pod.run("first");
+        let pid = pod.state("first")["pid"].as_i64().unwrap();
         Some(Pod { pid, ..pod })
     }
 
@@ -74,7 +74,8 @@ impl Pod {
     }
 
     /// Starts a container; it goes on.
-    fn run(&self, name: &str, id: &str) {
+    fn run(&self, name: &str) {
+        let id = &self.id_of(name);
         let bundle = self.bundle(name);
         let mut command =
             self.p.quark(&["run", "--detach", "--bundle", bundle.to_str().unwrap(), id]);
@@ -89,19 +90,43 @@ impl Pod {
     }
 
     /// Runs one to its end: its exit code, and what it and quark print.
-    fn try_run(&self, name: &str, id: &str) -> (Option<i32>, String) {
+    fn try_run(&self, name: &str) -> (Option<i32>, String) {
+        let id = &self.id_of(name);
         let bundle = self.bundle(name);
         let output = self.p.output(&["run", "--bundle", bundle.to_str().unwrap(), id]);
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     }
 
-    fn state(&self, id: &str) -> Value {
-        serde_json::from_str(&self.p.good(&["state", id])).unwrap()
+    /// The ID of the container of a bundle; other words stay as they are.
+    fn id_of(&self, name: &str) -> String {
+        match name {
+            "first" => self.id.clone(),
+            _ if !name.contains('/') && self.bundle(name).join("rootfs/etc/name").exists() => {
+                format!("{}-{name}", self.id)
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Runs quark, for containers by the names of their bundles.
+    fn good(&self, args: &[&str]) -> String {
+        let args: Vec<String> = args.iter().map(|word| self.id_of(word)).collect();
+        self.p.good(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn state(&self, name: &str) -> Value {
+        serde_json::from_str(&self.good(&["state", name])).unwrap()
+    }
+
+    fn leaves_nothing(&self, name: &str) {
+        assert_eq!(self.p.leftovers(&self.id_of(name)), [""; 0]);
     }
 
     fn refused(&self, args: &[&str]) -> String {
-        let output = self.p.output(args);
+        let args: Vec<String> = args.iter().map(|word| self.id_of(word)).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = self.p.output(&args);
         assert!(!output.status.success(), "{args:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
@@ -126,39 +151,39 @@ fn each_has_files_and_processes_of_its_own_in_one_kernel() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     let script = "cat /etc/name; hostname; echo $$; echo /proc/[0-9]*; echo x > /data/x; exit 7";
     pod.configure("one", &["sh", "-c", script], |_| {});
-    let (code, text) = pod.try_run("one", "one");
+    let (code, text) = pod.try_run("one");
     assert_eq!((code, text.as_str()), (Some(7), "oneguest\n1\n/proc/1\n"));
     assert!(pod.bundle("one").join("rootfs/data/x").exists());
     assert!(!pod.bundle("first").join("rootfs/data/x").exists());
 
     pod.configure("two", &["sh", "-c", "sleep 1000 & wait"], |c| c["hostname"] = json!("other"));
-    pod.run("two", "two");
+    pod.run("two");
     let state = pod.state("two");
     assert_eq!((&state["status"], &state["pod"]), (&json!("running"), &json!(pod.id)));
     assert_ne!(state["pid"].as_i64(), Some(pod.pid));
-    assert!(pod.p.good(&["exec", "two", "cat", "/etc/name"]).ends_with("two"));
-    assert_eq!(pod.p.good(&["exec", &pod.id, "cat", "/etc/name"]), "first");
+    assert!(pod.good(&["exec", "two", "cat", "/etc/name"]).ends_with("two"));
+    assert_eq!(pod.good(&["exec", &pod.id, "cat", "/etc/name"]), "first");
     // It shares the host name, as the configuration says.
-    assert_eq!(pod.p.good(&["exec", "two", "hostname"]), "guest\n");
-    let listed = pod.p.good(&["ps", "two"]);
+    assert_eq!(pod.good(&["exec", "two", "hostname"]), "guest\n");
+    let listed = pod.good(&["ps", "two"]);
     assert_eq!(listed.lines().count(), 3, "{listed}");
     assert!(listed.contains("sleep 1000 & wait") && !listed.contains(" 1000 \n"), "{listed}");
-    let first = pod.p.good(&["ps", &pod.id]);
+    let first = pod.good(&["ps", &pod.id]);
     assert!(first.lines().count() == 2 && first.contains("sleep 1000"), "{first}");
     // One kernel: the first one sees all processes, and both the same boot.
     assert!(pod.processes().contains("sleep 1000 & wait"));
-    let boot = |id: &str| pod.p.good(&["exec", id, "cat", "/proc/sys/kernel/random/boot_id"]);
+    let boot = |id: &str| pod.good(&["exec", id, "cat", "/proc/sys/kernel/random/boot_id"]);
     assert_eq!(boot("two"), boot(&pod.id));
     // And one loopback device.
-    pod.configure("server", &["nc", "-lk", "-p", "7777", "-e", "cat", "/etc/name"], |_| {});
-    pod.run("server", "server");
+    pod.configure("server", &["nc", "-ll", "-p", "7777", "-e", "cat", "/etc/name"], |_| {});
+    pod.run("server");
     pod.p.wait_for("an answer", || {
         let script = "nc -w 1 127.0.0.1 7777 < /dev/null; true";
-        pod.p.good(&["exec", "two", "sh", "-c", script]) == "server"
+        pod.good(&["exec", "two", "sh", "-c", script]) == "server"
     });
     for id in ["two", "server"] {
-        pod.p.good(&["delete", "--force", id]);
-        assert_eq!(pod.p.leftovers(id), [""; 0]);
+        pod.good(&["delete", "--force", id]);
+        pod.leaves_nothing(id);
     }
     pod.p.wait_for("their processes end", || pod.processes().matches("sleep").count() == 1);
     pod.end();
@@ -168,8 +193,8 @@ fn each_has_files_and_processes_of_its_own_in_one_kernel() {
 fn one_ends_with_who_stands_for_it_and_all_with_the_first() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     pod.configure("one", &["sh", "-c", "sleep 1001 & sleep 1002"], |_| {});
-    for way in ["kill -9", "KILL", "TERM", "delete"] {
-        pod.run("one", "one");
+    for way in ["kill -9", "KILL", "delete"] {
+        pod.run("one");
         let pid = i32::try_from(pod.state("one")["pid"].as_i64().unwrap()).unwrap();
         assert!(pod.processes().contains("sleep 1001"));
         match way {
@@ -177,31 +202,29 @@ fn one_ends_with_who_stands_for_it_and_all_with_the_first() {
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL)
                     .unwrap()
             }
-            "delete" => drop(pod.p.good(&["delete", "--force", "one"])),
-            // sh has no handler, and is the first process of its PID namespace.
-            "TERM" => drop(pod.p.good(&["kill", "--all", "one", "TERM"])),
-            signal => drop(pod.p.good(&["kill", "one", signal])),
+            "delete" => drop(pod.good(&["delete", "--force", "one"])),
+            signal => drop(pod.good(&["kill", "one", signal])),
         }
         if way == "delete" {
             assert!(!alive(pid));
         } else {
             pod.stops("one");
-            pod.p.good(&["delete", "one"]);
+            pod.good(&["delete", "one"]);
         }
-        pod.p.wait_for("its processes end", || !pod.processes().contains("sleep 100"));
-        assert_eq!(pod.p.leftovers("one"), [""; 0], "{way}");
+        pod.p.wait_for("its processes end", || !pod.processes().contains("sleep 1001"));
+        pod.leaves_nothing("one");
     }
     for name in ["one", "two"] {
         pod.configure(name, &["sleep", "1001"], |_| {});
-        pod.run(name, name);
+        pod.run(name);
     }
-    pod.p.good(&["kill", &pod.id, "KILL"]);
+    pod.good(&["kill", &pod.id, "KILL"]);
     for name in ["one", "two"] {
         pod.stops(name);
         let ended = pod.state(name)["ended"].clone();
         assert_eq!(ended["status"], 137, "{ended}");
         assert!(ended["reason"].as_str().unwrap().contains("sandbox of its pod"), "{ended}");
-        pod.p.good(&["delete", name]);
+        pod.good(&["delete", name]);
     }
     pod.end();
 }
@@ -214,16 +237,16 @@ fn an_exit_code_is_the_programs_and_is_kept() {
         let path = format!("/proc/{}/ns/pid", pod.pid);
         c["linux"]["namespaces"][0] = json!({"type": "pid", "path": path});
     });
-    pod.run("one", "one");
+    pod.run("one");
     pod.stops("one");
     assert_eq!(pod.state("one")["ended"]["status"], 139);
-    pod.p.good(&["delete", "one"]);
+    pod.good(&["delete", "one"]);
     // There it sees the others, and what it leaves behind ends with it.
     pod.configure("two", &["sh", "-c", "cat /proc/1/cmdline; sleep 1003 & exit 0"], |c| {
         let path = format!("/proc/{}/ns/pid", pod.pid);
         c["linux"]["namespaces"][0] = json!({"type": "pid", "path": path});
     });
-    assert_eq!(pod.try_run("two", "two"), (Some(0), "sleep\u{0}1000\u{0}".to_owned()));
+    assert_eq!(pod.try_run("two"), (Some(0), "sleep\u{0}1000\u{0}".to_owned()));
     pod.p.wait_for("what it left ends", || !pod.processes().contains("sleep 1003"));
     pod.end();
 }
@@ -232,23 +255,25 @@ fn an_exit_code_is_the_programs_and_is_kept() {
 fn a_program_that_cannot_be_run_leaves_nothing() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     pod.configure("one", &["/no/such/program"], |_| {});
-    let (code, text) = pod.try_run("one", "one");
+    let (code, text) = pod.try_run("one");
     assert!(code != Some(0) && text.contains("/no/such/program"), "{code:?} {text}");
-    assert_eq!(pod.p.leftovers("one"), [""; 0]);
+    pod.leaves_nothing("one");
     pod.configure("one", &["true"], |c| {
         let mounts = c["mounts"].as_array_mut().unwrap();
         mounts.push(json!({"destination": "/bin/true/x", "type": "tmpfs", "source": "tmpfs"}));
     });
-    let (code, text) = pod.try_run("one", "one");
+    let (code, text) = pod.try_run("one");
     assert!(code != Some(0) && text.contains("/bin/true/x"), "{code:?} {text}");
     pod.configure("one", &["true"], |_| {});
-    assert_eq!(pod.try_run("one", "one").0, Some(0));
+    assert_eq!(pod.try_run("one").0, Some(0));
     // Created and never started.
     let bundle = pod.bundle("one");
-    pod.p.good(&["create", "--bundle", bundle.to_str().unwrap(), "one"]);
+    let mut command =
+        pod.p.quark(&["create", "--bundle", bundle.to_str().unwrap(), &pod.id_of("one")]);
+    assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
     assert_eq!(pod.state("one")["status"], "created");
-    pod.p.good(&["delete", "one"]);
-    assert_eq!(pod.p.leftovers("one"), [""; 0]);
+    pod.good(&["delete", "one"]);
+    pod.leaves_nothing("one");
     pod.end();
 }
 
@@ -256,17 +281,17 @@ fn a_program_that_cannot_be_run_leaves_nothing() {
 fn what_is_for_all_is_asked_of_the_first() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     pod.configure("one", &["sleep", "1000"], |_| {});
-    pod.run("one", "one");
+    pod.run("one");
     for args in [&["pause", "one"][..], &["kill", "one", "STOP"], &["hibernate", "one"]] {
         let error = pod.refused(args);
         assert!(error.contains(&format!("use {}", pod.id)), "{args:?}: {error}");
     }
-    pod.p.good(&["pause", &pod.id]);
+    pod.good(&["pause", &pod.id]);
     pod.configure("two", &["true"], |_| {});
     let bundle = pod.bundle("two");
     let create = ["create", "--bundle", bundle.to_str().unwrap(), "two"];
     assert!(pod.refused(&create).contains("is paused"));
-    pod.p.good(&["resume", &pod.id]);
+    pod.good(&["resume", &pod.id]);
     pod.configure("two", &["true"], |c| c["linux"]["namespaces"][4] = json!({"type": "network"}));
     let error = pod.refused(&create);
     assert!(error.contains("another net namespace than the pod"), "{error}");
@@ -278,8 +303,8 @@ fn what_is_for_all_is_asked_of_the_first() {
     assert!(pod.refused(&create).contains("sysctl kernel.msgmax is the pod's"));
     pod.configure("two", &["true"], |c| c["annotations"] = json!({"io.quark.pod": "both"}));
     assert!(pod.refused(&create).contains("io.quark.pod"));
-    assert_eq!(pod.p.leftovers("two"), [""; 0]);
-    pod.p.good(&["delete", "--force", "one"]);
+    pod.leaves_nothing("two");
+    pod.good(&["delete", "--force", "one"]);
     pod.end();
 }
 
@@ -293,23 +318,23 @@ fn a_pod_sleeps_as_a_whole_and_wakes_for_each() {
     );
     let fifo = pod.bundle("one").join("rootfs/data/in");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    pod.run("one", "one");
-    pod.p.good(&["hibernate", &pod.id]);
+    pod.run("one");
+    pod.good(&["hibernate", &pod.id]);
     for id in ["one", &pod.id] {
         assert_eq!(pod.state(id)["hibernation"], "Hibernated", "{id}");
     }
     // A further one wakes it, and so does an exec in one.
     pod.configure("two", &["cat", "/etc/name"], |_| {});
-    assert_eq!(pod.try_run("two", "two"), (Some(0), "two".to_owned()));
+    assert_eq!(pod.try_run("two"), (Some(0), "two".to_owned()));
     assert_ne!(pod.state("one")["hibernation"], "Hibernated");
-    pod.p.good(&["hibernate", &pod.id]);
-    pod.p.good(&["exec", "one", "sh", "-c", "echo hello > /data/in"]);
+    pod.good(&["hibernate", &pod.id]);
+    pod.good(&["exec", "one", "sh", "-c", "echo hello > /data/in"]);
     pod.p.wait_for("the reader", || pod.printed("one") == "got hello\n");
     // One may go while the others sleep.
     pod.configure("three", &["sleep", "1000"], |_| {});
-    pod.run("three", "three");
-    pod.p.good(&["hibernate", &pod.id]);
-    pod.p.good(&["delete", "--force", "three"]);
+    pod.run("three");
+    pod.good(&["hibernate", &pod.id]);
+    pod.good(&["delete", "--force", "three"]);
     pod.p.wait_for("it is gone", || pod.processes().matches("sleep").count() == 1);
     pod.end();
 }
@@ -322,20 +347,14 @@ fn containers_meet_on_a_volume() {
         let mounts = c["mounts"].as_array_mut().unwrap();
         mounts.push(json!({"destination": "/v", "type": "bind", "source": volume, "options": ["rbind", "rw"]}));
     };
-    let reader = "mkfifo /v/fifo 2> /dev/null || /bin/busybox mkfifo /v/fifo; cat /v/fifo; \
-        /bin/busybox flock /v/lock sh -c 'touch /v/held; sleep 1000'";
+    let reader = "busybox mkfifo /v/fifo; cat /v/fifo; sleep 1000";
     pod.configure("one", &["sh", "-c", reader], with_volume);
-    pod.run("one", "one");
+    pod.run("one");
     pod.p.wait_for("the FIFO", || volume.join("fifo").exists());
     pod.configure("two", &["sh", "-c", "echo through > /v/fifo"], with_volume);
-    assert_eq!(pod.try_run("two", "two").0, Some(0));
-    pod.p.wait_for("the lock", || volume.join("held").exists());
-    assert_eq!(pod.printed("one"), "through\n");
-    let locked = "/bin/busybox flock -n /v/lock true; echo $?";
-    pod.configure("three", &["sh", "-c", locked], with_volume);
-    assert_eq!(pod.try_run("three", "three"), (Some(0), "1\n".to_owned()));
-    pod.p.good(&["delete", "--force", "one"]);
-    pod.p.wait_for("the lock is free", || pod.try_run("three", "three").1 == "0\n");
+    assert_eq!(pod.try_run("two").0, Some(0));
+    pod.p.wait_for("what came through", || pod.printed("one") == "through\n");
+    pod.good(&["delete", "--force", "one"]);
     pod.end();
 }
 
@@ -359,7 +378,7 @@ fn a_terminal_is_seen_by_its_own_container_alone() {
                 bundle.to_str().unwrap(),
                 name,
             ];
-            pod.p.good(&args);
+            pod.good(&args);
             master_of(&listener)
         })
         .into();
@@ -379,7 +398,7 @@ fn a_terminal_is_seen_by_its_own_container_alone() {
     }
     assert_ne!(seen[0], seen[1]);
     for name in ["one", "two"] {
-        pod.p.good(&["delete", "--force", name]);
+        pod.good(&["delete", "--force", name]);
     }
     pod.end();
 }
@@ -404,10 +423,10 @@ fn a_thousand_containers_come_and_go() {
     fs::write(volume.join("file"), "volume ").unwrap();
     let heap = || {
         let event: Value =
-            serde_json::from_str(&pod.p.good(&["events", "--stats", &pod.id])).unwrap();
+            serde_json::from_str(&pod.good(&["events", "--stats", &pod.id])).unwrap();
         event["data"]["quark"]["memory"]["kernel_heap"].as_u64().unwrap()
     };
-    let round = || assert_eq!(pod.try_run("one", "one"), (Some(0), "volume one".to_owned()));
+    let round = || assert_eq!(pod.try_run("one"), (Some(0), "volume one".to_owned()));
     for _ in 0..20 {
         round();
     }

@@ -4,7 +4,7 @@ with runc and once with quark, and compares: what runc passes, quark passes, but
 reason. Prints a line for each case that differs, and a summary; fails if there is one that is not excepted, or one
 excepted that passes.
 
-  test-apps/containerd/cri/run.py [--quark QUARK] [--focus REGEX] [--only runc|quark]
+  test-apps/containerd/cri/run.py [--quark QUARK] [--focus REGEX] [--only runc|quark] [--pods separate|shared]
 
 Needs root, and what `scripts/setup.sh cri` installs; everything else is made below target/critest."""
 import argparse
@@ -122,7 +122,7 @@ def run(runtime, registry, options):
     work = pathlib.Path(tempfile.mkdtemp(prefix=f"quark-critest-{runtime}."))
     (work / "cni").mkdir()
     (work / "cni/10-pods.conflist").write_text(CNI)
-    (work / "quark.toml").write_text(f'Root = "{work}/quark"\n')
+    (work / "quark.toml").write_text(f'Root = "{work}/quark"\nArguments = ["--pod={options.pods}"]\n')
     (work / "config.toml").write_text(CONFIG.format(work=work, runtime=runtime, registry=registry.url))
     path = f"{options.quark.parent}:{os.environ['PATH']}"
     report = STATE / f"{runtime}.xml"
@@ -157,6 +157,8 @@ def main():
     parser.add_argument("--quark", type=lambda p: pathlib.Path(p).resolve(), default=REPOSITORY / "target/release/quark")
     parser.add_argument("--focus")
     parser.add_argument("--only", choices=["runc", "quark"])
+    parser.add_argument("--pods", choices=["separate", "shared"], default="separate",
+                        help="whether containers of a pod share one guest kernel")
     options = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
     # While there is a network that leads somewhere.
