@@ -59,10 +59,23 @@ struct Kept {
     /// The streams of its first process, until that has been started.
     streams: Streams,
     limit: MemoryLimit,
-    /// The requests that are answered at its end.
-    attended_by: Vec<u64>,
+    /// Who is told of its end.
+    attended: Attended,
     /// Its first process has ended, or nobody attends it any more.
     is_ending: bool,
+    /// It has ended, with this exit code.
+    ended: Option<i32>,
+}
+
+/// Who is told of the end of a further container.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attended {
+    /// Somebody will ask.
+    NotYet,
+    /// This request.
+    By(u64),
+    /// Nobody any more.
+    ByNobody,
 }
 
 struct Containers {
@@ -210,8 +223,9 @@ fn enter(
         container: Container { fs, namespaces, first: None, oom_score_adj: 0 },
         streams,
         limit,
-        attended_by: Vec::new(),
+        attended: Attended::NotYet,
         is_ending: false,
+        ended: None,
     };
     CONTAINERS.lock().by_number.insert(number, kept);
 }
@@ -292,19 +306,36 @@ fn joint_limit(limits: &[MemoryLimit]) -> MemoryLimit {
 
 /// Answers request `id` when a further container has ended.
 pub fn attend(id: u64, number: u32) {
-    let is_there = {
-        let mut containers = CONTAINERS.lock();
-        let container = containers.by_number.get_mut(&number);
-        match container.filter(|_| number != FIRST_CONTAINER) {
-            Some(container) => {
-                container.attended_by.push(id);
-                true
-            }
-            None => false,
+    let is_there = match CONTAINERS.lock().by_number.get_mut(&number) {
+        Some(kept) if number != FIRST_CONTAINER => {
+            kept.attended = Attended::By(id);
+            true
         }
+        _ => false,
     };
-    if !is_there {
-        reply(id, &failure(Errno::ESRCH, "there is no such container in the pod".to_string()));
+    match is_there {
+        true => tell_end(number),
+        false => {
+            let what = "there is no such container in the pod";
+            reply(id, &failure(Errno::ESRCH, what.to_string()));
+        }
+    }
+}
+
+/// If a further container has ended, and it is known who is to be told, it is forgotten.
+fn tell_end(number: u32) {
+    let gone = {
+        let by_number = &mut CONTAINERS.lock().by_number;
+        let is_known = |kept: &Kept| kept.ended.is_some() && kept.attended != Attended::NotYet;
+        if by_number.get(&number).is_some_and(is_known) { by_number.remove(&number) } else { None }
+    };
+    let Some(gone) = gone else { return };
+    let (attended, ended) = (gone.attended, gone.ended);
+    // Its mounts go before others hear of it.
+    drop(gone);
+    set_limit();
+    if let (Attended::By(id), Some(code)) = (attended, ended) {
+        reply(id, &Reply::Exited(code));
     }
 }
 
@@ -327,13 +358,14 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
 pub fn remove(number: u32) {
     let is_there = match CONTAINERS.lock().by_number.get_mut(&number) {
         Some(kept) if number != FIRST_CONTAINER => {
-            kept.attended_by.clear();
+            kept.attended = Attended::ByNobody;
             true
         }
         _ => false,
     };
     if is_there {
         hibernate::wake(WakeCause::Signal);
+        tell_end(number);
         end(number, 128 + linux_raw_sys::general::SIGKILL as i32);
     }
 }
@@ -372,14 +404,10 @@ fn end(number: u32, code: i32) {
         see_off(|process| process.container == number, deadline_ns).await;
         tty::console::drain(deadline_ns).await;
         waits::container_gone(number);
-        let gone = CONTAINERS.lock().by_number.remove(&number);
-        let attended_by = gone.as_ref().map(|c| c.attended_by.clone()).unwrap_or_default();
-        // Its mounts go before others hear of it.
-        drop(gone);
-        set_limit();
-        for id in attended_by {
-            reply(id, &Reply::Exited(code));
+        if let Some(kept) = CONTAINERS.lock().by_number.get_mut(&number) {
+            kept.ended = Some(code);
         }
+        tell_end(number);
     });
 }
 
