@@ -17,7 +17,7 @@ use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::{ContainerError, WithCode};
 use super::state::{Entry, State, Status};
-use super::{create, life, process, roots, run};
+use super::{create, life, pod, process, roots, run};
 use crate::console::{self, Pty};
 use crate::streams::Stream;
 use crate::sys::{self, Spawn};
@@ -43,7 +43,7 @@ pub fn exec_command(global: &Global, options: &cli::Exec) -> Result<i32> {
 fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     let (store, id) = roots::find(global, &options.id)?;
     let (entry, state) = store.load(&id)?;
-    match state.status() {
+    match pod::status(&state, &store) {
         Status::Running => {}
         Status::Paused if options.ignore_paused => {}
         Status::Stopped => return Err(ContainerError::NotRunning.into()),

@@ -58,6 +58,17 @@ pub fn first_of(bundle: &Bundle, id: &str, store: &Store) -> Option<(Entry, Stat
     store.load(&sandbox).ok().filter(|(_, state)| state.is_shared)
 }
 
+/// The status of a container: one is paused when the first one of its pod is, whose kernel it
+/// shares.
+pub fn status(state: &State, store: &Store) -> Status {
+    let status = state.status();
+    let first = state.pod.as_ref().and_then(|first| store.load(first).ok());
+    match first.map(|(_, first)| first.status()) {
+        Some(Status::Paused) if status == Status::Running => Status::Paused,
+        _ => status,
+    }
+}
+
 /// What a further container finds the sandbox of its pod by.
 #[derive(Debug)]
 pub struct Joined {

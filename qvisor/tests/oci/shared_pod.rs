@@ -287,6 +287,7 @@ fn what_is_for_all_is_asked_of_the_first() {
         assert!(error.contains(&format!("use {}", pod.id)), "{args:?}: {error}");
     }
     pod.good(&["pause", &pod.id]);
+    assert!(pod.refused(&["exec", "one", "true"]).contains("that is paused"));
     pod.configure("two", &["true"], |_| {});
     let bundle = pod.bundle("two");
     let create = ["create", "--bundle", bundle.to_str().unwrap(), "two"];
