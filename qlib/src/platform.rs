@@ -232,8 +232,8 @@ pub struct Event {
     pub trap: Trap,
 }
 
-/// A system call. `nr`, `args`, `ip` are valid; registers are not (a [`PlatformOps::thread_stop`]
-/// brings them).
+/// A system call. `nr`, `args`, `ip` are valid; registers are where `in_syscall` is 1 (else a
+/// [`PlatformOps::thread_stop`] brings them).
 pub const TRAP_SYSCALL: u32 = 1;
 /// A page fault: `addr`, `code` (the x86 error code: 1 present, 2 write, 4 user, 16 instruction
 /// fetch), `regs`.
@@ -261,7 +261,8 @@ pub struct Trap {
     pub signo: i32,
     /// For [`TRAP_EXCEPTION`].
     pub si_code: i32,
-    /// For [`TRAP_STOPPED`]: 1 if a system call is still unanswered.
+    /// For [`TRAP_STOPPED`]: 1 if a system call is still unanswered. For [`TRAP_SYSCALL`]: 1 if the
+    /// thread is in the stopped state with that: `regs` are its registers, %rax unspecified.
     pub in_syscall: u32,
     /// For [`TRAP_SYSCALL`]: 1 if the program says so in memory that it shares with the platform,
     /// and may be lying: that the thread has carried out its operations, and runs no user code, is
@@ -286,7 +287,7 @@ pub struct Trap {
     pub addr: u64,
     /// For [`TRAP_FAULT`]: the x86 page-fault error code.
     pub code: u64,
-    /// For all but [`TRAP_SYSCALL`] and [`TRAP_DEAD`].
+    /// For all but [`TRAP_DEAD`], and [`TRAP_SYSCALL`] where `in_syscall` is 0.
     pub regs: UserRegs,
 }
 

@@ -128,6 +128,60 @@ fn faults_mappings_and_unmapping(mock: &Mock) {
 }
 
 guest_code!(
+    caller_by_signal,
+    "mov $0x77, %ebx",
+    "mov $5, %r8d",
+    "mov $6, %r9d",
+    "mov $4, %r10d",
+    "mov $3, %edx",
+    "mov $2, %esi",
+    "mov $1, %edi",
+    "movabs $0x1234567800000038, %rax", // clone: of the number half of the register counts
+    "syscall",
+    "mov %rax, %rdi",
+    "mov %rbx, %rsi",
+    "mov $0x300, %eax",
+    "syscall",
+    "mov $0x40000038, %eax", // another table's
+    "syscall",
+    "mov $11, %eax", // munmap(0x700000, 0x8000)
+    "mov $0x700000, %edi",
+    "mov $0x8000, %esi",
+    "syscall",
+    "mov %rax, %rdi",
+    "mov $0x301, %eax",
+    "syscall",
+    "ud2",
+);
+
+both_ways!(calls_that_come_with_registers);
+fn calls_that_come_with_registers(mock: &Mock) {
+    let p = mock.start(caller_by_signal());
+    let trap = mock.syscall(libc::SYS_clone);
+    assert_eq!(trap.in_syscall, 1);
+    assert_eq!(trap.args, [1, 2, 3, 4, 5, 6]);
+    assert_eq!((trap.regs.rbx, trap.regs.rsp, trap.regs.rip), (0x77, STACK_TOP, trap.ip));
+    // It is stopped.
+    mock.platform.thread_stop(p.thread);
+    mock.no_event(Duration::from_millis(20));
+    mock.give(p.thread, -0x1234_5678_9abc);
+    let trap = mock.syscall(0x300);
+    assert_eq!(trap.in_syscall, 0);
+    assert_eq!((trap.args[0] as i64, trap.args[1]), (-0x1234_5678_9abc, 0x77));
+    mock.give(p.thread, 0);
+    assert_eq!(mock.syscall(0x4000_0038).in_syscall, 0);
+    mock.give(p.thread, 0);
+    let trap = mock.syscall(libc::SYS_munmap);
+    assert_eq!((trap.in_syscall, trap.args[0], trap.args[1]), (1, 0x70_0000, 0x8000));
+    let gpa = mock.frames(0x8000);
+    mock.go(p.thread, RESUME_HOLD, &[map(0x70_0000, 0x8000, gpa, RW)]);
+    mock.trap(TRAP_SYNCED);
+    mock.give_after(p.thread, 7, &[unmap(0x70_0000, 0x8000)]);
+    assert_eq!(mock.syscall(0x301).args[0], 7);
+    mock.end(p.space);
+}
+
+guest_code!(
     chooser,
     "mov $0x800000, %rbx",
     "mov $0x200, %eax",

@@ -41,7 +41,8 @@ impl UserThread {
                 if proven { core::mem::take(&mut state.deferred) } else { DeferredFree::default() };
             let wakers = core::mem::take(&mut state.watchers);
             match trap.kind {
-                TRAP_SYSCALL => state.place = RunState::Syscall,
+                TRAP_SYSCALL if trap.in_syscall == 0 => state.place = RunState::Syscall,
+                TRAP_SYSCALL => state.place = RunState::Stopped { in_syscall: true },
                 TRAP_DEAD => state.place = RunState::Dead,
                 TRAP_STOPPED => {
                     state.place =
@@ -53,13 +54,14 @@ impl UserThread {
                 }
                 _ => state.place = RunState::Stopped { in_syscall: false },
             }
-            if trap.kind != TRAP_SYSCALL && trap.kind != TRAP_DEAD {
+            if state.place != RunState::Syscall && trap.kind != TRAP_DEAD {
                 state.regs = trap.regs;
             }
             state.stop_asked = false;
             // A stop or sync inside a system call is for those who asked.
-            let is_asked_for = matches!(state.place, RunState::Stopped { in_syscall: true })
-                || trap.kind == TRAP_SYNCED;
+            let is_asked_for = trap.kind == TRAP_SYNCED
+                || trap.kind == TRAP_STOPPED
+                    && matches!(state.place, RunState::Stopped { in_syscall: true });
             let concern = if is_asked_for { Concern::Others } else { Concern::Thread { alone } };
             (wakers, deferred, concern)
         };

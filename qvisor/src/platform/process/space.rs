@@ -973,6 +973,9 @@ impl SpaceState {
         thread.stop_wanted = false;
         let frame = thread.frame.load(&space.area);
         let regs = thread.frame.regs_of(&space.area, &frame);
+        if signal == libc::SIGSYS {
+            return self.call_by_signal(space, number, regs);
+        }
         let cause = frame.cause();
         const PAGE_FAULT: u64 = 14;
         const FAULT_BITS: u64 = 1 | 2 | 4 | 16;
@@ -997,6 +1000,23 @@ impl SpaceState {
                 ..Trap::default()
             }
         };
+        trap(thread, what)
+    }
+
+    /// A system call that came as a signal ([`super::stub::BY_SIGNAL`]): the host has not executed
+    /// it, and the thread is parked with its registers.
+    fn call_by_signal(&mut self, space: &Space, number: u32, regs: UserRegs) -> Option<Event> {
+        // As the host takes it: half of the register.
+        let nr = u64::from(regs.rax as u32);
+        if !super::stub::BY_SIGNAL.iter().any(|by_signal| *by_signal as u64 == nr) {
+            self.kill(space.id, "a false report of a system call");
+            return None;
+        }
+        let thread = self.threads.get_mut(&number)?;
+        let (ip, args) = (regs.rip, [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9]);
+        thread.call = Some(GuestCall { nr, args, ip, fast: false });
+        let what =
+            Trap { kind: TRAP_SYSCALL, in_syscall: 1, nr, args, ip, regs, ..Trap::default() };
         trap(thread, what)
     }
 

@@ -596,7 +596,7 @@ quark_stub_filter:
     .quad 0            # address of the program
     .globl quark_stub_program
 quark_stub_program:
-    .fill 16, 8, 0
+    .fill 32, 8, 0
     .globl quark_stub_static
 quark_stub_static:
     .quad 0            # instructions
@@ -852,26 +852,93 @@ fn bpf(code: u32, jt: u8, jf: u8, k: u32) -> u64 {
     u64::from(code & 0xffff) | u64::from(jt) << 16 | u64::from(jf) << 24 | u64::from(k) << 32
 }
 
+/// System calls of guest code that come as a signal: for these the sandbox process needs the
+/// thread's registers, or has it carry out operations, and so it would have to bring the thread
+/// into its signal handler anyway. Of two only where operations are likely, as a signal costs 2 µs:
+/// [`MOST_PROTECTED`], [`LEAST_UNMAPPED`].
+pub const BY_SIGNAL: [libc::c_long; 10] = [
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_mremap,
+    libc::SYS_clone,
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_clone3,
+];
+/// Bytes up to which mprotect(2) comes as a signal: a library's relocated data. More is mostly what
+/// has just been reserved, as a thread's stack.
+const MOST_PROTECTED: u32 = 64 << 10;
+/// Bytes beyond which munmap(2) comes as a signal: what was worth a mapping of its own to an
+/// allocator, and has been used.
+const LEAST_UNMAPPED: u32 = 16 << 10;
+
 /// The seccomp filter: everything to the listener, but rt_sigreturn from the stub's own
-/// instruction; nothing at all for 32-bit entries.
-fn filter(sigreturn_ip: u64) -> Vec<u64> {
+/// instruction, which is allowed, and those calls of guest code that come [as a signal](BY_SIGNAL),
+/// none of which is executed; nothing at all for 32-bit entries.
+fn filter(base: u64) -> Vec<u64> {
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+    // Of the arguments the low halves.
+    const SECOND_ARGUMENT: u32 = 16 + 8;
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let above = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
     let ret = libc::BPF_RET | libc::BPF_K;
-    vec![
-        bpf(load, 0, 0, 4), // arch
-        bpf(equal, 1, 0, AUDIT_ARCH_X86_64),
-        bpf(ret, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-        bpf(load, 0, 0, 0), // number
-        bpf(equal, 0, 5, libc::SYS_rt_sigreturn as u32),
-        bpf(load, 0, 0, 8), // instruction pointer
-        bpf(equal, 0, 3, sigreturn_ip as u32),
-        bpf(load, 0, 0, 12),
-        bpf(equal, 0, 1, (sigreturn_ip >> 32) as u32),
-        bpf(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
-        bpf(ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
-    ]
+    let sigreturn_ip = base + offset(&raw const quark_stub_sigreturn_ip);
+    const ALLOW: usize = usize::MAX;
+    const SIGNAL: usize = usize::MAX - 1;
+    const NOTIFY: usize = usize::MAX - 2;
+    const BY_PLACE: usize = usize::MAX - 3;
+    let [protects, unmaps, others @ ..] = BY_SIGNAL.map(|nr| nr as u32);
+    let mut program = vec![
+        (load, 0, 0, 4), // arch
+        (equal, 1, 0, AUDIT_ARCH_X86_64),
+        (ret, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        (load, 0, 0, 0), // number
+        (equal, 0, 2, protects),
+        (load, 0, 0, SECOND_ARGUMENT),
+        (above, NOTIFY, BY_PLACE, MOST_PROTECTED),
+        (equal, 0, 2, unmaps),
+        (load, 0, 0, SECOND_ARGUMENT),
+        (above, BY_PLACE, NOTIFY, LEAST_UNMAPPED),
+    ];
+    program.extend(others.map(|nr| (equal, BY_PLACE, 0, nr)));
+    program.push((ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
+    let by_place = [
+        (load, 0, 0, 12), // instruction pointer, high half
+        (equal, 0, SIGNAL, (base >> 32) as u32),
+        (load, 0, 0, 8), // low half
+        (equal, 0, 2, sigreturn_ip as u32),
+        (load, 0, 0, 0),
+        (equal, ALLOW, NOTIFY, libc::SYS_rt_sigreturn as u32),
+        // Stub code makes such calls too: as operations.
+        (above, 0, SIGNAL, base as u32),
+        (above, SIGNAL, NOTIFY, (base + CODE_BYTES) as u32),
+        (ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        (ret, 0, 0, libc::SECCOMP_RET_TRAP),
+        (ret, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    program.extend(by_place);
+    let targets = [(ALLOW, 1), (SIGNAL, 2), (NOTIFY, 3), (BY_PLACE, by_place.len())];
+    assemble(&program, &targets)
+}
+
+/// One instruction of a filter whose jumps may lead to a named target.
+type Jump = (u32, usize, usize, u32);
+
+/// Translates a program: each of `targets` is a name and how many instructions before the end of
+/// the program it stands for.
+fn assemble(program: &[Jump], targets: &[(usize, usize)]) -> Vec<u64> {
+    let resolve = |at: usize, to: usize| match targets.iter().find(|(name, _)| *name == to) {
+        Some((_, from_end)) => (program.len() - from_end - at - 1) as u8,
+        None => to as u8,
+    };
+    let instructions = program.iter().enumerate();
+    instructions
+        .map(|(at, (code, jt, jf, k))| bpf(*code, resolve(at, *jt), resolve(at, *jf), *k))
+        .collect()
 }
 
 /// The filter of the zygote, which its stubs have below their own: what zygote and stubs do while
@@ -929,16 +996,7 @@ fn static_filter(base: u64) -> Vec<u64> {
     ];
     program.extend(CALLS.into_iter().map(|nr| (equal, ALLOW, 0, nr as u32)));
     program.extend([(ret, 0, 0, libc::SECCOMP_RET_TRACE), (ret, 0, 0, libc::SECCOMP_RET_ALLOW)]);
-    let last = program.len() - 1;
-    let resolve = |at: usize, to: usize| match to {
-        ALLOW => (last - at - 1) as u8,
-        REFUSE => (last - at - 2) as u8,
-        skip => skip as u8,
-    };
-    let instructions = program.into_iter().enumerate();
-    instructions
-        .map(|(at, (code, jt, jf, k))| bpf(code, resolve(at, jt), resolve(at, jf), k))
-        .collect()
+    assemble(&program, &[(ALLOW, 1), (REFUSE, 2)])
 }
 
 /// Makes the contents of the stub's code page for a region at `base`.
@@ -972,7 +1030,7 @@ pub fn code_page(
     for (i, instruction) in program.iter().enumerate() {
         put(offset(&raw const quark_stub_static_program) + 8 * i as u64, *instruction);
     }
-    let program = filter(base + offset(&raw const quark_stub_sigreturn_ip));
+    let program = filter(base);
     put(offset(&raw const quark_stub_filter), program.len() as u64);
     put(offset(&raw const quark_stub_filter) + 8, base + offset(&raw const quark_stub_program));
     for (i, word) in
