@@ -64,8 +64,35 @@ pub fn hold_threads() {
     }
 }
 
+/// How many keep the tasks of threads held, whatever wakes the sandbox.
+static KEPT: AtomicU32 = AtomicU32::new(0);
+/// They were to be released meanwhile.
+static RELEASED: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, [`release_threads`] is put off.
+pub struct KeptHeld(());
+
+/// Keeps the tasks of threads, which are [held](hold_threads), from running for a moment, in which
+/// what they run on is changed.
+pub fn keep_held() -> KeptHeld {
+    KEPT.fetch_add(1, Ordering::Relaxed);
+    KeptHeld(())
+}
+
+impl Drop for KeptHeld {
+    fn drop(&mut self) {
+        if KEPT.fetch_sub(1, Ordering::Relaxed) == 1 && RELEASED.swap(false, Ordering::Relaxed) {
+            release_threads();
+        }
+    }
+}
+
 /// They run again.
 pub fn release_threads() {
+    if KEPT.load(Ordering::Relaxed) > 0 {
+        RELEASED.store(true, Ordering::Relaxed);
+        return;
+    }
     HOLDS.store(false, Ordering::Relaxed);
     let held = core::mem::take(&mut *HELD.lock());
     READY.lock().extend(held);
@@ -174,7 +201,11 @@ mod tests {
         run();
         assert!(is_drained());
         assert_eq!(*RAN.lock(), [0, 0], "only what is no thread's");
+        let kept = keep_held();
         release_threads();
+        run();
+        assert_eq!(*RAN.lock(), [0, 0], "not yet");
+        drop(kept);
         run();
         assert_eq!(*RAN.lock(), [0, 0, 7, 8, 70, 80]);
     }

@@ -27,7 +27,8 @@ use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
 use crate::host::Call;
 use crate::mm::swap::slots;
-use crate::mm::{AddressSpace, UserThread, frames};
+use crate::mm::thread::shed::stop_all;
+use crate::mm::{AddressSpace, UserThread, frames, space};
 use crate::net::unix::rights;
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
@@ -217,6 +218,8 @@ async fn attempt(
     // somebody who waits for it).
     yield_to_events(&held).await?;
     executor::hold_threads();
+    shed(&spaces).await;
+    held.still()?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
     let objects = crate::fs::memory_objects()?;
     let pages = Pages::collect(&spaces, &objects)?;
@@ -235,9 +238,28 @@ async fn attempt(
     Ok(left)
 }
 
+/// Has the platform end all user threads and address spaces, where each costs the host something
+/// besides guest memory: it makes those anew that go on after the wake. A wake waits until that is
+/// done, for those that end and those that are made anew may not find room beside each other.
+async fn shed(spaces: &[Arc<AddressSpace>]) {
+    if arch::boot().host_bytes_per_process == 0 {
+        return;
+    }
+    let _kept = executor::keep_held();
+    for mm in spaces {
+        stop_all(&mm.threads()).await;
+    }
+    spaces.iter().for_each(|mm| mm.shed());
+    space::until_gone().await;
+}
+
 /// Hides a space's pages from the platform.
 async fn unmap_from_user(mm: &Arc<AddressSpace>) -> Result {
     mm.hide_all();
+    if mm.is_shed() {
+        mm.forget_ops();
+        return Ok(());
+    }
     // A thread may end before its turn comes; when none is left, nobody sees the pages.
     while let Some(thread) = carrier(mm) {
         match thread.flush(mm).await {

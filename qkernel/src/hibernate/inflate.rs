@@ -11,6 +11,7 @@ use super::state::{Input, State};
 use super::{dry, stats, step, told};
 use crate::errno::Result;
 use crate::host::Call;
+use crate::mm::AddressSpace;
 use crate::mm::swap::memory_is_lost;
 use crate::net::answers;
 use crate::task::pause::{self, Reason};
@@ -40,6 +41,8 @@ pub fn wake(cause: WakeCause) {
         State::Hibernated => {
             let begin_ns = time::monotonic_ns();
             step(Input::Wake);
+            // They come while the working set is read.
+            AddressSpace::all().iter().for_each(|mm| mm.expect());
             if let Err(error) = read_working_set() {
                 memory_is_lost(error);
             }

@@ -165,8 +165,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
         }
     }
     let mm = about(AddressSpace::new(true), "making an address space")?;
-    let user =
-        about(UserThread::new(mm.handle(), None, table::allocate_token()), "making a thread")?;
+    let user = about(UserThread::new(&mm, None, table::allocate_token()), "making a thread")?;
     let new_pid = about(NewPid::new(&namespaces.pid_for_children), "making a process")?;
     let pid = new_pid.0;
     let pid_namespace = namespaces.pid_for_children.clone();

@@ -290,7 +290,13 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_PREEMPTED => rseq::on_preempted(thread, &trap)
                 .await
                 .then_some((trap.nr, Outcome::RegistersReplaced)),
-            TRAP_DEAD => return,
+            TRAP_DEAD => {
+                // The platform may have been unable to make it anew.
+                if !thread.is_dying() {
+                    taken_away(thread);
+                }
+                return;
+            }
             _ => None,
         };
         if !go_on(thread, call).await {

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::pagetable::{Action, Pte};
 use qlib::platform::DeferredOp;
@@ -29,19 +29,21 @@ use crate::arch::{self, user::SpaceHandle};
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, MutexGuard, mutex};
 use crate::time::breath::Breath;
-use crate::wait::WaitQueue;
+use crate::wait::{self, PollMask, WaitQueue};
 use crate::{executor, host};
 
 /// A user address space. Shared by threads, and by processes made with CLONE_VM.
 pub struct AddressSpace {
     inner: Mutex<Inner>,
-    /// The platform's side; `None` while it is detached.
-    handle: Option<SpaceHandle>,
+    /// The platform's side; `None` while it is detached, or [taken down](super::thread::shed).
+    handle: Mutex<Option<SpaceHandle>>,
     /// See [`super::freeze`].
     pub(super) freezer: Mutex<Freezer>,
     pub(super) thaw: WaitQueue,
     /// The threads that live in it.
     threads: Mutex<Vec<Arc<UserThread>>>,
+    /// It was made on the platform anew in the last life: the next one will want it too.
+    pub(super) is_wanted: AtomicBool,
     /// Programs that it has held: counts the calls of [`AddressSpace::replace_content`].
     programs: AtomicU64,
 }
@@ -86,8 +88,12 @@ pub(super) struct Inner {
     pub emptied: Emptied,
 }
 
-/// Frames of address spaces that the platform still has mapped, by space handle.
-static DYING: Mutex<BTreeMap<u64, (Table, DeferredFree)>> = mutex(BTreeMap::new());
+/// Frames of address spaces that the platform still has mapped, by space handle, and the page table
+/// where the space itself has ended.
+static DYING: Mutex<BTreeMap<u64, (Option<Table>, DeferredFree)>> = mutex(BTreeMap::new());
+
+/// Notified when the platform has nothing left of one.
+static GONE: WaitQueue = WaitQueue::new();
 
 /// True if the frames of some ended address space are on their way to be free.
 pub fn some_are_dying() -> bool {
@@ -120,14 +126,23 @@ static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
 
 /// The platform says that nothing of this space is mapped any more.
 pub fn on_gone(handle: u64) {
-    let Some((mut table, deferred)) = DYING.lock().remove(&handle) else { return };
+    let Some((table, deferred)) = DYING.lock().remove(&handle) else { return };
     account::space_gone();
     frames::free_frames(deferred);
+    GONE.wake(PollMask::IN);
+    let Some(mut table) = table else { return };
     let next = frames::free_some(&mut table, Va(0), PIECE_PAGES);
     reclaim::note_freed();
     if let Some(next) = next {
         LEAVING.fetch_add(1, Ordering::Relaxed);
         executor::spawn(leave(table, next));
+    }
+}
+
+/// Waits until the platform has nothing left of any space that has ended.
+pub async fn until_gone() {
+    while !DYING.lock().is_empty() {
+        wait::notified(&GONE, PollMask::IN, None).await;
     }
 }
 
@@ -152,10 +167,11 @@ impl AddressSpace {
         let inner = Inner::new()?;
         Ok(AddressSpace {
             inner: Mutex::new(inner),
-            handle: handle()?,
+            handle: Mutex::new(handle()?),
             freezer: Mutex::default(),
             thaw: WaitQueue::new(),
             threads: Mutex::default(),
+            is_wanted: AtomicBool::new(false),
             programs: AtomicU64::new(0),
         })
     }
@@ -246,9 +262,33 @@ impl AddressSpace {
         })
     }
 
-    /// The platform's side.
-    pub fn handle(&self) -> &SpaceHandle {
-        self.handle.as_ref().expect("a detached address space runs nothing")
+    /// What `f` makes of the platform's side. ESRCH if there is none.
+    pub(super) fn with_handle<T>(&self, f: impl FnOnce(&SpaceHandle) -> Result<T>) -> Result<T> {
+        f(self.handle.lock().as_ref().ok_or(Errno::ESRCH)?)
+    }
+
+    /// True if the platform has a side of it.
+    pub fn is_on_platform(&self) -> bool {
+        self.handle.lock().is_some()
+    }
+
+    /// Gives a space that the platform knows nothing of a side there, an empty one.
+    pub(super) fn make_on_platform(&self) -> Result {
+        let made = new_handle(true)?;
+        *self.handle.lock() = Some(made);
+        Ok(())
+    }
+
+    /// Ends the platform's side: what it had mapped, and was to map, is nowhere mapped once that is
+    /// [gone](until_gone). Its threads are the caller's.
+    pub(super) fn take_off_platform(&self) {
+        let Some(handle) = self.handle.lock().take() else { return };
+        let (_, frames) = {
+            let mut inner = self.lock();
+            inner.mmu.take_copies();
+            inner.mmu.take()
+        };
+        DYING.lock().insert(handle.number(), (None, frames));
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -380,11 +420,11 @@ impl Drop for AddressSpace {
         let inner = self.inner.get_mut();
         let deferred = inner.mmu.take_frames();
         let Some(mut table) = inner.table.take() else { return };
-        match &self.handle {
+        match self.handle.get_mut() {
             // Dropping the handle, after this, ends the platform's side; `on_gone` frees the
             // frames.
             Some(handle) => {
-                DYING.lock().insert(handle.number(), (table, deferred));
+                DYING.lock().insert(handle.number(), (Some(table), deferred));
             }
             None => {
                 frames::free_all(&mut table);

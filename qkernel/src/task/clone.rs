@@ -133,7 +133,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         return Err(Errno::ERESTARTNOINTR);
     }
     let creator = shares_memory.then_some(&*thread.user);
-    let user = UserThread::new(child_mm.handle(), creator, table::allocate_token())?;
+    let user = UserThread::new(&child_mm, creator, table::allocate_token())?;
     user.set_fpstate(&thread.user.fpstate()?)?;
     let attrs = inherit_attrs(thread, &args);
     if attrs.rseq.is_some() {

@@ -409,7 +409,7 @@ fn trusts_caller(thread: &Thread, creds: &Creds, loaded: &Loaded) -> bool {
 /// `thread` to go on as.
 fn move_out(thread: &Thread, loaded: &AddressSpace) -> Result<(UserThread, Arc<AddressSpace>)> {
     let own = AddressSpace::attach(loaded)?;
-    Ok((UserThread::new(own.handle(), None, thread.user.token)?, own))
+    Ok((UserThread::new(&own, None, thread.user.token)?, own))
 }
 
 /// While a thread executes a program no process may come to share its root, working directory and

@@ -6,6 +6,7 @@ mod answers;
 mod busy;
 mod idle;
 mod pressure;
+mod stubs;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

@@ -67,8 +67,11 @@ impl AddressSpace {
         });
         for chunk in chunks {
             let mut bitmap = [0; MAX_TOUCHED_PAGES as usize / 64];
-            if self.handle().touched(chunk, &mut bitmap).is_err() {
-                bitmap.fill(u64::MAX);
+            match self.with_handle(|handle| handle.touched(chunk, &mut bitmap)) {
+                Ok(()) => {}
+                // No user code has run since it was taken off the platform.
+                Err(_) if !self.is_on_platform() => return,
+                Err(_) => bitmap.fill(u64::MAX),
             }
             let mut refilled = 0;
             inner.table().for_each(chunk..chunk + CHUNK_BYTES, &mut |va, pte| {

@@ -1,7 +1,9 @@
 //! The platform's side of a thread: where it is (user mode, in a system call, stopped), its
-//! [traps](trap) and how it [goes on](resume).
+//! [traps](trap), how it [goes on](resume), and how it is [there no more](shed) for a while.
 
+mod anew;
 mod resume;
+pub mod shed;
 mod trap;
 
 use core::ops::{Deref, Range};
@@ -12,6 +14,7 @@ use alloc::vec::Vec;
 use qlib::platform::{DeferredOp, Trap, UserRegs};
 use qlib::{Gpa, Va};
 
+use self::anew::Anew;
 use super::mmu::void;
 use super::ranges::Ranges;
 use super::{AddressSpace, DeferredFree};
@@ -91,6 +94,9 @@ pub enum Concern {
 
 struct State {
     handle: Option<Charged>,
+    anew: Anew,
+    /// The operation that names it at the host.
+    name: Option<DeferredOp>,
     place: RunState,
     /// How many traps came.
     traps: u64,
@@ -169,19 +175,23 @@ pub struct UserThread {
 }
 
 impl UserThread {
-    /// A new stopped thread in `space`. `creator` as in [`ThreadHandle::new`].
-    pub fn new(space: &SpaceHandle, creator: Option<&UserThread>, token: u64) -> Result<Self> {
+    /// A new stopped thread in `mm`. `creator` as in [`ThreadHandle::new`].
+    pub fn new(mm: &AddressSpace, creator: Option<&UserThread>, token: u64) -> Result<Self> {
         let handle = match creator {
             Some(creator) => {
+                // It may have been taken off the platform in the middle of its call.
+                creator.revive(mm)?;
                 let state = creator.state.lock();
-                Charged::new(space, state.handle.as_ref(), token)?
+                mm.with_handle(|space| Charged::new(space, state.handle.as_ref(), token))?
             }
-            None => Charged::new(space, None, token)?,
+            None => mm.with_handle(|space| Charged::new(space, None, token))?,
         };
         Ok(UserThread {
             token,
             state: Mutex::new(State {
                 handle: Some(handle),
+                anew: Anew::default(),
+                name: None,
                 place: RunState::Stopped { in_syscall: false },
                 traps: 0,
                 trap: None,
@@ -213,6 +223,7 @@ impl UserThread {
             old.resume(Gpa(0), Go::Exit, &[]);
         }
         state.handle = fresh.handle;
+        state.anew = fresh.anew;
         state.place = fresh.place;
         state.trap = None;
         // It is about the space that is left.
@@ -292,16 +303,12 @@ impl UserThread {
 
     /// Its floating-point state; it is stopped.
     pub fn fpstate(&self) -> Result<Vec<u8>> {
-        let state = self.state.lock();
-        let mut buffer = alloc::vec![0; crate::arch::boot().fpstate_bytes as usize];
-        let length = state.handle.as_ref().ok_or(Errno::ESRCH)?.fpstate(&mut buffer)?;
-        buffer.truncate(length);
-        Ok(buffer)
+        self.state.lock().fpstate()
     }
 
     /// Sets its floating-point state (empty: initial); it is stopped.
     pub fn set_fpstate(&self, fpstate: &[u8]) -> Result {
-        self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.set_fpstate(fpstate)
+        self.state.lock().set_fpstate(fpstate)
     }
 
     /// Ends it on the platform. What it was to do to `mm`, and has not, others do in its place. Its

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use qlib::platform::{DeferredOp, OP_MAP};
+use qlib::platform::{DeferredOp, OP_MAP, OP_SET_NAME};
 
 use super::{RunState, State, UserThread};
 use crate::arch::user::Go;
@@ -101,6 +101,9 @@ impl UserThread {
         ops: &[DeferredOp],
         deferred: DeferredFree,
     ) {
+        if let Err(error) = self.revive(mm) {
+            self.lose(mm, error);
+        }
         let mut state = self.state.lock();
         if state.place == RunState::Dead {
             // Nothing runs there any more. The caller's address space frees them when it is gone.
@@ -123,6 +126,8 @@ impl UserThread {
         self.list(&mut state, mm);
         state.resumes += 1;
         let root = mm.root();
+        let mut regs = state.regs;
+        let go = state.anew.translate(go, &mut regs);
         let Some(handle) = &state.handle else { return };
         if own.is_empty() {
             handle.resume(root, go, ops);
@@ -176,7 +181,11 @@ impl UserThread {
 
     /// Adds an operation about the thread itself (its segment bases) to its next resume.
     pub fn attach_op(&self, op: DeferredOp) {
-        self.state.lock().own_ops.push(op);
+        let mut state = self.state.lock();
+        if op.kind == OP_SET_NAME {
+            state.name = Some(op);
+        }
+        state.own_ops.push(op);
     }
 
     /// True if nobody wants anything of the thread that keeps it from going on after a trap that

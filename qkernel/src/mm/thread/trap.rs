@@ -54,7 +54,7 @@ impl UserThread {
                 }
                 _ => state.place = RunState::Stopped { in_syscall: false },
             }
-            if state.place != RunState::Syscall && trap.kind != TRAP_DEAD {
+            if state.place != RunState::Syscall && trap.kind != TRAP_DEAD && !state.anew.is_new {
                 state.regs = trap.regs;
             }
             state.stop_asked = false;
@@ -171,6 +171,14 @@ impl UserThread {
             Poll::Pending
         })
         .await
+    }
+
+    /// Asks for a stop if its registers are not known, or it is in user mode.
+    pub(super) fn ask_to_stop(&self) {
+        let mut state = self.state.lock();
+        if matches!(state.place, RunState::User | RunState::Syscall) {
+            state.ask_to_stop();
+        }
     }
 
     /// Interrupts it if it is in user mode, or may be, so that its task runs.
