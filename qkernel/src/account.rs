@@ -33,6 +33,8 @@ const FEWEST: u64 = 16;
 
 /// So many processes and threads that the platform could make are not for clone(2).
 const KEPT: u64 = 8;
+/// So many tasks of the host may be the VMM's own, or kept by it.
+const KEPT_AT_HOST: u64 = 48;
 
 /// The container's memory limit. What it is at most if there is none, 0, is RAM.
 static LIMIT: Mutex<MemoryLimit> = mutex(MemoryLimit { whole: 0, guest: 0 });
@@ -193,6 +195,21 @@ pub fn check_clone(new_space: bool) -> Result {
         return Err(Errno::EAGAIN);
     }
     Ok(())
+}
+
+/// True if so many processes and threads live, those that the platform is to make anew included,
+/// that new ones could take the places of those before long.
+pub fn is_half_full() -> bool {
+    let boot = arch::boot();
+    let (spaces, threads) = counts();
+    // The host has a thread of its own for each space.
+    is_half(spaces + threads + KEPT_AT_HOST, boot.max_tasks)
+        || is_half(spaces + KEPT, boot.max_processes)
+        || is_half(threads + KEPT, boot.max_threads)
+}
+
+fn is_half(count: u64, most: u32) -> bool {
+    most != u32::MAX && 2 * count >= u64::from(most)
 }
 
 /// True if a platform that makes at most `most` can make some more than `count`: those are for who

@@ -18,7 +18,7 @@ use crate::{Frames, Gpa, Va};
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so
 /// unequal is an error.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -84,6 +84,9 @@ pub struct BootInfo {
     /// User threads of all processes together that it makes at most; beyond,
     /// [`PlatformOps::thread_new`] gives EAGAIN. `u32::MAX` for no limit.
     pub max_threads: u32,
+    /// Processes and threads together that the host has room for, roughly, by limits that the guest
+    /// does not know (tasks of a cgroup, descriptors). `u32::MAX` for no limit.
+    pub max_tasks: u32,
     /// Seed of the kernel's random generator, from the host's getrandom(2).
     pub seed: [u8; 32],
     /// What ring 0 needs to know; zeros on `process`.

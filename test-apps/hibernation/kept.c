@@ -7,6 +7,7 @@
 // their own. Requests are lines on a TCP connection:
 //   ping    "pong"
 //   idle    the idle process answers: "ok"
+//   crowd   processes are made until there can be no more, then the idle one answers: "ok N" with their number
 //   check   all waits end, the one in pause(2) by a signal whose handler uses the same registers; a new thread and a new
 //           process come and go; a program is executed: "ok N" with the number of waits that found what they had, or "BAD what"
 #include <arpa/inet.h>
@@ -117,6 +118,7 @@ static int forker_go[2], forker_answer[2], idle_go[2], idle_answer[2];
 
 // Waits in vfork(2) until its child, which shares its memory, has read a byte.
 static void forker(void) {
+    close(idle_answer[1]);
     for (volatile char rounds = 0;; rounds++) {
         pid_t child = vfork();
         if (child == 0) {
@@ -171,6 +173,25 @@ static const char *check(pthread_t paused, const char *self, int *found) {
     return NULL;
 }
 
+// Makes processes until there can be no more; the idle one is there beside them, and so is the one in vfork(2).
+static const char *crowd(int *made) {
+    static pid_t children[4096];
+    char byte = 'c';
+    const char *wrong = NULL;
+    int status;
+    for (*made = 0; *made < (int)(sizeof children / sizeof *children); ++*made) {
+        children[*made] = fork();
+        if (children[*made] == 0)
+            for (;;) pause();
+        if (children[*made] < 0) break;
+    }
+    if (write(idle_go[1], &byte, 1) != 1 || read(idle_answer[0], &byte, 1) != 1 || byte != 'c') wrong = "the idle process in a crowd";
+    for (int i = 0; i < *made; i++) kill(children[i], SIGKILL);
+    for (int i = 0; i < *made; i++)
+        if (waitpid(children[i], &status, 0) != children[i]) wrong = "waitpid";
+    return wrong;
+}
+
 static void answer(FILE *stream, pthread_t paused, const char *self) {
     char line[128], byte = 'i';
     while (fgets(line, sizeof line, stream)) {
@@ -184,6 +205,10 @@ static void answer(FILE *stream, pthread_t paused, const char *self) {
             fprintf(stream, wrong ? "BAD %s\n" : "ok\n", wrong);
         } else if (!strcmp(line, "check")) {
             wrong = check(paused, self, &found);
+            if (wrong) fprintf(stream, "BAD %s\n", wrong);
+            else fprintf(stream, "ok %d\n", found);
+        } else if (!strcmp(line, "crowd")) {
+            wrong = crowd(&found);
             if (wrong) fprintf(stream, "BAD %s\n", wrong);
             else fprintf(stream, "ok %d\n", found);
         } else {
@@ -201,6 +226,8 @@ int main(int argc, char **argv) {
     if (pipe(forker_go) || pipe(forker_answer) || pipe(idle_go) || pipe(idle_answer) || pipe(done)) die("pipe");
     if (fork() == 0) forker();
     if (fork() == 0) idler();
+    // Who is not there any more is not waited for.
+    close(idle_answer[1]);
     struct sigaction action = {.sa_handler = handler};
     sigaction(SIGUSR1, &action, NULL);
     pthread_t thread, paused;

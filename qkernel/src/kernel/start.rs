@@ -20,6 +20,7 @@ use crate::fs::{self, FdTable, OpenFile};
 use crate::hibernate::{self, busy};
 use crate::host::Handle;
 use crate::ipc::tty::{self, device::TtyFile};
+use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, UserThread};
 use crate::sync::Mutex;
 use crate::task::exec::{self, Program};
@@ -164,6 +165,7 @@ fn make_process(spec: &ProcessSpec, streams: &Streams, first: bool) -> Explained
             *slot = (soft.min(most), hard.min(most));
         }
     }
+    shed::keep_places();
     let mm = about(AddressSpace::new(true), "making an address space")?;
     let user = about(UserThread::new(&mm, None, table::allocate_token()), "making a thread")?;
     let new_pid = about(NewPid::new(&namespaces.pid_for_children), "making a process")?;

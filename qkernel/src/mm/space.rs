@@ -37,6 +37,8 @@ pub struct AddressSpace {
     inner: Mutex<Inner>,
     /// The platform's side; `None` while it is detached, or [taken down](super::thread::shed).
     handle: Mutex<Option<SpaceHandle>>,
+    /// It has a platform side, or will have one again, and is charged for that to its end.
+    is_charged: bool,
     /// See [`super::freeze`].
     pub(super) freezer: Mutex<Freezer>,
     pub(super) thaw: WaitQueue,
@@ -106,16 +108,14 @@ static LEAVING: AtomicU32 = AtomicU32::new(0);
 /// Pages that are freed at a stretch, a few ms of work: others wait for the kernel meanwhile.
 const PIECE_PAGES: usize = 2048;
 
-/// A platform side, charged for until [`on_gone`].
+/// A platform side.
 fn new_handle(urgent: bool) -> Result<SpaceHandle> {
     let mut handle = SpaceHandle::new(urgent);
     // It takes descriptors: those that are only kept are in the way.
     if handle == Err(Errno::EAGAIN) && host::give_up_handles() {
         handle = SpaceHandle::new(urgent);
     }
-    let handle = handle?;
-    account::space_made();
-    Ok(handle)
+    handle
 }
 
 /// Those that threads live in.
@@ -127,10 +127,17 @@ static PLACEHOLDER: Mutex<Option<Arc<AddressSpace>>> = mutex(None);
 /// The platform says that nothing of this space is mapped any more.
 pub fn on_gone(handle: u64) {
     let Some((table, deferred)) = DYING.lock().remove(&handle) else { return };
-    account::space_gone();
     frames::free_frames(deferred);
     GONE.wake(PollMask::IN);
-    let Some(mut table) = table else { return };
+    // Else it is to be made anew.
+    if let Some(table) = table {
+        account::space_gone();
+        free_table(table);
+    }
+}
+
+/// Frees what the page table of a space holds that is gone.
+fn free_table(mut table: Table) {
     let next = frames::free_some(&mut table, Va(0), PIECE_PAGES);
     reclaim::note_freed();
     if let Some(next) = next {
@@ -165,9 +172,15 @@ impl AddressSpace {
     fn make(handle: impl FnOnce() -> Result<Option<SpaceHandle>>) -> Result<Self> {
         // First what fails without a trace.
         let inner = Inner::new()?;
+        let handle = handle()?;
+        let is_charged = handle.is_some();
+        if is_charged {
+            account::space_made();
+        }
         Ok(AddressSpace {
             inner: Mutex::new(inner),
-            handle: Mutex::new(handle()?),
+            handle: Mutex::new(handle),
+            is_charged,
             freezer: Mutex::default(),
             thaw: WaitQueue::new(),
             threads: Mutex::default(),
@@ -425,6 +438,11 @@ impl Drop for AddressSpace {
             // frames.
             Some(handle) => {
                 DYING.lock().insert(handle.number(), (Some(table), deferred));
+            }
+            None if self.is_charged => {
+                account::space_gone();
+                frames::free_frames(deferred);
+                free_table(table);
             }
             None => {
                 frames::free_all(&mut table);

@@ -19,6 +19,7 @@ use super::signal::SIGNALS;
 use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
 use crate::errno::{Errno, Result};
 use crate::fs::{FsContext, OpenFile};
+use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, UserThread};
 use crate::sync::Mutex;
 use crate::wait::Sleeper;
@@ -108,6 +109,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     }
     check_limit(thread)?;
     oom::room_for_clone(thread, !args.has(CLONE_VM)).await?;
+    shed::keep_places();
     let regs = thread.user.registers().await?;
     let mm = thread.mm();
     let shares_memory = args.has(CLONE_VM);

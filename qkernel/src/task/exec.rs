@@ -23,6 +23,7 @@ use crate::fs::busy::Claim;
 use crate::fs::open::ExecCreds;
 use crate::fs::{self, Fd, FsContext, OpenFile};
 use crate::mm::map::Placement;
+use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
 use crate::sync::Mutex;
 use crate::wait::{PollMask, Sleeper, block_until_killed};
@@ -408,6 +409,7 @@ fn trusts_caller(thread: &Thread, creds: &Creds, loaded: &Loaded) -> bool {
 /// Gives a loaded program an address space of its own on the platform, and a thread there for
 /// `thread` to go on as.
 fn move_out(thread: &Thread, loaded: &AddressSpace) -> Result<(UserThread, Arc<AddressSpace>)> {
+    shed::keep_places();
     let own = AddressSpace::attach(loaded)?;
     Ok((UserThread::new(&own, None, thread.user.token)?, own))
 }

@@ -247,6 +247,7 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
         host_bytes_per_thread: 0,
         max_processes: u32::MAX,
         max_threads: u32::MAX,
+        max_tasks: u32::MAX,
         seed: seed().map_err(refused("get random bytes"))?,
         kvm: KvmInfo::default(),
     })

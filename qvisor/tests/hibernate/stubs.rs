@@ -52,6 +52,27 @@ fn registers_survive_sleeps_that_are_over_at_once() {
     assert_eq!(open.ask("check"), ALL);
 }
 
+/// The host has room for so many stubs only: those that are made anew keep theirs.
+#[test]
+fn new_processes_do_not_take_the_places_of_those_that_slept() {
+    let few = ["sh", "-c", "ulimit -n 400 && exec \"$@\"", "sh"];
+    let args = ["/mnt/apps/kept", "--tcp", "{port}"];
+    let c = Container::start_under(&few, "busybox", &args);
+    ready(&c);
+    let crowd = || {
+        let answer = c.ask("crowd");
+        answer.strip_prefix("ok ").and_then(|n| n.parse::<u32>().ok()).expect(&answer)
+    };
+    let made = crowd();
+    assert!((50..200).contains(&made), "{made}");
+    for round in 0..2 {
+        c.hibernate();
+        let again = crowd();
+        assert!(again.abs_diff(made) <= 5, "{again}, {made} before any sleep, round {round}");
+        assert_eq!(c.ask("check"), ALL);
+    }
+}
+
 #[test]
 fn a_sleeper_has_no_stubs_and_gets_those_back_that_it_uses() {
     let c = kept();

@@ -1,16 +1,41 @@
 //! How a thread goes on that the platform [has made anew](super::shed).
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::platform::UserRegs;
 
 use crate::arch::user::Go;
 
+/// How many threads are to be made anew.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// True if there are threads that are to be made anew.
+pub(super) fn are_some_kept() -> bool {
+    KEPT.load(Relaxed) > 0
+}
+
+/// The floating-point state of a thread that has no platform thread.
+pub(super) struct Kept(pub(super) Vec<u8>);
+
+impl Kept {
+    pub(super) fn new(fpstate: Vec<u8>) -> Self {
+        KEPT.fetch_add(1, Relaxed);
+        Kept(fpstate)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(1, Relaxed);
+    }
+}
+
 /// What a thread that the platform is to make anew needs besides its registers.
 #[derive(Default)]
 pub(super) struct Anew {
     /// Its floating-point state, while there is no platform thread.
-    pub(super) fpstate: Option<Vec<u8>>,
+    pub(super) fpstate: Option<Kept>,
     /// There is one that has not gone on yet: the registers that it tells of are not the thread's.
     pub(super) is_new: bool,
     /// There is one that is not the first.

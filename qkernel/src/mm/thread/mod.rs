@@ -95,6 +95,8 @@ pub enum Concern {
 struct State {
     handle: Option<Charged>,
     anew: Anew,
+    /// It is charged for while it has no platform thread, as it will have one again.
+    charge: Option<Charge>,
     /// The operation that names it at the host.
     name: Option<DeferredOp>,
     place: RunState,
@@ -191,6 +193,7 @@ impl UserThread {
             state: Mutex::new(State {
                 handle: Some(handle),
                 anew: Anew::default(),
+                charge: None,
                 name: None,
                 place: RunState::Stopped { in_syscall: false },
                 traps: 0,
@@ -224,6 +227,7 @@ impl UserThread {
         }
         state.handle = fresh.handle;
         state.anew = fresh.anew;
+        state.charge = None;
         state.place = fresh.place;
         state.trap = None;
         // It is about the space that is left.
@@ -321,6 +325,8 @@ impl UserThread {
             handle.resume(Gpa(0), Go::Exit, &[]);
         }
         state.place = RunState::Dead;
+        state.anew = Anew::default();
+        state.charge = None;
         state.leave_to_others(mm, self.token);
     }
 }

@@ -94,7 +94,7 @@ impl UserThread {
         self.resume_with(mm, go, &ops, deferred);
     }
 
-    fn resume_with(
+    pub(super) fn resume_with(
         self: &Arc<Self>,
         mm: &AddressSpace,
         go: Go<'_>,

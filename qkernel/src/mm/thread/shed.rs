@@ -8,11 +8,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use qlib::platform::{OP_SET_NAME, TRAP_DEAD, Trap};
 
-use super::anew::Anew;
+use super::anew::{self, Anew, Kept};
 use super::{Arrived, Charged, RunState, State, UserThread};
+use crate::account;
+use crate::arch::user::{Go, ThreadHandle};
 use crate::errno::{Errno, Result};
 use crate::klog;
-use crate::mm::{AddressSpace, free_frames};
+use crate::mm::{AddressSpace, DeferredFree, free_frames};
 
 impl AddressSpace {
     /// Takes the space off the platform with all its threads, which are stopped: user code of it
@@ -68,7 +70,7 @@ impl UserThread {
         let RunState::Stopped { .. } = state.place else { return };
         let Some(handle) = &state.handle else { return };
         match handle.read_fpstate() {
-            Ok(fpstate) => state.anew.fpstate = Some(fpstate),
+            Ok(fpstate) => state.anew.fpstate = Some(Kept::new(fpstate)),
             // It is gone already, and the platform says so.
             Err(_) => return,
         }
@@ -77,7 +79,10 @@ impl UserThread {
         state.unproven = false;
         state.resumes = 0;
         state.anew.is_new = false;
-        state.handle = None;
+        if let Some(Charged { handle, _charge }) = state.handle.take() {
+            drop(handle);
+            state.charge = Some(_charge);
+        }
     }
 
     /// Has the platform make the space of a thread anew that is shed, and all its threads.
@@ -101,16 +106,13 @@ impl UserThread {
 
     /// `creator` as in [`crate::arch::user::ThreadHandle::new`].
     fn make_anew(&self, mm: &AddressSpace, creator: Option<&UserThread>) -> Result {
-        let made = match creator {
-            Some(creator) => {
-                let creator = creator.state.lock();
-                mm.with_handle(|space| Charged::new(space, creator.handle.as_ref(), self.token))?
-            }
-            None => mm.with_handle(|space| Charged::new(space, None, self.token))?,
-        };
+        let creator = creator.map(|creator| creator.state.lock());
+        let creator = creator.as_ref().and_then(|creator| creator.handle.as_deref());
+        let made = mm.with_handle(|space| ThreadHandle::new(space, creator, self.token))?;
         let mut state = self.state.lock();
-        let fpstate = state.anew.fpstate.as_deref().ok_or(Errno::ESRCH)?;
-        made.set_fpstate(fpstate)?;
+        made.set_fpstate(&state.anew.fpstate.as_ref().ok_or(Errno::ESRCH)?.0)?;
+        let _charge = state.charge.take().ok_or(Errno::ESRCH)?;
+        let made = Charged { handle: made, _charge };
         state.anew = Anew { fpstate: None, is_new: true, is_another: true };
         state.handle = Some(made);
         if mm.has_one_thread()
@@ -133,6 +135,8 @@ impl UserThread {
         let watchers = {
             let mut state = self.state.lock();
             state.place = RunState::Dead;
+            state.anew = Anew::default();
+            state.charge = None;
             state.leave_to_others(mm, self.token);
             core::mem::take(&mut state.watchers)
         };
@@ -146,7 +150,7 @@ impl State {
     /// The floating-point state that the platform thread has, or is to have.
     pub(super) fn fpstate(&self) -> Result<Vec<u8>> {
         match &self.anew.fpstate {
-            Some(fpstate) => Ok(fpstate.clone()),
+            Some(kept) => Ok(kept.0.clone()),
             None => self.handle.as_ref().ok_or(Errno::ESRCH)?.read_fpstate(),
         }
     }
@@ -154,7 +158,7 @@ impl State {
     /// Sets it (empty: initial).
     pub(super) fn set_fpstate(&mut self, fpstate: &[u8]) -> Result {
         match &mut self.anew.fpstate {
-            Some(kept) => *kept = fpstate.to_vec(),
+            Some(kept) => kept.0 = fpstate.to_vec(),
             None => self.handle.as_ref().ok_or(Errno::ESRCH)?.set_fpstate(fpstate)?,
         }
         Ok(())
@@ -167,6 +171,23 @@ impl Charged {
         let length = self.fpstate(&mut buffer)?;
         buffer.truncate(length);
         Ok(buffer)
+    }
+}
+
+/// Before a new process or thread takes a place at the platform: those that are to be made anew get
+/// theirs back now if there may be too few for all.
+pub fn keep_places() {
+    if !anew::are_some_kept() || !account::is_half_full() {
+        return;
+    }
+    for mm in AddressSpace::all() {
+        if let Some(thread) = mm.threads().into_iter().find(|thread| thread.is_shed()) {
+            // Whoever needs it tries again, and is told.
+            if thread.revive(&mm).is_ok() {
+                // It makes the others of its space, and may itself wait for one of them.
+                thread.resume_with(&mm, Go::Hold, &[], DeferredFree::default());
+            }
+        }
     }
 }
 

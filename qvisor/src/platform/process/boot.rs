@@ -90,6 +90,7 @@ impl Prepared for PreparedProcess {
             host_bytes_per_thread: cost::THREAD_BYTES,
             max_processes: platform.max_processes(),
             max_threads: platform.max_threads(),
+            max_tasks: platform.max_tasks(),
             ..info
         };
         let kernel = kernel::enter(host.memory.clone(), loaded, &info)?;

@@ -55,6 +55,7 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         host_bytes_per_thread: 0,
         max_processes: u32::MAX,
         max_threads: u32::MAX,
+        max_tasks: u32::MAX,
         seed: [7; 32],
         kvm: Default::default(),
     };

@@ -276,6 +276,11 @@ impl ProcessPlatform {
         self.0.threads.most()
     }
 
+    /// For [`BootInfo`].
+    pub fn max_tasks(&self) -> u32 {
+        self.0.limits.most_tasks()
+    }
+
     /// See [`PlatformOps::space_new`].
     pub fn space_new(&self) -> Result<u64, i32> {
         self.0.space_new(false)

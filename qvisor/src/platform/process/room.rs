@@ -35,6 +35,14 @@ impl Limits {
         Limits { descriptors, tasks }
     }
 
+    /// So many tasks of stubs, roughly, have room.
+    pub fn most_tasks(&self) -> u32 {
+        /// Of a stub: its listener, the file of its slots, and what others need meanwhile.
+        const DESCRIPTORS_EACH: u64 = 4;
+        let tasks = if self.tasks == 0 { u32::MAX } else { self.tasks };
+        tasks.min(u32::try_from(self.descriptors / DESCRIPTORS_EACH).unwrap_or(u32::MAX))
+    }
+
     /// True if `used` tasks are so many that the next may be refused.
     fn is_near(&self, used: u32) -> bool {
         self.tasks != 0 && used.saturating_add(NEAR_TASKS) >= self.tasks
@@ -118,6 +126,15 @@ mod tests {
         let few = Limits { descriptors: number + number / SPARE_PART, tasks: 0 };
         let refused = Room::for_stub(&few, 0).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+    }
+
+    #[test]
+    fn the_tighter_limit_counts() {
+        let most = |descriptors, tasks| Limits { descriptors, tasks }.most_tasks();
+        assert_eq!(most(u64::MAX, 0), u32::MAX);
+        assert_eq!(most(u64::MAX, 100), 100);
+        assert_eq!(most(1024, 0), 256);
+        assert_eq!(most(1024, 100), 100);
     }
 
     #[test]
