@@ -4,13 +4,14 @@
 //! postcard form of a [`qlib::control::Request`] or [`qlib::control::Reply`]. Descriptors for a new
 //! process' standard streams ride on the first byte of its frame (SCM_RIGHTS), and
 //! [`ProcessSpec::stdio`] holds indices into them (or nothing: then they are taken in order). A
-//! Start without descriptors takes the streams that its container was made with. Answers come
-//! in the order in which requests end, so who waits for long (Wait) opens a connection of its own.
-//! A process that was made by Exec is killed if its connection ends before it was waited for or
-//! held: whoever asked gave up. For the same reason a request whose connection has ended before it
-//! is looked at is not served. A further container ends with the connection that it was made on.
-//! Descriptors of its root and mounts come with its frame, some with each of the first bytes. Only the user that runs the sandbox may connect; what is malformed
-//! ends that connection, nothing else.
+//! Start without descriptors takes the streams that its container was made with. Answers come in
+//! the order in which requests end, so who waits for long (Wait) opens a connection of its own. A
+//! process that was made by Exec is killed if its connection ends before it was waited for or held:
+//! whoever asked gave up. For the same reason a request whose connection has ended before it is
+//! looked at is not served. A further container ends with the connection that it was made on.
+//! Descriptors of its root and mounts come with its frame, some with each of the first bytes. Only
+//! the user that runs the sandbox may connect; what is malformed ends that connection, nothing
+//! else.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
