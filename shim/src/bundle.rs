@@ -11,7 +11,7 @@ const POD: &str = "io.kubernetes.cri.sandbox-id";
 
 /// quark's annotation of a pod's first container, and the option that it goes before: whether the
 /// others share its kernel.
-const SHARED: (&str, &str) = ("io.quark.pod", "--pod=");
+const SHARED: (&str, &str) = ("io.quark.pod", "--pod");
 
 /// A bundle's configuration.
 pub struct Config(Value);
@@ -40,7 +40,14 @@ impl Config {
     /// Whether further containers of the pod that it begins share its kernel; `arguments` are
     /// quark's.
     pub fn is_shared(&self, arguments: &[String]) -> bool {
-        let option = arguments.iter().rev().find_map(|a| a.strip_prefix(SHARED.1));
+        let words = arguments.iter().map(String::as_str).chain([""]);
+        let next = words.clone().skip(1);
+        let value = |(word, next): (&'_ str, &'_ str)| match word.strip_prefix(SHARED.1)? {
+            "" => Some(next.to_owned()),
+            value => value.strip_prefix('=').map(str::to_owned),
+        };
+        let option = words.zip(next).filter_map(value).last();
+        let option = option.as_deref();
         self.0["annotations"][SHARED.0].as_str().or(option) == Some("shared")
     }
 
@@ -112,6 +119,7 @@ mod tests {
         assert!(of("shared").is_shared(&[]));
         assert!(!of("separate").is_shared(&options));
         let silent = Config(serde_json::json!({}));
+        assert!(silent.is_shared(&["--pod".to_owned(), "shared".to_owned()]));
         assert!(silent.is_shared(&options) && !silent.is_shared(&options[..1]));
     }
 

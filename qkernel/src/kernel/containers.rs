@@ -179,7 +179,13 @@ fn create_further(spec: &ContainerSpec, sources: Sources, streams: Streams) -> M
         .map_err(|errno| (errno, format!("making the container's namespaces: {errno}")))?;
     let fs = mount(spec, sources, number, &namespaces)?;
     enter(number, (fs, namespaces), streams, spec.memory_limit);
-    set_limit();
+    if let Err(errno) = apply_limit() {
+        let refused = CONTAINERS.lock().by_number.remove(&number);
+        drop(refused);
+        set_limit();
+        let what = "the pod holds more memory than the limits of its containers allow together";
+        return Err((errno, what.to_string()));
+    }
     Ok(number)
 }
 

@@ -1,5 +1,6 @@
 //! Signals that come from the command line.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,7 +11,7 @@ use qlib::control::WakeCause;
 use crate::errno::{Errno, Result};
 use crate::hibernate::{self, busy};
 use crate::sync::{Mutex, mutex};
-use crate::task::signal::{self, SIGNALS, SigInfo, SigSet};
+use crate::task::signal::{self, SIGNALS, SigInfo};
 use crate::task::{Process, exit, table};
 use crate::{executor, input, time};
 
@@ -20,8 +21,9 @@ const YOUTH_NS: u64 = 1_000_000_000;
 /// How often it is looked whether it has.
 const LOOK_NS: u64 = 2_000_000;
 
-/// Those that wait for a handler of the first process: one of each kind, as pending signals are.
-static EARLY: Mutex<SigSet> = mutex(SigSet::EMPTY);
+/// Processes and signals that wait for a handler of theirs: one of each kind, as pending signals
+/// are.
+static EARLY: Mutex<BTreeSet<(u32, u32)>> = mutex(BTreeSet::new());
 
 /// Sends a signal to a process, or to all of its container.
 ///
@@ -40,15 +42,14 @@ pub fn send(pid: u32, all: bool, signo: u32) -> Result {
     if all || !is_early(&targets[0], signo) {
         return deliver(&targets, signo);
     }
-    let is_first = !EARLY.lock().contains(signo);
-    if is_first {
-        EARLY.lock().add(signo);
+    let early = (targets[0].pid, signo);
+    if EARLY.lock().insert(early) {
         let awaited = busy::awaits_a_handler();
         executor::spawn(async move {
             while is_early(&targets[0], signo) {
                 time::pass(LOOK_NS).await;
             }
-            EARLY.lock().remove(signo);
+            EARLY.lock().remove(&early);
             // It may have ended, which is as good.
             let _ = deliver(&targets, signo);
             drop(awaited);

@@ -28,7 +28,7 @@ use super::pressure::Trigger;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::view::View;
-use super::{client, hooks, pod, rootless, sleep, uds, wire};
+use super::{client, hooks, hub, pod, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::platform;
@@ -86,6 +86,8 @@ struct Undo {
     entry: Option<Entry>,
     cgroup: Option<Cgroup>,
     child: Option<Child>,
+    /// The sandbox of the pod that the container shares, and its ID there.
+    joined: Option<(OwnedFd, String)>,
     pid_file: Option<PathBuf>,
     /// Hooks to call, with the state they read.
     poststop: Option<(Hooks, serde_json::Value)>,
@@ -99,6 +101,11 @@ impl Drop for Undo {
         if let Some(child) = &mut self.child {
             child.kill().ok();
             child.wait().ok();
+        }
+        if let Some((mounts, id)) = &self.joined
+            && let Err(e) = hub::detach(mounts, id)
+        {
+            tracing::debug!("{e:#}");
         }
         if let Some(cgroup) = &self.cgroup
             && let Err(e) = cgroup.remove()
@@ -226,6 +233,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
             equip(&ours, setup, choices, (&listener, &record), (&store, bundle, cgroup.as_ref()))?;
         }
         Control::Of(joined) => {
+            undo.joined = Some((joined.mounts.try_clone()?, id.to_owned()));
             let connection = Connection::open(&entry, ANSWER_TIMEOUT)?;
             let fds = [connection.stream().as_fd(), record.as_fd(), joined.mounts.as_fd()];
             let fds: Vec<_> =
@@ -257,6 +265,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     }
     let child = undo.child.take().context("the sandbox process")?;
     undo.entry = None;
+    undo.joined = None;
     undo.cgroup = None;
     undo.pid_file = None;
     undo.poststop = None;

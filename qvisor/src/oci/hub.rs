@@ -53,7 +53,14 @@ pub fn attach(namespace: &OwnedFd, id: &str, files: &[OwnedFd]) -> Result<()> {
 
 fn attach_here(id: &str, files: &[OwnedFd]) -> Result<()> {
     let hub = sys::writable_copy(Path::new("/"))?;
-    rustix::fs::mkdirat(&hub, id, Mode::RWXU)?;
+    match rustix::fs::mkdirat(&hub, id, Mode::RWXU) {
+        // Of one with this ID that ended with nobody left to take it away: the ID is ours.
+        Err(Errno::EXIST) => {
+            detach_here(id)?;
+            rustix::fs::mkdirat(&hub, id, Mode::RWXU)?;
+        }
+        other => other?,
+    }
     for (number, file) in files.iter().enumerate() {
         let point = format!("{id}/{number}");
         let kind = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode as RawMode);

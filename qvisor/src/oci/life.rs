@@ -32,6 +32,9 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     let _lock = entry.lock()?;
     let mut state = entry.load()?;
     match state.status() {
+        Status::Created if pod::is_held(&state, store) => {
+            bail!("the pod of container {id} is paused: resume its first container")
+        }
         Status::Created => {}
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),

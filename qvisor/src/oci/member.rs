@@ -16,6 +16,7 @@ use qlib::control::{ContainerSpec, OwnNamespaces, Reply, Request};
 use super::child::{self, FromChild, Setup, ToChild};
 use super::client::{Connection, unexpected};
 use super::{hub, wire};
+use crate::sandbox::control_server::MAX_FDS;
 use crate::sandbox::ended;
 use crate::sys;
 
@@ -102,6 +103,14 @@ fn make(
     let own_stdio = streams.each_ref().map(|stream| stream.own);
     let streams = streams.iter().map(|stream| stream.fd.as_fd());
     let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).chain(streams).collect();
+    if fds.len() > MAX_FDS {
+        bail!(
+            "the container has {} mounts of the host, and one that shares the kernel of its pod can \
+            have {}",
+            files.len() - 1,
+            MAX_FDS - 4
+        );
+    }
     let request = Request::Create(ContainerSpec { own, own_stdio, ..spec });
     match connection.call(&request, &fds)? {
         Reply::Container(number) => Ok(number),

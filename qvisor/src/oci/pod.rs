@@ -61,12 +61,16 @@ pub fn first_of(bundle: &Bundle, id: &str, store: &Store) -> Option<(Entry, Stat
 /// The status of a container: one is paused when the first one of its pod is, whose kernel it
 /// shares.
 pub fn status(state: &State, store: &Store) -> Status {
-    let status = state.status();
-    let first = state.pod.as_ref().and_then(|first| store.load(first).ok());
-    match first.map(|(_, first)| first.status()) {
-        Some(Status::Paused) if status == Status::Running => Status::Paused,
-        _ => status,
+    match state.status() {
+        Status::Running if is_held(state, store) => Status::Paused,
+        status => status,
     }
+}
+
+/// True if the first container of its pod, whose kernel it shares, is paused.
+pub fn is_held(state: &State, store: &Store) -> bool {
+    let first = state.pod.as_ref().and_then(|first| store.load(first).ok());
+    first.is_some_and(|(_, first)| first.status() == Status::Paused)
 }
 
 /// What a further container finds the sandbox of its pod by.

@@ -35,11 +35,13 @@ use crate::sys;
 /// The longest request, in bytes, without the head of its frame.
 pub const MAX_FRAME: usize = 160 << 10;
 /// Descriptors that may ride on the frame of a new container, and on another.
-const MAX_FDS: usize = 512;
+pub const MAX_FDS: usize = 512;
 const MAX_STREAMS: usize = 3;
 /// Among them one for each process of `exec`, and for each further container.
 const MAX_CONNECTIONS: usize = 256;
 const MAX_OUTSTANDING: usize = 256;
+/// With more no further container is made, so that commands find a place.
+const MOST_HELD: usize = MAX_CONNECTIONS / 4 * 3;
 /// How long the sandbox's end waits for that of the processes that stand for processes of `exec`.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How long those take from where they can be seen to end to where their parent can.
@@ -229,6 +231,12 @@ impl ControlServer {
         }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
+            return Ok(());
+        }
+        if matches!(request, Request::Create(_)) && self.connections.len() > MOST_HELD {
+            let message = "the sandbox has too many containers and processes of exec".to_owned();
+            let reply = Reply::Error { errno: libc::EAGAIN, message };
+            self.host.replies.answer(&socket, &reply);
             return Ok(());
         }
         let (request, handles) = self.admit(request, fds)?;

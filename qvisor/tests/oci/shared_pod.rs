@@ -360,11 +360,61 @@ fn containers_meet_on_a_volume() {
 }
 
 #[test]
+fn each_gets_its_own_early_signal() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    for name in ["one", "two"] {
+        let script = "sleep 0.4; trap 'echo got it; exit 0' TERM; while :; do sleep 0.1; done";
+        pod.configure(name, &["sh", "-c", script], |_| {});
+    }
+    for name in ["one", "two"] {
+        pod.run(name);
+    }
+    for name in ["one", "two"] {
+        pod.good(&["kill", name, "TERM"]);
+    }
+    for name in ["one", "two"] {
+        pod.stops(name);
+        assert_eq!(pod.printed(name), "got it\n", "{name}");
+        pod.good(&["delete", name]);
+    }
+    pod.end();
+}
+
+#[test]
+fn one_that_cannot_be_made_leaves_no_mounts() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("one", &["true"], |_| {});
+    let before = held(pod.pid).1;
+    let bundle = pod.bundle("one");
+    for _ in 0..2 {
+        let bundle = bundle.to_str().unwrap();
+        pod.refused(&["create", "--pid-file", "/nonexistent/x", "--bundle", bundle, "one"]);
+        assert_eq!(held(pod.pid).1, before);
+    }
+    // More than the limits allow is held already.
+    pod.configure("two", &["true"], |c| {
+        c["linux"]["resources"] = json!({"memory": {"limit": 16 << 20}});
+    });
+    pod.good(&["exec", &pod.id, "sh", "-c", "busybox dd if=/dev/zero of=/tmp/big bs=1M count=40"]);
+    let (code, text) = pod.try_run("two");
+    assert!(code != Some(0) && text.contains("holds more memory"), "{code:?} {text}");
+    pod.leaves_nothing("two");
+    pod.good(&["exec", &pod.id, "sh", "-c", "echo > /tmp/big"]);
+    assert_eq!(pod.try_run("two").0, Some(0));
+    pod.end();
+}
+
+#[test]
 fn a_terminal_is_seen_by_its_own_container_alone() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     let sockets: Vec<_> = ["one", "two"]
         .map(|name| {
-            pod.configure(name, &["sh", "-c", "tty; ls /dev/pts; sleep 1000"], |c| {
+            // Neither by a node nor as the console.
+            let script = "tty; ls /dev/pts; busybox mknod /tmp/0 c 136 0; busybox mknod /tmp/1 c 136 1; \
+                for i in /tmp/0 /tmp/1; do (: < $i) 2> /dev/null && echo reached $i; done; sleep 1000";
+            pod.configure(name, &["sh", "-c", script], |c| {
+                let caps = json!(["CAP_MKNOD", "CAP_DAC_OVERRIDE"]);
+                c["process"]["capabilities"] = json!({"bounding": caps, "effective": caps, "permitted": caps});
                 c["process"]["terminal"] = json!(true);
             });
             let path = pod.p.dir.join(format!("{name}.sock"));
@@ -390,10 +440,11 @@ fn a_terminal_is_seen_by_its_own_container_alone() {
             let mut block = [0; 256];
             let n = rustix::io::read(&master, &mut block).unwrap();
             text.push_str(&String::from_utf8_lossy(&block[..n]));
-            text.contains("ptmx")
+            text.contains("reached /tmp/")
         });
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        assert_eq!(words.len(), 3, "{text}");
+        assert_eq!(words.len(), 5, "{text}");
+        assert_eq!(words[4], format!("/tmp/{}", words[1]), "{text}");
         assert_eq!(words[0], format!("/dev/pts/{}", words[1]));
         seen.push(words[1].clone());
     }

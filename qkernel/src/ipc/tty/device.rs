@@ -50,8 +50,9 @@ pub fn open_console(
     _node: &Attributes,
     flags: u32,
 ) -> Result<Arc<dyn FileOps>> {
-    // The terminal of the container's first process.
-    let console = pty::tty(0).ok_or(Errno::ENXIO)?;
+    // The terminal of the container's first process is the first one that it had.
+    let own = pty::list_of(thread.process.container);
+    let console = own.first().and_then(|number| pty::tty(*number)).ok_or(Errno::ENXIO)?;
     TtyFile::open(thread, &console, flags)
 }
 
@@ -67,7 +68,9 @@ pub fn open_ptmx(
 /// Opens /dev/pts/N.
 pub fn open_slave(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     let (_, number) = device_parts(node.rdev);
-    let tty = pty::tty(number).ok_or(Errno::ENXIO)?;
+    // Whoever may make the node of another container's does not reach it by that.
+    let is_own = pty::list_of(thread.process.container).contains(&number);
+    let tty = pty::tty(number).filter(|_| is_own).ok_or(Errno::ENXIO)?;
     if pty::is_locked(number) {
         return Err(Errno::EIO);
     }
