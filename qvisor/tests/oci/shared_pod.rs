@@ -314,7 +314,8 @@ fn a_pod_sleeps_as_a_whole_and_wakes_for_each() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     pod.configure(
         "one",
-        &["sh", "-c", "while read line; do echo \"got $line\"; done < /data/in"],
+        // It stays: its end would be that of the process that writes.
+        &["sh", "-c", "while :; do read line < /data/in; echo \"got $line\"; done"],
         |_| {},
     );
     let fifo = pod.bundle("one").join("rootfs/data/in");
