@@ -40,14 +40,11 @@ impl Config {
     /// Whether further containers of the pod that it begins share its kernel; `arguments` are
     /// quark's.
     pub fn is_shared(&self, arguments: &[String]) -> bool {
-        let words = arguments.iter().map(String::as_str).chain([""]);
-        let next = words.clone().skip(1);
-        let value = |(word, next): (&'_ str, &'_ str)| match word.strip_prefix(SHARED.1)? {
-            "" => Some(next.to_owned()),
-            value => value.strip_prefix('=').map(str::to_owned),
-        };
-        let option = words.zip(next).filter_map(value).last();
-        let option = option.as_deref();
+        let mut words = arguments.iter().enumerate().rev();
+        let option = words.find_map(|(at, word)| match word.strip_prefix(SHARED.1)? {
+            "" => arguments.get(at + 1).map(String::as_str),
+            value => value.strip_prefix('='),
+        });
         self.0["annotations"][SHARED.0].as_str().or(option) == Some("shared")
     }
 

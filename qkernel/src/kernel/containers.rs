@@ -312,19 +312,21 @@ fn joint_limit(limits: &[MemoryLimit]) -> MemoryLimit {
 
 /// Answers request `id` when a further container has ended.
 pub fn attend(id: u64, number: u32) {
-    let is_there = match CONTAINERS.lock().by_number.get_mut(&number) {
+    if set_attended(number, Attended::By(id)) {
+        return tell_end(number);
+    }
+    let what = "there is no such container in the pod";
+    reply(id, &failure(Errno::ESRCH, what.to_string()));
+}
+
+/// Notes who is told of the end of a further container: whether there is one of this number.
+fn set_attended(number: u32, attended: Attended) -> bool {
+    match CONTAINERS.lock().by_number.get_mut(&number) {
         Some(kept) if number != FIRST_CONTAINER => {
-            kept.attended = Attended::By(id);
+            kept.attended = attended;
             true
         }
         _ => false,
-    };
-    match is_there {
-        true => tell_end(number),
-        false => {
-            let what = "there is no such container in the pod";
-            reply(id, &failure(Errno::ESRCH, what.to_string()));
-        }
     }
 }
 
@@ -362,14 +364,7 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
 
 /// Nobody attends a further container any more: its processes are killed.
 pub fn remove(number: u32) {
-    let is_there = match CONTAINERS.lock().by_number.get_mut(&number) {
-        Some(kept) if number != FIRST_CONTAINER => {
-            kept.attended = Attended::ByNobody;
-            true
-        }
-        _ => false,
-    };
-    if is_there {
+    if set_attended(number, Attended::ByNobody) {
         hibernate::wake(WakeCause::Signal);
         tell_end(number);
         end(number, 128 + linux_raw_sys::general::SIGKILL as i32);

@@ -55,16 +55,18 @@ pub fn wait(id: u64, pid: u32) {
     }
 }
 
+/// The requests that wait for process `pid`, which nobody answers but the caller from then on.
+fn take_waiting(pid: u32) -> Vec<u64> {
+    let mut waits = WAITS.lock();
+    waits.waiting.extract_if(.., |(_, awaited)| *awaited == pid).map(|(id, _)| id).collect()
+}
+
 /// A process has become a zombie with this wait status: answers those who wait for it.
 pub fn process_ended(process: &Process, status: i32) {
     if process.is_visitor() {
         note_ended(process, status);
     }
-    let answered: Vec<u64> = {
-        let mut waits = WAITS.lock();
-        let of_it = waits.waiting.extract_if(.., |(_, pid)| *pid == process.pid);
-        of_it.map(|(id, _)| id).collect()
-    };
+    let answered = take_waiting(process.pid);
     for id in &answered {
         reply(*id, &Reply::Exited(exit_code(status)));
     }
@@ -110,12 +112,7 @@ pub fn container_gone(container: u32) {
         if process.is_zombie() {
             table::remove_process(process.pid);
         }
-        let left: Vec<u64> = {
-            let mut waits = WAITS.lock();
-            let of_it = waits.waiting.extract_if(.., |(_, pid)| *pid == process.pid);
-            of_it.map(|(id, _)| id).collect()
-        };
-        for id in left {
+        for id in take_waiting(process.pid) {
             reply(id, &failure(Errno::ESRCH, "the container has ended".to_string()));
         }
     }

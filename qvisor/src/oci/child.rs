@@ -127,6 +127,12 @@ pub enum FromChild {
 
 /// The main function of the sandbox process.
 pub fn main() -> i32 {
+    serve(sandbox)
+}
+
+/// What a process does that stands for a container: `work`, given the socket of the command that
+/// made it, which is told of a failure; its exit code.
+pub(super) fn serve(work: impl FnOnce(&UnixStream) -> Result<i32>) -> i32 {
     // It was executed as /proc/self/exe, and would be listed as "exe".
     rustix::thread::set_name(c"quark").ok();
     let parent = match crate::sys::take_setup_fd() {
@@ -136,7 +142,7 @@ pub fn main() -> i32 {
             return 1;
         }
     };
-    match sandbox(&parent) {
+    match work(&parent) {
         Ok(code) => code,
         Err(e) => {
             // After Ready nobody reads this, and the log has to do.

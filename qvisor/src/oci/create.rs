@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -423,13 +423,9 @@ fn spawn(
 /// True if a network namespace, new (no path) or there already, is not the one that this command is
 /// in: the host's.
 fn is_own_network(path: &Path) -> bool {
-    let namespace = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
-    path.as_os_str().is_empty()
-        || match (namespace(path), namespace(Path::new("/proc/thread-self/ns/net"))) {
-            (Ok(joined), Ok(ours)) => joined != ours,
-            // It cannot be told.
-            _ => false,
-        }
+    let is_ours = || sys::is_same_file(path, Path::new("/proc/thread-self/ns/net"));
+    // If it cannot be told it is not.
+    path.as_os_str().is_empty() || is_ours().is_ok_and(|is_ours| !is_ours)
 }
 
 /// A user namespace for the sandbox process of root, if its sockets can do there what they may. The

@@ -25,23 +25,10 @@ pub const MEMBER_COMMAND: &CStr = c"member-process";
 
 /// Its main function.
 pub fn main() -> i32 {
-    rustix::thread::set_name(c"quark").ok();
-    let Ok(parent) = sys::take_setup_fd().map(UnixStream::from) else {
-        super::log::fatal("this command is for quark's own use", false);
-        return 1;
-    };
-    match serve(&parent) {
-        Ok(code) => code,
-        Err(e) => {
-            tracing::error!("{e:#}");
-            ended::ended(1, &format!("{e:#}"));
-            wire::send(&parent, &FromChild::Failed(format!("{e:#}")), &[]).ok();
-            1
-        }
-    }
+    child::serve(member)
 }
 
-fn serve(parent: &UnixStream) -> Result<i32> {
+fn member(parent: &UnixStream) -> Result<i32> {
     let Some((ToChild::Join(setup, own), fds)) = wire::receive(parent)? else {
         bail!("no set-up came")
     };

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +17,7 @@ use qlib::control::OwnNamespaces;
 use super::bundle::{self, Bundle};
 use super::rootless;
 use super::state::{Entry, State, Status, Store};
+use crate::sys::is_same_file;
 
 /// Whether further containers of a pod share the kernel of its first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -51,11 +51,16 @@ impl Pod {
 /// The annotation that names the sandbox of a pod's container.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
 
+/// The sandbox that `bundle`, which becomes container `id`, says it belongs to, unless it is that
+/// itself.
+fn sandbox_of(bundle: &Bundle, id: &str) -> Option<String> {
+    bundle.annotations().remove(SANDBOX).filter(|sandbox| sandbox != id)
+}
+
 /// The first container of the pod that `bundle`, which becomes container `id`, belongs to, if it is
 /// one that shares its kernel.
 pub fn first_of(bundle: &Bundle, id: &str, store: &Store) -> Option<(Entry, State)> {
-    let sandbox = bundle.annotations().get(SANDBOX).filter(|sandbox| *sandbox != id).cloned()?;
-    store.load(&sandbox).ok().filter(|(_, state)| state.is_shared)
+    store.load(&sandbox_of(bundle, id)?).ok().filter(|(_, state)| state.is_shared)
 }
 
 /// The status of a container: one is paused when the first one of its pod is, whose kernel it
@@ -114,7 +119,7 @@ impl Joined {
         };
         let mounts = open("mnt")?;
         let own_users = Path::new("/proc/self/ns/user");
-        let users = if same(Path::new(&format!("{dir}/user")), own_users)? {
+        let users = if is_same_file(Path::new(&format!("{dir}/user")), own_users)? {
             None
         } else {
             Some(open("user")?)
@@ -131,14 +136,6 @@ impl Joined {
         }
         Ok(Joined { entry, state, mounts, users, own })
     }
-}
-
-fn same(a: &Path, b: &Path) -> Result<bool> {
-    let of = |path: &Path| {
-        let metadata = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-        Ok::<_, anyhow::Error>((metadata.dev(), metadata.ino()))
-    };
-    Ok(of(a)? == of(b)?)
 }
 
 /// The namespaces that a container has of its own in the pod of `first`, whose sandbox process has
@@ -160,7 +157,7 @@ fn own_namespaces(bundle: &Bundle, first: &str, dir: &Path) -> Result<OwnNamespa
         };
         match (namespace.path().as_ref().filter(|p| !p.as_os_str().is_empty()), place) {
             (None, Some(own)) => *own = true,
-            (Some(path), _) if same(path, &dir.join(name))? => {}
+            (Some(path), _) if is_same_file(path, &dir.join(name))? => {}
             _ => bail!(
                 "linux.namespaces has another {name} namespace than the pod: its containers share \
                 a kernel, so give the path of that of the pod's sandbox process, {}/{name}",
@@ -168,7 +165,7 @@ fn own_namespaces(bundle: &Bundle, first: &str, dir: &Path) -> Result<OwnNamespa
             ),
         }
     }
-    if !has_network && !same(Path::new("/proc/self/ns/net"), &dir.join("net"))? {
+    if !has_network && !is_same_file(Path::new("/proc/self/ns/net"), &dir.join("net"))? {
         bail!(
             "the container is to have the host's network, and pod {first}, whose kernel it shares, \
             has not"
@@ -200,8 +197,8 @@ const OF_IPC: [&str; 4] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.
 /// bring. The network's are in the network namespace, which it shares indeed.
 pub fn settings(bundle: &Bundle, id: &str, store: &Store) -> Vec<(String, String)> {
     let mut all = of(&bundle.spec);
-    if let Some(sandbox) = bundle.annotations().get(SANDBOX).filter(|sandbox| *sandbox != id)
-        && let Ok((_, state)) = store.load(sandbox)
+    if let Some(sandbox) = sandbox_of(bundle, id)
+        && let Ok((_, state)) = store.load(&sandbox)
     {
         match bundle::read_config(&state.bundle.join("config.json")) {
             Ok(pod) => {

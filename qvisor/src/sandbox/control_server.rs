@@ -243,7 +243,7 @@ impl ControlServer {
         let makes = matches!(request, Request::Exec(_) | Request::Create(_));
         let target = Target::Connection { key, socket: socket.clone(), makes };
         if let Err(e) = self.mailbox.submit(&self.host, &request, target, dispatch) {
-            self.close_handles(&handles);
+            close_all(&self.host, &handles);
             let message = format!("the request does not reach the kernel: {e}");
             self.host.replies.answer(&socket, &Reply::Error { errno: e.raw_os_error(), message });
         }
@@ -301,7 +301,7 @@ impl ControlServer {
             match self.host.add_stdio(Stream { fd, own }) {
                 Ok(handle) => handles.push(handle),
                 Err(e) => {
-                    self.close_handles(&handles);
+                    close_all(&self.host, &handles);
                     return Err(e);
                 }
             }
@@ -314,10 +314,6 @@ impl ControlServer {
             *to = handles.get(index).copied().unwrap_or(NO_HANDLE);
         }
         Ok((ProcessSpec { stdio, ..spec }, handles))
-    }
-
-    fn close_handles(&self, handles: &[u32]) {
-        close_all(&self.host, handles);
     }
 }
 

@@ -4,6 +4,8 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -18,6 +20,18 @@ pub fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno
     }
     use rustix::fs::FallocateFlags as F;
     rustix::fs::fallocate(fd, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)
+}
+
+/// True if two paths lead to the same file.
+///
+/// # Errors
+/// Those of stat(2), with the path.
+pub fn is_same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).map(|m| (m.dev(), m.ino()));
+        found.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+    };
+    Ok(identity(a)? == identity(b)?)
 }
 
 /// Which of `wanted`, or of the error conditions, holds now.

@@ -38,9 +38,8 @@ pub fn new_mount(file_system: &str, options: &[(&str, &str)]) -> Result<OwnedFd,
 pub fn map_mount(mount: &OwnedFd, namespace: &OwnedFd) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_IDMAP,
-        attr_clr: 0,
-        propagation: 0,
         userns_fd: namespace.as_raw_fd() as u64,
+        ..NO_CHANGE
     };
     set_mount(mount, libc::AT_RECURSIVE as u32, &attr)
 }
@@ -51,8 +50,7 @@ pub fn map_mount(mount: &OwnedFd, namespace: &OwnedFd) -> io::Result<()> {
 /// # Errors
 /// Those of mount_setattr(2).
 pub fn make_private(mount: &OwnedFd) -> io::Result<()> {
-    let attr =
-        libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let attr = libc::mount_attr { propagation: libc::MS_PRIVATE, ..NO_CHANGE };
     set_mount(mount, libc::AT_RECURSIVE as u32, &attr)
 }
 
@@ -63,11 +61,14 @@ pub fn make_private(mount: &OwnedFd) -> io::Result<()> {
 /// Those of open_tree(2) and mount_setattr(2).
 pub fn writable_copy(path: &Path) -> io::Result<OwnedFd> {
     let copy = clone_mount(path, false, false)?;
-    let attr_clr = libc::MOUNT_ATTR_RDONLY;
-    let attr = libc::mount_attr { attr_set: 0, attr_clr, propagation: 0, userns_fd: 0 };
+    let attr = libc::mount_attr { attr_clr: libc::MOUNT_ATTR_RDONLY, ..NO_CHANGE };
     set_mount(&copy, 0, &attr)?;
     Ok(copy)
 }
+
+/// Changes nothing.
+const NO_CHANGE: libc::mount_attr =
+    libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: 0, userns_fd: 0 };
 
 fn set_mount(mount: &OwnedFd, flags: u32, attr: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `attr` has the size that is
@@ -106,6 +107,6 @@ pub fn clone_mount(path: &Path, recursive: bool, readonly: bool) -> io::Result<O
     // The guest has devices of its own: those of the host behind device files are out of its reach,
     // and files can be opened without first looking what they are.
     let attr_set = libc::MOUNT_ATTR_NODEV | if readonly { libc::MOUNT_ATTR_RDONLY } else { 0 };
-    set_mount(&fd, all, &libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 })?;
+    set_mount(&fd, all, &libc::mount_attr { attr_set, ..NO_CHANGE })?;
     Ok(fd)
 }

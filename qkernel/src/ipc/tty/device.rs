@@ -69,8 +69,7 @@ pub fn open_ptmx(
 pub fn open_slave(thread: &Arc<Thread>, node: &Attributes, flags: u32) -> Result<Arc<dyn FileOps>> {
     let (_, number) = device_parts(node.rdev);
     // Whoever may make the node of another container's does not reach it by that.
-    let is_own = pty::list_of(thread.process.container).contains(&number);
-    let tty = pty::tty(number).filter(|_| is_own).ok_or(Errno::ENXIO)?;
+    let tty = pty::tty_of(thread.process.container, number).ok_or(Errno::ENXIO)?;
     if pty::is_locked(number) {
         return Err(Errno::EIO);
     }

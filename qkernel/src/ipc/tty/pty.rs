@@ -74,6 +74,12 @@ pub fn tty(number: u32) -> Option<Arc<Tty>> {
     ENTRIES.lock().get(&number).and_then(|e| e.tty.upgrade())
 }
 
+/// The terminal with this number, if it was made in this container.
+pub fn tty_of(container: u32, number: u32) -> Option<Arc<Tty>> {
+    let entries = ENTRIES.lock();
+    entries.get(&number).filter(|e| e.container == container).and_then(|e| e.tty.upgrade())
+}
+
 /// The numbers in use, ascending.
 pub fn list() -> Vec<u32> {
     ENTRIES.lock().keys().copied().collect()

@@ -126,8 +126,13 @@ impl UserThread {
         self.list(&mut state, mm);
         state.resumes += 1;
         let root = mm.root();
-        let mut regs = state.regs;
-        let go = state.anew.translate(go, &mut regs);
+        let mut regs;
+        let go = if state.anew.is_new {
+            regs = state.regs;
+            state.anew.translate(go, &mut regs)
+        } else {
+            go
+        };
         let Some(handle) = &state.handle else { return };
         if own.is_empty() {
             handle.resume(root, go, ops);
