@@ -88,18 +88,21 @@ impl Listener {
         }
     }
 
-    /// Waits for the next stopped call. `poll_first`: this host's RECV does not end when all tasks
-    /// are gone.
-    pub fn receive(&self, poll_first: bool) -> Received {
+    /// Waits for the next stopped call. `end`: what can be read when the process whose calls these
+    /// are has ended, on a host that does not end a receive then: it counts a process among those
+    /// that have the filter until it is reaped.
+    pub fn receive(&self, end: Option<BorrowedFd<'_>>) -> Received {
         loop {
-            if poll_first && self.hung_up(-1) {
+            if let Some(end) = end
+                && self.waits_in_vain(end)
+            {
                 return Received::Gone;
             }
             if let Some(n) = self.receive_waiting() {
                 return Received::Call(n);
             }
             // ENOENT: the caller was killed meanwhile, or nobody is left.
-            if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) && self.hung_up(0) {
+            if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) && self.hung_up() {
                 return Received::Gone;
             }
         }
@@ -113,22 +116,23 @@ impl Listener {
         (r == 0).then_some(n)
     }
 
-    fn hung_up(&self, timeout_ms: i32) -> bool {
-        let ready = self.poll(timeout_ms);
-        ready & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 && ready & libc::POLLIN == 0
+    /// Waits for a stopped call, or until none can come any more: true then.
+    fn waits_in_vain(&self, end: BorrowedFd<'_>) -> bool {
+        let mut fds = [self.0.as_fd(), end].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        loop {
+            // EINTR: a kick that came too late.
+            if rustix::event::poll(&mut fds, None).is_ok() {
+                return !fds[0].revents().contains(PollFlags::IN);
+            }
+        }
     }
 
-    /// poll(2) for a stopped call: what is ready, 0 when nothing is.
-    fn poll(&self, timeout_ms: i32) -> i16 {
-        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let timeout =
-            libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout_ms.max(0)) * 1_000_000 };
-        let timeout = if timeout_ms < 0 { std::ptr::null() } else { &raw const timeout };
-        // SAFETY: one valid pollfd, a valid time or none, no signal mask.
-        match unsafe { libc::ppoll(&mut p, 1, timeout, std::ptr::null()) } {
-            1.. => p.revents,
-            _ => 0,
-        }
+    /// True if the host says that nobody has the filter, and no call waits.
+    fn hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)) == Ok(1)
+            && !fds[0].revents().contains(PollFlags::IN)
     }
 
     fn send(&self, mut response: Response) -> io::Result<()> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use qlib::Va;
 
@@ -52,12 +53,19 @@ pub fn kill(pid: u32) {
 /// `wait` never takes one.
 pub fn reap(pid: u32) {
     loop {
-        // SAFETY: a null status pointer is allowed.
-        let r = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL) };
-        if r >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+        let options = libc::WEXITED | libc::__WALL;
+        // SAFETY: a null pointer to a siginfo_t is allowed.
+        let r = unsafe { libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), options) };
+        if r == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return;
         }
     }
+}
+
+/// What can be read from the end of process `pid` on, with all its threads: a pidfd (pidfd_open(2)).
+pub fn end_of(pid: u32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
 }
 
 /// True if child `pid` has ended but is not reaped.

@@ -8,7 +8,7 @@
 //! the operation outstanding for that thread, number and arguments.
 
 use std::cell::Cell;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -81,6 +81,13 @@ pub trait Outside: Send + Sync {
 
 /// What the platform takes the events to.
 pub type Dispatch = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// What tells of a stub.
+struct Stub {
+    listener: Arc<Listener>,
+    /// Of its end, where the listener does not.
+    end: Option<OwnedFd>,
+}
 
 /// The platform of a sandbox process.
 pub struct ProcessPlatform(Arc<Shared>);
@@ -488,7 +495,7 @@ impl Shared {
     /// The receiver of a space: from the making of its stub to its end.
     fn serve(&self, space: &Arc<Space>, urgent: bool, room: Room) {
         match self.start_stub_in_time(space, urgent, room) {
-            Ok(Some(listener)) => self.receive(space, &listener),
+            Ok(Some(stub)) => self.receive(space, &stub),
             Ok(None) => {}
             Err(e) => {
                 let state = space.lock();
@@ -533,12 +540,13 @@ impl Shared {
     }
 
     /// Takes notifications until the stub is gone.
-    fn receive(&self, space: &Arc<Space>, listener: &Arc<Listener>) {
+    fn receive(&self, space: &Arc<Space>, stub: &Stub) {
+        let listener = &stub.listener;
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         let mut crowd = Crowd::default();
         let mut waiting = Waiting::default();
         fast::be_receiver_of(space.id);
-        while let Received::Call(n) = listener.receive(!self.receive_ends) {
+        while let Received::Call(n) = listener.receive(stub.end.as_ref().map(AsFd::as_fd)) {
             crowd.received(&self.sync_works, listener, n.pid);
             let event = space.lock().notified(space, self, &n);
             let Some(event) = event else {
@@ -564,12 +572,7 @@ impl Shared {
     /// Makes the stub; again and again for a while where the host is short of processes, memory or
     /// descriptors: the guest has been told that it has a new process. Until it has, it gets no
     /// further ones.
-    fn start_stub_in_time(
-        &self,
-        space: &Space,
-        urgent: bool,
-        room: Room,
-    ) -> Result<Option<Arc<Listener>>> {
+    fn start_stub_in_time(&self, space: &Space, urgent: bool, room: Room) -> Result<Option<Stub>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let goes_on = |made: &Result<_>| {
@@ -602,12 +605,7 @@ impl Shared {
 
     /// `None`: the kernel has dropped the space before it was its turn.
     /// Makes the stub, in the place of `room`.
-    fn start_stub(
-        &self,
-        space: &Space,
-        urgent: bool,
-        room: Option<Room>,
-    ) -> Result<Option<Arc<Listener>>> {
+    fn start_stub(&self, space: &Space, urgent: bool, room: Option<Room>) -> Result<Option<Stub>> {
         let born = |pid| {
             let mut state = space.lock();
             state.pid = Some(pid);
@@ -626,6 +624,8 @@ impl Shared {
         let Some(listener) = made? else { return Ok(None) };
         let listener = Arc::new(Listener::new(listener));
         let pid = space.lock().pid.context("a stub without a process id")?;
+        let end = (!self.receive_ends).then(|| sys::end_of(pid)).transpose();
+        let end = end.context("watch over the end of a stub")?;
         if self.sync_wake_up && listener.set_sync_wake_up(true) {
             self.sync_works.store(true, Ordering::Relaxed);
         } else {
@@ -633,6 +633,6 @@ impl Shared {
             sys::share_core(pid, space.id);
         }
         space.lock().listener = Some(listener.clone());
-        Ok(Some(listener))
+        Ok(Some(Stub { listener, end }))
     }
 }

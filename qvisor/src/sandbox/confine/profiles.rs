@@ -232,8 +232,14 @@ pub fn calls() -> Vec<Call> {
             [vec![Int(2, libc::SIGURG as u32)], vec![Int(2, libc::SIGABRT as u32)]],
             "a kick that brings a stub's thread out of user code, or a thread out of a stream that blocks; abort(3)"
         ),
-        call!(SYS_wait4, STUBS, "a stub that has ended"),
-        call!(SYS_waitid, STUBS, "whether a stub has ended"),
+        call!(SYS_waitid, STUBS, "a stub that has ended, and whether one has"),
+        call!(
+            SYS_pidfd_open,
+            STUBS,
+            "no flags",
+            [vec![Is(1, 0)]],
+            "the end of a stub, where a receive does not end with it (before Linux 6.11)"
+        ),
         // Waiting for what is outside.
         call!(SYS_epoll_pwait, LOOPS, "the event loop"),
         call!(SYS_epoll_ctl, ALL, "what the event loop watches"),
