@@ -93,6 +93,22 @@ pub enum Request {
     },
     /// Answer: [`Reply::Platform`], by qvisor itself. Does not wake.
     Platform,
+    /// Asks whether guest memory and what the host knows of it are all that the sandbox is, which
+    /// is so while it sleeps. Answer: [`Reply::Done`], or why not. qvisor answers a client with
+    /// [`Reply::Image`] and descriptors, and does nothing else until it is told to go on.
+    Checkpoint,
+    /// Lets a sandbox go on, or end, that has answered a Checkpoint on this connection. Answer, by
+    /// qvisor itself: [`Reply::Done`] if nothing has changed since.
+    Release {
+        /// It is to end.
+        end: bool,
+    },
+    /// The sandbox has been made of the image of another, and is one of its own from now on. For
+    /// qvisor's own use. Answer: [`Reply::Done`].
+    Restored {
+        /// Its host name.
+        hostname: String,
+    },
 }
 
 /// Answers of the guest kernel.
@@ -121,6 +137,8 @@ pub enum Reply {
     },
     /// Numbers of the platform.
     Platform(PlatformStats),
+    /// What the sandbox is besides its guest memory, in qvisor's own words.
+    Image(Vec<u8>),
 }
 
 /// The number of the sandbox's own container, with which all others of its kernel end.

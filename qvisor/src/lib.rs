@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 pub mod console;
+pub mod image;
 pub mod oci;
 pub mod platform;
 pub mod sandbox;

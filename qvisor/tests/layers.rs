@@ -15,6 +15,7 @@ const LAYERS: Layers = &[
     ("store, cgroups, terminals", &["store", "cgroup", "console", "streams"]),
     ("sandbox", &["sandbox"]),
     ("platform", &["platform"]),
+    ("images", &["image"]),
     ("OCI", &["oci", "main"]),
 ];
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use qlib::control::{ProcessInfo, Reply, Request, WakeCause};
 use qlib::host::Op;
 
-use super::{containers, signals, start, waits};
+use super::{containers, image, signals, start, waits};
 use crate::arch::heap;
 use crate::errno::{Errno, Result};
 use crate::hibernate;
@@ -107,11 +107,20 @@ fn serve(id: u64, request: Request) {
         }
         Request::Stats => reply(id, &Reply::Stats(Box::new(hibernate::stats::collect()))),
         Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
-        // qvisor keeps these numbers.
-        Request::Platform => reply(
+        Request::Checkpoint => reply(
             id,
-            &failure(Errno::EINVAL, "the kernel does not count for the platform".to_string()),
+            &match image::obstacle() {
+                None => Reply::Done,
+                Some(reason) => failure(Errno::EBUSY, reason.to_string()),
+            },
         ),
+        Request::Restored { hostname } => {
+            image::restored(hostname);
+            reply(id, &Reply::Done);
+        }
+        Request::Platform | Request::Release { .. } => {
+            reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));
+        }
     }
 }
 

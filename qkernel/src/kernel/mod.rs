@@ -6,6 +6,7 @@ mod containers;
 pub mod control;
 mod devices;
 mod dispatch;
+mod image;
 mod signals;
 mod start;
 pub mod thread;

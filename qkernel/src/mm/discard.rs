@@ -57,6 +57,20 @@ impl AddressSpace {
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
+    /// The ranges whose content no copy of the space has (MADV_WIPEONFORK).
+    pub fn never_copied(&self) -> Vec<Range<Va>> {
+        let inner = self.lock();
+        let mut ranges = Vec::new();
+        let mut next = Va(0);
+        while let Some(vma) = inner.vmas.next_after(next) {
+            next = vma.end;
+            if vma.flags.contains(VmaFlags::WIPE_ON_FORK) {
+                ranges.push(vma.start..vma.end);
+            }
+        }
+        ranges
+    }
+
     /// True if [`Self::discard`] takes no page of the range away from anybody.
     pub fn is_emptied(&self, range: Range<Va>) -> bool {
         let mut inner = self.lock();

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
@@ -24,11 +24,13 @@ use super::mount_points;
 use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
+use crate::image::{self, directory};
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
 use crate::sandbox::admission::Admission;
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::hostcall::uds::HostUds;
+use crate::sandbox::image::Image;
 use crate::sandbox::names;
 use crate::sandbox::pressure::{Pressure, Pull};
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
@@ -53,6 +55,8 @@ pub struct Setup {
     pub root_readonly: bool,
     /// It is this view of the host's, with a throw-away layer over it.
     pub view: Option<View>,
+    /// The directory of the image that it is made of.
+    pub image: Option<PathBuf>,
     /// The mounts.
     pub mounts: Vec<Mount>,
     /// Device nodes besides the standard ones.
@@ -204,11 +208,13 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
+    let image = setup.image.as_deref().map(|dir| open_image(dir, &opened)).transpose()?;
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
+    let setup = *setup;
     let boot =
-        Boot { setup: *setup, opened, user_namespace, stdio, listener, admission, pressure, names };
+        Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names, image };
     boot.run(|| {
         if !attended {
             log::end_sandbox();
@@ -259,6 +265,15 @@ impl Opened {
         let mounts = self.mounts.into_iter().flatten().map(|(fd, _)| fd);
         std::iter::once(self.root).chain(mounts).collect()
     }
+}
+
+/// Opens an image, and what it names, as this container has it.
+fn open_image(dir: &Path, opened: &Opened) -> Result<Image> {
+    let directory::Opened { manifest, ram, swap, reap } = directory::read(dir)?;
+    let volumes = opened.mounts.iter().flatten().map(|(fd, _)| fd.as_fd());
+    let mounts: Vec<_> = std::iter::once(opened.root.as_fd()).chain(volumes).collect();
+    let files = image::open::open_all(&manifest.files, &mounts)?;
+    Ok(Image { parts: manifest.parts, files, ram, swap, reap })
 }
 
 /// What the guest is told of a container, but for handles.
@@ -390,13 +405,24 @@ pub struct Boot {
     pub pressure: Option<Pressure>,
     /// How the host is told to drop what it remembers of names.
     pub names: Option<names::Files>,
+    /// What it is made of that was another one before.
+    pub image: Option<Image>,
 }
 
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
     fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
-        let Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names } =
-            self;
+        let Boot {
+            setup,
+            opened,
+            user_namespace,
+            stdio,
+            listener,
+            admission,
+            pressure,
+            names,
+            image,
+        } = self;
         let container = container_spec(&setup, &opened);
         let process = ProcessConfig {
             fast_calls: setup.fast_calls,
@@ -424,6 +450,7 @@ impl Boot {
             }),
             is_shared: setup.is_shared,
             container,
+            image,
         };
         let sandbox = Sandbox::boot(config)?;
         ready()?;

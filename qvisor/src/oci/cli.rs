@@ -138,6 +138,10 @@ pub enum Command {
     Metrics(Metrics),
     /// Show all containers, those that hold most memory first.
     Top(Top),
+    /// Save a container in an image, and end it.
+    Checkpoint(Checkpoint),
+    /// Make a container of an image, and wait for it.
+    Restore(Restore),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -230,6 +234,62 @@ pub struct Run {
     /// Accepted for runc's callers; it has no effect.
     #[arg(long)]
     pub no_subreaper: bool,
+}
+
+/// `quark checkpoint`.
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// The container's ID.
+    pub id: String,
+    /// The directory of the image, which is made.
+    #[arg(long, default_value = "checkpoint", value_name = "DIR")]
+    pub image_path: PathBuf,
+    /// The container goes on.
+    #[arg(long)]
+    pub leave_running: bool,
+    /// What runc's callers say to CRIU.
+    #[command(flatten)]
+    pub criu: Criu,
+}
+
+/// `quark restore`.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// As for run.
+    #[command(flatten)]
+    pub run: Run,
+    /// The directory of the image.
+    #[arg(long, default_value = "checkpoint", value_name = "DIR")]
+    pub image_path: PathBuf,
+    /// What runc's callers say to CRIU.
+    #[command(flatten)]
+    pub criu: Criu,
+}
+
+/// Options of runc's that are CRIU's, and have no meaning here.
+#[derive(Debug, Args)]
+pub struct Criu {
+    /// Accepted for runc's callers; nothing is written but the image.
+    #[arg(long, hide = true)]
+    pub work_path: Option<PathBuf>,
+    /// Accepted for runc's callers; connections of an image are reset.
+    #[arg(long, hide = true)]
+    pub tcp_established: bool,
+    /// Accepted for runc's callers; AF_UNIX sockets are in the guest.
+    #[arg(long, hide = true)]
+    pub ext_unix_sk: bool,
+    /// Accepted for runc's callers; streams are given anew.
+    #[arg(long, hide = true)]
+    pub shell_job: bool,
+    /// Accepted for runc's callers; who holds locks of the host's files is not saved.
+    #[arg(long, hide = true)]
+    pub file_locks: bool,
+    /// Accepted for runc's callers; the network is that of the new container.
+    #[arg(long, hide = true)]
+    pub empty_ns: Vec<String>,
+    /// Accepted for runc's callers; cgroups are those of the new container.
+    #[arg(long, hide = true)]
+    pub manage_cgroups_mode: Option<String>,
 }
 
 /// `quark kill`.

@@ -18,7 +18,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
 };
 use qlib::control::{Reply, Request, Wakefulness};
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::error::SandboxEnded;
 use super::state::{CONTROL_SOCKET, Entry};
@@ -69,6 +69,8 @@ pub struct Connection {
     /// The caught signals, if one that asks this program to end is to end the waiting, and from
     /// when on.
     signals: Option<(SignalFd, Instant)>,
+    /// Descriptors that came with the answer that is being received, and how many are taken.
+    files: (Vec<OwnedFd>, usize),
 }
 
 /// Makes the socket of a container that is being created.
@@ -154,7 +156,8 @@ impl Connection {
     }
 
     fn new(stream: UnixStream, id: String) -> Self {
-        Connection { stream, id, timeout: None, deadline: None, signals: None }
+        let files = (Vec::new(), 0);
+        Connection { stream, id, timeout: None, deadline: None, signals: None, files }
     }
 
     /// The socket.
@@ -233,6 +236,21 @@ impl Connection {
         self.receive()
     }
 
+    /// As [`Connection::call`], with up to `most` descriptors that come with the answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn call_for_files(
+        &mut self,
+        request: &Request,
+        most: usize,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        self.files = (Vec::new(), most);
+        let reply = self.call(request, &[]);
+        let (files, _) = std::mem::take(&mut self.files);
+        Ok((reply?, files))
+    }
+
     /// As [`Connection::call`] for requests that are answered with Done.
     ///
     /// # Errors
@@ -302,7 +320,7 @@ impl Connection {
     fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < buffer.len() {
-            match recv(self.stream.as_raw_fd(), &mut buffer[at..], MsgFlags::MSG_DONTWAIT) {
+            match self.read_some(&mut buffer[at..]) {
                 Ok(0) | Err(Errno::ECONNRESET) => bail!(SandboxEnded),
                 Ok(got) => at += got,
                 Err(Errno::EAGAIN) => drop(self.wait(Some(PollFlags::POLLIN), None)?),
@@ -311,6 +329,21 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    fn read_some(&mut self, buffer: &mut [u8]) -> nix::Result<usize> {
+        let (files, most) = &mut self.files;
+        let left = most.saturating_sub(files.len()).min(sys::MAX_FILES);
+        if left == 0 {
+            return recv(self.stream.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT);
+        }
+        let got = sys::receive_files(&self.stream, buffer, left, RecvFlags::DONTWAIT)
+            .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        if got.cut_off {
+            return Err(Errno::EMFILE);
+        }
+        files.extend(got.files);
+        Ok(got.bytes)
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Request<'a> {
     pub network: Option<PathBuf>,
     /// What of the host's files is the root, below a throw-away layer; `None` for the bundle's own.
     pub view: Option<View>,
+    /// The directory of the image that it is made of.
+    pub image: Option<&'a Path>,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
     /// Where the sandbox's process ID is written.
@@ -142,6 +144,9 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let store = Store::new(&global.root)?;
     let joined = pod::first_of(bundle, id, &store);
     let joined = joined.map(|first| Joined::new(first, bundle)).transpose()?;
+    if request.image.is_some() && joined.is_some() {
+        bail!("a container of a pod with one kernel cannot be made of an image");
+    }
     let choices = Choices::new(global, &annotations)?;
     let platform = match &joined {
         Some(joined) => joined.state.platform,
@@ -470,6 +475,7 @@ fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
             .and_then(oci_spec::runtime::Root::readonly)
             .unwrap_or(false),
         view: request.view.clone(),
+        image: request.image.map(Path::to_owned),
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),
         devices: bundle.devices.clone(),

@@ -82,7 +82,7 @@ pub fn exec_error(error: anyhow::Error, program: &str) -> anyhow::Error {
 }
 
 /// Kills the sandbox process and waits until it is gone.
-fn end(state: &State) -> Result<()> {
+pub(super) fn end(state: &State) -> Result<()> {
     let Some(pidfd) = state.sandbox()? else { return Ok(()) };
     match pidfd_send_signal(&pidfd, rustix::process::Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}

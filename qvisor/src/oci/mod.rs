@@ -7,7 +7,8 @@
 #![deny(unsafe_code)]
 
 pub mod bundle;
-pub mod child;
+pub mod checkpoint;
+mod child;
 pub mod cli;
 pub mod client;
 pub mod compat;
@@ -164,6 +165,8 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Ps(o) => info::ps(&find(&o.id)?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
+        Command::Checkpoint(o) => checkpoint::checkpoint(&store()?, o, global)?,
+        Command::Restore(o) => return run::restore_command(global, o),
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o, global.timeout)?,

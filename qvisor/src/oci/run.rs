@@ -10,6 +10,7 @@ use nix::sys::signalfd::SignalFd;
 use qlib::control::Request;
 
 use super::bundle::Bundle;
+use super::checkpoint;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused};
 use super::create::{self, Created, check_global, create};
@@ -17,6 +18,7 @@ use super::life;
 use super::state::{Entry, Status, Store};
 use super::view::View;
 use crate::console::{self, Pty};
+use crate::image::directory;
 
 /// `quark create`.
 ///
@@ -40,17 +42,29 @@ pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
 /// # Errors
 /// With nothing left behind.
 pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
-    check(global, &options.create)?;
     let bundle = Bundle::load(&options.create.bundle)?;
-    let pty = terminal(&bundle, options.create.console_socket.as_deref(), options.detach)?;
+    make(global, options, &bundle, None, |store, id| life::start(store, id, global.timeout))
+}
+
+/// Makes a container, of an image if there is one, has `start` start it, and stays with it; the
+/// exit code.
+fn make(
+    global: &Global,
+    options: &cli::Run,
+    bundle: &Bundle,
+    image: Option<&Path>,
+    start: impl FnOnce(&Store, &str) -> Result<()>,
+) -> Result<i32> {
+    check(global, &options.create)?;
+    let pty = terminal(bundle, options.create.console_socket.as_deref(), options.detach)?;
     let signals = console::catch_signals()?;
     // A terminal that is handed over is somebody else's.
     let attended = !options.detach && options.create.console_socket.is_none();
-    let request = request(global, &options.create, &bundle, pty.as_ref(), &signals, attended);
-    let created = create(&request)?;
+    let request = request(global, &options.create, bundle, pty.as_ref(), &signals, attended);
+    let created = create(&create::Request { image, ..request })?;
     let store = Store::new(&global.root)?;
-    let started = hand_over(pty.as_ref(), &options.create)
-        .and_then(|()| life::start(&store, &options.create.id, global.timeout));
+    let started =
+        hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &options.create.id));
     if let Err(e) = started {
         if let Some(path) = &options.create.pid_file {
             std::fs::remove_file(path).ok();
@@ -64,6 +78,19 @@ pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
     let relayed = if options.create.console_socket.is_some() { None } else { pty };
     let how = if options.keep { Stay::Keep } else { Stay::Run };
     stay(created, relayed, &signals, how, global.timeout)
+}
+
+/// `quark restore`; the exit code.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
+    let dir = std::path::absolute(&options.image_path)?;
+    let manifest = directory::read(&dir)?.manifest;
+    let bundle = Bundle::load(&options.run.create.bundle)?;
+    checkpoint::check_bundle(&dir, &manifest, &bundle)?;
+    let init = manifest.container.init;
+    make(global, &options.run, &bundle, Some(&dir), |store, id| checkpoint::resume(store, id, init))
 }
 
 /// `quark do`; the exit code.
@@ -97,6 +124,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         bundle: &bundle,
         network: (!has_host_network).then(PathBuf::new),
         view: Some(view),
+        image: None,
         pty: pty.as_ref(),
         pid_file: None,
         tied: true,
@@ -162,6 +190,7 @@ fn request<'a>(
         bundle,
         network: bundle.network(),
         view: None,
+        image: None,
         pty,
         pid_file: options.pid_file.as_deref(),
         tied: false,

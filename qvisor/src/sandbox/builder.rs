@@ -16,13 +16,15 @@ use super::confine::{ConfineError, Confinement};
 use super::control_server::{ControlServer, hand_over};
 use super::events::Poller;
 use super::hostcall::HostSide;
+use super::hostcall::image::PutBackError;
+use super::image::Image;
 use super::loader::{
     IMAGE_START, LoadedKernel, LoaderError, MAILBOX_BYTES, OwnFile, Placement, embedded_image, load,
 };
 use super::mailbox::{Mailbox, Replies};
 use super::memory::{GuestMemory, MemoryError, RAM_UNIT, copy};
 use super::names;
-use super::platform::{Leave, Platform, Resources};
+use super::platform::{Entry, Leave, Platform, Resources};
 use super::pressure::Pressure;
 use super::{Sandbox, limits, panic};
 use crate::store::Store;
@@ -61,6 +63,8 @@ pub struct SandboxConfig {
     pub is_shared: bool,
     /// What the container looks like. Handles in it are ignored.
     pub container: ContainerSpec,
+    /// It goes on where another one was: asleep, with the processes of that.
+    pub image: Option<Image>,
 }
 
 /// Why a sandbox does not boot.
@@ -92,6 +96,9 @@ pub enum BootError {
     /// The kernel gave an answer that does not fit, or none in time.
     #[error("the guest kernel does not answer as it should: {0}")]
     Confused(String),
+    /// It cannot go on where another one was.
+    #[error(transparent)]
+    PutBack(#[from] PutBackError),
     /// The sandbox ended while it booted.
     #[error("the sandbox ended with status {0} while it started")]
     Ended(i32),
@@ -108,8 +115,12 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let resources = Resources { cpus: config.cpus, memory_limit_bytes: limit };
 
     prepare_process();
-    let memory = make_memory(config.ram_bytes, platform.window_bytes())?;
-    let host = make_host(memory, config.store)?;
+    let image = config.image;
+    let memory = match &image {
+        Some(image) => Arc::new(image.memory(platform.window_bytes())?),
+        None => make_memory(config.ram_bytes, platform.window_bytes())?,
+    };
+    let host = make_host(memory, config.store, image.as_ref())?;
     host.note_limit(limit);
     host.admit_by(config.admission);
     host.be_told_by(config.pressure);
@@ -129,7 +140,11 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
         host.allow_uds(confinement.host_uds);
         confinement.enter(platform.profiles())?;
     }
-    let platform = platform.start(&loaded, info).map_err(BootError::Platform)?;
+    if let Some(image) = &image {
+        image.fill(&host.memory).map_err(refused("read the memory of the image"))?;
+    }
+    let entry = image.as_ref().map_or(Entry::Boot, |image| Entry::Again(&image.parts.user_blocks));
+    let platform = platform.start(&loaded, info, entry).map_err(BootError::Platform)?;
 
     let (container, _) = hand_over(&host, files, config.stdio, container)
         .map_err(refused("use the root, mounts and standard streams"))?;
@@ -142,9 +157,16 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
         config.control,
     )
     .map_err(refused("listen on the control socket"))?;
+    let request = match image {
+        Some(Image { parts, files, .. }) => {
+            host.put_back(&parts, files)?;
+            Request::Restored { hostname: container.hostname }
+        }
+        None => Request::Create(container),
+    };
     let mut sandbox = Sandbox { platform, host, mailbox, server };
-    match sandbox.request(&Request::Create(container))? {
-        Reply::Container(FIRST_CONTAINER) => {}
+    match sandbox.request(&request)? {
+        Reply::Container(FIRST_CONTAINER) | Reply::Done => {}
         other => return Err(BootError::Confused(format!("{other:?}"))),
     }
     sys::trim_process();
@@ -173,6 +195,7 @@ fn make_memory(ram_bytes: u64, window_bytes: u64) -> Result<Arc<GuestMemory>, Bo
 fn make_host(
     memory: Arc<GuestMemory>,
     store: Option<(OwnedFd, u64)>,
+    image: Option<&Image>,
 ) -> Result<Arc<HostSide>, BootError> {
     let poller = Arc::new(Poller::new().map_err(refused("make the event loop"))?);
     let (dir, quota_bytes) = match store {
@@ -180,7 +203,10 @@ fn make_host(
         // Its quota follows from the memory limit.
         None => (default_store_dir().map_err(refused("open /var/tmp"))?, 0),
     };
-    let store = Store::opened(dir, quota_bytes);
+    let store = match image {
+        Some(image) => image.store(dir, quota_bytes)?,
+        None => Store::opened(dir, quota_bytes),
+    };
     let host = HostSide::new(memory, poller, Arc::new(Replies::new()), Some(store));
     let host = Arc::new(host.map_err(refused("open /proc/self/fd"))?);
     host.replies.make_wakeup().map_err(refused("make the control server's eventfd"))?;

@@ -13,6 +13,8 @@
 //! the user that runs the sandbox may connect; what is malformed ends that connection, nothing
 //! else.
 
+mod image;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -76,6 +78,8 @@ pub struct ControlServer {
     listener: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
     next_key: u64,
+    /// The connection that a copy of the sandbox was given to, which does nothing meanwhile.
+    held: Option<u64>,
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
@@ -110,6 +114,7 @@ impl ControlServer {
             listener,
             connections: HashMap::new(),
             next_key,
+            held: None,
         })
     }
 
@@ -229,6 +234,14 @@ impl ControlServer {
         if let (Some(_), Some(connection)) = (stands_for, self.connections.get_mut(&key)) {
             connection.stands_for = stands_for;
         }
+        match request {
+            Request::Checkpoint => return self.checkpoint(key, &socket, dispatch),
+            Request::Release { end } => {
+                self.release(key, &socket, end);
+                return Ok(());
+            }
+            _ => {}
+        }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
             return Ok(());
@@ -273,7 +286,7 @@ impl ControlServer {
                 Ok((Request::Start(ProcessSpec { stdio, ..spec }), Vec::new()))
             }
             // What the VMM alone asks for.
-            Request::Remove { .. } => Err(Errno::PERM),
+            Request::Remove { .. } | Request::Restored { .. } => Err(Errno::PERM),
             Request::Start(spec) => {
                 self.admit_process(spec, fds).map(|(s, h)| (Request::Start(s), h))
             }

@@ -151,6 +151,16 @@ impl Replies {
         id
     }
 
+    /// The number of the last request.
+    pub fn last(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// The kernel knows requests up to this number, whose answers nobody waits for here.
+    pub fn go_on_after(&self, last: u64) {
+        self.next.fetch_max(last, Ordering::Relaxed);
+    }
+
     pub(super) fn outstanding(&self, connection: u64) -> usize {
         self.waiting()
             .values()

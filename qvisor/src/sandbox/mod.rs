@@ -13,6 +13,7 @@ pub mod control_server;
 pub mod ended;
 pub mod events;
 pub mod hostcall;
+pub mod image;
 mod limits;
 pub mod loader;
 pub mod log_limit;

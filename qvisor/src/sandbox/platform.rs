@@ -57,6 +57,15 @@ pub trait Platform: fmt::Debug {
     ) -> Result<Box<dyn Prepared>>;
 }
 
+/// How a kernel is entered.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry<'a> {
+    /// It begins.
+    Boot,
+    /// It goes on, in guest memory that has been filled; these blocks of it are user memory.
+    Again(&'a [u64]),
+}
+
 /// A platform for which the kernel image can be loaded.
 pub trait Prepared {
     /// Where the image is to lie, and with what beside it.
@@ -75,7 +84,12 @@ pub trait Prepared {
     ///
     /// # Errors
     /// When the host refuses something.
-    fn start(self: Box<Self>, loaded: &LoadedKernel, info: BootInfo) -> Result<Arc<dyn Running>>;
+    fn start(
+        self: Box<Self>,
+        loaded: &LoadedKernel,
+        info: BootInfo,
+        entry: Entry<'_>,
+    ) -> Result<Arc<dyn Running>>;
 }
 
 /// A platform on which the guest kernel runs, as long as this lives.

@@ -71,6 +71,16 @@ impl HiddenFile {
         Ok(Self { file, home: None })
     }
 
+    /// A file that another store has written, which is only read.
+    pub fn of(file: File) -> Self {
+        Self { file: Arc::new(file), home: None }
+    }
+
+    /// The file.
+    pub fn file(&self) -> Arc<File> {
+        self.file.clone()
+    }
+
     fn create_file(dir: BorrowedFd<'_>) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOATIME;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;

@@ -15,6 +15,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +27,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use qlib::host::{MAX_SWAP_IN_PAGES, Segment};
 use qlib::{Gpa, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use self::file::{Cursor, HiddenFile, Pool};
@@ -129,6 +131,21 @@ pub struct StoreStat {
     pub quota_bytes: u64,
 }
 
+/// What a store holds, but for the contents of its files.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Stored {
+    /// What the checksums are keyed with.
+    pub seed: u64,
+    /// Checksums of the slots in use, in runs: the first slot of each.
+    pub swap: Vec<(u64, Vec<u32>)>,
+    /// Slots below this one lie in a file of their own.
+    pub floor: u64,
+    /// Checksums of the REAP file.
+    pub reap: Vec<u32>,
+    /// Which of the files there are: of slots below the floor, of the others, REAP.
+    pub files: [bool; 3],
+}
+
 /// The store of one sandbox.
 #[derive(Debug)]
 pub struct Store {
@@ -159,11 +176,32 @@ const FILES: usize = 3;
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// What a store before this one had swapped out: the slots below the floor.
+    base: Option<HiddenFile>,
     swap: Option<HiddenFile>,
     slots: Slots,
     reap: Option<Reap>,
     /// The REAP file that is being written; takes the place of `reap` when it is whole.
     next_reap: Option<Reap>,
+}
+
+impl Inner {
+    /// Reads slots from `slot` on; false when a file ends before.
+    fn read_slots(&self, slot: u64, bytes: &mut [u8]) -> io::Result<bool> {
+        let floor = self.slots.floor();
+        let below = floor.saturating_sub(slot).saturating_mul(PAGE_SIZE);
+        let (old, new) = bytes.split_at_mut(below.min(bytes.len() as u64) as usize);
+        for (file, slot, part) in [(&self.base, slot, old), (&self.swap, slot.max(floor), new)] {
+            if part.is_empty() {
+                continue;
+            }
+            let Some(file) = file else { return Ok(false) };
+            if !file.read_exactly(slot * PAGE_SIZE, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 #[derive(Debug)]
@@ -209,6 +247,50 @@ impl Store {
         let seed = RandomState::new().hash_one(0);
         let quota_bytes = AtomicU64::new(quota_bytes);
         Self { source, quota_bytes, seed, inner: Mutex::default() }
+    }
+
+    /// The same, holding what another one held: pages that were swapped out lie in `swap`, and the
+    /// working set in `reap`. Neither file is written.
+    pub fn again(
+        dir: OwnedFd,
+        quota_bytes: u64,
+        stored: &Stored,
+        swap: File,
+        reap: File,
+    ) -> Result<Self> {
+        const MAX_SLOTS: u64 = 1 << 36;
+        let mut slots = Slots::default();
+        let mut end = 0;
+        for (first, sums) in &stored.swap {
+            let after = first.checked_add(sums.len() as u64).filter(|end| *end <= MAX_SLOTS);
+            if *first < end || after.is_none() {
+                return Err(StoreError::BadRequest("slots out of order"));
+            }
+            (*first..).zip(sums).for_each(|(slot, sum)| slots.occupy(slot, *sum));
+            end = after.unwrap_or(end);
+        }
+        slots.keep_below(end);
+        let sums = stored.reap.clone();
+        let reap = (!sums.is_empty()).then(|| Reap { file: HiddenFile::of(reap), sums });
+        let base = (end > 0).then(|| HiddenFile::of(swap));
+        let inner = Inner { base, slots, reap, ..Inner::default() };
+        let store = Self::opened(dir, quota_bytes);
+        Ok(Self { seed: stored.seed, inner: Mutex::new(inner), ..store })
+    }
+
+    /// What it holds, and the files that there are, in the order of [`Stored::files`].
+    pub fn stored(&self) -> (Stored, Vec<Arc<File>>) {
+        let inner = self.lock();
+        let reap = inner.reap.as_ref().map(|reap| &reap.file);
+        let files = [inner.base.as_ref(), inner.swap.as_ref(), reap];
+        let stored = Stored {
+            seed: self.seed,
+            swap: inner.slots.runs(),
+            floor: inner.slots.floor(),
+            reap: inner.reap.as_ref().map(|reap| reap.sums.clone()).unwrap_or_default(),
+            files: files.map(|file| file.is_some()),
+        };
+        (stored, files.into_iter().flatten().map(HiddenFile::file).collect())
     }
 
     /// Lets it take so many bytes, if that is more than it may now.
@@ -270,10 +352,10 @@ impl Store {
         let inner = self.lock();
         let not_in_use = StoreError::BadRequest("the swap slot is not in use");
         let end = slot.checked_add(pages).filter(|&end| end <= inner.slots.end());
-        let (Some(file), Some(end)) = (&inner.swap, end) else { return Err(not_in_use) };
+        let Some(end) = end else { return Err(not_in_use) };
         // Not on the stack: every thread that brings a page back would hold that much of it.
         let mut bytes = vec![0; PAGE * pages as usize];
-        let whole = file.read_exactly(slot * PAGE_SIZE, &mut bytes)?;
+        let whole = inner.read_slots(slot, &mut bytes)?;
         let (read, _) = bytes.as_chunks::<PAGE>();
         for (page, place) in read.iter().zip(slot..end) {
             let Some(sum) = inner.slots.sum(place) else { return Err(not_in_use) };

@@ -21,6 +21,8 @@ pub struct Slots {
     stale: Bits,
     sums: Vec<Box<[u32; CHUNK]>>,
     end: u64,
+    /// Slots below it lie in a file that is not written, and are not used again.
+    floor: u64,
     used_count: u64,
     stale_count: u64,
 }
@@ -44,6 +46,31 @@ impl Slots {
         self.end
     }
 
+    /// From now on none below `floor`, which is not below the end, is used again.
+    pub fn keep_below(&mut self, floor: u64) {
+        self.floor = floor;
+        self.end = self.end.max(floor);
+    }
+
+    /// See [`Self::keep_below`].
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The checksums of the slots in use, in runs: the first slot of each.
+    pub fn runs(&self) -> Vec<(u64, Vec<u32>)> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        loop {
+            let start = self.used.next(true, at, self.end);
+            if start >= self.end {
+                return runs;
+            }
+            at = self.used.next(false, start, self.end);
+            runs.push((start, (start..at).filter_map(|slot| self.sum(slot)).collect()));
+        }
+    }
+
     /// The checksum of a slot in use.
     pub fn sum(&self, slot: u64) -> Option<u32> {
         self.used.get(slot).then(|| self.sums[slot as usize / CHUNK][slot as usize % CHUNK])
@@ -54,7 +81,7 @@ impl Slots {
     pub fn choose(&self, pages: u64) -> Vec<Range<u64>> {
         let mut places = Vec::new();
         let mut left = pages;
-        let mut at = 0;
+        let mut at = self.floor;
         while left > 0 && at < self.end {
             let start = self.used.next(false, at, self.end);
             at = self.used.next(true, start, self.end);
@@ -85,13 +112,13 @@ impl Slots {
     /// Marks a slot in use as free.
     pub fn vacate(&mut self, slot: u64) {
         self.used_count -= u64::from(self.used.set(slot, false));
-        self.stale_count += u64::from(self.stale.set(slot, true));
+        self.stale_count += u64::from(slot >= self.floor && self.stale.set(slot, true));
     }
 
     /// Gives the disk space of free slots, and the memory of those at the end, back.
     pub fn give_back(&mut self, file: &HiddenFile) {
         let old_end = self.end;
-        while self.end > 0 && !self.used.get(self.end - 1) {
+        while self.end > self.floor && !self.used.get(self.end - 1) {
             self.end -= 1;
         }
         if self.end < old_end {

@@ -18,7 +18,7 @@ use crate::fs::synth::{Dir, Node};
 use crate::fs::{mount, notify};
 use crate::ipc::aio;
 use crate::random;
-use crate::sync::{Mutex, Once, mutex};
+use crate::sync::{Mutex, mutex};
 use crate::task::current;
 use crate::utsname::{self, UtsNamespace};
 
@@ -236,9 +236,15 @@ fn uuid() -> String {
     out
 }
 
+static BOOT_ID: Mutex<Option<String>> = mutex(None);
+
 fn boot_id() -> String {
-    static ID: Once<String> = Once::new();
-    ID.get_or_set(uuid).clone()
+    BOOT_ID.lock().get_or_insert_with(uuid).clone()
+}
+
+/// This kernel is another one from now on than it was.
+pub fn renew_boot_id() {
+    *BOOT_ID.lock() = None;
 }
 
 /// A directory of settings: its path beneath /proc/sys, with a slash at its end unless it is the

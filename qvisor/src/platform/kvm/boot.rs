@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use qlib::channel::CHANNEL_BYTES;
 use qlib::control::PlatformStats;
 use qlib::kvm::CPU_AREA_BYTES;
@@ -13,7 +13,7 @@ use crate::sandbox::confine::{self, profiles::Profile};
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{LoadedKernel, Placement};
 use crate::sandbox::memory::RAM_UNIT;
-use crate::sandbox::platform::{Leave, Platform, Prepared, Resources, Running};
+use crate::sandbox::platform::{Entry, Leave, Platform, Prepared, Resources, Running};
 
 /// Address space for file windows, in bytes.
 pub const WINDOW_BYTES: u64 = 64 << 30;
@@ -60,7 +60,15 @@ impl Prepared for PreparedKvm {
         &[Profile::Loop, Profile::Vcpu]
     }
 
-    fn start(self: Box<Self>, loaded: &LoadedKernel, info: BootInfo) -> Result<Arc<dyn Running>> {
+    fn start(
+        self: Box<Self>,
+        loaded: &LoadedKernel,
+        info: BootInfo,
+        entry: Entry<'_>,
+    ) -> Result<Arc<dyn Running>> {
+        if matches!(entry, Entry::Again(_)) {
+            bail!("the kvm platform has no images: use the process platform");
+        }
         let PreparedKvm(platform) = *self;
         let cpus = platform.shape().cpus;
         platform.start(loaded, BootInfo { platform: PLATFORM_KVM, cpus, ..info })?;

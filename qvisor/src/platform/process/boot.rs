@@ -15,7 +15,7 @@ use crate::sandbox::confine::profiles::Profile;
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{LoadedKernel, Placement};
 use crate::sandbox::memory::copy;
-use crate::sandbox::platform::{Leave, Platform, Prepared, Resources, Running};
+use crate::sandbox::platform::{Entry, Leave, Platform, Prepared, Resources, Running};
 
 /// Address space for file windows, in bytes.
 const WINDOW_BYTES: u64 = 1 << 40;
@@ -75,7 +75,12 @@ impl Prepared for PreparedProcess {
         &[Profile::Process]
     }
 
-    fn start(self: Box<Self>, loaded: &LoadedKernel, info: BootInfo) -> Result<Arc<dyn Running>> {
+    fn start(
+        self: Box<Self>,
+        loaded: &LoadedKernel,
+        info: BootInfo,
+        entry: Entry<'_>,
+    ) -> Result<Arc<dyn Running>> {
         let PreparedProcess { host, platform } = *self;
         let info = BootInfo {
             platform: PLATFORM_PROCESS,
@@ -93,7 +98,7 @@ impl Prepared for PreparedProcess {
             max_tasks: platform.max_tasks(),
             ..info
         };
-        let kernel = kernel::enter(host.memory.clone(), loaded, &info)?;
+        let kernel = kernel::enter(host.memory.clone(), loaded, &info, entry)?;
         platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
         platform.set_outside(Box::new(Watched { host: host.clone(), kernel }));
         host.memory.set_dropped(platform.file_sweeper());

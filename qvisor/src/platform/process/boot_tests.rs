@@ -14,6 +14,7 @@ use crate::sandbox::loader::{self, IMAGE_START, MAILBOX_BYTES};
 use crate::sandbox::mailbox::Replies;
 use crate::sandbox::memory::{GuestMemory, Layout, RAM_UNIT, copy};
 use crate::sandbox::panic::PANIC_STATUS;
+use crate::sandbox::platform::Entry;
 
 fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
     let layout = Layout { base: None, ram_bytes: 16 * RAM_UNIT, window_bytes: RAM_UNIT };
@@ -61,7 +62,7 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
     };
     let enter = |magic: &u64| {
         info.magic = *magic;
-        kernel::enter(memory.clone(), &loaded, &info).unwrap()
+        kernel::enter(memory.clone(), &loaded, &info, Entry::Boot).unwrap()
     };
     let kernel = magics.iter().map(enter).last();
     (memory, kernel.unwrap())

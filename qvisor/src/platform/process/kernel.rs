@@ -7,6 +7,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
+use anyhow::bail;
 use qlib::host::HostCall;
 use qlib::platform::{BootInfo, Event, PlatformOps, Resume};
 use qlib::{Frames, Gpa, Va};
@@ -15,8 +16,9 @@ use rustix::io::Errno;
 use crate::sandbox::backtrace;
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{IMAGE_START, LoadedKernel, OpsBytes};
-use crate::sandbox::memory::{GuestMemory, copy};
+use crate::sandbox::memory::{GuestMemory, RAM_UNIT, copy};
 use crate::sandbox::panic::{self, PANIC_STATUS};
+use crate::sandbox::platform::Entry;
 use crate::sys;
 
 /// What the operations work on. There is one sandbox in a process.
@@ -227,11 +229,26 @@ pub fn enter(
     memory: Arc<GuestMemory>,
     loaded: &LoadedKernel,
     info: &BootInfo,
-) -> Result<Kernel, Errno> {
+    entry: Entry<'_>,
+) -> anyhow::Result<Kernel> {
     // The kernel will run in it from any thread at any time.
     let memory: &'static GuestMemory = Box::leak(Box::new(memory));
-    memory.write_boot_info(loaded.boot_info, info)?;
     memory.keep_apart(loaded.free_start);
+    let again = match entry {
+        Entry::Boot => None,
+        Entry::Again(user_blocks) => Some(user_blocks),
+    };
+    match again {
+        None => memory.write_boot_info(loaded.boot_info, info)?,
+        Some(user_blocks) => {
+            if !memory.has_boot_info(loaded.boot_info, info)? {
+                bail!("its programs have been told of another processor or layout than this one's");
+            }
+            for block in user_blocks {
+                memory.set_user_block(Gpa(block.saturating_mul(RAM_UNIT)), true)?;
+            }
+        }
+    }
     let address = |gpa: Gpa| (memory.base() + gpa.0) as usize;
     // SAFETY: the image's entry point has this signature, the loader found it in the image's text
     // and made that executable, and the image was built with this binary.
@@ -240,6 +257,8 @@ pub fn enter(
     // SAFETY: likewise, of the function for events.
     let dispatch: unsafe extern "C" fn(*const Event) =
         unsafe { std::mem::transmute(address(loaded.dispatch)) };
-    entry(address(loaded.boot_info) as *const BootInfo, 0);
+    if again.is_none() {
+        entry(address(loaded.boot_info) as *const BootInfo, 0);
+    }
     Ok(Kernel { dispatch })
 }

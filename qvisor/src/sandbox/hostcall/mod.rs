@@ -9,6 +9,7 @@ mod bounded;
 mod dir;
 mod disk;
 mod file;
+pub mod image;
 mod linger;
 mod lock;
 mod misc;
@@ -269,7 +270,7 @@ impl HostSide {
     /// Gives up a handle.
     pub fn close(&self, handle: u32) -> Result<(), Errno> {
         let object = self.handles.remove(handle).ok_or(Errno::BADF)?;
-        if object.watched() {
+        if object.token().is_some() {
             self.poller.unwatch(object.fd().as_fd());
         }
         Ok(())

@@ -2,15 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::records::Records;
 use crate::streams::Stream;
 use crate::sys::ordered::{Mutex, RwLock, place};
 
+/// No token of a guest: those do not have the highest bit.
+const UNWATCHED: u64 = u64::MAX;
 /// The most handles a sandbox may hold.
 const MAX_HANDLES: usize = 1 << 20;
 
@@ -23,7 +26,7 @@ pub fn descriptor_share() -> usize {
 }
 
 /// What stands behind a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A directory. `nodev`: its mount does not let device nodes be opened.
     Dir {
@@ -63,7 +66,8 @@ pub enum Kind {
 pub struct Object {
     fd: Arc<OwnedFd>,
     kind: Kind,
-    watched: AtomicBool,
+    /// The token by which the event loop watches it; [`UNWATCHED`] if it does not.
+    token: AtomicU64,
     /// SO_LINGER may be on.
     lingers: AtomicBool,
     /// What is locked by it.
@@ -73,10 +77,15 @@ pub struct Object {
 impl Object {
     /// An object of a known kind.
     pub fn new(fd: OwnedFd, kind: Kind) -> Object {
+        Self::shared(Arc::new(fd), kind)
+    }
+
+    /// The same of a descriptor that others have too.
+    pub fn shared(fd: Arc<OwnedFd>, kind: Kind) -> Object {
         Object {
-            fd: Arc::new(fd),
+            fd,
             kind,
-            watched: AtomicBool::new(false),
+            token: AtomicU64::new(UNWATCHED),
             lingers: AtomicBool::new(false),
             records: Mutex::default(),
         }
@@ -130,14 +139,19 @@ impl Object {
         }
     }
 
-    /// True if the event loop watches it.
-    pub fn watched(&self) -> bool {
-        self.watched.load(Ordering::Acquire)
+    /// The token by which the event loop watches it.
+    pub fn token(&self) -> Option<u64> {
+        Some(self.token.load(Ordering::Acquire)).filter(|token| *token != UNWATCHED)
     }
 
     /// Notes that the event loop watches it.
-    pub fn set_watched(&self) {
-        self.watched.store(true, Ordering::Release);
+    pub fn set_watched(&self, token: u64) {
+        self.token.store(token, Ordering::Release);
+    }
+
+    /// True if SO_LINGER may be on.
+    pub fn lingers(&self) -> bool {
+        self.lingers.load(Ordering::Acquire)
     }
 
     /// Notes that SO_LINGER is being set.
@@ -147,7 +161,7 @@ impl Object {
 
     /// Takes over from `other` whether SO_LINGER may be on.
     pub fn copy_linger(&self, other: &Object) {
-        self.lingers.store(other.lingers.load(Ordering::Acquire), Ordering::Release);
+        self.lingers.store(other.lingers(), Ordering::Release);
     }
 }
 
@@ -225,6 +239,32 @@ impl Table {
         let object = slots.objects.get_mut(handle as usize)?.take()?;
         slots.free.push(handle);
         Some(object)
+    }
+
+    /// Gives `object` this handle, which nothing has; `None` if something has it, or it is too high.
+    pub fn put(&self, handle: u32, object: Object) -> Option<Arc<Object>> {
+        let mut slots = self.slots.write();
+        let at = handle as usize;
+        if at >= MAX_HANDLES {
+            return None;
+        }
+        while slots.objects.len() <= at {
+            let next = slots.objects.len() as u32;
+            slots.objects.push(None);
+            slots.free.push(next);
+        }
+        let place = slots.free.iter().position(|free| *free == handle)?;
+        slots.free.swap_remove(place);
+        let object = Arc::new(object);
+        slots.objects[at] = Some(object.clone());
+        Some(object)
+    }
+
+    /// All of them, with their numbers.
+    pub fn all(&self) -> Vec<(u32, Arc<Object>)> {
+        let slots = self.slots.read();
+        let used = slots.objects.iter().enumerate();
+        used.filter_map(|(at, object)| Some((at as u32, object.clone()?))).collect()
     }
 
     /// Handles in use.

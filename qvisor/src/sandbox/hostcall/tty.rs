@@ -77,7 +77,7 @@ impl Call<'_> {
                 }
                 other => {
                     other?;
-                    object.set_watched();
+                    object.set_watched(token);
                 }
             },
         }

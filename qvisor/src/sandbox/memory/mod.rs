@@ -12,6 +12,7 @@ mod windows;
 
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -25,8 +26,8 @@ use smallvec::SmallVec;
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 use user_blocks::UserBlocks;
-pub use windows::WindowError;
 use windows::WindowTable;
+pub use windows::{Window, WindowError};
 
 use crate::sys;
 use crate::sys::ordered::{Mutex, MutexGuard, place};
@@ -255,6 +256,26 @@ impl GuestMemory {
         self.write(gpa, bytes)
     }
 
+    /// True if what a kernel was told at its boot, and has at `gpa`, is what `info` says of this
+    /// host; how much of it the kernel may use is its own affair.
+    pub fn has_boot_info(&self, gpa: Gpa, info: &BootInfo) -> Result<bool, Errno> {
+        let mut then = MaybeUninit::<BootInfo>::zeroed();
+        // SAFETY: BootInfo is plain data, of which any bytes are a value; it is only written.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(then.as_mut_ptr().cast::<u8>(), size_of::<BootInfo>())
+        };
+        self.read(gpa, bytes)?;
+        // SAFETY: see above.
+        let then = unsafe { then.assume_init() };
+        let of_host = |i: &BootInfo| {
+            let memory = (i.magic, i.version, i.platform, i.phys_base, i.ram_bytes, i.free_start);
+            let image = (i.image_start, i.mailbox, i.mailbox_bytes);
+            let user = (i.user_min, i.user_max, i.vdso, i.fast_entry);
+            (memory, image, user, i.hwcap, i.hwcap2, i.fpstate_bytes)
+        };
+        Ok(of_host(&then) == of_host(info))
+    }
+
     /// Gives the memory of `frames` back to the host; they read as zeros afterwards. EINVAL when a
     /// range is not RAM. Neighbouring ranges that follow each other in the list are given back in
     /// one call.
@@ -391,6 +412,11 @@ impl GuestMemory {
         self.user_blocks.set(block, is_user)
     }
 
+    /// The numbers of the blocks that hold user memory.
+    pub fn user_blocks(&self) -> Vec<u64> {
+        self.user_blocks.all()
+    }
+
     /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See
     /// [`WindowError`].
     pub fn window_map(
@@ -408,6 +434,28 @@ impl GuestMemory {
             return Err(WindowError::Host(e));
         }
         Ok(gpa)
+    }
+
+    /// Makes a window at `gpa`, where another sandbox had it. See [`WindowError`].
+    pub fn window_put(
+        &self,
+        gpa: Gpa,
+        file: Arc<OwnedFd>,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<(), WindowError> {
+        let mut windows = self.windows();
+        windows.put(gpa, Window { file, offset, len, writable })?;
+        self.window_place(&windows, gpa).map_err(|e| {
+            windows.remove(gpa);
+            WindowError::Host(e)
+        })
+    }
+
+    /// What `f` makes of each window, in ascending order.
+    pub fn each_window<T>(&self, mut f: impl FnMut(Gpa, &Window) -> T) -> Vec<T> {
+        self.windows().iter().map(|(gpa, window)| f(gpa, window)).collect()
     }
 
     /// Has `reach` called with the end of each window before it is used, for a platform on which

@@ -51,6 +51,13 @@ impl UserBlocks {
         if (before & mask != 0) == is_user { Err(Errno::ALREADY) } else { Ok(()) }
     }
 
+    /// The numbers of those of user memory.
+    pub fn all(&self) -> Vec<u64> {
+        let blocks = 0..self.bits.len() as u64 * 64;
+        let is_user = |n: &u64| self.bits[(n / 64) as usize].load(Acquire) & 1 << (n % 64) != 0;
+        blocks.filter(is_user).collect()
+    }
+
     /// True if the range lies in one block of user memory, and not in its first page, which is the
     /// allocator's.
     pub fn contain(&self, gpa: Gpa, len: u64) -> bool {

@@ -115,6 +115,33 @@ impl WindowTable {
         Ok(Gpa(start))
     }
 
+    /// Makes a window at a place that nothing has, as another table had it.
+    pub fn put(&mut self, gpa: Gpa, window: Window) -> Result<(), WindowError> {
+        let len = window.len;
+        let is_good = [gpa.0, window.offset, len].iter().all(|n| n.is_multiple_of(PAGE_SIZE))
+            && len > 0
+            && window.offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
+        let end = gpa.0.checked_add(len).filter(|_| is_good).ok_or(WindowError::BadRange)?;
+        let (start, size) = self
+            .free
+            .range(..=gpa.0)
+            .next_back()
+            .map(|(a, b)| (*a, *b))
+            .ok_or(WindowError::NoRoom)?;
+        let free_end = start + size;
+        if end > free_end || self.used.len() >= MAX_WINDOWS {
+            return Err(WindowError::NoRoom);
+        }
+        self.free.remove(&start);
+        for (start, end) in [(start, gpa.0), (end, free_end)] {
+            if start < end {
+                self.free.insert(start, end - start);
+            }
+        }
+        self.used.insert(gpa.0, window);
+        Ok(())
+    }
+
     /// Forgets the window that begins at `gpa`.
     pub fn remove(&mut self, gpa: Gpa) -> Option<Window> {
         let window = self.used.remove(&gpa.0)?;

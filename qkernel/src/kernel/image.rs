@@ -1,0 +1,48 @@
+//! A sandbox as an image: what must be so when its memory is copied, and what a kernel does that has
+//! been made of such a copy. What lies on the host's side is qvisor's (`qvisor/src/image`).
+
+use alloc::string::String;
+
+use qlib::control::WakeCause;
+
+use crate::fs::proc::sys;
+use crate::hibernate::state::State;
+use crate::mm::AddressSpace;
+use crate::utsname::UtsNamespace;
+use crate::{arch, hibernate, klog, random};
+
+/// Why guest memory and what the host knows of it are not all that the sandbox is.
+pub fn obstacle() -> Option<&'static str> {
+    if arch::boot().host_bytes_per_process == 0 {
+        return Some("on the kvm platform no image can be made: use the process platform");
+    }
+    if hibernate::current() != State::Hibernated {
+        return Some("it does not sleep");
+    }
+    // A process that the host has taken away, and that nobody has been told of.
+    if AddressSpace::all().iter().any(|mm| mm.is_on_platform()) {
+        return Some("a process of it has not left the host");
+    }
+    None
+}
+
+/// This is another sandbox from now on than the one whose memory it has: what that drew from its
+/// random generator says nothing about what comes here, and what programs want no copy to have
+/// (MADV_WIPEONFORK) is zeros.
+pub fn restored(hostname: String) {
+    random::reseed();
+    sys::renew_boot_id();
+    UtsNamespace::initial().set_hostname(hostname);
+    for mm in AddressSpace::all() {
+        let ranges = mm.never_copied();
+        if !ranges.is_empty() {
+            // Where the working set goes must stay as it is until that is there.
+            hibernate::wake(WakeCause::Sigcont);
+        }
+        for range in ranges {
+            if let Err(error) = mm.discard(range.start, range.end - range.start) {
+                klog!(Error, "memory that no copy should have could not be wiped: {error:?}");
+            }
+        }
+    }
+}

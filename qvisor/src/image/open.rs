@@ -1,0 +1,131 @@
+//! Opening what an image names, as its guest could have done: beneath the root and the volumes of
+//! the new container, and in its network namespace.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, sockopt};
+
+use super::directory::listed;
+use super::record::{flags, version};
+use super::{FileName, SocketName, What};
+
+/// How long a queue for connections a listener asks for; the host has its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Opens all; `mounts` are the root and the volumes. `None` for what every container is given.
+///
+/// # Errors
+/// With the first that cannot be opened, or is not what it was.
+pub fn open_all(files: &[What], mounts: &[BorrowedFd<'_>]) -> Result<Vec<Option<OwnedFd>>> {
+    let open = |what: &What| match what {
+        What::Given(_) => Ok(None),
+        What::File(name) => file(name, mounts)
+            .map(Some)
+            .with_context(|| format!("opening {} anew", name.path.escape_debug())),
+        What::Socket(name) => socket(name).map(Some),
+    };
+    files.iter().map(open).collect()
+}
+
+fn file(name: &FileName, mounts: &[BorrowedFd<'_>]) -> Result<OwnedFd> {
+    let mount = mounts.get(name.mount as usize).context("there is no such volume")?;
+    let path = name.path.trim_start_matches('/');
+    let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // The path was that of a file and not of a link to it.
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let found = match path {
+        "" => rustix::fs::open(listed("fd", mount), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
+        path => rustix::fs::openat2(mount, path, how, Mode::empty(), resolve)?,
+    };
+    let stat = rustix::fs::fstat(&found)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    ensure!(kind.as_raw_mode() == name.kind, "it is another kind of file now");
+    if name.version.is_some_and(|then| then != version(&stat)) {
+        bail!("it has changed since programs of the image mapped it");
+    }
+    let flags = flags(name);
+    if flags.contains(OFlags::PATH) {
+        return Ok(found);
+    }
+    ensure!(
+        matches!(kind, FileType::RegularFile | FileType::Directory),
+        "it is neither a regular file nor a directory"
+    );
+    let implied = OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(listed("fd", &found), flags | implied, Mode::empty())?)
+}
+
+fn socket(name: &SocketName) -> Result<OwnedFd> {
+    let domain = match name.domain {
+        libc::AF_INET => AddressFamily::INET,
+        libc::AF_INET6 => AddressFamily::INET6,
+        other => bail!("the image is damaged: it has a socket of family {other}"),
+    };
+    let kind = match name.kind {
+        libc::SOCK_STREAM => SocketType::STREAM,
+        libc::SOCK_DGRAM => SocketType::DGRAM,
+        other => bail!("the image is damaged: it has a socket of type {other}"),
+    };
+    let protocol = u32::try_from(name.protocol).ok().and_then(std::num::NonZeroU32::new);
+    let new = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socket_with(domain, kind, flags, protocol.map(Protocol::from_raw))
+    };
+    let socket = new().context("making a socket anew")?;
+    sockopt::set_socket_reuseaddr(&socket, name.reuse_address)?;
+    sockopt::set_socket_reuseport(&socket, name.reuse_port)?;
+    sockopt::set_socket_keepalive(&socket, name.keep_alive)?;
+    sockopt::set_socket_broadcast(&socket, name.broadcast)?;
+    if domain == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, name.only_v6)?;
+    }
+    if kind == SocketType::STREAM && name.peer.is_some() {
+        // Its peer has to do with the one that the image is of.
+        reset(&socket, domain);
+        return Ok(socket);
+    }
+    if let Some(local) = name.local {
+        rustix::net::bind(&socket, &local)
+            .with_context(|| format!("binding a socket to {local}"))?;
+    }
+    if let Some(peer) = name.peer {
+        let connected = rustix::net::connect(&socket, &peer);
+        connected.with_context(|| format!("connecting a socket to {peer}"))?;
+    }
+    if kind == SocketType::STREAM {
+        sockopt::set_tcp_nodelay(&socket, name.no_delay)?;
+    }
+    if name.listens {
+        let local = name.local.map_or_else(String::new, |local| format!(" on {local}"));
+        rustix::net::listen(&socket, BACKLOG).with_context(|| format!("listening{local}"))?;
+    }
+    Ok(socket)
+}
+
+/// Has a stream socket be one whose peer has reset the connection. Where the loopback device does
+/// not serve for that it stays unconnected, which programs are told too.
+fn reset(socket: &OwnedFd, domain: AddressFamily) {
+    let meet = || -> std::io::Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut address = listener.local_addr()?;
+        if let (AddressFamily::INET6, SocketAddr::V4(v4)) = (domain, address) {
+            sockopt::set_ipv6_v6only(socket, false)?;
+            address = SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()));
+        }
+        match rustix::net::connect(socket, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let (peer, _) = listener.accept()?;
+        // Closed so, it resets.
+        sockopt::set_socket_linger(&peer, Some(Duration::ZERO))?;
+        Ok(())
+    };
+    if let Err(e) = meet() {
+        tracing::debug!("a connection of the image is not reset but unconnected: {e}");
+    }
+}

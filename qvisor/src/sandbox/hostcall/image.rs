@@ -1,0 +1,225 @@
+//! A sandbox taken apart, and put together again: what it is besides guest memory and the contents
+//! of its store. [`HostSide::parts`] says what there is, and gives the files, of a sandbox that
+//! sleeps; [`HostSide::put_back`] makes another one the same.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use qlib::Gpa;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::HostSide;
+use super::table::{Kind, Object};
+use crate::store::Stored;
+
+/// What a sandbox is besides guest memory and the contents of its store. Files are named by their
+/// index among those that come with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Parts {
+    /// Where guest memory lies in the sandbox process.
+    pub base: u64,
+    /// Its size in bytes.
+    pub ram_bytes: u64,
+    /// Numbers of the blocks that hold user memory.
+    pub user_blocks: Vec<u64>,
+    /// What the store holds.
+    pub store: Stored,
+    /// Handles.
+    pub handles: Vec<HandlePart>,
+    /// File windows.
+    pub windows: Vec<WindowPart>,
+    /// Capabilities that its programs were given, as a mask.
+    pub granted: u64,
+    /// The number of the last request to its kernel.
+    pub last_request: u64,
+    /// How many files the handles and windows name.
+    pub files: u32,
+}
+
+/// A handle.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HandlePart {
+    /// Its number.
+    pub number: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// By what token the guest watches it.
+    pub token: Option<u64>,
+    /// SO_LINGER may be on.
+    pub lingers: bool,
+    /// Its file.
+    pub file: u32,
+}
+
+/// A file window.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct WindowPart {
+    /// Where it begins.
+    pub gpa: Gpa,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Writes go to the file.
+    pub writable: bool,
+    /// Its file.
+    pub file: u32,
+}
+
+/// The files of a sandbox, besides guest memory.
+#[derive(Debug)]
+pub struct Files {
+    /// Those that [`Parts`] names.
+    pub named: Vec<Arc<OwnedFd>>,
+    /// Those of its store, in the order of [`Stored::files`].
+    pub store: Vec<Arc<File>>,
+}
+
+/// Why a sandbox cannot be put together again.
+#[derive(Debug, thiserror::Error)]
+pub enum PutBackError {
+    /// The image does not fit together.
+    #[error("the image is damaged: {0}")]
+    Damaged(&'static str),
+    /// A standard stream is another kind of thing than it was.
+    #[error(
+        "standard stream {stream} is a {now} now, and was a {then} when the checkpoint was made: \
+         give it one"
+    )]
+    OtherStream {
+        /// 0 to 2.
+        stream: u32,
+        /// What it is.
+        now: &'static str,
+        /// What it was.
+        then: &'static str,
+    },
+    /// The host refused something.
+    #[error("the host refused to {0}: {1}")]
+    Host(&'static str, Errno),
+}
+
+impl HostSide {
+    /// What this sandbox is, which sleeps, and its files. Or why it cannot be said.
+    pub fn parts(&self) -> Result<(Parts, Files), &'static str> {
+        if self.disk.len() + self.lock_waits.len() > 0 {
+            return Err("a program waits for a file of the host");
+        }
+        let store = self.store.as_ref().ok_or("it has no store")?;
+        let mut files: Vec<Arc<OwnedFd>> = Vec::new();
+        let mut index_of =
+            |file: &Arc<OwnedFd>| match files.iter().position(|f| Arc::ptr_eq(f, file)) {
+                Some(at) => at as u32,
+                None => {
+                    files.push(file.clone());
+                    files.len() as u32 - 1
+                }
+            };
+        let handles = self.handles.all().into_iter().map(|(number, object)| HandlePart {
+            number,
+            kind: object.kind(),
+            token: object.token(),
+            lingers: object.lingers(),
+            file: index_of(object.fd()),
+        });
+        let handles = handles.collect();
+        let windows = self.memory.each_window(|gpa, window| WindowPart {
+            gpa,
+            offset: window.offset,
+            len: window.len,
+            writable: window.writable,
+            file: index_of(&window.file),
+        });
+        let count = files.len() as u32;
+        let (stored, store) = store.stored();
+        let parts = Parts {
+            base: self.memory.base(),
+            ram_bytes: self.memory.ram_bytes(),
+            user_blocks: self.memory.user_blocks(),
+            store: stored,
+            handles,
+            windows,
+            granted: self.granted(),
+            last_request: self.replies.last(),
+            files: count,
+        };
+        Ok((parts, Files { named: files, store }))
+    }
+
+    /// Makes this one, which has been given what every sandbox is given and nothing else, the same
+    /// as one that was `parts`; `files` are its files, `None` for what is given.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn put_back(&self, parts: &Parts, files: Vec<Option<OwnedFd>>) -> Result<(), PutBackError> {
+        let files: Vec<Option<Arc<OwnedFd>>> = files.into_iter().map(|f| f.map(Arc::new)).collect();
+        let file = |index: u32| {
+            let file = files.get(index as usize);
+            file.ok_or(PutBackError::Damaged("it names a file that it does not have"))
+        };
+        for (number, _) in self.handles.all() {
+            let stays = parts
+                .handles
+                .iter()
+                .any(|part| part.number == number && matches!(file(part.file), Ok(None)));
+            if !stays {
+                self.close(number).ok();
+            }
+        }
+        for part in &parts.handles {
+            let object = match file(part.file)? {
+                None => {
+                    let given = self.handles.get(part.number);
+                    let given = given.ok_or(PutBackError::Damaged("a handle is not given"))?;
+                    check_stream(part, given.kind())?;
+                    given
+                }
+                Some(file) => {
+                    self.handles.put(part.number, Object::shared(file.clone(), part.kind)).ok_or(
+                        PutBackError::Damaged("two handles have one number, or it is too high"),
+                    )?
+                }
+            };
+            if part.lingers {
+                object.set_lingers();
+            }
+            if let Some(token) = part.token {
+                // What does not poll was ready from the start.
+                match self.poller.watch(object.as_fd(), token) {
+                    Ok(()) => object.set_watched(token),
+                    Err(Errno::PERM) => {}
+                    Err(e) => return Err(PutBackError::Host("watch a handle", e)),
+                }
+            }
+        }
+        for part in &parts.windows {
+            let file = file(part.file)?.clone();
+            let file = file.ok_or(PutBackError::Damaged("a window shows no file"))?;
+            self.memory
+                .window_put(part.gpa, file, part.offset, part.len, part.writable)
+                .map_err(|e| PutBackError::Host("map a file", e.into()))?;
+        }
+        self.grant(parts.granted);
+        self.replies.go_on_after(parts.last_request);
+        Ok(())
+    }
+}
+
+/// A guest goes on with a stream as it knows it.
+fn check_stream(part: &HandlePart, now: Kind) -> Result<(), PutBackError> {
+    let name = |kind| match kind {
+        Kind::Stream { tty: true, .. } => "terminal",
+        Kind::Stream { .. } => "pipe or device",
+        Kind::StdioFile => "regular file",
+        Kind::StdioDir => "directory",
+        Kind::StdioSocket => "socket",
+        _ => "file or directory of a mount",
+    };
+    let (now, then) = (name(now), name(part.kind));
+    if now == then {
+        return Ok(());
+    }
+    Err(PutBackError::OtherStream { stream: part.number, now, then })
+}
