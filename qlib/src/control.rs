@@ -108,6 +108,10 @@ pub enum Request {
     Restored {
         /// Its host name.
         hostname: String,
+        /// Its memory limit, if it has one.
+        limit: MemoryLimit,
+        /// When it sleeps.
+        sleep: SleepSpec,
     },
 }
 

@@ -272,6 +272,15 @@ pub fn limit(number: u32, limit: MemoryLimit) -> Result {
     done
 }
 
+/// The first container is another one from now on, of this name and with this limit: EBUSY if more
+/// is held.
+pub fn take_over(hostname: String, limit: MemoryLimit, sleep: &SleepSpec) -> Result {
+    self::limit(FIRST_CONTAINER, limit)?;
+    UtsNamespace::initial().set_hostname(hostname);
+    sleep_as(sleep);
+    Ok(())
+}
+
 /// The limits have changed as containers came or went. Who goes cannot be refused.
 fn set_limit() {
     if let Err(errno) = apply_limit() {

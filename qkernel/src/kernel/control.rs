@@ -114,9 +114,20 @@ fn serve(id: u64, request: Request) {
                 Some(reason) => failure(Errno::EBUSY, reason.to_string()),
             },
         ),
-        Request::Restored { hostname } => {
-            image::restored(hostname);
-            reply(id, &Reply::Done);
+        Request::Restored { hostname, limit, sleep } => {
+            let taken = containers::take_over(hostname, limit, &sleep);
+            let wiped = taken.map(|()| image::become_another());
+            reply(
+                id,
+                &match wiped {
+                    Ok(()) => Reply::Done,
+                    Err(errno) => failure(
+                        errno,
+                        "the image holds more memory than the container may have: give it more"
+                            .to_string(),
+                    ),
+                },
+            );
         }
         Request::Platform | Request::Release { .. } => {
             reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));

@@ -1,14 +1,11 @@
 //! A sandbox as an image: what must be so when its memory is copied, and what a kernel does that has
 //! been made of such a copy. What lies on the host's side is qvisor's (`qvisor/src/image`).
 
-use alloc::string::String;
-
 use qlib::control::WakeCause;
 
 use crate::fs::proc::sys;
 use crate::hibernate::state::State;
 use crate::mm::AddressSpace;
-use crate::utsname::UtsNamespace;
 use crate::{arch, hibernate, klog, random};
 
 /// Why guest memory and what the host knows of it are not all that the sandbox is.
@@ -29,10 +26,9 @@ pub fn obstacle() -> Option<&'static str> {
 /// This is another sandbox from now on than the one whose memory it has: what that drew from its
 /// random generator says nothing about what comes here, and what programs want no copy to have
 /// (MADV_WIPEONFORK) is zeros.
-pub fn restored(hostname: String) {
+pub fn become_another() {
     random::reseed();
     sys::renew_boot_id();
-    UtsNamespace::initial().set_hostname(hostname);
     for mm in AddressSpace::all() {
         let ranges = mm.never_copied();
         if !ranges.is_empty() {

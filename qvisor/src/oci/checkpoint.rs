@@ -143,25 +143,6 @@ fn sleeping(
 /// More files than any sandbox has.
 const MAX_FILES: usize = 1 << 20;
 
-/// Wakes a container that was made of an image, whose first process has this number.
-///
-/// # Errors
-/// When it does not wake; it has ended then.
-pub fn resume(store: &Store, id: &str, init: u32) -> Result<()> {
-    let entry = store.entry(id)?;
-    let _lock = entry.lock()?;
-    let mut state = entry.load()?;
-    state.init = init;
-    state.step = Status::Running;
-    let woken = Connection::open(&entry, SWAP_TIMEOUT)
-        .and_then(|mut connection| connection.order(&Request::Wake))
-        .and_then(|()| entry.save(&state));
-    if woken.is_err() {
-        life::end(&state).ok();
-    }
-    woken
-}
-
 /// Checks that a container of this bundle may be what the container of an image was.
 ///
 /// # Errors

@@ -95,6 +95,10 @@ fn flags(command: &str) -> Option<&'static [(&'static str, Meaning)]> {
             ("cpu-period", Same), ("cpu-quota", Same), ("cpu-share", Same), ("cpuset-cpus", Same),
             ("cpuset-mems", Same), ("blkio-weight", Same), ("pids-limit", Same)],
         "do" => &[("volume", Same), ("quiet", TuningSwitch)],
+        "checkpoint" => &[("image-path", Same), ("leave-running", Switch), ("compression", Only(&["none"], "images are not compressed")),
+            ("direct", TuningSwitch), ("exclude-committed-zero-pages", TuningSwitch)],
+        "restore" => &[("bundle", Same), ("console-socket", Same), ("pid-file", Same), ("user-log", Tuning),
+            ("detach", Switch), ("image-path", Same), ("background", TuningSwitch), ("direct", TuningSwitch), FILES, EXEC_FILE],
         "state" | "start" | "pause" | "resume" | "features" => &[],
         _ => return None,
     })
@@ -172,9 +176,7 @@ fn is_flag(word: &str) -> bool {
 /// What there is instead of a command of runsc's.
 fn instead(command: &str) -> &'static str {
     match command {
-        "checkpoint" | "restore" | "fscheckpoint" => {
-            ": containers cannot be saved yet; quark hibernate gives their memory back"
-        }
+        "fscheckpoint" => ": quark checkpoint saves containers whole",
         "port-forward" => ": connect to the container's address",
         "debug" | "profile" => ": use quark events --stats, quark why and quark ps",
         "install" | "uninstall" => " by this name: call it quark",
@@ -337,11 +339,8 @@ mod tests {
             ("--ignore-cgroups run id", "--ignore-cgroups=true: leave linux"),
             ("--nvproxy run id", "there are no GPUs"),
             ("--no-such-flag=1 run id", "--no-such-flag: quark knows no such flag"),
-            (
-                "checkpoint --image-path /x id",
-                "checkpoint: quark has no such command of runsc's: containers",
-            ),
-            ("restore id", "cannot be saved yet"),
+            ("fscheckpoint id", "quark has no such command of runsc's: quark checkpoint"),
+            ("checkpoint --compression=flate-best-speed id", "images are not compressed"),
             ("kill -pid 7 id", "signals go to the container's first process"),
             ("run -pass-fd 3:3 id", "only the standard streams"),
             ("--debug=maybe run id", "use true or false"),

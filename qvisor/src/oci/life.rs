@@ -26,6 +26,28 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// When there is no such container, it was started before, or its program cannot be run.
 pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
+    start_by(store, id, timeout.unwrap_or(LOAD_TIMEOUT), launch)
+}
+
+/// Wakes what a created container was made of, whose first process has this number. When that
+/// fails the container is stopped.
+///
+/// # Errors
+/// As there.
+pub fn go_on(store: &Store, id: &str, init: u32, timeout: Option<Duration>) -> Result<()> {
+    start_by(store, id, timeout.unwrap_or(SWAP_TIMEOUT), |connection, _| {
+        connection.order(&Request::Wake)?;
+        Ok(init)
+    })
+}
+
+/// Has `begin` start a created container; it gives the guest process id of the first process.
+fn start_by(
+    store: &Store,
+    id: &str,
+    timeout: Duration,
+    begin: impl FnOnce(&mut Connection, &State) -> Result<u32>,
+) -> Result<()> {
     // A signal that asks this program to end makes it end the container first.
     console::catch_signals()?;
     let entry = store.entry(id)?;
@@ -39,9 +61,8 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),
     }
-    let launched =
-        Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
-    match launched.and_then(|mut connection| launch(&mut connection, &state)) {
+    let connection = Connection::open_interruptible(&entry, timeout, Duration::ZERO);
+    match connection.and_then(|mut connection| begin(&mut connection, &state)) {
         Ok(pid) => state.init = pid,
         Err(e) => {
             end(&state).ok();

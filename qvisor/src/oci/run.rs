@@ -90,7 +90,9 @@ pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let bundle = Bundle::load(&options.run.create.bundle)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let init = manifest.container.init;
-    make(global, &options.run, &bundle, Some(&dir), |store, id| checkpoint::resume(store, id, init))
+    make(global, &options.run, &bundle, Some(&dir), |store, id| {
+        life::go_on(store, id, init, global.timeout)
+    })
 }
 
 /// `quark do`; the exit code.

@@ -160,7 +160,8 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let request = match image {
         Some(Image { parts, files, .. }) => {
             host.put_back(&parts, files)?;
-            Request::Restored { hostname: container.hostname }
+            let ContainerSpec { hostname, memory_limit: limit, sleep, .. } = container;
+            Request::Restored { hostname, limit, sleep }
         }
         None => Request::Create(container),
     };
