@@ -13,8 +13,8 @@ use qlib::PAGE_SIZE;
 use twox_hash::XxHash3_64;
 
 use super::{FORMAT, Manifest, build};
+use crate::sandbox::image::each_page;
 use crate::store::Stored;
-use crate::sys;
 
 const MANIFEST: &str = "manifest.json";
 /// All files of an image but for the manifest: guest memory, swapped pages, the working set, and
@@ -144,28 +144,6 @@ fn copy_ram(from: &File, to: &File) -> io::Result<u64> {
 fn note(sum: &mut XxHash3_64, offset: u64, page: &[u8]) {
     sum.write_u64(offset);
     sum.write(page);
-}
-
-/// Calls `each` with the offset and the content of each page that is not all zeros.
-fn each_page(file: &File, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut bytes = vec![0; BATCH_BYTES as usize];
-    let mut at = 0;
-    while let Some(data) = sys::seek_data(file.as_fd(), at)? {
-        let hole = sys::seek_hole(file.as_fd(), data)?;
-        let start = data / PAGE_SIZE * PAGE_SIZE;
-        at = hole.next_multiple_of(PAGE_SIZE).min(start + BATCH_BYTES);
-        let part = &mut bytes[..(at - start) as usize];
-        part.fill(0);
-        let whole = (hole.min(at) - start) as usize;
-        file.read_exact_at(&mut part[..whole], start)?;
-        let (pages, _) = part.as_chunks::<{ PAGE_SIZE as usize }>();
-        for (page, offset) in pages.iter().zip((start..).step_by(PAGE_SIZE as usize)) {
-            if page.iter().any(|byte| *byte != 0) {
-                each(offset, page)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Copies the pages of a store, each to its slot, and the working set.

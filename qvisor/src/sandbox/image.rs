@@ -1,19 +1,20 @@
 //! What a sandbox is made of that goes on where another one was ([`crate::image`]).
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
-use qlib::host::Segment;
 use qlib::{Frames, Gpa, PAGE_SIZE};
 use rustix::io::Errno;
 
 use super::hostcall::image::{Parts, PutBackError};
 use super::memory::{GuestMemory, Layout, MemoryError};
-use crate::store::{PageMemory, Store};
+use crate::store::Store;
 use crate::sys;
 
 /// How much of guest memory is read at once, in bytes.
-const BATCH_BYTES: u64 = 8 << 20;
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// An image, opened.
 #[derive(Debug)]
@@ -51,23 +52,38 @@ impl Image {
     pub fn fill(&self, memory: &GuestMemory) -> Result<(), Errno> {
         let pages = memory.ram_bytes() / PAGE_SIZE;
         memory.release([Frames { start: Gpa(0), count: pages }])?;
-        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
-        let mut at = 0;
-        while let Some(data) = sys::seek_data(self.ram.as_fd(), at)? {
-            let hole = sys::seek_hole(self.ram.as_fd(), data)?;
-            at = hole.min(data + BATCH_BYTES);
-            let mut segment = Segment { gpa: Gpa(data), len: at - data };
-            if memory.ram_slice(segment.gpa, segment.len).is_none() {
-                return Err(Errno::FAULT);
-            }
-            while segment.len > 0 {
-                let read = memory.read_in(&[segment], self.ram.as_fd(), segment.gpa.0);
-                match read.map_err(errno)? as u64 {
-                    0 => return Err(Errno::IO),
-                    n => segment = Segment { gpa: segment.gpa + n, len: segment.len - n },
-                }
+        each_page(&self.ram, |offset, page| {
+            let place = memory.ram_slice(Gpa(offset), page.len() as u64);
+            Ok(place.ok_or(Errno::FAULT)?.write(page)?)
+        })
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+}
+
+/// Calls `each` with the offset and the content of each page that is not all zeros.
+///
+/// # Errors
+/// Those of reading it, and of `each`.
+pub fn each_page(
+    file: &File,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut bytes = vec![0; BATCH_BYTES as usize];
+    let mut at = 0;
+    while let Some(data) = sys::seek_data(file.as_fd(), at)? {
+        let hole = sys::seek_hole(file.as_fd(), data)?;
+        let start = data / PAGE_SIZE * PAGE_SIZE;
+        at = hole.next_multiple_of(PAGE_SIZE).min(start + BATCH_BYTES);
+        let part = &mut bytes[..(at - start) as usize];
+        part.fill(0);
+        let whole = (hole.min(at) - start) as usize;
+        file.read_exact_at(&mut part[..whole], start)?;
+        let (pages, _) = part.as_chunks::<{ PAGE_SIZE as usize }>();
+        for (page, offset) in pages.iter().zip((start..).step_by(PAGE_SIZE as usize)) {
+            if page.iter().any(|byte| *byte != 0) {
+                each(offset, page)?;
             }
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -5,6 +5,7 @@ mod admission;
 mod answers;
 mod busy;
 mod idle;
+mod images;
 mod pressure;
 mod stubs;
 #[path = "../support/mod.rs"]
