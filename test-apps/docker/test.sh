@@ -106,6 +106,25 @@ if [ "$runtime" = quark ]; then
     check "a request wakes it" is 'hello from the guest' fetch 18081 /
     check "it sleeps again" soon Hibernated hibernation "$(docker inspect -f '{{.Id}}' idle)"
     check "rm -f of a sleeper" docker rm -f idle
+    counted() { docker logs --tail 1 counts; }
+    counts_on() { [ "$(counted)" -gt "$1" ]; }
+    # The daemon refuses a start at times while containerd still has the same image ("already exists").
+    start_saved() { for _ in 1 2 3 4 5; do docker start --checkpoint one counts && return; sleep 1; done; return 1; }
+    check "one that counts" docker run --runtime quark -d --name counts --network none quark-test \
+        sh -c 'i=0; while :; do i=$((i + 1)); echo $i; sleep 0.1; done'
+    sleep 0.5
+    check "checkpoint create, and it goes on" docker checkpoint create --leave-running counts zero
+    check "it runs" is running state counts
+    check "checkpoint create" docker checkpoint create counts one
+    check "it has ended" soon exited state counts
+    last=$(counted)
+    check "both are there" is "zero one" bash -c "docker checkpoint ls counts | awk 'NR > 1 { print \$1 }' | sort -r | xargs"
+    check "start --checkpoint" start_saved
+    sleep 1
+    check "it counts on" counts_on "$last"
+    check "it has counted nothing twice" is "" bash -c "docker logs counts | uniq -d"
+    check "exec in it" is 42 docker exec counts echo 42
+    check "rm -f of it" docker rm -f counts
     check "called as runsc" docker run --runtime runsc -d --name as-runsc --network none quark-test sleep 1000
     check "exec in it" is 42 docker exec as-runsc echo 42
     check "its end" code 0 docker rm -f as-runsc

@@ -52,7 +52,7 @@ make_root "$WORK/rootfs"
 
 ln -s "$quark" "$WORK/runsc"
 cat > "$WORK/daemon.json" << END_OF_FILE
-{ "runtimes": {
+{ "experimental": true, "runtimes": {
     "quark": { "path": "$quark" },
     "quark-idle": { "path": "$quark", "runtimeArgs": ["--hibernate-after=500ms"] },
     "runsc": { "path": "$WORK/runsc", "runtimeArgs": ["-platform=systrap", "--dcache=7"] } } }

@@ -32,12 +32,18 @@ pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> 
     check(&state)?;
     let volumes = volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
     let was_asleep = is_asleep(&entry)?;
+    // containerd pauses a container first. What is held is not idle, and would be held in the image.
+    let was_paused = state.status() == Status::Paused;
+    let order = |request: &Request| Connection::open(&entry, SWAP_TIMEOUT)?.order(request);
+    if was_paused {
+        order(&Request::Resume)?;
+    }
     let written = save(&entry, &state, &volumes, options, global);
-    // Who sleeps need not wake for it.
-    if !was_asleep && (options.leave_running || written.is_err()) {
-        let woken =
-            Connection::open(&entry, SWAP_TIMEOUT).and_then(|mut c| c.order(&Request::Wake));
-        if let Err(e) = woken {
+    if options.leave_running || written.is_err() {
+        // Who slept need not wake for it.
+        let woken = if was_asleep { Ok(()) } else { order(&Request::Wake) };
+        let held = if was_paused { order(&Request::Pause) } else { Ok(()) };
+        if let Err(e) = woken.and(held) {
             tracing::debug!("after the checkpoint: {e:#}");
         }
     }
@@ -59,7 +65,7 @@ fn check(state: &State) -> Result<()> {
     }
     pod::check_first(state, "saved")?;
     match state.status() {
-        Status::Running => Ok(()),
+        Status::Running | Status::Paused => Ok(()),
         other => bail!("cannot save container {id}: it is {}, not running", other.name()),
     }
 }

@@ -125,6 +125,11 @@ fn as_runsc(arguments: &[String]) -> Option<&[String]> {
 }
 
 fn parse(arguments: &[String]) -> Result<Cli, clap::Error> {
+    // containerd's shim writes it so, as runc's options may begin with one hyphen.
+    let arguments = arguments.iter().map(|a| match a.as_str() {
+        "-no-subreaper" => "--no-subreaper",
+        other => other,
+    });
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
