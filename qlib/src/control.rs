@@ -58,6 +58,8 @@ pub enum Request {
         patience_ms: u64,
         /// Then it deflates in any case, and inflates at once if there is something left to do.
         force: bool,
+        /// It does not inflate then; qvisor wakes it when the connection ends.
+        stay: bool,
     },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
     Wake,

@@ -88,7 +88,7 @@ impl Why {
     fn patience(self) -> Patience {
         match self {
             Why::Asked(patience) => patience,
-            Why::Idle | Why::Pressure => Patience { ns: 0, force: false },
+            Why::Idle | Why::Pressure => Patience { ns: 0, force: false, stay: false },
         }
     }
 
@@ -179,7 +179,7 @@ async fn deflate_awake(why: Why, patience: Patience) -> core::result::Result<(),
             // fills.
             step(Input::Deflated);
             told::fell_asleep();
-            if left.is_some() {
+            if left.is_some() && !patience.stay {
                 inflate::wake(WakeCause::Unfinished);
             }
             Ok(())

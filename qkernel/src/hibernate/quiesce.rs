@@ -31,6 +31,8 @@ pub struct Patience {
     pub ns: u64,
     /// It sleeps then in any case, and is woken at once if there is something left to do.
     pub force: bool,
+    /// It is not: whoever asked for the sleep sees to that.
+    pub stay: bool,
 }
 
 impl Patience {

@@ -82,8 +82,8 @@ fn serve(id: u64, request: Request) {
         Request::Signal { pid, all, signo } => reply(id, &done(signals::send(pid, all, signo))),
         Request::Processes { container } => reply(id, &processes(container)),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
-        Request::Hibernate { patience_ms, force } => executor::spawn(async move {
-            let patience = Patience { ns: patience_ms.saturating_mul(1_000_000), force };
+        Request::Hibernate { patience_ms, force, stay } => executor::spawn(async move {
+            let patience = Patience { ns: patience_ms.saturating_mul(1_000_000), force, stay };
             let answer = match hibernate::deflate::deflate(Why::Asked(patience)).await {
                 Ok(()) => Reply::Done,
                 Err(Failure { errno, reason }) => failure(errno, reason),

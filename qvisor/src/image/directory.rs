@@ -22,6 +22,8 @@ const MANIFEST: &str = "manifest.json";
 const FILES: [&str; 4] = ["ram", "swap", "reap", "sums"];
 /// The longest manifest that is read, in bytes.
 const MAX_MANIFEST: u64 = 64 << 20;
+/// The most checksums that are read, in bytes: those of a terabyte.
+const MAX_SUMS: u64 = 1 << 30;
 /// Bytes that are moved at once.
 const BATCH_BYTES: u64 = 1 << 20;
 
@@ -52,6 +54,7 @@ pub struct Opened {
 struct Draft<'a> {
     dir: &'a Path,
     is_new: bool,
+    files: Vec<PathBuf>,
     is_done: bool,
 }
 
@@ -60,8 +63,8 @@ impl Drop for Draft<'_> {
         if self.is_done {
             return;
         }
-        for name in FILES.into_iter().chain([MANIFEST]) {
-            fs::remove_file(self.dir.join(name)).ok();
+        for path in &self.files {
+            fs::remove_file(path).ok();
         }
         if self.is_new {
             fs::remove_dir(self.dir).ok();
@@ -70,11 +73,13 @@ impl Drop for Draft<'_> {
 }
 
 impl Draft<'_> {
-    fn file(&self, name: &str) -> Result<File> {
+    fn file(&mut self, name: &str) -> Result<File> {
         let path = self.dir.join(name);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        options.open(&path).with_context(|| format!("making {}", path.display()))
+        let file = options.open(&path).with_context(|| format!("making {}", path.display()))?;
+        self.files.push(path);
+        Ok(file)
     }
 }
 
@@ -91,32 +96,30 @@ pub fn write<'a>(dir: &'a Path, mut manifest: Manifest, sources: &Sources) -> Re
         }
         _ => {}
     }
-    for name in FILES.into_iter().chain([MANIFEST]) {
-        ensure!(
-            !dir.join(name).exists(),
-            "there is an image in {} already: remove it, or name another directory",
-            dir.display()
-        );
+    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
+    if is_there(MANIFEST) || FILES.into_iter().any(is_there) {
+        let what = if is_there(MANIFEST) { "an image" } else { "a part of an image" };
+        let dir = dir.display();
+        bail!("there is {what} in {dir} already: remove it, or name another directory");
     }
-    let mut draft = Draft { dir, is_new, is_done: false };
+    ensure!(manifest.parts.store.end().is_some(), "the slots of its store are in no order");
+    let mut draft = Draft { dir, is_new, files: Vec::new(), is_done: false };
     let writing = || format!("writing the image to {}", dir.display());
     manifest.ram_sum = copy_ram(&sources.ram, &draft.file(FILES[0])?).with_context(writing)?;
     let stored = std::mem::take(&mut manifest.parts.store);
-    copy_store(&stored, sources, &draft.file(FILES[1])?, &draft.file(FILES[2])?)
-        .with_context(writing)?;
+    let (swap, reap) = (draft.file(FILES[1])?, draft.file(FILES[2])?);
+    copy_store(&stored, sources, &swap, &reap).with_context(writing)?;
     let sums = postcard::to_allocvec(&stored)?;
     draft.file(FILES[3])?.write_all_at(&sums, 0).with_context(writing)?;
     manifest.sums_sum = XxHash3_64::oneshot(&sums);
     let text = serde_json::to_vec_pretty(&manifest)?;
     let beside = format!(".{MANIFEST}");
-    let finished = draft
+    draft
         .file(&beside)
         .and_then(|file| Ok(file.write_all_at(&text, 0)?))
-        .and_then(|()| Ok(fs::rename(dir.join(&beside), dir.join(MANIFEST))?));
-    if finished.is_err() {
-        fs::remove_file(dir.join(&beside)).ok();
-    }
-    finished.with_context(writing)?;
+        .and_then(|()| Ok(fs::rename(dir.join(&beside), dir.join(MANIFEST))?))
+        .with_context(writing)?;
+    draft.files.push(dir.join(MANIFEST));
     draft.is_done = true;
     Ok(Written(draft))
 }
@@ -228,7 +231,9 @@ pub fn read(dir: &Path) -> Result<Opened> {
     let files: Vec<File> =
         FILES.iter().map(|file| open(&name(file)).with_context(damaged)).collect::<Result<_>>()?;
     let Ok([ram, swap, reap, sums]) = <[File; 4]>::try_from(files) else { bail!(damaged()) };
-    let mut bytes = vec![0; usize::try_from(sums.metadata()?.len())?];
+    let long = sums.metadata()?.len();
+    ensure!(long <= MAX_SUMS, "{}: its checksums are too long", damaged());
+    let mut bytes = vec![0; long as usize];
     sums.read_exact_at(&mut bytes, 0).with_context(damaged)?;
     ensure!(XxHash3_64::oneshot(&bytes) == manifest.sums_sum, "{}: its checksums are", damaged());
     manifest.parts.store = postcard::from_bytes(&bytes).with_context(damaged)?;
@@ -240,7 +245,7 @@ pub fn read(dir: &Path) -> Result<Opened> {
     .with_context(damaged)?;
     ensure!(sum.finish() == manifest.ram_sum, "{}: its memory is", damaged());
     let stored = &manifest.parts.store;
-    let pages = stored.swap.last().map_or(0, |(first, sums)| first + sums.len() as u64);
+    let pages = stored.end().with_context(damaged)?;
     for (file, pages) in [(&swap, pages), (&reap, stored.reap.len() as u64)] {
         ensure!(file.metadata()?.len() / PAGE_SIZE >= pages, "{}: it is cut short", damaged());
     }

@@ -105,8 +105,11 @@ pub struct SocketName {
     pub protocol: i32,
     /// Its own address, if it has one.
     pub local: Option<std::net::SocketAddr>,
-    /// Its peer's. A stream is reset: its peer has to do with the sandbox that the image is of.
+    /// The peer's of a datagram socket.
     pub peer: Option<std::net::SocketAddr>,
+    /// A stream that is or was connected. It is reset: its peer has to do with the sandbox that the
+    /// image is of.
+    pub is_connected: bool,
     /// It listens.
     pub listens: bool,
     /// SO_REUSEADDR.

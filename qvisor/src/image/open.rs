@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::directory::listed;
 use super::record::{flags, version};
@@ -16,17 +16,25 @@ use super::{FileName, SocketName, What};
 /// How long a queue for connections a listener asks for; the host has its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Opens all; `mounts` are the root and the volumes. `None` for what every container is given.
+/// Ports below it are for who may bind them.
+const LOW_PORTS: u16 = 1024;
+
+/// Opens all; `mounts` are the root and the volumes, and `low_ports`: the container may bind ports
+/// below [`LOW_PORTS`]. `None` for what every container is given.
 ///
 /// # Errors
 /// With the first that cannot be opened, or is not what it was.
-pub fn open_all(files: &[What], mounts: &[BorrowedFd<'_>]) -> Result<Vec<Option<OwnedFd>>> {
+pub fn open_all(
+    files: &[What],
+    mounts: &[BorrowedFd<'_>],
+    low_ports: bool,
+) -> Result<Vec<Option<OwnedFd>>> {
     let open = |what: &What| match what {
         What::Given(_) => Ok(None),
         What::File(name) => file(name, mounts)
             .map(Some)
-            .with_context(|| format!("opening {} anew", name.path.escape_debug())),
-        What::Socket(name) => socket(name).map(Some),
+            .with_context(|| format!("opening \"{}\" anew", name.path.escape_debug())),
+        What::Socket(name) => socket(name, low_ports).map(Some),
     };
     files.iter().map(open).collect()
 }
@@ -59,7 +67,7 @@ fn file(name: &FileName, mounts: &[BorrowedFd<'_>]) -> Result<OwnedFd> {
     Ok(rustix::fs::open(listed("fd", &found), flags | implied, Mode::empty())?)
 }
 
-fn socket(name: &SocketName) -> Result<OwnedFd> {
+fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
     let domain = match name.domain {
         libc::AF_INET => AddressFamily::INET,
         libc::AF_INET6 => AddressFamily::INET6,
@@ -70,10 +78,21 @@ fn socket(name: &SocketName) -> Result<OwnedFd> {
         libc::SOCK_DGRAM => SocketType::DGRAM,
         other => bail!("the image is damaged: it has a socket of type {other}"),
     };
-    let protocol = u32::try_from(name.protocol).ok().and_then(std::num::NonZeroU32::new);
+    let usual = match kind {
+        SocketType::STREAM => libc::IPPROTO_TCP,
+        _ => libc::IPPROTO_UDP,
+    };
+    ensure!(
+        [0, usual].contains(&name.protocol),
+        "the image is damaged: it has a socket of protocol {}",
+        name.protocol
+    );
+    if let Some(local) = name.local.filter(|local| local.port() < LOW_PORTS && !low_ports) {
+        bail!("binding a socket to {local}: the container has no CAP_NET_BIND_SERVICE");
+    }
     let new = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        rustix::net::socket_with(domain, kind, flags, protocol.map(Protocol::from_raw))
+        rustix::net::socket_with(domain, kind, flags, None)
     };
     let socket = new().context("making a socket anew")?;
     sockopt::set_socket_reuseaddr(&socket, name.reuse_address)?;
@@ -83,8 +102,7 @@ fn socket(name: &SocketName) -> Result<OwnedFd> {
     if domain == AddressFamily::INET6 {
         sockopt::set_ipv6_v6only(&socket, name.only_v6)?;
     }
-    if kind == SocketType::STREAM && name.peer.is_some() {
-        // Its peer has to do with the one that the image is of.
+    if kind == SocketType::STREAM && name.is_connected {
         reset(&socket, domain);
         return Ok(socket);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result, bail};
@@ -12,11 +12,9 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::directory::listed;
 use super::{FileName, SocketName, What};
-use crate::sandbox::hostcall::image::{HandlePart, Parts};
+use crate::sandbox::hostcall::image::{HandlePart, Parts, STREAMS};
 use crate::sandbox::hostcall::table::Kind;
-
-/// How many handles standard streams have.
-const STREAMS: u32 = 3;
+use crate::sys;
 
 /// Says what the files are that `parts` names, of a container with so many volumes.
 ///
@@ -103,22 +101,27 @@ fn socket(fd: &OwnedFd) -> Result<SocketName> {
     if ![AddressFamily::INET, AddressFamily::INET6].contains(&domain) {
         bail!("a program has a socket of the host's that is not of the Internet family");
     }
-    if ![SocketType::STREAM, SocketType::DGRAM].contains(&kind) {
-        bail!("a program has a raw socket");
+    let is_udp = [0, libc::IPPROTO_UDP].contains(&protocol);
+    if ![SocketType::STREAM, SocketType::DGRAM].contains(&kind)
+        || kind == SocketType::DGRAM && !is_udp
+    {
+        bail!("a program has a raw socket, or one for pings");
     }
     let address = |any: rustix::net::SocketAddrAny| SocketAddr::try_from(any).ok();
     let local = rustix::net::getsockname(fd).ok().and_then(address);
     let peer = rustix::net::getpeername(fd).ok().flatten().and_then(address);
     let is_v6 = domain == AddressFamily::INET6;
     let is_stream = kind == SocketType::STREAM;
+    let listens = sockopt::socket_acceptconn(fd)?;
+    let is_connected = is_stream && !listens && (peer.is_some() || has_sent(fd)?);
     Ok(SocketName {
         domain: domain.as_raw().into(),
         kind: kind.as_raw() as i32,
         protocol,
         local: local.filter(|address| address.port() != 0),
-        // One that was reset, or has yet to be connected, has none.
-        peer,
-        listens: sockopt::socket_acceptconn(fd)?,
+        peer: peer.filter(|_| !is_stream),
+        is_connected,
+        listens,
         reuse_address: sockopt::socket_reuseaddr(fd)?,
         reuse_port: sockopt::socket_reuseport(fd)?,
         keep_alive: sockopt::socket_keepalive(fd)?,
@@ -126,6 +129,16 @@ fn socket(fd: &OwnedFd) -> Result<SocketName> {
         only_v6: is_v6 && sockopt::ipv6_v6only(fd)?,
         no_delay: is_stream && sockopt::tcp_nodelay(fd).unwrap_or(false),
     })
+}
+
+/// True if a TCP socket has sent anything, as one does that is being connected, or was: one that has
+/// been reset has no peer, but shares a port with its listener.
+fn has_sent(fd: &OwnedFd) -> Result<bool> {
+    /// Where `tcpi_segs_out` of struct tcp_info lies (Linux 4.2).
+    const SEGMENTS_OUT: usize = 136;
+    let mut info = [0; SEGMENTS_OUT + 4];
+    sys::getsockopt(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    Ok(info[SEGMENTS_OUT..].iter().any(|byte| *byte != 0))
 }
 
 /// Flags with which a file may be opened anew.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use qlib::control::{HibernationState, Reply, Request};
@@ -10,48 +11,47 @@ use qlib::control::{HibernationState, Reply, Request};
 use super::bundle::Bundle;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
-use super::hibernation::{SWAP_TIMEOUT, ask_to_sleep};
+use super::hibernation::{self, SWAP_TIMEOUT};
 use super::state::{Entry, State, Status, Store};
 use super::{info, life, pod};
 use crate::image::directory::{self, Sources};
 use crate::image::{self, Manifest, record};
 use crate::platform::PlatformKind;
 use crate::sandbox::hostcall::image::Parts;
+use crate::sys;
 
-/// How often it is put to sleep again if something wakes it before it can be copied.
-const TRIES: u32 = 5;
+/// How often it is put to sleep if something wakes it before it can be copied.
+const TRIES: u32 = 20;
+/// How long it may take to become idle. Then it is stopped in the middle of what it does.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `quark checkpoint`: writes an image of a container, which goes to sleep for it, and ends unless
 /// it is to go on.
 ///
 /// # Errors
-/// When it cannot be saved; it goes on then.
+/// When it cannot be saved; it goes on then, as it was.
 pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> Result<()> {
+    // A file-size limit is an error like a full disk.
+    sys::ignore_signals();
     let (entry, state) = info::running(store, &options.id)?;
-    let _lock = entry.lock()?;
     check(&state)?;
     let volumes = volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
-    let was_asleep = is_asleep(&entry)?;
-    // containerd pauses a container first. What is held is not idle, and would be held in the image.
+    // containerd pauses a container first, and what is held would be held in the image.
     let was_paused = state.status() == Status::Paused;
     let order = |request: &Request| Connection::open(&entry, SWAP_TIMEOUT)?.order(request);
     if was_paused {
         order(&Request::Resume)?;
     }
     let written = save(&entry, &state, &volumes, options, global);
-    if options.leave_running || written.is_err() {
-        // Who slept need not wake for it.
-        let woken = if was_asleep { Ok(()) } else { order(&Request::Wake) };
-        let held = if was_paused { order(&Request::Pause) } else { Ok(()) };
-        if let Err(e) = woken.and(held) {
-            tracing::debug!("after the checkpoint: {e:#}");
-        }
+    if was_paused
+        && (options.leave_running || written.is_err())
+        && let Err(e) = order(&Request::Pause)
+    {
+        tracing::debug!("after the checkpoint: {e:#}");
     }
     written.with_context(|| format!("container {} was not saved", entry.id))?;
-    if options.leave_running {
-        return Ok(());
-    }
-    life::end(&state)
+    // It is ending by itself.
+    if options.leave_running { Ok(()) } else { life::end(&state) }
 }
 
 /// What cannot be saved in any case.
@@ -70,11 +70,6 @@ fn check(state: &State) -> Result<()> {
     }
 }
 
-fn is_asleep(entry: &Entry) -> Result<bool> {
-    let stats = info::stats(entry, Some(ANSWER_TIMEOUT))?;
-    Ok(stats.state == HibernationState::Hibernated)
-}
-
 /// Where files of the host are mounted, besides the root, in their order.
 pub fn volumes(bundle: &Bundle) -> Vec<String> {
     let of_host = bundle.mounts.iter().filter(|mount| mount.host.is_some());
@@ -88,8 +83,9 @@ fn save(
     options: &cli::Checkpoint,
     global: &Global,
 ) -> Result<()> {
-    let mut connection = Connection::open(entry, SWAP_TIMEOUT)?;
-    let (bytes, mut files) = sleeping(&mut connection, entry, global)?;
+    // Whoever was awake is woken when it ends.
+    let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
+    let (bytes, mut files) = sleeping(&mut connection, global)?;
     let parts: Parts = postcard::from_bytes(&bytes).context("decoding what the sandbox is")?;
     let missing = || "the sandbox did not send all of its files";
     let mut next = || if files.is_empty() { None } else { Some(File::from(files.remove(0))) };
@@ -126,24 +122,37 @@ fn save(
 
 /// Puts it to sleep if it is not, and has it say what it is. It does nothing from then on until the
 /// connection is used again, or ends.
-fn sleeping(
-    connection: &mut Connection,
-    entry: &Entry,
-    global: &Global,
-) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut refused = None;
-    for _ in 0..TRIES {
-        ask_to_sleep(entry, global.timeout, false)?;
-        match connection.call_for_files(&Request::Checkpoint, MAX_FILES) {
+fn sleeping(connection: &mut Connection, global: &Global) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    // One that does not answer at all is found out sooner.
+    let stats = match connection.call(&Request::Stats, &[])? {
+        Reply::Stats(stats) => stats,
+        other => return Err(unexpected(&other)),
+    };
+    let patience = global.timeout.unwrap_or(PATIENCE);
+    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    let sleep = Request::Hibernate { patience_ms, force: true, stay: true };
+    connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
+    let mut is_asleep = stats.state == HibernationState::Hibernated;
+    let mut tries = 0;
+    loop {
+        let asked = match is_asleep {
+            true => Ok(()),
+            false => connection.order(&sleep),
+        };
+        is_asleep = false;
+        tries += 1;
+        let is_busy = |e: &anyhow::Error| {
+            let refused = e.downcast_ref::<Refused>().map(|refused| refused.errno);
+            tries < TRIES && matches!(refused, Some(libc::EBUSY | libc::EINTR))
+        };
+        match asked.and_then(|()| connection.call_for_files(&Request::Checkpoint, MAX_FILES)) {
             Ok((Reply::Image(bytes), files)) => return Ok((bytes, files)),
             Ok((other, _)) => return Err(unexpected(&other)),
-            Err(e) if e.downcast_ref::<Refused>().is_some_and(|r| r.errno == libc::EBUSY) => {
-                refused = Some(e);
-            }
-            Err(e) => return Err(e),
+            // Something has woken it meanwhile.
+            Err(e) if is_busy(&e) => {}
+            Err(e) => return Err(hibernation::explained(e)),
         }
     }
-    Err(refused.unwrap_or_else(|| unexpected(&Reply::Done)))
 }
 
 /// More files than any sandbox has.
@@ -159,7 +168,7 @@ pub fn check_bundle(dir: &Path, manifest: &Manifest, bundle: &Bundle) -> Result<
         bail!(
             "the image in {} is of a container with the volumes [{}], and the bundle has [{}]",
             dir.display(),
-            then.join(", "),
+            then.join(", ").escape_debug(),
             now.join(", ")
         );
     }

@@ -31,6 +31,7 @@ use crate::sandbox::admission::Admission;
 use crate::sandbox::confine::Confinement;
 use crate::sandbox::hostcall::uds::HostUds;
 use crate::sandbox::image::Image;
+use crate::sandbox::memory::RAM_UNIT;
 use crate::sandbox::names;
 use crate::sandbox::pressure::{Pressure, Pull};
 use crate::sandbox::{Sandbox, SandboxConfig, ended};
@@ -116,7 +117,8 @@ pub enum ToChild {
     /// for [`crate::sandbox::ended`], the sandbox's mount namespace, and its user namespace, if it
     /// has one.
     Join(Box<Setup>, OwnNamespaces),
-    /// The hooks have been called.
+    /// The hooks have been called; or, after [`FromChild::Ready`], one that was made of an image is
+    /// to go on.
     Go,
 }
 
@@ -208,14 +210,14 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
-    let image = setup.image.as_deref().map(|dir| open_image(dir, &opened)).transpose()?;
+    let image = setup.image.as_deref().map(|dir| open_image(dir, &setup, &opened)).transpose()?;
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
     let setup = *setup;
     let boot =
         Boot { setup, opened, user_namespace, stdio, listener, admission, pressure, names, image };
-    boot.run(|| {
+    boot.run(parent, || {
         if !attended {
             log::end_sandbox();
         }
@@ -237,10 +239,17 @@ pub(super) fn leave_mounts() -> Result<()> {
         .context("making the mounts private")
 }
 
+fn wait_for_go(parent: &UnixStream) -> Result<()> {
+    match wire::receive(parent)? {
+        Some((ToChild::Go, _)) => Ok(()),
+        _ => bail!("the command that makes the container ended"),
+    }
+}
+
 /// Calls createContainer hooks, after those that the command calls.
 pub(super) fn call_hooks(setup: &Setup, parent: &UnixStream) -> Result<()> {
-    if setup.wait && !matches!(wire::receive(parent)?, Some((ToChild::Go, _))) {
-        bail!("the command that makes the container ended");
+    if setup.wait {
+        wait_for_go(parent)?;
     }
     hooks::run_in(
         Some(&setup.root),
@@ -268,11 +277,19 @@ impl Opened {
 }
 
 /// Opens an image, and what it names, as this container has it.
-fn open_image(dir: &Path, opened: &Opened) -> Result<Image> {
-    let directory::Opened { manifest, ram, swap, reap } = directory::read(dir)?;
+fn open_image(dir: &Path, setup: &Setup, opened: &Opened) -> Result<Image> {
+    let directory::Opened { mut manifest, ram, swap, reap } = directory::read(dir)?;
+    let most = ram_bytes()?.next_multiple_of(RAM_UNIT);
+    if manifest.parts.ram_bytes > most {
+        bail!("the image in {} is damaged: no guest has so much memory", dir.display());
+    }
+    manifest.parts.granted &= setup.capabilities;
     let volumes = opened.mounts.iter().flatten().map(|(fd, _)| fd.as_fd());
     let mounts: Vec<_> = std::iter::once(opened.root.as_fd()).chain(volumes).collect();
-    let files = image::open::open_all(&manifest.files, &mounts)?;
+    let may_bind = CapabilitySet::from_bits_retain(setup.capabilities)
+        .contains(CapabilitySet::NET_BIND_SERVICE);
+    let low_ports = may_bind || setup.new_network;
+    let files = image::open::open_all(&manifest.files, &mounts, low_ports)?;
     Ok(Image { parts: manifest.parts, files, ram, swap, reap })
 }
 
@@ -411,7 +428,7 @@ pub struct Boot {
 
 impl Boot {
     /// Boots, calls `ready` when the container is made, and serves until its program ends.
-    fn run(self, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
+    fn run(self, parent: &UnixStream, ready: impl FnOnce() -> Result<()>) -> Result<i32> {
         let Boot {
             setup,
             opened,
@@ -452,8 +469,14 @@ impl Boot {
             container,
             image,
         };
-        let sandbox = Sandbox::boot(config)?;
+        let is_restored = config.image.is_some();
+        let mut sandbox = Sandbox::boot(config)?;
         ready()?;
+        if is_restored {
+            // Until then it is nobody's, and ends with the command.
+            wait_for_go(parent)?;
+            sandbox.wake()?;
+        }
         Ok(sandbox.run()?)
     }
 }

@@ -80,6 +80,9 @@ pub struct Created {
     pub child: Child,
     /// For a tied one: the claim that this process is still there.
     pub owner_lock: Option<Flock<fs::File>>,
+    /// The sandbox process' end of its set-up: one that was made of an image waits for
+    /// [`ToChild::Go`] there.
+    pub setup: UnixStream,
 }
 
 /// Undoes the steps that were taken, in reverse, unless told otherwise.
@@ -274,7 +277,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     undo.cgroup = None;
     undo.pid_file = None;
     undo.poststop = None;
-    Ok(Created { entry, state, child, owner_lock })
+    Ok(Created { entry, state, child, owner_lock, setup: ours })
 }
 
 /// What the command line and annotations say of the sandbox that is made.

@@ -41,24 +41,31 @@ pub fn hibernate(store: &Store, id: &str, patience: Option<Duration>, force: boo
 pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: bool) -> Result<()> {
     let patience = patience.unwrap_or(PATIENCE);
     let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let request = Request::Hibernate { patience_ms, force };
+    let request = Request::Hibernate { patience_ms, force, stay: false };
     // One that does not answer at all is found out sooner.
     let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
     connection.call(&Request::Platform, &[])?;
     connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
     connection.order(&request).map_err(|e| {
         match e.downcast_ref::<Refused>().map(|refused| refused.errno) {
-            Some(libc::ENOSPC | libc::EROFS | libc::EIO) => {
-                e.context(format!("hibernating, with the swap store in {STORE_DIR}"))
-            }
             Some(libc::EBUSY) if !force => e.context(format!(
                 "container {id} was not hibernated (--timeout gives it longer, quark hibernate \
              --force gives back what memory it does not use)",
                 id = entry.id
             )),
-            _ => e,
+            _ => explained(e),
         }
     })
+}
+
+/// An error of a sleep that was asked for.
+pub(super) fn explained(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<Refused>().map(|refused| refused.errno) {
+        Some(libc::ENOSPC | libc::EROFS | libc::EIO) => {
+            error.context(format!("hibernating, with the swap store in {STORE_DIR}"))
+        }
+        _ => error,
+    }
 }
 
 /// Wakes a container ahead of use.

@@ -8,12 +8,14 @@ use nix::sys::signal::Signal;
 use qlib::control::{Reply, Request};
 use rustix::process::pidfd_send_signal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
+use super::child::ToChild;
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
 use super::hibernation::{self, SWAP_TIMEOUT};
 use super::state::{Entry, State, Status, Store};
-use super::{hooks, hub, pod};
+use super::{hooks, hub, pod, wire};
 use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
@@ -26,33 +28,11 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// When there is no such container, it was started before, or its program cannot be run.
 pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
-    start_by(store, id, timeout.unwrap_or(LOAD_TIMEOUT), launch)
-}
-
-/// Wakes what a created container was made of, whose first process has this number. When that
-/// fails the container is stopped.
-///
-/// # Errors
-/// As there.
-pub fn go_on(store: &Store, id: &str, init: u32, timeout: Option<Duration>) -> Result<()> {
-    start_by(store, id, timeout.unwrap_or(SWAP_TIMEOUT), |connection, _| {
-        connection.order(&Request::Wake)?;
-        Ok(init)
-    })
-}
-
-/// Has `begin` start a created container; it gives the guest process id of the first process.
-fn start_by(
-    store: &Store,
-    id: &str,
-    timeout: Duration,
-    begin: impl FnOnce(&mut Connection, &State) -> Result<u32>,
-) -> Result<()> {
     // A signal that asks this program to end makes it end the container first.
     console::catch_signals()?;
     let entry = store.entry(id)?;
     let _lock = entry.lock()?;
-    let mut state = entry.load()?;
+    let state = entry.load()?;
     match state.status() {
         Status::Created if pod::is_held(&state, store) => {
             bail!("the pod of container {id} is paused: resume its first container")
@@ -61,25 +41,45 @@ fn start_by(
         Status::Stopped => bail!("cannot start a container that has stopped"),
         other => bail!("cannot start container {id}: it is {}", other.name()),
     }
-    let connection = Connection::open_interruptible(&entry, timeout, Duration::ZERO);
-    match connection.and_then(|mut connection| begin(&mut connection, &state)) {
-        Ok(pid) => state.init = pid,
-        Err(e) => {
-            end(&state).ok();
-            return Err(e);
-        }
-    }
-    state.step = Status::Running;
-    if let Err(e) = entry.save(&state) {
-        end(&state).ok();
-        return Err(e);
-    }
-    let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
-    if let Err(e) = hooks::run("poststart", poststart, &state.oci(Status::Running)) {
-        end(&state).ok();
-        return Err(e);
-    }
-    Ok(())
+    let connection =
+        Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
+    let launched = connection.and_then(|mut connection| launch(&mut connection, &state));
+    started(&entry, state, launched, || Ok(()))
+}
+
+/// Has what a created container was made of go on, whose first process has this number. When that
+/// fails the container is stopped.
+///
+/// # Errors
+/// As there.
+pub fn go_on(store: &Store, id: &str, init: u32, setup: &UnixStream) -> Result<()> {
+    let entry = store.entry(id)?;
+    let _lock = entry.lock()?;
+    let state = entry.load()?;
+    started(&entry, state, Ok(init), || {
+        wire::send(setup, &ToChild::Go, &[])?;
+        // It answers when it is awake.
+        Connection::open(&entry, SWAP_TIMEOUT)?.order(&Request::Wake)
+    })
+}
+
+/// Notes that a container has been started, and calls its hooks; `go` is what has yet to be done
+/// for it to run.
+fn started(
+    entry: &Entry,
+    mut state: State,
+    init: Result<u32>,
+    go: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let finish = |state: &mut State| {
+        state.init = init?;
+        state.step = Status::Running;
+        entry.save(state)?;
+        go()?;
+        let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
+        hooks::run("poststart", poststart, &state.oci(Status::Running))
+    };
+    finish(&mut state).inspect_err(|_| drop(end(&state)))
 }
 
 /// Sends the program; its guest process id.

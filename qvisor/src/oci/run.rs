@@ -43,7 +43,9 @@ pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
 /// With nothing left behind.
 pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
     let bundle = Bundle::load(&options.create.bundle)?;
-    make(global, options, &bundle, None, |store, id| life::start(store, id, global.timeout))
+    make(global, options, &bundle, None, |store, created| {
+        life::start(store, &created.state.id, global.timeout)
+    })
 }
 
 /// Makes a container, of an image if there is one, has `start` start it, and stays with it; the
@@ -53,7 +55,7 @@ fn make(
     options: &cli::Run,
     bundle: &Bundle,
     image: Option<&Path>,
-    start: impl FnOnce(&Store, &str) -> Result<()>,
+    start: impl FnOnce(&Store, &Created) -> Result<()>,
 ) -> Result<i32> {
     check(global, &options.create)?;
     let pty = terminal(bundle, options.create.console_socket.as_deref(), options.detach)?;
@@ -63,8 +65,7 @@ fn make(
     let request = request(global, &options.create, bundle, pty.as_ref(), &signals, attended);
     let created = create(&create::Request { image, ..request })?;
     let store = Store::new(&global.root)?;
-    let started =
-        hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &options.create.id));
+    let started = hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &created));
     if let Err(e) = started {
         if let Some(path) = &options.create.pid_file {
             std::fs::remove_file(path).ok();
@@ -90,8 +91,8 @@ pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let bundle = Bundle::load(&options.run.create.bundle)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let init = manifest.container.init;
-    make(global, &options.run, &bundle, Some(&dir), |store, id| {
-        life::go_on(store, id, init, global.timeout)
+    make(global, &options.run, &bundle, Some(&dir), |store, created| {
+        life::go_on(store, &created.state.id, init, &created.setup)
     })
 }
 

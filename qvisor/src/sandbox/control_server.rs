@@ -80,6 +80,8 @@ pub struct ControlServer {
     next_key: u64,
     /// The connection that a copy of the sandbox was given to, which does nothing meanwhile.
     held: Option<u64>,
+    /// The connection with which the sleep ends that was asked for on it.
+    stays: Option<u64>,
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
@@ -115,6 +117,7 @@ impl ControlServer {
             connections: HashMap::new(),
             next_key,
             held: None,
+            stays: None,
         })
     }
 
@@ -157,6 +160,11 @@ impl ControlServer {
         let is_held = self.host.replies.outstanding(key) > 0;
         self.host.replies.forget_connection(key);
         self.end_unwanted(dispatch);
+        if self.stays.take_if(|stays| *stays == key).is_some()
+            && let Err(e) = self.mailbox.local(&self.host, &Request::Wake, dispatch)
+        {
+            tracing::warn!("the sandbox sleeps on after its copy was made: {e}");
+        }
         // As long as its end has not been reported, the number is still that of the process.
         if let Some(Stead::Process(pid)) = connection.stands_for.filter(|_| is_held) {
             self.end(Made::Process(pid), dispatch);
@@ -235,6 +243,7 @@ impl ControlServer {
             connection.stands_for = stands_for;
         }
         match request {
+            Request::Hibernate { stay: true, .. } => self.stays = Some(key),
             Request::Checkpoint => return self.checkpoint(key, &socket, dispatch),
             Request::Release { end } => {
                 self.release(key, &socket, end);

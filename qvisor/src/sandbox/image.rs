@@ -9,7 +9,7 @@ use qlib::{Frames, Gpa, PAGE_SIZE};
 use rustix::io::Errno;
 
 use super::hostcall::image::{Parts, PutBackError};
-use super::memory::{GuestMemory, Layout, MemoryError};
+use super::memory::{GuestMemory, MemoryError};
 use crate::store::Store;
 use crate::sys;
 
@@ -43,8 +43,7 @@ impl Image {
 
     /// Guest memory where it was, with nothing in it yet.
     pub fn memory(&self, window_bytes: u64) -> Result<GuestMemory, MemoryError> {
-        let Parts { base, ram_bytes, .. } = self.parts;
-        GuestMemory::new(Layout { base: Some(base), ram_bytes, window_bytes })
+        GuestMemory::again(self.parts.base, self.parts.ram_bytes, window_bytes)
     }
 
     /// Fills guest memory, in which a kernel image has been loaded and not been entered: what that

@@ -67,6 +67,14 @@ impl Sandbox {
         }
     }
 
+    /// Wakes it, if it was made of an image.
+    pub fn wake(&mut self) -> Result<(), BootError> {
+        match self.request(&Request::Wake)? {
+            Reply::Done => Ok(()),
+            other => Err(BootError::Confused(format!("{other:?}"))),
+        }
+    }
+
     /// Makes a request of the VMM's own and runs the event loop until it is answered.
     fn request(&mut self, request: &Request) -> Result<Reply, BootError> {
         let platform = &self.platform;

@@ -146,6 +146,18 @@ pub struct Stored {
     pub files: [bool; 3],
 }
 
+impl Stored {
+    /// Past the last slot in use; `None` if they are in no order, or there are more than any store
+    /// has.
+    pub fn end(&self) -> Option<u64> {
+        const MAX_SLOTS: u64 = 1 << 32;
+        self.swap.iter().try_fold(0, |end, (first, sums)| {
+            let after = first.checked_add(sums.len() as u64)?;
+            (*first >= end && after <= MAX_SLOTS).then_some(after)
+        })
+    }
+}
+
 /// The store of one sandbox.
 #[derive(Debug)]
 pub struct Store {
@@ -258,16 +270,10 @@ impl Store {
         swap: File,
         reap: File,
     ) -> Result<Self> {
-        const MAX_SLOTS: u64 = 1 << 36;
+        let end = stored.end().ok_or(StoreError::BadRequest("slots out of order"))?;
         let mut slots = Slots::default();
-        let mut end = 0;
         for (first, sums) in &stored.swap {
-            let after = first.checked_add(sums.len() as u64).filter(|end| *end <= MAX_SLOTS);
-            if *first < end || after.is_none() {
-                return Err(StoreError::BadRequest("slots out of order"));
-            }
             (*first..).zip(sums).for_each(|(slot, sum)| slots.occupy(slot, *sum));
-            end = after.unwrap_or(end);
         }
         slots.keep_below(end);
         let sums = stored.reap.clone();

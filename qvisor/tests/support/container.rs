@@ -19,9 +19,10 @@ use serde_json::Value;
 use super::{Outcome, eventually, limit, run, workspace};
 
 /// To sleep, when it is idle.
-pub const HIBERNATE: Request = Request::Hibernate { patience_ms: 10_000, force: false };
+pub const HIBERNATE: Request =
+    Request::Hibernate { patience_ms: 10_000, force: false, stay: false };
 /// To sleep now, and go on at once with what is under way.
-pub const FORCE: Request = Request::Hibernate { patience_ms: 0, force: true };
+pub const FORCE: Request = Request::Hibernate { patience_ms: 0, force: true, stay: false };
 
 /// A running container; deleted when dropped.
 pub struct Container {

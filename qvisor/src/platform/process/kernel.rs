@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use qlib::host::HostCall;
 use qlib::platform::{BootInfo, Event, PlatformOps, Resume};
 use qlib::{Frames, Gpa, Va};
@@ -242,10 +242,15 @@ pub fn enter(
         None => memory.write_boot_info(loaded.boot_info, info)?,
         Some(user_blocks) => {
             if !memory.has_boot_info(loaded.boot_info, info)? {
-                bail!("its programs have been told of another processor or layout than this one's");
+                bail!(
+                    "the programs of the image have been told of another host than this is for \
+                     the container: give it as many processors as the one had that was saved, or \
+                     save one that was started with --fast-calls=off"
+                );
             }
             for block in user_blocks {
-                memory.set_user_block(Gpa(block.saturating_mul(RAM_UNIT)), true)?;
+                let block = Gpa(block.saturating_mul(RAM_UNIT));
+                memory.set_user_block(block, true).context("the image is damaged: its blocks")?;
             }
         }
     }

@@ -136,12 +136,15 @@ fn requests_reach_the_kernel_and_answers_the_client() {
     let wait = f.seen.borrow().last().unwrap().0;
     client
         .write_all(
-            &[frame(&Request::Stats), frame(&Request::Hibernate { patience_ms: 1, force: false })]
-                .concat(),
+            &[
+                frame(&Request::Stats),
+                frame(&Request::Hibernate { patience_ms: 1, force: false, stay: false }),
+            ]
+            .concat(),
         )
         .unwrap();
     f.turn();
-    assert_eq!(f.last(), Request::Hibernate { patience_ms: 1, force: false });
+    assert_eq!(f.last(), Request::Hibernate { patience_ms: 1, force: false, stay: false });
     f.answer(&Reply::Done);
     assert_eq!(read_reply(&mut client), Reply::Done);
     let exited = postcard::to_allocvec(&Reply::Exited(3)).unwrap();

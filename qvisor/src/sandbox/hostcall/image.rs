@@ -3,15 +3,16 @@
 //! sleeps; [`HostSide::put_back`] makes another one the same.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use qlib::Gpa;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::HostSide;
-use super::table::{Kind, Object};
+use super::table::{Kind, Object, file_type, is_nodev};
 use crate::store::Stored;
 
 /// What a sandbox is besides guest memory and the contents of its store. Files are named by their
@@ -76,6 +77,9 @@ pub struct Files {
     /// Those of its store, in the order of [`Stored::files`].
     pub store: Vec<Arc<File>>,
 }
+
+/// Standard streams that a container is given, after its root and volumes.
+pub const STREAMS: u32 = 3;
 
 /// Why a sandbox cannot be put together again.
 #[derive(Debug, thiserror::Error)]
@@ -159,7 +163,9 @@ impl HostSide {
             let file = files.get(index as usize);
             file.ok_or(PutBackError::Damaged("it names a file that it does not have"))
         };
-        for (number, _) in self.handles.all() {
+        let given = self.handles.all();
+        let first_stream = (given.len() as u32).saturating_sub(STREAMS);
+        for (number, _) in given {
             let stays = parts
                 .handles
                 .iter()
@@ -168,18 +174,19 @@ impl HostSide {
                 self.close(number).ok();
             }
         }
+        let mut opened = Vec::new();
         for part in &parts.handles {
             let object = match file(part.file)? {
                 None => {
                     let given = self.handles.get(part.number);
                     let given = given.ok_or(PutBackError::Damaged("a handle is not given"))?;
-                    check_stream(part, given.kind())?;
+                    check_stream(part, given.kind(), part.number.saturating_sub(first_stream))?;
                     given
                 }
                 Some(file) => {
-                    self.handles.put(part.number, Object::shared(file.clone(), part.kind)).ok_or(
-                        PutBackError::Damaged("two handles have one number, or it is too high"),
-                    )?
+                    let object = Object::shared(file.clone(), kind_of(part.kind, file.as_fd())?);
+                    opened.push((part.number, Arc::new(object)));
+                    opened[opened.len() - 1].1.clone()
                 }
             };
             if part.lingers {
@@ -194,6 +201,9 @@ impl HostSide {
                 }
             }
         }
+        if !self.handles.put(opened) {
+            return Err(PutBackError::Damaged("two handles have one number, or it is too high"));
+        }
         for part in &parts.windows {
             let file = file(part.file)?.clone();
             let file = file.ok_or(PutBackError::Damaged("a window shows no file"))?;
@@ -207,8 +217,26 @@ impl HostSide {
     }
 }
 
+/// What a descriptor is that was opened for a handle of this kind.
+fn kind_of(then: Kind, fd: BorrowedFd<'_>) -> Result<Kind, PutBackError> {
+    let other = PutBackError::Damaged("a handle is of another kind than its file");
+    let refused = |e| PutBackError::Host("look at a file", e);
+    let kind = file_type(fd).map_err(refused)?;
+    let is_path = rustix::fs::fcntl_getfl(fd).map_err(refused)?.contains(OFlags::PATH);
+    match (then, kind) {
+        (Kind::Dir { .. }, FileType::Directory) => Ok(Kind::Dir { nodev: is_nodev(fd) }),
+        (Kind::File, FileType::RegularFile) if !is_path => Ok(Kind::File),
+        (Kind::Path, _) if is_path => Ok(Kind::Path),
+        (Kind::Socket { .. }, FileType::Socket) => {
+            let domain = rustix::net::sockopt::socket_domain(fd).map_err(refused)?;
+            Ok(Kind::Socket { domain: domain.as_raw().into() })
+        }
+        _ => Err(other),
+    }
+}
+
 /// A guest goes on with a stream as it knows it.
-fn check_stream(part: &HandlePart, now: Kind) -> Result<(), PutBackError> {
+fn check_stream(part: &HandlePart, now: Kind, stream: u32) -> Result<(), PutBackError> {
     let name = |kind| match kind {
         Kind::Stream { tty: true, .. } => "terminal",
         Kind::Stream { .. } => "pipe or device",
@@ -221,5 +249,5 @@ fn check_stream(part: &HandlePart, now: Kind) -> Result<(), PutBackError> {
     if now == then {
         return Ok(());
     }
-    Err(PutBackError::OtherStream { stream: part.number, now, then })
+    Err(PutBackError::OtherStream { stream, now, then })
 }

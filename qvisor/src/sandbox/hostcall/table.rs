@@ -241,23 +241,25 @@ impl Table {
         Some(object)
     }
 
-    /// Gives `object` this handle, which nothing has; `None` if something has it, or it is too high.
-    pub fn put(&self, handle: u32, object: Object) -> Option<Arc<Object>> {
+    /// Gives each object its handle, which nothing has; false if something has one, or it is too
+    /// high.
+    pub fn put(&self, objects: impl IntoIterator<Item = (u32, Arc<Object>)>) -> bool {
         let mut slots = self.slots.write();
-        let at = handle as usize;
-        if at >= MAX_HANDLES {
-            return None;
+        let mut is_good = true;
+        for (handle, object) in objects {
+            let at = handle as usize;
+            if at >= MAX_HANDLES || slots.objects.get(at).is_some_and(Option::is_some) {
+                is_good = false;
+                break;
+            }
+            if slots.objects.len() <= at {
+                slots.objects.resize_with(at + 1, || None);
+            }
+            slots.objects[at] = Some(object);
         }
-        while slots.objects.len() <= at {
-            let next = slots.objects.len() as u32;
-            slots.objects.push(None);
-            slots.free.push(next);
-        }
-        let place = slots.free.iter().position(|free| *free == handle)?;
-        slots.free.swap_remove(place);
-        let object = Arc::new(object);
-        slots.objects[at] = Some(object.clone());
-        Some(object)
+        let free = (0..).zip(&slots.objects).filter(|(_, object)| object.is_none());
+        slots.free = free.map(|(handle, _)| handle).collect();
+        is_good
     }
 
     /// All of them, with their numbers.

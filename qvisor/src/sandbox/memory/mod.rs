@@ -158,6 +158,14 @@ impl GuestMemory {
         }
     }
 
+    /// As [`GuestMemory::new`], where another sandbox had it. EINVAL for where none can have it.
+    pub fn again(base: u64, ram_bytes: u64, window_bytes: u64) -> Result<GuestMemory, MemoryError> {
+        if !GUEST_BASES.contains(&base) || !base.is_multiple_of(RAM_UNIT) {
+            return Err(host("put guest RAM where the image has it")(Errno::INVAL.into()));
+        }
+        GuestMemory::new(Layout { base: Some(base), ram_bytes, window_bytes })
+    }
+
     /// The address in the sandbox process at which guest physical address 0 lies.
     pub fn base(&self) -> u64 {
         self.base as u64
