@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <link.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
 
@@ -223,4 +224,63 @@ CASE(data_cannot_be_written) {
     // Nor by way of the kernel.
     int fd = OK(open("/dev/zero", O_RDONLY));
     ERR(read(fd, (void *)data.start, 8), EFAULT);
+}
+
+// What old programs call at fixed addresses, as Linux has it since 5.3 unless told otherwise (vsyscall=xonly).
+#define VSYSCALL 0xffffffffff600000
+
+static void need_vsyscall(void) {
+    static char maps[1 << 18];
+    read_file("/proc/self/maps", maps, sizeof maps);
+    if (!strstr(maps, "[vsyscall]")) skip_case("this Linux has no vsyscall page");
+    CHECK(strstr(maps, "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n"));
+}
+
+CASE(vsyscall_functions_work) {
+    need_vsyscall();
+    int (*gettimeofday_)(struct timeval *, struct timezone *) = (void *)VSYSCALL;
+    time_t (*time_)(time_t *) = (void *)(VSYSCALL + 0x400);
+    long (*getcpu_)(unsigned *, unsigned *, void *) = (void *)(VSYSCALL + 0x800);
+    struct timeval tv = {0};
+    time_t before = OK(syscall(SYS_time, NULL)), stored = 0;
+    for (int i = 0; i < 300; i++) {
+        EQ(gettimeofday_(&tv, NULL), 0);
+        CHECK(tv.tv_sec >= before && tv.tv_sec <= before + 60 && tv.tv_usec < 1000000);
+    }
+    time_t now = time_(&stored);
+    CHECK(now >= before && now <= before + 60 && now == stored);
+    unsigned cpu = ~0, node = ~0;
+    EQ(getcpu_(&cpu, &node, NULL), 0);
+    CHECK(cpu < 4096);
+    EQ(node, 0);
+}
+
+static sigjmp_buf out_of_vsyscall;
+static siginfo_t last_fault;
+
+static void on_fault(int signo, siginfo_t *info, void *context) {
+    (void)context;
+    EQ(signo, SIGSEGV);
+    last_fault = *info;
+    siglongjmp(out_of_vsyscall, 1);
+}
+
+CASE(vsyscall_faults) {
+    need_vsyscall();
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    OK(sigaction(SIGSEGV, &action, NULL));
+    // Where EFAULT would be the answer of a system call.
+    int (*gettimeofday_)(struct timeval *, struct timezone *) = (void *)VSYSCALL;
+    if (!sigsetjmp(out_of_vsyscall, 1)) FAIL("gave %d", gettimeofday_((void *)8, NULL));
+    EQ(last_fault.si_code, SI_KERNEL);
+    // In between the functions.
+    int (*nothing)(void) = (void *)(VSYSCALL + 0xc00), (*inside)(void) = (void *)(VSYSCALL + 1);
+    if (!sigsetjmp(out_of_vsyscall, 1)) FAIL("gave %d", nothing());
+    EQ(last_fault.si_code, SI_KERNEL);
+    if (!sigsetjmp(out_of_vsyscall, 1)) FAIL("gave %d", inside());
+    EQ(last_fault.si_code, SI_KERNEL);
+    // It is no memory.
+    if (!sigsetjmp(out_of_vsyscall, 1)) *(volatile char *)VSYSCALL = 1;
+    EQ(last_fault.si_code, SEGV_MAPERR);
+    EQ((uintptr_t)last_fault.si_addr, VSYSCALL);
 }

@@ -10,6 +10,7 @@ mod image;
 mod signals;
 mod start;
 pub mod thread;
+mod vsyscall;
 mod waits;
 
 use alloc::sync::Arc;

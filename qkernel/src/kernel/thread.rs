@@ -12,7 +12,7 @@ use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP
 use qlib::seccomp::Call;
 use qlib::{PAGE_SIZE, Va};
 
-use super::containers;
+use super::{containers, vsyscall};
 use crate::arch::heap;
 use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
@@ -155,6 +155,7 @@ fn call_now(
     trace(thread, nr, &args, &Outcome::Returns(result));
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
+        Err(_) if vsyscall::contains(Va(call.ip)) => Next::Task(Some(result)),
         _ if thread.lost.lock().is_empty() && may_go(thread) => {
             Next::Go(signal::to_return_value(result))
         }
@@ -263,6 +264,9 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     None => serve(thread, &trap).await,
                 };
                 lost::unmap(thread).await;
+                if vsyscall::contains(Va(trap.ip)) {
+                    vsyscall::finish(thread, outcome);
+                }
                 if pays && outcome != Outcome::RegistersReplaced {
                     mm::patch::patch(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
@@ -270,10 +274,16 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             }
             // Served, but something kept the thread from going on.
             TRAP_FAULT if served.is_some() => None,
-            TRAP_FAULT => {
-                fault(thread, &trap).await;
-                None
-            }
+            TRAP_FAULT => match vsyscall::call_of(thread, &trap, access_of(trap.code)) {
+                Some(call) => {
+                    let served = async |call| serve(thread, &call).await;
+                    vsyscall::fault(thread, call, served).await
+                }
+                None => {
+                    fault(thread, &trap).await;
+                    None
+                }
+            },
             TRAP_EXCEPTION => {
                 klog!(
                     Debug,

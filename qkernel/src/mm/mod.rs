@@ -30,6 +30,7 @@ pub mod vma;
 
 pub use deferred_free::DeferredFree;
 pub use frames::{free_frames, init};
+pub use layout::VSYSCALL;
 pub use space::{AddressSpace, ProgramMemory};
 pub use thread::UserThread;
 pub use vma::{Prot, Vma, VmaFlags};

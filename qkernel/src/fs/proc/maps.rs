@@ -6,13 +6,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-use qlib::{PAGE_SHIFT, Va};
+use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::Result;
 use crate::fs::Location;
 use crate::fs::attr::device_parts;
 use crate::fs::file::file_of;
-use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::mm::{AddressSpace, Prot, VSYSCALL, Vma, VmaFlags};
 
 /// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from
 /// a root.
@@ -66,13 +66,23 @@ fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
     out.push(b'\n');
 }
 
+/// What follows the last range: the page of vsyscall functions, with `more` behind its line.
+fn after_last(cursor: u64, more: &str) -> Option<(Vec<u8>, u64)> {
+    let end = VSYSCALL.0 + PAGE_SIZE;
+    let line = || {
+        let head = format!("{:08x}-{end:08x} --xp 00000000 00:00 0", VSYSCALL.0);
+        format!("{head:<73}[vsyscall]\n{more}").into_bytes()
+    };
+    (cursor < end).then(|| (line(), end))
+}
+
 /// maps: the cursor is the address from which on ranges are still to be listed.
 pub fn maps(
     mm: &Arc<AddressSpace>,
     root: &Location,
     cursor: u64,
 ) -> Result<Option<(Vec<u8>, u64)>> {
-    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
+    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(after_last(cursor, "")) };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
     Ok(Some((out, vma.end.0)))
@@ -109,7 +119,11 @@ pub fn smaps(
     root: &Location,
     cursor: u64,
 ) -> Result<Option<(Vec<u8>, u64)>> {
-    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
+    let Some(vma) = mm.range_after(Va(cursor)) else {
+        let mut text = String::new();
+        rows(&mut text, Some(PAGE_SIZE), 0, true, 0);
+        return Ok(after_last(cursor, &(text + "VmFlags: ex\n")));
+    };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
     let present = mm.resident_pages(vma.start, vma.end);
