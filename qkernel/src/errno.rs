@@ -57,6 +57,8 @@ impl Errno {
     /// Internal: user memory could not be had for a copy, as guest memory is used up. The call is
     /// made again when there is some, as an access by the program itself would be.
     pub const ERESTARTNOMEM: Errno = Errno(600);
+    /// Internal: a lease stands in the way of who opens a file ([`crate::fs::lease`]).
+    pub const ELEASED: Errno = Errno(601);
 
     /// From a host call's negative result.
     pub fn from_ret(ret: i64) -> Errno {

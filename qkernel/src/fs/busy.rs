@@ -1,5 +1,6 @@
-//! Regular files that are open for writing, and those that are executed: neither becomes the other
-//! (ETXTBSY, see open(2) and execve(2)).
+//! Who uses regular files: those that are open for writing, and those that are executed, do not
+//! become each other (ETXTBSY, see open(2) and execve(2)); readers count for leases
+//! ([`super::lease`]).
 
 use alloc::collections::BTreeMap;
 
@@ -7,45 +8,85 @@ use super::attr::Attributes;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
 
-/// By device and inode number: how often a file is open for writing, or with a minus, executed.
-static FILES: Mutex<BTreeMap<(u64, u64), i64>> = mutex(BTreeMap::new());
+/// A file: device and inode number.
+pub type Id = (u64, u64);
 
-/// A file is written, or executed, as long as this lives.
+/// How often a file is open, and executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// For writing; or with a minus, executed.
+    pub writers: i64,
+    /// For reading alone.
+    pub readers: u64,
+}
+
+/// All files that are used.
+static FILES: Mutex<BTreeMap<Id, Uses>> = mutex(BTreeMap::new());
+
+/// How a file is used.
+pub fn uses_of(file: Id) -> Uses {
+    FILES.lock().get(&file).copied().unwrap_or_default()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Reads,
+    Writes,
+    Executes,
+}
+
+/// A file is read, written or executed, as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
-    file: (u64, u64),
-    step: i64,
+    file: Id,
+    as_what: Use,
 }
 
 impl Claim {
+    /// A file with these attributes is opened for reading alone.
+    pub fn to_read(file: &Attributes) -> Claim {
+        let file = (file.dev, file.ino);
+        FILES.lock().entry(file).or_default().readers += 1;
+        Claim { file, as_what: Use::Reads }
+    }
+
     /// A file with these attributes is opened for writing: ETXTBSY if it is executed.
     pub fn to_write(file: &Attributes) -> Result<Claim> {
-        Self::take(file, 1)
+        Self::take(file, Use::Writes, 1)
     }
 
     /// One with these attributes is executed: ETXTBSY if it is open for writing.
     pub fn to_execute(file: &Attributes) -> Result<Claim> {
-        Self::take(file, -1)
+        Self::take(file, Use::Executes, -1)
     }
 
-    fn take(file: &Attributes, step: i64) -> Result<Claim> {
+    /// True if the file is written.
+    pub fn writes(&self) -> bool {
+        self.as_what == Use::Writes
+    }
+
+    fn take(file: &Attributes, as_what: Use, step: i64) -> Result<Claim> {
         let file = (file.dev, file.ino);
         let mut files = FILES.lock();
-        let count = files.entry(file).or_insert(0);
-        if *count * step < 0 {
+        let uses = files.entry(file).or_default();
+        if uses.writers * step < 0 {
             return Err(Errno::ETXTBSY);
         }
-        *count += step;
-        Ok(Claim { file, step })
+        uses.writers += step;
+        Ok(Claim { file, as_what })
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut files = FILES.lock();
-        if let Some(count) = files.get_mut(&self.file) {
-            *count -= self.step;
-            if *count == 0 {
+        if let Some(uses) = files.get_mut(&self.file) {
+            match self.as_what {
+                Use::Reads => uses.readers -= 1,
+                Use::Writes => uses.writers -= 1,
+                Use::Executes => uses.writers += 1,
+            }
+            if *uses == Uses::default() {
                 files.remove(&self.file);
             }
         }
@@ -69,7 +110,9 @@ mod tests {
         drop(two);
         let again = Claim::to_execute(&file).unwrap();
         assert_eq!(Claim::to_write(&file).err(), Some(Errno::ETXTBSY));
-        drop((running, again));
+        let reader = Claim::to_read(&file);
+        assert_eq!(uses_of((u64::MAX, 1)), Uses { writers: -1, readers: 1 });
+        drop((running, again, reader));
         assert!(FILES.lock().keys().all(|(dev, _)| *dev != u64::MAX), "nothing is left");
     }
 }

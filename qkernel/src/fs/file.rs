@@ -293,8 +293,8 @@ pub struct OpenFile {
     pub telling: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// Where it was opened, for /proc and for the *at calls: set by the VFS.
     pub path: Option<Location>,
-    /// It is open for writing, and a regular file.
-    writes: Option<Claim>,
+    /// It is a regular file.
+    claim: Option<Claim>,
     /// Who has to know when it is gone, by [`CloseHook::id`].
     pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
@@ -315,9 +315,9 @@ impl OpenFile {
         ops: Arc<dyn FileOps>,
         flags: u32,
         path: Option<Location>,
-        writes: Option<Claim>,
+        claim: Option<Claim>,
     ) -> Arc<Self> {
-        if let (Some(place), Some(_)) = (&path, &writes) {
+        if let (Some(place), true) = (&path, claim.as_ref().is_some_and(Claim::writes)) {
             place.mount.begin_writing();
         }
         Arc::new(OpenFile {
@@ -326,7 +326,7 @@ impl OpenFile {
             position: Mutex::new(0),
             telling: Mutex::default(),
             path,
-            writes,
+            claim,
             close_hooks: Mutex::default(),
         })
     }
@@ -414,7 +414,9 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         super::lock::file_gone(self);
-        if let (Some(place), Some(_)) = (&self.path, &self.writes) {
+        super::lease::file_gone(self);
+        super::dnotify::file_gone(self);
+        if let (Some(place), true) = (&self.path, self.claim.as_ref().is_some_and(Claim::writes)) {
             place.mount.end_writing();
         }
         if self.flags() & O_PATH == 0 {

@@ -15,7 +15,7 @@ use linux_raw_sys::ioctl::FIONREAD;
 use qlib::Va;
 
 use super::dentry::Dentry;
-use super::{FileOps, Location, OpenFile, Tells};
+use super::{FileOps, Location, OpenFile, Tells, dnotify};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -303,7 +303,7 @@ fn instances() -> Vec<Arc<Inotify>> {
 /// directory.
 pub fn event(place: &Location, mask: u32) {
     let instances = instances();
-    if instances.is_empty() {
+    if instances.is_empty() && dnotify::is_unused() {
         return;
     }
     let is_dir = if place.inode().is_dir() { IN_ISDIR } else { 0 };
@@ -311,6 +311,9 @@ pub fn event(place: &Location, mask: u32) {
     let is_unlinked = place.dentry.is_unlinked();
     let parent = place.dentry.parent();
     let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| (a.dev, a.ino));
+    for id in above.into_iter().chain(own.ok()) {
+        dnotify::happened(id, mask);
+    }
     for instance in instances {
         if let Some(id) = above.filter(|id| !(is_unlinked && instance.leaves_out_unlinked(*id))) {
             instance.notify(id, mask | is_dir, 0, &place.dentry.name());
@@ -331,10 +334,11 @@ pub fn file_event(file: &OpenFile, mask: u32) {
 /// A name came (IN_CREATE) or went (IN_DELETE) in `directory`.
 pub fn name_event(directory: &Location, name: &[u8], mask: u32, is_dir: bool) {
     let instances = instances();
-    if instances.is_empty() {
+    if instances.is_empty() && dnotify::is_unused() {
         return;
     }
     let Ok(id) = id_of(directory) else { return };
+    dnotify::happened(id, mask);
     for instance in instances {
         instance.notify(id, mask | if is_dir { IN_ISDIR } else { 0 }, 0, name);
     }
@@ -381,12 +385,21 @@ pub fn is_gone(place: &Location) {
 /// `child` got another name.
 pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location) {
     let instances = instances();
-    if instances.is_empty() {
+    if instances.is_empty() && dnotify::is_unused() {
         return;
     }
     static COOKIE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed).wrapping_add(1);
     let is_dir = if child.inode().is_dir() { IN_ISDIR } else { 0 };
+    let directories = (id_of(from.0), id_of(to.0));
+    if let (Ok(old), Ok(new)) = directories {
+        dnotify::happened(old, dnotify::RENAME);
+        if old != new {
+            dnotify::happened(new, dnotify::RENAME);
+        }
+        dnotify::happened(old, IN_MOVED_FROM);
+        dnotify::happened(new, IN_MOVED_TO);
+    }
     for instance in instances {
         for ((directory, name), mask) in [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)] {
             if let Ok(id) = id_of(directory) {

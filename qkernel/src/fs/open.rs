@@ -19,7 +19,7 @@ use super::inode::{Inode, NewNode, begin_walk};
 use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
-use super::{Fd, FileOps, Location, OpenFile, lock, notify};
+use super::{Fd, FileOps, Location, OpenFile, dnotify, lease, lock, notify};
 use crate::creds::{Creds, FileCaps};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -84,6 +84,7 @@ pub fn walk_flags(at_flags: u32) -> WalkFlags {
 /// A descriptor of `file` was closed by `caller`.
 pub fn closed(caller: &dyn Caller, file: &OpenFile) {
     lock::closed(caller, file);
+    dnotify::closed(file, &caller.files());
     file.ops.closed_by(caller.pid());
 }
 
@@ -101,7 +102,8 @@ impl FileOps for PathOnly {
     }
 }
 
-/// Opens `path` (open(2)); the mode's umask is applied here.
+/// Opens `path` (open(2)); the mode's umask is applied here. ELEASED while a lease stands in the way
+/// ([`lease::when_broken`]).
 pub fn open(caller: &dyn Caller, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
     let creds = caller.creds();
     let mut flags = how.flags;
@@ -202,13 +204,14 @@ pub fn open_place(
     }
     // Also if it is only cut off: then for the length of this call.
     let claim = writes.then(|| writes_to(&attributes)).transpose()?.flatten();
+    lease::break_for(&attributes, access != O_RDONLY)?;
     let ops = inode.open(caller, flags)?;
     if flags & O_TRUNC != 0 {
         drop_suid_at(creds, &place, &attributes)?;
         notify::event(&place, IN_MODIFY);
     }
     notify::event(&place, IN_OPEN);
-    let claim = claim.filter(|_| access != O_RDONLY);
+    let claim = if access == O_RDONLY { reads(&attributes) } else { claim };
     Ok(OpenFile::claimed(ops, status_flags(flags), Some(place), claim))
 }
 
@@ -217,9 +220,15 @@ fn writes_to(file: &Attributes) -> Result<Option<Claim>> {
     file.is_regular().then(|| Claim::to_write(file)).transpose()
 }
 
-/// As [`writes_to`], for a file that was just made and is opened with O_* `flags`.
-fn writes_to_new(file: &Arc<dyn Inode>, flags: u32) -> Result<Option<Claim>> {
-    if flags & O_ACCMODE == O_RDONLY { Ok(None) } else { writes_to(&file.permissions()?) }
+/// The claim of who only reads what has these attributes.
+fn reads(file: &Attributes) -> Option<Claim> {
+    file.is_regular().then(|| Claim::to_read(file))
+}
+
+/// The claim to a file that was just made and is opened with O_* `flags`.
+fn claim_to_new(file: &Arc<dyn Inode>, flags: u32) -> Result<Option<Claim>> {
+    let file = file.permissions()?;
+    if flags & O_ACCMODE == O_RDONLY { Ok(reads(&file)) } else { writes_to(&file) }
 }
 
 /// The flags that fcntl(F_GETFL) reports.
@@ -282,7 +291,7 @@ fn create(
         Some(ops) => ops,
         None => inode.clone().open(caller, how.flags & !O_TRUNC)?,
     };
-    let claim = writes_to_new(&inode, how.flags)?;
+    let claim = claim_to_new(&inode, how.flags)?;
     notify::created(parent, name, false);
     notify::event(&place, IN_OPEN);
     Ok(OpenFile::claimed(ops, status_flags(how.flags), Some(place), claim))
@@ -366,13 +375,13 @@ fn open_unnamed(
             inode.clone().open(caller, flags)?
         }
     };
-    let claim = writes_to_new(&inode, how.flags)?;
+    let claim = claim_to_new(&inode, how.flags)?;
     let place = Location { mount: directory.mount, dentry };
     Ok(OpenFile::claimed(ops, status_flags(how.flags & !O_TMPFILE), Some(place), claim))
 }
 
 /// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for
-/// execveat(2).
+/// execveat(2). ELEASED as of [`open`].
 pub fn open_exec(
     caller: &dyn Caller,
     dirfd: Fd,
@@ -388,9 +397,11 @@ pub fn open_exec(
     if !inode.is_regular() {
         return Err(Errno::EACCES);
     }
-    perm::check(&creds, &inode.attributes()?, perm::EXEC)?;
+    let attributes = inode.attributes()?;
+    perm::check(&creds, &attributes, perm::EXEC)?;
+    lease::break_for(&attributes, false)?;
     let ops = inode.open(caller, O_RDONLY)?;
-    let file = OpenFile::at(ops, O_RDONLY, Some(place));
+    let file = OpenFile::claimed(ops, O_RDONLY, Some(place), reads(&attributes));
     if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
 }
 

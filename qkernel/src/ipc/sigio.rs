@@ -4,11 +4,12 @@
 use alloc::sync::{Arc, Weak};
 
 use linux_raw_sys::general::{
-    F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDNORM,
+    F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, POLLERR, POLLHUP, POLLIN, POLLMSG, POLLOUT, POLLRDNORM,
     POLLWRBAND, POLLWRNORM, SIGIO,
 };
 
 use crate::errno::{Errno, Result};
+use crate::fs::lease::Told;
 use crate::fs::{CloseHook, Fd, FileOps, OpenFile, Tells};
 use crate::ipc::tty::device::TtyFile;
 use crate::sync::Mutex;
@@ -22,6 +23,8 @@ use crate::wait::{Observer, PollMask, Sleeper, Turn};
 const POLL_IN: i32 = 1;
 /// si_code: there is room.
 const POLL_OUT: i32 = 2;
+/// si_code: there is a message (a lease is broken, a directory has changed).
+const POLL_MSG: i32 = 3;
 /// si_code: something went wrong.
 const POLL_ERR: i32 = 4;
 /// si_code: the other side has gone.
@@ -201,6 +204,42 @@ pub fn switch(thread: &Thread, file: &OpenFile, fd: Fd, on: bool) -> Result<bool
     // A socket of the host's is watched from its first look on.
     file.poll();
     Ok(true)
+}
+
+/// What has `file`, which is `fd`, tell of its lease, or of what happens in it: the caller, if
+/// nobody has said whom.
+pub fn messages(thread: &Thread, file: &OpenFile, fd: Fd) -> Arc<dyn Told> {
+    let telling = of(file);
+    let is_unset = matches!(telling.settings.lock().who, Who::Nobody);
+    if is_unset {
+        set_owner(thread, file, Who::Process(Arc::downgrade(&thread.process)));
+    }
+    Arc::new(Messages { telling: Arc::downgrade(&telling), fd })
+}
+
+struct Messages {
+    telling: Weak<Telling>,
+    fd: Fd,
+}
+
+impl Told for Messages {
+    fn tell(&self) {
+        let Some(telling) = self.telling.upgrade() else { return };
+        let settings = telling.settings.lock().clone();
+        settings.tell(POLL_MSG, POLLIN | POLLRDNORM | POLLMSG, self.fd);
+    }
+}
+
+/// Nobody is told of anything any more, as before F_SETOWN and F_SETSIG: a lease was given up.
+pub fn forget_owner(file: &OpenFile) {
+    if let Some(telling) = kept(file) {
+        let old = {
+            let mut settings = telling.settings.lock();
+            settings.signo = 0;
+            core::mem::take(&mut settings.who)
+        };
+        drop(old);
+    }
 }
 
 /// A terminal that nobody has said of whom it tells: its foreground group, or else the caller.

@@ -16,7 +16,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, SetTime};
 use crate::fs::busy::Claim;
-use crate::fs::{self, Fd, Location, OpenFile, disk, notify, perm};
+use crate::fs::{self, Fd, Location, OpenFile, disk, lease, notify, perm};
 use crate::task::Thread;
 
 /// What attributes are changed of.
@@ -287,9 +287,15 @@ fn check_size_limit(thread: &Arc<Thread>, size: u64) -> Result {
 }
 
 /// truncate(2).
-pub fn truncate(thread: &Arc<Thread>, path: Va, size: i64) -> Result<usize> {
+pub async fn truncate(thread: &Arc<Thread>, path: Va, size: i64) -> Result<usize> {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let place = fs::lookup(thread, AT_FDCWD, &path_at(thread, path)?, 0)?;
+    let path = path_at(thread, path)?;
+    lease::when_broken(thread, false, || truncate_now(thread, &path, size)).await
+}
+
+/// ELEASED as of [`fs::open()`].
+fn truncate_now(thread: &Arc<Thread>, path: &[u8], size: u64) -> Result<usize> {
+    let place = fs::lookup(thread, AT_FDCWD, path, 0)?;
     if place.inode().is_dir() {
         return Err(Errno::EISDIR);
     }
@@ -301,6 +307,7 @@ pub fn truncate(thread: &Arc<Thread>, path: Va, size: i64) -> Result<usize> {
     perm::check(&creds, &attributes, perm::WRITE)?;
     check_size_limit(thread, size)?;
     let _claim = Claim::to_write(&attributes)?;
+    lease::break_for(&attributes, true)?;
     place.inode().truncate(size)?;
     fs::open::drop_suid_at(&creds, &place, &attributes)?;
     notify::event(&place, IN_MODIFY);

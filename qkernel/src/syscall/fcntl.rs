@@ -3,16 +3,17 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETOWN, F_GETOWN_EX,
-    F_GETPIPE_SZ, F_GETSIG, F_SETFD, F_SETFL, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG,
-    FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
+    DN_MULTISHOT, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE,
+    F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE,
+    F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, O_APPEND,
+    O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
 };
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
 
 use super::lock::{is_lock_command, record_lock};
 use crate::errno::{Errno, Result};
-use crate::fs::{Fd, OpenFile, memfd, perm};
+use crate::fs::{Fd, OpenFile, dnotify, lease, memfd, perm};
 use crate::ipc::pipe::PipeEnd;
 use crate::ipc::sigio::{self, Named, Who};
 use crate::net::Socket;
@@ -98,6 +99,16 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
             sigio::set_owner(thread, &file, Who::find(thread, Named { kind, number })?);
             Ok(0)
         }
+        F_GETLEASE => lease::get(&file).map(|kind| kind as usize),
+        F_SETLEASE => set_lease(thread, &file, fd, argument as u32).map(|()| 0),
+        F_NOTIFY => {
+            let asked = argument as u32;
+            let is_dir = file.path.as_ref().is_some_and(|place| place.inode().is_dir());
+            if asked & !DN_MULTISHOT != 0 && !is_dir {
+                return Err(Errno::ENOTDIR);
+            }
+            dnotify::watch(&file, &files, asked, sigio::messages(thread, &file, fd)).map(|()| 0)
+        }
         F_GETSIG => Ok(sigio::signal(&file) as usize),
         F_SETSIG => sigio::set_signal(&file, argument as u32).map(|()| 0),
         F_SETFL => {
@@ -107,6 +118,22 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
             // What cannot tell does without it.
             set_async(thread, &file, fd, wanted & O_ASYNC != 0)?;
             Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// F_SETLEASE: F_RDLCK, F_WRLCK or F_UNLCK.
+fn set_lease(thread: &Thread, file: &OpenFile, fd: Fd, kind: u32) -> Result {
+    let creds = thread.creds();
+    match kind {
+        F_RDLCK | F_WRLCK => {
+            lease::set(&creds, file, kind == F_WRLCK, || sigio::messages(thread, file, fd))
+        }
+        F_UNLCK => {
+            lease::give_up(&creds, file)?;
+            sigio::forget_owner(file);
+            Ok(())
         }
         _ => Err(Errno::EINVAL),
     }

@@ -4,8 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, O_CLOEXEC, O_CREAT, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH, RESOLVE_CACHED,
-    RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, RLIMIT_NOFILE,
+    AT_FDCWD, O_CLOEXEC, O_CREAT, O_NONBLOCK, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH,
+    RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV,
+    RLIMIT_NOFILE,
 };
 use qlib::Va;
 
@@ -13,7 +14,7 @@ use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
 use crate::fs::walk::{PATH_MAX, WalkFlags};
-use crate::fs::{self, Fd, OpenFile};
+use crate::fs::{self, Fd, OpenFile, lease};
 use crate::ipc::pipe;
 use crate::task::Thread;
 
@@ -44,7 +45,8 @@ pub fn install(thread: &Arc<Thread>, file: Arc<OpenFile>, close_on_exec: bool) -
 
 async fn open_how(thread: &Arc<Thread>, dirfd: Fd, path: Va, how: OpenHow) -> Result<usize> {
     let path = path_at(thread, path)?;
-    let file = fs::open(thread, dirfd, &path, &how)?;
+    let open = || fs::open(thread, dirfd, &path, &how);
+    let file = lease::when_broken(thread, how.flags & O_NONBLOCK != 0, open).await?;
     pipe::finish_open(thread, &file).await?;
     install(thread, file, how.flags & O_CLOEXEC != 0)
 }

@@ -215,7 +215,7 @@ table! {
     73 flock => r#async lock::flock (fd, op);
     74 fsync => r#async sync::fsync (fd);
     75 fdatasync => r#async sync::fdatasync (fd);
-    76 truncate => plain attr::truncate (path, length);
+    76 truncate => r#async attr::truncate (path, length);
     77 ftruncate => plain attr::ftruncate (fd, length);
     78 getdents => plain dir::getdents (fd, dirp, count);
     79 getcwd => plain dir::getcwd (buf, size);

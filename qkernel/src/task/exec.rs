@@ -21,7 +21,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::busy::Claim;
 use crate::fs::open::ExecCreds;
-use crate::fs::{self, Fd, FsContext, OpenFile};
+use crate::fs::{self, Fd, FsContext, OpenFile, lease};
 use crate::mm::map::Placement;
 use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
@@ -132,7 +132,8 @@ pub fn load(
     let mut entry = elf.entry.wrapping_add(bias);
     let mut interpreter_base = 0;
     if let Some(path) = &elf.interpreter {
-        let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0)?;
+        let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0);
+        let file = lease::or_fail(file)?;
         // Once it is loaded it may be written to, as on Linux.
         let _claim = fs::open::executes(&file)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
@@ -207,7 +208,8 @@ fn follow_script(thread: &Arc<Thread>, program: &mut Program, line: &[u8]) -> Re
     args.extend(program.args.drain(..).skip(1));
     program.args = args;
     program.path = interpreter.to_vec();
-    program.file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, interpreter, 0)?;
+    let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, interpreter, 0);
+    program.file = lease::or_fail(file)?;
     Ok(())
 }
 
@@ -327,7 +329,8 @@ pub async fn execve(
     if args.is_empty() {
         args.push(Vec::new());
     }
-    let file = fs::open_exec(thread, dirfd, &path, flags)?;
+    let open = || fs::open_exec(thread, dirfd, &path, flags);
+    let file = lease::when_broken(thread, false, open).await?;
     let is_by_descriptor = dirfd >= 0 && !path.starts_with(b"/");
     let path = if is_by_descriptor { name_of(dirfd, path) } else { path };
     let goes_with_exec =

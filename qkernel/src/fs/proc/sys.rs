@@ -10,12 +10,13 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
-use crate::fs::{mount, notify};
+use crate::fs::{lease, mount, notify};
 use crate::ipc::aio;
 use crate::random;
 use crate::sync::{Mutex, mutex};
@@ -27,6 +28,8 @@ enum Value {
     /// Numbers that can be written, as many as there are, each between these: they are this, until
     /// they are set.
     Numbers(&'static str, RangeInclusive<u64>),
+    /// A number between these that is kept elsewhere.
+    Kept(&'static AtomicU64, RangeInclusive<u64>),
     /// This, always.
     Fixed(&'static str),
     /// What the function gives.
@@ -35,7 +38,7 @@ enum Value {
     Name(fn(&UtsNamespace) -> String, fn(&UtsNamespace, String)),
 }
 
-use Value::{Fixed as F, Made as M, Name, Numbers as N};
+use Value::{Fixed as F, Kept as K, Made as M, Name, Numbers as N};
 
 /// The largest value of a C int.
 const INT: u64 = i32::MAX as u64;
@@ -45,9 +48,12 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/aio-nr", M(|| aio::events().to_string())),
     ("fs/file-max", F("9223372036854775807")),
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
+    ("fs/dir-notify-enable", F("1")),
     ("fs/inotify/max_queued_events", F("16384")),
     ("fs/inotify/max_user_instances", M(|| notify::MAX_INSTANCES.to_string())),
     ("fs/inotify/max_user_watches", M(|| notify::max_watches().to_string())),
+    ("fs/lease-break-time", K(&lease::BREAK_TIME_S, 0..=INT)),
+    ("fs/leases-enable", K(&lease::ENABLED, 0..=INT)),
     ("fs/mount-max", M(|| mount::most().to_string())),
     ("fs/mqueue/msg_default", N("10", 1..=65536)),
     ("fs/mqueue/msg_max", N("10", 1..=65536)),
@@ -195,6 +201,14 @@ fn write(path: &str, value: &str) -> Result {
             set(&uts(), line[..end.unwrap_or(0)].to_string());
             Ok(())
         }
+        Some(Value::Kept(number, range)) => {
+            let new = value.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
+            if !range.contains(&new) {
+                return Err(Errno::EINVAL);
+            }
+            number.store(new, Relaxed);
+            Ok(())
+        }
         Some(Value::Numbers(default, range)) => {
             let text = with_new_numbers(value, &numbers(path), default, range)?;
             SET.lock().insert(key_of(path), text.into_bytes());
@@ -275,6 +289,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
     let key = key_of(path);
     let set = SET.lock().get(&key).cloned();
     let mut value = match (default, set) {
+        (Some(Value::Kept(number, _)), _) => number.load(Relaxed).to_string().into_bytes(),
         (Some(Value::Made(make)), _) => make().into_bytes(),
         (Some(Value::Name(name, _)), _) => name(&uts()).into_bytes(),
         (_, Some(set)) => set,
@@ -300,7 +315,7 @@ pub fn number(path: &str, otherwise: u64) -> u64 {
 
 fn setting(path: String) -> Node {
     let value = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
-    if !matches!(value, Some(Value::Numbers(..) | Value::Name(..))) {
+    if !matches!(value, Some(Value::Numbers(..) | Value::Kept(..) | Value::Name(..))) {
         return Node::File(0o444, Box::new(move |_| read(&path)), None);
     }
     let target = path.clone();
