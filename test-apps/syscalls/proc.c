@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
 
@@ -589,4 +590,163 @@ CASE(login_is_set_once) {
     expect_exit(pid, 0);
     read_file("/proc/self/loginuid", text, sizeof text);
     STR_EQ(text, "4294967295");
+}
+
+// The number of this field of /proc/PID/stat, as proc_pid_stat(5) counts them.
+static unsigned long stat_field(const char *path, int wanted) {
+    read_file(path, text, sizeof text);
+    char *at = strrchr(text, ')');
+    CHECK(at);
+    at += 2;
+    for (int field = 3; field < wanted; field++) {
+        at = strchr(at, ' ');
+        CHECK(at);
+        at++;
+    }
+    return strtoul(at, NULL, 10);
+}
+
+extern char **environ;
+
+// Run by another case: writes a title over its arguments, as long as the second one says, and what its own /proc says of that.
+static int retitle(int argc, char **argv) {
+    size_t len = atoi(argv[2]), room = argv[argc - 1] + strlen(argv[argc - 1]) + 1 - argv[0];
+    char *start = argv[0];
+    EQ(stat_field("/proc/self/stat", 48), (uintptr_t)start);
+    EQ(stat_field("/proc/self/stat", 49), (uintptr_t)start + room);
+    EQ(stat_field("/proc/self/stat", 50), (uintptr_t)environ[0]);
+    memset(start, 'a', len);
+    if (len < room) memset(start + len, 0, room - len);
+    else start[len] = 0;
+    size_t got = read_file("/proc/self/cmdline", text, sizeof text);
+    write(1, text, got);
+    return 0;
+}
+
+int helper_main(int argc, char **argv) {
+    return argc > 2 && strcmp(argv[1], "retitle") == 0 ? retitle(argc, argv) : -1;
+}
+
+// What a program that writes a title of `len` bytes over 40 bytes of arguments and as many of environment shows.
+static ssize_t title(const char *len, char *out, size_t size) {
+    int p[2];
+    OK(pipe(p));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        OK(dup2(p[1], 1));
+        char *argv[] = {"12345678901234567", "retitle", (char *)len, "12345678901", NULL};
+        char *env[] = {"A=345678901234567890123456789012345678901234567890", NULL};
+        execve(self_path, argv, env);
+        _exit(100);
+    }
+    OK(close(p[1]));
+    size_t all = 0;
+    for (ssize_t n; (n = OK(read(p[0], out + all, size - all))) > 0;) all += n;
+    expect_exit(pid, 0);
+    return all;
+}
+
+CASE(cmdline_is_what_lies_there) {
+    static char out[8192];
+    // Shorter than the arguments: with what is left of them, zeros.
+    EQ(title("010", out, sizeof out), 18 + 8 + 4 + 12);
+    CHECK(memcmp(out, "aaaaaaaaaa\0\0", 12) == 0);
+    // Longer: up to its end, in the environment.
+    EQ(title("060", out, sizeof out), 61);
+    CHECK(out[59] == 'a' && out[60] == 0);
+}
+
+CASE(environ_is_what_lies_there) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        EQ(stat_field("/proc/self/stat", 50), (uintptr_t)environ[0]);
+        environ[0][0] = '!';
+        read_file("/proc/self/environ", text, sizeof text);
+        EQ(text[0], '!');
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+}
+
+CASE(arguments_can_be_moved) {
+    char *p = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    strcpy(p, "a new title");
+    unsigned long env_end = stat_field("/proc/self/stat", 51);
+    if (prctl(PR_SET_MM, PR_SET_MM_ENV_END, env_end, 0, 0) == -1) skip_case("no CAP_SYS_RESOURCE");
+    ERR(prctl(PR_SET_MM, PR_SET_MM_ARG_START, p, 1, 0), EINVAL);
+    ERR(prctl(PR_SET_MM, PR_SET_MM_ARG_START, p, 0, 1), EINVAL);
+    ERR(prctl(PR_SET_MM, PR_SET_MM_ARG_START, 8, 0, 0), EINVAL);
+    ERR(prctl(PR_SET_MM, PR_SET_MM_ARG_START, -4096L, 0, 0), EINVAL);
+    ERR(prctl(PR_SET_MM, 99, p, 0, 0), EINVAL);
+    // The beginning never comes behind the end.
+    ERR(prctl(PR_SET_MM, PR_SET_MM_ENV_START, env_end + 1, 0, 0), EINVAL);
+    OK(prctl(PR_SET_MM, PR_SET_MM_ARG_START, p, 0, 0));
+    OK(prctl(PR_SET_MM, PR_SET_MM_ARG_END, p + 12, 0, 0));
+    EQ(read_file("/proc/self/cmdline", text, sizeof text), 12);
+    STR_EQ(text, "a new title");
+    EQ(stat_field("/proc/self/stat", 48), (uintptr_t)p);
+    AS_NOBODY(ERR(prctl(PR_SET_MM, PR_SET_MM_ARG_END, p + 11, 0, 0), EPERM));
+}
+
+CASE(coredump_filter) {
+    read_file("/proc/self/coredump_filter", text, sizeof text);
+    EQ(strlen(text), 9);
+    int fd = OK(open("/proc/self/coredump_filter", O_RDWR));
+    EQ(write(fd, "0x7f\n", 5), 5);
+    read_file("/proc/self/coredump_filter", text, sizeof text);
+    STR_EQ(text, "0000007f\n");
+    ERR(write(fd, "zz", 2), EINVAL);
+    ERR(write(fd, "-1", 2), EINVAL);
+    // Children and the programs they execute have it too.
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", "read a < /proc/self/coredump_filter && test $a = 0000007f", NULL);
+        _exit(100);
+    }
+    expect_exit(pid, 0);
+    EQ(pwrite(fd, "17", 2, 0), 2);
+    read_file("/proc/self/coredump_filter", text, sizeof text);
+    STR_EQ(text, "00000011\n");
+}
+
+CASE(softirqs) {
+    read_file("/proc/softirqs", text, sizeof text);
+    CHECK(strstr(text, "CPU0") && strstr(text, "      NET_RX:") && strstr(text, "         RCU:"));
+}
+
+CASE(pagemap) {
+    char *p = OK(mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    OK(madvise(p, 4 * 4096, MADV_NOHUGEPAGE));
+    p[4096] = 1;
+    char *q = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    q[0] = 1;
+    char *r = OK(mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    uint64_t entries[4];
+    const uint64_t present = 1ull << 63, swapped = 1ull << 62, of_file = 1ull << 61, frame = (1ull << 55) - 1;
+    // As everybody may read it, no frames are told.
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        p[4096] = q[0] = 1;
+        OK(setuid(1000));
+        OK(prctl(PR_SET_DUMPABLE, 1));
+        int fd = OK(open("/proc/self/pagemap", O_RDONLY));
+        EQ(pread(fd, entries, 32, (uintptr_t)p / 4096 * 8), 32);
+        CHECK(entries[1] & present && !(entries[1] & (swapped | of_file | frame)));
+        EQ(pread(fd, entries, 8, (uintptr_t)r / 4096 * 8), 8);
+        EQ(entries[0] & (present | swapped | of_file | frame), 0);
+        EQ(pread(fd, entries, 8, (uintptr_t)q / 4096 * 8), 8);
+        CHECK(entries[0] & present && entries[0] & of_file && !(entries[0] & (swapped | frame)));
+        ERR(pread(fd, entries, 8, 4), EINVAL);
+        ERR(pread(fd, entries, 7, 0), EINVAL);
+        EQ(pread(fd, entries, 8, 0), 8);
+        EQ(entries[0], 0);
+        EQ(pread(fd, entries, 8, 1l << 62), 0);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    AS_NOBODY({
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/pagemap", getppid());
+        ERR(open(path, O_RDONLY), EACCES);
+    });
 }

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use qlib::pagetable::{Action, Pte};
+use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
@@ -30,6 +30,19 @@ const MOST_PAGES: u64 = 256;
 const MOST_RUNS: usize = 16;
 /// The part of RAM that may be empty and nobody's else.
 const SHARE: u64 = 32;
+
+/// What is known of a page (/proc/PID/pagemap).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// It is not there, or never was.
+    Nothing,
+    /// It is there, and no file's.
+    Anonymous,
+    /// It is there, and a file's, or shared memory.
+    OfFile,
+    /// It is in the store.
+    Swapped,
+}
 
 impl AddressSpace {
     /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
@@ -87,6 +100,34 @@ impl AddressSpace {
         let mut pages = alloc::vec![0; ((end - start) / PAGE_SIZE) as usize];
         self.visit_resident(start..end, &mut |at| pages[((at - start) / PAGE_SIZE) as usize] = 1);
         Ok(pages)
+    }
+
+    /// What is known of the pages of `[start, end)`: one for each, so the caller bounds it.
+    pub fn page_states(&self, start: Va, end: Va) -> Vec<PageState> {
+        let mut pages = alloc::vec![PageState::Nothing; ((end - start) / PAGE_SIZE) as usize];
+        let index = |at: Va| ((at - start) / PAGE_SIZE) as usize;
+        let mut note = |at: Va, state| {
+            if let Some(page) = pages.get_mut(index(at)) {
+                *page = state;
+            }
+        };
+        self.visit_resident(start..end, &mut |at| note(at, PageState::Anonymous));
+        let mut inner = self.lock();
+        let files = inner.vmas.overlapping(start, end);
+        inner.table().visit(start..end, &mut |at, pte| {
+            if pte.is_swapped() {
+                note(at, PageState::Swapped);
+            } else if pte.is_present() {
+                let shared = |vma: &Vma| vma.is_shared() && vma.start <= at && at < vma.end;
+                if pte.has(PteFlags::WINDOW) || files.iter().any(shared) {
+                    note(at, PageState::OfFile);
+                }
+            }
+            true
+        });
+        drop(inner);
+        drop(files);
+        pages
     }
 
     /// Bytes that are there.

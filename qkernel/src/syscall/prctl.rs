@@ -3,14 +3,15 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{ARCH_SET_FS, CAP_SETPCAP};
+use linux_raw_sys::general::{ARCH_SET_FS, CAP_SETPCAP, CAP_SYS_RESOURCE};
 use linux_raw_sys::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
     PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER,
     PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG,
     PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_SPECULATION_CTRL, PR_GET_THP_DISABLE,
     PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK, PR_GET_TIMING, PR_GET_TSC, PR_MCE_KILL_DEFAULT,
-    PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
+    PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_MM,
+    PR_SET_MM_ARG_END, PR_SET_MM_ARG_START, PR_SET_MM_ENV_END, PR_SET_MM_ENV_START, PR_SET_NAME,
     PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS,
     PR_SET_SPECULATION_CTRL, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_TSC,
     PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH,
@@ -140,6 +141,7 @@ pub fn prctl(
             Ok(0)
         }
         PR_GET_TIMERSLACK => Ok(thread.timer_slack_ns() as usize),
+        PR_SET_MM => set_mm(thread, arg2, Va(arg3), arg4, arg5),
         PR_SET_THP_DISABLE => {
             rest_is_zero()?;
             thread.process.traits.lock().thp_disable = arg2 != 0;
@@ -182,6 +184,39 @@ pub fn prctl(
         PR_SET_VMA if arg2 == u64::from(PR_SET_VMA_ANON_NAME) => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// PR_SET_MM: where arguments and environment lie, which is all of it that there is.
+fn set_mm(thread: &Thread, what: u64, at: Va, arg4: u64, arg5: u64) -> Result<usize> {
+    let what = u32::try_from(what).map_err(|_| Errno::EINVAL)?;
+    if arg4 | arg5 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if !thread.creds().has_cap(CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM);
+    }
+    let boot = arch::boot();
+    if at < boot.user_min || at >= boot.user_max {
+        return Err(Errno::EINVAL);
+    }
+    let is_mapped = thread.mm().range_after(at).is_some();
+    let mut image = thread.process.image.lock();
+    let (mut args, mut env) = (image.args.clone(), image.env.clone());
+    match what {
+        PR_SET_MM_ARG_START => args.start = at,
+        PR_SET_MM_ARG_END => args.end = at,
+        PR_SET_MM_ENV_START => env.start = at,
+        PR_SET_MM_ENV_END => env.end = at,
+        _ => return Err(Errno::EINVAL),
+    }
+    if args.start > args.end || env.start > env.end {
+        return Err(Errno::EINVAL);
+    }
+    if !is_mapped {
+        return Err(Errno::EFAULT);
+    }
+    (image.args, image.env) = (args, env);
+    Ok(0)
 }
 
 fn read_name(thread: &Thread, at: Va) -> Result<Vec<u8>> {

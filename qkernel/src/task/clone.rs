@@ -268,6 +268,7 @@ fn new_process(
         let mut own = process.traits.lock();
         own.dumpable = traits.dumpable;
         own.oom_score_adj = traits.oom_score_adj;
+        own.coredump_filter = traits.coredump_filter;
         own.personality = traits.personality;
         own.thp_disable = traits.thp_disable;
         own.membarrier = traits.membarrier;

@@ -278,7 +278,9 @@ fn build_stack(
     mm.write_bytes(strings_start, &strings)?;
     mm.write_bytes(sp, zerocopy::IntoBytes::as_bytes(words.as_slice()))?;
     let auxv = zerocopy::IntoBytes::as_bytes(&words[auxv_at..]).to_vec();
-    Ok((sp, Image { cmdline, environ, auxv, ..Image::default() }))
+    let args = Va(address(args_at))..Va(address(env_at));
+    let env = args.end..Va(address(path_at));
+    Ok((sp, Image { cmdline, args, env, auxv, ..Image::default() }))
 }
 
 /// Reads a NULL-terminated array of strings. A null array is empty, as on Linux.

@@ -4,8 +4,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
+use core::ops::Range;
 
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
+use qlib::{PAGE_SIZE, Va};
 
 use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
@@ -115,6 +117,8 @@ pub struct Traits {
     pub dumpable: u32,
     /// oom_score_adj of proc(5), and the least that it may be set to without CAP_SYS_RESOURCE.
     pub oom_score_adj: (i32, i32),
+    /// coredump_filter of core(5).
+    pub coredump_filter: u32,
     /// personality(2).
     pub personality: u32,
     /// PR_SET_THP_DISABLE.
@@ -138,6 +142,7 @@ impl Default for Traits {
         Traits {
             dumpable: 1,
             oom_score_adj: (0, 0),
+            coredump_filter: 0x33,
             personality: 0,
             thp_disable: false,
             membarrier: 0,
@@ -180,7 +185,7 @@ impl core::ops::AddAssign for Usage {
 }
 
 /// What a process runs.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Image {
     /// The executable.
     pub exe: Option<Arc<OpenFile>>,
@@ -190,10 +195,70 @@ pub struct Image {
     pub path: Vec<u8>,
     /// argv, NUL-terminated each, as it was at exec.
     pub cmdline: Vec<u8>,
-    /// Environment, likewise.
-    pub environ: Vec<u8>,
+    /// Where the program has its arguments: what lies there by now is /proc/PID/cmdline.
+    pub args: Range<Va>,
+    /// Where its environment lies.
+    pub env: Range<Va>,
     /// Auxiliary vector as stored on the stack.
     pub auxv: Vec<u8>,
+}
+
+impl Default for Image {
+    fn default() -> Self {
+        Image {
+            exe: None,
+            claim: None,
+            path: Vec::new(),
+            cmdline: Vec::new(),
+            args: Va(0)..Va(0),
+            env: Va(0)..Va(0),
+            auxv: Vec::new(),
+        }
+    }
+}
+
+impl Image {
+    /// The arguments as they lie in the program's memory, where it may have written others, or a
+    /// title of its own (setproctitle(3)): then that goes on into the environment, to its first NUL
+    /// byte.
+    pub fn arguments(&self, mm: &AddressSpace) -> Vec<u8> {
+        let Range { start, end } = self.args;
+        let last = end.0.checked_sub(1).filter(|last| *last >= start.0);
+        let last = last.and_then(|last| mm.read::<u8>(Va(last)).ok());
+        match last {
+            None => Vec::new(),
+            Some(0) => bytes_of(mm, &self.args),
+            Some(_) => {
+                let most = start.checked_add(PAGE_SIZE).unwrap_or(end);
+                let mut title = bytes_of(mm, &(start..most));
+                let len = title.iter().position(|byte| *byte == 0).map(|at| at + 1);
+                title.truncate(len.unwrap_or(title.len()));
+                title
+            }
+        }
+    }
+
+    /// The environment as it lies in the program's memory.
+    pub fn environment(&self, mm: &AddressSpace) -> Vec<u8> {
+        bytes_of(mm, &self.env)
+    }
+}
+
+/// What lies in a range, up to what cannot be read.
+fn bytes_of(mm: &AddressSpace, range: &Range<Va>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let next = (at.page_floor() + PAGE_SIZE).min(range.end);
+        let len = bytes.len();
+        bytes.resize(len + (next - at) as usize, 0);
+        if mm.read_bytes(at, &mut bytes[len..]).is_err() {
+            bytes.truncate(len);
+            break;
+        }
+        at = next;
+    }
+    bytes
 }
 
 impl Process {

@@ -4,6 +4,7 @@ mod fd;
 mod maps;
 mod mounts;
 mod net;
+mod pagemap;
 mod pid;
 mod status;
 pub mod sys;
@@ -79,6 +80,7 @@ static FIXED: Table = Table(&[
     ("net", || link("self/net")),
     // There are no block devices.
     ("partitions", || file(|_| Ok(b"major minor  #blocks  name\n\n".to_vec()))),
+    ("softirqs", system::softirqs),
     ("stat", system::stat),
     ("swaps", system::swaps),
     ("sys", sys::SysDir::root),

@@ -13,6 +13,7 @@ use linux_raw_sys::general::{
 };
 use qlib::{PAGE_SIZE, Va};
 
+use super::pagemap::PageMap;
 use super::{fd, maps, mounts, net, number, status};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
@@ -134,12 +135,24 @@ fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
 const NAMES: &[(&str, u32, Make)] = &[
     ("auxv", S_IFREG, |s| private(s, |p| p.image.lock().auxv.clone())),
     ("cgroup", S_IFREG, |s| about(s, |_, _| Ok(b"0::/\n".to_vec()))),
-    ("cmdline", S_IFREG, |s| about(s, |s, _| Ok(s.process()?.image.lock().cmdline.clone()))),
+    ("cmdline", S_IFREG, |s| {
+        about(s, |s, _| {
+            let process = s.process()?;
+            let image = process.image.lock().clone();
+            Ok(image.arguments(&process.mm()))
+        })
+    }),
     ("comm", S_IFREG, comm),
+    ("coredump_filter", S_IFREG, coredump_filter),
     // There is one.
     ("cpuset", S_IFREG, |s| about(s, |_, _| Ok(b"/\n".to_vec()))),
     ("cwd", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().cwd)))),
-    ("environ", S_IFREG, |s| private(s, |p| p.image.lock().environ.clone())),
+    ("environ", S_IFREG, |s| {
+        private(s, |p| {
+            let image = p.image.lock().clone();
+            image.environment(&p.mm())
+        })
+    }),
     ("exe", S_IFLNK, |s| link(s, exe)),
     ("fd", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::links(s)))),
     ("fdinfo", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::infos(s)))),
@@ -163,6 +176,12 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score_adj", S_IFREG, oom_score_adj),
+    ("pagemap", S_IFREG, |s| {
+        Node::Own(
+            0o400,
+            Box::new(move |by| Ok(Arc::new(PageMap(s.check_access(by)?.mm().program())))),
+        )
+    }),
     ("personality", S_IFREG, |s| {
         private(s, |p| format!("{:08x}\n", p.traits.lock().personality).into_bytes())
     }),
@@ -278,6 +297,46 @@ fn loginuid(subject: Subject) -> Node {
             Ok(())
         })),
     )
+}
+
+/// What a core dump has in it (core(5)), for the process and its children to come.
+fn coredump_filter(subject: Subject) -> Node {
+    let writer = subject.clone();
+    Node::File(
+        0o644,
+        Box::new(move |_| {
+            let process = subject.process()?;
+            if process.is_zombie() {
+                return Ok(Vec::new());
+            }
+            let filter = process.traits.lock().coredump_filter;
+            Ok(format!("{filter:08x}\n").into_bytes())
+        }),
+        Some(Box::new(move |_, bytes| {
+            let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+            let filter = number_of(text.strip_suffix('\n').unwrap_or(text))?;
+            writer.process()?.traits.lock().coredump_filter = filter & COREDUMP_BITS;
+            Ok(())
+        })),
+    )
+}
+
+/// The bits of coredump_filter that mean something.
+const COREDUMP_BITS: u32 = 0x1ff;
+
+/// A number as C has it: hexadecimal after "0x", octal after "0". EINVAL.
+fn number_of(text: &str) -> Result<u32> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let hexadecimal = text.strip_prefix("0x").or(text.strip_prefix("0X"));
+    let (digits, radix) = match (hexadecimal, text.strip_prefix('0')) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) if !digits.is_empty() => (digits, 8),
+        _ => (text, 10),
+    };
+    if digits.starts_with(['+', '-']) {
+        return Err(Errno::EINVAL);
+    }
+    u32::from_str_radix(digits, radix).map_err(|_| Errno::EINVAL)
 }
 
 /// Of the process, inherited by its children. See [`Traits`](crate::task::process::Traits).

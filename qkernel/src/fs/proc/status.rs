@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use linux_raw_sys::general::RLIMIT_SIGPENDING;
-use qlib::PAGE_SIZE;
+use qlib::{PAGE_SIZE, Va};
 
 use super::pid::Subject;
 use super::system::TICK_NS;
@@ -77,9 +77,14 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let (ignored, caught) = process.signals.lock().ignored_and_caught();
     let id = thread.as_ref().filter(|_| subject.is_thread()).map_or(process.pid, |t| t.tid());
     // Where things lie is for those who may look into the process.
-    let (text, stack) = match subject.check_access(reader) {
-        Ok(_) => process.mm().text_and_stack(),
-        Err(_) => ((1, 1), 0),
+    let ((text, stack), args, env) = match subject.check_access(reader) {
+        Ok(_) => {
+            let image = process.image.lock();
+            let (args, env) = (image.args.clone(), image.env.clone());
+            drop(image);
+            (process.mm().text_and_stack(), args, env)
+        }
+        Err(_) => (((1, 1), 0), Va(0)..Va(0), Va(0)..Va(0)),
     };
     let tick = |ns: u64| ns / TICK_NS;
     let terminal = tty::terminal(&process).unwrap_or((0, -1));
@@ -114,9 +119,9 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     );
     let _ = write!(
         out,
-        "{} {} {stack} 0 0 {pending} {blocked} {} {} 0 0 0 {exit_signal} 0 0 0 0 0 0 0 0 0 0 0 0 \
-        0 {exit_status}",
-        text.0, text.1, ignored.0, caught.0,
+        "{} {} {stack} 0 0 {pending} {blocked} {} {} 0 0 0 {exit_signal} 0 0 0 0 0 0 0 0 0 {} {} \
+        {} {} {exit_status}",
+        text.0, text.1, ignored.0, caught.0, args.start.0, args.end.0, env.start.0, env.end.0,
     );
     out.push('\n');
     Ok(out.into_bytes())

@@ -119,6 +119,30 @@ pub(super) fn interrupts() -> Node {
     })
 }
 
+/// No softirq is ever raised in this kernel.
+pub(super) fn softirqs() -> Node {
+    const KINDS: [&str; 10] = [
+        "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER",
+        "RCU",
+    ];
+    file(|_| {
+        let cpus = arch::boot().cpus;
+        let mut out = String::from("                    ");
+        for cpu in 0..cpus {
+            let _ = write!(out, "CPU{cpu:<8}");
+        }
+        out.push('\n');
+        for kind in KINDS {
+            let _ = write!(out, "{kind:>12}:");
+            for _ in 0..cpus {
+                let _ = write!(out, " {:>10}", 0);
+            }
+            out.push('\n');
+        }
+        Ok(out.into_bytes())
+    })
+}
+
 pub(super) fn stat() -> Node {
     file(|_| {
         let cpus = u64::from(arch::boot().cpus);
