@@ -31,6 +31,7 @@ pub mod perm;
 pub mod position;
 pub mod proc;
 pub mod records;
+pub mod remove;
 pub mod setup;
 pub mod shmem;
 pub mod special;

@@ -24,7 +24,9 @@ use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
 use crate::task::run::{go_on, may_go, start_newborn};
-use crate::task::{Thread, current, exit, lost, oom, pause, rseq, seccomp, signal, table};
+use crate::task::{
+    Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
+};
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
 
@@ -238,6 +240,7 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
             thread.user.set_registers(&first);
             main(&thread, first).await;
             start_newborn(&thread);
+            coredump::parks(&thread).await;
             // Somebody else's operations are carried out to their end first, and its own: nobody
             // waits for them any more when it has ended.
             thread.user.at_rest().await;

@@ -31,6 +31,11 @@ const MOST_RUNS: usize = 16;
 /// The part of RAM that may be empty and nobody's else.
 const SHARE: u64 = 32;
 
+/// How many pages lie from `start` on to `end`.
+fn pages_between(start: Va, end: Va) -> usize {
+    ((end - start) / PAGE_SIZE) as usize
+}
+
 /// What is known of a page (/proc/PID/pagemap).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
@@ -104,8 +109,8 @@ impl AddressSpace {
 
     /// What is known of the pages of `[start, end)`: one for each, so the caller bounds it.
     pub fn page_states(&self, start: Va, end: Va) -> Vec<PageState> {
-        let mut pages = alloc::vec![PageState::Nothing; ((end - start) / PAGE_SIZE) as usize];
-        let index = |at: Va| ((at - start) / PAGE_SIZE) as usize;
+        let mut pages = alloc::vec![PageState::Nothing; pages_between(start, end)];
+        let index = |at: Va| pages_between(start, at);
         let mut note = |at: Va, state| {
             if let Some(page) = pages.get_mut(index(at)) {
                 *page = state;
@@ -114,12 +119,21 @@ impl AddressSpace {
         self.visit_resident(start..end, &mut |at| note(at, PageState::Anonymous));
         let mut inner = self.lock();
         let files = inner.vmas.overlapping(start, end);
+        let mut objects = alloc::vec![None; pages_between(start, end)];
+        for part in files.iter().filter(|part| !part.is_shared()) {
+            let within = pages_between(start, part.start)..pages_between(start, part.end);
+            if let (Some(backing), Some(objects)) = (&part.backing, objects.get_mut(within)) {
+                backing.mapping.frames_in_use(part.object_page(part.start), objects);
+            }
+        }
         inner.table().visit(start..end, &mut |at, pte| {
             if pte.is_swapped() {
                 note(at, PageState::Swapped);
             } else if pte.is_present() {
                 let shared = |vma: &Vma| vma.is_shared() && vma.start <= at && at < vma.end;
-                if pte.has(PteFlags::WINDOW) || files.iter().any(shared) {
+                // A private range shows the object's own frame until it is written to.
+                let is_objects = objects.get(index(at)).is_some_and(|o| *o == Some(pte.gpa()));
+                if pte.has(PteFlags::WINDOW) || is_objects || files.iter().any(shared) {
                     note(at, PageState::OfFile);
                 }
             }

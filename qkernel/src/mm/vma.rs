@@ -46,6 +46,8 @@ bitflags! {
         const NO_RESERVE = 128;
         /// Pads of patched call sites (see [`super::patch`]).
         const PADS = 256;
+        /// MADV_DONTDUMP.
+        const DONT_DUMP = 512;
     }
 }
 

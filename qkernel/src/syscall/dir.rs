@@ -11,7 +11,8 @@ use crate::errno::{Errno, Result};
 use crate::fs::file::DirEntry;
 use crate::fs::inode::Caching;
 use crate::fs::open::{check_may_change, new_node, walk};
-use crate::fs::walk::{NameTarget, PATH_MAX, Target, WalkFlags};
+use crate::fs::remove::remove;
+use crate::fs::walk::{NameTarget, PATH_MAX, WalkFlags};
 use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
 
@@ -186,15 +187,5 @@ pub fn mkdirat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<u
 /// rmdir(2).
 pub fn rmdir(thread: &Arc<Thread>, path: Va) -> Result<usize> {
     let path = path_at(thread, path)?;
-    super::link::remove(thread, AT_FDCWD, &path, true)
-}
-
-/// The error for a path of rmdir(2) or rename(2) that does not end in a name.
-pub(super) fn not_a_name(path: &[u8], target: &Target) -> Errno {
-    let trimmed = path.iter().rposition(|b| *b != b'/').map_or(&path[..0], |end| &path[..=end]);
-    match target {
-        _ if trimmed.ends_with(b"/..") || trimmed == b".." => Errno::ENOTEMPTY,
-        _ if trimmed.ends_with(b"/.") || trimmed == b"." => Errno::EINVAL,
-        _ => Errno::EBUSY,
-    }
+    remove(thread, AT_FDCWD, &path, true).map(|()| 0)
 }

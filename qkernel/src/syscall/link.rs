@@ -8,58 +8,22 @@ use linux_raw_sys::general::{
 };
 use qlib::Va;
 
-use super::dir::not_a_name;
 use super::open::path_at;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, device_from_user};
+use crate::fs::attr::device_from_user;
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::Rename;
 use crate::fs::open::{check_may_change, make_node, new_node, walk};
+use crate::fs::remove::{check_may_remove, remove};
 use crate::fs::walk::{NameTarget, WalkFlags};
 use crate::fs::{Fd, Location, notify, perm};
 use crate::task::Thread;
 
-/// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it.
-fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Result<Attributes> {
-    let directory = check_may_change(creds, parent)?;
-    if child.is_mount_root() || child.dentry.mounts.load(core::sync::atomic::Ordering::Relaxed) > 0
-    {
-        return Err(Errno::EBUSY);
-    }
-    perm::check_sticky(creds, &directory, &child.attributes()?)?;
-    Ok(directory)
-}
-
-/// unlink(2) or rmdir(2) of `path`.
-pub(super) fn remove(
-    thread: &Arc<Thread>,
-    dirfd: Fd,
-    path: &[u8],
-    is_rmdir: bool,
-) -> Result<usize> {
-    let target = walk(thread, dirfd, path, WalkFlags::NAME)?;
-    let otherwise = if is_rmdir { not_a_name(path, &target) } else { Errno::EISDIR };
-    let NameTarget { parent, name, found, wants_dir } = target.name(otherwise)?;
-    let child = found.ok_or(Errno::ENOENT)?;
-    let is_dir = child.inode().is_dir();
-    if !is_dir && (is_rmdir || wants_dir) {
-        return Err(Errno::ENOTDIR);
-    }
-    check_may_remove(&thread.creds(), &parent, &child)?;
-    if is_dir && !is_rmdir {
-        return Err(Errno::EISDIR);
-    }
-    parent.inode().unlink(&name, child.inode())?;
-    parent.dentry.forget(&child.dentry);
-    notify::removed(&parent, &name, &child);
-    Ok(0)
-}
-
 /// unlink(2).
 pub fn unlink(thread: &Arc<Thread>, path: Va) -> Result<usize> {
     let path = path_at(thread, path)?;
-    remove(thread, AT_FDCWD, &path, false)
+    remove(thread, AT_FDCWD, &path, false).map(|()| 0)
 }
 
 /// unlinkat(2).
@@ -68,7 +32,7 @@ pub fn unlinkat(thread: &Arc<Thread>, dirfd: Fd, path: Va, flags: u32) -> Result
         return Err(Errno::EINVAL);
     }
     let path = path_at(thread, path)?;
-    remove(thread, dirfd, &path, flags & AT_REMOVEDIR != 0)
+    remove(thread, dirfd, &path, flags & AT_REMOVEDIR != 0).map(|()| 0)
 }
 
 /// rename(2).

@@ -342,16 +342,16 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
             set(VmaFlags::WIPE_ON_FORK, VmaFlags::empty())
         }
         MADV_KEEPONFORK => set(VmaFlags::empty(), VmaFlags::WIPE_ON_FORK),
+        MADV_DONTDUMP => set(VmaFlags::DONT_DUMP, VmaFlags::empty()),
+        MADV_DODUMP => set(VmaFlags::empty(), VmaFlags::DONT_DUMP),
         MADV_POPULATE_READ => mm.populate(addr, length, false),
         MADV_POPULATE_WRITE => mm.populate(addr, length, true),
         // Hints about performance only: valid on what is mapped.
         MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE
-        | MADV_NOHUGEPAGE | MADV_DONTDUMP | MADV_DODUMP | MADV_COLD | MADV_PAGEOUT => {
-            match mm.parts(addr, length)?.1 {
-                true => Ok(()),
-                false => Err(Errno::ENOMEM),
-            }
-        }
+        | MADV_NOHUGEPAGE | MADV_COLD | MADV_PAGEOUT => match mm.parts(addr, length)?.1 {
+            true => Ok(()),
+            false => Err(Errno::ENOMEM),
+        },
         // Not configured, as on a kernel without KSM or shmem huge pages.
         MADV_MERGEABLE | MADV_UNMERGEABLE | MADV_COLLAPSE => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),

@@ -5,10 +5,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    CLD_CONTINUED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT, SIGCHLD,
-    SIGCONT, SIGKILL,
+    CLD_CONTINUED, CLD_DUMPED, CLD_EXITED, CLD_KILLED, CLD_STOPPED, SA_NOCLDSTOP, SA_NOCLDWAIT,
+    SIGCHLD, SIGCONT, SIGKILL,
 };
 
+use super::coredump::DUMPED;
 use super::pid_namespace::PidNamespace;
 use super::process::{Image, Usage};
 use super::signal::{self, SigInfo, SigSet, Signo};
@@ -236,7 +237,8 @@ pub fn code_of_status(status: i32) -> (i32, i32) {
     if status & 0x7f == 0 {
         (CLD_EXITED as i32, status >> 8 & 0xff)
     } else {
-        (CLD_KILLED as i32, status & 0x7f)
+        let is_dumped = status & DUMPED != 0;
+        (if is_dumped { CLD_DUMPED } else { CLD_KILLED } as i32, status & 0x7f)
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod affinity;
 pub mod clone;
+pub mod coredump;
 pub mod cpu_clock;
 pub mod cpu_limit;
 pub mod cpu_time;

@@ -9,6 +9,7 @@ use core::ops::Range;
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 use qlib::{PAGE_SIZE, Va};
 
+use super::coredump::Dump;
 use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
 use super::upcalls::Upcalls;
@@ -50,6 +51,8 @@ pub struct Process {
     pub thread_events: WaitQueue,
     /// Notified when a signal arrives for it or one of its threads (signalfd, sigtimedwait).
     pub signal_events: WaitQueue,
+    /// Its core dump, once that is begun.
+    pub dump: Mutex<Option<Arc<Dump>>>,
     /// prctl(2), personality(2) and accounting.
     pub traits: Mutex<Traits>,
     /// Contexts of io_setup(2), by id: those of [`crate::ipc::aio`].
@@ -285,6 +288,7 @@ impl Process {
             exit_events: WaitQueue::new(),
             thread_events: WaitQueue::new(),
             signal_events: WaitQueue::new(),
+            dump: Mutex::default(),
             traits: Mutex::default(),
             aio: Mutex::default(),
             timers: Default::default(),

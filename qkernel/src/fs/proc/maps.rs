@@ -142,6 +142,7 @@ pub fn smaps(
         (vma.flags.contains(VmaFlags::LOCKED), " lo"),
         (vma.flags.contains(VmaFlags::NO_RESERVE), " nr"),
         (vma.flags.contains(VmaFlags::DONT_FORK), " dc"),
+        (vma.flags.contains(VmaFlags::DONT_DUMP), " dd"),
         (vma.flags.contains(VmaFlags::WIPE_ON_FORK), " wf"),
     ] {
         text.push_str(if on { flag } else { "" });

@@ -20,7 +20,7 @@ use crate::fs::{lease, mount, notify};
 use crate::ipc::aio;
 use crate::random;
 use crate::sync::{Mutex, mutex};
-use crate::task::current;
+use crate::task::{coredump, current};
 use crate::utsname::{self, UtsNamespace};
 
 /// What a setting reads as.
@@ -30,6 +30,8 @@ enum Value {
     Numbers(&'static str, RangeInclusive<u64>),
     /// A number between these that is kept elsewhere.
     Kept(&'static AtomicU64, RangeInclusive<u64>),
+    /// What the first gives; the second sets it.
+    Text(fn() -> Vec<u8>, fn(&[u8]) -> Result),
     /// This, always.
     Fixed(&'static str),
     /// What the function gives.
@@ -38,7 +40,7 @@ enum Value {
     Name(fn(&UtsNamespace) -> String, fn(&UtsNamespace, String)),
 }
 
-use Value::{Fixed as F, Kept as K, Made as M, Name, Numbers as N};
+use Value::{Fixed as F, Kept as K, Made as M, Name, Numbers as N, Text as T};
 
 /// The largest value of a C int.
 const INT: u64 = i32::MAX as u64;
@@ -68,7 +70,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/protected_symlinks", F("1")),
     ("fs/suid_dumpable", F("0")),
     ("kernel/cap_last_cap", F("40")),
-    ("kernel/core_pattern", F("core")),
+    ("kernel/core_pattern", T(coredump::pattern, coredump::set_pattern)),
+    ("kernel/core_uses_pid", K(&coredump::USES_PID, 0..=INT)),
     ("kernel/domainname", Name(UtsNamespace::domainname, UtsNamespace::set_domainname)),
     ("kernel/hostname", Name(UtsNamespace::hostname, UtsNamespace::set_hostname)),
     ("kernel/keys/root_maxkeys", F("1000000")),
@@ -201,6 +204,7 @@ fn write(path: &str, value: &str) -> Result {
             set(&uts(), line[..end.unwrap_or(0)].to_string());
             Ok(())
         }
+        Some(Value::Text(_, set)) => set(value.as_bytes()),
         Some(Value::Kept(number, range)) => {
             let new = value.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
             if !range.contains(&new) {
@@ -290,6 +294,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
     let set = SET.lock().get(&key).cloned();
     let mut value = match (default, set) {
         (Some(Value::Kept(number, _)), _) => number.load(Relaxed).to_string().into_bytes(),
+        (Some(Value::Text(text, _)), _) => text(),
         (Some(Value::Made(make)), _) => make().into_bytes(),
         (Some(Value::Name(name, _)), _) => name(&uts()).into_bytes(),
         (_, Some(set)) => set,
@@ -315,7 +320,10 @@ pub fn number(path: &str, otherwise: u64) -> u64 {
 
 fn setting(path: String) -> Node {
     let value = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
-    if !matches!(value, Some(Value::Numbers(..) | Value::Kept(..) | Value::Name(..))) {
+    if !matches!(
+        value,
+        Some(Value::Numbers(..) | Value::Kept(..) | Value::Text(..) | Value::Name(..))
+    ) {
         return Node::File(0o444, Box::new(move |_| read(&path)), None);
     }
     let target = path.clone();

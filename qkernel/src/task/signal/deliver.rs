@@ -18,7 +18,7 @@ use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::outcome::{Outcome, RegistersReplaced};
-use crate::task::{Process, Thread, exit, oom, rseq, session};
+use crate::task::{Process, Thread, coredump, exit, oom, rseq, session};
 use crate::wait::Sleeper;
 
 /// What the thread does at its return to user mode.
@@ -152,7 +152,14 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
                     begin_stop(&thread.process, signo);
                 }
             }
-            Disposition::Terminate | Disposition::Core => {
+            Disposition::Core => {
+                let Ok(regs) = thread.user.registers().await else { return Delivery::Ended };
+                let nr = call.map_or(-1, |(nr, _)| nr as i64);
+                let regs = if replaced { regs } else { finish_call(regs, call.take(), None) };
+                coredump::end(thread, &info, regs, nr).await;
+                return Delivery::Ended;
+            }
+            Disposition::Terminate => {
                 exit::group_exit(&thread.process, signo as i32);
                 return Delivery::Ended;
             }
