@@ -10,6 +10,7 @@ use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 use super::AddressSpace;
 use super::fault::entry_flags;
 use super::layout::{PADS_BYTES, STACK_GAP_BYTES};
+use super::policy::Policy;
 use super::space::Inner;
 use super::swap::Usage;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
@@ -558,11 +559,13 @@ impl Inner {
 impl Vma {
     /// A range without a file; start and end are filled in when it is mapped.
     pub fn anonymous(prot: Prot, flags: VmaFlags) -> Vma {
-        Vma { start: Va(0), end: Va(0), prot, max_prot: Prot::all(), flags, backing: None }
+        let (start, end, policy) = (Va(0), Va(0), Policy::default());
+        Vma { start, end, prot, max_prot: Prot::all(), flags, backing: None, policy }
     }
 
     /// A range of a file (or of anonymous shared memory).
     pub fn of_file(prot: Prot, max_prot: Prot, flags: VmaFlags, backing: FileMapping) -> Vma {
-        Vma { start: Va(0), end: Va(0), prot, max_prot, flags, backing: Some(backing) }
+        let (start, end, policy) = (Va(0), Va(0), Policy::default());
+        Vma { start, end, prot, max_prot, flags, backing: Some(backing), policy }
     }
 }

@@ -17,6 +17,7 @@ pub mod map;
 pub mod mapped;
 pub mod mmu;
 pub mod patch;
+pub mod policy;
 pub mod ranges;
 pub mod reclaim;
 mod rewritten;

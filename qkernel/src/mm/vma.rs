@@ -11,6 +11,7 @@ use qlib::Va;
 
 use self::gaps::Gaps;
 use super::Access;
+use super::policy::Policy;
 use crate::mm::mapped::MappedFile;
 
 bitflags! {
@@ -90,6 +91,8 @@ pub struct Vma {
     pub flags: VmaFlags,
     /// Its file; `None`: anonymous. Anonymous shared memory has a mapping without a file.
     pub backing: Option<FileMapping>,
+    /// mbind(2).
+    pub policy: Policy,
 }
 
 impl Vma {
@@ -144,6 +147,7 @@ impl Vma {
             && self.prot == next.prot
             && self.max_prot == next.max_prot
             && self.flags == next.flags
+            && self.policy == next.policy
             && same_backing
     }
 }

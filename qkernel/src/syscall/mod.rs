@@ -21,6 +21,7 @@ pub mod link;
 pub mod lock;
 pub mod memfd;
 pub mod memory;
+mod mempolicy;
 pub mod message;
 pub mod misc;
 pub mod mount;

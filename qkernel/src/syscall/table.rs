@@ -378,9 +378,9 @@ table! {
     234 tgkill => plain signal::tgkill (tgid, tid, sig) is [GIVES_MEMORY_BACK];
     235 utimes => plain attr::utimes (path, times);
     236 vserver => none ();
-    237 mbind => none ();
-    238 set_mempolicy => none ();
-    239 get_mempolicy => none ();
+    237 mbind => plain mempolicy::mbind (addr, len, mode, nodemask, maxnode, flags);
+    238 set_mempolicy => plain mempolicy::set_mempolicy (mode, nodemask, maxnode);
+    239 get_mempolicy => plain mempolicy::get_mempolicy (mode, nodemask, maxnode, addr, flags);
     240 mq_open => plain mqueue::mq_open (name, oflag, mode, attr);
     241 mq_unlink => plain mqueue::mq_unlink (name);
     242 mq_timedsend => r#async mqueue::mq_timedsend (mqdes, msg_ptr, msg_len, msg_prio, abs_timeout);
@@ -397,7 +397,7 @@ table! {
     253 inotify_init => plain inotify::inotify_init ();
     254 inotify_add_watch => plain inotify::inotify_add_watch (fd, path, mask);
     255 inotify_rm_watch => plain inotify::inotify_rm_watch (fd, wd);
-    256 migrate_pages => none ();
+    256 migrate_pages => plain mempolicy::migrate_pages (pid, maxnode, old_nodes, new_nodes);
     257 openat => r#async open::openat (dirfd, path, flags, mode);
     258 mkdirat => plain dir::mkdirat (dirfd, path, mode);
     259 mknodat => plain link::mknodat (dirfd, path, mode, dev);
@@ -420,7 +420,7 @@ table! {
     276 tee => r#async sendfile::tee (fd_in, fd_out, size, flags);
     277 sync_file_range => r#async sync::sync_file_range (fd, offset, nbytes, flags);
     278 vmsplice => r#async sendfile::vmsplice (fd, iov, nr_segs, flags);
-    279 move_pages => none ();
+    279 move_pages => r#async mempolicy::move_pages (pid, count, pages, nodes, status, flags);
     280 utimensat => plain attr::utimensat (dirfd, path, times, flags);
     281 epoll_pwait => r#async epoll::epoll_pwait (epfd, events, maxevents, timeout, sigmask, size);
     282 signalfd => plain signalfd::signalfd (fd, mask, size);
@@ -512,7 +512,8 @@ table! {
     447 memfd_secret => none ();
     448 process_mrelease => none ();
     449 futex_waitv => r#async futex::futex_waitv (waiters, count, flags, timeout, clock);
-    450 set_mempolicy_home_node => none ();
+    450 set_mempolicy_home_node => plain mempolicy::set_mempolicy_home_node
+        (start, len, home_node, flags);
     451 cachestat => none ();
     452 fchmodat2 => plain attr::fchmodat2 (dirfd, path, mode, flags);
     453 map_shadow_stack => none ();

@@ -295,6 +295,7 @@ fn inherit_attrs(thread: &Thread, args: &CloneArgs) -> ThreadAttrs {
         nice: if resets { attrs.nice.max(0) } else { attrs.nice },
         policy: if resets { (0, 0) } else { attrs.policy },
         affinity: attrs.affinity,
+        memory_policy: attrs.memory_policy,
         io_priority: attrs.io_priority,
         rseq: if args.has(CLONE_VM) { None } else { attrs.rseq },
         login: attrs.login,

@@ -54,6 +54,7 @@ pub use signal::{SigSet, Signo};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, FdTable, FsContext};
+use crate::mm::policy::Policy;
 use crate::mm::{AddressSpace, UserThread, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
@@ -119,6 +120,8 @@ pub struct ThreadAttrs {
     pub parent_death_signal: u32,
     /// PR_SET_TIMERSLACK, in nanoseconds; 0 for the default.
     pub timer_slack_ns: u64,
+    /// set_mempolicy(2).
+    pub memory_policy: Policy,
     /// setpriority(2).
     pub nice: i32,
     /// sched_setscheduler(2): policy (with SCHED_RESET_ON_FORK) and priority.

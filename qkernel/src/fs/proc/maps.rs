@@ -12,6 +12,7 @@ use crate::errno::Result;
 use crate::fs::Location;
 use crate::fs::attr::device_parts;
 use crate::fs::file::file_of;
+use crate::mm::policy::Policy;
 use crate::mm::{AddressSpace, Prot, VSYSCALL, Vma, VmaFlags};
 
 /// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from
@@ -149,6 +150,42 @@ pub fn smaps(
     }
     text.push('\n');
     out.extend_from_slice(text.as_bytes());
+    Ok(Some((out, vma.end.0)))
+}
+
+/// numa_maps: the cursor is as in [`maps`]; `own` is the policy of the thread.
+pub fn numa_maps(
+    mm: &Arc<AddressSpace>,
+    root: &Location,
+    own: Policy,
+    cursor: u64,
+) -> Result<Option<(Vec<u8>, u64)>> {
+    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(None) };
+    let policy = if vma.policy.is_set() { vma.policy } else { own };
+    let mut out = format!("{:08x} {}", vma.start.0, policy.text()).into_bytes();
+    let place = vma.backing.as_ref().and_then(file_of).and_then(|file| file.path.clone());
+    match place {
+        Some(place) => {
+            out.extend_from_slice(b" file=");
+            for byte in place.path_from(root) {
+                match byte {
+                    b'\n' | b'\t' | b' ' | b'=' => {
+                        out.extend_from_slice(format!("\\{byte:03o}").as_bytes())
+                    }
+                    other => out.push(other),
+                }
+            }
+        }
+        None if vma.flags.contains(VmaFlags::HEAP) => out.extend_from_slice(b" heap"),
+        None if vma.flags.contains(VmaFlags::STACK) => out.extend_from_slice(b" stack"),
+        None => {}
+    }
+    let pages = mm.resident_pages(vma.start, vma.end);
+    if pages > 0 {
+        let kind = if vma.backing.is_none() { "anon" } else { "mapped" };
+        out.extend_from_slice(format!(" {kind}={pages} N0={pages} kernelpagesize_kB=4").as_bytes());
+    }
+    out.push(b'\n');
     Ok(Some((out, vma.end.0)))
 }
 

@@ -128,6 +128,22 @@ fn about_memory(subject: Subject, next: maps::Next) -> Node {
     )
 }
 
+/// As [`about_memory`], with the policy that the thread has then.
+fn numa_maps(subject: Subject) -> Node {
+    Node::Own(
+        0o400,
+        Box::new(move |opener| {
+            let thread = subject.check_access(opener)?;
+            let (program, root) = (thread.mm().program(), opener.fs().root);
+            let policy = thread.attrs.lock().memory_policy;
+            Ok(Arc::new(RecordFile::new(move |cursor| match program.get() {
+                Some(mm) => maps::numa_maps(&mm, &root, policy, cursor),
+                None => Ok(None),
+            })))
+        }),
+    )
+}
+
 fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
     link_by(move |reader| follow(&subject.check_access(reader)?))
 }
@@ -173,6 +189,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("mounts", S_IFREG, |s| Node::Own(0o444, Box::new(move |_| mounts::open(&s, mounts::mounts)))),
     ("net", S_IFDIR, |_| Node::Dir(Arc::new(net::NetDir))),
     ("ns", S_IFDIR, |s| Node::Dir(Arc::new(NsDir(s)))),
+    ("numa_maps", S_IFREG, numa_maps),
     ("oom_adj", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score", S_IFREG, |s| about(s, |_, _| Ok(b"0\n".to_vec()))),
     ("oom_score_adj", S_IFREG, oom_score_adj),
