@@ -750,3 +750,21 @@ CASE(pagemap) {
         ERR(open(path, O_RDONLY), EACCES);
     });
 }
+
+CASE(nothing_is_made_in_proc) {
+    ERR(mkdir("/proc/new", 0700), ENOENT);
+    ERR(open("/proc/new", O_CREAT | O_WRONLY, 0600), ENOENT);
+    ERR(open("/proc/self/new", O_CREAT | O_WRONLY, 0600), ENOENT);
+    ERR(symlink("a", "/proc/new"), ENOENT);
+    ERR(mknod("/proc/new", S_IFIFO | 0600, 0), ENOENT);
+    ERR(mkdir("/proc/self/fd/new", 0700), ENOENT);
+    write_file("f", "");
+    ERR(rename("f", "/proc/new"), EXDEV);
+    ERR(link("f", "/proc/new"), ENOENT);
+    ERR(unlink("/proc/new"), ENOENT);
+    ERR(rmdir("/proc/new"), ENOENT);
+    AS_NOBODY({
+        ERR(mkdir("/proc/new", 0700), ENOENT);
+        ERR(open("/proc/new", O_CREAT | O_WRONLY, 0600), ENOENT);
+    });
+}

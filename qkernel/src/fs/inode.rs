@@ -30,6 +30,10 @@ pub enum Caching {
 pub trait FileSystem: Send + Sync {
     /// The type's name, for /proc/mounts.
     fn type_name(&self) -> &'static str;
+    /// True if a name that is not there can never be made: looking for one fails, whatever for.
+    fn has_fixed_names(&self) -> bool {
+        false
+    }
     /// Its root.
     fn root(&self) -> Arc<dyn Inode>;
     /// statfs(2), without mount flags.

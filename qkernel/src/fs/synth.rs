@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, S_IFDIR, S_IFLNK, S_IFREG};
+use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, PROC_SUPER_MAGIC, S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::attr::{Attributes, SetAttributes, StatFs};
 use super::disk::Begun;
@@ -172,6 +172,10 @@ impl SynthFs {
 impl FileSystem for SynthFs {
     fn type_name(&self) -> &'static str {
         self.type_name
+    }
+
+    fn has_fixed_names(&self) -> bool {
+        self.magic == PROC_SUPER_MAGIC
     }
 
     fn root(&self) -> Arc<dyn Inode> {

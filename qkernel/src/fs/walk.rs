@@ -46,6 +46,9 @@ bitflags! {
         /// The name itself is meant, to be made or taken away: what it leads to does not count, not
         /// even with a slash behind it.
         const NAME = 256;
+        /// A name that can never be made is found missing too: the caller has to say first that it
+        /// lies on another mount (rename(2)).
+        const NEVER_MADE = 512;
     }
 }
 
@@ -219,7 +222,10 @@ impl Walk<'_> {
             }
             let dentry = match at.dentry.lookup(name, is_last) {
                 Ok(dentry) => dentry,
-                Err(Errno::ENOENT) if is_last => {
+                Err(Errno::ENOENT)
+                    if is_last
+                        && (self.has(WalkFlags::NEVER_MADE) || !at.dentry.fs.has_fixed_names()) =>
+                {
                     return Ok(Step::Done(Target::Name(NameTarget {
                         parent: at,
                         name: name.to_vec(),

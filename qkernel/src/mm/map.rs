@@ -420,6 +420,17 @@ impl AddressSpace {
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
+    /// Sets the policy of `[va, va + len)`. EFAULT where it has holes.
+    pub fn set_policy(&self, va: Va, len: u64, policy: Policy) -> Result {
+        let (start, end) = user_range(va, len).map_err(|_| Errno::EFAULT)?;
+        let mut inner = self.lock();
+        if !inner.vmas.covers(start, end) {
+            return Err(Errno::EFAULT);
+        }
+        inner.vmas.update(start, end, |vma| vma.policy = policy);
+        Ok(())
+    }
+
     /// True if `[va, va + len)` is mapped without a hole.
     pub fn covers(&self, va: Va, len: u64) -> bool {
         user_range(va, len).is_ok_and(|(start, end)| self.lock().vmas.covers(start, end))

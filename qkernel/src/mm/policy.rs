@@ -4,10 +4,6 @@
 use alloc::format;
 use alloc::string::String;
 
-use qlib::Va;
-
-use super::AddressSpace;
-use super::map::user_range;
 use crate::errno::{Errno, Result};
 
 const MPOL_DEFAULT: u16 = 0;
@@ -104,19 +100,6 @@ impl Policy {
             _ => "=balancing",
         };
         if self.nodes == 0 { String::from(name) } else { format!("{name}{flag}:0") }
-    }
-}
-
-impl AddressSpace {
-    /// Sets the policy of `[va, va + len)`. EFAULT where it has holes.
-    pub fn set_policy(&self, va: Va, len: u64, policy: Policy) -> Result {
-        let (start, end) = user_range(va, len).map_err(|_| Errno::EFAULT)?;
-        let mut inner = self.lock();
-        if !inner.vmas.covers(start, end) {
-            return Err(Errno::EFAULT);
-        }
-        inner.vmas.update(start, end, |vma| vma.policy = policy);
-        Ok(())
     }
 }
 

@@ -62,7 +62,8 @@ pub fn renameat2(
     let (old, new) = (path_at(thread, old)?, path_at(thread, new)?);
     let exchange = flags & RENAME_EXCHANGE != 0;
     let from = walk(thread, old_dir, &old, WalkFlags::NAME)?.name(Errno::EBUSY)?;
-    let to = walk(thread, new_dir, &new, WalkFlags::NAME)?.name(Errno::EBUSY)?;
+    let flags_of_new = WalkFlags::NAME | WalkFlags::NEVER_MADE;
+    let to = walk(thread, new_dir, &new, flags_of_new)?.name(Errno::EBUSY)?;
     if !Arc::ptr_eq(&from.parent.mount, &to.parent.mount) {
         return Err(Errno::EXDEV);
     }
