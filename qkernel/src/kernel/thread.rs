@@ -23,7 +23,7 @@ use crate::mm::reclaim;
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
-use crate::task::run::{go_on, may_go, start_newborn};
+use crate::task::run::{Gone, go_on, may_go, start_newborn};
 use crate::task::{
     Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
 };
@@ -312,8 +312,10 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             }
             _ => None,
         };
-        if !go_on(thread, call).await {
-            return;
+        match go_on(thread, call).await {
+            Gone::On => {}
+            Gone::Ends => return,
+            Gone::Dumps(info, regs, nr) => return coredump::end(thread, &info, regs, nr).await,
         }
         start_newborn(thread);
     }

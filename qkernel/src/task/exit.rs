@@ -9,7 +9,6 @@ use linux_raw_sys::general::{
     SIGCHLD, SIGCONT, SIGKILL,
 };
 
-use super::coredump::DUMPED;
 use super::pid_namespace::PidNamespace;
 use super::process::{Image, Usage};
 use super::signal::{self, SigInfo, SigSet, Signo};
@@ -17,6 +16,9 @@ use super::{Process, Thread, session, table, wait};
 use crate::fs::{self, FdTable};
 use crate::mm::reclaim;
 use crate::wait::PollMask;
+
+/// In a wait status: there is a core dump.
+pub const DUMPED: i32 = 0x80;
 
 /// The wait status of an exit with `code`.
 pub const fn status_of_code(code: i32) -> i32 {

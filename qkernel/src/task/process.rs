@@ -9,7 +9,6 @@ use core::ops::Range;
 use linux_raw_sys::general::{RLIMIT_AS, RLIMIT_STACK};
 use qlib::{PAGE_SIZE, Va};
 
-use super::coredump::Dump;
 use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
 use super::upcalls::Upcalls;
@@ -51,8 +50,8 @@ pub struct Process {
     pub thread_events: WaitQueue,
     /// Notified when a signal arrives for it or one of its threads (signalfd, sigtimedwait).
     pub signal_events: WaitQueue,
-    /// Its core dump, once that is begun.
-    pub dump: Mutex<Option<Arc<Dump>>>,
+    /// Its core dump, once that is begun: what [`super::coredump`] keeps.
+    pub dump: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
     /// prctl(2), personality(2) and accounting.
     pub traits: Mutex<Traits>,
     /// Contexts of io_setup(2), by id: those of [`crate::ipc::aio`].

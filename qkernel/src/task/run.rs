@@ -3,8 +3,10 @@
 
 use alloc::sync::Arc;
 
+use qlib::platform::UserRegs;
+
 use super::outcome::Outcome;
-use super::signal::{self, Delivery};
+use super::signal::{self, Delivery, SigInfo};
 use super::{Thread, pause};
 use crate::arch::user::Go;
 use crate::mm::AddressSpace;
@@ -74,11 +76,21 @@ pub async fn halt_to_sync(thread: &Arc<Thread>, mm: &Arc<AddressSpace>) -> Froze
     }
 }
 
-/// Returns to user mode; false when the thread is to end.
-pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Outcome)>) -> bool {
+/// What comes of a thread that was to go on.
+pub enum Gone {
+    /// It is in user mode.
+    On,
+    /// It is to end.
+    Ends,
+    /// Its process is to end with a core dump, as [`Delivery::Dumps`] says.
+    Dumps(SigInfo, UserRegs, i64),
+}
+
+/// Returns to user mode, if the thread is not to end.
+pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Outcome)>) -> Gone {
     loop {
         if thread.is_dying() {
-            return false;
+            return Gone::Ends;
         }
         may_go(thread).await;
         let replaced = matches!(call, Some((_, Outcome::RegistersReplaced)));
@@ -90,24 +102,25 @@ pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Outcome)>) -> bo
         // A pause may have begun while signals were looked at.
         may_go(thread).await;
         match delivery {
-            _ if thread.is_dying() => return false,
+            _ if thread.is_dying() => return Gone::Ends,
+            Delivery::Dumps(info, regs, nr) => return Gone::Dumps(info, regs, nr),
             Delivery::Ended => call = None,
             Delivery::None(Some(value)) => {
                 thread.user.resume(&thread.mm(), Go::Return(value));
-                return true;
+                return Gone::On;
             }
             Delivery::None(None) if replaced => {
-                let Ok(regs) = thread.user.registers().await else { return false };
+                let Ok(regs) = thread.user.registers().await else { return Gone::Ends };
                 thread.user.resume(&thread.mm(), Go::Regs(&regs));
-                return true;
+                return Gone::On;
             }
             Delivery::None(None) => {
                 thread.user.resume(&thread.mm(), Go::Continue);
-                return true;
+                return Gone::On;
             }
             Delivery::Registers(regs) => {
                 thread.user.resume(&thread.mm(), Go::Regs(&regs));
-                return true;
+                return Gone::On;
             }
         }
     }

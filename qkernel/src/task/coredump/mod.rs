@@ -28,8 +28,6 @@ use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
 use crate::wait::{self, PollMask, Sleeper, WaitQueue, block_until_killed};
 
-/// In a wait status: there is a core dump.
-pub const DUMPED: i32 = 0x80;
 /// Bytes of memory that are written at a time.
 const PIECE_BYTES: u64 = 64 << 10;
 /// The longest kernel.core_pattern, with its end.
@@ -82,6 +80,7 @@ pub struct Dump {
 /// A thread of a process is to end, and out of user mode: waits while its process is dumped.
 pub async fn parks(thread: &Arc<Thread>) {
     let Some(dump) = thread.process.dump.lock().clone() else { return };
+    let Ok(dump) = dump.downcast::<Dump>() else { return };
     if dump.is_over.load(Relaxed) {
         return;
     }
@@ -119,7 +118,7 @@ pub async fn end(thread: &Arc<Thread>, info: &SigInfo, regs: UserRegs, call: i64
     };
     let is_dumped = write(&dump, first, info, &pattern, (limit, filter)).await.is_ok();
     if is_dumped && let Some(status) = &mut process.tree.lock().exiting {
-        *status |= DUMPED;
+        *status |= exit::DUMPED;
     }
     dump.is_over.store(true, Relaxed);
     let stopped = core::mem::take(&mut *dump.stopped.lock());

@@ -18,7 +18,7 @@ use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::outcome::{Outcome, RegistersReplaced};
-use crate::task::{Process, Thread, coredump, exit, oom, rseq, session};
+use crate::task::{Process, Thread, exit, oom, rseq, session};
 use crate::wait::Sleeper;
 
 /// What the thread does at its return to user mode.
@@ -31,6 +31,9 @@ pub enum Delivery {
     Registers(UserRegs),
     /// The process ends: the caller rechecks `dying`.
     Ended,
+    /// The process ends by this signal, with a core dump if it may have one: the thread's registers
+    /// and the number of the call that it is in, -1 for none.
+    Dumps(SigInfo, UserRegs, i64),
 }
 
 /// A call's result as %rax carries it.
@@ -156,8 +159,7 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
                 let Ok(regs) = thread.user.registers().await else { return Delivery::Ended };
                 let nr = call.map_or(-1, |(nr, _)| nr as i64);
                 let regs = if replaced { regs } else { finish_call(regs, call.take(), None) };
-                coredump::end(thread, &info, regs, nr).await;
-                return Delivery::Ended;
+                return Delivery::Dumps(info, regs, nr);
             }
             Disposition::Terminate => {
                 exit::group_exit(&thread.process, signo as i32);
