@@ -102,8 +102,8 @@ impl FileOps for PathOnly {
     }
 }
 
-/// Opens `path` (open(2)); the mode's umask is applied here. ELEASED while a lease stands in the way
-/// ([`lease::when_broken`]).
+/// Opens `path` (open(2)); the mode's umask is applied here. ELEASED while a lease stands in the
+/// way ([`lease::when_broken`]).
 pub fn open(caller: &dyn Caller, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
     let creds = caller.creds();
     let mut flags = how.flags;

@@ -1,5 +1,5 @@
-//! A sandbox as an image: what must be so when its memory is copied, and what a kernel does that has
-//! been made of such a copy. What lies on the host's side is qvisor's (`qvisor/src/image`).
+//! A sandbox as an image: what must be so when its memory is copied, and what a kernel does that
+//! has been made of such a copy. What lies on the host's side is qvisor's (`qvisor/src/image`).
 
 use qlib::control::WakeCause;
 

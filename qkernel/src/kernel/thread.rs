@@ -315,7 +315,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
         match go_on(thread, call).await {
             Gone::On => {}
             Gone::Ends => return,
-            Gone::Dumps(info, regs, nr) => return coredump::end(thread, &info, regs, nr).await,
+            Gone::Dumps(death) => return coredump::end(thread, &death).await,
         }
         start_newborn(thread);
     }

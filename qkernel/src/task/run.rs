@@ -1,12 +1,11 @@
 //! What a guest thread does between two stays in user mode besides being served: waiting until it
 //! may go on, and looking at signals.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use qlib::platform::UserRegs;
-
 use super::outcome::Outcome;
-use super::signal::{self, Delivery, SigInfo};
+use super::signal::{self, Death, Delivery};
 use super::{Thread, pause};
 use crate::arch::user::Go;
 use crate::mm::AddressSpace;
@@ -82,8 +81,8 @@ pub enum Gone {
     On,
     /// It is to end.
     Ends,
-    /// Its process is to end with a core dump, as [`Delivery::Dumps`] says.
-    Dumps(SigInfo, UserRegs, i64),
+    /// Its process is to end, with a core dump if it may have one.
+    Dumps(Box<Death>),
 }
 
 /// Returns to user mode, if the thread is not to end.
@@ -103,7 +102,7 @@ pub async fn go_on(thread: &Arc<Thread>, mut call: Option<(u64, Outcome)>) -> Go
         may_go(thread).await;
         match delivery {
             _ if thread.is_dying() => return Gone::Ends,
-            Delivery::Dumps(info, regs, nr) => return Gone::Dumps(info, regs, nr),
+            Delivery::Dumps(death) => return Gone::Dumps(death),
             Delivery::Ended => call = None,
             Delivery::None(Some(value)) => {
                 thread.user.resume(&thread.mm(), Go::Return(value));

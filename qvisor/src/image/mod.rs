@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `manifest.json` | [`Manifest`]: what the rest is, and what must be the same where it is restored |
+//! | `manifest.json` | [`Manifest`]: what the rest is, and what must be the same at a restore |
 //! | `ram` | guest memory, each page at its guest physical address; the rest is holes |
 //! | `swap` | pages of programs, each at its slot |
 //! | `reap` | the working set, in the order in which it is read |

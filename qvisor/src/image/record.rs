@@ -131,8 +131,8 @@ fn socket(fd: &OwnedFd) -> Result<SocketName> {
     })
 }
 
-/// True if a TCP socket has sent anything, as one does that is being connected, or was: one that has
-/// been reset has no peer, but shares a port with its listener.
+/// True if a TCP socket has sent anything, as one does that is being connected, or was: one that
+/// has been reset has no peer, but shares a port with its listener.
 fn has_sent(fd: &OwnedFd) -> Result<bool> {
     /// Where `tcpi_segs_out` of struct tcp_info lies (Linux 4.2).
     const SEGMENTS_OUT: usize = 136;

@@ -62,7 +62,7 @@ pub fn reap(pid: u32) {
     }
 }
 
-/// What can be read from the end of process `pid` on, with all its threads: a pidfd (pidfd_open(2)).
+/// What can be read from the end of process `pid` on, with all its threads (pidfd_open(2)).
 pub fn end_of(pid: u32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)

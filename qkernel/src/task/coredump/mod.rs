@@ -17,7 +17,7 @@ use qlib::PAGE_SIZE;
 use qlib::platform::UserRegs;
 
 use super::run::{may_sync, start_newborn};
-use super::signal::SigInfo;
+use super::signal::{Death, SigInfo};
 use super::{Process, Thread, exit};
 use crate::arch::heap;
 use crate::errno::{Errno, Result};
@@ -95,9 +95,10 @@ pub async fn parks(thread: &Arc<Thread>) {
     }
 }
 
-/// The process ends by a signal, with a core dump if it may have one. `regs` are those of the
-/// thread, which takes the signal; `call` is the number of the call that it was in, -1 for none.
-pub async fn end(thread: &Arc<Thread>, info: &SigInfo, regs: UserRegs, call: i64) {
+/// The process of `thread` ends by the signal that the thread takes, with a core dump if it may
+/// have one.
+pub async fn end(thread: &Arc<Thread>, death: &Death) {
+    let Death { info, regs, call } = death;
     let process = &thread.process;
     let limit = process.rlimit(RLIMIT_CORE);
     let (dumpable, filter) = {
@@ -112,8 +113,8 @@ pub async fn end(thread: &Arc<Thread>, info: &SigInfo, regs: UserRegs, call: i64
     };
     let first = Stopped {
         thread: thread.clone(),
-        regs,
-        call,
+        regs: *regs,
+        call: *call,
         fpstate: thread.user.fpstate().unwrap_or_default(),
     };
     let is_dumped = write(&dump, first, info, &pattern, (limit, filter)).await.is_ok();

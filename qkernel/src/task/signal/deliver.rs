@@ -1,6 +1,7 @@
 //! Delivery: what pending signals do at a thread's return to user mode, and the way back from a
 //! handler.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
@@ -31,9 +32,19 @@ pub enum Delivery {
     Registers(UserRegs),
     /// The process ends: the caller rechecks `dying`.
     Ended,
-    /// The process ends by this signal, with a core dump if it may have one: the thread's registers
-    /// and the number of the call that it is in, -1 for none.
-    Dumps(SigInfo, UserRegs, i64),
+    /// The process ends by a signal, with a core dump if it may have one.
+    Dumps(Box<Death>),
+}
+
+/// A signal that ends a process, and the thread that takes it.
+#[derive(Debug)]
+pub struct Death {
+    /// The signal.
+    pub info: SigInfo,
+    /// The thread's registers.
+    pub regs: UserRegs,
+    /// The number of the call that it is in, -1 for none.
+    pub call: i64,
 }
 
 /// A call's result as %rax carries it.
@@ -157,9 +168,9 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
             }
             Disposition::Core => {
                 let Ok(regs) = thread.user.registers().await else { return Delivery::Ended };
-                let nr = call.map_or(-1, |(nr, _)| nr as i64);
+                let number = call.map_or(-1, |(nr, _)| nr as i64);
                 let regs = if replaced { regs } else { finish_call(regs, call.take(), None) };
-                return Delivery::Dumps(info, regs, nr);
+                return Delivery::Dumps(Box::new(Death { info, regs, call: number }));
             }
             Disposition::Terminate => {
                 exit::group_exit(&thread.process, signo as i32);

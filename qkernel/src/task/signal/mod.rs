@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general::{SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 
 pub use action::{Actions, Disposition, SigAction};
-pub use deliver::{Delivery, deliver, force, force_exception, force_segv, to_return_value};
+pub use deliver::{Death, Delivery, deliver, force, force_exception, force_segv, to_return_value};
 pub use frame::SigStack;
 pub use info::SigInfo;
 pub use mask::{restore_mask, set_mask, swap_mask_for_wait};

@@ -16,7 +16,7 @@ use crate::sys;
 const HOLD: Duration = Duration::from_secs(600);
 /// How long it may take to receive what it is to copy.
 const SEND: Duration = Duration::from_secs(10);
-/// The exit status of a sandbox that ends as its copy lives on: that of a process killed by SIGKILL.
+/// The exit status of a sandbox that ends as its copy lives on: as of a process killed by SIGKILL.
 const ENDED: i32 = 128 + libc::SIGKILL;
 
 impl ControlServer {
