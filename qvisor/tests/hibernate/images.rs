@@ -189,6 +189,25 @@ fn what_is_wrong_with_an_image_is_told_and_leaves_nothing() {
     verified(&c.ask("verify"));
 }
 
+/// It is stopped in the middle of what it does, and goes on there.
+#[test]
+fn who_is_never_idle_is_saved_too() {
+    let counts = "echo ready; i=0; while :; do i=$((i+1)); [ $((i % 5000)) != 0 ] || echo $i; done";
+    let c = Container::start("busybox", &["sh", "-c", counts]);
+    ready(&c);
+    let counted = || c.output().lines().filter_map(|n| n.parse::<u64>().ok()).collect::<Vec<_>>();
+    eventually("it counts", limit(), || counted().len() > 3);
+    for _ in 0..2 {
+        checkpoint(&c);
+        let before = counted().len();
+        restored(&c);
+        eventually("it counts on", limit(), || counted().len() > before + 3);
+    }
+    let numbers = counted();
+    let expected: Vec<u64> = (1..=numbers.len() as u64).map(|n| n * 5000).collect();
+    assert_eq!(numbers, expected, "nothing twice, and nothing left out");
+}
+
 /// A page of the store that has changed is noticed when it is needed, and ends the container: no
 /// instruction runs on what is not there.
 #[test]
@@ -223,6 +242,9 @@ fn a_command_that_is_killed_leaves_the_one_or_the_other() {
         sleep(Duration::from_millis(round * 4));
         child.kill().expect("kill");
         child.wait().expect("wait");
+        if round % 2 == 0 {
+            eventually("it is awake again", limit(), || c.hibernation() != "Hibernated");
+        }
         verified(&c.ask("verify"));
     }
     fs::remove_dir_all(image(&c)).ok();
@@ -232,6 +254,9 @@ fn a_command_that_is_killed_leaves_the_one_or_the_other() {
         sleep(Duration::from_millis(round * 3));
         child.kill().expect("kill");
         child.wait().expect("wait");
+        eventually("it goes on, or ends", limit(), || {
+            !c.command(&["state", &c.id]).stdout.contains("\"status\": \"created\"")
+        });
         let gone = run(&mut c.quark(&["delete", "--force", &c.id]), limit());
         assert!(gone.success(), "{}", gone.describe());
     }
