@@ -433,6 +433,16 @@ fn child_holds() {
 }
 
 #[test]
+fn who_is_on_kvm_is_not_saved_and_told_why() {
+    needs_kvm!();
+    let c = Container::start("busybox", &["sleep", "1000000"]);
+    let outcome = c.command(&["checkpoint", "--image-path", "/nowhere/image", &c.id]);
+    let why = "it is on the kvm platform, and images are of the process platform";
+    assert!(!outcome.success() && outcome.stderr.contains(why), "{}", outcome.describe());
+    assert_eq!(c.state()["status"], "running");
+}
+
+#[test]
 fn asleep_it_holds_about_as_much_as_on_the_process_platform() {
     needs_kvm!();
     let on = |platform: &str| -> Vec<Value> {

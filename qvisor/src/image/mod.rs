@@ -19,7 +19,6 @@ pub mod directory;
 pub mod open;
 pub mod record;
 
-use qlib::control::ProcessSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::platform::PlatformKind;
@@ -59,8 +58,6 @@ pub struct Container {
     pub id: String,
     /// Guest process ID of its first process.
     pub init: u32,
-    /// Its program.
-    pub process: ProcessSpec,
     /// Where files of the host are mounted in it, besides its root, in the order of its
     /// configuration.
     pub volumes: Vec<String>,

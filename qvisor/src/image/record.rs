@@ -1,6 +1,6 @@
 //! What an object of the host is, so that it can be opened anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,12 +23,13 @@ use crate::sys;
 pub fn describe(parts: &Parts, files: &[OwnedFd], volumes: u32) -> Result<Vec<What>> {
     let mounts = mounts(parts, files, volumes);
     let handles: HashMap<u32, &HandlePart> = parts.handles.iter().map(|h| (h.file, h)).collect();
-    let is_shown = |index: u32| parts.windows.iter().any(|w| w.file == index && !w.writable);
+    let shown = parts.windows.iter().filter(|window| !window.writable).map(|window| window.file);
+    let shown: HashSet<u32> = shown.collect();
     let each = files.iter().zip(0..).map(|(fd, index)| {
         let handle = handles.get(&index).copied();
         match handle.map_or(Kind::File, |handle| handle.kind) {
             Kind::File | Kind::Path | Kind::Dir { .. } => {
-                let name = file(fd, &mounts, is_shown(index))?;
+                let name = file(fd, &mounts, shown.contains(&index))?;
                 let given = handle.filter(|h| h.number <= volumes && h.number == name.mount);
                 Ok(match given.filter(|_| name.path == "/") {
                     Some(handle) => What::Given(handle.number),

@@ -106,7 +106,6 @@ fn save(
         container: image::Container {
             id: state.id.clone(),
             init: state.init,
-            process: state.process.clone(),
             volumes: volumes.to_vec(),
         },
         ram_sum: 0,

@@ -83,11 +83,11 @@ pub fn findings(kvm: &Report) -> Vec<Finding> {
     let effect =
         why_not.unwrap_or("rows of system calls from patched call sites need not enter the host");
     add("fast calls", why_not.is_none(), effect.into());
-    let ends = (major, minor) >= (6, 11);
+    let ends = sys::receive_ends();
     let effect = if ends {
         "receivers learn of a stub's end"
     } else {
-        "older than 6.11: receivers poll before each call"
+        "older than 6.11: receivers poll before each call, with a descriptor more for each process"
     };
     add("seccomp listener end", ends, effect.into());
     add(

@@ -1,6 +1,11 @@
 //! What this host's kernel and processors can do.
 #![allow(unsafe_code)]
 
+/// True if this host ends a receive of a seccomp listener when all tasks are gone (Linux 6.11).
+pub fn receive_ends() -> bool {
+    host_release() >= (6, 11)
+}
+
 /// The host's release, as (major, minor).
 pub fn host_release() -> (u32, u32) {
     let name = rustix::system::uname();

@@ -221,7 +221,7 @@ fn called_as_runsc_it_understands_runsc() {
     assert_eq!(out, format!("/tmp\n{inside}\n"));
     let listed: Value = serde_json::from_str(&run(&["list", "--format=json"]).1).unwrap();
     assert_eq!(listed[0]["id"], json!(id));
-    assert_eq!(run(&["checkpoint", "--image-path", "/x", id]).0, Some(128));
+    assert_eq!(run(&["fscheckpoint", id]).0, Some(128));
     let waiter = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| run(&["wait", id]));
         std::thread::sleep(std::time::Duration::from_millis(300));

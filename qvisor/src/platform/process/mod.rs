@@ -172,7 +172,7 @@ impl ProcessPlatform {
             phys,
             fp,
             wait_killable,
-            receive_ends: config.receive_ends && sys::host_release() >= (6, 11),
+            receive_ends: config.receive_ends && sys::receive_ends(),
             sync_wake_up: config.sync_wake_up,
             stack_bytes: config.stack_bytes,
             most_mappings,

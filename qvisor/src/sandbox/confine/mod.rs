@@ -16,6 +16,7 @@ mod root;
 pub mod user_namespace;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
@@ -49,7 +50,12 @@ static HOST_UDS: AtomicBool = AtomicBool::new(false);
 
 /// What threads of this process may do.
 fn own_calls() -> Vec<profiles::Call> {
-    let calls = profiles::calls();
+    // Asked for the first time while it may be.
+    static RECEIVE_ENDS: OnceLock<bool> = OnceLock::new();
+    let mut calls = profiles::calls();
+    if *RECEIVE_ENDS.get_or_init(crate::sys::receive_ends) {
+        calls = profiles::without_end_of_stubs(calls);
+    }
     if HOST_UDS.load(Ordering::Acquire) { calls } else { profiles::without_unix(calls) }
 }
 

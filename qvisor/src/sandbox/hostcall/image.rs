@@ -2,6 +2,7 @@
 //! of its store. [`HostSide::parts`] says what there is, and gives the files, of a sandbox that
 //! sleeps; [`HostSide::put_back`] makes another one the same.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -113,14 +114,13 @@ impl HostSide {
         }
         let store = self.store.as_ref().ok_or("it has no store")?;
         let mut files: Vec<Arc<OwnedFd>> = Vec::new();
-        let mut index_of =
-            |file: &Arc<OwnedFd>| match files.iter().position(|f| Arc::ptr_eq(f, file)) {
-                Some(at) => at as u32,
-                None => {
-                    files.push(file.clone());
-                    files.len() as u32 - 1
-                }
-            };
+        let mut known = HashMap::new();
+        let mut index_of = |file: &Arc<OwnedFd>| {
+            *known.entry(Arc::as_ptr(file)).or_insert_with(|| {
+                files.push(file.clone());
+                files.len() as u32 - 1
+            })
+        };
         let handles = self.handles.all().into_iter().map(|(number, object)| HandlePart {
             number,
             kind: object.kind(),
