@@ -228,14 +228,20 @@ pub fn read(dir: &Path) -> Result<Opened> {
             dir.display()
         );
     }
-    let files: Vec<File> =
-        FILES.iter().map(|file| open(&name(file)).with_context(damaged)).collect::<Result<_>>()?;
+    let files: Vec<File> = FILES
+        .iter()
+        .map(|file| open(&name(file)).with_context(|| format!("{}: {file}", damaged())))
+        .collect::<Result<_>>()?;
     let Ok([ram, swap, reap, sums]) = <[File; 4]>::try_from(files) else { bail!(damaged()) };
     let long = sums.metadata()?.len();
     ensure!(long <= MAX_SUMS, "{}: its checksums are too long", damaged());
     let mut bytes = vec![0; long as usize];
     sums.read_exact_at(&mut bytes, 0).with_context(damaged)?;
-    ensure!(XxHash3_64::oneshot(&bytes) == manifest.sums_sum, "{}: its checksums are", damaged());
+    ensure!(
+        XxHash3_64::oneshot(&bytes) == manifest.sums_sum,
+        "{}: sums does not check out",
+        damaged()
+    );
     manifest.parts.store = postcard::from_bytes(&bytes).with_context(damaged)?;
     let mut sum = XxHash3_64::default();
     each_page(&ram, |offset, page| {
@@ -243,11 +249,15 @@ pub fn read(dir: &Path) -> Result<Opened> {
         Ok(())
     })
     .with_context(damaged)?;
-    ensure!(sum.finish() == manifest.ram_sum, "{}: its memory is", damaged());
+    ensure!(sum.finish() == manifest.ram_sum, "{}: ram does not check out", damaged());
     let stored = &manifest.parts.store;
     let pages = stored.end().with_context(damaged)?;
     for (file, pages) in [(&swap, pages), (&reap, stored.reap.len() as u64)] {
-        ensure!(file.metadata()?.len() / PAGE_SIZE >= pages, "{}: it is cut short", damaged());
+        ensure!(
+            file.metadata()?.len() / PAGE_SIZE >= pages,
+            "{}: swap or reap is cut short",
+            damaged()
+        );
     }
     Ok(Opened { manifest, ram, swap, reap })
 }

@@ -61,7 +61,13 @@ pub struct Container {
     /// Where files of the host are mounted in it, besides its root, in the order of its
     /// configuration.
     pub volumes: Vec<String>,
+    /// How its terminal was set, if it had one: its guest kernel has set it so, and goes by it.
+    pub terminal: Option<TerminalModes>,
 }
+
+/// Modes of a terminal (termios(3)): input, output, control, local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalModes(pub [u32; 4]);
 
 /// An object of the host, as it can be opened anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::directory::listed;
 use super::record::{flags, version};
-use super::{FileName, SocketName, What};
+use super::{FileName, SocketName, TerminalModes, What};
 
 /// How long a queue for connections a listener asks for; the host has its own limit.
 const BACKLOG: i32 = 4096;
@@ -19,24 +19,47 @@ const BACKLOG: i32 = 4096;
 /// Ports below it are for who may bind them.
 const LOW_PORTS: u16 = 1024;
 
-/// Opens all; `mounts` are the root and the volumes, and `low_ports`: the container may bind ports
+/// Opens all; `mounts` are the root and the `volumes`, and `low_ports`: the container may bind ports
 /// below [`LOW_PORTS`]. `None` for what every container is given.
 ///
 /// # Errors
 /// With the first that cannot be opened, or is not what it was.
 pub fn open_all(
     files: &[What],
+    volumes: &[String],
     mounts: &[BorrowedFd<'_>],
     low_ports: bool,
 ) -> Result<Vec<Option<OwnedFd>>> {
+    let shown = |name: &FileName| {
+        let volume = (name.mount as usize).checked_sub(1).and_then(|at| volumes.get(at));
+        let volume = volume.map_or("", |volume| volume.trim_end_matches('/'));
+        format!(
+            "opening the container's {}{} anew, which must be as it was for the image",
+            volume.escape_debug(),
+            name.path.escape_debug()
+        )
+    };
     let open = |what: &What| match what {
         What::Given(_) => Ok(None),
-        What::File(name) => file(name, mounts)
-            .map(Some)
-            .with_context(|| format!("opening \"{}\" anew", name.path.escape_debug())),
+        What::File(name) => file(name, mounts).map(Some).with_context(|| shown(name)),
         What::Socket(name) => socket(name, low_ports).map(Some),
     };
     files.iter().map(open).collect()
+}
+
+/// Sets a terminal as the one of an image was.
+///
+/// # Errors
+/// Those of tcsetattr(3).
+pub fn set_terminal(fd: BorrowedFd<'_>, modes: TerminalModes) -> rustix::io::Result<()> {
+    use rustix::termios::{ControlModes, InputModes, LocalModes, OptionalActions, OutputModes};
+    let mut now = rustix::termios::tcgetattr(fd)?;
+    let TerminalModes([input, output, control, local]) = modes;
+    now.input_modes = InputModes::from_bits_retain(input);
+    now.output_modes = OutputModes::from_bits_retain(output);
+    now.control_modes = ControlModes::from_bits_retain(control);
+    now.local_modes = LocalModes::from_bits_retain(local);
+    rustix::termios::tcsetattr(fd, OptionalActions::Now, &now)
 }
 
 fn file(name: &FileName, mounts: &[BorrowedFd<'_>]) -> Result<OwnedFd> {
@@ -107,8 +130,12 @@ fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
         return Ok(socket);
     }
     if let Some(local) = name.local {
-        rustix::net::bind(&socket, &local)
-            .with_context(|| format!("binding a socket to {local}"))?;
+        rustix::net::bind(&socket, &local).with_context(|| {
+            format!(
+                "binding a socket to {local} (if it is in use: end what has it, or give the \
+                 container a network namespace of its own)"
+            )
+        })?;
     }
     if let Some(peer) = name.peer {
         let connected = rustix::net::connect(&socket, &peer);

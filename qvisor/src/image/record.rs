@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use super::directory::listed;
-use super::{FileName, SocketName, What};
+use super::{FileName, SocketName, TerminalModes, What};
 use crate::sandbox::hostcall::image::{HandlePart, Parts, STREAMS};
 use crate::sandbox::hostcall::table::Kind;
 use crate::sys;
@@ -48,6 +48,19 @@ pub fn describe(parts: &Parts, files: &[OwnedFd], volumes: u32) -> Result<Vec<Wh
         }
     });
     each.collect()
+}
+
+/// How the terminal is set that is a standard stream, if there is one.
+pub fn terminal(parts: &Parts, files: &[OwnedFd]) -> Option<TerminalModes> {
+    let is_terminal = |handle: &&HandlePart| matches!(handle.kind, Kind::Stream { tty: true, .. });
+    let handle = parts.handles.iter().find(is_terminal)?;
+    let now = rustix::termios::tcgetattr(files.get(handle.file as usize)?).ok()?;
+    Some(TerminalModes([
+        now.input_modes.bits(),
+        now.output_modes.bits(),
+        now.control_modes.bits(),
+        now.local_modes.bits(),
+    ]))
 }
 
 /// The host's numbers of the mounts that a container was given, by handle.

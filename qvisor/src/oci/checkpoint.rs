@@ -97,6 +97,7 @@ fn save(
         }
     }
     ensure!(files.len() == parts.files as usize, missing());
+    let terminal = record::terminal(&parts, &files);
     let files = record::describe(&parts, &files, u32::try_from(volumes.len())?)?;
     let manifest = Manifest {
         format: image::FORMAT,
@@ -107,6 +108,7 @@ fn save(
             id: state.id.clone(),
             init: state.init,
             volumes: volumes.to_vec(),
+            terminal,
         },
         ram_sum: 0,
         sums_sum: 0,

@@ -210,7 +210,8 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
-    let image = setup.image.as_deref().map(|dir| open_image(dir, &setup, &opened)).transpose()?;
+    let image =
+        setup.image.as_deref().map(|dir| open_image(dir, &setup, &opened, &stdio)).transpose()?;
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
@@ -276,8 +277,8 @@ impl Opened {
     }
 }
 
-/// Opens an image, and what it names, as this container has it.
-fn open_image(dir: &Path, setup: &Setup, opened: &Opened) -> Result<Image> {
+/// Opens an image, and what it names, as this container has it; sets its terminal as that was.
+fn open_image(dir: &Path, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -> Result<Image> {
     let directory::Opened { mut manifest, ram, swap, reap } = directory::read(dir)?;
     let most = ram_bytes()?.next_multiple_of(RAM_UNIT);
     if manifest.parts.ram_bytes > most {
@@ -289,7 +290,12 @@ fn open_image(dir: &Path, setup: &Setup, opened: &Opened) -> Result<Image> {
     let may_bind = CapabilitySet::from_bits_retain(setup.capabilities)
         .contains(CapabilitySet::NET_BIND_SERVICE);
     let low_ports = may_bind || setup.new_network;
-    let files = image::open::open_all(&manifest.files, &mounts, low_ports)?;
+    let container = &manifest.container;
+    let files = image::open::open_all(&manifest.files, &container.volumes, &mounts, low_ports)?;
+    let terminal = stdio.iter().find(|stream| rustix::termios::isatty(&stream.fd));
+    if let (Some(modes), Some(terminal)) = (container.terminal, terminal) {
+        image::open::set_terminal(terminal.fd.as_fd(), modes).context("setting the terminal")?;
+    }
     Ok(Image { parts: manifest.parts, files, ram, swap, reap })
 }
 

@@ -138,7 +138,8 @@ pub enum Command {
     Metrics(Metrics),
     /// Show all containers, those that hold most memory first.
     Top(Top),
-    /// Save a container in an image, and end it.
+    /// Save a container in an image, and end it; --timeout says how long it may take to become idle
+    /// (1 s) before it is stopped in the middle of what it does.
     Checkpoint(Checkpoint),
     /// Make a container of an image, and wait for it.
     Restore(Restore),
@@ -241,7 +242,7 @@ pub struct Run {
 pub struct Checkpoint {
     /// The container's ID.
     pub id: String,
-    /// The directory of the image, which is made.
+    /// The directory of the image, which is made if there is none.
     #[arg(long, default_value = "checkpoint", value_name = "DIR")]
     pub image_path: PathBuf,
     /// The container goes on.

@@ -10,6 +10,7 @@ mod ended;
 mod escape;
 mod find;
 mod host;
+mod image;
 mod install;
 mod life;
 mod locks;
