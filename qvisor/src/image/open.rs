@@ -19,8 +19,8 @@ const BACKLOG: i32 = 4096;
 /// Ports below it are for who may bind them.
 const LOW_PORTS: u16 = 1024;
 
-/// Opens all; `mounts` are the root and the `volumes`, and `low_ports`: the container may bind ports
-/// below [`LOW_PORTS`]. `None` for what every container is given.
+/// Opens all; `mounts` are the root and the `volumes`, and `low_ports`: the container may bind
+/// ports below [`LOW_PORTS`]. `None` for what every container is given.
 ///
 /// # Errors
 /// With the first that cannot be opened, or is not what it was.
