@@ -107,6 +107,13 @@ static const void *memory(const volatile void *address, size_t bytes) {
 
 static volatile int written = 1;
 
+// A process that dies by SIGABRT.
+static pid_t aborter(void) {
+    pid_t pid = OK(fork());
+    if (pid == 0) abort();
+    return pid;
+}
+
 CASE(dump_tells_what_happened) {
     need_pattern();
     allow(RLIM_INFINITY);
@@ -231,8 +238,7 @@ CASE(dump_has_all_threads) {
 CASE(no_dump_without_a_limit) {
     need_pattern();
     allow(0);
-    pid_t pid = OK(fork());
-    if (pid == 0) abort();
+    pid_t pid = aborter();
     expect_dump(pid, SIGABRT, false);
 }
 
@@ -255,8 +261,7 @@ CASE(some_signals_dump) {
 CASE(limit_cuts) {
     need_pattern();
     allow(16384);
-    pid_t pid = OK(fork());
-    if (pid == 0) abort();
+    pid_t pid = aborter();
     expect_dump(pid, SIGABRT, true);
     CHECK(core_bytes <= 16384);
     header();
@@ -306,8 +311,7 @@ CASE(old_dump_goes) {
     allow(RLIM_INFINITY);
     write_file("core", "old");
     OK(link("core", "kept"));
-    pid_t pid = OK(fork());
-    if (pid == 0) abort();
+    pid_t pid = aborter();
     char b[8];
     int status;
     EQ(waitpid(pid, &status, 0), pid);

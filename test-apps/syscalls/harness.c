@@ -75,6 +75,32 @@ void own_mounts(void) {
     }
 }
 
+void block_signal(int signo) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signo);
+    ZERO(pthread_sigmask(SIG_BLOCK, &set, NULL));
+}
+
+bool signal_within(int signo, siginfo_t *info, int ms) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signo);
+    struct timespec limit = {ms / 1000, ms % 1000 * 1000000L};
+    for (;;) {
+        int got = sigtimedwait(&set, info, &limit);
+        if (got == signo) return true;
+        CHECK(got == -1);
+        if (errno == EAGAIN) return false;
+        CHECK(errno == EINTR);
+    }
+}
+
+void expect_no_signal(int signo) {
+    siginfo_t info;
+    if (signal_within(signo, &info, 100)) FAIL("a signal came: code %d", info.si_code);
+}
+
 void expect_killed(pid_t pid, int signo) {
     int status = wait_status(pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 99) _exit(99);

@@ -90,6 +90,12 @@ int64_t now_ns(clockid_t clock);
 // Waits for the child and fails unless it exited with this code, or was killed by this signal.
 void expect_exit(pid_t pid, int code);
 void expect_killed(pid_t pid, int signo);
+// Blocks a signal for this thread.
+void block_signal(int signo);
+// The next signal `signo`, which is blocked, within `ms`; false if none came.
+bool signal_within(int signo, siginfo_t *info, int ms);
+// None comes for a while.
+void expect_no_signal(int signo);
 // Has a child without rights do something.
 #define AS_NOBODY(...)                 \
     do {                               \

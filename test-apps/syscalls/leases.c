@@ -5,42 +5,18 @@
 #define LONG 20000
 #define SHORT 100
 
-static void block(int signo) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signo);
-    ZERO(pthread_sigmask(SIG_BLOCK, &set, NULL));
-}
-
-// The next signal `signo`, which is blocked, within `ms`; false if none came.
-static bool taken(int signo, siginfo_t *info, int ms) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signo);
-    struct timespec limit = {ms / 1000, ms % 1000 * 1000000L};
-    int got;
-    do got = sigtimedwait(&set, info, &limit);
-    while (got == -1 && errno == EINTR);
-    return got == signo;
-}
-
 static void expect(int signo, int fd) {
     siginfo_t info;
-    CHECK(taken(signo, &info, LONG));
+    CHECK(signal_within(signo, &info, LONG));
     EQ(info.si_code, POLL_MSG);
     EQ(info.si_fd, fd);
     EQ(info.si_band, 0x441);
 }
 
-static void expect_nothing(int signo) {
-    siginfo_t info;
-    if (taken(signo, &info, SHORT)) FAIL("a signal came: code %d", info.si_code);
-}
-
 // Has `fd` tell by a real-time signal, which is blocked.
 static int tell(int fd) {
     int signo = SIGRTMIN + 1;
-    block(signo);
+    block_signal(signo);
     OK(fcntl(fd, F_SETSIG, signo));
     return signo;
 }
@@ -50,6 +26,22 @@ static pid_t opener(int flags) {
     pid_t pid = OK(fork());
     if (pid == 0) _exit(open("f", flags) == -1 ? errno : 0);
     return pid;
+}
+
+static off_t size_of(int fd) {
+    struct stat st;
+    OK(fstat(fd, &st));
+    return st.st_size;
+}
+
+// The process that cuts the file, which has three bytes, to `size` does so once the lease is given up, and not before.
+static void expect_cut(pid_t pid, int signo, int fd, off_t size) {
+    expect(signo, fd);
+    sleep_ms(SHORT);
+    EQ(size_of(fd), 3);
+    OK(fcntl(fd, F_SETLEASE, F_UNLCK));
+    expect_exit(pid, 0);
+    EQ(size_of(fd), size);
 }
 
 static bool has_ended(pid_t pid) {
@@ -136,7 +128,7 @@ CASE(writer_waits_for_reader) {
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
     // Readers do not matter.
     expect_exit(opener(O_RDONLY), 0);
-    expect_nothing(signo);
+    expect_no_signal(signo);
     pid_t pid = opener(O_WRONLY);
     expect(signo, fd);
     EQ(fcntl(fd, F_GETLEASE), F_UNLCK);
@@ -144,7 +136,7 @@ CASE(writer_waits_for_reader) {
     CHECK(!has_ended(pid));
     OK(fcntl(fd, F_SETLEASE, F_UNLCK));
     expect_exit(pid, 0);
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(close_gives_up) {
@@ -173,7 +165,7 @@ CASE(reader_waits_for_downgrade) {
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
     expect_exit(pid, 0);
     EQ(fcntl(fd, F_GETLEASE), F_RDLCK);
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(nonblocking_open_does_not_wait) {
@@ -184,7 +176,7 @@ CASE(nonblocking_open_does_not_wait) {
     expect(signo, fd);
     expect_exit(opener(O_RDONLY | O_NONBLOCK), EWOULDBLOCK);
     // It has been told.
-    expect_nothing(signo);
+    expect_no_signal(signo);
     expect_exit(opener(O_WRONLY | O_NONBLOCK), EWOULDBLOCK);
     expect(signo, fd);
     EQ(fcntl(fd, F_GETLEASE), F_UNLCK);
@@ -196,15 +188,7 @@ CASE(truncate_breaks) {
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
     pid_t pid = OK(fork());
     if (pid == 0) _exit(truncate("f", 1) == -1 ? errno : 0);
-    expect(signo, fd);
-    sleep_ms(SHORT);
-    struct stat st;
-    OK(fstat(fd, &st));
-    EQ(st.st_size, 3);
-    OK(fcntl(fd, F_SETLEASE, F_UNLCK));
-    expect_exit(pid, 0);
-    OK(fstat(fd, &st));
-    EQ(st.st_size, 1);
+    expect_cut(pid, signo, fd, 1);
 }
 
 CASE(cutting_open_cuts_only_then) {
@@ -212,15 +196,7 @@ CASE(cutting_open_cuts_only_then) {
     int fd = OK(open("f", O_RDONLY)), signo = tell(fd);
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
     pid_t pid = opener(O_WRONLY | O_TRUNC);
-    expect(signo, fd);
-    sleep_ms(SHORT);
-    struct stat st;
-    OK(fstat(fd, &st));
-    EQ(st.st_size, 3);
-    OK(fcntl(fd, F_SETLEASE, F_UNLCK));
-    expect_exit(pid, 0);
-    OK(fstat(fd, &st));
-    EQ(st.st_size, 0);
+    expect_cut(pid, signo, fd, 0);
 }
 
 static void on_signal(int signo) { (void)signo; }
@@ -244,11 +220,11 @@ CASE(wait_is_interrupted) {
 CASE(sigio_is_the_default) {
     write_file("f", "x");
     int fd = OK(open("f", O_RDONLY));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fd, F_SETLEASE, F_RDLCK));
     expect_exit(opener(O_WRONLY | O_NONBLOCK), EWOULDBLOCK);
     siginfo_t info;
-    CHECK(taken(SIGIO, &info, LONG));
+    CHECK(signal_within(SIGIO, &info, LONG));
     EQ(info.si_code, SI_KERNEL);
 }
 
@@ -309,7 +285,7 @@ CASE(directory_tells_once) {
     expect(signo, fd);
     write_file("d/g", "x");
     OK(unlink("d/f"));
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(directory_tells_each_time) {
@@ -321,7 +297,7 @@ CASE(directory_tells_each_time) {
     expect(signo, fd);
     EQ(write(file, "x", 1), 1);
     OK(fchmod(file, 0600));
-    expect_nothing(signo);
+    expect_no_signal(signo);
     // On top of what was asked for.
     OK(fcntl(fd, F_NOTIFY, DN_MODIFY | DN_ATTRIB | DN_ACCESS | DN_MULTISHOT));
     EQ(write(file, "x", 1), 1);
@@ -334,16 +310,16 @@ CASE(directory_tells_each_time) {
     OK(unlink("d/f"));
     siginfo_t info;
     // Its link count changed.
-    while (taken(signo, &info, SHORT)) EQ(info.si_fd, fd);
+    while (signal_within(signo, &info, SHORT)) EQ(info.si_fd, fd);
     OK(fcntl(fd, F_NOTIFY, DN_DELETE | DN_MULTISHOT));
     OK(mkdir("d/s", 0700));
     expect(signo, fd);
     OK(rmdir("d/s"));
     expect(signo, fd);
-    while (taken(signo, &info, SHORT)) EQ(info.si_fd, fd);
+    while (signal_within(signo, &info, SHORT)) EQ(info.si_fd, fd);
     OK(fcntl(fd, F_NOTIFY, 0));
     OK(mkdir("d/s", 0700));
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(directory_tells_of_new_names) {
@@ -354,7 +330,7 @@ CASE(directory_tells_of_new_names) {
     OK(fcntl(fd, F_NOTIFY, DN_RENAME | DN_MULTISHOT));
     OK(rename("d/f", "d/g"));
     expect(signo, fd);
-    expect_nothing(signo);
+    expect_no_signal(signo);
     OK(fcntl(fd, F_NOTIFY, 0));
     OK(fcntl(fd, F_NOTIFY, DN_DELETE));
     OK(rename("d/g", "e/g"));
@@ -371,7 +347,7 @@ CASE(closed_directory_tells_nothing) {
     // Whichever descriptor of it: the process has asked.
     OK(close(copy));
     OK(close(create("d/f")));
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(only_directories_notify) {

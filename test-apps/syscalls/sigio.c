@@ -16,42 +16,15 @@
 #define SIOCGPGRP 0x8904
 #endif
 
-static void block(int signo) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signo);
-    ZERO(pthread_sigmask(SIG_BLOCK, &set, NULL));
-}
-
-// The next signal `signo`, which is blocked, within `ms`; false if none came.
-static bool taken(int signo, siginfo_t *info, int ms) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signo);
-    struct timespec limit = {ms / 1000, ms % 1000 * 1000000L};
-    for (;;) {
-        int got = sigtimedwait(&set, info, &limit);
-        if (got == signo) return true;
-        CHECK(got == -1);
-        if (errno == EAGAIN) return false;
-        CHECK(errno == EINTR);
-    }
-}
-
 #define LONG 20000
 #define SHORT 100
 
 static void expect(int signo, int code, int fd, long band) {
     siginfo_t info;
-    CHECK(taken(signo, &info, LONG));
+    CHECK(signal_within(signo, &info, LONG));
     EQ(info.si_code, code);
     EQ(info.si_fd, fd);
     EQ(info.si_band, band);
-}
-
-static void expect_nothing(int signo) {
-    siginfo_t info;
-    if (taken(signo, &info, SHORT)) FAIL("a signal came: code %d", info.si_code);
 }
 
 #define IN_BAND (POLLIN_ | POLLRDNORM_)
@@ -61,7 +34,7 @@ enum { POLLIN_ = 1, POLLPRI_ = 2, POLLOUT_ = 4, POLLERR_ = 8, POLLHUP_ = 16, POL
 // Has `fd` tell of I/O by a real-time signal, which is blocked.
 static int tell(int fd) {
     int signo = SIGRTMIN + 1;
-    block(signo);
+    block_signal(signo);
     OK(fcntl(fd, F_SETSIG, signo));
     OK(fcntl(fd, F_SETOWN, getpid()));
     OK(fcntl(fd, F_SETFL, OK(fcntl(fd, F_GETFL)) | O_ASYNC | O_NONBLOCK));
@@ -136,10 +109,10 @@ CASE(owner_that_has_ended_is_none) {
     OK(kill(child, SIGKILL));
     EQ(waitpid(child, NULL, 0), child);
     EQ(fcntl(fds[0], F_GETOWN), 0);
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fds[0], F_SETFL, O_ASYNC));
     EQ(write(fds[1], "x", 1), 1);
-    expect_nothing(SIGIO);
+    expect_no_signal(SIGIO);
 }
 
 CASE(signal_is_kept) {
@@ -162,10 +135,10 @@ CASE(pipe_tells_of_data) {
     OK(pipe(fds));
     int signo = tell(fds[0]);
     CHECK(fcntl(fds[0], F_GETFL) & O_ASYNC);
-    expect_nothing(signo);
+    expect_no_signal(signo);
     EQ(write(fds[1], "x", 1), 1);
     expect(signo, POLL_IN, fds[0], IN_BAND);
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(pipe_tells_of_room) {
@@ -176,7 +149,7 @@ CASE(pipe_tells_of_room) {
     while (write(fds[1], page, sizeof page) > 0) {}
     EQ(errno, EAGAIN);
     siginfo_t info;
-    while (taken(signo, &info, SHORT)) {}
+    while (signal_within(signo, &info, SHORT)) {}
     EQ(read(fds[0], page, sizeof page), 4096);
     expect(signo, POLL_OUT, fds[1], OUT_BAND);
 }
@@ -193,11 +166,11 @@ CASE(without_a_signal_it_is_sigio) {
     int fds[2];
     siginfo_t info;
     OK(pipe(fds));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fds[0], F_SETOWN, getpid()));
     OK(fcntl(fds[0], F_SETFL, O_ASYNC));
     EQ(write(fds[1], "x", 1), 1);
-    CHECK(taken(SIGIO, &info, LONG));
+    CHECK(signal_within(SIGIO, &info, LONG));
     EQ(info.si_code, SI_KERNEL);
     // And if it is asked for, it tells of the descriptor.
     OK(fcntl(fds[0], F_SETSIG, SIGIO));
@@ -209,15 +182,15 @@ CASE(without_a_signal_it_is_sigio) {
 CASE(nobody_is_told_without_an_owner_or_the_flag) {
     int fds[2];
     OK(pipe(fds));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fds[0], F_SETFL, O_ASYNC));
     EQ(write(fds[1], "x", 1), 1);
-    expect_nothing(SIGIO);
+    expect_no_signal(SIGIO);
     OK(fcntl(fds[0], F_SETFL, 0));
     OK(fcntl(fds[0], F_SETOWN, getpid()));
     EQ(read(fds[0], (char[1]){0}, 1), 1);
     EQ(write(fds[1], "x", 1), 1);
-    expect_nothing(SIGIO);
+    expect_no_signal(SIGIO);
 }
 
 CASE(switched_off_it_is_quiet) {
@@ -233,7 +206,7 @@ CASE(switched_off_it_is_quiet) {
     OK(ioctl(copy, FIOASYNC, &off));
     CHECK(!(fcntl(copy, F_GETFL) & O_ASYNC));
     EQ(write(fds[1], "x", 1), 1);
-    expect_nothing(signo);
+    expect_no_signal(signo);
     EQ(read(copy, (char[1]){0}, 1), 1);
     OK(ioctl(copy, FIOASYNC, &on));
     CHECK(fcntl(copy, F_GETFL) & O_ASYNC);
@@ -242,7 +215,7 @@ CASE(switched_off_it_is_quiet) {
     OK(close(copy));
     signal(SIGPIPE, SIG_IGN);
     ERR(write(fds[1], "x", 1), EPIPE);
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }
 
 CASE(files_that_tell_nothing) {
@@ -297,7 +270,7 @@ CASE(tcp_tells) {
     int server = OK(accept(listener, NULL, NULL));
     tell(server);
     siginfo_t info;
-    while (taken(signo, &info, SHORT)) {}
+    while (signal_within(signo, &info, SHORT)) {}
     EQ(write(client, "x", 1), 1);
     expect(signo, POLL_IN, server, IN_BAND);
 }
@@ -326,7 +299,7 @@ CASE(owner_of_a_socket_by_ioctl) {
 CASE(terminal_tells_its_group) {
     int master, slave;
     OK(openpty(&master, &slave, NULL, NULL, NULL));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(slave, F_SETFL, O_ASYNC));
     // Nobody was asked for: it takes the process (it has no foreground group).
     struct f_owner_ex owner;
@@ -335,7 +308,7 @@ CASE(terminal_tells_its_group) {
     EQ(owner.pid, getpid());
     EQ(write(master, "line\n", 5), 5);
     siginfo_t info;
-    CHECK(taken(SIGIO, &info, LONG));
+    CHECK(signal_within(SIGIO, &info, LONG));
 }
 
 CASE(inotify_tells) {
@@ -350,7 +323,7 @@ CASE(group_is_told_as_a_whole) {
     int fds[2], ready[2];
     OK(pipe(fds));
     OK(pipe(ready));
-    block(SIGUSR1);
+    block_signal(SIGUSR1);
     pid_t children[3];
     OK(setpgid(0, 0));
     for (int i = 0; i < 3; i++) {
@@ -358,7 +331,7 @@ CASE(group_is_told_as_a_whole) {
         if (children[i] == 0) {
             siginfo_t info;
             CHECK(write(ready[1], "r", 1) == 1);
-            _exit(taken(SIGUSR1, &info, LONG) && info.si_code == POLL_IN ? 7 : 8);
+            _exit(signal_within(SIGUSR1, &info, LONG) && info.si_code == POLL_IN ? 7 : 8);
         }
     }
     for (int i = 0; i < 3; i++) EQ(read(ready[0], (char[1]){0}, 1), 1);
@@ -382,7 +355,7 @@ static void *waits(void *wanted) {
     struct f_owner_ex owner = {F_OWNER_TID, gettid()};
     OK(fcntl(told_fd, F_SETOWN_EX, &owner));
     pthread_barrier_wait(&barrier);
-    CHECK(taken(SIGUSR1, &info, LONG));
+    CHECK(signal_within(SIGUSR1, &info, LONG));
     *(int *)wanted = info.si_fd;
     return NULL;
 }
@@ -391,25 +364,25 @@ CASE(thread_is_told_alone) {
     int fds[2], got = -1;
     pthread_t thread;
     OK(pipe(fds));
-    block(SIGUSR1);
+    block_signal(SIGUSR1);
     told_fd = fds[0];
     ZERO(pthread_barrier_init(&barrier, NULL, 2));
     OK(fcntl(fds[0], F_SETSIG, SIGUSR1));
     OK(fcntl(fds[0], F_SETFL, O_ASYNC));
     ZERO(pthread_create(&thread, NULL, waits, &got));
     pthread_barrier_wait(&barrier);
-    expect_nothing(SIGUSR1);
+    expect_no_signal(SIGUSR1);
     EQ(write(fds[1], "x", 1), 1);
     ZERO(pthread_join(thread, NULL));
     EQ(got, fds[0]);
-    expect_nothing(SIGUSR1);
+    expect_no_signal(SIGUSR1);
 }
 
 CASE(who_may_not_signal_tells_nothing) {
     if (getuid() != 0) skip_case("needs root");
     int fds[2];
     OK(pipe(fds));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fds[0], F_SETFL, O_ASYNC));
     pid_t parent = getpid(), child = OK(fork());
     if (child == 0) {
@@ -421,25 +394,25 @@ CASE(who_may_not_signal_tells_nothing) {
     EQ(waitpid(child, &status, 0), child);
     EQ(status, 0);
     EQ(write(fds[1], "x", 1), 1);
-    expect_nothing(SIGIO);
+    expect_no_signal(SIGIO);
     EQ(read(fds[0], (char[1]){0}, 1), 1);
     OK(fcntl(fds[0], F_SETOWN, parent));
     EQ(write(fds[1], "x", 1), 1);
     siginfo_t info;
-    CHECK(taken(SIGIO, &info, LONG));
+    CHECK(signal_within(SIGIO, &info, LONG));
 }
 
 CASE(too_many_to_queue_are_sigio) {
     int fds[2];
     OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, fds));
     int signo = tell(fds[0]);
-    block(SIGIO);
+    block_signal(SIGIO);
     struct rlimit none = {0, 0};
     OK(setrlimit(RLIMIT_SIGPENDING, &none));
     EQ(send(fds[1], "x", 1, 0), 1);
     siginfo_t info;
-    CHECK(taken(SIGIO, &info, LONG));
-    CHECK(!taken(signo, &info, SHORT));
+    CHECK(signal_within(SIGIO, &info, LONG));
+    CHECK(!signal_within(signo, &info, SHORT));
 }
 
 CASE(default_action_ends_the_process) {
@@ -465,11 +438,11 @@ CASE(flags_that_are_refused_change_nothing) {
     OK(chmod("fifo", 0666));
     int fd = OK(open("fifo", O_RDWR | O_NONBLOCK));
     OK(setresuid(1000, 1000, 1000));
-    block(SIGIO);
+    block_signal(SIGIO);
     OK(fcntl(fd, F_SETOWN, getpid()));
     ERR(fcntl(fd, F_SETFL, O_ASYNC | O_NOATIME), EPERM);
     EQ(write(fd, "x", 1), 1);
-    expect_nothing(SIGIO);
+    expect_no_signal(SIGIO);
 }
 
 CASE(terminal_does_not_tell_of_its_own_echo) {
@@ -479,5 +452,5 @@ CASE(terminal_does_not_tell_of_its_own_echo) {
     char b[64];
     EQ(write(slave, "output", 6), 6);
     EQ(read(master, b, sizeof b), 6);
-    expect_nothing(signo);
+    expect_no_signal(signo);
 }

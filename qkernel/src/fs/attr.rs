@@ -141,6 +141,11 @@ impl Attributes {
         (self.atime, self.mtime, self.ctime) = (now, now, now);
     }
 
+    /// Which file it is: device and inode number.
+    pub fn id(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
     /// The S_IF* type.
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT

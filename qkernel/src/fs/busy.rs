@@ -45,7 +45,7 @@ pub struct Claim {
 impl Claim {
     /// A file with these attributes is opened for reading alone.
     pub fn to_read(file: &Attributes) -> Claim {
-        let file = (file.dev, file.ino);
+        let file = file.id();
         FILES.lock().entry(file).or_default().readers += 1;
         Claim { file, as_what: Use::Reads }
     }
@@ -66,7 +66,7 @@ impl Claim {
     }
 
     fn take(file: &Attributes, as_what: Use, step: i64) -> Result<Claim> {
-        let file = (file.dev, file.ino);
+        let file = file.id();
         let mut files = FILES.lock();
         let uses = files.entry(file).or_default();
         if uses.writers * step < 0 {

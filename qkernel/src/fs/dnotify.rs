@@ -62,10 +62,10 @@ pub fn watch(file: &OpenFile, files: &FdTable, asked: u32, told: Arc<dyn Told>) 
         return Ok(());
     }
     let place = file.path.as_ref().filter(|place| place.inode().is_dir()).ok_or(Errno::ENOTDIR)?;
-    let attributes = place.inode().permissions()?;
+    let directory = place.inode().permissions()?.id();
     let asker = asker(file, files);
     let mut all = WATCHES.lock();
-    let watches = all.entry((attributes.dev, attributes.ino)).or_default();
+    let watches = all.entry(directory).or_default();
     let replaced = match watches.iter_mut().find(|watch| watch.asker == asker) {
         Some(watch) => {
             watch.asked |= asked;
@@ -129,7 +129,7 @@ fn take_out(is_over: impl Fn(&Watch) -> bool) {
 
 /// A descriptor of the file among `files` was closed.
 pub fn closed(file: &OpenFile, files: &FdTable) {
-    if is_unused() || file.telling.lock().is_none() {
+    if file.telling.lock().is_none() {
         return;
     }
     let asker = asker(file, files);

@@ -84,10 +84,6 @@ fn holder_of(file: &OpenFile) -> usize {
     core::ptr::from_ref(file) as usize
 }
 
-fn id_of(file: &Attributes) -> Id {
-    (file.dev, file.ino)
-}
-
 fn attributes_of(file: &OpenFile) -> Result<Attributes> {
     match &file.path {
         Some(place) => place.inode().permissions(),
@@ -110,7 +106,7 @@ fn with_leases<T>(id: Id, change: impl FnOnce(&mut Vec<Lease>) -> T) -> T {
 /// F_GETLEASE: F_RDLCK, F_WRLCK or F_UNLCK. While the lease is broken, what it is to become.
 pub fn get(file: &OpenFile) -> Result<u32> {
     let holder = holder_of(file);
-    Ok(with_leases(id_of(&attributes_of(file)?), |leases| {
+    Ok(with_leases(attributes_of(file)?.id(), |leases| {
         leases.iter().find(|lease| lease.holder == holder).map_or(F_UNLCK, Lease::target)
     }))
 }
@@ -136,7 +132,7 @@ pub fn set(
     if ENABLED.load(Relaxed) == 0 {
         return Err(Errno::EINVAL);
     }
-    let id = id_of(&attributes);
+    let id = attributes.id();
     let uses = busy::uses_of(id);
     let conflicts = match is_write {
         false => uses.writers > 0,
@@ -184,7 +180,7 @@ pub fn set(
 pub fn give_up(creds: &Creds, file: &OpenFile) -> Result {
     let attributes = attributes_of(file)?;
     check(creds, &attributes)?;
-    if remove(id_of(&attributes), holder_of(file)) { Ok(()) } else { Err(Errno::EAGAIN) }
+    if remove(attributes.id(), holder_of(file)) { Ok(()) } else { Err(Errno::EAGAIN) }
 }
 
 /// The last descriptor of a file is gone, and so is its lease.
@@ -227,7 +223,7 @@ pub fn break_for(file: &Attributes, writes: bool) -> Result {
         time_s => time::monotonic_ns().saturating_add(time_s.saturating_mul(1_000_000_000)),
     };
     let mut told = Vec::new();
-    let conflicts = with_leases(id_of(file), |leases| {
+    let conflicts = with_leases(file.id(), |leases| {
         let mut conflicts = false;
         for lease in leases.iter_mut().filter(|lease| writes || lease.is_write) {
             conflicts = true;

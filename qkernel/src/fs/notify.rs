@@ -103,8 +103,7 @@ pub struct Inotify {
 static INSTANCES: Mutex<Vec<Weak<Inotify>>> = mutex(Vec::new());
 
 fn id_of(place: &Location) -> Result<Id> {
-    let attributes = place.inode().permissions()?;
-    Ok((attributes.dev, attributes.ino))
+    Ok(place.inode().permissions()?.id())
 }
 
 impl Inotify {
@@ -310,7 +309,7 @@ pub fn event(place: &Location, mask: u32) {
     let own = id_of(place);
     let is_unlinked = place.dentry.is_unlinked();
     let parent = place.dentry.parent();
-    let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| (a.dev, a.ino));
+    let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| a.id());
     for id in above.into_iter().chain(own.ok()) {
         dnotify::happened(id, mask);
     }
@@ -391,8 +390,8 @@ pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location)
     static COOKIE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed).wrapping_add(1);
     let is_dir = if child.inode().is_dir() { IN_ISDIR } else { 0 };
-    let directories = (id_of(from.0), id_of(to.0));
-    if let (Ok(old), Ok(new)) = directories {
+    let (old, new, own) = (id_of(from.0), id_of(to.0), id_of(child));
+    if let (Ok(old), Ok(new)) = (old, new) {
         dnotify::happened(old, dnotify::RENAME);
         if old != new {
             dnotify::happened(new, dnotify::RENAME);
@@ -401,12 +400,12 @@ pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location)
         dnotify::happened(new, IN_MOVED_TO);
     }
     for instance in instances {
-        for ((directory, name), mask) in [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)] {
-            if let Ok(id) = id_of(directory) {
+        for (directory, name, mask) in [(old, from.1, IN_MOVED_FROM), (new, to.1, IN_MOVED_TO)] {
+            if let Ok(id) = directory {
                 instance.notify(id, mask | is_dir, cookie, name);
             }
         }
-        if let Ok(id) = id_of(child) {
+        if let Ok(id) = own {
             instance.notify(id, IN_MOVE_SELF, 0, b"");
         }
     }

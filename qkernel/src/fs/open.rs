@@ -84,7 +84,9 @@ pub fn walk_flags(at_flags: u32) -> WalkFlags {
 /// A descriptor of `file` was closed by `caller`.
 pub fn closed(caller: &dyn Caller, file: &OpenFile) {
     lock::closed(caller, file);
-    dnotify::closed(file, &caller.files());
+    if !dnotify::is_unused() {
+        dnotify::closed(file, &caller.files());
+    }
     file.ops.closed_by(caller.pid());
 }
 
@@ -378,6 +380,12 @@ fn open_unnamed(
     let claim = claim_to_new(&inode, how.flags)?;
     let place = Location { mount: directory.mount, dentry };
     Ok(OpenFile::claimed(ops, status_flags(how.flags & !O_TMPFILE), Some(place), claim))
+}
+
+/// As [`open_exec`] by a path from the working directory, where nobody can wait for a lease: EAGAIN
+/// then.
+pub fn open_exec_now(caller: &dyn Caller, path: &[u8]) -> Result<Arc<OpenFile>> {
+    lease::or_fail(open_exec(caller, AT_FDCWD, path, 0))
 }
 
 /// Opens a program for execve(2): a regular file with execute permission. `at_flags` as for

@@ -107,27 +107,19 @@ fn serve(id: u64, request: Request) {
         }
         Request::Stats => reply(id, &Reply::Stats(Box::new(hibernate::stats::collect()))),
         Request::Why => reply(id, &Reply::Why(hibernate::idle::wakefulness())),
-        Request::Checkpoint => reply(
-            id,
-            &match image::obstacle() {
-                None => Reply::Done,
-                Some(reason) => failure(Errno::EBUSY, reason.to_string()),
-            },
-        ),
+        Request::Checkpoint => {
+            let refused = |reason: &str| failure(Errno::EBUSY, reason.to_string());
+            reply(id, &image::obstacle().map_or(Reply::Done, refused));
+        }
         Request::Restored { hostname, limit, sleep } => {
+            const TOO_MUCH: &str =
+                "the image holds more memory than the container may have: give it more";
             let taken = containers::take_over(hostname, limit, &sleep);
-            let wiped = taken.map(|()| image::become_another());
-            reply(
-                id,
-                &match wiped {
-                    Ok(()) => Reply::Done,
-                    Err(errno) => failure(
-                        errno,
-                        "the image holds more memory than the container may have: give it more"
-                            .to_string(),
-                    ),
-                },
-            );
+            if taken.is_ok() {
+                image::become_another();
+            }
+            let refused = |errno| failure(errno, TOO_MUCH.to_string());
+            reply(id, &taken.map_or_else(refused, |()| Reply::Done));
         }
         Request::Platform | Request::Release { .. } => {
             reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));

@@ -16,7 +16,7 @@ use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::open::OpenHow;
-use crate::fs::{self, FdTable, OpenFile, lease};
+use crate::fs::{self, FdTable, OpenFile};
 use crate::hibernate::{self, busy};
 use crate::host::Handle;
 use crate::ipc::tty::{self, device::TtyFile};
@@ -313,7 +313,7 @@ fn find_program(
     name: &str,
     env: &[String],
 ) -> Explained<(Vec<u8>, Arc<OpenFile>)> {
-    let try_open = |path: &str| lease::or_fail(fs::open_exec(thread, AT_FDCWD, path.as_bytes(), 0));
+    let try_open = |path: &str| fs::open::open_exec_now(thread, path.as_bytes());
     // The words of Go's exec.LookPath, which runc passes on.
     let explain = |errno: Errno| match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG => {

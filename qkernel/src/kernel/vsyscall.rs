@@ -13,7 +13,6 @@ use qlib::{PAGE_SIZE, Va};
 
 use crate::errno::Errno;
 use crate::mm::{Access, VSYSCALL};
-
 use crate::task::Thread;
 use crate::task::outcome::Outcome;
 use crate::task::signal::{self, SigInfo};

@@ -102,8 +102,8 @@ impl AddressSpace {
         if !self.lock().vmas.covers(start, end) {
             return Err(Errno::ENOMEM);
         }
-        let mut pages = alloc::vec![0; ((end - start) / PAGE_SIZE) as usize];
-        self.visit_resident(start..end, &mut |at| pages[((at - start) / PAGE_SIZE) as usize] = 1);
+        let mut pages = alloc::vec![0; pages_between(start, end)];
+        self.visit_resident(start..end, &mut |at| pages[pages_between(start, at)] = 1);
         Ok(pages)
     }
 

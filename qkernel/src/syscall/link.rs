@@ -137,8 +137,7 @@ fn is_same_file(a: &Location, b: &Location) -> Result<bool> {
     if a.inode().kind() != b.inode().kind() || a.inode().is_dir() {
         return Ok(false);
     }
-    let (a, b) = (a.attributes()?, b.attributes()?);
-    Ok((a.dev, a.ino) == (b.dev, b.ino))
+    Ok(a.attributes()?.id() == b.attributes()?.id())
 }
 
 /// link(2).

@@ -257,7 +257,7 @@ pub async fn copy_file_range(
     let mut source = Position::read(thread, &from, in_offset)?;
     let mut target = Position::read(thread, &to, out_offset)?;
     let count = count.min(MAX_TRANSFER_BYTES);
-    if (own.dev, own.ino) == (other.dev, other.ino) {
+    if own.id() == other.id() {
         let (a, b) = (source.get(&from), target.get(&to));
         if a < b.saturating_add(count as u64) && b < a.saturating_add(count as u64) && count > 0 {
             return Err(Errno::EINVAL);

@@ -132,8 +132,7 @@ pub fn load(
     let mut entry = elf.entry.wrapping_add(bias);
     let mut interpreter_base = 0;
     if let Some(path) = &elf.interpreter {
-        let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, path, 0);
-        let file = lease::or_fail(file)?;
+        let file = fs::open::open_exec_now(thread, path)?;
         // Once it is loaded it may be written to, as on Linux.
         let _claim = fs::open::executes(&file)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
@@ -208,8 +207,7 @@ fn follow_script(thread: &Arc<Thread>, program: &mut Program, line: &[u8]) -> Re
     args.extend(program.args.drain(..).skip(1));
     program.args = args;
     program.path = interpreter.to_vec();
-    let file = fs::open_exec(thread, linux_raw_sys::general::AT_FDCWD, interpreter, 0);
-    program.file = lease::or_fail(file)?;
+    program.file = fs::open::open_exec_now(thread, interpreter)?;
     Ok(())
 }
 

@@ -187,7 +187,7 @@ impl core::ops::AddAssign for Usage {
 }
 
 /// What a process runs.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Image {
     /// The executable.
     pub exe: Option<Arc<OpenFile>>,
@@ -203,20 +203,6 @@ pub struct Image {
     pub env: Range<Va>,
     /// Auxiliary vector as stored on the stack.
     pub auxv: Vec<u8>,
-}
-
-impl Default for Image {
-    fn default() -> Self {
-        Image {
-            exe: None,
-            claim: None,
-            path: Vec::new(),
-            cmdline: Vec::new(),
-            args: Va(0)..Va(0),
-            env: Va(0)..Va(0),
-            auxv: Vec::new(),
-        }
-    }
 }
 
 impl Image {

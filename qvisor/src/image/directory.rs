@@ -15,6 +15,7 @@ use twox_hash::XxHash3_64;
 use super::{FORMAT, Manifest, build};
 use crate::sandbox::image::each_page;
 use crate::store::Stored;
+use crate::sys::procfs;
 
 const MANIFEST: &str = "manifest.json";
 /// All files of an image but for the manifest: guest memory, swapped pages, the working set, and
@@ -268,7 +269,7 @@ struct Form {
 }
 
 /// A regular file, to read it; nothing that waits for somebody.
-fn open(path: &PathBuf) -> Result<File> {
+fn open(path: &Path) -> Result<File> {
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     ensure!(file.metadata()?.is_file(), "{} is no regular file", path.display());
@@ -286,5 +287,5 @@ pub fn boot_id() -> Result<String> {
 
 /// Where a descriptor of this process is listed.
 pub(super) fn listed(kind: &str, fd: impl AsFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/{kind}/{}", fd.as_fd().as_raw_fd()))
+    procfs::path(&format!("self/{kind}/{}", fd.as_fd().as_raw_fd()))
 }

@@ -113,11 +113,9 @@ fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
     if let Some(local) = name.local.filter(|local| local.port() < LOW_PORTS && !low_ports) {
         bail!("binding a socket to {local}: the container has no CAP_NET_BIND_SERVICE");
     }
-    let new = || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        rustix::net::socket_with(domain, kind, flags, None)
-    };
-    let socket = new().context("making a socket anew")?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(domain, kind, flags, None);
+    let socket = socket.context("making a socket anew")?;
     sockopt::set_socket_reuseaddr(&socket, name.reuse_address)?;
     sockopt::set_socket_reuseport(&socket, name.reuse_port)?;
     sockopt::set_socket_keepalive(&socket, name.keep_alive)?;

@@ -130,9 +130,7 @@ fn sleeping(connection: &mut Connection, global: &Global) -> Result<(Vec<u8>, Ve
         other => return Err(unexpected(&other)),
     };
     let patience = global.timeout.unwrap_or(PATIENCE);
-    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let sleep = Request::Hibernate { patience_ms, force: true, stay: true };
-    connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
+    let sleep = hibernation::request(connection, patience, true, true);
     let mut is_asleep = stats.state == HibernationState::Hibernated;
     let mut tries = 0;
     loop {

@@ -296,7 +296,7 @@ fn open_image(dir: &Path, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -
     if let (Some(modes), Some(terminal)) = (container.terminal, terminal) {
         image::open::set_terminal(terminal.fd.as_fd(), modes).context("setting the terminal")?;
     }
-    Ok(Image { parts: manifest.parts, files, ram, swap, reap })
+    Ok(Image { parts: manifest.parts, files, ram, swap: swap.into(), reap: reap.into() })
 }
 
 /// What the guest is told of a container, but for handles.

@@ -5,7 +5,7 @@
 //! up), not sending, not receiving. Who catches signals gives them to the connection
 //! ([`Connection::heed`]), and one that asks this program to end ends the waiting.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
 };
 use qlib::control::{Reply, Request, Wakefulness};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
 use super::error::SandboxEnded;
 use super::state::{CONTROL_SOCKET, Entry};
@@ -280,25 +280,14 @@ impl Connection {
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend(body);
         self.begin();
-        // Those for which there is no room on the first byte ride on the next.
-        let mut fds = fds.chunks(sys::MAX_FILES).peekable();
-        let mut at = 0;
-        while at < bytes.len() {
-            let some = fds.peek().copied().unwrap_or_default();
-            let is_last = fds.len() <= 1;
-            let part = [IoSlice::new(if is_last { &bytes[at..] } else { &bytes[at..=at] })];
-            match sys::send_files(&self.stream, &part, some, SendFlags::DONTWAIT) {
-                Ok(sent) => {
-                    at += sent;
-                    fds.next();
-                }
-                Err(rustix::io::Errno::AGAIN) => drop(self.wait(Some(PollFlags::POLLOUT), None)?),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => bail!(SandboxEnded),
-                Err(e) => return Err(e).context("writing to the sandbox"),
+        let room = || self.wait(Some(PollFlags::POLLOUT), None).map(drop);
+        sys::send_all(&self.stream, &bytes, fds, room).map_err(|e: anyhow::Error| {
+            match e.downcast_ref().copied() {
+                Some(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => SandboxEnded.into(),
+                Some(_) => e.context("writing to the sandbox"),
+                None => e,
             }
-        }
-        Ok(())
+        })
     }
 
     /// Waits for an answer.

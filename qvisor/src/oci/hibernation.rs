@@ -39,13 +39,10 @@ pub fn hibernate(store: &Store, id: &str, patience: Option<Duration>, force: boo
 
 /// The same, of a container that runs.
 pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: bool) -> Result<()> {
-    let patience = patience.unwrap_or(PATIENCE);
-    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let request = Request::Hibernate { patience_ms, force, stay: false };
     // One that does not answer at all is found out sooner.
     let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
     connection.call(&Request::Platform, &[])?;
-    connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
+    let request = request(&mut connection, patience.unwrap_or(PATIENCE), force, false);
     connection.order(&request).map_err(|e| {
         match e.downcast_ref::<Refused>().map(|refused| refused.errno) {
             Some(libc::EBUSY) if !force => e.context(format!(
@@ -56,6 +53,19 @@ pub(super) fn ask_to_sleep(entry: &Entry, patience: Option<Duration>, force: boo
             _ => explained(e),
         }
     })
+}
+
+/// The request for a sleep, for which the connection will have the time that it may take; see
+/// [`Request::Hibernate`].
+pub(super) fn request(
+    connection: &mut Connection,
+    patience: Duration,
+    force: bool,
+    stay: bool,
+) -> Request {
+    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    connection.set_timeout(Some(patience.saturating_add(SWAP_TIMEOUT)));
+    Request::Hibernate { patience_ms, force, stay }
 }
 
 /// An error of a sleep that was asked for.

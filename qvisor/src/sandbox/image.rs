@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use qlib::{Frames, Gpa, PAGE_SIZE};
 use rustix::io::Errno;
@@ -26,17 +27,15 @@ pub struct Image {
     /// Guest memory.
     pub ram: File,
     /// What is swapped out.
-    pub swap: File,
+    pub swap: Arc<File>,
     /// The working set.
-    pub reap: File,
+    pub reap: Arc<File>,
 }
 
 impl Image {
     /// The store, with what it held.
     pub fn store(&self, dir: OwnedFd, quota_bytes: u64) -> Result<Store, PutBackError> {
-        let refused = |_| PutBackError::Host("open the files of the image", Errno::MFILE);
-        let swap = self.swap.try_clone().map_err(refused)?;
-        let reap = self.reap.try_clone().map_err(refused)?;
+        let (swap, reap) = (self.swap.clone(), self.reap.clone());
         Store::again(dir, quota_bytes, &self.parts.store, swap, reap)
             .map_err(|_| PutBackError::Damaged("its swapped pages are in no order"))
     }

@@ -72,8 +72,8 @@ impl HiddenFile {
     }
 
     /// A file that another store has written, which is only read.
-    pub fn of(file: File) -> Self {
-        Self { file: Arc::new(file), home: None }
+    pub fn of(file: Arc<File>) -> Self {
+        Self { file, home: None }
     }
 
     /// The file.

@@ -267,8 +267,8 @@ impl Store {
         dir: OwnedFd,
         quota_bytes: u64,
         stored: &Stored,
-        swap: File,
-        reap: File,
+        swap: Arc<File>,
+        reap: Arc<File>,
     ) -> Result<Self> {
         let end = stored.end().ok_or(StoreError::BadRequest("slots out of order"))?;
         let mut slots = Slots::default();

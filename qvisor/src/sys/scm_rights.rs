@@ -32,6 +32,36 @@ pub fn send_files(
     net::sendmsg(socket, parts, &mut control, flags | SendFlags::NOSIGNAL)
 }
 
+/// Sends all of `bytes`, and all of `files` with the first of them, over a stream; `wait` waits
+/// until there is room.
+///
+/// # Errors
+/// Those of sendmsg(2), and of `wait`; EMFILE for more files than can ride on so many bytes.
+pub fn send_all<E: From<Errno>>(
+    socket: impl AsFd,
+    bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+    mut wait: impl FnMut() -> Result<(), E>,
+) -> Result<(), E> {
+    let mut files = files.chunks(MAX_FILES).peekable();
+    let mut at = 0;
+    while at < bytes.len() {
+        let some = files.peek().copied().unwrap_or_default();
+        // Those for which there is no room on the first byte ride on the next.
+        let until = if files.len() <= 1 { bytes.len() } else { at + 1 };
+        match send_files(&socket, &[IoSlice::new(&bytes[at..until])], some, SendFlags::DONTWAIT) {
+            Ok(sent) => {
+                at += sent;
+                files.next();
+            }
+            Err(Errno::AGAIN) => wait()?,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    if files.next().is_some() { Err(Errno::MFILE.into()) } else { Ok(()) }
+}
+
 /// What [`receive_files`] gives.
 #[derive(Debug)]
 pub struct WithFiles {

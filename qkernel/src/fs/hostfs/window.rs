@@ -83,7 +83,7 @@ impl HostMapping {
             return mapping;
         }
         let inner = Mutex::new(Inner { size: attributes.size, windows: Vec::new() });
-        let identity = identity_of((attributes.dev, attributes.ino));
+        let identity = identity_of(attributes.id());
         let mapping = Arc::new(HostMapping { handle: handle.clone(), writable, identity, inner });
         let mut mappings = fs.mappings.lock();
         mappings.retain(|_, m| m.strong_count() > 0);

@@ -29,7 +29,7 @@ fn line(out: &mut Vec<u8>, vma: &Vma, root: &Location) {
             match file_of(backing).as_ref().and_then(|f| f.path.as_ref()) {
                 Some(place) => {
                     if let Ok(attributes) = place.inode().permissions() {
-                        (device, ino) = (attributes.dev, attributes.ino);
+                        (device, ino) = attributes.id();
                     }
                     path = place.path_from(root);
                 }

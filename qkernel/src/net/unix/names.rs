@@ -176,8 +176,7 @@ fn make_file(
         Errno::EEXIST => Errno::EADDRINUSE,
         other => other,
     })?;
-    let attributes = place.attributes()?;
-    Ok(((attributes.dev, attributes.ino), handle))
+    Ok((place.attributes()?.id(), handle))
 }
 
 /// Finds a socket file that the thread may write to.
@@ -188,5 +187,5 @@ fn find_file(thread: &Arc<Thread>, path: &[u8]) -> Result<(u64, u64)> {
     if attributes.kind() != S_IFSOCK {
         return Err(Errno::ECONNREFUSED);
     }
-    Ok((attributes.dev, attributes.ino))
+    Ok(attributes.id())
 }

@@ -57,7 +57,7 @@ impl UnixSocket {
         let mut state = self.state.lock();
         state.is_connected = true;
         // What it is called where it was made is not for here.
-        state.peer_name = Some(Name::Path(path, (attributes.dev, attributes.ino)));
+        state.peer_name = Some(Name::Path(path, attributes.id()));
         state.credentials = Some(Credentials::of(thread));
         Ok(())
     }

@@ -4,34 +4,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{S_IXGRP, S_IXOTH, S_IXUSR};
+use object::LittleEndian as LE;
+use object::elf::{
+    ELFCLASS64, ELFDATA2LSB, ELFMAG, ELFOSABI_NONE, EM_X86_64, ET_CORE, EV_CURRENT, FileFlags,
+    FileHeader64, Ident, PF_R, PF_W, PF_X, PT_LOAD, PT_NOTE, ProgramFlags, ProgramHeader64,
+    SymbolSection,
+};
+use object::{U16, U32, U64, pod};
 use qlib::{PAGE_SIZE, Va};
-use zerocopy::IntoBytes;
 
-use crate::abi::abi_struct;
 use crate::fs::file::file_of;
 use crate::mm::discard::PageState;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
 
-abi_struct! {
-    /// Elf64_Ehdr.
-    pub struct Header {
-        pub ident: [u8; 16], pub kind: u16, pub machine: u16, pub version: u32, pub entry: u64,
-        pub phoff: u64, pub shoff: u64, pub flags: u32, pub ehsize: u16, pub phentsize: u16,
-        pub phnum: u16, pub shentsize: u16, pub shnum: u16, pub shstrndx: u16,
-    }
-}
-abi_struct! {
-    /// Elf64_Phdr.
-    pub struct ProgramHeader {
-        pub kind: u32, pub flags: u32, pub offset: u64, pub vaddr: u64, pub paddr: u64,
-        pub filesz: u64, pub memsz: u64, pub align: u64,
-    }
-}
+type Header = FileHeader64<LE>;
+type ProgramHeader = ProgramHeader64<LE>;
 
-const ET_CORE: u16 = 4;
-const EM_X86_64: u16 = 62;
-const PT_LOAD: u32 = 1;
-const PT_NOTE: u32 = 4;
 /// Some tools take more for a mistake (PN_XNUM).
 const MOST_SEGMENTS: usize = 65_000;
 
@@ -49,8 +37,6 @@ pub(super) struct Segment {
     pub bytes: u64,
     /// Where in the file.
     pub offset: u64,
-    /// It has pages that were never touched: they are not made for the dump.
-    is_anonymous: bool,
 }
 
 /// All ranges, with how much of each the filter has in the file, and no place in it yet
@@ -61,8 +47,7 @@ pub(super) fn segments(mm: &Arc<AddressSpace>, filter: u32) -> Vec<Segment> {
     while let Some(vma) = mm.range_after(at).filter(|_| segments.len() < MOST_SEGMENTS) {
         at = vma.end;
         let bytes = dumped_bytes(mm, &vma, filter);
-        let is_anonymous = vma.backing.is_none();
-        segments.push(Segment { vma, bytes, offset: 0, is_anonymous });
+        segments.push(Segment { vma, bytes, offset: 0 });
     }
     segments
 }
@@ -127,7 +112,8 @@ pub(super) fn content(
     for (index, state) in states.into_iter().enumerate() {
         let at = from + index as u64 * PAGE_SIZE;
         let mut page = alloc::vec![0; PAGE_SIZE as usize];
-        let is_hole = segment.is_anonymous && state == PageState::Nothing;
+        // What was never touched is not made for the dump.
+        let is_hole = segment.vma.backing.is_none() && state == PageState::Nothing;
         if is_hole || mm.read_bytes(segment.vma.start + at, &mut page).is_err() {
             continue;
         }
@@ -155,43 +141,49 @@ fn notes_offset(segments: usize) -> u64 {
 
 /// The beginning of the file: headers and notes.
 pub(super) fn head(segments: &[Segment], notes: &[u8]) -> Vec<u8> {
-    let mut ident = [0; 16];
-    // 64 bits, little endian, version 1.
-    ident[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     let header = Header {
-        ident,
-        kind: ET_CORE,
-        machine: EM_X86_64,
-        version: 1,
-        phoff: size_of::<Header>() as u64,
-        ehsize: size_of::<Header>() as u16,
-        phentsize: size_of::<ProgramHeader>() as u16,
-        phnum: (segments.len() + 1) as u16,
-        ..Header::default()
+        e_ident: Ident {
+            magic: ELFMAG,
+            class: ELFCLASS64,
+            data: ELFDATA2LSB,
+            version: EV_CURRENT,
+            os_abi: ELFOSABI_NONE,
+            abi_version: 0,
+            padding: [0; 7],
+        },
+        e_type: U16::new(LE, ET_CORE),
+        e_machine: U16::new(LE, EM_X86_64),
+        e_version: U32::new(LE, EV_CURRENT.0.into()),
+        e_entry: U64::new(LE, 0),
+        e_phoff: U64::new(LE, size_of::<Header>() as u64),
+        e_shoff: U64::new(LE, 0),
+        e_flags: U32::new(LE, FileFlags(0)),
+        e_ehsize: U16::new(LE, size_of::<Header>() as u16),
+        e_phentsize: U16::new(LE, size_of::<ProgramHeader>() as u16),
+        e_phnum: U16::new(LE, (segments.len() + 1) as u16),
+        e_shentsize: U16::new(LE, 0),
+        e_shnum: U16::new(LE, 0),
+        e_shstrndx: U16::new(LE, SymbolSection(0)),
     };
-    let mut bytes = header.as_bytes().to_vec();
-    let note = ProgramHeader {
-        kind: PT_NOTE,
-        offset: notes_offset(segments.len()),
-        filesz: notes.len() as u64,
-        align: 4,
-        ..ProgramHeader::default()
+    let part = |kind, flags, offset, vaddr, (filesz, memsz), align| ProgramHeader {
+        p_type: U32::new(LE, kind),
+        p_flags: U32::new(LE, flags),
+        p_offset: U64::new(LE, offset),
+        p_vaddr: U64::new(LE, vaddr),
+        p_paddr: U64::new(LE, 0),
+        p_filesz: U64::new(LE, filesz),
+        p_memsz: U64::new(LE, memsz),
+        p_align: U64::new(LE, align),
     };
-    bytes.extend_from_slice(note.as_bytes());
-    for segment in segments {
-        let prot = segment.vma.prot;
-        let flag = |prot_bit, bit| if prot.contains(prot_bit) { bit } else { 0 };
-        let load = ProgramHeader {
-            kind: PT_LOAD,
-            flags: flag(Prot::READ, 4) | flag(Prot::WRITE, 2) | flag(Prot::EXEC, 1),
-            offset: segment.offset,
-            vaddr: segment.vma.start.0,
-            filesz: segment.bytes,
-            memsz: segment.vma.len(),
-            align: PAGE_SIZE,
-            ..ProgramHeader::default()
-        };
-        bytes.extend_from_slice(load.as_bytes());
+    let mut bytes = pod::bytes_of(&header).to_vec();
+    let at = notes_offset(segments.len());
+    let note = part(PT_NOTE, ProgramFlags(0), at, 0, (notes.len() as u64, 0), 4);
+    bytes.extend_from_slice(pod::bytes_of(&note));
+    for Segment { vma, bytes: filesz, offset } in segments {
+        let flag = |prot, flag| if vma.prot.contains(prot) { flag } else { ProgramFlags(0) };
+        let flags = flag(Prot::READ, PF_R) | flag(Prot::WRITE, PF_W) | flag(Prot::EXEC, PF_X);
+        let load = part(PT_LOAD, flags, *offset, vma.start.0, (*filesz, vma.len()), PAGE_SIZE);
+        bytes.extend_from_slice(pod::bytes_of(&load));
     }
     bytes.extend_from_slice(notes);
     bytes.resize(bytes.len().next_multiple_of(PAGE_SIZE as usize), 0);

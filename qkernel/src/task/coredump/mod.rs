@@ -33,16 +33,14 @@ const PIECE_BYTES: u64 = 64 << 10;
 /// The longest kernel.core_pattern, with its end.
 const PATTERN_BYTES: usize = 128;
 
-/// kernel.core_pattern.
-static PATTERN: Mutex<Vec<u8>> = mutex(Vec::new());
-/// PATTERN was set: else it is "core".
-static IS_SET: AtomicBool = AtomicBool::new(false);
+/// kernel.core_pattern, once it was set: else it is "core".
+static PATTERN: Mutex<Option<Vec<u8>>> = mutex(None);
 /// kernel.core_uses_pid.
 pub static USES_PID: AtomicU64 = AtomicU64::new(0);
 
 /// kernel.core_pattern.
 pub fn pattern() -> Vec<u8> {
-    if IS_SET.load(Relaxed) { PATTERN.lock().clone() } else { b"core".to_vec() }
+    PATTERN.lock().clone().unwrap_or_else(|| b"core".to_vec())
 }
 
 /// Sets kernel.core_pattern. EINVAL for what is not a file's name: there are no programs and no
@@ -52,8 +50,7 @@ pub fn set_pattern(pattern: &[u8]) -> Result {
         return Err(Errno::EINVAL);
     }
     let new = pattern.get(..PATTERN_BYTES - 1).unwrap_or(pattern).to_vec();
-    let old = core::mem::replace(&mut *PATTERN.lock(), new);
-    IS_SET.store(true, Relaxed);
+    let old = PATTERN.lock().replace(new);
     drop(old);
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::abi::{TimeVal, abi_struct};
 use crate::fs::file::file_of;
 use crate::mm::AddressSpace;
 use crate::task::Thread;
-use crate::task::signal::{self, SigInfo};
+use crate::task::signal::{self, FXSAVE_BYTES, SigInfo, USER_CS, USER_SS};
 
 abi_struct! {
     /// struct elf_prstatus: a thread.
@@ -37,13 +37,8 @@ const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_SIGINFO: u32 = 0x5349_4749;
 const NT_FILE: u32 = 0x4649_4c45;
-/// What FXSAVE stores, in bytes.
-const FXSAVE_BYTES: usize = 512;
 /// The most mapped files that are told of.
 const MOST_FILES: usize = 65_000;
-/// Selectors of 64-bit programs.
-const USER_CS: u64 = 0x33;
-const USER_SS: u64 = 0x2b;
 
 /// All notes, in the order that Linux has them in: the thread that took the signal first.
 pub(super) fn all(threads: &[Stopped], info: &SigInfo, mm: &Arc<AddressSpace>) -> Vec<u8> {
@@ -72,10 +67,6 @@ fn note(out: &mut Vec<u8>, kind: u32, content: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-fn time(ns: u64) -> TimeVal {
-    TimeVal { sec: (ns / 1_000_000_000) as i64, usec: (ns % 1_000_000_000 / 1000) as i64 }
-}
-
 fn status(stopped: &Stopped, info: &SigInfo) -> Status {
     let Stopped { thread, regs, call, fpstate } = stopped;
     let process = &thread.process;
@@ -92,10 +83,10 @@ fn status(stopped: &Stopped, info: &SigInfo) -> Status {
         ppid: number(process.ppid()),
         pgrp: number(process.pgid()),
         sid: number(process.sid()),
-        utime: time(used.user_ns),
-        stime: time(used.system_ns),
-        cutime: time(children.user_ns),
-        cstime: time(children.system_ns),
+        utime: TimeVal::from_ns(used.user_ns),
+        stime: TimeVal::from_ns(used.system_ns),
+        cutime: TimeVal::from_ns(children.user_ns),
+        cstime: TimeVal::from_ns(children.system_ns),
         regs: [
             regs.r15,
             regs.r14,
@@ -114,10 +105,10 @@ fn status(stopped: &Stopped, info: &SigInfo) -> Status {
             regs.rdi,
             *call as u64,
             regs.rip,
-            USER_CS,
+            USER_CS.into(),
             regs.rflags,
             regs.rsp,
-            USER_SS,
+            USER_SS.into(),
             regs.fs_base,
             regs.gs_base,
             0,

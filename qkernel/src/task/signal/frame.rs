@@ -52,8 +52,10 @@ pub const FRAME_BYTES: u64 = size_of::<RtSigFrame>() as u64;
 const UC_FP_XSTATE: u64 = 1;
 /// uc_flags: the stack segment is saved, and restored strictly.
 const UC_SIGCONTEXT_SS: u64 = 2 | 4;
-const USER_CS: u16 = 0x33;
-const USER_SS: u16 = 0x2b;
+/// Selectors of 64-bit programs.
+pub const USER_CS: u16 = 0x33;
+/// See [`USER_CS`].
+pub const USER_SS: u16 = 0x2b;
 /// Bytes of the legacy FXSAVE area, and where in it the software's words begin.
 pub const FXSAVE_BYTES: usize = 512;
 const SOFTWARE_WORDS: usize = 464;

@@ -16,7 +16,7 @@ use linux_raw_sys::general::{SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 
 pub use action::{Actions, Disposition, SigAction};
 pub use deliver::{Death, Delivery, deliver, force, force_exception, force_segv, to_return_value};
-pub use frame::SigStack;
+pub use frame::{FXSAVE_BYTES, SigStack, USER_CS, USER_SS};
 pub use info::SigInfo;
 pub use mask::{restore_mask, set_mask, swap_mask_for_wait};
 pub use queue::PendingQueue;

@@ -234,36 +234,41 @@ pub fn enter(
     // The kernel will run in it from any thread at any time.
     let memory: &'static GuestMemory = Box::leak(Box::new(memory));
     memory.keep_apart(loaded.free_start);
-    let again = match entry {
-        Entry::Boot => None,
-        Entry::Again(user_blocks) => Some(user_blocks),
-    };
-    match again {
-        None => memory.write_boot_info(loaded.boot_info, info)?,
-        Some(user_blocks) => {
-            if !memory.has_boot_info(loaded.boot_info, info)? {
-                bail!(
-                    "the programs of the image have been told of another host than this is for \
-                     the container: give it as many processors as the one had that was saved, or \
-                     save one that was started with --fast-calls=off"
-                );
-            }
-            for block in user_blocks {
-                let block = Gpa(block.saturating_mul(RAM_UNIT));
-                memory.set_user_block(block, true).context("the image is damaged: its blocks")?;
-            }
-        }
+    match entry {
+        Entry::Boot => memory.write_boot_info(loaded.boot_info, info)?,
+        Entry::Again(user_blocks) => check_again(memory, loaded, info, user_blocks)?,
     }
     let address = |gpa: Gpa| (memory.base() + gpa.0) as usize;
     // SAFETY: the image's entry point has this signature, the loader found it in the image's text
     // and made that executable, and the image was built with this binary.
-    let entry: extern "C" fn(*const BootInfo, u32) =
+    let boot: extern "C" fn(*const BootInfo, u32) =
         unsafe { std::mem::transmute(address(loaded.entry)) };
     // SAFETY: likewise, of the function for events.
     let dispatch: unsafe extern "C" fn(*const Event) =
         unsafe { std::mem::transmute(address(loaded.dispatch)) };
-    if again.is_none() {
-        entry(address(loaded.boot_info) as *const BootInfo, 0);
+    if matches!(entry, Entry::Boot) {
+        boot(address(loaded.boot_info) as *const BootInfo, 0);
     }
     Ok(Kernel { dispatch })
+}
+
+/// Checks that the kernel in filled memory knows this host, and says which blocks are user memory.
+fn check_again(
+    memory: &GuestMemory,
+    loaded: &LoadedKernel,
+    info: &BootInfo,
+    user_blocks: &[u64],
+) -> anyhow::Result<()> {
+    if !memory.has_boot_info(loaded.boot_info, info)? {
+        bail!(
+            "the programs of the image have been told of another host than this is for the \
+             container: give it as many processors as the one had that was saved, or save one that \
+             was started with --fast-calls=off"
+        );
+    }
+    for block in user_blocks {
+        let block = Gpa(block.saturating_mul(RAM_UNIT));
+        memory.set_user_block(block, true).context("the image is damaged: its blocks")?;
+    }
+    Ok(())
 }

@@ -1,13 +1,11 @@
 //! A sandbox that is copied: it gives away what it is, and does nothing until the copy is made.
 
-use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use qlib::control::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::{ControlServer, Dispatch};
 use crate::sys;
@@ -55,7 +53,13 @@ impl ControlServer {
             .chain(files.store.iter().map(AsFd::as_fd))
             .chain(files.named.iter().map(AsFd::as_fd))
             .collect();
-        send_with_files(socket, &reply, &fds)?;
+        let mut frame = (reply.len() as u32).to_le_bytes().to_vec();
+        frame.extend(reply);
+        let end = Instant::now() + SEND;
+        sys::send_all(socket, &frame, &fds, || match wait(socket, PollFlags::OUT, end) {
+            true => Ok(()),
+            false => Err(Errno::AGAIN),
+        })?;
         if !wait(socket, PollFlags::IN, Instant::now() + HOLD) {
             return Ok(());
         }
@@ -83,30 +87,6 @@ impl ControlServer {
         }
         self.host.replies.answer(socket, &reply);
     }
-}
-
-/// Sends a frame, and descriptors along with its first bytes.
-fn send_with_files(socket: &OwnedFd, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let end = Instant::now() + SEND;
-    let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
-    bytes.extend(body);
-    let mut fds = fds.chunks(sys::MAX_FILES).peekable();
-    let mut at = 0;
-    while at < bytes.len() {
-        let some = fds.peek().copied().unwrap_or_default();
-        // Those for which there is no room on the first byte ride on the next.
-        let until = if fds.len() <= 1 { bytes.len() } else { at + 1 };
-        let part = [IoSlice::new(bytes.get(at..until).ok_or(Errno::MFILE)?)];
-        match sys::send_files(socket, &part, some, SendFlags::DONTWAIT) {
-            Ok(sent) => {
-                at += sent;
-                fds.next();
-            }
-            Err(Errno::AGAIN) if wait(socket, PollFlags::OUT, end) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    if fds.next().is_some() { Err(Errno::MFILE) } else { Ok(()) }
 }
 
 /// Waits until a socket is ready, or its other side has gone, until `end` at most; whether it is.
