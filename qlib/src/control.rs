@@ -105,11 +105,29 @@ pub enum Request {
         /// It is to end.
         end: bool,
     },
-    /// The sandbox has been made of the image of another, and is one of its own from now on. For
-    /// qvisor's own use. Answer: [`Reply::Done`].
+    /// Has the store of a sandbox that has answered a Checkpoint on this connection go on with
+    /// files that hold the same as its own, which it gives up: with the request come empty files
+    /// for what it writes next, those files to read, and the REAP file, if there is one. Answer, by
+    /// qvisor itself: [`Reply::Done`].
+    Adopt {
+        /// The slots that follow those in each of the files.
+        layers: Vec<u64>,
+    },
+    /// Has a sandbox that has answered a Checkpoint on this connection become what it was when an
+    /// image was made of it. With the request come what the image says, in a file, guest memory,
+    /// the files of its store, and those of its handles that are not kept. Answer, by qvisor
+    /// itself: [`Reply::Done`], or an error, and it ends if that came too late for it to go on.
+    Become {
+        /// The files of its store that hold slots.
+        layers: u32,
+        /// For each file of its handles, whether it comes with the request; else it is given.
+        files: Vec<bool>,
+    },
+    /// The sandbox has been made of the image of another, and is one of its own from now on; or of
+    /// one of itself. For qvisor's own use. Answer: [`Reply::Done`].
     Restored {
-        /// Its host name.
-        hostname: String,
+        /// Its host name, if it is another one than the image is of.
+        hostname: Option<String>,
         /// Its memory limit, if it has one.
         limit: MemoryLimit,
         /// When it sleeps.

@@ -274,9 +274,11 @@ pub fn limit(number: u32, limit: MemoryLimit) -> Result {
 
 /// The first container is another one from now on, of this name and with this limit: EBUSY if more
 /// is held.
-pub fn take_over(hostname: String, limit: MemoryLimit, sleep: &SleepSpec) -> Result {
+pub fn take_over(hostname: Option<String>, limit: MemoryLimit, sleep: &SleepSpec) -> Result {
     self::limit(FIRST_CONTAINER, limit)?;
-    UtsNamespace::initial().set_hostname(hostname);
+    if let Some(hostname) = hostname {
+        UtsNamespace::initial().set_hostname(hostname);
+    }
     sleep_as(sleep);
     Ok(())
 }

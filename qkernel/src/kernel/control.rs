@@ -114,14 +114,18 @@ fn serve(id: u64, request: Request) {
         Request::Restored { hostname, limit, sleep } => {
             const TOO_MUCH: &str =
                 "the image holds more memory than the container may have: give it more";
+            let is_another = hostname.is_some();
             let taken = containers::take_over(hostname, limit, &sleep);
             if taken.is_ok() {
-                image::become_another();
+                image::become_another(is_another);
             }
             let refused = |errno| failure(errno, TOO_MUCH.to_string());
             reply(id, &taken.map_or_else(refused, |()| Reply::Done));
         }
-        Request::Platform | Request::Release { .. } => {
+        Request::Platform
+        | Request::Release { .. }
+        | Request::Adopt { .. }
+        | Request::Become { .. } => {
             reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));
         }
     }

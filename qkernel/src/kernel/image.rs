@@ -23,12 +23,14 @@ pub fn obstacle() -> Option<&'static str> {
     None
 }
 
-/// This is another sandbox from now on than the one whose memory it has: what that drew from its
-/// random generator says nothing about what comes here, and what programs want no copy to have
-/// (MADV_WIPEONFORK) is zeros.
-pub fn become_another() {
+/// What the sandbox whose memory this has did after it was copied is not what happens here: what
+/// that drew from its random generator says nothing about what comes, and what programs want no
+/// copy to have (MADV_WIPEONFORK) is zeros. `is_another`: it is not that one itself, gone back.
+pub fn become_another(is_another: bool) {
     random::reseed();
-    sys::renew_boot_id();
+    if is_another {
+        sys::renew_boot_id();
+    }
     for mm in AddressSpace::all() {
         let ranges = mm.never_copied();
         if !ranges.is_empty() {

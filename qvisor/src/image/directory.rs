@@ -3,13 +3,15 @@
 
 use std::fs::{self, File};
 use std::hash::Hasher;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use qlib::PAGE_SIZE;
+use rustix::fs::{AtFlags, CWD};
 use twox_hash::XxHash3_64;
 
 use super::{FORMAT, Manifest, build};
@@ -18,9 +20,12 @@ use crate::store::Stored;
 use crate::sys::procfs;
 
 const MANIFEST: &str = "manifest.json";
-/// All files of an image but for the manifest: guest memory, swapped pages, the working set, and
-/// the checksums of both.
-const FILES: [&str; 4] = ["ram", "swap", "reap", "sums"];
+/// Guest memory, the working set, and the checksums of that and of the swapped pages.
+const FILES: [&str; 3] = ["ram", "reap", "sums"];
+/// Swapped pages, with the number of the layer.
+const SWAP: &str = "swap.";
+/// An image that would have more layers has one.
+const MAX_LAYERS: usize = 16;
 /// The longest manifest that is read, in bytes.
 const MAX_MANIFEST: u64 = 64 << 20;
 /// The most checksums that are read, in bytes: those of a terabyte.
@@ -33,8 +38,10 @@ const BATCH_BYTES: u64 = 1 << 20;
 pub struct Sources {
     /// Guest memory.
     pub ram: File,
-    /// Those of its store, as [`Stored::files`] says.
-    pub store: [Option<File>; 3],
+    /// Those of its store that hold slots: its layers, and one for other slots if there is one.
+    pub swap: Vec<File>,
+    /// The working set.
+    pub reap: Option<File>,
 }
 
 /// An image that has been read and checked, but for the pages of its programs, which are checked
@@ -45,8 +52,8 @@ pub struct Opened {
     pub manifest: Manifest,
     /// Guest memory.
     pub ram: File,
-    /// What is swapped out.
-    pub swap: File,
+    /// What is swapped out, by layer.
+    pub swap: Vec<File>,
     /// The working set.
     pub reap: File,
 }
@@ -82,13 +89,101 @@ impl Draft<'_> {
         self.files.push(path);
         Ok(file)
     }
+
+    /// Gives a file that has no name, or others, this one. EXDEV where it lies in another file
+    /// system, ENOENT for one that has had a name and has none any more.
+    fn link(&mut self, file: &File, name: &str) -> rustix::io::Result<()> {
+        let path = self.dir.join(name);
+        let from = listed("fd", file);
+        rustix::fs::linkat(CWD, from, CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
+        self.files.push(path);
+        Ok(())
+    }
+
+    /// Writes the slots, all of which are below `end`, and says in `stored` where they are then;
+    /// true if it is the file system where they were.
+    fn write_swap(&mut self, stored: &mut Stored, end: u64, sources: &Sources) -> Result<bool> {
+        let mut ends = stored.layers.clone();
+        let last = ends.last().copied().unwrap_or(0);
+        // The file for other slots may have none.
+        let is_used = stored.own && end > last;
+        ends.extend(is_used.then_some(end));
+        let files = &sources.swap[..ends.len()];
+        stored.own = false;
+        if ends.is_empty() {
+            return Ok(true);
+        }
+        let linked =
+            (files.iter().zip(0..)).try_for_each(|(file, number)| self.link(file, &layer(number)));
+        if ends.len() <= MAX_LAYERS && linked.is_ok() {
+            stored.layers = ends;
+            return Ok(true);
+        }
+        for path in self.files.extract_if(.., |path| is_layer(path)) {
+            fs::remove_file(path)?;
+        }
+        let to = self.file(&layer(0))?;
+        for (first, sums) in &stored.swap {
+            let (mut at, end) = (*first, first + sums.len() as u64);
+            for (file, layer_end) in files.iter().zip(&ends) {
+                let to_here = end.min(*layer_end);
+                if at < to_here {
+                    copy(file, &to, at * PAGE_SIZE, (to_here - at) * PAGE_SIZE)?;
+                    at = to_here;
+                }
+            }
+        }
+        let last = ends.pop().unwrap_or(end);
+        stored.layers = vec![last];
+        Ok(is_near(&files[0], &to)?)
+    }
+
+    /// Writes the working set, and says whether that is the file system where it was.
+    fn write_reap(&mut self, stored: &Stored, name: &str, sources: &Sources) -> Result<bool> {
+        let (Some(sums), Some(file)) = (&stored.reap, &sources.reap) else {
+            self.file(name)?;
+            return Ok(true);
+        };
+        if self.link(file, name).is_ok() {
+            return Ok(true);
+        }
+        let to = self.file(name)?;
+        copy(file, &to, 0, sums.len() as u64 * PAGE_SIZE)?;
+        Ok(is_near(file, &to)?)
+    }
+}
+
+fn is_layer(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(SWAP))
+}
+
+/// True if two files lie in one file system.
+fn is_near(one: &File, other: &File) -> io::Result<bool> {
+    Ok(one.metadata()?.dev() == other.metadata()?.dev())
+}
+
+/// Files of an image that is being written with which the sandbox can go on as if they were its
+/// own.
+#[derive(Debug)]
+pub struct Shared {
+    /// Slots, and the slot after the last of each file.
+    pub layers: Vec<(u64, File)>,
+    /// The working set.
+    pub reap: Option<File>,
 }
 
 /// Writes an image to `dir`, which is made if it does not exist and must have no image yet.
+/// `adopt` has the sandbox go on with the files of the image: where they lie in the file system of
+/// its own they are the same, and not written twice.
 ///
 /// # Errors
 /// With nothing left of it.
-pub fn write<'a>(dir: &'a Path, mut manifest: Manifest, sources: &Sources) -> Result<Written<'a>> {
+pub fn write<'a>(
+    dir: &'a Path,
+    mut manifest: Manifest,
+    sources: &Sources,
+    adopt: impl FnOnce(Shared) -> Result<()>,
+) -> Result<Written<'a>> {
     let made = fs::DirBuilder::new().mode(0o700).create(dir);
     let is_new = made.is_ok();
     match made {
@@ -98,21 +193,31 @@ pub fn write<'a>(dir: &'a Path, mut manifest: Manifest, sources: &Sources) -> Re
         _ => {}
     }
     let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
-    if is_there(MANIFEST) || FILES.into_iter().any(is_there) {
+    let first_layer = layer(0);
+    if is_there(MANIFEST) || FILES.into_iter().chain([&*first_layer]).any(is_there) {
         let what = if is_there(MANIFEST) { "an image" } else { "a part of an image" };
         let dir = dir.display();
         bail!("there is {what} in {dir} already: remove it, or name another directory");
     }
-    ensure!(manifest.parts.store.end().is_some(), "the slots of its store are in no order");
+    let end = manifest.parts.store.end().context("the slots of its store are in no order")?;
     let mut draft = Draft { dir, is_new, files: Vec::new(), is_done: false };
     let writing = || format!("writing the image to {}", dir.display());
-    manifest.ram_sum = copy_ram(&sources.ram, &draft.file(FILES[0])?).with_context(writing)?;
-    let stored = std::mem::take(&mut manifest.parts.store);
-    let (swap, reap) = (draft.file(FILES[1])?, draft.file(FILES[2])?);
-    copy_store(&stored, sources, &swap, &reap).with_context(writing)?;
-    let sums = postcard::to_allocvec(&stored)?;
-    draft.file(FILES[3])?.write_all_at(&sums, 0).with_context(writing)?;
-    manifest.sums_sum = XxHash3_64::oneshot(&sums);
+    let [ram, reap, sums] = FILES;
+    manifest.ram_sum = copy_ram(&sources.ram, &draft.file(ram)?).with_context(writing)?;
+    let mut stored = std::mem::take(&mut manifest.parts.store);
+    let is_near = draft.write_swap(&mut stored, end, sources).with_context(writing)?
+        & draft.write_reap(&stored, reap, sources).with_context(writing)?;
+    if is_near {
+        let file = |name: &str| open(&dir.join(name));
+        let layers = stored.layers.iter().zip(0..);
+        let layers = layers.map(|(end, number)| Ok((*end, file(&layer(number))?)));
+        let reap = stored.reap.is_some().then(|| file(reap)).transpose()?;
+        adopt(Shared { layers: layers.collect::<Result<_>>()?, reap })?;
+    }
+    let bytes = postcard::to_allocvec(&stored)?;
+    draft.file(sums)?.write_all_at(&bytes, 0).with_context(writing)?;
+    manifest.sums_sum = XxHash3_64::oneshot(&bytes);
+    manifest.layers = stored.layers.len();
     let text = serde_json::to_vec_pretty(&manifest)?;
     let beside = format!(".{MANIFEST}");
     draft
@@ -123,6 +228,11 @@ pub fn write<'a>(dir: &'a Path, mut manifest: Manifest, sources: &Sources) -> Re
     draft.files.push(dir.join(MANIFEST));
     draft.is_done = true;
     Ok(Written(draft))
+}
+
+/// The name of a layer's file.
+fn layer(number: usize) -> String {
+    format!("{SWAP}{number}")
 }
 
 /// An image that was written.
@@ -148,22 +258,6 @@ fn copy_ram(from: &File, to: &File) -> io::Result<u64> {
 fn note(sum: &mut XxHash3_64, offset: u64, page: &[u8]) {
     sum.write_u64(offset);
     sum.write(page);
-}
-
-/// Copies the pages of a store, each to its slot, and the working set.
-fn copy_store(stored: &Stored, sources: &Sources, swap: &File, reap: &File) -> io::Result<()> {
-    let [base, own, working_set] = &sources.store;
-    let from = |file: &Option<File>, to: &File, start: u64, end: u64| match file {
-        Some(file) if start < end => copy(file, to, start * PAGE_SIZE, (end - start) * PAGE_SIZE),
-        None if start < end => Err(io::ErrorKind::NotFound.into()),
-        _ => Ok(()),
-    };
-    for (first, sums) in &stored.swap {
-        let end = first + sums.len() as u64;
-        from(base, swap, *first, end.min(stored.floor))?;
-        from(own, swap, (*first).max(stored.floor), end)?;
-    }
-    from(working_set, reap, 0, stored.reap.len() as u64)
 }
 
 /// Copies `len` bytes at `offset` to the same place of another file, in whatever way the host does
@@ -229,11 +323,12 @@ pub fn read(dir: &Path) -> Result<Opened> {
             dir.display()
         );
     }
-    let files: Vec<File> = FILES
-        .iter()
-        .map(|file| open(&name(file)).with_context(|| format!("{}: {file}", damaged())))
-        .collect::<Result<_>>()?;
-    let Ok([ram, swap, reap, sums]) = <[File; 4]>::try_from(files) else { bail!(damaged()) };
+    ensure!(manifest.layers <= MAX_LAYERS, damaged());
+    let file = |file: &str| open(&name(file)).with_context(|| format!("{}: {file}", damaged()));
+    let [ram, reap, sums] = FILES;
+    let (ram, reap, sums) = (file(ram)?, file(reap)?, file(sums)?);
+    let swap: Vec<File> =
+        (0..manifest.layers).map(|number| file(&layer(number))).collect::<Result<_>>()?;
     let long = sums.metadata()?.len();
     ensure!(long <= MAX_SUMS, "{}: its checksums are too long", damaged());
     let mut bytes = vec![0; long as usize];
@@ -251,16 +346,58 @@ pub fn read(dir: &Path) -> Result<Opened> {
     })
     .with_context(damaged)?;
     ensure!(sum.finish() == manifest.ram_sum, "{}: ram does not check out", damaged());
-    let stored = &manifest.parts.store;
-    let pages = stored.end().with_context(damaged)?;
-    for (file, pages) in [(&swap, pages), (&reap, stored.reap.len() as u64)] {
-        ensure!(
-            file.metadata()?.len() / PAGE_SIZE >= pages,
-            "{}: swap or reap is cut short",
-            damaged()
-        );
-    }
+    check_store(&manifest.parts.store, &swap, &reap).with_context(damaged)?;
     Ok(Opened { manifest, ram, swap, reap })
+}
+
+/// Checks that the files of a store are as long as what is said to be in them.
+fn check_store(stored: &Stored, swap: &[File], reap: &File) -> Result<()> {
+    let has_pages = |file: &File, pages: u64| -> Result<bool> {
+        Ok(file.metadata()?.len() / PAGE_SIZE >= pages)
+    };
+    let last_used = |end: u64| {
+        let runs = stored.swap.iter().take_while(|(first, _)| *first < end);
+        runs.last().map_or(0, |(first, sums)| end.min(first + sums.len() as u64))
+    };
+    stored.end().context("its slots are in no order")?;
+    ensure!(swap.len() == stored.layers.len(), "it has not as many layers as it says");
+    let mut start = 0;
+    for (file, end) in swap.iter().zip(&stored.layers) {
+        let used = last_used(*end);
+        ensure!(used <= start || has_pages(file, used)?, "swap is cut short");
+        start = *end;
+    }
+    let reaped = stored.reap.as_ref().map_or(0, Vec::len) as u64;
+    ensure!(has_pages(reap, reaped)?, "reap is cut short");
+    Ok(())
+}
+
+/// When the image in `dir` was made, and the snapshot before it.
+///
+/// # Errors
+/// When there is none.
+pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
+    #[derive(serde::Deserialize)]
+    struct Brief {
+        container: Whose,
+    }
+    #[derive(serde::Deserialize)]
+    struct Whose {
+        parent: Option<String>,
+    }
+    let file = open(&dir.join(MANIFEST))?;
+    let made = file.metadata()?.modified()?;
+    let brief: Brief = serde_json::from_reader(io::BufReader::new(file.take(MAX_MANIFEST)))?;
+    Ok((made, brief.container.parent))
+}
+
+/// Removes an image, its manifest first. Containers that were made of it keep what they need.
+///
+/// # Errors
+/// Those of the file system.
+pub fn remove(dir: &Path) -> io::Result<()> {
+    fs::remove_file(dir.join(MANIFEST))?;
+    fs::remove_dir_all(dir)
 }
 
 #[derive(serde::Deserialize)]

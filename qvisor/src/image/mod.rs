@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `manifest.json` | [`Manifest`]: what the rest is, and what must be the same at a restore |
 //! | `ram` | guest memory, each page at its guest physical address; the rest is holes |
-//! | `swap` | pages of programs, each at its slot |
+//! | `swap.0`, … | pages of programs, each at its slot; a layer for each image before this one |
 //! | `reap` | the working set, in the order in which it is read |
 //! | `sums` | which slots there are, and the checksums of all pages of both |
 //!
@@ -25,7 +25,7 @@ use crate::platform::PlatformKind;
 use crate::sandbox::hostcall::image::Parts;
 
 /// The form of images that this build writes, and the only one that it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What an image says of itself.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub struct Manifest {
     pub ram_sum: u64,
     /// The checksum of `sums`.
     pub sums_sum: u64,
+    /// How many files there are with pages of programs.
+    pub layers: usize,
     /// What the sandbox was besides.
     pub parts: Parts,
     /// The files that [`Parts`] names, by index.
@@ -63,6 +65,8 @@ pub struct Container {
     pub volumes: Vec<String>,
     /// How its terminal was set, if it had one: its guest kernel has set it so, and goes by it.
     pub terminal: Option<TerminalModes>,
+    /// For a snapshot, the one before it.
+    pub parent: Option<String>,
 }
 
 /// Modes of a terminal (termios(3)): input, output, control, local.
@@ -106,6 +110,8 @@ pub struct SocketName {
     pub kind: i32,
     /// IPPROTO_*.
     pub protocol: i32,
+    /// What tells it from all others of this host, until that is booted (SO_COOKIE).
+    pub cookie: u64,
     /// Its own address, if it has one.
     pub local: Option<std::net::SocketAddr>,
     /// The peer's of a datagram socket.

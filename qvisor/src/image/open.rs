@@ -20,7 +20,8 @@ const BACKLOG: i32 = 4096;
 const LOW_PORTS: u16 = 1024;
 
 /// Opens all; `mounts` are the root and the `volumes`, and `low_ports`: the container may bind
-/// ports below [`LOW_PORTS`]. `None` for what every container is given.
+/// ports below [`LOW_PORTS`]; `kept` gives a socket that need not be made anew. `None` for what
+/// every container is given.
 ///
 /// # Errors
 /// With the first that cannot be opened, or is not what it was.
@@ -29,6 +30,7 @@ pub fn open_all(
     volumes: &[String],
     mounts: &[BorrowedFd<'_>],
     low_ports: bool,
+    kept: impl Fn(&SocketName) -> Option<OwnedFd>,
 ) -> Result<Vec<Option<OwnedFd>>> {
     let shown = |name: &FileName| {
         let volume = (name.mount as usize).checked_sub(1).and_then(|at| volumes.get(at));
@@ -42,7 +44,7 @@ pub fn open_all(
     let open = |what: &What| match what {
         What::Given(_) => Ok(None),
         What::File(name) => file(name, mounts).map(Some).with_context(|| shown(name)),
-        What::Socket(name) => socket(name, low_ports).map(Some),
+        What::Socket(name) => kept(name).map_or_else(|| socket(name, low_ports), Ok).map(Some),
     };
     files.iter().map(open).collect()
 }

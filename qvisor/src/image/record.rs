@@ -108,7 +108,11 @@ pub(super) fn version(stat: &rustix::fs::Stat) -> (u64, i128) {
     (stat.st_size as u64, ns)
 }
 
-fn socket(fd: &OwnedFd) -> Result<SocketName> {
+/// What a socket is.
+///
+/// # Errors
+/// When it could not be made anew.
+pub fn socket(fd: &OwnedFd) -> Result<SocketName> {
     let domain = sockopt::socket_domain(fd)?;
     let kind = sockopt::socket_type(fd)?;
     let protocol = sockopt::socket_protocol(fd)?.map_or(0, |p| p.as_raw().get() as i32);
@@ -132,6 +136,7 @@ fn socket(fd: &OwnedFd) -> Result<SocketName> {
         domain: domain.as_raw().into(),
         kind: kind.as_raw() as i32,
         protocol,
+        cookie: sockopt::socket_cookie(fd)?,
         local: local.filter(|address| address.port() != 0),
         peer: peer.filter(|_| !is_stream),
         is_connected,

@@ -175,6 +175,18 @@ impl Bundle {
         }
     }
 
+    /// Has the cgroup of the container be beside the one that the configuration names, if it names
+    /// one: two containers of one bundle have one each.
+    pub fn set_cgroup_beside(&mut self, id: &str) {
+        let linux = self.spec.linux_mut();
+        let Some(path) = linux.as_mut().and_then(|linux| linux.cgroups_path_mut().as_mut()) else {
+            return;
+        };
+        if !path.as_os_str().is_empty() {
+            path.set_file_name(id);
+        }
+    }
+
     /// The limits that its cgroup is to have.
     pub fn resources(&self) -> Option<&LinuxResources> {
         resources_of(&self.spec)

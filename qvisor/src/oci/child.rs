@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
@@ -291,12 +292,14 @@ fn open_image(dir: &Path, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -
         .contains(CapabilitySet::NET_BIND_SERVICE);
     let low_ports = may_bind || setup.new_network;
     let container = &manifest.container;
-    let files = image::open::open_all(&manifest.files, &container.volumes, &mounts, low_ports)?;
+    let files =
+        image::open::open_all(&manifest.files, &container.volumes, &mounts, low_ports, |_| None)?;
     let terminal = stdio.iter().find(|stream| rustix::termios::isatty(&stream.fd));
     if let (Some(modes), Some(terminal)) = (container.terminal, terminal) {
         image::open::set_terminal(terminal.fd.as_fd(), modes).context("setting the terminal")?;
     }
-    Ok(Image { parts: manifest.parts, files, ram, swap: swap.into(), reap: reap.into() })
+    let swap = swap.into_iter().map(Arc::new).collect();
+    Ok(Image { parts: manifest.parts, files, ram, swap, reap: reap.into() })
 }
 
 /// What the guest is told of a container, but for handles.

@@ -143,6 +143,12 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Make a container of an image, and wait for it.
     Restore(Restore),
+    /// Branch a running container: others begin as what it is, and it goes on.
+    Fork(Fork),
+    /// Take a running container back to a snapshot (checkpoint --name).
+    Rollback(Rollback),
+    /// List the snapshots of a container, or remove one.
+    Snapshots(Snapshots),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -243,14 +249,58 @@ pub struct Checkpoint {
     /// The container's ID.
     pub id: String,
     /// The directory of the image, which is made if there is none.
-    #[arg(long, default_value = "checkpoint", value_name = "DIR")]
+    #[arg(long, default_value = "checkpoint", value_name = "DIR", conflicts_with = "name")]
     pub image_path: PathBuf,
+    /// Make it a snapshot of this name, to which `quark rollback` takes the container back; it goes
+    /// on.
+    #[arg(long)]
+    pub name: Option<String>,
     /// The container goes on.
     #[arg(long)]
     pub leave_running: bool,
     /// What runc's callers say to CRIU.
     #[command(flatten)]
     pub criu: Criu,
+}
+
+/// `quark fork`.
+#[derive(Debug, Args)]
+pub struct Fork {
+    /// The container's ID.
+    pub id: String,
+    /// The ID of the new container, or what the IDs begin with of several.
+    pub new: String,
+    /// Make so many, ID-1, ID-2 and so on.
+    #[arg(long, value_name = "NUMBER")]
+    pub count: Option<u32>,
+    /// The bundle of the new container, by default that of the old.
+    #[arg(short, long, value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+    /// Give it a network namespace of its own, whatever the configuration says.
+    #[arg(long)]
+    pub new_network: bool,
+}
+
+/// `quark rollback`.
+#[derive(Debug, Args)]
+pub struct Rollback {
+    /// The container's ID.
+    pub id: String,
+    /// The name of the snapshot.
+    pub name: String,
+}
+
+/// `quark snapshots`.
+#[derive(Debug, Args)]
+pub struct Snapshots {
+    /// The container's ID.
+    pub id: String,
+    /// Remove this one.
+    #[arg(long, value_name = "NAME")]
+    pub remove: Option<String>,
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
 }
 
 /// `quark restore`.

@@ -59,6 +59,8 @@ pub struct Request<'a> {
     pub image: Option<&'a Path>,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
+    /// Its standard streams, if they are not this process's, nor a terminal.
+    pub streams: Option<&'a [OwnedFd; 3]>,
     /// Where the sandbox's process ID is written.
     pub pid_file: Option<&'a Path>,
     /// The sandbox ends with this process.
@@ -370,9 +372,10 @@ fn spawn(
 ) -> Result<Child> {
     let args = [c"quark".to_owned(), command.to_owned(), CString::new(request.id)?];
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let stdio = match request.pty {
-        Some(pty) => [pty.slave.as_fd(); 3],
-        None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+    let stdio = match (request.pty, request.streams) {
+        (Some(pty), _) => [pty.slave.as_fd(); 3],
+        (None, Some(streams)) => streams.each_ref().map(AsFd::as_fd),
+        (None, None) => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     };
     // In a PID namespace of its own all its stubs end with it, whatever happens.
     let mut new_namespaces = CloneFlags::CLONE_NEWPID

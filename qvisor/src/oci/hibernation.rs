@@ -12,7 +12,7 @@ use super::info::{self, print};
 use super::life;
 use super::state::{Entry, Store};
 use super::top::size;
-use crate::sandbox::STORE_DIR;
+use crate::store::STORE_DIR;
 
 /// How long a container may take to become idle.
 const PATIENCE: Duration = Duration::from_secs(10);

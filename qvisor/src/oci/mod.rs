@@ -16,6 +16,8 @@ pub mod create;
 pub mod devices;
 pub mod error;
 pub mod exec;
+pub mod fork;
+pub mod held;
 pub mod hibernation;
 pub mod hooks;
 mod hub;
@@ -32,11 +34,13 @@ pub mod network;
 pub mod pod;
 pub mod pressure;
 pub mod process;
+pub mod rollback;
 pub mod rootless;
 pub mod roots;
 pub mod run;
 pub mod seccomp;
 pub mod sleep;
+pub mod snapshots;
 pub mod spec;
 pub mod state;
 pub mod top;
@@ -170,8 +174,14 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Ps(o) => info::ps(&find(&o.id)?, o, global.timeout)?,
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
-        Command::Checkpoint(o) => checkpoint::checkpoint(&store()?, o, global)?,
+        Command::Checkpoint(o) => match &o.name {
+            Some(name) => snapshots::take(&store()?, &o.id, name, global)?,
+            None => checkpoint::checkpoint(&store()?, o, global)?,
+        },
         Command::Restore(o) => return run::restore_command(global, o),
+        Command::Fork(o) => fork::fork(&store()?, o, global)?,
+        Command::Rollback(o) => rollback::rollback(&store()?, o, global)?,
+        Command::Snapshots(o) => snapshots::snapshots(&store()?, o)?,
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o, global.timeout)?,

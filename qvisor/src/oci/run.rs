@@ -129,6 +129,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         view: Some(view),
         image: None,
         pty: pty.as_ref(),
+        streams: None,
         pid_file: None,
         tied: true,
         attended: true,
@@ -195,6 +196,7 @@ fn request<'a>(
         view: None,
         image: None,
         pty,
+        streams: None,
         pid_file: options.pid_file.as_deref(),
         tied: false,
         attended,
@@ -224,7 +226,7 @@ fn hand_over(pty: Option<&Pty>, options: &cli::Create) -> Result<()> {
 }
 
 /// Takes back a container that was made.
-fn undo(mut created: Created) {
+pub(super) fn undo(mut created: Created) {
     created.child.kill().ok();
     created.child.wait().ok();
     if let Err(e) = life::destroy(&created.entry, &created.state) {

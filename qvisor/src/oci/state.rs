@@ -28,6 +28,8 @@ use crate::sandbox::ended::{self, Ended, Incidents, RECORD_BYTES};
 
 /// Where root's containers are kept unless `--root` says otherwise.
 pub const DEFAULT_ROOT: &str = "/run/quark";
+/// Where images are kept, each below the path of its state directory.
+const IMAGES: &str = "/var/lib/quark";
 /// The control socket's name in a container's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// The file in a container's directory in which the sandbox records how it ended.
@@ -218,6 +220,12 @@ impl Store {
         Ok(store)
     }
 
+    /// The directory for images of these containers that quark keeps itself, which may not be there:
+    /// state directories lie in memory, and images are too large for that.
+    pub fn images(&self) -> PathBuf {
+        Path::new(IMAGES).join(self.root.strip_prefix("/").unwrap_or(&self.root))
+    }
+
     /// The state directory.
     pub fn root(&self) -> &Path {
         &self.root
@@ -388,6 +396,12 @@ fn own(options: &mut OpenOptions) -> &mut OpenOptions {
 }
 
 impl Entry {
+    /// The directory of its snapshots, which may not be there.
+    pub fn snapshots(&self) -> PathBuf {
+        let root = self.dir.parent().unwrap_or(&self.dir).to_owned();
+        Store { root }.images().join("snapshots").join(&self.id)
+    }
+
     /// Reads `state.json`.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use super::names;
 use super::platform::{Entry, Leave, Platform, Resources};
 use super::pressure::Pressure;
 use super::{Sandbox, limits, panic};
-use crate::store::Store;
+use crate::store::{STORE_DIR, Store};
 use crate::streams::Stream;
 use crate::sys;
 
@@ -155,13 +155,14 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
         mailbox,
         config.is_shared,
         config.control,
+        (container.memory_limit, container.sleep.clone()),
     )
     .map_err(refused("listen on the control socket"))?;
     let request = match image {
         Some(Image { parts, files, .. }) => {
             host.put_back(&parts, files)?;
             let ContainerSpec { hostname, memory_limit: limit, sleep, .. } = container;
-            Request::Restored { hostname, limit, sleep }
+            Request::Restored { hostname: Some(hostname), limit, sleep }
         }
         None => Request::Create(container),
     };
@@ -213,9 +214,6 @@ fn make_host(
     host.replies.make_wakeup().map_err(refused("make the control server's eventfd"))?;
     Ok(host)
 }
-
-/// The directory in which the swap store keeps its files.
-pub const STORE_DIR: &str = "/var/tmp";
 
 fn default_store_dir() -> Result<OwnedFd, Errno> {
     rustix::fs::open(STORE_DIR, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())

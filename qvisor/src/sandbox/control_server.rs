@@ -20,7 +20,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qlib::control::{ContainerSpec, ProcessSpec, Reply, Request};
+use qlib::control::{
+    ContainerSpec, FIRST_CONTAINER, MemoryLimit, ProcessSpec, Reply, Request, SleepSpec,
+};
 use qlib::host::NO_HANDLE;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -38,6 +40,8 @@ use crate::sys;
 pub const MAX_FRAME: usize = 160 << 10;
 /// Descriptors that may ride on the frame of a new container, and on another.
 pub const MAX_FDS: usize = 512;
+/// The same of a sandbox that becomes what it was.
+const MAX_HELD_FDS: usize = 1 << 20;
 const MAX_STREAMS: usize = 3;
 /// Among them one for each process of `exec`, and for each further container.
 const MAX_CONNECTIONS: usize = 256;
@@ -82,6 +86,8 @@ pub struct ControlServer {
     held: Option<u64>,
     /// The connection with which the sleep ends that was asked for on it.
     stays: Option<u64>,
+    /// The container's memory limit, and when it sleeps.
+    as_made: (MemoryLimit, SleepSpec),
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
@@ -95,6 +101,7 @@ impl ControlServer {
         mailbox: Mailbox,
         is_shared: bool,
         listener: Option<OwnedFd>,
+        as_made: (MemoryLimit, SleepSpec),
     ) -> Result<ControlServer, Errno> {
         if let Some(listener) = &listener {
             let flags = rustix::fs::fcntl_getfl(listener)?;
@@ -118,6 +125,7 @@ impl ControlServer {
             next_key,
             held: None,
             stays: None,
+            as_made,
         })
     }
 
@@ -218,8 +226,9 @@ impl ControlServer {
     /// Takes what has come on a connection and serves it if that makes a frame; `Err` ends the
     /// connection.
     fn serve(&mut self, key: u64, dispatch: Dispatch<'_>) -> Result<(), Errno> {
+        let most = if self.held == Some(key) { MAX_HELD_FDS } else { MAX_FDS };
         let connection = self.connections.get_mut(&key).ok_or(Errno::NOENT)?;
-        if !connection.receive()? {
+        if !connection.receive(most)? {
             return Ok(());
         }
         let (socket, bytes, fds) = connection.take();
@@ -244,12 +253,21 @@ impl ControlServer {
         }
         match request {
             Request::Hibernate { stay: true, .. } => self.stays = Some(key),
+            Request::Limit { container: FIRST_CONTAINER, limit } => self.as_made.0 = limit,
             Request::Checkpoint => return self.checkpoint(key, &socket, dispatch),
             Request::Release { end } => {
                 self.release(key, &socket, end);
                 return Ok(());
             }
-            _ => {}
+            Request::Adopt { layers } => {
+                self.adopt(key, &socket, &layers, fds);
+                return Ok(());
+            }
+            Request::Become { layers, files } => {
+                return self.become_again(key, &socket, (layers, &files), fds, dispatch);
+            }
+            // What it was a copy of, may change.
+            _ => self.held = None,
         }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
@@ -411,7 +429,7 @@ impl Connection {
 
     /// Takes what has come, up to the end of the frame; whether the frame is whole. EPIPE at the
     /// end of the stream.
-    fn receive(&mut self) -> Result<bool, Errno> {
+    fn receive(&mut self, most_fds: usize) -> Result<bool, Errno> {
         loop {
             let have = self.bytes.len();
             let want = self.frame_len()?.unwrap_or(4);
@@ -428,7 +446,7 @@ impl Connection {
             match got {
                 Ok((_, fds)) => {
                     self.fds.extend(fds);
-                    if self.fds.len() > MAX_FDS {
+                    if self.fds.len() > most_fds {
                         return Err(Errno::MFILE);
                     }
                 }

@@ -6,16 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use anyhow::Context;
 use qlib::{Frames, Gpa, PAGE_SIZE};
 use rustix::io::Errno;
 
 use super::hostcall::image::{Parts, PutBackError};
 use super::memory::{GuestMemory, MemoryError};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::sys;
 
 /// How much of guest memory is read at once, in bytes.
 const BATCH_BYTES: u64 = 1 << 20;
+/// The longest description of an image that is received, in bytes.
+const MAX_PARTS: u64 = 1 << 30;
 
 /// An image, opened.
 #[derive(Debug)]
@@ -26,18 +29,45 @@ pub struct Image {
     pub files: Vec<Option<OwnedFd>>,
     /// Guest memory.
     pub ram: File,
-    /// What is swapped out.
-    pub swap: Arc<File>,
+    /// What is swapped out, by layer.
+    pub swap: Vec<Arc<File>>,
     /// The working set.
     pub reap: Arc<File>,
 }
 
 impl Image {
+    /// What came with [`qlib::control::Request::Become`]; `is_file`: for each file that it names,
+    /// whether it came too.
+    pub fn received(layers: usize, is_file: &[bool], fds: Vec<OwnedFd>) -> anyhow::Result<Image> {
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().context("a file did not come");
+        let (parts, ram) = (File::from(next()?), File::from(next()?));
+        let mut bytes = vec![0; parts.metadata()?.len().min(MAX_PARTS) as usize];
+        parts.read_exact_at(&mut bytes, 0)?;
+        let parts = postcard::from_bytes(&bytes)?;
+        let reap = Arc::new(File::from(next()?));
+        let swap = (0..layers).map(|_| Ok(Arc::new(File::from(next()?))));
+        let swap = swap.collect::<anyhow::Result<_>>()?;
+        let files = is_file.iter().map(|is_file| is_file.then(&mut next).transpose());
+        let files = files.collect::<anyhow::Result<_>>()?;
+        Ok(Image { parts, files, ram, swap, reap })
+    }
+
+    /// True if it may have been made of the sandbox that has this memory.
+    pub fn is_of(&self, memory: &GuestMemory) -> bool {
+        self.parts.base == memory.base() && self.parts.ram_bytes == memory.ram_bytes()
+    }
+
     /// The store, with what it held.
     pub fn store(&self, dir: OwnedFd, quota_bytes: u64) -> Result<Store, PutBackError> {
         let (swap, reap) = (self.swap.clone(), self.reap.clone());
         Store::again(dir, quota_bytes, &self.parts.store, swap, reap)
             .map_err(|_| PutBackError::Damaged("its swapped pages are in no order"))
+    }
+
+    /// Has a store hold what it held, and nothing else.
+    pub fn fill_store(&self, store: &Store) -> Result<(), StoreError> {
+        store.become_again(&self.parts.store, self.swap.clone(), self.reap.clone())
     }
 
     /// Guest memory where it was, with nothing in it yet.

@@ -168,6 +168,16 @@ impl Replies {
             .count()
     }
 
+    /// The connections that wait for answers to requests after this one.
+    pub(super) fn asked_after(&self, last: u64) -> Vec<u64> {
+        let waiting = self.waiting();
+        let keys = waiting.iter().filter_map(|(id, target)| match target {
+            Target::Connection { key, .. } if *id > last => Some(*key),
+            _ => None,
+        });
+        keys.collect()
+    }
+
     pub(super) fn forget_connection(&self, connection: u64) {
         self.waiting().retain(|_, target| match target {
             Target::Connection { key, makes, .. } if *key == connection => {

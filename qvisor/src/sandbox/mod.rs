@@ -33,7 +33,7 @@ use qlib::platform::Event;
 use rustix::time::Timespec;
 
 use builder::refused;
-pub use builder::{BootError, STORE_DIR, SandboxConfig};
+pub use builder::{BootError, SandboxConfig};
 use control_server::ControlServer;
 use hostcall::HostSide;
 use mailbox::Mailbox;

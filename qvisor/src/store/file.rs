@@ -53,6 +53,11 @@ impl Pool {
         let file = file.ok_or_else(|| io::Error::from_raw_os_error(errno))?;
         Ok(HiddenFile { file, home: Some(self.clone()) })
     }
+
+    /// Has these files and no others.
+    pub fn refill(&self, files: impl IntoIterator<Item = File>) {
+        *self.spare.lock() = files.into_iter().map(Arc::new).collect();
+    }
 }
 
 impl Drop for HiddenFile {
@@ -76,16 +81,22 @@ impl HiddenFile {
         Self { file, home: None }
     }
 
+    /// It is somebody else's from now on, with what it holds.
+    pub fn give_up(mut self) {
+        self.home = None;
+    }
+
     /// The file.
     pub fn file(&self) -> Arc<File> {
         self.file.clone()
     }
 
-    fn create_file(dir: BorrowedFd<'_>) -> io::Result<File> {
+    /// Likewise, for another process's store.
+    pub fn create_file(dir: BorrowedFd<'_>) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOATIME;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        // O_EXCL: it can never be given a name.
-        match openat(dir, ".", flags | OFlag::O_TMPFILE | OFlag::O_EXCL, mode) {
+        // Without O_EXCL: who writes an image gives it a name there instead of copying it.
+        match openat(dir, ".", flags | OFlag::O_TMPFILE, mode) {
             Ok(fd) => return Ok(fd.into()),
             // File systems that cannot, and kernels that do not know the flag.
             Err(

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use anyhow::Context;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use qlib::host::{MAX_SWAP_IN_PAGES, Segment};
@@ -38,6 +39,10 @@ use crate::sys::ordered::{Mutex, MutexGuard, place};
 const PAGE: usize = PAGE_SIZE as usize;
 /// Bytes moved, and then checksummed while they are in the CPU's cache, at a time.
 const BATCH_BYTES: u64 = 1 << 20;
+/// The directory in which stores keep their files.
+pub const STORE_DIR: &str = "/var/tmp";
+/// No store has more slots.
+const MAX_SLOTS: u64 = 1 << 32;
 /// Freed slots whose disk space is not given back yet: at most so many.
 const MAX_STALE: u64 = 1024;
 
@@ -116,6 +121,18 @@ impl From<io::Error> for StoreError {
 /// The store's result.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
+/// Empty files for the store of a sandbox, which can make none itself.
+///
+/// # Errors
+/// Those of making files in its directory.
+pub fn fresh_files() -> anyhow::Result<[File; FILES]> {
+    let dir = File::open(STORE_DIR).with_context(|| format!("opening {STORE_DIR}"))?;
+    let files = (0..FILES).map(|_| HiddenFile::create_file(dir.as_fd()));
+    let files: Vec<File> =
+        files.collect::<io::Result<_>>().with_context(|| format!("making files in {STORE_DIR}"))?;
+    <[File; FILES]>::try_from(files).map_err(|_| anyhow::anyhow!("files are missing"))
+}
+
 /// What the store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStat {
@@ -138,23 +155,29 @@ pub struct Stored {
     pub seed: u64,
     /// Checksums of the slots in use, in runs: the first slot of each.
     pub swap: Vec<(u64, Vec<u32>)>,
-    /// Slots below this one lie in a file of their own.
-    pub floor: u64,
-    /// Checksums of the REAP file.
-    pub reap: Vec<u32>,
-    /// Which of the files there are: of slots below the floor, of the others, REAP.
-    pub files: [bool; 3],
+    /// Files that are not written any more, by the slot that follows those in each, lowest first.
+    pub layers: Vec<u64>,
+    /// There is a file for the slots after those.
+    pub own: bool,
+    /// Checksums of the REAP file, if there is one.
+    pub reap: Option<Vec<u32>>,
 }
 
 impl Stored {
     /// Past the last slot in use; `None` if they are in no order, or there are more than any store
     /// has.
     pub fn end(&self) -> Option<u64> {
-        const MAX_SLOTS: u64 = 1 << 32;
         self.swap.iter().try_fold(0, |end, (first, sums)| {
             let after = first.checked_add(sums.len() as u64)?;
             (*first >= end && after <= MAX_SLOTS).then_some(after)
         })
+    }
+
+    /// The slot after the last of all layers; `None` if they are in no order, or a slot in use is
+    /// in none.
+    fn layers_end(&self) -> Option<u64> {
+        let ends = self.layers.iter().try_fold(0, |end, next| (*next > end).then_some(*next))?;
+        self.end().filter(|end| *end <= ends && ends <= MAX_SLOTS).map(|_| ends)
     }
 }
 
@@ -163,7 +186,7 @@ impl Stored {
 pub struct Store {
     source: FileSource,
     quota_bytes: AtomicU64,
-    seed: u64,
+    seed: AtomicU64,
     inner: Mutex<Inner, place::Store>,
 }
 
@@ -184,12 +207,12 @@ impl FileSource {
 }
 
 /// Files in use at once: swap, REAP, and the next REAP.
-const FILES: usize = 3;
+pub const FILES: usize = 3;
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What a store before this one had swapped out: the slots below the floor.
-    base: Option<HiddenFile>,
+    /// The slots below the floor, which others read too, and nobody writes any more. Lowest first.
+    layers: Vec<Layer>,
     swap: Option<HiddenFile>,
     slots: Slots,
     reap: Option<Reap>,
@@ -197,20 +220,48 @@ struct Inner {
     next_reap: Option<Reap>,
 }
 
+/// A file with slots that are not written any more.
+#[derive(Debug)]
+struct Layer {
+    /// The slot after its last.
+    end: u64,
+    file: HiddenFile,
+}
+
 impl Inner {
+    /// What another store held, in these files.
+    fn of(stored: &Stored, swap: Vec<Arc<File>>, reap: Arc<File>) -> Result<Inner> {
+        let out_of_order = StoreError::BadRequest("slots out of order");
+        let Some(end) = stored.layers_end() else { return Err(out_of_order) };
+        if stored.layers.len() != swap.len() || stored.own {
+            return Err(StoreError::BadRequest("a file of slots is missing"));
+        }
+        let mut slots = Slots::default();
+        for (first, sums) in &stored.swap {
+            (*first..).zip(sums).for_each(|(slot, sum)| slots.occupy(slot, *sum));
+        }
+        slots.keep_below(end);
+        let layers = stored.layers.iter().zip(swap);
+        let layers = layers.map(|(end, file)| Layer { end: *end, file: HiddenFile::of(file) });
+        let sums = stored.reap.clone();
+        let reap = sums.map(|sums| Reap { file: HiddenFile::of(reap), sums });
+        Ok(Inner { layers: layers.collect(), slots, reap, ..Inner::default() })
+    }
+
     /// Reads slots from `slot` on; false when a file ends before.
-    fn read_slots(&self, slot: u64, bytes: &mut [u8]) -> io::Result<bool> {
-        let floor = self.slots.floor();
-        let below = floor.saturating_sub(slot).saturating_mul(PAGE_SIZE);
-        let (old, new) = bytes.split_at_mut(below.min(bytes.len() as u64) as usize);
-        for (file, slot, part) in [(&self.base, slot, old), (&self.swap, slot.max(floor), new)] {
-            if part.is_empty() {
-                continue;
-            }
-            let Some(file) = file else { return Ok(false) };
+    fn read_slots(&self, mut slot: u64, mut bytes: &mut [u8]) -> io::Result<bool> {
+        while !bytes.is_empty() {
+            let layer = self.layers.get(self.layers.partition_point(|layer| layer.end <= slot));
+            let here = layer.map_or(u64::MAX, |layer| (layer.end - slot).saturating_mul(PAGE_SIZE));
+            let (part, rest) = bytes.split_at_mut(here.min(bytes.len() as u64) as usize);
+            let Some(file) = layer.map(|layer| &layer.file).or(self.swap.as_ref()) else {
+                return Ok(false);
+            };
             if !file.read_exactly(slot * PAGE_SIZE, part)? {
                 return Ok(false);
             }
+            slot += part.len() as u64 / PAGE_SIZE;
+            bytes = rest;
         }
         Ok(true)
     }
@@ -256,47 +307,91 @@ impl Store {
 
     fn at(source: FileSource, quota_bytes: u64) -> Self {
         // A hasher's keys come from the host's random generator.
-        let seed = RandomState::new().hash_one(0);
+        let seed = AtomicU64::new(RandomState::new().hash_one(0));
         let quota_bytes = AtomicU64::new(quota_bytes);
         Self { source, quota_bytes, seed, inner: Mutex::default() }
     }
 
-    /// The same, holding what another one held: pages that were swapped out lie in `swap`, and the
-    /// working set in `reap`. Neither file is written.
+    /// The same, holding what another one held: pages that were swapped out lie in `swap`, one file
+    /// for each of its layers, and the working set in `reap`. No file is written.
     pub fn again(
         dir: OwnedFd,
         quota_bytes: u64,
         stored: &Stored,
-        swap: Arc<File>,
+        swap: Vec<Arc<File>>,
         reap: Arc<File>,
     ) -> Result<Self> {
-        let end = stored.end().ok_or(StoreError::BadRequest("slots out of order"))?;
-        let mut slots = Slots::default();
-        for (first, sums) in &stored.swap {
-            (*first..).zip(sums).for_each(|(slot, sum)| slots.occupy(slot, *sum));
-        }
-        slots.keep_below(end);
-        let sums = stored.reap.clone();
-        let reap = (!sums.is_empty()).then(|| Reap { file: HiddenFile::of(reap), sums });
-        let base = (end > 0).then(|| HiddenFile::of(swap));
-        let inner = Inner { base, slots, reap, ..Inner::default() };
+        let inner = Inner::of(stored, swap, reap)?;
         let store = Self::opened(dir, quota_bytes);
-        Ok(Self { seed: stored.seed, inner: Mutex::new(inner), ..store })
+        Ok(Self { seed: AtomicU64::new(stored.seed), inner: Mutex::new(inner), ..store })
     }
 
-    /// What it holds, and the files that there are, in the order of [`Stored::files`].
+    /// Holds what another one held from now on, and nothing else, as [`Store::again`].
+    pub fn become_again(
+        &self,
+        stored: &Stored,
+        swap: Vec<Arc<File>>,
+        reap: Arc<File>,
+    ) -> Result<()> {
+        let then = Inner::of(stored, swap, reap)?;
+        let mut inner = self.lock();
+        *inner = then;
+        self.seed.store(stored.seed, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What it holds, and the files that there are: layers, the file of other slots, REAP.
     pub fn stored(&self) -> (Stored, Vec<Arc<File>>) {
         let inner = self.lock();
-        let reap = inner.reap.as_ref().map(|reap| &reap.file);
-        let files = [inner.base.as_ref(), inner.swap.as_ref(), reap];
+        let reap = inner.reap.as_ref();
         let stored = Stored {
-            seed: self.seed,
+            seed: self.seed(),
             swap: inner.slots.runs(),
-            floor: inner.slots.floor(),
-            reap: inner.reap.as_ref().map(|reap| reap.sums.clone()).unwrap_or_default(),
-            files: files.map(|file| file.is_some()),
+            layers: inner.layers.iter().map(|layer| layer.end).collect(),
+            own: inner.swap.is_some(),
+            reap: reap.map(|reap| reap.sums.clone()),
         };
-        (stored, files.into_iter().flatten().map(HiddenFile::file).collect())
+        let layers = inner.layers.iter().map(|layer| &layer.file);
+        let files = layers.chain(&inner.swap).chain(reap.map(|reap| &reap.file));
+        (stored, files.map(HiddenFile::file).collect())
+    }
+
+    /// Goes on with files that hold the same as its own, which it does not write: `layers` of
+    /// slots, each with the slot after its last, and the REAP file, if there is one. Its own are
+    /// somebody else's; what it writes next goes to `fresh`, empty files.
+    pub fn adopt(
+        &self,
+        layers: Vec<(u64, File)>,
+        reap: Option<File>,
+        fresh: [File; FILES],
+    ) -> Result<()> {
+        let mut inner = self.lock();
+        let ends = layers.iter().try_fold(0, |end, (next, _)| (*next > end).then_some(*next));
+        let is_all = |end: &u64| !inner.slots.any(*end..inner.slots.end());
+        let Some(end) = ends.filter(is_all) else {
+            return Err(StoreError::BadRequest("a slot is in none of the files"));
+        };
+        if reap.is_some() != inner.reap.is_some() {
+            return Err(StoreError::BadRequest("the working set is missing"));
+        }
+        inner.next_reap = None;
+        let own_reap = inner.reap.take().zip(reap).map(|(own, file)| {
+            own.file.give_up();
+            Reap { file: HiddenFile::of(Arc::new(file)), sums: own.sums }
+        });
+        inner.reap = own_reap;
+        inner.swap.take().into_iter().for_each(HiddenFile::give_up);
+        inner.slots.keep_below(end);
+        let layer = |(end, file)| Layer { end, file: HiddenFile::of(Arc::new(file)) };
+        inner.layers = layers.into_iter().map(layer).collect();
+        if let FileSource::Pool(pool) = &self.source {
+            pool.refill(fresh);
+        }
+        Ok(())
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed.load(Ordering::Relaxed)
     }
 
     /// Lets it take so many bytes, if that is more than it may now.
@@ -537,7 +632,7 @@ impl Store {
 
     /// The checksum of a page at its place.
     fn sum(&self, bytes: &[u8; PAGE], kind: Kind, place: u64) -> u32 {
-        let key = self.seed ^ (place << 1 | u64::from(matches!(kind, Kind::Reap)));
+        let key = self.seed() ^ (place << 1 | u64::from(matches!(kind, Kind::Reap)));
         let hash = XxHash3_64::oneshot_with_seed(key, bytes);
         (hash ^ hash >> 32) as u32
     }

@@ -21,7 +21,7 @@ pub struct Slots {
     stale: Bits,
     sums: Vec<Box<[u32; CHUNK]>>,
     end: u64,
-    /// Slots below it lie in a file that is not written, and are not used again.
+    /// Slots below it lie in files that are not written any more, and are not used again.
     floor: u64,
     used_count: u64,
     stale_count: u64,
@@ -52,11 +52,6 @@ impl Slots {
         self.end = self.end.max(floor);
     }
 
-    /// See [`Self::keep_below`].
-    pub fn floor(&self) -> u64 {
-        self.floor
-    }
-
     /// The checksums of the slots in use, in runs: the first slot of each.
     pub fn runs(&self) -> Vec<(u64, Vec<u32>)> {
         let mut runs = Vec::new();
@@ -69,6 +64,11 @@ impl Slots {
             at = self.used.next(false, start, self.end);
             runs.push((start, (start..at).filter_map(|slot| self.sum(slot)).collect()));
         }
+    }
+
+    /// True if one of these slots is in use.
+    pub fn any(&self, slots: Range<u64>) -> bool {
+        self.used.next(true, slots.start, slots.end) < slots.end
     }
 
     /// The checksum of a slot in use.

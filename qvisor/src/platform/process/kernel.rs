@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::sandbox::backtrace;
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{IMAGE_START, LoadedKernel, OpsBytes};
-use crate::sandbox::memory::{GuestMemory, RAM_UNIT, copy};
+use crate::sandbox::memory::{GuestMemory, copy};
 use crate::sandbox::panic::{self, PANIC_STATUS};
 use crate::sandbox::platform::Entry;
 use crate::sys;
@@ -266,9 +266,5 @@ fn check_again(
              was started with --fast-calls=off"
         );
     }
-    for block in user_blocks {
-        let block = Gpa(block.saturating_mul(RAM_UNIT));
-        memory.set_user_block(block, true).context("the image is damaged: its blocks")?;
-    }
-    Ok(())
+    memory.become_user_blocks(user_blocks).context("the image is damaged: its blocks")
 }

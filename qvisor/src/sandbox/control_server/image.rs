@@ -1,5 +1,6 @@
 //! A sandbox that is copied: it gives away what it is, and does nothing until the copy is made.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::{ControlServer, Dispatch};
+use crate::sandbox::image::Image;
+use crate::store::FILES;
 use crate::sys;
 
 /// How long whoever makes the copy may take.
@@ -60,32 +63,106 @@ impl ControlServer {
             true => Ok(()),
             false => Err(Errno::AGAIN),
         })?;
-        if !wait(socket, PollFlags::IN, Instant::now() + HOLD) {
-            return Ok(());
-        }
+        let end = Instant::now() + HOLD;
         self.held = Some(key);
-        let served = self.serve(key, dispatch);
+        let mut served = Ok(());
+        // Whoever has it may ask for more than one thing until it goes on.
+        while self.held.is_some() && served.is_ok() && wait(socket, PollFlags::IN, end) {
+            served = self.serve(key, dispatch);
+        }
         self.held = None;
         served
     }
 
     /// Answers [`Request::Release`].
     pub(super) fn release(&mut self, key: u64, socket: &OwnedFd, end: bool) {
+        let is_held = self.held.take() == Some(key);
+        if is_held && end {
+            self.host.poller.request_exit(ENDED);
+        }
+        self.answer(socket, is_held, Ok(()));
+    }
+
+    /// Answers [`Request::Adopt`].
+    pub(super) fn adopt(&self, key: u64, socket: &OwnedFd, layers: &[u64], fds: Vec<OwnedFd>) {
         let is_held = self.held == Some(key);
-        let reply = match is_held {
-            true => Reply::Done,
-            false => Reply::Error {
+        let adopt = || {
+            let mut files = fds.into_iter().map(File::from);
+            let fresh: Vec<File> = files.by_ref().take(FILES).collect();
+            let fresh = <[File; FILES]>::try_from(fresh).map_err(|_| "files are missing")?;
+            let layers = layers.iter().copied().zip(files.by_ref()).collect();
+            self.host.adopt(layers, files.next(), fresh).map_err(|e| e.to_string())
+        };
+        let adopted = if is_held { adopt() } else { Ok(()) };
+        self.answer(socket, is_held, adopted);
+    }
+
+    /// Says that something was done, or why not, to whoever held the sandbox at that time.
+    fn answer(&self, socket: &OwnedFd, is_held: bool, done: Result<(), String>) {
+        let reply = match done {
+            Ok(()) if is_held => Reply::Done,
+            Ok(()) => Reply::Error {
                 errno: libc::ETIMEDOUT,
                 message: format!(
                     "the copy took longer than {} s, and the sandbox went on meanwhile",
                     HOLD.as_secs()
                 ),
             },
+            Err(message) => Reply::Error { errno: libc::EIO, message },
         };
-        if is_held && end {
-            self.host.poller.request_exit(ENDED);
-        }
         self.host.replies.answer(socket, &reply);
+    }
+
+    /// Answers [`Request::Become`].
+    pub(super) fn become_again(
+        &mut self,
+        key: u64,
+        socket: &OwnedFd,
+        (layers, given): (u32, &[bool]),
+        fds: Vec<OwnedFd>,
+        dispatch: Dispatch<'_>,
+    ) -> Result<(), Errno> {
+        let is_held = self.held == Some(key);
+        if !is_held {
+            self.answer(socket, false, Ok(()));
+            return Ok(());
+        }
+        let done = match Image::received(layers as usize, given, fds) {
+            Ok(image) if image.is_of(&self.host.memory) => self.go_back(image, dispatch),
+            Ok(_) => Err("the image is of an earlier run of the container".to_owned()),
+            Err(e) => Err(format!("the image does not fit together: {e}")),
+        };
+        self.answer(socket, true, done);
+        Ok(())
+    }
+
+    /// Makes the sandbox, which sleeps, what it was when an image was made of it. It ends if that
+    /// fails half way.
+    fn go_back(&mut self, image: Image, dispatch: Dispatch<'_>) -> Result<(), String> {
+        let host = self.host.clone();
+        let last = image.parts.last_request;
+        let go_back = || -> anyhow::Result<Reply> {
+            host.go_back(image)?;
+            let (limit, sleep) = self.as_made.clone();
+            let request = Request::Restored { hostname: None, limit, sleep };
+            Ok(self.mailbox.local(&host, &request, dispatch)?.try_recv()?)
+        };
+        let gone_back = go_back();
+        // The kernel knows nothing of what was asked for since.
+        for key in host.replies.asked_after(last) {
+            if self.held != Some(key) {
+                self.close(key, dispatch);
+            }
+        }
+        let reason = match gone_back {
+            Ok(Reply::Done) => return Ok(()),
+            Ok(Reply::Error { message, .. }) => message,
+            Ok(other) => format!("{other:?}"),
+            Err(e) => format!("{e:#}"),
+        };
+        tracing::error!("going back to an image failed: {reason}");
+        host.poller.request_exit(ENDED);
+        Err(format!("{reason}; the container has ended"))
     }
 }
 

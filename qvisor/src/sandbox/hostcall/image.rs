@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use anyhow::Context;
 use qlib::Gpa;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::HostSide;
 use super::table::{Kind, Object, file_type, is_nodev};
-use crate::store::Stored;
+use crate::sandbox::image::Image;
+use crate::store::{FILES, Stored};
 
 /// What a sandbox is besides guest memory and the contents of its store. Files are named by their
 /// index among those that come with it.
@@ -150,6 +152,35 @@ impl HostSide {
             files: count,
         };
         Ok((parts, Files { named: files, store }))
+    }
+
+    /// Has its store go on with files that hold the same as its own ([`crate::store::Store::adopt`]).
+    ///
+    /// # Errors
+    /// As there, with nothing changed.
+    pub fn adopt(
+        &self,
+        layers: Vec<(u64, File)>,
+        reap: Option<File>,
+        fresh: [File; FILES],
+    ) -> anyhow::Result<()> {
+        let store = self.store.as_ref().context("it has no store")?;
+        Ok(store.adopt(layers, reap, fresh)?)
+    }
+
+    /// Makes this one, which sleeps, what it was when an image was made of it; what is given, it
+    /// still has.
+    ///
+    /// # Errors
+    /// When it cannot be; it is neither then.
+    pub fn go_back(&self, image: Image) -> anyhow::Result<()> {
+        image.fill_store(self.store.as_ref().context("it has no store")?)?;
+        for gpa in self.memory.each_window(|gpa, _| gpa) {
+            self.memory.window_drop(gpa);
+        }
+        self.memory.become_user_blocks(&image.parts.user_blocks)?;
+        image.fill(&self.memory)?;
+        Ok(self.put_back(&image.parts, image.files)?)
     }
 
     /// Makes this one, which has been given what every sandbox is given and nothing else, the same

@@ -425,6 +425,16 @@ impl GuestMemory {
         self.user_blocks.all()
     }
 
+    /// Makes the blocks with these numbers those of user memory, and no others, when nobody uses
+    /// any. EINVAL when one is none.
+    pub fn become_user_blocks(&self, blocks: &[u64]) -> Result<(), Errno> {
+        let place = |number: &u64| Gpa(number.saturating_mul(RAM_UNIT));
+        for number in self.user_blocks() {
+            self.set_user_block(place(&number), false)?;
+        }
+        blocks.iter().try_for_each(|number| self.set_user_block(place(number), true))
+    }
+
     /// Maps `[offset, offset+len)` of `file` (which must stay what it is) as a window. See
     /// [`WindowError`].
     pub fn window_map(

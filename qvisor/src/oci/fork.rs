@@ -1,0 +1,150 @@
+//! `quark fork`: containers that begin as what a running one is, which goes on.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+
+use super::bundle::Bundle;
+use super::cli::{self, Global};
+use super::create::{self, create};
+use super::held::Held;
+use super::state::Store;
+use super::{checkpoint, info, life, run};
+use crate::console;
+use crate::sandbox::hostcall::image::STREAMS;
+use crate::sys;
+
+/// Makes containers of what another one is.
+///
+/// # Errors
+/// When that cannot be copied, or one of them cannot be made; those before it stay.
+pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
+    sys::ignore_signals();
+    let (entry, state) = info::running(store, &options.id)?;
+    checkpoint::check(&state)?;
+    let own = Bundle::load(&state.bundle).context("the container's configuration")?;
+    let volumes = checkpoint::volumes(&own);
+    let mut bundle = match &options.bundle {
+        Some(dir) => Bundle::load(dir)?,
+        None => own,
+    };
+    if bundle.process.terminal {
+        bail!(
+            "container {} has a terminal, which cannot be shared: use checkpoint and restore",
+            entry.id
+        );
+    }
+    let ids = match options.count {
+        None => vec![options.new.clone()],
+        Some(count) => (1..=count).map(|n| format!("{}-{n}", options.new)).collect(),
+    };
+    for id in &ids {
+        store.entry(id)?;
+    }
+    let draft = Draft::new(&store.images().join("forks"))?;
+    let dir = draft.image();
+    let streams = checkpoint::unpaused(&entry, &state, || {
+        let mut held = Held::hold(&entry, global.timeout)?;
+        let written = checkpoint::write(&mut held, &state, &volumes, &dir, None)?;
+        let streams = streams(&held, volumes.len() as u32)?;
+        held.release(false).inspect_err(|_| written.remove())?;
+        Ok(streams)
+    });
+    let streams = streams.with_context(|| format!("container {} was not forked", entry.id))?;
+    let network = match options.new_network {
+        true => Some(PathBuf::new()),
+        false => bundle.network(),
+    };
+    for id in &ids {
+        bundle.set_cgroup_beside(id);
+        branch(store, global, &bundle, id, (&dir, &streams), (network.clone(), state.init))
+            .with_context(|| format!("making container {id}"))?;
+    }
+    Ok(())
+}
+
+/// Makes one, and lets it go on.
+fn branch(
+    store: &Store,
+    global: &Global,
+    bundle: &Bundle,
+    id: &str,
+    (image, streams): (&Path, &[OwnedFd; 3]),
+    (network, init): (Option<PathBuf>, u32),
+) -> Result<()> {
+    let signals = console::catch_signals()?;
+    let created = create(&create::Request {
+        global,
+        id,
+        bundle,
+        network,
+        view: None,
+        image: Some(image),
+        pty: None,
+        streams: Some(streams),
+        pid_file: None,
+        tied: false,
+        attended: false,
+        signals: &signals,
+    })?;
+    let gone_on = life::go_on(store, id, init, &created.setup);
+    gone_on.inspect_err(|_| run::undo(created))
+}
+
+/// The standard streams of a container with so many volumes; what it has closed is /dev/null.
+fn streams(held: &Held, volumes: u32) -> Result<[OwnedFd; 3]> {
+    let stream = |number: u32| {
+        let handle = held.parts.handles.iter().find(|handle| handle.number == volumes + number);
+        match handle.and_then(|handle| held.files.get(handle.file as usize)) {
+            Some(fd) => Ok(fd.try_clone()?),
+            None => Ok(File::options().read(true).write(true).open("/dev/null")?.into()),
+        }
+    };
+    let streams: Vec<OwnedFd> = (1..=STREAMS).map(stream).collect::<Result<_>>()?;
+    <[OwnedFd; 3]>::try_from(streams).map_err(|_| anyhow::anyhow!("a stream is missing"))
+}
+
+/// A directory for an image that is there as long as this command.
+struct Draft {
+    dir: PathBuf,
+    /// Tells who finds it later whether the command was killed.
+    _lock: Flock<File>,
+}
+
+impl Draft {
+    /// In a directory for such, from which those go that killed commands left.
+    fn new(parent: &Path) -> Result<Draft> {
+        let making = || format!("making a directory for the image in {}", parent.display());
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true).create(parent).with_context(making)?;
+        let lock = |dir: &Path| {
+            Flock::lock(File::open(dir)?, FlockArg::LockExclusiveNonblock)
+                .map_err(|(_, e)| anyhow::Error::from(e))
+        };
+        for left in fs::read_dir(parent).with_context(making)?.flatten() {
+            if lock(&left.path()).is_ok() {
+                fs::remove_dir_all(left.path()).ok();
+            }
+        }
+        let dir = parent.join(std::process::id().to_string());
+        builder.recursive(false).create(&dir).with_context(making)?;
+        let lock = lock(&dir).with_context(making)?;
+        Ok(Draft { dir, _lock: lock })
+    }
+
+    /// Where the image goes.
+    fn image(&self) -> PathBuf {
+        self.dir.join("image")
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Whoever was made of it has its files open.
+        fs::remove_dir_all(&self.dir).ok();
+    }
+}

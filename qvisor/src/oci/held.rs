@@ -1,0 +1,114 @@
+//! A sandbox that is held: it sleeps, has given away what it is, and does nothing until it is
+//! released, or the command ends that holds it.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use qlib::control::{HibernationState, Reply, Request};
+
+use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
+use super::hibernation;
+use super::state::Entry;
+use crate::image::directory::{Shared, Sources};
+use crate::sandbox::hostcall::image::Parts;
+use crate::store;
+
+/// How often it is put to sleep if something wakes it before it can be held.
+const TRIES: u32 = 20;
+/// How long it may take to become idle. Then it is stopped in the middle of what it does.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// More files than any sandbox has.
+const MAX_FILES: usize = 1 << 20;
+
+/// A sandbox that is held, and what it is.
+#[derive(Debug)]
+pub struct Held {
+    /// The connection that holds it.
+    pub connection: Connection,
+    /// What it is besides its files.
+    pub parts: Parts,
+    /// Guest memory, and the files of its store.
+    pub sources: Sources,
+    /// Those that `parts` names.
+    pub files: Vec<OwnedFd>,
+}
+
+impl Held {
+    /// Puts a sandbox to sleep, if it does not, and holds it. `patience`: how long it may take to
+    /// become idle, by default a second.
+    ///
+    /// # Errors
+    /// When it cannot be put to sleep, or is something that cannot be copied.
+    pub fn hold(entry: &Entry, patience: Option<Duration>) -> Result<Held> {
+        // Whoever was awake is woken when it ends.
+        let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
+        let (bytes, files) = sleeping(&mut connection, patience.unwrap_or(PATIENCE))?;
+        let parts: Parts = postcard::from_bytes(&bytes).context("decoding what the sandbox is")?;
+        let mut files = files.into_iter();
+        let mut next = || files.next().map(File::from).context("a file did not come");
+        let ram = next()?;
+        let of_slots = parts.store.layers.len() + usize::from(parts.store.own);
+        let swap = (0..of_slots).map(|_| next()).collect::<Result<_>>()?;
+        let reap = parts.store.reap.is_some().then(next).transpose()?;
+        let files: Vec<OwnedFd> = files.collect();
+        ensure!(files.len() == parts.files as usize, "the sandbox did not send all of its files");
+        Ok(Held { connection, parts, sources: Sources { ram, swap, reap }, files })
+    }
+
+    /// Lets it go on, or ends it.
+    ///
+    /// # Errors
+    /// When it was held for too long, and has gone on.
+    pub fn release(mut self, end: bool) -> Result<()> {
+        self.connection.order(&Request::Release { end })
+    }
+}
+
+/// Has a sandbox that is held go on with the files of an image of it, as if they were its own.
+///
+/// # Errors
+/// When it does not; it has its own then.
+pub fn adopt(connection: &mut Connection, shared: Shared) -> Result<()> {
+    let fresh = store::fresh_files()?;
+    let (layers, files): (Vec<u64>, Vec<File>) = shared.layers.into_iter().unzip();
+    let files = fresh.iter().chain(&files).chain(&shared.reap);
+    let files: Vec<BorrowedFd<'_>> = files.map(AsFd::as_fd).collect();
+    match connection.call(&Request::Adopt { layers }, &files)? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Puts it to sleep if it is not, and has it say what it is. It does nothing from then on until the
+/// connection is used again, or ends.
+fn sleeping(connection: &mut Connection, patience: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    // One that does not answer at all is found out sooner.
+    let stats = match connection.call(&Request::Stats, &[])? {
+        Reply::Stats(stats) => stats,
+        other => return Err(unexpected(&other)),
+    };
+    let sleep = hibernation::request(connection, patience, true, true);
+    let mut is_asleep = stats.state == HibernationState::Hibernated;
+    let mut tries = 0;
+    loop {
+        let asked = match is_asleep {
+            true => Ok(()),
+            false => connection.order(&sleep),
+        };
+        is_asleep = false;
+        tries += 1;
+        let is_busy = |e: &anyhow::Error| {
+            let refused = e.downcast_ref::<Refused>().map(|refused| refused.errno);
+            tries < TRIES && matches!(refused, Some(libc::EBUSY | libc::EINTR))
+        };
+        match asked.and_then(|()| connection.call_for_files(&Request::Checkpoint, MAX_FILES)) {
+            Ok((Reply::Image(bytes), files)) => return Ok((bytes, files)),
+            Ok((other, _)) => return Err(unexpected(&other)),
+            // Something has woken it meanwhile.
+            Err(e) if is_busy(&e) => {}
+            Err(e) => return Err(hibernation::explained(e)),
+        }
+    }
+}

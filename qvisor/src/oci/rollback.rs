@@ -1,0 +1,132 @@
+//! `quark rollback`: a running container becomes what it was at a snapshot, in place: the same
+//! process of the host, cgroup, namespaces and streams.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use anyhow::{Context, Result, bail};
+use qlib::control::{Reply, Request};
+use rustix::fs::MemfdFlags;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::bundle::Bundle;
+use super::cli::{self, Global};
+use super::client::unexpected;
+use super::held::Held;
+use super::state::{Entry, State, Store};
+use super::{checkpoint, info, snapshots};
+use crate::image::directory::{self, Opened};
+use crate::image::{SocketName, What, open, record};
+use crate::sandbox::hostcall::image::Parts;
+use crate::sys;
+
+/// Takes a container back.
+///
+/// # Errors
+/// When it cannot be; it goes on then as it was, but for a failure of the host that comes too late
+/// for that, with which it ends.
+pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Result<()> {
+    sys::ignore_signals();
+    let (entry, state) = info::running(store, &options.id)?;
+    checkpoint::check(&state)?;
+    let dir = snapshots::path(store, &entry, &options.name)?;
+    if !dir.is_dir() {
+        return Err(snapshots::missing(&entry, &options.name));
+    }
+    let image = directory::read(&dir)?;
+    let bundle = Bundle::load(&state.bundle).context("the container's configuration")?;
+    checkpoint::check_bundle(&dir, &image.manifest, &bundle)?;
+    checkpoint::unpaused(&entry, &state, || go_back(&entry, &state, image, global))
+        .with_context(|| format!("container {} was not taken back", entry.id))?;
+    snapshots::set_current(&entry, &options.name)
+}
+
+fn go_back(entry: &Entry, state: &State, image: Opened, global: &Global) -> Result<()> {
+    let mut held = Held::hold(entry, global.timeout)?;
+    let Opened { manifest, ram, swap, reap } = image;
+    let mut parts = manifest.parts;
+    parts.granted &= held.parts.granted;
+    let files = open_in(&held, state, &manifest.files, &manifest.container.volumes)?;
+    let said = memfd(&parts)?;
+    let fds: Vec<BorrowedFd<'_>> = [&said, &ram, &reap]
+        .into_iter()
+        .chain(&swap)
+        .map(AsFd::as_fd)
+        .chain(files.iter().flatten().map(AsFd::as_fd))
+        .collect();
+    let request = Request::Become {
+        layers: swap.len() as u32,
+        files: files.iter().map(Option::is_some).collect(),
+    };
+    match held.connection.call(&request, &fds)? {
+        Reply::Done => held.connection.order(&Request::Wake),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Opens what the image names as its container has it, with the sockets that it still has.
+fn open_in(
+    held: &Held,
+    state: &State,
+    files: &[What],
+    volumes: &[String],
+) -> Result<Vec<Option<OwnedFd>>> {
+    let mounts = mounts(held, volumes)?;
+    let kept = sockets(held)?;
+    let keep = |name: &SocketName| {
+        let is_same = |now: &&(SocketName, &OwnedFd)| {
+            // What listens at the address has the place of what listened there.
+            now.0.cookie == name.cookie
+                || name.local.is_some()
+                    && !name.is_connected
+                    && SocketName { cookie: name.cookie, ..now.0.clone() } == *name
+        };
+        let now = kept.iter().find(is_same)?;
+        now.1.try_clone().ok()
+    };
+    let network = File::open(format!("/proc/{}/ns/net", state.pid))?;
+    // What its sockets may do is what they may in its sandbox process.
+    let low_ports = true;
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            let own = fs::metadata("/proc/thread-self/ns/net")?;
+            if own.ino() != network.metadata()?.ino() {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(network.as_fd(), kind)
+                    .context("entering the container's network namespace")?;
+            }
+            open::open_all(files, volumes, &mounts, low_ports, keep)
+        });
+        opening.join().map_err(|_| anyhow::anyhow!("opening its files failed"))?
+    })
+}
+
+/// The root and the volumes, as it has them.
+fn mounts<'h>(held: &'h Held, volumes: &[String]) -> Result<Vec<BorrowedFd<'h>>> {
+    let by_number: HashMap<u32, u32> =
+        held.parts.handles.iter().map(|handle| (handle.number, handle.file)).collect();
+    let mount = |number: u32| {
+        let file = by_number.get(&number).and_then(|file| held.files.get(*file as usize));
+        match file {
+            Some(fd) => Ok(fd.as_fd()),
+            None => bail!("it has given up a volume that it had then"),
+        }
+    };
+    (0..=volumes.len() as u32).map(mount).collect()
+}
+
+/// The sockets that it has now.
+fn sockets(held: &Held) -> Result<Vec<(SocketName, &OwnedFd)>> {
+    let is_socket = |fd: &&OwnedFd| rustix::net::sockopt::socket_type(fd).is_ok();
+    let sockets = held.files.iter().filter(is_socket);
+    Ok(sockets.filter_map(|fd| Some((record::socket(fd).ok()?, fd))).collect())
+}
+
+/// What an image says of a sandbox, in a file.
+fn memfd(parts: &Parts) -> Result<File> {
+    let file = File::from(rustix::fs::memfd_create(c"quark-parts", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(&postcard::to_allocvec(parts)?, 0)?;
+    Ok(file)
+}

@@ -1,0 +1,201 @@
+//! Snapshots of a container: images of it that quark keeps, by name, as long as the container is
+//! there. `checkpoint --name` takes one, `rollback` goes back to one ([`super::rollback`]).
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::bundle::Bundle;
+use super::cli::{self, Format, Global};
+use super::held::Held;
+use super::state::{Entry, Store};
+use super::top::size;
+use super::{checkpoint, info};
+use crate::image::directory;
+use crate::sys;
+use crate::sys::utc::Utc;
+
+/// Names the snapshot that the container was last made, or made of.
+const CURRENT: &str = ".current";
+
+/// `quark checkpoint --name`.
+///
+/// # Errors
+/// When the container cannot be saved; it goes on then, as it was.
+pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> {
+    sys::ignore_signals();
+    let (entry, state) = info::running(store, id)?;
+    checkpoint::check(&state)?;
+    let volumes =
+        checkpoint::volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
+    let dir = path(store, &entry, name)?;
+    if dir.symlink_metadata().is_ok() {
+        bail!(
+            "container {id} has a snapshot {name} already: take another name, or remove it with \
+             quark snapshots --remove {name} {id}"
+        );
+    }
+    let parent = entry.snapshots();
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.mode(0o700).recursive(true).create(&parent);
+    made.with_context(|| format!("making {}", parent.display()))?;
+    checkpoint::unpaused(&entry, &state, || {
+        let mut held = Held::hold(&entry, global.timeout)?;
+        let written = checkpoint::write(&mut held, &state, &volumes, &dir, current(&entry))?;
+        held.release(false).inspect_err(|_| written.remove())
+    })
+    .with_context(|| format!("container {id} was not saved"))?;
+    set_current(&entry, name)
+}
+
+/// The directory that a snapshot has or would have.
+///
+/// # Errors
+/// When the name is none.
+pub fn path(store: &Store, entry: &Entry, name: &str) -> Result<PathBuf> {
+    // The rules are those of IDs.
+    if store.entry(name).is_err() || name.starts_with('.') {
+        bail!("{name:?} is no name for a snapshot: letters, digits, and _+-. make one");
+    }
+    Ok(entry.snapshots().join(name))
+}
+
+/// The snapshot that the container was last made, or made of.
+fn current(entry: &Entry) -> Option<String> {
+    let name = fs::read_to_string(entry.snapshots().join(CURRENT)).ok()?;
+    entry.snapshots().join(&name).is_dir().then_some(name)
+}
+
+/// See [`current`].
+///
+/// # Errors
+/// Those of the file system.
+pub fn set_current(entry: &Entry, name: &str) -> Result<()> {
+    let dir = entry.snapshots();
+    let (beside, file) = (dir.join(format!("{CURRENT}.new")), dir.join(CURRENT));
+    fs::write(&beside, name)
+        .and_then(|()| fs::rename(&beside, &file))
+        .with_context(|| format!("writing {}", file.display()))
+}
+
+/// Removes all of a container that is deleted.
+pub fn forget(entry: &Entry) {
+    let dir = entry.snapshots();
+    match fs::remove_dir_all(&dir) {
+        Ok(()) => {
+            // Up to where others are.
+            dir.ancestors().skip(1).take_while(|dir| fs::remove_dir(dir).is_ok()).count();
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => tracing::warn!("removing {}: {e}", dir.display()),
+    }
+}
+
+/// `quark snapshots`.
+///
+/// # Errors
+/// When there is no such container or snapshot, or it cannot be removed.
+pub fn snapshots(store: &Store, options: &cli::Snapshots) -> Result<()> {
+    let (entry, _) = store.load(&options.id)?;
+    if let Some(name) = &options.remove {
+        let dir = path(store, &entry, name)?;
+        if !dir.is_dir() {
+            return Err(missing(&entry, name));
+        }
+        // Without it there is no image, whatever comes in between.
+        return directory::remove(&dir).with_context(|| format!("removing {}", dir.display()));
+    }
+    let all = all(&entry);
+    let text = match options.format {
+        Format::Json => serde_json::to_string(&all)? + "\n",
+        Format::Table => tree(&all),
+    };
+    info::print(&text)
+}
+
+/// The error for a snapshot that is not there.
+pub fn missing(entry: &Entry, name: &str) -> anyhow::Error {
+    let names: Vec<String> = all(entry).into_iter().map(|one| one.name).collect();
+    let there_are = match names.is_empty() {
+        true => "it has none (quark checkpoint --name NAME makes one)".to_owned(),
+        false => format!("it has {}", names.join(", ")),
+    };
+    anyhow::anyhow!("container {} has no snapshot {name}: {there_are}", entry.id)
+}
+
+/// A snapshot, as it is shown.
+#[derive(Debug, serde::Serialize)]
+struct Shown {
+    name: String,
+    parent: Option<String>,
+    /// In UTC.
+    taken: String,
+    /// Disk space in bytes that it does not share with one before it.
+    bytes: u64,
+    /// The container was last made of it, or has become it.
+    current: bool,
+}
+
+/// All of a container, oldest first.
+fn all(entry: &Entry) -> Vec<Shown> {
+    let current = current(entry);
+    let names = fs::read_dir(entry.snapshots()).into_iter().flatten().flatten();
+    let names = names.filter_map(|item| item.file_name().into_string().ok());
+    let mut all: Vec<Shown> = names
+        .filter(|name| !name.starts_with('.'))
+        .filter_map(|name| {
+            let (taken, parent) = directory::taken(&entry.snapshots().join(&name)).ok()?;
+            let current = current.as_ref() == Some(&name);
+            let taken = Utc::from(taken).to_string();
+            Some(Shown { name, parent, taken, bytes: 0, current })
+        })
+        .collect();
+    all.sort_by(|one, other| one.taken.cmp(&other.taken));
+    let mut seen = HashSet::new();
+    for one in &mut all {
+        one.bytes = disk_bytes(&entry.snapshots().join(&one.name), &mut seen);
+    }
+    all
+}
+
+/// Disk space of the files in a directory that were not `seen` in another.
+fn disk_bytes(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = files.filter_map(|item| item.metadata().ok());
+    files.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
+}
+
+/// The snapshots as a tree, each below the one that it comes from.
+fn tree(all: &[Shown]) -> String {
+    let mut below: HashMap<Option<&str>, Vec<&Shown>> = HashMap::new();
+    let names: HashSet<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    for one in all {
+        let parent = one.parent.as_deref().filter(|parent| names.contains(parent));
+        below.entry(parent).or_default().push(one);
+    }
+    let mut text = String::from(
+        "SNAPSHOT                          SIZE  TAKEN
+",
+    );
+    let mut left: Vec<(usize, &Shown)> = Vec::new();
+    let mut next = below.remove(&None).unwrap_or_default();
+    let mut depth = 0;
+    loop {
+        left.extend(next.into_iter().rev().map(|one| (depth, one)));
+        let Some((its_depth, one)) = left.pop() else { return text };
+        let name = format!("{}{}{}", "  ".repeat(its_depth), one.name, mark(one));
+        writeln!(text, "{name:<28} {:>9}  {}", size(one.bytes), one.taken).ok();
+        next = below.remove(&Some(one.name.as_str())).unwrap_or_default();
+        depth = its_depth + 1;
+    }
+}
+
+/// Tells the one that the container is at.
+fn mark(one: &Shown) -> &'static str {
+    if one.current { " *" } else { "" }
+}
