@@ -168,14 +168,21 @@ impl Replies {
             .count()
     }
 
-    /// The connections that wait for answers to requests after this one.
-    pub(super) fn asked_after(&self, last: u64) -> Vec<u64> {
-        let waiting = self.waiting();
-        let keys = waiting.iter().filter_map(|(id, target)| match target {
-            Target::Connection { key, .. } if *id > last => Some(*key),
-            _ => None,
+    /// Forgets requests after this one, and all that was made for somebody: the connections that
+    /// wait for those answers.
+    pub(super) fn cut_after(&self, last: u64) -> Vec<u64> {
+        let mut keys = Vec::new();
+        self.waiting().retain(|id, target| {
+            if let Target::Connection { key, .. } = target
+                && *id > last
+            {
+                keys.push(*key);
+            }
+            *id <= last
         });
-        keys.collect()
+        self.unclaimed().clear();
+        self.unwanted().clear();
+        keys
     }
 
     pub(super) fn forget_connection(&self, connection: u64) {

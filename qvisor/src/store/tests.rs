@@ -442,6 +442,34 @@ enum Step {
     OutFails(u64, u64, u64),
     Free(usize, usize),
     Check(usize),
+    /// The store goes on with what it has as an image has it.
+    Adopt,
+    /// The same in the place of it.
+    Again,
+    /// It becomes what it was at the last of these.
+    GoBack,
+}
+
+/// What a store holds, as an image of it has it: every file read-only, and none its own.
+fn as_image(store: &Store) -> (Stored, Vec<File>, Option<File>) {
+    let (mut stored, files) = store.stored();
+    let open =
+        |file: &Arc<File>| File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let mut files: Vec<File> = files.iter().map(open).collect();
+    let reap = stored.reap.is_some().then(|| files.pop().unwrap());
+    if std::mem::take(&mut stored.own) {
+        let end = stored.end().unwrap();
+        if end > stored.layers.last().copied().unwrap_or(0) {
+            stored.layers.push(end);
+        } else {
+            files.pop();
+        }
+    }
+    (stored, files, reap)
+}
+
+fn shared(files: &[File]) -> Vec<Arc<File>> {
+    files.iter().map(|file| Arc::new(file.try_clone().unwrap())).collect()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -450,6 +478,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..200u64, 1..100u64, 0..50u64).prop_map(|(p, n, ok)| Step::OutFails(p, n, ok)),
         4 => (any::<usize>(), 1..80usize).prop_map(|(i, n)| Step::Free(i, n)),
         4 => any::<usize>().prop_map(Step::Check),
+        1 => Just(Step::Adopt),
+        1 => Just(Step::Again),
+        1 => Just(Step::GoBack),
     ]
 }
 
@@ -457,9 +488,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn behaves_like_a_map(steps in prop::collection::vec(step(), 1..60)) {
-        let (store, memory) = (store(2000), Fake::new(301));
+        let (mut store, memory) = (store(2000), Fake::new(301));
         let mut model = std::collections::BTreeMap::new();
         let mut value = 0;
+        let mut then = None;
+        let none = || Arc::new(File::open("/dev/null").unwrap());
         for step in steps {
             match step {
                 Step::Out(page, count) | Step::OutFails(page, count, _) => {
@@ -491,6 +524,27 @@ proptest! {
                     let (&slot, &value) = model.iter().nth(i % model.len()).unwrap();
                     store.swap_in(&memory, slot, &[segment(300, 1)]).unwrap();
                     prop_assert!(memory.holds(300, value));
+                }
+                Step::Adopt => {
+                    let (stored, files, reap) = as_image(&store);
+                    then = Some((stored.clone(), shared(&files), model.clone()));
+                    let layers = stored.layers.into_iter().zip(files).collect();
+                    store.adopt(layers, reap, fresh_files().unwrap()).unwrap();
+                }
+                Step::Again => {
+                    let (stored, files, _) = as_image(&store);
+                    let dir = File::open(std::env::temp_dir()).unwrap().into();
+                    let quota = store.stat().quota_bytes;
+                    // What lies in the old one's own file goes with that, unless it gives it up.
+                    let layers = stored.layers.iter().copied().zip(files.iter().map(|f| f.try_clone().unwrap()));
+                    store.adopt(layers.collect(), None, fresh_files().unwrap()).unwrap();
+                    store = Store::again(dir, quota, &stored, shared(&files), none()).unwrap();
+                }
+                Step::GoBack => {
+                    if let Some((stored, files, held)) = &then {
+                        store.become_again(stored, files.clone(), none()).unwrap();
+                        model.clone_from(held);
+                    }
                 }
                 _ => {}
             }

@@ -163,7 +163,7 @@ fn what_is_wrong_with_an_image_is_told_and_leaves_nothing() {
         ("ram", &empty),
         ("sums", &last),
         ("sums", &cut),
-        ("swap", &cut),
+        ("swap.0", &cut),
         ("manifest.json", &cut),
     ] {
         let (path, kept) = change(name, how);
@@ -173,7 +173,7 @@ fn what_is_wrong_with_an_image_is_told_and_leaves_nothing() {
     let manifest = image(&c).join("manifest.json");
     let kept = fs::read_to_string(&manifest).expect("a manifest");
     for (from, to, why) in [
-        ("\"format\": 1,", "\"format\": 7,", "is of format 7"),
+        ("\"format\": 2,", "\"format\": 7,", "is of format 7"),
         ("\"kernel\": \"", "\"kernel\": \"0", "made by another build"),
         ("\"boot_id\": \"", "\"boot_id\": \"0", "on another host, or before this one was booted"),
         ("\"volumes\": [", "\"volumes\": [\"/elsewhere\",", "with the volumes"),
@@ -214,7 +214,7 @@ fn who_is_never_idle_is_saved_too() {
 fn a_page_that_has_changed_never_runs() {
     let c = memory("8");
     checkpoint(&c);
-    let swap = OpenOptions::new().write(true).open(image(&c).join("swap")).expect("open");
+    let swap = OpenOptions::new().write(true).open(image(&c).join("swap.0")).expect("open");
     let end = swap.metadata().expect("size").len();
     for page in 0..end / 4096 {
         swap.write_all_at(&[0x5a; 8], page * 4096 + 100).expect("write");

@@ -7,6 +7,7 @@ mod busy;
 mod idle;
 mod images;
 mod pressure;
+mod snapshots;
 mod stubs;
 #[path = "../support/mod.rs"]
 mod support;

@@ -148,10 +148,12 @@ impl ControlServer {
             Ok(self.mailbox.local(&host, &request, dispatch)?.try_recv()?)
         };
         let gone_back = go_back();
-        // The kernel knows nothing of what was asked for since.
-        for key in host.replies.asked_after(last) {
-            if self.held != Some(key) {
-                self.close(key, dispatch);
+        // The kernel knows nothing of what was asked for since, or was made for that.
+        for key in host.replies.cut_after(last) {
+            if self.held != Some(key)
+                && let Some(connection) = self.connections.remove(&key)
+            {
+                host.poller.unwatch(connection.socket.as_fd());
             }
         }
         let reason = match gone_back {

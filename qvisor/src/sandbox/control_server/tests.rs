@@ -47,9 +47,15 @@ impl Fixture {
             std::env::temp_dir().join(format!("quark-control-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
-        let server =
-            ControlServer::new(host, Arc::new(Nowhere), MAILBOX, true, Some(listener.into()))
-                .unwrap();
+        let server = ControlServer::new(
+            host,
+            Arc::new(Nowhere),
+            MAILBOX,
+            true,
+            Some(listener.into()),
+            Default::default(),
+        )
+        .unwrap();
         Fixture { server, path, seen: RefCell::default(), leaves: Cell::default() }
     }
 
@@ -436,7 +442,7 @@ proptest! {
                 chunk[1..4].fill(0);
             }
             a.write_all(&chunk).unwrap();
-            match connection.receive() {
+            match connection.receive(MAX_FDS) {
                 Ok(true) => {
                     let (_, bytes, _) = connection.take();
                     let _ = parse(&bytes);
