@@ -353,7 +353,7 @@ fn lost_and_misplaced_writes_are_noticed() {
 }
 
 #[test]
-fn files_have_no_name_and_cannot_get_one() {
+fn files_have_no_name() {
     let dir = std::env::temp_dir().join(format!("quark-store-test-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     let (store, memory) = (Store::new(&dir, 1 << 20).unwrap(), Fake::new(10));
