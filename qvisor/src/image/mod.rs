@@ -65,6 +65,8 @@ pub struct Container {
     pub volumes: Vec<String>,
     /// How its terminal was set, if it had one: its guest kernel has set it so, and goes by it.
     pub terminal: Option<TerminalModes>,
+    /// What it wrote to its root is in guest memory.
+    pub is_overlaid: bool,
     /// For a snapshot, the one before it.
     pub parent: Option<String>,
 }

@@ -114,6 +114,7 @@ pub fn write<'a>(
             init: state.init,
             volumes: volumes.to_vec(),
             terminal,
+            is_overlaid: state.is_overlaid,
             parent,
         },
         ram_sum: 0,

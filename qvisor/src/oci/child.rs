@@ -59,6 +59,9 @@ pub struct Setup {
     pub view: Option<View>,
     /// The directory of the image that it is made of.
     pub image: Option<PathBuf>,
+    /// What is written to the root goes to a layer in guest memory. One that may not be written
+    /// needs none.
+    pub is_overlaid: bool,
     /// The mounts.
     pub mounts: Vec<Mount>,
     /// Device nodes besides the standard ones.
@@ -319,7 +322,7 @@ pub(super) fn container_spec(setup: &Setup, opened: &Opened) -> ContainerSpec {
         stdio: [NO_HANDLE; 3],
         own_stdio: [false; 3],
         root_readonly: setup.root_readonly && setup.view.is_none(),
-        root_overlay: setup.view.is_some(),
+        root_overlay: setup.view.is_some() || setup.is_overlaid && !setup.root_readonly,
         mounts: mounts.collect(),
         devices: setup.devices.clone(),
         sysctl: setup.sysctl.clone(),
@@ -358,7 +361,7 @@ pub(super) fn open_all(setup: &Setup) -> Result<Opened> {
             if setup.root_readonly {
                 mount_points::make(&setup.root, &setup.mounts);
             }
-            crate::sys::clone_mount(&setup.root, true, setup.root_readonly)
+            crate::sys::clone_mount(&setup.root, true, setup.root_readonly || setup.is_overlaid)
                 .with_context(|| format!("opening root file system {}", setup.root.display()))?
         }
     };

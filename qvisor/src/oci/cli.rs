@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use super::install::options::{Install, Uninstall};
 use super::log::Format as LogFormat;
+use super::overlay::Overlay;
 use super::pod::Pod;
 use super::sleep::SleepOptions;
 use crate::platform::{PlatformKind, process::FastCalls};
@@ -68,6 +69,11 @@ pub struct Global {
     /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
     #[arg(long, value_enum, default_value = "none")]
     pub host_uds: HostUds,
+    /// Where what a container writes to its root goes: to the host ("none"), or to a layer in its
+    /// guest memory that goes with it and is part of its images ("root"); its annotation
+    /// io.quark.overlay goes before this.
+    #[arg(long, value_enum, default_value = "none")]
+    pub overlay: Overlay,
     /// Whether further containers of the pod that the container begins (CRI) have kernels of their
     /// own ("separate") or share its one ("shared"); its annotation io.quark.pod goes before this.
     #[arg(long, value_enum, default_value = "separate")]

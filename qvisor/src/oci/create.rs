@@ -23,6 +23,7 @@ use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::client::{ANSWER_TIMEOUT, Connection};
 use super::member::MEMBER_COMMAND;
+use super::overlay::Overlay;
 use super::pod::{Joined, Pod};
 use super::pressure::Trigger;
 use super::roots::Roots;
@@ -55,8 +56,9 @@ pub struct Request<'a> {
     pub network: Option<PathBuf>,
     /// What of the host's files is the root, below a throw-away layer; `None` for the bundle's own.
     pub view: Option<View>,
-    /// The directory of the image that it is made of.
-    pub image: Option<&'a Path>,
+    /// The directory of the image that it is made of, and whether what is written to its root goes
+    /// to a layer.
+    pub image: Option<(&'a Path, bool)>,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
     /// Its standard streams, if they are not this process's, nor a terminal.
@@ -185,6 +187,7 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         owner: nix::unistd::getuid().to_string(),
         annotations,
         platform,
+        is_overlaid: request.image.map_or(choices.overlay == Overlay::Root, |(_, then)| then),
         is_shared: joined.is_none() && choices.pod == Pod::Shared,
         pod: joined.as_ref().map(|joined| joined.state.id.clone()),
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
@@ -287,6 +290,7 @@ struct Choices {
     sleep: SleepSpec,
     trigger: Option<Trigger>,
     host_uds: HostUds,
+    overlay: Overlay,
     pod: Pod,
 }
 
@@ -294,7 +298,9 @@ impl Choices {
     fn new(global: &Global, annotations: &BTreeMap<String, String>) -> Result<Choices> {
         let (sleep, trigger) = sleep::spec(annotations, &global.sleep)?;
         let host_uds = uds::choose(annotations, global.host_uds)?;
-        Ok(Choices { sleep, trigger, host_uds, pod: Pod::choose(annotations, global.pod)? })
+        let overlay = Overlay::choose(annotations, global.overlay)?;
+        let pod = Pod::choose(annotations, global.pod)?;
+        Ok(Choices { sleep, trigger, host_uds, overlay, pod })
     }
 }
 
@@ -481,7 +487,8 @@ fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
             .and_then(oci_spec::runtime::Root::readonly)
             .unwrap_or(false),
         view: request.view.clone(),
-        image: request.image.map(Path::to_owned),
+        image: request.image.map(|(dir, _)| dir.to_owned()),
+        is_overlaid: state.is_overlaid,
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),
         devices: bundle.devices.clone(),

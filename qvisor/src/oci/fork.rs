@@ -61,8 +61,15 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     };
     for id in &ids {
         bundle.set_cgroup_beside(id);
-        branch(store, global, &bundle, id, (&dir, &streams), (network.clone(), state.init))
-            .with_context(|| format!("making container {id}"))?;
+        branch(
+            store,
+            global,
+            &bundle,
+            id,
+            ((&dir, state.is_overlaid), &streams),
+            (network.clone(), state.init),
+        )
+        .with_context(|| format!("making container {id}"))?;
     }
     Ok(())
 }
@@ -73,7 +80,7 @@ fn branch(
     global: &Global,
     bundle: &Bundle,
     id: &str,
-    (image, streams): (&Path, &[OwnedFd; 3]),
+    (image, streams): ((&Path, bool), &[OwnedFd; 3]),
     (network, init): (Option<PathBuf>, u32),
 ) -> Result<()> {
     let signals = console::catch_signals()?;

@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
+pub mod overlay;
 pub mod pod;
 pub mod pressure;
 pub mod process;

@@ -54,7 +54,7 @@ fn make(
     global: &Global,
     options: &cli::Run,
     bundle: &Bundle,
-    image: Option<&Path>,
+    image: Option<(&Path, bool)>,
     start: impl FnOnce(&Store, &Created) -> Result<()>,
 ) -> Result<i32> {
     check(global, &options.create)?;
@@ -91,7 +91,8 @@ pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let bundle = Bundle::load(&options.run.create.bundle)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let init = manifest.container.init;
-    make(global, &options.run, &bundle, Some(&dir), |store, created| {
+    let image = (&*dir, manifest.container.is_overlaid);
+    make(global, &options.run, &bundle, Some(image), |store, created| {
         life::go_on(store, &created.state.id, init, &created.setup)
     })
 }

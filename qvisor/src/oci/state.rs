@@ -125,6 +125,9 @@ pub struct State {
     /// How its guest code runs.
     #[serde(default)]
     pub platform: PlatformKind,
+    /// What it writes to its root goes to a layer in guest memory.
+    #[serde(default)]
+    pub is_overlaid: bool,
     /// Further containers of its pod share its kernel.
     #[serde(default)]
     pub is_shared: bool,

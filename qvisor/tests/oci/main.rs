@@ -15,6 +15,7 @@ mod install;
 mod life;
 mod locks;
 mod memory;
+mod overlay;
 mod pipes;
 mod platform;
 mod pod;
