@@ -18,6 +18,8 @@
 pub mod directory;
 pub mod open;
 pub mod record;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -229,6 +229,7 @@ mod tests {
             owner: String::new(),
             annotations: Default::default(),
             platform: PlatformKind::Process,
+            is_overlaid: false,
             is_shared: false,
             pod: None,
             cgroup: None,

@@ -1,6 +1,8 @@
-//! Which slots of the swap file are in use, and their checksums: 4 bytes and two bits for each
-//! slot.
+//! Which slots of the swap file are in use, and their checksums: 4 bytes and two bits for each slot
+//! in use. Numbers of slots go up with each image, and a hostile one may have high ones: what is
+//! not in use takes nothing.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use qlib::PAGE_SIZE;
@@ -8,7 +10,7 @@ use qlib::PAGE_SIZE;
 use super::file::HiddenFile;
 
 /// Checksums in one piece of the table.
-const CHUNK: usize = 1024;
+const CHUNK: u64 = 1024;
 /// A hole is filled when it takes so many pages of a request, or all that are left of it: a few
 /// long writes are better than many short ones.
 const MIN_HOLE: u64 = 32;
@@ -19,7 +21,8 @@ pub struct Slots {
     used: Bits,
     /// Free, but may still take disk space.
     stale: Bits,
-    sums: Vec<Box<[u32; CHUNK]>>,
+    /// By number of the piece.
+    sums: BTreeMap<u64, Box<[u32; CHUNK as usize]>>,
     end: u64,
     /// Slots below it lie in files that are not written any more, and are not used again.
     floor: u64,
@@ -27,8 +30,9 @@ pub struct Slots {
     stale_count: u64,
 }
 
+/// A set of numbers: words of bits that are not zero, by their number.
 #[derive(Debug, Default)]
-struct Bits(Vec<u64>);
+struct Bits(BTreeMap<u64, u64>);
 
 impl Slots {
     /// Slots in use.
@@ -73,7 +77,8 @@ impl Slots {
 
     /// The checksum of a slot in use.
     pub fn sum(&self, slot: u64) -> Option<u32> {
-        self.used.get(slot).then(|| self.sums[slot as usize / CHUNK][slot as usize % CHUNK])
+        let chunk = self.sums.get(&(slot / CHUNK)).filter(|_| self.used.get(slot))?;
+        Some(chunk[(slot % CHUNK) as usize])
     }
 
     /// Where `pages` pages may go: holes that are long enough, lowest first, and the end of the
@@ -99,11 +104,8 @@ impl Slots {
 
     /// Marks a free slot as in use.
     pub fn occupy(&mut self, slot: u64, sum: u32) {
-        let chunk = slot as usize / CHUNK;
-        while self.sums.len() <= chunk {
-            self.sums.push(Box::new([0; CHUNK]));
-        }
-        self.sums[chunk][slot as usize % CHUNK] = sum;
+        let chunk = self.sums.entry(slot / CHUNK).or_insert_with(|| Box::new([0; CHUNK as usize]));
+        chunk[(slot % CHUNK) as usize] = sum;
         self.used_count += u64::from(self.used.set(slot, true));
         self.stale_count -= u64::from(self.stale.set(slot, false));
         self.end = self.end.max(slot + 1);
@@ -113,6 +115,10 @@ impl Slots {
     pub fn vacate(&mut self, slot: u64) {
         self.used_count -= u64::from(self.used.set(slot, false));
         self.stale_count += u64::from(slot >= self.floor && self.stale.set(slot, true));
+        let start = slot - slot % CHUNK;
+        if !self.any(start..start + CHUNK) {
+            self.sums.remove(&(slot / CHUNK));
+        }
     }
 
     /// Gives the disk space of free slots, and the memory of those at the end, back.
@@ -134,46 +140,41 @@ impl Slots {
         }
         self.stale = Bits::default();
         self.stale_count = 0;
-        self.sums.truncate((self.end as usize).div_ceil(CHUNK));
-        self.used.0.truncate((self.end as usize).div_ceil(64));
-        self.used.0.shrink_to_fit();
-        self.sums.shrink_to_fit();
     }
 }
 
 impl Bits {
+    fn word(&self, number: u64) -> u64 {
+        self.0.get(&number).copied().unwrap_or(0)
+    }
+
     fn get(&self, at: u64) -> bool {
-        usize::try_from(at / 64)
-            .ok()
-            .and_then(|w| self.0.get(w))
-            .is_some_and(|w| w >> (at % 64) & 1 != 0)
+        self.word(at / 64) >> (at % 64) & 1 != 0
     }
 
     /// Sets a bit; whether it changed.
     fn set(&mut self, at: u64, value: bool) -> bool {
-        let word = (at / 64) as usize;
-        if self.0.len() <= word {
-            if !value {
-                return false;
-            }
-            self.0.resize(word + 1, 0);
-        }
-        let old = self.0[word];
-        let mask = 1 << (at % 64);
-        self.0[word] = if value { old | mask } else { old & !mask };
-        self.0[word] != old
+        let (number, mask) = (at / 64, 1 << (at % 64));
+        let old = self.word(number);
+        let new = if value { old | mask } else { old & !mask };
+        match new {
+            0 => self.0.remove(&number),
+            _ => self.0.insert(number, new),
+        };
+        new != old
     }
 
     /// The first bit with `value` in `[at, end)`, else `end`.
-    fn next(&self, value: bool, mut at: u64, end: u64) -> u64 {
-        while at < end {
-            let word = self.0.get((at / 64) as usize).copied().unwrap_or(0);
-            let word = (if value { word } else { !word }) >> (at % 64);
-            if word != 0 {
-                return (at + u64::from(word.trailing_zeros())).min(end);
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        end
+    fn next(&self, value: bool, at: u64, end: u64) -> u64 {
+        let first = at / 64;
+        let here = |number: u64, word: u64| {
+            let word = if number == first { word >> (at % 64) << (at % 64) } else { word };
+            (word != 0).then(|| number * 64 + u64::from(word.trailing_zeros()))
+        };
+        let found = match value {
+            true => self.0.range(first..).find_map(|(number, word)| here(*number, *word)),
+            false => (first..=end / 64).find_map(|number| here(number, !self.word(number))),
+        };
+        found.map_or(end, |found| found.min(end))
     }
 }
