@@ -8,6 +8,7 @@
 use std::env;
 use std::error::Error;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,10 +22,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let embedded = out.join("qkernel.elf");
     match env::var("QUARK_KERNEL_IMAGE") {
-        Ok(none) if none == "none" => fs::write(embedded, [])?,
+        Ok(none) if none == "none" => fs::write(&embedded, [])?,
         Ok(image) => {
             println!("cargo::rerun-if-changed={image}");
-            fs::copy(&image, embedded).map_err(|e| format!("QUARK_KERNEL_IMAGE={image}: {e}"))?;
+            fs::copy(&image, &embedded).map_err(|e| format!("QUARK_KERNEL_IMAGE={image}: {e}"))?;
         }
         Err(_) => {
             for input in [
@@ -39,9 +40,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             ] {
                 println!("cargo::rerun-if-changed={}", workspace.join(input).display());
             }
-            fs::copy(build_image(&workspace, &out)?, embedded)?;
+            fs::copy(build_image(&workspace, &out)?, &embedded)?;
         }
     }
+    // A name for it, which no start needs to work out.
+    let mut hasher = DefaultHasher::new();
+    fs::read(&embedded)?.hash(&mut hasher);
+    println!("cargo::rustc-env=QUARK_KERNEL_BUILD={:016x}", hasher.finish());
     Ok(())
 }
 

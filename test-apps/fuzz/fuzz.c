@@ -99,7 +99,7 @@ static uint64_t address(void) {
         case 3: return (uint64_t)arena + ARENA;
         case 4: return (uint64_t)read_only + below(PAGE);
         case 5: return (uint64_t)shared + below(4 * PAGE);
-        case 6: return 0x7ff000000000 + below(1 << 20);                           // the stub
+        case 6: return 0x7ee000000000 + below(1 << 20);                           // the stub
         case 7: return 0xffff800000000000 | any() >> 20;                          // the upper half
         case 8: return -below(PAGE);
         case 9: return 0x100000000000 + below(1ull << 32);                        // where the sandbox has guest memory

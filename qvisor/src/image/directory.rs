@@ -286,13 +286,13 @@ fn copy(from: &File, to: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the image in `dir`, and checks that it can be restored by this build on this host.
+/// Reads what the image in `dir` says of itself, but for what its store holds, and checks that it
+/// can be restored by this build on this host.
 ///
 /// # Errors
 /// With what is wrong with it.
-pub fn read(dir: &Path) -> Result<Opened> {
-    let name = |name: &str| dir.join(name);
-    let manifest = name(MANIFEST);
+pub fn manifest(dir: &Path) -> Result<Manifest> {
+    let manifest = dir.join(MANIFEST);
     let file =
         open(&manifest).with_context(|| format!("there is no image in {}", dir.display()))?;
     let long = file.metadata()?.len();
@@ -309,7 +309,7 @@ pub fn read(dir: &Path) -> Result<Opened> {
             form.format
         );
     }
-    let mut manifest: Manifest = serde_json::from_slice(&text).with_context(damaged)?;
+    let manifest: Manifest = serde_json::from_slice(&text).with_context(damaged)?;
     if manifest.kernel != build() {
         bail!(
             "the image in {} was made by another build of quark: make a new one with this",
@@ -324,7 +324,17 @@ pub fn read(dir: &Path) -> Result<Opened> {
         );
     }
     ensure!(manifest.layers <= MAX_LAYERS, damaged());
-    let file = |file: &str| open(&name(file)).with_context(|| format!("{}: {file}", damaged()));
+    Ok(manifest)
+}
+
+/// Reads the image in `dir` and checks all of it, but for the pages of its programs.
+///
+/// # Errors
+/// As [`manifest`].
+pub fn read(dir: &Path) -> Result<Opened> {
+    let mut manifest = manifest(dir)?;
+    let damaged = || format!("the image in {} is damaged", dir.display());
+    let file = |file: &str| open(&dir.join(file)).with_context(|| format!("{}: {file}", damaged()));
     let [ram, reap, sums] = FILES;
     let (ram, reap, sums) = (file(ram)?, file(reap)?, file(sums)?);
     let swap: Vec<File> =

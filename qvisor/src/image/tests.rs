@@ -39,7 +39,7 @@ fn memfd(bytes: &[u8]) -> fs::File {
 fn manifest(store: Stored) -> Manifest {
     Manifest {
         format: FORMAT,
-        kernel: build(),
+        kernel: build().to_owned(),
         boot_id: directory::boot_id().unwrap(),
         platform: PlatformKind::Process,
         container: Container {

@@ -106,7 +106,7 @@ pub fn write<'a>(
     let files = record::describe(parts, &held.files, u32::try_from(volumes.len())?)?;
     let manifest = Manifest {
         format: image::FORMAT,
-        kernel: image::build(),
+        kernel: image::build().to_owned(),
         boot_id: directory::boot_id()?,
         platform: state.platform,
         container: image::Container {

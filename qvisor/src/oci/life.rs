@@ -15,7 +15,7 @@ use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
 use super::hibernation::{self, SWAP_TIMEOUT};
 use super::state::{Entry, State, Status, Store};
-use super::{hooks, hub, pod, snapshots, wire};
+use super::{hooks, hub, pod, wire};
 use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
@@ -323,7 +323,7 @@ pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
     }
     let cgroup = state.cgroup.as_ref().map_or(Ok(()), crate::cgroup::Cgroup::remove);
     entry.remove()?;
-    snapshots::forget(entry);
+    entry.forget_snapshots();
     let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
     hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
     cgroup

@@ -87,7 +87,8 @@ fn make(
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let dir = std::path::absolute(&options.image_path)?;
-    let manifest = directory::read(&dir)?.manifest;
+    // All else its sandbox process checks.
+    let manifest = directory::manifest(&dir)?;
     let bundle = Bundle::load(&options.run.create.bundle)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let init = manifest.container.init;

@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -81,19 +80,6 @@ pub fn set_current(entry: &Entry, name: &str) -> Result<()> {
     fs::write(&beside, name)
         .and_then(|()| fs::rename(&beside, &file))
         .with_context(|| format!("writing {}", file.display()))
-}
-
-/// Removes all of a container that is deleted.
-pub fn forget(entry: &Entry) {
-    let dir = entry.snapshots();
-    match fs::remove_dir_all(&dir) {
-        Ok(()) => {
-            // Up to where others are.
-            dir.ancestors().skip(1).take_while(|dir| fs::remove_dir(dir).is_ok()).count();
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => tracing::warn!("removing {}: {e}", dir.display()),
-    }
 }
 
 /// `quark snapshots`.

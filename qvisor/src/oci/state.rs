@@ -58,14 +58,17 @@ pub fn default_root() -> PathBuf {
     if user.is_root() {
         return DEFAULT_ROOT.into();
     }
-    let variable =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let run = PathBuf::from(format!("/run/user/{}", user.as_raw()));
     variable("XDG_RUNTIME_DIR")
         .or_else(|| fs::metadata(&run).is_ok_and(|m| m.uid() == user.as_raw()).then_some(run))
         .or_else(|| variable("XDG_DATA_HOME"))
         .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
         .map_or_else(|| format!("/tmp/quark-{}", user.as_raw()).into(), |dir| dir.join("quark"))
+}
+
+/// The absolute path that a variable of the environment has.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
 /// The life of a container, in the words of the OCI runtime specification (and runc's "paused").
@@ -226,7 +229,13 @@ impl Store {
     /// The directory for images of these containers that quark keeps itself, which may not be there:
     /// state directories lie in memory, and images are too large for that.
     pub fn images(&self) -> PathBuf {
-        Path::new(IMAGES).join(self.root.strip_prefix("/").unwrap_or(&self.root))
+        let home = || variable("HOME").map(|home| home.join(".local/share"));
+        let dir = match rustix::process::geteuid().is_root() {
+            true => Some(IMAGES.into()),
+            false => variable("XDG_DATA_HOME").or_else(home).map(|dir| dir.join("quark/images")),
+        };
+        let dir = dir.unwrap_or_else(|| self.root.join(".images"));
+        dir.join(self.root.strip_prefix("/").unwrap_or(&self.root))
     }
 
     /// The state directory.
@@ -292,7 +301,11 @@ impl Store {
         // Somebody else may have been faster.
         self.check()?;
         match builder.recursive(false).create(&entry.dir) {
-            Ok(()) => Ok(entry),
+            Ok(()) => {
+                // Of one that went with the host's memory.
+                entry.forget_snapshots();
+                Ok(entry)
+            }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 Err(ContainerError::Exists(id.to_owned()).into())
             }
@@ -403,6 +416,19 @@ impl Entry {
     pub fn snapshots(&self) -> PathBuf {
         let root = self.dir.parent().unwrap_or(&self.dir).to_owned();
         Store { root }.images().join("snapshots").join(&self.id)
+    }
+
+    /// Removes its snapshots.
+    pub fn forget_snapshots(&self) {
+        let dir = self.snapshots();
+        match fs::remove_dir_all(&dir) {
+            // And what was for them, up to where others are.
+            Ok(()) => {
+                dir.ancestors().skip(1).take_while(|dir| fs::remove_dir(dir).is_ok()).count();
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => tracing::warn!("removing {}: {e}", dir.display()),
+        }
     }
 
     /// Reads `state.json`.

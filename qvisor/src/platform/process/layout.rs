@@ -11,7 +11,9 @@
 //! | [`AREA_OFFSET`] | thread areas, one slot for each thread, shared with the sandbox process |
 
 /// Where the stub region is tried first; further candidates lie below in steps of [`REGION_STEP`].
-pub const REGION_TOP: u64 = 0x7ff0_0000_0000;
+/// The host maps nothing at random so low (its range is 1 TiB, below the stack's): programs of an
+/// image know where it is, so it must be the same in every sandbox process.
+pub const REGION_TOP: u64 = 0x7ee0_0000_0000;
 /// Distance between candidates.
 pub const REGION_STEP: u64 = 0x10_0000_0000;
 /// How many candidates.
