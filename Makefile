@@ -128,7 +128,7 @@ else
 endif
 
 .PHONY: bench
-bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json (ONLY=start|micro|threads|scale|hello|hibernation; PLATFORM=kvm: the system calls there; BEFORE=another quark binary, to compare)
+bench: build test-apps rootfs ## Measure quark and the peers that are installed; writes target/bench/report.json (ONLY=start|micro|threads|scale|hello|hibernation|clone; PLATFORM=kvm: the system calls there; BEFORE=another quark binary, to compare)
 ifeq ($(PLATFORM),kvm)
 	@scripts/kvm-vm --if-needed --out target/bench python3 bench/run.py --quark $(QUARK) --platform kvm --only micro
 else

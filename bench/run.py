@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Measures quark and its peers side by side in one run: start, system calls, a Python function's latency and memory, and
-quark's hibernation. Rounds are interleaved, so that a noisy minute hits all alike; numbers are medians. jobs.json says for
+"""Measures quark and its peers side by side in one run: start, system calls, a Python function's latency and memory, quark's
+hibernation, and images of containers. Rounds are interleaved, so that a noisy minute hits all alike; numbers are medians. jobs.json says for
 each job its unit, the peer it is compared with and the ratio that must not be exceeded.
 Writes target/bench/report.json and target/bench/report.md."""
 import argparse
@@ -10,13 +10,14 @@ import statistics
 import subprocess
 import sys
 
+import clones
 import curves
 import demo
 from harness import http, runtimes
 
 BENCH = [(os.path.join(runtimes.TARGET, "bench"), "/mnt/bench", "ro")]
 KEEP_ALIVE_REQUESTS = 300
-JOBS = ["start", "micro", "threads", "scale", "hello", "hibernation"]
+JOBS = ["start", "micro", "threads", "scale", "hello", "hibernation", "clone"]
 
 
 def say(text):
@@ -202,6 +203,8 @@ def main():
             interleave(present, max(o.rounds // 3, 1), hello_round, "hello", results, failures)
         if "hibernation" in wanted:
             hibernation([r for r in present if r.name in ("quark", "before")], max(o.rounds // 3, 1), results, failures)
+        if "clone" in wanted:
+            clones.interleaved(present, max(o.rounds // 3, 1), interleave, results, failures)
     finally:
         runtimes.remove_cgroups()
 
@@ -210,7 +213,8 @@ def main():
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), jobs)) as f:
         rows = [judge(job, medians) for job in json.load(f)]
     names = [r.name for r in everyone if r.name in medians]
-    text = markdown(rows, names)
+    # Of some jobs alone, the others' rows say nothing.
+    text = markdown([r for r in rows if r["medians"] or not o.only], names)
     out = os.path.join(runtimes.TARGET, "bench")
     os.makedirs(out, exist_ok=True)
     with open(os.path.join(out, "report.json"), "w") as f:

@@ -1,11 +1,13 @@
 """Memory as the host sees it: of a cgroup, of a group of processes, of a sandbox's store."""
 import ctypes
+import mmap
 import os
 import stat
 
 KCMP = 312  # system call number on x86-64
 KCMP_VM = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
 
 
 def cgroup_root():
@@ -44,6 +46,14 @@ def cgroup_bytes(path):
         usage = _number(os.path.join(directory, "memory.current"))
         clean = s["file"] - s["shmem"] - s["file_dirty"] - s["file_writeback"]
     return usage - max(clean, 0)
+
+
+def shared_bytes(path):
+    """What the cgroup `path` holds of files in memory, memfd_create(2) included."""
+    version, root = cgroup_root()
+    with open(os.path.join(root, path.lstrip("/"), "memory.stat")) as f:
+        s = {k: int(v) for k, v in (line.split() for line in f)}
+    return s["total_shmem" if version == 1 else "shmem"]
 
 
 def cgroup_processes(path):
@@ -105,6 +115,32 @@ def pss_bytes(pids):
 
 def store_bytes(pid):
     """Disk space of the nameless files that a sandbox process holds open: its swap store."""
+    return _nameless_bytes(pid, lambda target: not target.startswith("/memfd:"))
+
+
+def memfd_bytes(pid):
+    """What the files of memfd_create(2) hold that a process has open, whichever cgroup it is charged to."""
+    return _nameless_bytes(pid, lambda target: target.startswith("/memfd:"))
+
+
+def cached_bytes(directory):
+    """What of a directory's files is in the page cache."""
+    total = 0
+    for name in os.listdir(directory):
+        with open(os.path.join(directory, name), "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            if size == 0:
+                continue
+            address = LIBC.mmap(None, ctypes.c_size_t(size), 0, mmap.MAP_SHARED, f.fileno(), ctypes.c_long(0))
+            pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+            if address == ctypes.c_void_p(-1).value or LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages) != 0:
+                raise OSError(ctypes.get_errno(), f"mincore of {f.name}")
+            LIBC.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+            total += sum(page & 1 for page in pages) * mmap.PAGESIZE
+    return total
+
+
+def _nameless_bytes(pid, is_wanted):
     total, seen = 0, set()
     directory = f"/proc/{pid}/fd"
     for fd in os.listdir(directory):
@@ -113,7 +149,7 @@ def store_bytes(pid):
             s, target = os.stat(path), os.readlink(path)
         except OSError:
             continue
-        if stat.S_ISREG(s.st_mode) and s.st_nlink == 0 and not target.startswith("/memfd:") and (s.st_dev, s.st_ino) not in seen:
+        if stat.S_ISREG(s.st_mode) and s.st_nlink == 0 and is_wanted(target) and (s.st_dev, s.st_ino) not in seen:
             seen.add((s.st_dev, s.st_ino))
             total += s.st_blocks * 512
     return total

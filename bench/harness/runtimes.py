@@ -57,27 +57,35 @@ class Runtime:
         out = self.call("run", "--bundle", path, f"{name}-{os.getpid()}")
         return time.perf_counter() - began, out.stdout
 
-    def start(self, name, rootfs, arguments, binds=()):
-        """Starts in the background."""
-        return Container(self, name, self.bundle(name, rootfs, arguments, binds))
+    def start(self, name, rootfs, arguments, binds=(), saved=False, **more):
+        """Starts in the background. `more` is for the bundle."""
+        return Container(self, name, self.bundle(name, rootfs, arguments, binds, **more), saved=saved)
 
 
 class Container:
-    """A container in the background. A context manager: it is gone at the end."""
+    """A container in the background. A context manager: it is gone at the end. `order` is what makes it: `run`, or `restore`
+    with its options. One that is `saved` has no streams that CRIU would have to save, and its runtime a log. One that does
+    not `begin` yet is made by its `command`."""
 
-    def __init__(self, runtime, name, path):
+    def __init__(self, runtime, name, path, order=("run",), saved=False, begins=True):
         self.runtime, self.name, self.bundle = runtime, name, path
         self.id = f"{name}-{os.getpid()}"
         self.cgroup = f"{CGROUP}/{runtime.name}-{name}"
         self.pid_file = os.path.join(path, "pid")
         self.log = os.path.join(path, "output")
+        log = ("--log", self.log) if saved else ()
+        self.command = runtime.command(*log, *order, "--detach", "--bundle", path, "--pid-file", self.pid_file, self.id)
+        with open(self.log, "wb") as file:
+            if begins:
+                self._begin(subprocess.DEVNULL if saved else file)
+
+    def _begin(self, output):
         self.began = time.perf_counter()
-        with open(self.log, "wb") as log:
-            # A detached container keeps these streams: they must not be pipes of ours.
-            done = subprocess.run(runtime.command("run", "--detach", "--bundle", path, "--pid-file", self.pid_file, self.id),
-                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=LIMIT_S)
+        # A detached container keeps these streams: they must not be pipes of ours.
+        done = subprocess.run(self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=LIMIT_S)
         if done.returncode != 0:
-            raise Failed(f"{runtime.name} run --detach: exit code {done.returncode}: {self.output()}")
+            self.__exit__()
+            raise Failed(f"{' '.join(self.command)}: exit code {done.returncode}: {self.output()}")
 
     def __enter__(self):
         return self
@@ -100,9 +108,9 @@ class Container:
         if not os.path.exists(f"/proc/{self.pid()}"):
             raise Failed(f"{self.runtime.name}: the container has ended: {self.output()}")
 
-    def cold_s(self, port):
+    def cold_s(self, port, *question):
         """Seconds from the start of the command that made it to the first answer."""
-        return http.first_answer(port, self.began, LIMIT_S, self.alive)
+        return http.first_answer(port, self.began, LIMIT_S, self.alive, *question)
 
     def kill(self, signal):
         self.runtime.call("kill", self.id, signal)

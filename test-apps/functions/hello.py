@@ -5,9 +5,11 @@
 
 GET /       answers "hello" and how many requests were served
 GET /sum    walks over the dictionary (all of it) and answers its checksum
+GET /part?at=I&step=S  answers how many requests were served, and a digest of every S-th value from the I-th on
 GET /slow?ms=N  answers after N milliseconds of sleep in the middle of the request
 """
 import argparse
+import hashlib
 import http.server
 import socketserver
 import sys
@@ -38,6 +40,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif url.path == "/sum":
             total = sum(int(v[:8]) + len(v) for v in DICTIONARY.values())
             body = "%d %d\n" % (len(DICTIONARY), total)
+        elif url.path == "/part":
+            query = urllib.parse.parse_qs(url.query)
+            at, step = int(query["at"][0]), int(query["step"][0])
+            values = (DICTIONARY[i] for i in range(at, len(DICTIONARY), step))
+            body = "hello %d %s\n" % (Handler.served, hashlib.sha256("".join(values).encode()).hexdigest())
         elif url.path == "/slow":
             milliseconds = int(urllib.parse.parse_qs(url.query).get("ms", ["100"])[0])
             time.sleep(milliseconds / 1000)
