@@ -74,8 +74,8 @@ def has_images(runtime):
 
 
 def in_memory_run():
-    """In a mount namespace of its own, with /run in memory as hosts have it: CRIU keeps there what it finds out of the
-    host's kernel, and finds it out anew each time where it is on a disk."""
+    """A mount namespace of its own, with /run in memory as hosts have it: runtimes keep their state there, and CRIU what it
+    finds out of the host's kernel, which it finds out anew each time where /run is on a disk."""
     with open("/proc/self/mountinfo") as f:
         if any(line.split()[4] == "/run" and " - tmpfs " in line for line in f):
             return
@@ -108,7 +108,9 @@ class Images:
         began = time.perf_counter()
         self.runtime.call("checkpoint", *self.options(name), *options, container.id)
         took = time.perf_counter() - began
-        os.sync()
+        for file in os.scandir(os.path.join(self.directory, name)):
+            with open(file.path, "rb") as f:
+                os.fsync(f.fileno())
         return took
 
     def container(self, name, image, arguments, *options, begins=True, **more):
@@ -325,17 +327,25 @@ def percentile(values, part):
 
 def interleaved(present, rounds, interleave, results, failures):
     """All jobs. `interleave` is run.py's."""
+    able = []
+    for r in (r for r in present if r.name != "native"):
+        if has_images(r) is None:
+            able.append(r)
+        else:
+            failures[(r.name, "clone")] = "left out: it needs " + has_images(r)
+    quarks = [r for r in able if r.name in ("quark", "before")]
     in_memory_run()
-    for job in SIZES_MB:
-        able = [r for r in present if r.name != "native" and has_images(r) is None]
-        for r in present:
-            if has_images(r):
-                failures[(r.name, f"clone: {job}")] = "left out: it needs " + has_images(r)
-        interleave(able, rounds, lambda r: life_round(r, job, failures), f"clone: {job}", results, failures)
-    quarks = [r for r in present if r.name in ("quark", "before")]
-    growth_rounds(quarks, rounds, interleave, results, failures)
-    for count in AT_ONCE:
-        interleave(quarks, max(rounds // 2, 1), lambda r: clones_round(r, count), f"clone: {count} at once", results, failures)
+    state = f"/run{runtimes.CGROUP}"
+    for r in able:
+        r.state = os.path.join(state, r.name)
+    try:
+        for job in SIZES_MB:
+            interleave(able, rounds, lambda r: life_round(r, job, failures), f"clone: {job}", results, failures)
+        growth_rounds(quarks, rounds, interleave, results, failures)
+        for count in AT_ONCE:
+            interleave(quarks, max(rounds // 2, 1), lambda r: clones_round(r, count), f"clone: {count} at once", results, failures)
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
 
 
 def growth_rounds(quarks, rounds, interleave, results, failures):

@@ -27,6 +27,7 @@ class Runtime:
     def __init__(self, name, binary, options, install):
         self.name, self.binary, self.options, self.install = name, binary, options, install
         self.scratch = os.path.join(TARGET, "bench", "scratch", name)
+        self.state = os.path.join(self.scratch, "state")
 
     def available(self):
         return shutil.which(self.binary) is not None
@@ -36,7 +37,7 @@ class Runtime:
         return (out.stdout or out.stderr).splitlines()[0] if out.stdout or out.stderr else "unknown"
 
     def command(self, *arguments):
-        return [self.binary, *self.options, "--root", os.path.join(self.scratch, "state"), *arguments]
+        return [self.binary, *self.options, "--root", self.state, *arguments]
 
     def call(self, *arguments, check=True):
         out = subprocess.run(self.command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
