@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import time
 
@@ -20,6 +21,8 @@ SIZES_MB = {"hello": 0, "300": 300}
 GROWTH_MB = [30, 300, 1000]
 AT_ONCE = [20, 100]
 WARM_REQUESTS = 5
+# Containers made of each image, one after the other; their median counts.
+RESTORES = 3
 # Values of the dictionary that one request reads.
 VALUES = 16
 VALUES_A_MB = 1024
@@ -165,7 +168,7 @@ def life_round(runtime, job, failures):
                 expected.ask(port)
             if is_quark:
                 found["checkpoint"] = images.save(c, "unprepared", "--leave-running") * 1e3
-                unprepared = Expected(megabytes, expected.served)
+                unprepared = expected.served
                 know_working_set(c, port, expected)
                 images.save(c, "image")
             else:
@@ -178,24 +181,32 @@ def life_round(runtime, job, failures):
         for way, make in ways.items():
             if (runtime.name, f"clone: {job}, {way}") in failures:
                 continue
-            following = None
-            now = unprepared if way == "unprepared" else Expected(megabytes, expected.served)
+            served = unprepared if way == "unprepared" else expected.served
             try:
-                c, following = make()
-                with c:
-                    found[way] = first_answer_ms(c, port, now)
-                    if megabytes:
-                        now.ask_for_all(port)
-                    now.ask(port)
+                times = [restored_ms(make, port, Expected(megabytes, served)) for _ in range(RESTORES)]
+                found[way] = statistics.median(times)
             except (runtimes.Failed, OSError, TimeoutError) as e:
                 failures[(runtime.name, f"clone: {job}, {way}")] = str(e)
-            finally:
-                if following is not None:
-                    following.kill()
-                    following.wait()
     if is_quark:
         found["lazy"] = found.get("restore")  # it knows no other way
     return {f"clone_{job}_{what}": ms for what, ms in found.items()}
+
+
+def restored_ms(make, port, expected):
+    """To the first answer of a container that `make` makes. All that it holds is looked at afterwards."""
+    following = None
+    try:
+        container, following = make()
+        with container:
+            took = first_answer_ms(container, port, expected)
+            if expected.count:
+                expected.ask_for_all(port)
+            expected.ask(port)
+        return took
+    finally:
+        if following is not None:
+            following.kill()
+            following.wait()
 
 
 class Growing:
@@ -356,5 +367,5 @@ def growth_rounds(quarks, rounds, interleave, results, failures):
                 grown[quark.name] = all_of_them.enter_context(Growing(quark))
             except (runtimes.Failed, OSError, TimeoutError) as e:
                 failures[(quark.name, "clone: sizes")] = str(e)
-        for i in range(rounds):
-            interleave(quarks, 1, lambda r: grown[r.name].round(i + 1 == rounds), "clone: sizes", results, failures)
+        for i in range(rounds * RESTORES):
+            interleave(quarks, 1, lambda r: grown[r.name].round(i + 1 == rounds * RESTORES), "clone: sizes", results, failures)
