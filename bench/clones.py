@@ -27,7 +27,7 @@ RESTORES = 3
 VALUES = 16
 VALUES_A_MB = 1024
 PORT = 8080  # in a network namespace of its own
-CRIU = "CRIU 4 (3.17 does not know Linux 6): apt-get install criu where the release has it"
+CRIU = "CRIU 4 (3.17 does not work on Linux 6.18): apt-get install criu where the release has it"
 CLONE_NEWNS, MS_PRIVATE_REC = 0x20000, 0x44000
 
 
