@@ -76,12 +76,10 @@ def has_images(runtime):
     return CRIU if runtime.name == "runc" and shutil.which("criu") is None else None
 
 
-def in_memory_run():
-    """A mount namespace of its own, with /run in memory as hosts have it: runtimes keep their state there, and CRIU what it
-    finds out of the host's kernel, which it finds out anew each time where /run is on a disk."""
-    with open("/proc/self/mountinfo") as f:
-        if any(line.split()[4] == "/run" and " - tmpfs " in line for line in f):
-            return
+def own_run():
+    """A mount namespace of its own, with a /run in memory, as hosts have it: runtimes keep their state there, and CRIU what
+    it finds out of the host's kernel, which it finds out anew each time where /run is on a disk. All of it is gone with the
+    last process of the namespace."""
     c = http.LIBC
     if c.unshare(CLONE_NEWNS) or c.mount(None, b"/", None, MS_PRIVATE_REC, None) or c.mount(b"run", b"/run", b"tmpfs", 0, None):
         raise OSError(ctypes.get_errno(), "a mount namespace with /run in memory")
@@ -345,18 +343,14 @@ def interleaved(present, rounds, interleave, results, failures):
         else:
             failures[(r.name, "clone")] = "left out: it needs " + has_images(r)
     quarks = [r for r in able if r.name in ("quark", "before")]
-    in_memory_run()
-    state = f"/run{runtimes.CGROUP}"
+    own_run()
     for r in able:
-        r.state = os.path.join(state, r.name)
-    try:
-        for job in SIZES_MB:
-            interleave(able, rounds, lambda r: life_round(r, job, failures), f"clone: {job}", results, failures)
-        growth_rounds(quarks, rounds, interleave, results, failures)
-        for count in AT_ONCE:
-            interleave(quarks, max(rounds // 2, 1), lambda r: clones_round(r, count), f"clone: {count} at once", results, failures)
-    finally:
-        shutil.rmtree(state, ignore_errors=True)
+        r.state = f"/run/{r.name}-bench"
+    for job in SIZES_MB:
+        interleave(able, rounds, lambda r: life_round(r, job, failures), f"clone: {job}", results, failures)
+    growth_rounds(quarks, rounds, interleave, results, failures)
+    for count in AT_ONCE:
+        interleave(quarks, max(rounds // 2, 1), lambda r: clones_round(r, count), f"clone: {count} at once", results, failures)
 
 
 def growth_rounds(quarks, rounds, interleave, results, failures):
