@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -137,10 +137,15 @@ pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
         && let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed())
         && asks_to_end(signal)
     {
-        bail!("interrupted by {signal}");
+        return Err(Interrupted(signal).into());
     }
     Ok(())
 }
+
+/// A signal has asked this program to end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted by {0}")]
+pub struct Interrupted(pub Signal);
 
 /// True if a signal asks a program to end.
 pub fn asks_to_end(signal: Signal) -> bool {

@@ -16,10 +16,12 @@
 //! the rights that its guest would have had.
 
 pub mod directory;
+pub mod files;
 pub mod open;
 pub mod record;
 #[cfg(test)]
 mod tests;
+pub mod write;
 
 use serde::{Deserialize, Serialize};
 

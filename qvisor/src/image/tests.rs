@@ -7,7 +7,8 @@ use qlib::PAGE_SIZE;
 use qlib::host::Segment;
 use rustix::fs::MemfdFlags;
 
-use super::directory::{self, Sources};
+use super::files::Files;
+use super::write::{Sources, write};
 use super::*;
 use crate::store::{Store, Stored};
 
@@ -74,7 +75,14 @@ fn written(place: &Place, pages: u8, stored: Stored) {
     let end = stored.end().unwrap();
     let swap = memfd(&vec![3; (end * PAGE_SIZE) as usize]);
     let sources = Sources { ram: memfd(&bytes), swap: vec![swap], reap: None };
-    directory::write(&place.0, manifest(stored), &sources, |_| Ok(())).unwrap();
+    write(&place.0, manifest(stored), &sources, |_| Ok(())).unwrap();
+}
+
+fn read(dir: &std::path::Path) -> anyhow::Result<(Files, Manifest)> {
+    let files = Files::open(dir)?;
+    let manifest = files.read()?;
+    files.check_ram(&manifest)?;
+    Ok((files, manifest))
 }
 
 fn stored() -> Stored {
@@ -85,12 +93,12 @@ fn stored() -> Stored {
 fn what_is_written_is_read() {
     let place = Place::new();
     written(&place, 5, stored());
-    let opened = directory::read(&place.0).unwrap();
-    assert_eq!(opened.swap.len(), 1);
-    let store = &opened.manifest.parts.store;
+    let (files, manifest) = read(&place.0).unwrap();
+    assert_eq!(files.swap.len(), 1);
+    let store = &manifest.parts.store;
     assert_eq!((store.end(), store.layers.as_slice(), store.own), (Some(11), &[11][..], false));
     assert_eq!(store.swap, stored().swap);
-    assert_eq!(opened.manifest.files, [What::Given(0)]);
+    assert_eq!(manifest.files, [What::Given(0)]);
 }
 
 /// A store that says it has slots at high numbers takes memory for those that it has.
@@ -130,13 +138,12 @@ proptest! {
         let to = (from + bytes.len()).min(text.len());
         text.splice(from.min(to)..to, bytes.iter().copied());
         fs::write(&path, &text).unwrap();
-        if let Ok(opened) = directory::read(&place.0) {
-            let parts = &opened.manifest.parts;
-            prop_assert_eq!(parts.store.layers.len(), opened.swap.len());
+        if let Ok((files, Manifest { parts, .. })) = read(&place.0) {
+            prop_assert_eq!(parts.store.layers.len(), files.swap.len());
             prop_assert_eq!(parts.store.swap.clone(), stored().swap, "checksums hold");
             let dir = fs::File::open(std::env::temp_dir()).unwrap();
-            let swap = opened.swap.into_iter().map(std::sync::Arc::new).collect();
-            let reap = std::sync::Arc::new(opened.reap);
+            let swap = files.swap.into_iter().map(std::sync::Arc::new).collect();
+            let reap = std::sync::Arc::new(files.reap);
             prop_assert!(Store::again(dir.into(), 1 << 20, &parts.store, swap, reap).is_ok());
         }
     }
@@ -159,10 +166,10 @@ proptest! {
         let comma = if lines[at].ends_with(',') { "," } else { "" };
         lines[at] = format!("{name}{value}{comma}");
         fs::write(&path, lines.join("\n")).unwrap();
-        if let Ok(opened) = directory::read(&place.0) {
-            prop_assert_eq!(opened.manifest.parts.store.layers.len(), opened.swap.len());
+        if let Ok((files, manifest)) = read(&place.0) {
+            prop_assert_eq!(manifest.parts.store.layers.len(), files.swap.len());
             let mounts = [];
-            let files = &opened.manifest.files;
+            let files = &manifest.files;
             // Nothing that it names is there.
             if let Ok(files) = open::open_all(files, &[], &mounts, false, |_| None) {
                 prop_assert!(files.iter().all(Option::is_none));

@@ -12,7 +12,7 @@ use super::held::{Held, adopt};
 use super::hibernation::SWAP_TIMEOUT;
 use super::state::{Entry, State, Status, Store};
 use super::{info, life, pod};
-use crate::image::directory::{self, Written};
+use crate::image::write::{self, Written};
 use crate::image::{self, Manifest, record};
 use crate::platform::PlatformKind;
 use crate::sys;
@@ -107,7 +107,7 @@ pub fn write<'a>(
     let manifest = Manifest {
         format: image::FORMAT,
         kernel: image::build().to_owned(),
-        boot_id: directory::boot_id()?,
+        boot_id: image::directory::boot_id()?,
         platform: state.platform,
         container: image::Container {
             id: state.id.clone(),
@@ -124,7 +124,7 @@ pub fn write<'a>(
         files,
     };
     let Held { connection, sources, .. } = held;
-    directory::write(dir, manifest, sources, |shared| adopt(connection, shared))
+    write::write(dir, manifest, sources, |shared| adopt(connection, shared))
 }
 
 /// Checks that a container of this bundle may be what the container of an image was.

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -25,7 +25,7 @@ use super::mount_points;
 use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
-use crate::image::{self, directory};
+use crate::image::files::Files;
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
 use crate::sandbox::admission::Admission;
@@ -57,8 +57,9 @@ pub struct Setup {
     pub root_readonly: bool,
     /// It is this view of the host's, with a throw-away layer over it.
     pub view: Option<View>,
-    /// The directory of the image that it is made of.
-    pub image: Option<PathBuf>,
+    /// The directory of the image that it is made of, and how many files that has: they come with
+    /// the set-up, and guest memory has been checked.
+    pub image: Option<(PathBuf, usize)>,
     /// What is written to the root goes to a layer in guest memory. One that may not be written
     /// needs none.
     pub is_overlaid: bool,
@@ -114,7 +115,7 @@ pub struct Setup {
 pub enum ToChild {
     /// First. With it come the control listener, the file for [`crate::sandbox::ended`], the file
     /// of places of wakes, a trigger and the line of who waits for that, two files of its cgroup,
-    /// and a user namespace for the sandbox process, if it is to have them.
+    /// the files of its image, and a user namespace for the sandbox process, if it is to have them.
     Setup(Box<Setup>),
     /// The same for the process that stands for a further container of a sandbox ([`member`]), with
     /// the namespaces that it does not share. With it come a connection to the sandbox, the file
@@ -124,6 +125,10 @@ pub enum ToChild {
     /// The hooks have been called; or, after [`FromChild::Ready`], one that was made of an image is
     /// to go on.
     Go,
+    /// Before that: it is somebody else's, and these are the standard streams from now on, which
+    /// come with it, each shared with nobody or not ([`Stream::own`]). It answers
+    /// [`FromChild::Ready`].
+    Streams([bool; 3]),
 }
 
 /// From the sandbox process to the command.
@@ -192,6 +197,8 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
         }
         None => None,
     };
+    let count = setup.image.as_ref().map_or(0, |(_, files)| *files);
+    let of_image: Vec<OwnedFd> = fds.by_ref().take(count).collect();
     begin_log(&setup)?;
     #[cfg(debug_assertions)]
     if let Some(kernel) = &setup.test_kernel {
@@ -214,8 +221,13 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
     crate::sys::procfs::make_own().context("mounting the sandbox's own /proc")?;
     network::apply_settings(&mut setup.sysctl, setup.own_network)?;
     let stdio = take_stdio()?;
-    let image =
-        setup.image.as_deref().map(|dir| open_image(dir, &setup, &opened, &stdio)).transpose()?;
+    let image = match &setup.image {
+        Some((dir, _)) => {
+            let files = Files::again(dir, of_image)?;
+            Some(open_image(files, &setup, &opened, &stdio)?)
+        }
+        None => None,
+    };
     let attended = setup.attended;
     let admission = places.map(|file| Admission::new(file, setup.wake_concurrency));
     let listener = listener.into();
@@ -251,6 +263,20 @@ fn wait_for_go(parent: &UnixStream) -> Result<()> {
     }
 }
 
+/// Waits until one that was made of an image is to go on, for whoever that is.
+fn wait_for_taker(parent: &UnixStream, sandbox: &Sandbox, first_stream: u32) -> Result<()> {
+    loop {
+        let (own, fds) = match wire::receive(parent)? {
+            Some((ToChild::Go, _)) => return Ok(()),
+            Some((ToChild::Streams(own), fds)) => (own, fds),
+            _ => bail!("the command that makes the container ended"),
+        };
+        let streams = fds.into_iter().zip(own).map(|(fd, own)| Stream { fd, own }).collect();
+        sandbox.change_streams(first_stream, streams)?;
+        wire::send(parent, &FromChild::Ready(FIRST_CONTAINER), &[])?;
+    }
+}
+
 /// Calls createContainer hooks, after those that the command calls.
 pub(super) fn call_hooks(setup: &Setup, parent: &UnixStream) -> Result<()> {
     if setup.wait {
@@ -281,12 +307,12 @@ impl Opened {
     }
 }
 
-/// Opens an image, and what it names, as this container has it; sets its terminal as that was.
-fn open_image(dir: &Path, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -> Result<Image> {
-    let directory::Opened { mut manifest, ram, swap, reap } = directory::read(dir)?;
+/// Opens what an image names, as this container has it; sets its terminal as that was.
+fn open_image(image: Files, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -> Result<Image> {
+    let mut manifest = image.read()?;
     let most = ram_bytes()?.next_multiple_of(RAM_UNIT);
     if manifest.parts.ram_bytes > most {
-        bail!("the image in {} is damaged: no guest has so much memory", dir.display());
+        bail!("the image in {} is damaged: no guest has so much memory", image.dir.display());
     }
     manifest.parts.granted &= setup.capabilities;
     let volumes = opened.mounts.iter().flatten().map(|(fd, _)| fd.as_fd());
@@ -295,12 +321,19 @@ fn open_image(dir: &Path, setup: &Setup, opened: &Opened, stdio: &[Stream; 3]) -
         .contains(CapabilitySet::NET_BIND_SERVICE);
     let low_ports = may_bind || setup.new_network;
     let container = &manifest.container;
-    let files =
-        image::open::open_all(&manifest.files, &container.volumes, &mounts, low_ports, |_| None)?;
+    let files = crate::image::open::open_all(
+        &manifest.files,
+        &container.volumes,
+        &mounts,
+        low_ports,
+        |_| None,
+    )?;
     let terminal = stdio.iter().find(|stream| rustix::termios::isatty(&stream.fd));
     if let (Some(modes), Some(terminal)) = (container.terminal, terminal) {
-        image::open::set_terminal(terminal.fd.as_fd(), modes).context("setting the terminal")?;
+        crate::image::open::set_terminal(terminal.fd.as_fd(), modes)
+            .context("setting the terminal")?;
     }
+    let Files { ram, swap, reap, .. } = image;
     let swap = swap.into_iter().map(Arc::new).collect();
     Ok(Image { parts: manifest.parts, files, ram, swap, reap: reap.into() })
 }
@@ -482,11 +515,12 @@ impl Boot {
             image,
         };
         let is_restored = config.image.is_some();
+        let first_stream = u32::try_from(config.files.len())?;
         let mut sandbox = Sandbox::boot(config)?;
         ready()?;
         if is_restored {
             // Until then it is nobody's, and ends with the command.
-            wait_for_go(parent)?;
+            wait_for_taker(parent, &sandbox, first_stream)?;
             sandbox.wake()?;
         }
         Ok(sandbox.run()?)

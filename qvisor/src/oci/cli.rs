@@ -113,7 +113,7 @@ pub enum Command {
     /// without its network.
     Do(Do),
     /// Create and start a container, and wait for it.
-    Run(Run),
+    Run(RunAny),
     /// Create a container.
     Create(Create),
     /// Start the program of a created container.
@@ -155,6 +155,11 @@ pub enum Command {
     Rollback(Rollback),
     /// List the snapshots of a container, or remove one.
     Snapshots(Snapshots),
+    /// Keep images under names, of which run --template makes containers.
+    #[command(subcommand)]
+    Template(Template),
+    /// Keep containers of a template ready, for run --template --pool, until SIGTERM.
+    Pool(Pool),
     /// Suspend all processes of a container.
     Pause(Id),
     /// Let the processes of a paused container go on.
@@ -249,6 +254,93 @@ pub struct Run {
     pub no_subreaper: bool,
 }
 
+/// `quark run`, with what a container can be made of besides its configuration.
+#[derive(Debug, Args)]
+pub struct RunAny {
+    /// As for restore.
+    #[command(flatten)]
+    pub run: Run,
+    /// Make the container of this template; its bundle is that of the template, unless another is
+    /// given.
+    #[arg(long, value_name = "NAME")]
+    pub template: Option<String>,
+    /// Make so many, with the IDs ID-1, ID-2 ...
+    #[arg(long, value_name = "NUMBER", requires = "template", requires = "detach",
+        conflicts_with_all = ["pid_file", "console_socket"],
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub count: Option<u32>,
+    /// Take it from the pool of the template (that listens on SOCKET), if there is one.
+    #[arg(long, value_name = "SOCKET", requires = "template", num_args = 0..=1,
+        require_equals = true, conflicts_with = "count")]
+    pub pool: Option<Option<PathBuf>>,
+    /// Somebody chose the bundle.
+    #[arg(skip)]
+    pub bundle_given: bool,
+}
+
+/// `quark template`.
+#[derive(Debug, Subcommand)]
+pub enum Template {
+    /// Make a template of a container, which ends, or of an image.
+    Create(TemplateCreate),
+    /// List the templates.
+    List(TemplateList),
+    /// Delete a template. Containers that were made of it go on.
+    Delete(TemplateName),
+}
+
+/// `quark template create`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("source").required(true).args(["from", "image_path"])))]
+pub struct TemplateCreate {
+    /// The template's name.
+    pub name: String,
+    /// Of this container.
+    #[arg(long, value_name = "ID")]
+    pub from: Option<String>,
+    /// The container goes on.
+    #[arg(long, requires = "from")]
+    pub leave_running: bool,
+    /// Of the image in this directory, which it becomes: the directory has none afterwards.
+    #[arg(long, value_name = "DIR")]
+    pub image_path: Option<PathBuf>,
+    /// The bundle of containers that are made of it [default: the container's].
+    #[arg(short, long, value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+}
+
+/// `quark template list`.
+#[derive(Debug, Args)]
+pub struct TemplateList {
+    /// Format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub format: Format,
+}
+
+/// A command about one template.
+#[derive(Debug, Args)]
+pub struct TemplateName {
+    /// The template's name.
+    pub name: String,
+}
+
+/// `quark pool`.
+#[derive(Debug, Args)]
+pub struct Pool {
+    /// The template.
+    #[arg(long, value_name = "NAME")]
+    pub template: String,
+    /// How many containers are kept ready.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub size: u32,
+    /// Where to listen [default: in the state directory].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The bundle [default: the template's].
+    #[arg(short, long, value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+}
+
 /// `quark checkpoint`.
 #[derive(Debug, Args)]
 pub struct Checkpoint {
@@ -324,7 +416,7 @@ pub struct Restore {
 }
 
 /// Options of runc's that are CRIU's, and have no meaning here.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Criu {
     /// Accepted for runc's callers; nothing is written but the image.
     #[arg(long, hide = true)]

@@ -32,6 +32,7 @@ use super::view::View;
 use super::{client, hooks, hub, pod, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
+use crate::image::files::Files;
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
 use crate::sandbox::hostcall::uds::HostUds;
@@ -56,17 +57,20 @@ pub struct Request<'a> {
     pub network: Option<PathBuf>,
     /// What of the host's files is the root, below a throw-away layer; `None` for the bundle's own.
     pub view: Option<View>,
-    /// The directory of the image that it is made of, and whether what is written to its root goes
-    /// to a layer.
-    pub image: Option<(&'a Path, bool)>,
+    /// The image that it is made of, whose guest memory has been checked, and whether what is
+    /// written to its root goes to a layer.
+    pub image: Option<(&'a Files, bool)>,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
-    /// Its standard streams, if they are not this process's, nor a terminal.
-    pub streams: Option<&'a [OwnedFd; 3]>,
+    /// Its standard streams, if it has no terminal; `None` for those of this process.
+    pub streams: Option<[BorrowedFd<'a>; 3]>,
     /// Where the sandbox's process ID is written.
     pub pid_file: Option<&'a Path>,
     /// The sandbox ends with this process.
     pub tied: bool,
+    /// Until it is started it is this process's own, and what is left of it if that is killed is
+    /// known by that.
+    pub claimed: bool,
     /// This process stays while the container runs.
     pub attended: bool,
     /// A signal among these that asks this program to end makes it undo everything first.
@@ -82,15 +86,26 @@ pub struct Created {
     pub state: State,
     /// Its sandbox process.
     pub child: Child,
-    /// For a tied one: the claim that this process is still there.
+    /// For one that is tied, or was claimed: the claim that this process is still there.
     pub owner_lock: Option<Flock<fs::File>>,
     /// The sandbox process' end of its set-up: one that was made of an image waits for
     /// [`ToChild::Go`] there.
     pub setup: UnixStream,
 }
 
+/// A container that is being made: its sandbox process boots. Dropped, it is undone.
+#[derive(Debug)]
+pub struct Begun {
+    undo: Undo,
+    entry: Entry,
+    state: State,
+    owner_lock: Option<Flock<fs::File>>,
+    setup: UnixStream,
+    pid_file: Option<PathBuf>,
+}
+
 /// Undoes the steps that were taken, in reverse, unless told otherwise.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Undo {
     entry: Option<Entry>,
     cgroup: Option<Cgroup>,
@@ -145,6 +160,14 @@ pub fn check_global(global: &Global) -> Result<()> {
 /// # Errors
 /// With nothing left behind.
 pub fn create(request: &Request<'_>) -> Result<Created> {
+    begin(request)?.finish(request.signals)
+}
+
+/// Begins to make a container: until its sandbox process can go on by itself.
+///
+/// # Errors
+/// With nothing left behind.
+pub fn begin(request: &Request<'_>) -> Result<Begun> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
@@ -171,7 +194,8 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     if let Err(e) = Roots::of_caller().note(store.root()) {
         tracing::warn!("quark list --all-roots will not find the container: {e:#}");
     }
-    let owner_lock = request.tied.then(|| entry.lock_as_owner()).transpose()?;
+    let is_owned = request.tied || request.claimed;
+    let owner_lock = is_owned.then(|| entry.lock_as_owner()).transpose()?;
 
     let resources = bundle.resources();
     let planned = Hierarchies::detect().and_then(|h| Plan::new(&h, &bundle.cgroup_path(id)));
@@ -243,7 +267,10 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
     let wait = setup.wait;
     match control {
         Control::Own(listener) => {
-            equip(&ours, setup, choices, (&listener, &record), (&store, bundle, cgroup.as_ref()))?;
+            let image = request.image;
+            let host = (&store, bundle, cgroup.as_ref());
+            let image = image.map(|(image, _)| image);
+            equip(&ours, setup, choices, (&listener, &record, image), host)?;
         }
         Control::Of(joined) => {
             undo.joined = Some((joined.mounts.try_clone()?, id.to_owned()));
@@ -263,26 +290,43 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
         hooks::run("createRuntime", hooks.create_runtime().as_ref(), &json)?;
         wire::send(&ours, &ToChild::Go, &[]).context("setting up the sandbox")?;
     }
-    console::wait_readable(ours.as_fd(), request.signals)?;
-    match wire::receive(&ours)? {
-        Some((FromChild::Ready(number), _)) => state.process.container = number,
-        Some((FromChild::Failed(message), _)) => bail!("{message}"),
-        None => bail!("the sandbox process ended while it was set up; its log may say why"),
+    let pid_file = request.pid_file.map(Path::to_owned);
+    Ok(Begun { undo, entry, state, owner_lock, setup: ours, pid_file })
+}
+
+impl Begun {
+    /// Becomes readable when it is made, or not.
+    pub fn setup(&self) -> BorrowedFd<'_> {
+        self.setup.as_fd()
     }
 
-    state.step = Status::Created;
-    entry.save(&state)?;
-    if let Some(path) = request.pid_file {
-        undo.pid_file = Some(path.to_owned());
-        write_pid_file(path, state.pid)?;
+    /// Waits until it is made.
+    ///
+    /// # Errors
+    /// With nothing left behind.
+    pub fn finish(self, signals: &SignalFd) -> Result<Created> {
+        let Begun { mut undo, entry, mut state, owner_lock, setup, pid_file } = self;
+        console::wait_readable(setup.as_fd(), signals)?;
+        match wire::receive(&setup)? {
+            Some((FromChild::Ready(number), _)) => state.process.container = number,
+            Some((FromChild::Failed(message), _)) => bail!("{message}"),
+            None => bail!("the sandbox process ended while it was set up; its log may say why"),
+        }
+
+        state.step = Status::Created;
+        entry.save(&state)?;
+        if let Some(path) = pid_file {
+            undo.pid_file = Some(path.clone());
+            write_pid_file(&path, state.pid)?;
+        }
+        let child = undo.child.take().context("the sandbox process")?;
+        undo.entry = None;
+        undo.joined = None;
+        undo.cgroup = None;
+        undo.pid_file = None;
+        undo.poststop = None;
+        Ok(Created { entry, state, child, owner_lock, setup })
     }
-    let child = undo.child.take().context("the sandbox process")?;
-    undo.entry = None;
-    undo.joined = None;
-    undo.cgroup = None;
-    undo.pid_file = None;
-    undo.poststop = None;
-    Ok(Created { entry, state, child, owner_lock, setup: ours })
 }
 
 /// What the command line and annotations say of the sandbox that is made.
@@ -327,7 +371,7 @@ fn equip(
     socket: &UnixStream,
     setup: Setup,
     choices: Choices,
-    (listener, record): (&UnixListener, &fs::File),
+    (listener, record, image): (&UnixListener, &fs::File, Option<&Files>),
     (store, bundle, cgroup): (&Store, &Bundle, Option<&Cgroup>),
 ) -> Result<()> {
     let pressure = choices.trigger.and_then(|trigger| be_told(&trigger, store));
@@ -351,6 +395,7 @@ fn equip(
         .chain(places.as_ref().map(AsFd::as_fd))
         .chain(pressure.iter().flat_map(|(trigger, _, line)| [trigger.as_fd(), line.as_fd()]))
         .chain(names.iter().flat_map(|files| [files.held.as_fd(), files.reclaim.as_fd()]))
+        .chain(image.into_iter().flat_map(Files::fds))
         .chain(namespace.as_ref().map(AsFd::as_fd))
         .collect();
     wire::send(socket, &ToChild::Setup(Box::new(setup)), &fds).context("setting up the sandbox")
@@ -380,7 +425,7 @@ fn spawn(
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let stdio = match (request.pty, request.streams) {
         (Some(pty), _) => [pty.slave.as_fd(); 3],
-        (None, Some(streams)) => streams.each_ref().map(AsFd::as_fd),
+        (None, Some(streams)) => streams,
         (None, None) => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     };
     // In a PID namespace of its own all its stubs end with it, whatever happens.
@@ -487,7 +532,7 @@ fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
             .and_then(oci_spec::runtime::Root::readonly)
             .unwrap_or(false),
         view: request.view.clone(),
-        image: request.image.map(|(dir, _)| dir.to_owned()),
+        image: request.image.map(|(image, _)| (image.dir.clone(), image.each().count())),
         is_overlaid: state.is_overlaid,
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),

@@ -1,20 +1,21 @@
 //! `quark fork`: containers that begin as what a running one is, which goes on.
 
 use std::fs::{self, File};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bundle::Bundle;
 use super::cli::{self, Global};
-use super::create::{self, create};
+use super::clones::make_all;
+use super::create;
 use super::held::Held;
 use super::state::Store;
-use super::{checkpoint, info, life, run};
-use crate::console;
+use super::{checkpoint, info};
+use crate::image::files::Files;
 use crate::sandbox::hostcall::image::STREAMS;
 use crate::sys;
 
@@ -59,47 +60,27 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
         true => Some(PathBuf::new()),
         false => bundle.network(),
     };
-    for id in &ids {
+    let image = Files::open(&dir)?;
+    let are_there = make_all(store, (global, state.init), ids.into_iter(), |id, signals| {
         bundle.set_cgroup_beside(id);
-        branch(
-            store,
+        create::begin(&create::Request {
             global,
-            &bundle,
             id,
-            ((&dir, state.is_overlaid), &streams),
-            (network.clone(), state.init),
-        )
-        .with_context(|| format!("making container {id}"))?;
-    }
-    Ok(())
-}
-
-/// Makes one, and lets it go on.
-fn branch(
-    store: &Store,
-    global: &Global,
-    bundle: &Bundle,
-    id: &str,
-    (image, streams): ((&Path, bool), &[OwnedFd; 3]),
-    (network, init): (Option<PathBuf>, u32),
-) -> Result<()> {
-    let signals = console::catch_signals()?;
-    let created = create(&create::Request {
-        global,
-        id,
-        bundle,
-        network,
-        view: None,
-        image: Some(image),
-        pty: None,
-        streams: Some(streams),
-        pid_file: None,
-        tied: false,
-        attended: false,
-        signals: &signals,
+            bundle: &bundle,
+            network: network.clone(),
+            view: None,
+            image: Some((&image, state.is_overlaid)),
+            pty: None,
+            streams: Some(streams.each_ref().map(AsFd::as_fd)),
+            pid_file: None,
+            tied: false,
+            claimed: true,
+            attended: false,
+            signals,
+        })
     })?;
-    let gone_on = life::go_on(store, id, init, &created.setup);
-    gone_on.inspect_err(|_| run::undo(created))
+    ensure!(are_there, "not all containers were made that were to be forked from {}", entry.id);
+    Ok(())
 }
 
 /// The standard streams of a container with so many volumes; what it has closed is /dev/null.

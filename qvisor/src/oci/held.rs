@@ -11,7 +11,7 @@ use qlib::control::{HibernationState, Reply, Request};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::hibernation;
 use super::state::Entry;
-use crate::image::directory::{Shared, Sources};
+use crate::image::write::{Shared, Sources};
 use crate::sandbox::hostcall::image::Parts;
 use crate::store;
 

@@ -1,14 +1,16 @@
 //! The later steps of a container's life: start, kill, pause, resume, delete.
 
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use qlib::control::{Reply, Request};
 use rustix::process::pidfd_send_signal;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 
 use super::child::ToChild;
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
@@ -20,6 +22,8 @@ use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a sandbox may take to end whose command has, which had to tell it to go on.
+const MOMENT: Duration = Duration::from_millis(500);
 /// How long a killed process may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -44,42 +48,67 @@ pub fn start(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     let connection =
         Connection::open_interruptible(&entry, timeout.unwrap_or(LOAD_TIMEOUT), Duration::ZERO);
     let launched = connection.and_then(|mut connection| launch(&mut connection, &state));
-    started(&entry, state, launched, || Ok(()))
+    started(&entry, state, launched)
 }
 
-/// Has what a created container was made of go on, whose first process has this number. When that
-/// fails the container is stopped.
+/// A container that was made of an image and has been told to go on.
+#[derive(Debug)]
+pub struct Going {
+    entry: Entry,
+    state: State,
+    _lock: Flock<File>,
+}
+
+/// Has what a created container was made of go on, whose first process has this number. It is
+/// nobody's own from then on. When that fails the container is stopped.
 ///
 /// # Errors
 /// As there.
-pub fn go_on(store: &Store, id: &str, init: u32, setup: &UnixStream) -> Result<()> {
+pub fn go_on(store: &Store, id: &str, init: u32, setup: &UnixStream) -> Result<Going> {
     let entry = store.entry(id)?;
-    let _lock = entry.lock()?;
-    let state = entry.load()?;
-    started(&entry, state, Ok(init), || {
+    let lock = entry.lock()?;
+    let mut state = entry.load()?;
+    state.init = init;
+    state.step = Status::Running;
+    let go = || {
+        entry.save(&state)?;
         wire::send(setup, &ToChild::Go, &[])?;
-        // It answers when it is awake.
-        Connection::open(&entry, SWAP_TIMEOUT)?.order(&Request::Wake)
-    })
+        entry.disown()
+    };
+    go().inspect_err(|_| drop(end(&state)))?;
+    Ok(Going { entry, state, _lock: lock })
 }
 
-/// Notes that a container has been started, and calls its hooks; `go` is what has yet to be done
-/// for it to run.
-fn started(
-    entry: &Entry,
-    mut state: State,
-    init: Result<u32>,
-    go: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+impl Going {
+    /// Waits until it is awake, and calls its hooks. When that fails the container is stopped.
+    ///
+    /// # Errors
+    /// When it cannot wake, or a hook fails.
+    pub fn finish(self) -> Result<()> {
+        let Going { entry, state, _lock } = self;
+        let wake = || {
+            // It answers when it is awake.
+            Connection::open(&entry, SWAP_TIMEOUT)?.order(&Request::Wake)?;
+            poststart(&state)
+        };
+        wake().inspect_err(|_| drop(end(&state)))
+    }
+}
+
+/// Notes that a container has been started, and calls its hooks.
+fn started(entry: &Entry, mut state: State, init: Result<u32>) -> Result<()> {
     let finish = |state: &mut State| {
         state.init = init?;
         state.step = Status::Running;
         entry.save(state)?;
-        go()?;
-        let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
-        hooks::run("poststart", poststart, &state.oci(Status::Running))
+        poststart(state)
     };
     finish(&mut state).inspect_err(|_| drop(end(&state)))
+}
+
+fn poststart(state: &State) -> Result<()> {
+    let poststart = state.hooks.as_ref().and_then(|h| h.poststart().as_ref());
+    hooks::run("poststart", poststart, &state.oci(Status::Running))
 }
 
 /// Sends the program; its guest process id.
@@ -327,6 +356,40 @@ pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
     let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
     hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
     cgroup
+}
+
+/// Removes what is left of a container whose command was killed before it was started, if that is
+/// what it is.
+pub fn remove_abandoned(entry: &Entry) {
+    if !entry.is_abandoned() {
+        return;
+    }
+    let remove = || -> Result<()> {
+        let Ok(_lock) = entry.lock() else { return Ok(()) };
+        // It may have been made anew meanwhile.
+        if !entry.is_abandoned() {
+            return Ok(());
+        }
+        let state = match entry.load() {
+            Ok(state) => state,
+            Err(e) if e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) => {
+                return entry.remove();
+            }
+            Err(e) => return Err(e),
+        };
+        // Its sandbox ends by itself, a moment after the command, unless it was told to go on.
+        if state.status() == Status::Running
+            && let Some(pidfd) = state.sandbox()?
+            && !ends_within(&pidfd, MOMENT)?
+        {
+            return entry.disown();
+        }
+        end(&state)?;
+        destroy(entry, &state)
+    };
+    if let Err(e) = remove() {
+        tracing::warn!("left by an earlier command: {e:#}");
+    }
 }
 
 /// Takes the files of a container away from the sandbox of its pod, if that is still there.

@@ -11,6 +11,7 @@ pub mod checkpoint;
 mod child;
 pub mod cli;
 pub mod client;
+pub mod clones;
 pub mod compat;
 pub mod create;
 pub mod devices;
@@ -33,6 +34,7 @@ pub mod mounts;
 pub mod network;
 pub mod overlay;
 pub mod pod;
+pub mod pool;
 pub mod pressure;
 pub mod process;
 pub mod rollback;
@@ -44,6 +46,7 @@ pub mod sleep;
 pub mod snapshots;
 pub mod spec;
 pub mod state;
+pub mod template;
 pub mod top;
 pub mod uds;
 pub mod update;
@@ -138,6 +141,9 @@ fn parse(arguments: &[String]) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
+    if let (Command::Run(run), Some((_, of_run))) = (&mut cli.command, matches.subcommand()) {
+        run.bundle_given = of_run.value_source("bundle") == Some(ValueSource::CommandLine);
+    }
     Ok(cli)
 }
 
@@ -148,7 +154,12 @@ fn dispatch(cli: Cli) -> Result<i32> {
     let find = |id: &str| roots::find(global, id);
     match &cli.command {
         Command::Do(o) => return run::do_command(global, o),
-        Command::Run(o) => return run::run_command(global, o),
+        Command::Run(o) => {
+            return match &o.template {
+                Some(template) => clones::of_template(global, template, o),
+                None => run::run_command(global, &o.run),
+            };
+        }
         Command::Create(o) => run::create_command(global, o)?,
         Command::Start(o) => life::start(&store()?, &o.id, global.timeout)?,
         Command::State(o) => info::state(&store()?, &o.id, global.timeout)?,
@@ -183,6 +194,8 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Fork(o) => fork::fork(&store()?, o, global)?,
         Command::Rollback(o) => rollback::rollback(&store()?, o, global)?,
         Command::Snapshots(o) => snapshots::snapshots(&store()?, o)?,
+        Command::Template(o) => template::template(&store()?, o, global)?,
+        Command::Pool(o) => return pool::pool(global, o),
         Command::Pause(o) => life::pause(&store()?, &o.id, true, global.timeout)?,
         Command::Resume(o) => life::pause(&store()?, &o.id, false, global.timeout)?,
         Command::Update(o) => update::update(&store()?, o, global.timeout)?,

@@ -17,8 +17,8 @@ use super::client::unexpected;
 use super::held::Held;
 use super::state::{Entry, State, Store};
 use super::{checkpoint, info, snapshots};
-use crate::image::directory::{self, Opened};
-use crate::image::{SocketName, What, open, record};
+use crate::image::files::Files;
+use crate::image::{Manifest, SocketName, What, open, record};
 use crate::sandbox::hostcall::image::Parts;
 use crate::sys;
 
@@ -35,29 +35,35 @@ pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Resu
     if !dir.is_dir() {
         return Err(snapshots::missing(&entry, &options.name));
     }
-    let image = directory::read(&dir)?;
+    let image = Files::open(&dir)?;
+    let manifest = image.read()?;
+    image.check_ram(&manifest)?;
     let bundle = Bundle::load(&state.bundle).context("the container's configuration")?;
-    checkpoint::check_bundle(&dir, &image.manifest, &bundle)?;
-    checkpoint::unpaused(&entry, &state, || go_back(&entry, &state, image, global))
+    checkpoint::check_bundle(&dir, &manifest, &bundle)?;
+    checkpoint::unpaused(&entry, &state, || go_back(&entry, &state, (&image, manifest), global))
         .with_context(|| format!("container {} was not taken back", entry.id))?;
     snapshots::set_current(&entry, &options.name)
 }
 
-fn go_back(entry: &Entry, state: &State, image: Opened, global: &Global) -> Result<()> {
+fn go_back(
+    entry: &Entry,
+    state: &State,
+    (image, manifest): (&Files, Manifest),
+    global: &Global,
+) -> Result<()> {
     let mut held = Held::hold(entry, global.timeout)?;
-    let Opened { manifest, ram, swap, reap } = image;
     let mut parts = manifest.parts;
     parts.granted &= held.parts.granted;
     let files = open_in(&held, state, &manifest.files, &manifest.container.volumes)?;
     let said = memfd(&parts)?;
-    let fds: Vec<BorrowedFd<'_>> = [&said, &ram, &reap]
+    let fds: Vec<BorrowedFd<'_>> = [&said, &image.ram, &image.reap]
         .into_iter()
-        .chain(&swap)
+        .chain(&image.swap)
         .map(AsFd::as_fd)
         .chain(files.iter().flatten().map(AsFd::as_fd))
         .collect();
     let request = Request::Become {
-        layers: swap.len() as u32,
+        layers: image.swap.len() as u32,
         files: files.iter().map(Option::is_some).collect(),
     };
     match held.connection.call(&request, &fds)? {

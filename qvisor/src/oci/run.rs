@@ -18,7 +18,8 @@ use super::life;
 use super::state::{Entry, Status, Store};
 use super::view::View;
 use crate::console::{self, Pty};
-use crate::image::directory;
+use crate::image::Manifest;
+use crate::image::files::Files;
 
 /// `quark create`.
 ///
@@ -54,7 +55,7 @@ fn make(
     global: &Global,
     options: &cli::Run,
     bundle: &Bundle,
-    image: Option<(&Path, bool)>,
+    image: Option<(&Files, bool)>,
     start: impl FnOnce(&Store, &Created) -> Result<()>,
 ) -> Result<i32> {
     check(global, &options.create)?;
@@ -63,7 +64,8 @@ fn make(
     // A terminal that is handed over is somebody else's.
     let attended = !options.detach && options.create.console_socket.is_none();
     let request = request(global, &options.create, bundle, pty.as_ref(), &signals, attended);
-    let created = create(&create::Request { image, ..request })?;
+    let claimed = image.is_some();
+    let created = create(&create::Request { image, claimed, ..request })?;
     let store = Store::new(&global.root)?;
     let started = hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &created));
     if let Err(e) = started {
@@ -86,15 +88,29 @@ fn make(
 /// # Errors
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
-    let dir = std::path::absolute(&options.image_path)?;
-    // All else its sandbox process checks.
-    let manifest = directory::manifest(&dir)?;
+    let image = Files::open(&std::path::absolute(&options.image_path)?)?;
+    let manifest = image.manifest()?;
+    image.check_ram(&manifest)?;
     let bundle = Bundle::load(&options.run.create.bundle)?;
-    checkpoint::check_bundle(&dir, &manifest, &bundle)?;
-    let init = manifest.container.init;
-    let image = (&*dir, manifest.container.is_overlaid);
-    make(global, &options.run, &bundle, Some(image), |store, created| {
-        life::go_on(store, &created.state.id, init, &created.setup)
+    make_again(global, &options.run, &bundle, &image, &manifest)
+}
+
+/// Makes a container of an image that has been checked, and stays with it; the exit code.
+///
+/// # Errors
+/// With nothing left behind.
+pub(super) fn make_again(
+    global: &Global,
+    options: &cli::Run,
+    bundle: &Bundle,
+    image: &Files,
+    manifest: &Manifest,
+) -> Result<i32> {
+    checkpoint::check_bundle(&image.dir, manifest, bundle)?;
+    life::remove_abandoned(&Store::new(&global.root)?.entry(&options.create.id)?);
+    let image = Some((image, manifest.container.is_overlaid));
+    make(global, options, bundle, image, |store, created| {
+        life::go_on(store, &created.state.id, manifest.container.init, &created.setup)?.finish()
     })
 }
 
@@ -134,6 +150,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         streams: None,
         pid_file: None,
         tied: true,
+        claimed: false,
         attended: true,
         signals: &signals,
     };
@@ -174,7 +191,7 @@ fn sweep(store: &Store) {
     }
 }
 
-fn check(global: &Global, options: &cli::Create) -> Result<()> {
+pub(super) fn check(global: &Global, options: &cli::Create) -> Result<()> {
     check_global(global)?;
     if options.preserve_fds != 0 {
         bail!("--preserve-fds: only the standard streams can be passed to a guest");
@@ -182,7 +199,7 @@ fn check(global: &Global, options: &cli::Create) -> Result<()> {
     Ok(())
 }
 
-fn request<'a>(
+pub(super) fn request<'a>(
     global: &'a Global,
     options: &'a cli::Create,
     bundle: &'a Bundle,
@@ -201,13 +218,18 @@ fn request<'a>(
         streams: None,
         pid_file: options.pid_file.as_deref(),
         tied: false,
+        claimed: false,
         attended,
         signals,
     }
 }
 
 /// The terminal that a configuration asks for; runc's rules for `--console-socket`.
-fn terminal(bundle: &Bundle, socket: Option<&Path>, detached: bool) -> Result<Option<Pty>> {
+pub(super) fn terminal(
+    bundle: &Bundle,
+    socket: Option<&Path>,
+    detached: bool,
+) -> Result<Option<Pty>> {
     match (bundle.process.terminal, socket) {
         (true, None) if detached => {
             bail!("cannot allocate tty if quark will detach without setting console socket")

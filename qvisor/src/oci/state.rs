@@ -39,6 +39,8 @@ const OWNER_LOCK: &str = "owner.lock";
 /// The file in a state directory by which wakes wait for each other; no container can have this
 /// name.
 const WAKE_PLACES: &str = "wakes:places";
+/// The directory of a state directory in which the sockets of its pools are.
+const POOLS: &str = "templates:pools";
 /// The file in a state directory in which sandboxes that sleep for the host's memory stand in line.
 const PRESSURE_LINE: &str = "pressure:line";
 /// No `state.json` is longer, in bytes: it holds a part of a configuration.
@@ -285,12 +287,21 @@ impl Store {
         Ok(())
     }
 
-    /// Claims an ID by making its directory.
+    /// Where its templates are.
+    pub fn templates(&self) -> PathBuf {
+        self.images().join("templates")
+    }
+
+    /// Where the sockets of its pools are.
+    pub fn pools(&self) -> PathBuf {
+        self.root.join(POOLS)
+    }
+
+    /// Makes the directory if there is none.
     ///
     /// # Errors
-    /// When the ID is invalid or in use, or the directory cannot be made.
-    pub fn claim(&self, id: &str) -> Result<Entry> {
-        let entry = self.entry(id)?;
+    /// When it cannot be made, or is somebody else's.
+    pub fn make(&self) -> Result<()> {
         let mut builder = DirBuilder::new();
         builder.mode(0o700);
         builder
@@ -299,8 +310,17 @@ impl Store {
             .with_context(|| format!("creating state directory {}", self.root.display()))
             .map_err(|e| anyhow!("{e:#}; choose another with --root, or by XDG_RUNTIME_DIR"))?;
         // Somebody else may have been faster.
-        self.check()?;
-        match builder.recursive(false).create(&entry.dir) {
+        self.check()
+    }
+
+    /// Claims an ID by making its directory.
+    ///
+    /// # Errors
+    /// When the ID is invalid or in use, or the directory cannot be made.
+    pub fn claim(&self, id: &str) -> Result<Entry> {
+        let entry = self.entry(id)?;
+        self.make()?;
+        match DirBuilder::new().mode(0o700).create(&entry.dir) {
             Ok(()) => {
                 // Of one that went with the host's memory.
                 entry.forget_snapshots();
@@ -547,6 +567,15 @@ impl Entry {
             .with_context(|| format!("locking {}", unseen.display()))?;
         fs::rename(&unseen, &path).with_context(|| format!("creating {}", path.display()))?;
         Ok(lock)
+    }
+
+    /// Says that the entry is nobody's own any more.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn disown(&self) -> Result<()> {
+        let path = self.dir.join(OWNER_LOCK);
+        fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
     }
 
     /// True if the process that [owned](Entry::lock_as_owner) the entry has ended.

@@ -55,7 +55,7 @@ pub fn wait(
 }
 
 /// Waits for the sandbox's end; the container's exit status.
-fn end_of_container(entry: &Entry, state: &State) -> Result<i32> {
+pub(super) fn end_of_container(entry: &Entry, state: &State) -> Result<i32> {
     // Whoever sees its end first may delete what is left of it.
     let record = entry.open_ended();
     if state.pid == 0 {

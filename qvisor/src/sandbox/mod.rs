@@ -39,6 +39,8 @@ use hostcall::HostSide;
 use mailbox::Mailbox;
 use platform::Running;
 
+use crate::streams::Stream;
+
 /// How long the kernel may take to make a container or load a program.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -73,6 +75,15 @@ impl Sandbox {
             Reply::Done => Ok(()),
             other => Err(BootError::Confused(format!("{other:?}"))),
         }
+    }
+
+    /// Has one that was made of an image, and has not been woken, have other standard streams, the
+    /// first of which has this handle.
+    ///
+    /// # Errors
+    /// When they are not of the kind that the image has.
+    pub fn change_streams(&self, first: u32, streams: Vec<Stream>) -> Result<(), BootError> {
+        Ok(self.host.change_streams(first, streams)?)
     }
 
     /// Makes a request of the VMM's own and runs the event loop until it is answered.

@@ -11,6 +11,7 @@ mod snapshots;
 mod stubs;
 #[path = "../support/mod.rs"]
 mod support;
+mod templates;
 mod watch;
 
 use std::fs::{self, OpenOptions};

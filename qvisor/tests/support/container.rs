@@ -214,6 +214,12 @@ impl Container {
         event["data"]["quark"].take()
     }
 
+    /// Where images of its state directory lie that quark keeps itself.
+    pub fn images(&self) -> PathBuf {
+        let root = self.root();
+        PathBuf::from("/var/lib/quark").join(root.strip_prefix("/").expect("an absolute path"))
+    }
+
     /// Its state directory.
     pub fn root(&self) -> PathBuf {
         self.root.clone()

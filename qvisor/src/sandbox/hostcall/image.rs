@@ -17,6 +17,7 @@ use super::HostSide;
 use super::table::{Kind, Object, file_type, is_nodev};
 use crate::sandbox::image::Image;
 use crate::store::{FILES, Stored};
+use crate::streams::Stream;
 
 /// What a sandbox is besides guest memory and the contents of its store. Files are named by their
 /// index among those that come with it.
@@ -211,7 +212,8 @@ impl HostSide {
                 None => {
                     let given = self.handles.get(part.number);
                     let given = given.ok_or(PutBackError::Damaged("a handle is not given"))?;
-                    check_stream(part, given.kind(), part.number.saturating_sub(first_stream))?;
+                    let stream = part.number.saturating_sub(first_stream);
+                    check_stream(part.kind, given.kind(), stream)?;
                     given
                 }
                 Some(file) => {
@@ -246,6 +248,39 @@ impl HostSide {
         self.replies.go_on_after(parts.last_request);
         Ok(())
     }
+
+    /// Puts other standard streams in the place of those that were given, from handle `first` on.
+    /// What the guest has closed stays so.
+    ///
+    /// # Errors
+    /// When one is another kind of thing than that in its place.
+    pub fn change_streams(&self, first: u32, streams: Vec<Stream>) -> Result<(), PutBackError> {
+        for (stream, fd) in (0..).zip(streams) {
+            let handle = first + stream;
+            let Some(then) = self.handles.get(handle) else { continue };
+            let is_stream = matches!(
+                then.kind(),
+                Kind::Stream { .. } | Kind::StdioFile | Kind::StdioDir | Kind::StdioSocket
+            );
+            if !is_stream {
+                continue;
+            }
+            let now = Object::stdio(fd).map_err(|e| PutBackError::Host("take a stream", e))?;
+            check_stream(then.kind(), now.kind(), stream)?;
+            self.close(handle).ok();
+            if let Some(token) = then.token() {
+                match self.poller.watch(now.as_fd(), token) {
+                    Ok(()) => now.set_watched(token),
+                    Err(Errno::PERM) => {}
+                    Err(e) => return Err(PutBackError::Host("watch a stream", e)),
+                }
+            }
+            if !self.handles.put([(handle, Arc::new(now))]) {
+                return Err(PutBackError::Damaged("a stream has no place"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a descriptor is that was opened for a handle of this kind.
@@ -267,7 +302,7 @@ fn kind_of(then: Kind, fd: BorrowedFd<'_>) -> Result<Kind, PutBackError> {
 }
 
 /// A guest goes on with a stream as it knows it.
-fn check_stream(part: &HandlePart, now: Kind, stream: u32) -> Result<(), PutBackError> {
+fn check_stream(then: Kind, now: Kind, stream: u32) -> Result<(), PutBackError> {
     let name = |kind| match kind {
         Kind::Stream { tty: true, .. } => "terminal",
         Kind::Stream { .. } => "pipe or device",
@@ -276,7 +311,7 @@ fn check_stream(part: &HandlePart, now: Kind, stream: u32) -> Result<(), PutBack
         Kind::StdioSocket => "socket",
         _ => "file or directory of a mount",
     };
-    let (now, then) = (name(now), name(part.kind));
+    let (now, then) = (name(now), name(then));
     if now == then {
         return Ok(());
     }
