@@ -1,9 +1,13 @@
 //! When something last came from outside that threads are about to be notified of: data, a
 //! connection, a signal, a further process.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::sync::{Mutex, mutex};
 use crate::time;
+use crate::wait::Signal;
 
 /// CLOCK_MONOTONIC; 0 for never.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
@@ -20,6 +24,29 @@ static PROBES: AtomicU64 = AtomicU64::new(0);
 static CAME_NS: AtomicU64 = AtomicU64::new(0);
 /// When the container was used before that.
 static USED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Somebody outside, who is no probe, has been answered.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// Who waits for that.
+static AWAITING: Mutex<Vec<Arc<Signal>>> = mutex(Vec::new());
+
+/// A program has answered somebody outside, at least with a part of an answer.
+pub fn note_answered() {
+    if !ANSWERED.swap(true, Relaxed) {
+        let awaiting = core::mem::take(&mut *AWAITING.lock());
+        awaiting.iter().for_each(|signal| signal.set());
+    }
+}
+
+/// Waits until somebody outside has been answered, if nobody has been yet.
+pub async fn first_answer() {
+    if !ANSWERED.load(Relaxed) {
+        let signal = Arc::new(Signal::default());
+        AWAITING.lock().push(signal.clone());
+        signal.wait().await;
+    }
+}
 
 /// A program takes in what somebody outside, or only a probe, has sent.
 pub fn note_taken(is_probe: bool) {

@@ -105,6 +105,18 @@ pub enum Request {
         /// It is to end.
         end: bool,
     },
+    /// Looks for a text in the standard output of the sandbox's own container, as long as this
+    /// connection lasts. Answer, by qvisor itself: [`Reply::Done`] at once.
+    WatchOutput {
+        /// The text.
+        text: String,
+    },
+    /// Answered with [`Reply::Done`], by qvisor itself, when the text has been written that this
+    /// connection has it look for.
+    AwaitOutput,
+    /// Answered with [`Reply::Done`] when somebody outside has been answered for the first time and
+    /// the container is idle again.
+    AwaitService,
     /// Has the store of a sandbox that has answered a Checkpoint on this connection go on with
     /// files that hold the same as its own, which it gives up: with the request come empty files
     /// for what it writes next, those files to read, and the REAP file, if there is one. Answer, by

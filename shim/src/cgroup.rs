@@ -15,6 +15,9 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
+    /// None at all.
+    pub const NONE: Self = Self { unified: None, controllers: Vec::new() };
+
     /// That of a process; an empty one if it is gone.
     pub fn of(pid: i32) -> Self {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -36,7 +36,10 @@ pub struct Container {
     pub init: Arc<Process>,
     /// Those that `exec` started, or will.
     execs: Mutex<Execs>,
-    cgroup: Cgroup,
+    /// The image that its start makes it of, if any.
+    image: Option<PathBuf>,
+    /// Known when there is a sandbox.
+    cgroup: OnceLock<Cgroup>,
     quark: Quark,
     reaper: Arc<Reaper>,
 }
@@ -51,62 +54,78 @@ pub struct New<'a> {
     pub rootfs: &'a [Mount],
     /// The streams of its first process.
     pub paths: Paths,
+    /// The directory of the image that it is to be made of, if any.
+    pub image: Option<&'a Path>,
     /// How to call `quark`.
     pub options: Options,
 }
 
 impl Container {
-    /// Makes a container; and what tells the end of its first process.
+    /// Makes a container; and what tells the end of its first process. One of an image is made
+    /// when it is started, as by containerd's own shim: nothing tells of it before.
     ///
     /// # Errors
     /// With nothing left behind.
     pub async fn create(
         new: New<'_>,
         reaper: &Arc<Reaper>,
-    ) -> Result<(Self, oneshot::Receiver<u32>)> {
+    ) -> Result<(Self, Option<oneshot::Receiver<u32>>)> {
         let rootfs = new.bundle.join("rootfs");
         if !new.rootfs.is_empty() {
             std::fs::create_dir_all(&rootfs).with_context(|| rootfs.display().to_string())?;
             mounts::apply(new.rootfs, &rootfs)?;
         }
-        let made = Self::launch(&new, reaper).await;
+        let made = Self::prepare(&new, reaper).await;
         if made.is_err() {
             mounts::remove(&rootfs);
         }
         made
     }
 
-    async fn launch(new: &New<'_>, reaper: &Arc<Reaper>) -> Result<(Self, oneshot::Receiver<u32>)> {
+    async fn prepare(
+        new: &New<'_>,
+        reaper: &Arc<Reaper>,
+    ) -> Result<(Self, Option<oneshot::Receiver<u32>>)> {
         new.options.save(new.bundle)?;
-        let quark = Quark::new(new.options.clone(), reaper.clone());
-        let pid_file = new.bundle.join("init.pid");
-        let bundle = utf8(new.bundle)?;
-        let _expectation = reaper.expect();
-        let command = ["create", "--bundle", bundle, "--pid-file", utf8(&pid_file)?];
-        let (kept, socket) = begin(&quark, new.bundle, &command, new.id, &new.paths).await?;
+        let container = Self {
+            id: new.id.to_owned(),
+            bundle: new.bundle.to_owned(),
+            init: Arc::new(Process::new("", new.paths.clone())),
+            execs: Mutex::default(),
+            image: new.image.map(Path::to_owned),
+            cgroup: OnceLock::new(),
+            quark: Quark::new(new.options.clone(), reaper.clone()),
+            reaper: reaper.clone(),
+        };
+        let ended = match new.image {
+            Some(_) => None,
+            None => Some(container.launch(&["create"]).await?),
+        };
+        Ok((container, ended))
+    }
+
+    /// Makes its sandbox by a command; what tells the end of its first process.
+    async fn launch(&self, command: &[&str]) -> Result<oneshot::Receiver<u32>> {
+        let pid_file = self.bundle.join("init.pid");
+        let mut command = command.to_vec();
+        command.extend(["--bundle", utf8(&self.bundle)?, "--pid-file", utf8(&pid_file)?]);
+        let paths = &self.init.paths;
+        let _expectation = self.reaper.expect();
+        let (kept, socket) = begin(&self.quark, &self.bundle, &command, &self.id, paths).await?;
         let attached = async {
-            let terminal = attach(socket, &new.paths).await?;
+            let terminal = attach(socket, paths).await?;
             Ok::<_, anyhow::Error>((terminal, read_pid(&pid_file)?))
         };
         let (terminal, pid) = match attached.await {
             Ok(attached) => attached,
             Err(e) => {
-                quark.run(&["delete", "--force", new.id]).await.ok();
+                self.quark.run(&["delete", "--force", &self.id]).await.ok();
                 return Err(e);
             }
         };
-        let init = Process::new("", new.paths.clone());
-        init.attach(pid, kept, terminal);
-        let container = Self {
-            id: new.id.to_owned(),
-            bundle: new.bundle.to_owned(),
-            init: Arc::new(init),
-            execs: Mutex::default(),
-            cgroup: Cgroup::of(pid),
-            quark,
-            reaper: reaper.clone(),
-        };
-        Ok((container, reaper.watch(pid)))
+        self.init.attach(pid, kept, terminal);
+        self.cgroup.get_or_init(|| Cgroup::of(pid));
+        Ok(self.reaper.watch(pid))
     }
 
     fn execs(&self) -> MutexGuard<'_, Execs> {
@@ -130,9 +149,10 @@ impl Container {
         self.execs().values().map(|(process, _)| process.clone()).collect()
     }
 
-    /// Its cgroup.
+    /// Its cgroup; an empty one before there is a sandbox.
     pub fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
+        static NONE: Cgroup = Cgroup::NONE;
+        self.cgroup.get().unwrap_or(&NONE)
     }
 
     /// Adds a process: an OCI process object in JSON.
@@ -149,12 +169,34 @@ impl Container {
         Ok(())
     }
 
-    /// Starts the container's program.
+    /// Starts the container's program, or has that of an image go on; what tells its end, if that
+    /// is not known yet.
     ///
     /// # Errors
-    /// As `quark start`.
-    pub async fn start(&self) -> Result<()> {
-        self.quark.run(&["start", &self.id]).await.map(drop)
+    /// As `quark start` and `quark restore`.
+    pub async fn start(&self) -> Result<Option<oneshot::Receiver<u32>>> {
+        let Some(image) = &self.image else {
+            self.quark.run(&["start", &self.id]).await?;
+            return Ok(None);
+        };
+        let command = ["restore", "--detach", "--image-path", utf8(image)?];
+        self.launch(&command).await.map(Some)
+    }
+
+    /// Whether there is nothing of it yet, as its start is to make it of an image.
+    pub fn is_awaited(&self) -> bool {
+        self.image.is_some() && self.init.pid() == 0 && self.init.exit().is_none()
+    }
+
+    /// Saves it in an image; it ends then, unless it is to go on.
+    ///
+    /// # Errors
+    /// As `quark checkpoint`.
+    pub async fn checkpoint(&self, image: &Path, exit: bool) -> Result<()> {
+        let mut command = vec!["checkpoint", "--image-path", utf8(image)?];
+        command.extend((!exit).then_some("--leave-running"));
+        command.push(&self.id);
+        self.quark.run(&command).await.map(drop)
     }
 
     /// Starts a process that was added; what tells its end.
@@ -244,13 +286,19 @@ impl Container {
     /// # Errors
     /// When it runs; as `quark delete`.
     pub async fn delete(&self) -> Result<(), Fault> {
+        if self.image.is_some() {
+            // What is just being made of an image would be there afterwards.
+            drop(self.init.turn.lock().await);
+        }
         if self.init.is_started() && self.init.exit().is_none() {
             return Err(running(&self.id));
         }
         self.quark.run(&["delete", "--force", &self.id]).await?;
-        tokio::time::timeout(KILLED, self.init.wait())
-            .await
-            .map_err(|_| anyhow!("container {} does not end", self.id))?;
+        if self.init.pid() != 0 {
+            tokio::time::timeout(KILLED, self.init.wait())
+                .await
+                .map_err(|_| anyhow!("container {} does not end", self.id))?;
+        }
         self.init.release().await;
         mounts::remove(&self.bundle.join("rootfs"));
         Ok(())

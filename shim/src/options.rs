@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{CodedInputStream, Message};
 use containerd_shim_protos::shim::oci;
@@ -81,6 +81,35 @@ impl Options {
     pub fn save(&self, bundle: &Path) -> Result<()> {
         let path = bundle.join(FILE);
         std::fs::write(&path, serde_json::to_vec(self)?).with_context(|| path.display().to_string())
+    }
+}
+
+/// What is to become of a container that is saved: runc's options of a checkpoint.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// It ends.
+    pub exit: bool,
+    /// The directory of the image, if the request itself names none; empty for none.
+    pub path: PathBuf,
+}
+
+impl Checkpoint {
+    /// From the options of a request. Those that are CRIU's mean nothing here.
+    ///
+    /// # Errors
+    /// When they cannot be understood.
+    pub fn resolve(options: Option<&Any>) -> Result<Self> {
+        let Some(any) = options.filter(|any| !any.type_url.is_empty()) else {
+            return Ok(Self::default());
+        };
+        match any.type_url.rsplit('/').next().unwrap_or_default() {
+            "containerd.runc.v1.CheckpointOptions" => {
+                let options = oci::CheckpointOptions::parse_from_bytes(&any.value);
+                let options = options.context("the options of the checkpoint")?;
+                Ok(Self { exit: options.exit, path: options.image_path.into() })
+            }
+            other => bail!("options of a checkpoint of an unknown kind: {other:?}"),
+        }
     }
 }
 
@@ -183,6 +212,25 @@ mod tests {
         let error =
             Options::resolve(Some(&any("runtimeoptions.v1.Options", value)), "n").unwrap_err();
         assert!(error.to_string().contains("may have BinaryName, Root and Arguments"), "{error}");
+    }
+
+    #[test]
+    fn options_of_a_checkpoint_are_understood() {
+        let options = oci::CheckpointOptions {
+            exit: true,
+            image_path: "/image".into(),
+            work_path: "/work".into(),
+            open_tcp: true,
+            ..oci::CheckpointOptions::new()
+        };
+        let any = any("x/containerd.runc.v1.CheckpointOptions", options.write_to_bytes().unwrap());
+        let expected = Checkpoint { exit: true, path: "/image".into() };
+        assert_eq!(Checkpoint::resolve(Some(&any)).unwrap(), expected);
+        assert_eq!(Checkpoint::resolve(None).unwrap(), Checkpoint::default());
+        assert_eq!(Checkpoint::resolve(Some(&Any::new())).unwrap(), Checkpoint::default());
+        let other = Any { type_url: "some.Options".to_owned(), ..Any::new() };
+        let error = Checkpoint::resolve(Some(&other)).unwrap_err().to_string();
+        assert_eq!(error, "options of a checkpoint of an unknown kind: \"some.Options\"");
     }
 
     #[test]

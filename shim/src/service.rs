@@ -1,7 +1,7 @@
 //! The task API: what containerd asks, and the events that it is told.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -13,8 +13,8 @@ use containerd_shim_protos::api::{
     StatsResponse, UpdateTaskRequest, WaitRequest, WaitResponse,
 };
 use containerd_shim_protos::events::task::{
-    TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskIO, TaskOOM, TaskPaused,
-    TaskResumed, TaskStart,
+    TaskCheckpointed, TaskCreate, TaskDelete, TaskExecAdded, TaskExecStarted, TaskExit, TaskIO,
+    TaskOOM, TaskPaused, TaskResumed, TaskStart,
 };
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{EnumOrUnknown, Message, MessageField};
@@ -31,10 +31,13 @@ use crate::events::Events;
 use crate::fault::Fault;
 use crate::log;
 use crate::metrics;
-use crate::options::Options;
-use crate::process::Process;
+use crate::options::{Checkpoint, Options};
+use crate::process::{Exit, Process};
 use crate::reaper::Reaper;
 use crate::stdio::Paths;
+
+/// Signals that end a container which has not been started: HUP, INT, QUIT, KILL, TERM.
+const ENDING: [u32; 5] = [1, 2, 3, 9, 15];
 
 /// The containers of a shim.
 pub struct Service {
@@ -101,8 +104,8 @@ impl Service {
     }
 
     async fn make(&self, request: &CreateTaskRequest) -> Result<Arc<Container>, Fault> {
-        if !request.checkpoint.is_empty() || !request.parent_checkpoint.is_empty() {
-            return Err(Fault::Unimplemented("restoring from a checkpoint".to_owned()));
+        if !request.parent_checkpoint.is_empty() {
+            return Err(Fault::Unimplemented("a checkpoint that builds on another".to_owned()));
         }
         let bundle = Path::new(&request.bundle);
         let options = Options::resolve(request.options.as_ref(), &self.namespace)?;
@@ -113,7 +116,8 @@ impl Service {
             stderr: request.stderr.clone(),
             terminal: request.terminal,
         };
-        let new = New { id: &request.id, bundle, rootfs: &request.rootfs, paths, options };
+        let image = Some(Path::new(&request.checkpoint)).filter(|dir| !dir.as_os_str().is_empty());
+        let new = New { id: &request.id, bundle, rootfs: &request.rootfs, paths, image, options };
         let (container, ended) = Container::create(new, &self.reaper).await?;
         let container = Arc::new(container);
         self.containers().insert(request.id.clone(), Slot::Made(container.clone()));
@@ -129,11 +133,14 @@ impl Service {
             bundle: request.bundle.clone(),
             rootfs: request.rootfs.clone(),
             io: MessageField::some(io),
+            checkpoint: request.checkpoint.clone(),
             pid: container.init.pid_u32(),
             ..TaskCreate::new()
         };
         self.events.publish(topics::TASK_CREATE_EVENT_TOPIC, "TaskCreate", &event);
-        self.tell_end(&container, container.init.clone(), ended);
+        if let Some(ended) = ended {
+            self.tell_end(&container, container.init.clone(), ended);
+        }
         Ok(container)
     }
 
@@ -155,16 +162,7 @@ impl Service {
                 let event = TaskOOM { container_id: container.id.clone(), ..TaskOOM::new() };
                 events.publish(topics::TASK_OOM_EVENT_TOPIC, "TaskOOM", &event);
             }
-            let event = TaskExit {
-                container_id: container.id.clone(),
-                id: if is_init { &container.id } else { &process.exec_id }.clone(),
-                pid: process.pid_u32(),
-                exit_status: exit.status,
-                exited_at: MessageField::some(exit.at.clone()),
-                ..TaskExit::new()
-            };
-            process.set_exit(exit);
-            events.publish(topics::TASK_EXIT_EVENT_TOPIC, "TaskExit", &event);
+            publish_exit(&events, &container, &process, exit);
         });
     }
 
@@ -174,12 +172,18 @@ impl Service {
         if process.is_started() {
             return Err(Fault::FailedPrecondition(format!("{} is started already", request.id)));
         }
+        if process.pid() == 0 && process.exit().is_some() {
+            return Err(Fault::FailedPrecondition(format!("{} has ended", request.id)));
+        }
         if request.exec_id.is_empty() {
-            container.start().await?;
+            let ended = container.start().await?;
             process.set_started();
             let pid = process.pid_u32();
             let event = TaskStart { container_id: request.id.clone(), pid, ..TaskStart::new() };
             self.events.publish(topics::TASK_START_EVENT_TOPIC, "TaskStart", &event);
+            if let Some(ended) = ended {
+                self.tell_end(&container, process.clone(), ended);
+            }
             return Ok(pid);
         }
         let ended = container.start_exec(&process).await?;
@@ -193,6 +197,29 @@ impl Service {
         self.events.publish(topics::TASK_EXEC_STARTED_EVENT_TOPIC, "TaskExecStarted", &event);
         self.tell_end(&container, process.clone(), ended);
         Ok(process.pid_u32())
+    }
+
+    async fn save(&self, request: CheckpointTaskRequest) -> Result<(), Fault> {
+        let container = self.container(&request.id)?;
+        let options = Checkpoint::resolve(request.options.as_ref())?;
+        let path =
+            if request.path.is_empty() { options.path } else { PathBuf::from(&request.path) };
+        if path.as_os_str().is_empty() {
+            return Err(Fault::InvalidArgument("a checkpoint without a path".to_owned()));
+        }
+        if !container.init.is_started() {
+            return Err(Fault::FailedPrecondition(format!("{} is not started", request.id)));
+        }
+        // Its end, if it is to end, is told after the answer.
+        let _answer_first = container.init.signals.read().await;
+        container.checkpoint(&path, options.exit).await?;
+        let event = TaskCheckpointed {
+            container_id: request.id,
+            checkpoint: path.to_string_lossy().into_owned(),
+            ..TaskCheckpointed::new()
+        };
+        self.events.publish(topics::TASK_CHECKPOINTED_EVENT_TOPIC, "TaskCheckpointed", &event);
+        Ok(())
     }
 
     async fn remove(&self, request: &DeleteRequest) -> Result<DeleteResponse, Fault> {
@@ -241,6 +268,21 @@ impl Service {
         let processes = container.pids().await?.into_iter().map(describe).collect();
         Ok(PidsResponse { processes, ..PidsResponse::new() })
     }
+}
+
+/// Notes and tells how a process ended.
+fn publish_exit(events: &Events, container: &Container, process: &Process, exit: Exit) {
+    let is_init = process.exec_id.is_empty();
+    let event = TaskExit {
+        container_id: container.id.clone(),
+        id: if is_init { &container.id } else { &process.exec_id }.clone(),
+        pid: process.pid_u32(),
+        exit_status: exit.status,
+        exited_at: MessageField::some(exit.at.clone()),
+        ..TaskExit::new()
+    };
+    process.set_exit(exit);
+    events.publish(topics::TASK_EXIT_EVENT_TOPIC, "TaskExit", &event);
 }
 
 #[async_trait]
@@ -319,13 +361,27 @@ impl Task for Service {
         Ok(Empty::new())
     }
 
-    async fn checkpoint(&self, _: &TtrpcContext, _: CheckpointTaskRequest) -> RpcResult<Empty> {
-        let what = "checkpoints (to hibernate a container, send it SIGSTOP)";
-        Err(Fault::Unimplemented(what.to_owned()).into())
+    async fn checkpoint(
+        &self,
+        _: &TtrpcContext,
+        request: CheckpointTaskRequest,
+    ) -> RpcResult<Empty> {
+        self.save(request).await?;
+        Ok(Empty::new())
     }
 
     async fn kill(&self, _: &TtrpcContext, request: KillRequest) -> RpcResult<Empty> {
         let (container, process) = self.find(&request.id, &request.exec_id)?;
+        if request.exec_id.is_empty() && ENDING.contains(&request.signal) && container.is_awaited()
+        {
+            // Nothing will be made of the image, unless that is under way.
+            let _turn = process.turn.lock().await;
+            if container.is_awaited() {
+                let exit = Exit::now(128 + request.signal);
+                publish_exit(&self.events, &container, &process, exit);
+                return Ok(Empty::new());
+            }
+        }
         let _answer_first = process.signals.read().await;
         container.kill(&process, request.signal, request.all).await?;
         Ok(Empty::new())

@@ -35,7 +35,8 @@ daemon=
 ctr() { timeout -s KILL 20 ctr -a "$sock" "$@"; }
 
 start_containerd() {
-    PATH=$(dirname "$quark"):$PATH containerd --config "$work/config.toml" >> "$work/containerd.log" 2>&1 &
+    # It leaves directories of images where XDG_RUNTIME_DIR says.
+    XDG_RUNTIME_DIR=$work PATH=$(dirname "$quark"):$PATH containerd --config "$work/config.toml" >> "$work/containerd.log" 2>&1 &
     daemon=$!
     for _ in $(seq 150); do ctr version > /dev/null 2>&1 && return 0; sleep 0.1; done
     echo "not ok - containerd does not start"
@@ -150,8 +151,43 @@ if [ "$runtime" = io.containerd.quark.v1 ]; then
     run -d $image zq sleep 1000
     check "a whole ID is found in containerd's directory, short as it is" says idle "$quark" why zq
     remove zq
-    check "checkpoints are refused" says "not implemented" ctr task checkpoint sleeper
+    check "task checkpoint" says checkpoint/sleeper ctr task checkpoint sleeper
+    check "which is told" soon grep -q "/tasks/checkpointed" "$work/events"
     remove sleeper
+
+    counted() { ctr task exec --exec-id "c$RANDOM" "$1" cat /dev/shm/count; }
+    counts_past() { [ "$(counted "$1")" -gt "$2" ]; }
+    run -d $image counts sh -c 'i=0; while :; do i=$((i + 1)); echo $i > /dev/shm/count; sleep 0.1; done'
+    soon counts_past counts 30
+    check "container checkpoint --task" ctr c checkpoint --task --image counts quark-saved:1
+    check "it goes on" is_status counts RUNNING
+    check "and is not paused" counts_past counts "$(counted counts; sleep 0.3)"
+    remove counts > /dev/null
+    check "container restore --live" ctr c restore --live counts2 quark-saved:1
+    # One that had started from the beginning would not be there yet.
+    check "it goes on where it was" counts_past counts2 30
+    check "it runs" is_status counts2 RUNNING
+    check "exec in it" is up ctr task exec --exec-id u counts2 echo up
+    check "a signal ends it" ctr task kill -s SIGKILL counts2
+    check "which is told" soon is_status counts2 STOPPED
+    check "its code is known" says "exit code 137" ctr task rm counts2
+    remove counts2 > /dev/null 2>&1
+    saves() { run -d --annotation io.quark.checkpoint-when='now ready' --annotation "io.quark.checkpoint-path=$work/said" "$@"; }
+    check "one that is to be saved when it says so" saves $image says sh -c 'echo not yet; sleep 0.5; echo now ready; sleep 1000'
+    check "it is saved" soon test -e "$work/said/manifest.json"
+    check "and ends" soon is_status says STOPPED
+    remove says
+    check "it is saved once" saves $image says sh -c 'echo now ready; sleep 1000'
+    sleep 0.5
+    check "and runs from then on" is_status says RUNNING
+    remove says
+    run -d --log-uri "file://$work/logged-too" $image files sleep 1000
+    check "checkpoint of one with a file for output" ctr c checkpoint --task --image files quark-saved:3
+    remove files > /dev/null
+    check "which is what it must have" says "standard stream 1 is a pipe or device now" ctr c restore --live files quark-saved:3
+    check "it was not started" is_status files CREATED
+    remove files
+    check "what was never made goes" gone files
 fi
 check "kill passes a signal" ctr task kill -s SIGTERM web
 check "it stops" soon is_status web STOPPED

@@ -32,6 +32,9 @@ const GRACE_NS: u64 = 10_000_000_000;
 /// How soon it looks again after a probe, which has taken little.
 const AFTER_PROBE_NS: u64 = 200_000_000;
 
+/// How soon it looks whether all is over after an answer, if it is not.
+const AFTER_ANSWER_NS: u64 = 2_000_000;
+
 /// What a container has done in its life: while this stays as it is, it has done nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
@@ -130,6 +133,15 @@ impl Habit {
     /// Timers that go off within so many nanoseconds keep it awake.
     pub(super) fn timers_ns(self) -> u64 {
         if self.timers_rest { 0 } else { self.after_ns.min(GRACE_NS) }
+    }
+}
+
+/// Waits until somebody outside has been answered for the first time, nobody waits for an answer
+/// any more, and nothing goes on.
+pub async fn served() {
+    input::first_answer().await;
+    while !is_still() || busy::outside(0).is_some() || busy::owes_an_answer() {
+        time::pass(AFTER_ANSWER_NS).await;
     }
 }
 

@@ -122,10 +122,16 @@ fn serve(id: u64, request: Request) {
             let refused = |errno| failure(errno, TOO_MUCH.to_string());
             reply(id, &taken.map_or_else(refused, |()| Reply::Done));
         }
+        Request::AwaitService => executor::spawn(async move {
+            hibernate::idle::served().await;
+            reply(id, &Reply::Done);
+        }),
         Request::Platform
         | Request::Release { .. }
         | Request::Adopt { .. }
-        | Request::Become { .. } => {
+        | Request::Become { .. }
+        | Request::WatchOutput { .. }
+        | Request::AwaitOutput => {
             reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));
         }
     }

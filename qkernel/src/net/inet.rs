@@ -555,6 +555,9 @@ impl HostSocket {
             if answers::is_learning(self.token) {
                 answers::on_sent(self.token, &data, sent);
             }
+            if matches!(before, Talk::IsAsked(_)) && !self.is_probe.load(Relaxed) {
+                input::note_answered();
+            }
             buffer.advance(sent);
             self.stale();
             host::note_sent();

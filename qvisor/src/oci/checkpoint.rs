@@ -26,7 +26,7 @@ pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> 
     // A file-size limit is an error like a full disk.
     sys::ignore_signals();
     let (entry, state) = info::running(store, &options.id)?;
-    check(&state)?;
+    check_running(&state)?;
     let volumes = volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
     let written = unpaused(&entry, &state, || save(&entry, &state, &volumes, options, global));
     written.with_context(|| format!("container {} was not saved", entry.id))?;
@@ -52,10 +52,10 @@ pub fn unpaused<T>(entry: &Entry, state: &State, work: impl FnOnce() -> Result<T
     done
 }
 
-/// What cannot be saved in any case.
+/// Checks that it is no container that cannot be saved in any case.
 ///
 /// # Errors
-/// With the reason.
+/// When it is one.
 pub fn check(state: &State) -> Result<()> {
     let id = &state.id;
     if state.platform != PlatformKind::Process {
@@ -64,10 +64,18 @@ pub fn check(state: &State) -> Result<()> {
             process platform"
         );
     }
-    pod::check_first(state, "saved")?;
+    pod::check_first(state, "saved")
+}
+
+/// The same, and that it runs.
+///
+/// # Errors
+/// With what it is.
+pub fn check_running(state: &State) -> Result<()> {
+    check(state)?;
     match state.status() {
         Status::Running | Status::Paused => Ok(()),
-        other => bail!("cannot save container {id}: it is {}, not running", other.name()),
+        other => bail!("cannot save container {}: it is {}, not running", state.id, other.name()),
     }
 }
 

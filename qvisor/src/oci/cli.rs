@@ -276,6 +276,29 @@ pub struct RunAny {
     /// Somebody chose the bundle.
     #[arg(skip)]
     pub bundle_given: bool,
+    /// When the container is saved, if it is.
+    #[command(flatten)]
+    pub moment: MomentOptions,
+}
+
+/// When a container is saved in an image.
+#[derive(Debug, Args)]
+pub struct MomentOptions {
+    /// Save the container in an image, and end it, when it has written this to its standard output;
+    /// its annotation io.quark.checkpoint-when says the same.
+    #[arg(long, value_name = "PHRASE",
+        conflicts_with_all = ["checkpoint_after_first_request", "template"])]
+    pub checkpoint_when: Option<String>,
+    /// Save it, and end it, when it has answered a first request and is idle again; its annotation
+    /// io.quark.checkpoint-after-first-request says the same.
+    #[arg(long, conflicts_with = "template")]
+    pub checkpoint_after_first_request: bool,
+    /// The directory of that image, which is made if there is none.
+    #[arg(long, default_value = "checkpoint", value_name = "DIR", conflicts_with = "template")]
+    pub image_path: PathBuf,
+    /// It goes on after it was saved.
+    #[arg(long, conflicts_with = "template")]
+    pub leave_running: bool,
 }
 
 /// `quark template`.
@@ -356,6 +379,9 @@ pub struct Checkpoint {
     /// The container goes on.
     #[arg(long)]
     pub leave_running: bool,
+    /// When the sandbox says so by the connection that standard input is: for quark's own use.
+    #[arg(long, hide = true)]
+    pub when_told: bool,
     /// What runc's callers say to CRIU.
     #[command(flatten)]
     pub criu: Criu,

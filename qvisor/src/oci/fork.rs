@@ -26,7 +26,7 @@ use crate::sys;
 pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     sys::ignore_signals();
     let (entry, state) = info::running(store, &options.id)?;
-    checkpoint::check(&state)?;
+    checkpoint::check_running(&state)?;
     let own = Bundle::load(&state.bundle).context("the container's configuration")?;
     let volumes = checkpoint::volumes(&own);
     let mut bundle = match &options.bundle {

@@ -29,6 +29,7 @@ pub mod list;
 pub mod log;
 mod member;
 pub mod metrics;
+mod moment;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
@@ -157,11 +158,11 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Run(o) => {
             return match &o.template {
                 Some(template) => clones::of_template(global, template, o),
-                None => run::run_command(global, &o.run),
+                None => run::run_command(global, &o.run, &o.moment),
             };
         }
         Command::Create(o) => run::create_command(global, o)?,
-        Command::Start(o) => life::start(&store()?, &o.id, global.timeout)?,
+        Command::Start(o) => moment::start(&store()?, &o.id, global)?,
         Command::State(o) => info::state(&store()?, &o.id, global.timeout)?,
         Command::Kill(o) => {
             life::kill(&store()?, &o.id, life::parse_signal(&o.signal)?, o.all, global.timeout)?
@@ -188,7 +189,7 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
         Command::Checkpoint(o) => match &o.name {
             Some(name) => snapshots::take(&store()?, &o.id, name, global)?,
-            None => checkpoint::checkpoint(&store()?, o, global)?,
+            None => moment::checkpoint(&store()?, o, global)?,
         },
         Command::Restore(o) => return run::restore_command(global, o),
         Command::Fork(o) => fork::fork(&store()?, o, global)?,

@@ -30,7 +30,7 @@ use crate::sys;
 pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Result<()> {
     sys::ignore_signals();
     let (entry, state) = info::running(store, &options.id)?;
-    checkpoint::check(&state)?;
+    checkpoint::check_running(&state)?;
     let dir = snapshots::path(store, &entry, &options.name)?;
     if !dir.is_dir() {
         return Err(snapshots::missing(&entry, &options.name));

@@ -15,6 +15,7 @@ use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused};
 use super::create::{self, Created, check_global, create};
 use super::life;
+use super::moment::{self, Moment};
 use super::state::{Entry, Status, Store};
 use super::view::View;
 use crate::console::{self, Pty};
@@ -42,10 +43,13 @@ pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
 ///
 /// # Errors
 /// With nothing left behind.
-pub fn run_command(global: &Global, options: &cli::Run) -> Result<i32> {
-    let bundle = Bundle::load(&options.create.bundle)?;
-    make(global, options, &bundle, None, |store, created| {
-        life::start(store, &created.state.id, global.timeout)
+pub fn run_command(global: &Global, run: &cli::Run, moment: &cli::MomentOptions) -> Result<i32> {
+    let bundle = Bundle::load(&run.create.bundle)?;
+    let moment = Moment::choose(moment, &bundle.annotations())?;
+    make(global, run, &bundle, None, |store, created| {
+        let watch = moment.map(|m| m.watch(&created.entry, &created.state)).transpose()?;
+        life::start(store, &created.state.id, global.timeout)?;
+        Ok(watch)
     })
 }
 
@@ -56,7 +60,7 @@ fn make(
     options: &cli::Run,
     bundle: &Bundle,
     image: Option<(&Files, bool)>,
-    start: impl FnOnce(&Store, &Created) -> Result<()>,
+    start: impl FnOnce(&Store, &Created) -> Result<Option<moment::Watch>>,
 ) -> Result<i32> {
     check(global, &options.create)?;
     let pty = terminal(bundle, options.create.console_socket.as_deref(), options.detach)?;
@@ -68,19 +72,28 @@ fn make(
     let created = create(&create::Request { image, claimed, ..request })?;
     let store = Store::new(&global.root)?;
     let started = hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &created));
-    if let Err(e) = started {
-        if let Some(path) = &options.create.pid_file {
-            std::fs::remove_file(path).ok();
+    let started = started.and_then(|watch| match watch {
+        Some(watch) if options.detach => watch.leave(global).map(|()| None),
+        Some(watch) => Ok(Some(watch.serve(global))),
+        None => Ok(None),
+    });
+    let saver = match started {
+        Ok(saver) => saver,
+        Err(e) => {
+            if let Some(path) = &options.create.pid_file {
+                std::fs::remove_file(path).ok();
+            }
+            undo(created);
+            return Err(e);
         }
-        undo(created);
-        return Err(e);
-    }
+    };
     if options.detach {
         return Ok(0);
     }
     let relayed = if options.create.console_socket.is_some() { None } else { pty };
     let how = if options.keep { Stay::Keep } else { Stay::Run };
-    stay(created, relayed, &signals, how, global.timeout)
+    let status = stay(created, relayed, &signals, how, global.timeout)?;
+    saver.map_or(Ok(status), |saver| saver.finish(status))
 }
 
 /// `quark restore`; the exit code.
@@ -110,7 +123,8 @@ pub(super) fn make_again(
     life::remove_abandoned(&Store::new(&global.root)?.entry(&options.create.id)?);
     let image = Some((image, manifest.container.is_overlaid));
     make(global, options, bundle, image, |store, created| {
-        life::go_on(store, &created.state.id, manifest.container.init, &created.setup)?.finish()
+        life::go_on(store, &created.state.id, manifest.container.init, &created.setup)?.finish()?;
+        Ok(None)
     })
 }
 

@@ -29,7 +29,7 @@ const CURRENT: &str = ".current";
 pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> {
     sys::ignore_signals();
     let (entry, state) = info::running(store, id)?;
-    checkpoint::check(&state)?;
+    checkpoint::check_running(&state)?;
     let volumes =
         checkpoint::volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
     let dir = path(store, &entry, name)?;

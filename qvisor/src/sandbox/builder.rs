@@ -148,6 +148,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
 
     let (container, _) = hand_over(&host, files, config.stdio, container)
         .map_err(refused("use the root, mounts and standard streams"))?;
+    host.output.note_streams(container.stdio);
     let mailbox = Mailbox { gpa: loaded.mailbox, bytes: MAILBOX_BYTES };
     let server = ControlServer::new(
         host.clone(),

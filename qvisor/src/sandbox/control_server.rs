@@ -167,6 +167,7 @@ impl ControlServer {
         self.host.poller.unwatch(connection.socket.as_fd());
         let is_held = self.host.replies.outstanding(key) > 0;
         self.host.replies.forget_connection(key);
+        self.host.output.forget(key);
         self.end_unwanted(dispatch);
         if self.stays.take_if(|stays| *stays == key).is_some()
             && let Err(e) = self.mailbox.local(&self.host, &Request::Wake, dispatch)
@@ -269,6 +270,25 @@ impl ControlServer {
             // What it was a copy of, may change.
             _ => self.held = None,
         }
+        match &request {
+            Request::WatchOutput { text } => {
+                let reply = match self.host.output.watch(key, text) {
+                    Ok(()) => Reply::Done,
+                    Err(e) => no_watch(e),
+                };
+                self.host.replies.answer(&socket, &reply);
+                return Ok(());
+            }
+            Request::AwaitOutput => {
+                match self.host.output.wait(key, &socket) {
+                    Ok(false) => {}
+                    Ok(true) => self.host.replies.answer(&socket, &Reply::Done),
+                    Err(e) => self.host.replies.answer(&socket, &no_watch(e)),
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
             return Ok(());
@@ -355,6 +375,15 @@ impl ControlServer {
         }
         Ok((ProcessSpec { stdio, ..spec }, handles))
     }
+}
+
+/// Why nothing is looked for in the container's output.
+fn no_watch(errno: Errno) -> Reply {
+    let message = match errno {
+        Errno::BUSY => "another text is looked for in its output already",
+        _ => "what is looked for in its output has 1 to 4096 bytes",
+    };
+    Reply::Error { errno: errno.raw_os_error(), message: message.to_owned() }
 }
 
 fn close_all(host: &HostSide, handles: &[u32]) {

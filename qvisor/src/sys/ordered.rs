@@ -86,6 +86,8 @@ order! {
     Unclaimed,
     /// Processes that nobody wants.
     Unwanted,
+    /// What is looked for in the container's output.
+    Output,
     /// The guest's handles of host objects.
     Handles,
     /// The record locks of one host object. Nobody has two objects'.

@@ -13,16 +13,16 @@ use crate::support::container::{Connection, Container, alive, children};
 use crate::support::{Outcome, eventually, limit, run, wait};
 use crate::{memory, ready, verified};
 
-fn image(c: &Container) -> PathBuf {
+pub fn image(c: &Container) -> PathBuf {
     c.directory.join("image")
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path of text")
 }
 
 /// Saves it; it ends.
-fn checkpoint(c: &Container) {
+pub fn checkpoint(c: &Container) {
     fs::remove_dir_all(image(c)).ok();
     c.must(&["checkpoint", "--image-path", text(&image(c)), &c.id]);
     assert!(!alive(c.pid()), "it has ended");
@@ -50,7 +50,7 @@ fn restore(c: &Container) -> Outcome {
     Outcome { status, stdout: String::new(), stderr }
 }
 
-fn restored(c: &Container) {
+pub fn restored(c: &Container) {
     let outcome = restore(c);
     assert!(outcome.success(), "{}\n{}", outcome.describe(), c.output());
 }

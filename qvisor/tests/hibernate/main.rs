@@ -6,6 +6,7 @@ mod answers;
 mod busy;
 mod idle;
 mod images;
+mod moments;
 mod pressure;
 mod snapshots;
 mod stubs;

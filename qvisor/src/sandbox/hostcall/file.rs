@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use qlib::control::Reply;
 use qlib::host::{STREAM, WRITES_WHOLE};
 use rustix::event::PollFlags;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat};
@@ -254,6 +255,12 @@ impl Call<'_> {
                 sys::sendmsg(fd, &[], &[], &from, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?
             }
         };
+        let output = &self.host.output;
+        if output.is_watched(self.handle)
+            && let Some(waiter) = output.written(&from, bytes)
+        {
+            self.host.replies.answer(&waiter, &Reply::Done);
+        }
         Ok(bytes as u64)
     }
 

@@ -16,6 +16,7 @@ mod misc;
 mod netchange;
 mod netfile;
 mod netlink;
+pub mod output;
 mod owners;
 mod path;
 mod pressure;
@@ -48,6 +49,7 @@ use super::pressure::Pressure;
 use bounded::Bounded;
 use disk::DiskWork;
 use lock::LockWaits;
+use output::Output;
 use owners::Owners;
 use path::GuestPath;
 use records::RecordCount;
@@ -102,6 +104,8 @@ pub struct HostSide {
     lock_records: Arc<RecordCount>,
     /// AF_UNIX sockets in volumes.
     uds: Uds,
+    /// What somebody waits for in the container's output.
+    pub output: Output,
 }
 
 /// One request while it is served.
@@ -150,6 +154,7 @@ impl HostSide {
             lock_waits,
             lock_records: Arc::default(),
             uds: Uds::default(),
+            output: Output::default(),
         })
     }
 
@@ -270,6 +275,7 @@ impl HostSide {
     /// Gives up a handle.
     pub fn close(&self, handle: u32) -> Result<(), Errno> {
         let object = self.handles.remove(handle).ok_or(Errno::BADF)?;
+        self.output.closed(handle);
         if object.token().is_some() {
             self.poller.unwatch(object.fd().as_fd());
         }
