@@ -144,6 +144,8 @@ pub enum Request {
         limit: MemoryLimit,
         /// When it sleeps.
         sleep: SleepSpec,
+        /// A pause ([`Request::Pause`]) holds, whatever did when the image was made.
+        paused: bool,
     },
 }
 

@@ -19,6 +19,7 @@ use super::waits::{self, exit_code};
 use super::{checks, shrink_names};
 use crate::errno::{Errno, Result};
 use crate::fs::mount::namespace::MountNamespace;
+use crate::fs::proc::sys;
 use crate::fs::{self, FsContext, Sources};
 use crate::hibernate;
 use crate::hibernate::idle::Habit;
@@ -137,6 +138,7 @@ type Streams = [Option<Handle>; 3];
 type Made = core::result::Result<u32, (Errno, String)>;
 
 fn create_first(spec: &ContainerSpec, sources: Sources, streams: Streams) -> Made {
+    sys::renew_boot_id();
     #[cfg(feature = "poison")]
     if crate::arch::poison::attempt(&spec.hostname) {
         return Err((Errno::ECANCELED, "poisoned".to_string()));

@@ -111,13 +111,17 @@ fn serve(id: u64, request: Request) {
             let refused = |reason: &str| failure(Errno::EBUSY, reason.to_string());
             reply(id, &image::obstacle().map_or(Reply::Done, refused));
         }
-        Request::Restored { hostname, limit, sleep } => {
+        Request::Restored { hostname, limit, sleep, paused } => {
             const TOO_MUCH: &str =
                 "the image holds more memory than the container may have: give it more";
             let is_another = hostname.is_some();
             let taken = containers::take_over(hostname, limit, &sleep);
             if taken.is_ok() {
                 image::become_another(is_another);
+                pause::resume(Reason::Order);
+                if paused {
+                    executor::spawn(async { pause::pause(Reason::Order).await.map_or((), drop) });
+                }
             }
             let refused = |errno| failure(errno, TOO_MUCH.to_string());
             reply(id, &taken.map_or_else(refused, |()| Reply::Done));

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -43,6 +43,12 @@ pub(super) fn note(sum: &mut XxHash3_64, offset: u64, page: &[u8]) {
     sum.write(page);
 }
 
+/// The directory.
+pub(super) fn at(dir: &Path) -> io::Result<OwnedFd> {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, dir, how, Mode::empty())?)
+}
+
 /// A regular file, to read it; nothing that waits for somebody.
 pub(super) fn open(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -64,9 +70,7 @@ pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
     struct Whose {
         parent: Option<String>,
     }
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let at = rustix::fs::openat(CWD, dir, how, Mode::empty())?;
-    let file = open(at.as_fd(), MANIFEST)?;
+    let file = open(at(dir)?.as_fd(), MANIFEST)?;
     let made = file.metadata()?.modified()?;
     let brief: Brief = serde_json::from_reader(io::BufReader::new(file.take(MAX_MANIFEST)))?;
     Ok((made, brief.container.parent))
@@ -77,8 +81,10 @@ pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
 /// # Errors
 /// Those of the file system.
 pub fn remove(dir: &Path) -> io::Result<()> {
-    fs::remove_file(dir.join(MANIFEST))?;
-    fs::remove_dir_all(dir)
+    match fs::remove_file(dir.join(MANIFEST)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => fs::remove_dir_all(dir),
+    }
 }
 
 /// True if there is an image.

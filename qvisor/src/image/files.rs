@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use qlib::PAGE_SIZE;
-use rustix::fs::{Mode, OFlags};
 use twox_hash::XxHash3_64;
 
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, boot_id, layer, listed, note, open,
+    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, at, boot_id, layer, listed, note, open,
 };
 use super::{FORMAT, Manifest, build};
 use crate::sandbox::image::each_page;
@@ -43,9 +42,8 @@ impl Files {
     /// When there is none, or a part of it is missing.
     pub fn open(dir: &Path) -> Result<Files> {
         let none = || format!("there is no image in {}", dir.display());
-        let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // All are of one directory, even if another one gets its name meanwhile.
-        let at = rustix::fs::open(dir, how, Mode::empty()).with_context(none)?;
+        let at = at(dir).with_context(none)?;
         let manifest = open(at.as_fd(), MANIFEST).with_context(none)?;
         let part = |name: &str| {
             open(at.as_fd(), name).with_context(|| format!("{}: {name}", damaged(dir)))

@@ -19,9 +19,18 @@ const BACKLOG: i32 = 4096;
 /// Ports below it are for who may bind them.
 const LOW_PORTS: u16 = 1024;
 
-/// Opens all; `mounts` are the root and the `volumes`, and `low_ports`: the container may bind
-/// ports below [`LOW_PORTS`]; `kept` gives a socket that need not be made anew. `None` for what
-/// every container is given.
+/// How sockets are opened anew.
+#[derive(Clone, Copy)]
+pub struct Sockets<'a> {
+    /// The container may bind ports below [`LOW_PORTS`].
+    pub low_ports: bool,
+    /// Others that have the same addresses are about to be closed.
+    pub in_place: bool,
+    /// Gives those that are still there.
+    pub kept: &'a (dyn Fn(&SocketName) -> Option<OwnedFd> + Sync),
+}
+
+/// Opens all; `mounts` are the root and the `volumes`. `None` for what every container is given.
 ///
 /// # Errors
 /// With the first that cannot be opened, or is not what it was.
@@ -29,8 +38,7 @@ pub fn open_all(
     files: &[What],
     volumes: &[String],
     mounts: &[BorrowedFd<'_>],
-    low_ports: bool,
-    kept: impl Fn(&SocketName) -> Option<OwnedFd>,
+    sockets: Sockets<'_>,
 ) -> Result<Vec<Option<OwnedFd>>> {
     let shown = |name: &FileName| {
         let volume = (name.mount as usize).checked_sub(1).and_then(|at| volumes.get(at));
@@ -44,7 +52,9 @@ pub fn open_all(
     let open = |what: &What| match what {
         What::Given(_) => Ok(None),
         What::File(name) => file(name, mounts).map(Some).with_context(|| shown(name)),
-        What::Socket(name) => kept(name).map_or_else(|| socket(name, low_ports), Ok).map(Some),
+        What::Socket(name) => {
+            (sockets.kept)(name).map_or_else(|| socket(name, sockets), Ok).map(Some)
+        }
     };
     files.iter().map(open).collect()
 }
@@ -92,7 +102,7 @@ fn file(name: &FileName, mounts: &[BorrowedFd<'_>]) -> Result<OwnedFd> {
     Ok(rustix::fs::open(listed("fd", &found), flags | implied, Mode::empty())?)
 }
 
-fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
+fn socket(name: &SocketName, how: Sockets<'_>) -> Result<OwnedFd> {
     let domain = match name.domain {
         libc::AF_INET => AddressFamily::INET,
         libc::AF_INET6 => AddressFamily::INET6,
@@ -112,22 +122,19 @@ fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
         "the image is damaged: it has a socket of protocol {}",
         name.protocol
     );
-    if let Some(local) = name.local.filter(|local| local.port() < LOW_PORTS && !low_ports) {
+    if let Some(local) = name.local.filter(|local| local.port() < LOW_PORTS && !how.low_ports) {
         bail!("binding a socket to {local}: the container has no CAP_NET_BIND_SERVICE");
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(domain, kind, flags, None);
     let socket = socket.context("making a socket anew")?;
-    sockopt::set_socket_reuseaddr(&socket, name.reuse_address)?;
-    sockopt::set_socket_reuseport(&socket, name.reuse_port)?;
-    sockopt::set_socket_keepalive(&socket, name.keep_alive)?;
-    sockopt::set_socket_broadcast(&socket, name.broadcast)?;
-    if domain == AddressFamily::INET6 {
-        sockopt::set_ipv6_v6only(&socket, name.only_v6)?;
-    }
+    set_options(&socket, name)?;
     if kind == SocketType::STREAM && name.is_connected {
         reset(&socket, domain);
         return Ok(socket);
+    }
+    if how.in_place {
+        share_address(&socket)?;
     }
     if let Some(local) = name.local {
         rustix::net::bind(&socket, &local).with_context(|| {
@@ -141,14 +148,42 @@ fn socket(name: &SocketName, low_ports: bool) -> Result<OwnedFd> {
         let connected = rustix::net::connect(&socket, &peer);
         connected.with_context(|| format!("connecting a socket to {peer}"))?;
     }
-    if kind == SocketType::STREAM {
-        sockopt::set_tcp_nodelay(&socket, name.no_delay)?;
-    }
     if name.listens {
         let local = name.local.map_or_else(String::new, |local| format!(" on {local}"));
         rustix::net::listen(&socket, BACKLOG).with_context(|| format!("listening{local}"))?;
     }
+    if how.in_place {
+        set_options(&socket, name)?;
+    }
     Ok(socket)
+}
+
+/// Sets the options that a socket of an image had.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn set_options(socket: &OwnedFd, name: &SocketName) -> rustix::io::Result<()> {
+    sockopt::set_socket_reuseaddr(socket, name.reuse_address)?;
+    sockopt::set_socket_reuseport(socket, name.reuse_port)?;
+    sockopt::set_socket_keepalive(socket, name.keep_alive)?;
+    sockopt::set_socket_broadcast(socket, name.broadcast)?;
+    // What has an address cannot change that any more.
+    if name.domain == libc::AF_INET6 && sockopt::ipv6_v6only(socket)? != name.only_v6 {
+        sockopt::set_ipv6_v6only(socket, name.only_v6)?;
+    }
+    if name.kind == libc::SOCK_STREAM {
+        sockopt::set_tcp_nodelay(socket, name.no_delay)?;
+    }
+    Ok(())
+}
+
+/// Lets sockets have an address beside others that let them, too.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn share_address(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_socket_reuseaddr(socket, true)?;
+    sockopt::set_socket_reuseport(socket, true)
 }
 
 /// Has a stream socket be one whose peer has reset the connection. Where the loopback device does

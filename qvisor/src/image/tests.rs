@@ -171,7 +171,8 @@ proptest! {
             let mounts = [];
             let files = &manifest.files;
             // Nothing that it names is there.
-            if let Ok(files) = open::open_all(files, &[], &mounts, false, |_| None) {
+            let sockets = open::Sockets { low_ports: false, in_place: false, kept: &|_| None };
+            if let Ok(files) = open::open_all(files, &[], &mounts, sockets) {
                 prop_assert!(files.iter().all(Option::is_none));
             }
         }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,9 @@ use rustix::fs::{AtFlags, CWD};
 use twox_hash::XxHash3_64;
 
 use super::Manifest;
-use super::directory::{FILES, MANIFEST, MAX_LAYERS, copy_part, is_layer, layer, listed, note};
+use super::directory::{
+    FILES, MANIFEST, MAX_LAYERS, at, copy_part, is_layer, layer, listed, note, open,
+};
 use crate::sandbox::image::each_page;
 use crate::store::Stored;
 
@@ -174,7 +177,8 @@ pub fn write<'a>(
     let is_near = draft.write_swap(&mut stored, end, sources).with_context(writing)?
         & draft.write_reap(&stored, reap, sources).with_context(writing)?;
     if is_near {
-        let file = |name: &str| Ok::<_, io::Error>(File::open(dir.join(name))?);
+        let at = at(dir).with_context(writing)?;
+        let file = |name: &str| open(at.as_fd(), name);
         let layers = stored.layers.iter().zip(0..);
         let layers = layers.map(|(end, number)| Ok((*end, file(&layer(number))?)));
         let reap = stored.reap.is_some().then(|| file(reap)).transpose()?;

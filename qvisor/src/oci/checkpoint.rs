@@ -3,13 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use qlib::control::Request;
 
 use super::bundle::Bundle;
 use super::cli::{self, Global};
-use super::client::Connection;
 use super::held::{Held, adopt};
-use super::hibernation::SWAP_TIMEOUT;
 use super::state::{Entry, State, Status, Store};
 use super::{info, life, pod};
 use crate::image::write::{self, Written};
@@ -28,28 +25,10 @@ pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> 
     let (entry, state) = info::running(store, &options.id)?;
     check_running(&state)?;
     let volumes = volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
-    let written = unpaused(&entry, &state, || save(&entry, &state, &volumes, options, global));
+    let written = save(&entry, &state, &volumes, options, global);
     written.with_context(|| format!("container {} was not saved", entry.id))?;
     // It is ending by itself.
     if options.leave_running { Ok(()) } else { life::end(&state) }
-}
-
-/// Does `work` on a container that may be paused, as it is while containerd saves it: what is held
-/// would be held in the image. Afterwards it is paused again, if it is still there.
-///
-/// # Errors
-/// Those of `work`, and when it cannot be resumed.
-pub fn unpaused<T>(entry: &Entry, state: &State, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let was_paused = state.status() == Status::Paused;
-    let order = |request: &Request| Connection::open(entry, SWAP_TIMEOUT)?.order(request);
-    if was_paused {
-        order(&Request::Resume)?;
-    }
-    let done = work();
-    if was_paused && let Err(e) = order(&Request::Pause) {
-        tracing::debug!("pausing the container again: {e:#}");
-    }
-    done
 }
 
 /// Checks that it is no container that cannot be saved in any case.

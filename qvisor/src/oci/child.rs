@@ -26,6 +26,7 @@ use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
 use crate::image::files::Files;
+use crate::image::open::Sockets;
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
 use crate::sandbox::admission::Admission;
@@ -321,13 +322,9 @@ fn open_image(image: Files, setup: &Setup, opened: &Opened, stdio: &[Stream; 3])
         .contains(CapabilitySet::NET_BIND_SERVICE);
     let low_ports = may_bind || setup.new_network;
     let container = &manifest.container;
-    let files = crate::image::open::open_all(
-        &manifest.files,
-        &container.volumes,
-        &mounts,
-        low_ports,
-        |_| None,
-    )?;
+    let sockets = Sockets { low_ports, in_place: false, kept: &|_| None };
+    let files =
+        crate::image::open::open_all(&manifest.files, &container.volumes, &mounts, sockets)?;
     let terminal = stdio.iter().find(|stream| rustix::termios::isatty(&stream.fd));
     if let (Some(modes), Some(terminal)) = (container.terminal, terminal) {
         crate::image::open::set_terminal(terminal.fd.as_fd(), modes)

@@ -13,11 +13,14 @@ use super::cli::{self, Global};
 use super::clones::make_all;
 use super::create;
 use super::held::Held;
-use super::state::Store;
+use super::state::{Entry, Store};
 use super::{checkpoint, info};
 use crate::image::files::Files;
 use crate::sandbox::hostcall::image::STREAMS;
 use crate::sys;
+
+/// The name of the last image that a container was forked by, among its snapshots.
+const LAST: &str = ".fork";
 
 /// Makes containers of what another one is.
 ///
@@ -48,14 +51,15 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     }
     let draft = Draft::new(&store.images().join("forks"))?;
     let dir = draft.image();
-    let streams = checkpoint::unpaused(&entry, &state, || {
+    let hold = || {
+        let _lock = entry.lock()?;
         let mut held = Held::hold(&entry, global.timeout)?;
         let written = checkpoint::write(&mut held, &state, &volumes, &dir, None)?;
         let streams = streams(&held, volumes.len() as u32)?;
         held.release(false).inspect_err(|_| written.remove())?;
-        Ok(streams)
-    });
-    let streams = streams.with_context(|| format!("container {} was not forked", entry.id))?;
+        Ok::<_, anyhow::Error>(streams)
+    };
+    let streams = hold().with_context(|| format!("container {} was not forked", entry.id))?;
     let network = match options.new_network {
         true => Some(PathBuf::new()),
         false => bundle.network(),
@@ -79,6 +83,7 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
             signals,
         })
     })?;
+    draft.keep_for(&entry);
     ensure!(are_there, "not all containers were made that were to be forked from {}", entry.id);
     Ok(())
 }
@@ -113,6 +118,9 @@ impl Draft {
             Flock::lock(File::open(dir)?, FlockArg::LockExclusiveNonblock)
                 .map_err(|(_, e)| anyhow::Error::from(e))
         };
+        // No other command looks around between the making of a directory and its lock.
+        let all = File::open(parent).with_context(making)?;
+        let _alone = Flock::lock(all, FlockArg::LockExclusive).map_err(|(_, e)| e)?;
         for left in fs::read_dir(parent).with_context(making)?.flatten() {
             if lock(&left.path()).is_ok() {
                 fs::remove_dir_all(left.path()).ok();
@@ -122,6 +130,20 @@ impl Draft {
         builder.recursive(false).create(&dir).with_context(making)?;
         let lock = lock(&dir).with_context(making)?;
         Ok(Draft { dir, _lock: lock })
+    }
+
+    /// Has the container that the image is of keep it: the files that it goes on with have a name
+    /// there, by which the next image has them too.
+    fn keep_for(&self, entry: &Entry) {
+        let dir = entry.snapshots();
+        let mut builder = fs::DirBuilder::new();
+        let kept = builder.mode(0o700).recursive(true).create(&dir).and_then(|()| {
+            fs::remove_dir_all(dir.join(LAST)).ok();
+            fs::rename(self.image(), dir.join(LAST))
+        });
+        if let Err(e) = kept {
+            tracing::debug!("the next image copies what this one had: {e}");
+        }
     }
 
     /// Where the image goes.

@@ -18,6 +18,7 @@ use super::held::Held;
 use super::state::{Entry, State, Store};
 use super::{checkpoint, info, snapshots};
 use crate::image::files::Files;
+use crate::image::open::Sockets;
 use crate::image::{Manifest, SocketName, What, open, record};
 use crate::sandbox::hostcall::image::Parts;
 use crate::sys;
@@ -40,7 +41,8 @@ pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Resu
     image.check_ram(&manifest)?;
     let bundle = Bundle::load(&state.bundle).context("the container's configuration")?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
-    checkpoint::unpaused(&entry, &state, || go_back(&entry, &state, (&image, manifest), global))
+    let _lock = entry.lock()?;
+    go_back(&entry, &state, (&image, manifest), global)
         .with_context(|| format!("container {} was not taken back", entry.id))?;
     snapshots::set_current(&entry, &options.name)
 }
@@ -80,22 +82,16 @@ fn open_in(
     volumes: &[String],
 ) -> Result<Vec<Option<OwnedFd>>> {
     let mounts = mounts(held, volumes)?;
-    let kept = sockets(held)?;
-    let keep = |name: &SocketName| {
-        let is_same = |now: &&(SocketName, &OwnedFd)| {
-            // What listens at the address has the place of what listened there.
-            now.0.cookie == name.cookie
-                || name.local.is_some()
-                    && !name.is_connected
-                    && SocketName { cookie: name.cookie, ..now.0.clone() } == *name
-        };
-        let now = kept.iter().find(is_same)?;
-        now.1.try_clone().ok()
+    let now = sockets(held)?;
+    let same = |name: &SocketName| {
+        now.iter().find(|(now, _)| now.cookie == name.cookie || is_in_place_of(now, name))
     };
-    let network = File::open(format!("/proc/{}/ns/net", state.pid))?;
+    let kept = |name: &SocketName| same(name).and_then(|(_, fd)| fd.try_clone().ok());
+    let sharing: Vec<Sharing<'_>> = now.iter().map(|(name, fd)| Sharing::begin(name, fd)).collect();
     // What its sockets may do is what they may in its sandbox process.
-    let low_ports = true;
-    std::thread::scope(|scope| {
+    let sockets = Sockets { low_ports: true, in_place: true, kept: &kept };
+    let network = File::open(format!("/proc/{}/ns/net", state.pid))?;
+    let opened = std::thread::scope(|scope| {
         let opening = scope.spawn(|| {
             let own = fs::metadata("/proc/thread-self/ns/net")?;
             if own.ino() != network.metadata()?.ino() {
@@ -103,10 +99,50 @@ fn open_in(
                 move_into_link_name_space(network.as_fd(), kind)
                     .context("entering the container's network namespace")?;
             }
-            open::open_all(files, volumes, &mounts, low_ports, keep)
+            open::open_all(files, volumes, &mounts, sockets)
         });
         opening.join().map_err(|_| anyhow::anyhow!("opening its files failed"))?
-    })
+    });
+    drop(sharing);
+    for what in files {
+        if let What::Socket(name) = what
+            && let Some((_, fd)) = same(name)
+            && opened.is_ok()
+        {
+            open::set_options(fd, name)?;
+        }
+    }
+    opened
+}
+
+/// True if a socket is where another one was, and what comes there would have come to that.
+fn is_in_place_of(now: &SocketName, then: &SocketName) -> bool {
+    let is_unconnected = |name: &SocketName| !name.is_connected && name.peer.is_none();
+    let place = |name: &SocketName| {
+        (name.domain, name.kind, name.protocol, name.local, name.listens, name.only_v6)
+    };
+    then.local.is_some() && is_unconnected(now) && is_unconnected(then) && place(now) == place(then)
+}
+
+/// A socket that the container has now: while this lives others may have its address too.
+struct Sharing<'a> {
+    name: &'a SocketName,
+    fd: &'a OwnedFd,
+}
+
+impl<'a> Sharing<'a> {
+    fn begin(name: &'a SocketName, fd: &'a OwnedFd) -> Sharing<'a> {
+        if name.local.is_some() {
+            open::share_address(fd).ok();
+        }
+        Sharing { name, fd }
+    }
+}
+
+impl Drop for Sharing<'_> {
+    fn drop(&mut self) {
+        open::set_options(self.fd, self.name).ok();
+    }
 }
 
 /// The root and the volumes, as it has them.

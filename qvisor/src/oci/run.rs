@@ -102,7 +102,7 @@ fn make(
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let image = Files::open(&std::path::absolute(&options.image_path)?)?;
-    let manifest = image.manifest()?;
+    let manifest = image.read()?;
     image.check_ram(&manifest)?;
     let bundle = Bundle::load(&options.run.create.bundle)?;
     make_again(global, &options.run, &bundle, &image, &manifest)

@@ -33,7 +33,8 @@ pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> 
     let volumes =
         checkpoint::volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
     let dir = path(store, &entry, name)?;
-    if dir.symlink_metadata().is_ok() {
+    let _lock = entry.lock()?;
+    if directory::is_image(&dir) {
         bail!(
             "container {id} has a snapshot {name} already: take another name, or remove it with \
              quark snapshots --remove {name} {id}"
@@ -43,12 +44,14 @@ pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> 
     let mut builder = fs::DirBuilder::new();
     let made = builder.mode(0o700).recursive(true).create(&parent);
     made.with_context(|| format!("making {}", parent.display()))?;
-    checkpoint::unpaused(&entry, &state, || {
+    // Of a command that was killed.
+    fs::remove_dir_all(&dir).ok();
+    let save = || {
         let mut held = Held::hold(&entry, global.timeout)?;
         let written = checkpoint::write(&mut held, &state, &volumes, &dir, current(&entry))?;
         held.release(false).inspect_err(|_| written.remove())
-    })
-    .with_context(|| format!("container {id} was not saved"))?;
+    };
+    save().with_context(|| format!("container {id} was not saved"))?;
     set_current(&entry, name)
 }
 
@@ -90,6 +93,7 @@ pub fn snapshots(store: &Store, options: &cli::Snapshots) -> Result<()> {
     let (entry, _) = store.load(&options.id)?;
     if let Some(name) = &options.remove {
         let dir = path(store, &entry, name)?;
+        let _lock = entry.lock()?;
         if !dir.is_dir() {
             return Err(missing(&entry, name));
         }
@@ -143,7 +147,11 @@ fn all(entry: &Entry) -> Vec<Shown> {
         .collect();
     all.sort_by(|one, other| one.taken.cmp(&other.taken));
     let mut seen = HashSet::new();
+    let mut names: HashSet<String> = HashSet::new();
     for one in &mut all {
+        // A name that was given up may be that of a later one.
+        one.parent.take_if(|parent| !names.contains(parent));
+        names.insert(one.name.clone());
         one.bytes = disk_bytes(&entry.snapshots().join(&one.name), &mut seen);
     }
     all
@@ -159,10 +167,8 @@ fn disk_bytes(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
 /// The snapshots as a tree, each below the one that it comes from.
 fn tree(all: &[Shown]) -> String {
     let mut below: HashMap<Option<&str>, Vec<&Shown>> = HashMap::new();
-    let names: HashSet<&str> = all.iter().map(|one| one.name.as_str()).collect();
     for one in all {
-        let parent = one.parent.as_deref().filter(|parent| names.contains(parent));
-        below.entry(parent).or_default().push(one);
+        below.entry(one.parent.as_deref()).or_default().push(one);
     }
     let mut text = String::from(
         "SNAPSHOT                          SIZE  TAKEN

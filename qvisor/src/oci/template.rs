@@ -224,13 +224,13 @@ impl Template {
         self.files.are_in(&store.templates().join(&self.name))
     }
 
-    /// Checks its image ([`Files::manifest`], [`Files::check_ram`]); what that says of itself.
+    /// Checks its image ([`Files::read`], [`Files::check_ram`]); what that says of itself.
     ///
     /// # Errors
     /// With what is wrong with it.
     pub fn read(&self) -> Result<Manifest> {
         let read = || {
-            let manifest = self.files.manifest()?;
+            let manifest = self.files.read()?;
             self.files.check_ram(&manifest)?;
             Ok::<_, anyhow::Error>(manifest)
         };

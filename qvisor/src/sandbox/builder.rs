@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::admission::Admission;
 use super::confine::{ConfineError, Confinement};
-use super::control_server::{ControlServer, hand_over};
+use super::control_server::{AsMade, ControlServer, hand_over};
 use super::events::Poller;
 use super::hostcall::HostSide;
 use super::hostcall::image::PutBackError;
@@ -156,14 +156,15 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
         mailbox,
         config.is_shared,
         config.control,
-        (container.memory_limit, container.sleep.clone()),
+        AsMade { limit: container.memory_limit, sleep: container.sleep.clone(), is_paused: false },
     )
     .map_err(refused("listen on the control socket"))?;
     let request = match image {
         Some(Image { parts, files, .. }) => {
             host.put_back(&parts, files)?;
             let ContainerSpec { hostname, memory_limit: limit, sleep, .. } = container;
-            Request::Restored { hostname: Some(hostname), limit, sleep }
+            let hostname = Some(hostname);
+            Request::Restored { hostname, limit, sleep, paused: false }
         }
         None => Request::Create(container),
     };

@@ -86,8 +86,18 @@ pub struct ControlServer {
     held: Option<u64>,
     /// The connection with which the sleep ends that was asked for on it.
     stays: Option<u64>,
-    /// The container's memory limit, and when it sleeps.
-    as_made: (MemoryLimit, SleepSpec),
+    as_made: AsMade,
+}
+
+/// What the container is, whatever an image of it says.
+#[derive(Clone, Debug, Default)]
+pub struct AsMade {
+    /// Its memory limit.
+    pub limit: MemoryLimit,
+    /// When it sleeps.
+    pub sleep: SleepSpec,
+    /// It is paused.
+    pub is_paused: bool,
 }
 
 const KEY_LISTENER: u64 = KEY_FIRST;
@@ -101,7 +111,7 @@ impl ControlServer {
         mailbox: Mailbox,
         is_shared: bool,
         listener: Option<OwnedFd>,
-        as_made: (MemoryLimit, SleepSpec),
+        as_made: AsMade,
     ) -> Result<ControlServer, Errno> {
         if let Some(listener) = &listener {
             let flags = rustix::fs::fcntl_getfl(listener)?;
@@ -254,7 +264,9 @@ impl ControlServer {
         }
         match request {
             Request::Hibernate { stay: true, .. } => self.stays = Some(key),
-            Request::Limit { container: FIRST_CONTAINER, limit } => self.as_made.0 = limit,
+            Request::Limit { container: FIRST_CONTAINER, limit } => self.as_made.limit = limit,
+            Request::Pause => self.as_made.is_paused = true,
+            Request::Resume => self.as_made.is_paused = false,
             Request::Checkpoint => return self.checkpoint(key, &socket, dispatch),
             Request::Release { end } => {
                 self.release(key, &socket, end);

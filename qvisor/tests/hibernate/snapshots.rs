@@ -231,13 +231,109 @@ fn what_cannot_be_is_told_and_changes_nothing() {
     fails(&["rollback", &c.id, "one"], "ram does not check out");
     fs::write(&ram, kept).expect("write");
     verified(&c.ask("verify"));
-    // One that is paused is so afterwards.
+    assert_eq!(listed(&c).len(), 1);
+}
+
+/// Whether it is paused is not what a snapshot says, and no command that is killed changes it.
+#[test]
+fn a_pause_is_the_containers_own() {
+    let c = memory("8");
+    let holds = |c: &Container| {
+        assert_eq!(c.state()["status"], "paused");
+        assert!(c.must(&["why", &c.id]).contains("it is paused"));
+    };
+    snapshot(&c, "awake");
     c.must(&["pause", &c.id]);
-    rollback(&c, "one");
-    assert_eq!(c.state()["status"], "paused");
+    snapshot(&c, "paused");
+    holds(&c);
+    rollback(&c, "awake");
+    holds(&c);
+    for round in 0..6u64 {
+        let name = format!("n{round}");
+        let mut quark = c.quark(&["checkpoint", "--name", &name, &c.id]);
+        let mut child =
+            quark.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start quark");
+        sleep(Duration::from_millis(round * 3));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        holds(&c);
+    }
     c.must(&["resume", &c.id]);
     verified(&c.ask("verify"));
-    assert_eq!(listed(&c).len(), 1);
+    rollback(&c, "paused");
+    assert_eq!(c.state()["status"], "running");
+    verified(&c.ask("verify"));
+    let branch = format!("{}-f", c.id);
+    c.must(&["pause", &c.id]);
+    c.must(&["fork", "--new-network", &c.id, &branch]);
+    holds(&c);
+    verified(&asked_inside(&c, &branch, "verify"));
+    c.must(&["delete", "--force", &branch]);
+}
+
+/// What has the place of a socket of the snapshot, and is the container's own, gives way.
+#[test]
+fn sockets_that_came_later_give_way() {
+    let program = "
+import signal, socket, sys
+port, made = int(sys.argv[1]), 0
+def listen():
+    global listener, made
+    one = socket.socket()
+    how = [(socket.SO_REUSEADDR, 1), (socket.SO_KEEPALIVE, made % 2)] if made < 2 else []
+    for option, value in how: one.setsockopt(socket.SOL_SOCKET, option, value)
+    one.bind(('0.0.0.0' if made == 3 else '127.0.0.1', port))
+    one.listen()
+    made += 1
+    return one
+def anew(*_):
+    global listener
+    listener.close()
+    listener = listen()
+signal.signal(signal.SIGUSR1, anew)
+listener = listen()
+print('ready', flush=True)
+while True:
+    try: peer, _ = listener.accept()
+    except OSError: continue
+    peer.sendall(b'%d\\n' % made)
+    peer.close()
+"
+    .replace("\\\\", "\\");
+    let c = Container::start("python", &["python3", "-c", &program, "{port}"]);
+    ready(&c);
+    let made = || c.connect().and_then(|mut one| one.try_answer()).unwrap_or_default();
+    assert_eq!(made(), "1");
+    snapshot(&c, "one");
+    for later in 2..5 {
+        for made_then in 2..=later {
+            c.kill("USR1");
+            eventually("it listens anew", limit(), || made() == made_then.to_string());
+        }
+        rollback(&c, "one");
+        assert_eq!(made(), "1", "after {later}");
+    }
+}
+
+/// What a killed command left does not take a name, and a name that is taken again is another
+/// snapshot than it was.
+#[test]
+fn names_can_be_taken_again() {
+    let c = memory("8");
+    snapshot(&c, "a");
+    snapshot(&c, "b");
+    c.must(&["snapshots", "--remove", "a", &c.id]);
+    snapshot(&c, "a");
+    let tree = c.must(&["snapshots", &c.id]);
+    assert!(tree.contains("\nb ") && tree.contains("\n  a *"), "{tree}");
+    let left = snapshots_dir(&c).join("left");
+    fs::create_dir(&left).expect("a directory");
+    fs::write(left.join("ram"), "half").expect("a part of an image");
+    snapshot(&c, "left");
+    rollback(&c, "left");
+    verified(&c.ask("verify"));
+    fs::create_dir(snapshots_dir(&c).join("other")).expect("a directory");
+    c.must(&["snapshots", "--remove", "other", &c.id]);
 }
 
 #[test]

@@ -260,9 +260,10 @@ fn boot_id() -> String {
     BOOT_ID.lock().get_or_insert_with(uuid).clone()
 }
 
-/// This kernel is another one from now on than it was.
+/// This kernel is another one from now on than it was, or has just begun: what it is called is
+/// settled now, so that no image is without it.
 pub fn renew_boot_id() {
-    *BOOT_ID.lock() = None;
+    *BOOT_ID.lock() = Some(uuid());
 }
 
 /// A directory of settings: its path beneath /proc/sys, with a slash at its end unless it is the

@@ -8,7 +8,7 @@ use qlib::control::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::{ControlServer, Dispatch};
+use super::{AsMade, ControlServer, Dispatch};
 use crate::sandbox::image::Image;
 use crate::store::FILES;
 use crate::sys;
@@ -143,8 +143,8 @@ impl ControlServer {
         let last = image.parts.last_request;
         let go_back = || -> anyhow::Result<Reply> {
             host.go_back(image)?;
-            let (limit, sleep) = self.as_made.clone();
-            let request = Request::Restored { hostname: None, limit, sleep };
+            let AsMade { limit, sleep, is_paused: paused } = self.as_made.clone();
+            let request = Request::Restored { hostname: None, limit, sleep, paused };
             Ok(self.mailbox.local(&host, &request, dispatch)?.try_recv()?)
         };
         let gone_back = go_back();
