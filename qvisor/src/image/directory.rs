@@ -82,7 +82,7 @@ pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
 /// Those of the file system.
 pub fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(MANIFEST)) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => fs::remove_dir_all(dir),
     }
 }

@@ -228,8 +228,8 @@ impl Store {
         Ok(store)
     }
 
-    /// The directory for images of these containers that quark keeps itself, which may not be there:
-    /// state directories lie in memory, and images are too large for that.
+    /// The directory for images of these containers that quark keeps itself, if it is there: state
+    /// directories lie in memory, and images are too large for that.
     pub fn images(&self) -> PathBuf {
         let home = || variable("HOME").map(|home| home.join(".local/share"));
         let dir = match rustix::process::geteuid().is_root() {

@@ -3,10 +3,10 @@
 //!
 //! Both files have no name in any directory, are opened at their first use (or, for a process that
 //! gives up the directory, ahead), and vanish with the process, but for those that an image has
-//! taken: such layers are read, and written no more ([`Store::adopt`]). Every page has a checksum, keyed
-//! with a random seed, its file and its place; the checksums stay in memory (4 bytes a page), so a
-//! write that was lost is noticed as well as one that was damaged. An operation that fails leaves
-//! the store as it was.
+//! taken: such layers are read, and written no more ([`Store::adopt`]). Every page has a checksum,
+//! keyed with a random seed, its file and its place; the checksums stay in memory (4 bytes a page),
+//! so a write that was lost is noticed as well as one that was damaged. An operation that fails
+//! leaves the store as it was.
 //!
 //! The process should ignore SIGXFSZ: a file-size limit is then an error like a full disk.
 

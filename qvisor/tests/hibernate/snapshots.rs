@@ -298,9 +298,8 @@ while True:
     except OSError: continue
     peer.sendall(b'%d\\n' % made)
     peer.close()
-"
-    .replace("\\\\", "\\");
-    let c = Container::start("python", &["python3", "-c", &program, "{port}"]);
+";
+    let c = Container::start("python", &["python3", "-c", program, "{port}"]);
     ready(&c);
     let made = || c.connect().and_then(|mut one| one.try_answer()).unwrap_or_default();
     assert_eq!(made(), "1");

@@ -21,7 +21,8 @@ fn template(c: &Container, name: &str) {
     c.must(&["delete", &c.id]);
 }
 
-/// A command that makes containers, which keep its streams: those are files of the container's kind.
+/// A command that makes containers, which keep its streams: those are files of the container's
+/// kind.
 fn making(c: &Container, args: &[&str]) -> Command {
     let output =
         OpenOptions::new().append(true).open(c.directory.join("output")).expect("its output");

@@ -155,7 +155,8 @@ impl HostSide {
         Ok((parts, Files { named: files, store }))
     }
 
-    /// Has its store go on with files that hold the same as its own ([`crate::store::Store::adopt`]).
+    /// Has its store go on with files that hold the same as its own
+    /// ([`crate::store::Store::adopt`]).
     ///
     /// # Errors
     /// As there, with nothing changed.
