@@ -86,9 +86,10 @@ impl Draft<'_> {
         if ends.is_empty() {
             return Ok(true);
         }
-        let linked =
-            (files.iter().zip(0..)).try_for_each(|(file, number)| self.link(file, &layer(number)));
-        if ends.len() <= MAX_LAYERS && linked.is_ok() {
+        let mut each = files.iter().zip(0..);
+        if ends.len() <= MAX_LAYERS
+            && each.all(|(file, number)| self.link(file, &layer(number)).is_ok())
+        {
             stored.layers = ends;
             return Ok(true);
         }

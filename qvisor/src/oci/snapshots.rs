@@ -170,10 +170,7 @@ fn tree(all: &[Shown]) -> String {
     for one in all {
         below.entry(one.parent.as_deref()).or_default().push(one);
     }
-    let mut text = String::from(
-        "SNAPSHOT                          SIZE  TAKEN
-",
-    );
+    let mut text = format!("{:<28} {:>9}  TAKEN\n", "SNAPSHOT", "SIZE");
     let mut left: Vec<(usize, &Shown)> = Vec::new();
     let mut next = below.remove(&None).unwrap_or_default();
     let mut depth = 0;
