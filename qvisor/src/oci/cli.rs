@@ -7,9 +7,9 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use super::install::options::{Install, Uninstall};
 use super::log::Format as LogFormat;
-use super::overlay::Overlay;
 use super::pod::Pod;
 use super::sleep::SleepOptions;
+use super::upper::Upper;
 use crate::platform::{PlatformKind, process::FastCalls};
 use crate::sandbox::hostcall::uds::HostUds;
 
@@ -69,11 +69,11 @@ pub struct Global {
     /// ("create"), or both ("all"); its annotation io.quark.host-uds goes before this.
     #[arg(long, value_enum, default_value = "none")]
     pub host_uds: HostUds,
-    /// Where what a container writes to its root goes: to the host ("none"), or to a layer in its
-    /// guest memory that goes with it and is part of its images ("root"); its annotation
-    /// io.quark.overlay goes before this.
-    #[arg(long, value_enum, default_value = "none")]
-    pub overlay: Overlay,
+    /// Where what a container writes to its root goes: to the host, or to a layer in its guest
+    /// memory that goes with it and is part of its images; its annotation io.quark.rootfs.upper
+    /// goes before this.
+    #[arg(long, value_enum, default_value = "host")]
+    pub rootfs_upper: Upper,
     /// Whether further containers of the pod that the container begins (CRI) have kernels of their
     /// own ("separate") or share its one ("shared"); its annotation io.quark.pod goes before this.
     #[arg(long, value_enum, default_value = "separate")]
@@ -376,6 +376,10 @@ pub struct Checkpoint {
     /// on.
     #[arg(long)]
     pub name: Option<String>,
+    /// Then remove its oldest snapshots, so that so many are left.
+    #[arg(long, value_name = "NUMBER", requires = "name",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
     /// The container goes on.
     #[arg(long)]
     pub leave_running: bool,

@@ -23,11 +23,11 @@ use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::client::{ANSWER_TIMEOUT, Connection};
 use super::member::MEMBER_COMMAND;
-use super::overlay::Overlay;
 use super::pod::{Joined, Pod};
 use super::pressure::Trigger;
 use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
+use super::upper::Upper;
 use super::view::View;
 use super::{client, hooks, hub, pod, rootless, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
@@ -211,7 +211,7 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
         owner: nix::unistd::getuid().to_string(),
         annotations,
         platform,
-        is_overlaid: request.image.map_or(choices.overlay == Overlay::Root, |(_, then)| then),
+        is_overlaid: request.image.map_or(choices.upper == Upper::Memory, |(_, then)| then),
         is_shared: joined.is_none() && choices.pod == Pod::Shared,
         pod: joined.as_ref().map(|joined| joined.state.id.clone()),
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
@@ -334,7 +334,7 @@ struct Choices {
     sleep: SleepSpec,
     trigger: Option<Trigger>,
     host_uds: HostUds,
-    overlay: Overlay,
+    upper: Upper,
     pod: Pod,
 }
 
@@ -342,9 +342,9 @@ impl Choices {
     fn new(global: &Global, annotations: &BTreeMap<String, String>) -> Result<Choices> {
         let (sleep, trigger) = sleep::spec(annotations, &global.sleep)?;
         let host_uds = uds::choose(annotations, global.host_uds)?;
-        let overlay = Overlay::choose(annotations, global.overlay)?;
+        let upper = Upper::choose(annotations, global.rootfs_upper)?;
         let pod = Pod::choose(annotations, global.pod)?;
-        Ok(Choices { sleep, trigger, host_uds, overlay, pod })
+        Ok(Choices { sleep, trigger, host_uds, upper, pod })
     }
 }
 

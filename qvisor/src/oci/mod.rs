@@ -33,7 +33,6 @@ mod moment;
 pub mod mount_points;
 pub mod mounts;
 pub mod network;
-pub mod overlay;
 pub mod pod;
 pub mod pool;
 pub mod pressure;
@@ -51,6 +50,7 @@ pub mod template;
 pub mod top;
 pub mod uds;
 pub mod update;
+pub mod upper;
 pub mod view;
 pub mod wait;
 pub mod watch;
@@ -188,7 +188,7 @@ fn dispatch(cli: Cli) -> Result<i32> {
         Command::Exec(o) => return exec::exec_command(global, o),
         Command::Events(o) => info::events(&find(&o.id)?, o, global.timeout)?,
         Command::Checkpoint(o) => match &o.name {
-            Some(name) => snapshots::take(&store()?, &o.id, name, global)?,
+            Some(name) => snapshots::take(&store()?, (&o.id, name), o.keep, global)?,
             None => moment::checkpoint(&store()?, o, global)?,
         },
         Command::Restore(o) => return run::restore_command(global, o),

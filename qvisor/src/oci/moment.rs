@@ -190,6 +190,7 @@ impl Watch {
                 id: self.id,
                 image_path: self.moment.image,
                 name: None,
+                keep: None,
                 leave_running: goes_on,
                 when_told: false,
                 criu: cli::Criu::default(),

@@ -22,11 +22,16 @@ use crate::sys::utc::Utc;
 /// Names the snapshot that the container was last made, or made of.
 const CURRENT: &str = ".current";
 
-/// `quark checkpoint --name`.
+/// `quark checkpoint --name`; `keep`: how many there are to be afterwards at most.
 ///
 /// # Errors
 /// When the container cannot be saved; it goes on then, as it was.
-pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> {
+pub fn take(
+    store: &Store,
+    (id, name): (&str, &str),
+    keep: Option<u32>,
+    global: &Global,
+) -> Result<()> {
     sys::ignore_signals();
     let (entry, state) = info::running(store, id)?;
     checkpoint::check_running(&state)?;
@@ -52,7 +57,15 @@ pub fn take(store: &Store, id: &str, name: &str, global: &Global) -> Result<()> 
         held.release(false).inspect_err(|_| written.remove())
     };
     save().with_context(|| format!("container {id} was not saved"))?;
-    set_current(&entry, name)
+    set_current(&entry, name)?;
+    let all = all(&entry);
+    let surplus = keep.map_or(0, |keep| all.len().saturating_sub(keep as usize));
+    // Each is whole without the others.
+    all[..surplus].iter().try_for_each(|old| remove(&entry.snapshots().join(&old.name)))
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    directory::remove(dir).with_context(|| format!("removing {}", dir.display()))
 }
 
 /// The directory that a snapshot has or would have.
@@ -98,7 +111,7 @@ pub fn snapshots(store: &Store, options: &cli::Snapshots) -> Result<()> {
             return Err(missing(&entry, name));
         }
         // Without it there is no image, whatever comes in between.
-        return directory::remove(&dir).with_context(|| format!("removing {}", dir.display()));
+        return remove(&dir);
     }
     let all = all(&entry);
     let text = match options.format {

@@ -275,6 +275,7 @@ fn create(store: &Store, options: &cli::TemplateCreate, global: &Global) -> Resu
             id: id.clone(),
             image_path: draft.dir.clone(),
             name: None,
+            keep: None,
             when_told: false,
             leave_running: options.leave_running,
             criu: cli::Criu::default(),

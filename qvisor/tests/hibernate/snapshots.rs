@@ -331,6 +331,11 @@ fn names_can_be_taken_again() {
     snapshot(&c, "left");
     rollback(&c, "left");
     verified(&c.ask("verify"));
+    c.must(&["checkpoint", "--name", "last", "--keep", "2", &c.id]);
+    let names: Vec<Value> = listed(&c).iter().map(|one| one["name"].clone()).collect();
+    assert_eq!(names, ["left", "last"], "the oldest are gone");
+    rollback(&c, "left");
+    verified(&c.ask("verify"));
     fs::create_dir(snapshots_dir(&c).join("other")).expect("a directory");
     c.must(&["snapshots", "--remove", "other", &c.id]);
 }

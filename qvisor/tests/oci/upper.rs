@@ -13,7 +13,7 @@ fn started() -> Option<Place> {
     let p = place()?;
     let script = "echo one > /etc/written; mkdir /made; while :; do sleep 1000; done";
     p.configure(&["sh", "-c", script], |c| {
-        c["annotations"] = json!({"io.quark.overlay": "root"});
+        c["annotations"] = json!({"io.quark.rootfs.upper": "memory"});
     });
     p.create(&[]);
     p.good(&["start", &p.id]);
