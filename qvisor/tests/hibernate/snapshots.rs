@@ -280,9 +280,9 @@ port, made = int(sys.argv[1]), 0
 def listen():
     global listener, made
     one = socket.socket()
-    how = [(socket.SO_REUSEADDR, 1), (socket.SO_KEEPALIVE, made % 2)] if made < 2 else []
-    for option, value in how: one.setsockopt(socket.SOL_SOCKET, option, value)
-    one.bind(('0.0.0.0' if made == 3 else '127.0.0.1', port))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, made % 2)
+    one.bind(('0.0.0.0' if made == 2 else '127.0.0.1', port))
     one.listen()
     made += 1
     return one
