@@ -364,7 +364,7 @@ fn containers_meet_on_a_volume() {
 fn each_gets_its_own_early_signal() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     for name in ["one", "two"] {
-        let script = "sleep 0.4; trap 'echo got it; exit 0' TERM; while :; do sleep 0.1; done";
+        let script = "sleep 0.1; trap 'echo got it; exit 0' TERM; while :; do sleep 0.1; done";
         pod.configure(name, &["sh", "-c", script], |_| {});
     }
     for name in ["one", "two"] {
