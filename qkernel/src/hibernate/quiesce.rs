@@ -58,7 +58,8 @@ pub(super) fn look(waited_ns: u64) -> Option<Busy> {
 
 /// Waits until a deflate may begin; when this returns it does so in the same breath. What is left
 /// to do then, if it is forced. EINTR when `held` was ended, EBUSY and the reason when patience is
-/// over, or there is something that `quark pause` keeps from being done.
+/// over, or there is something that `quark pause` keeps from being done. What stays asleep until
+/// somebody sees to it may sleep in the middle of that.
 pub(super) async fn quiesce(held: &Held, patience: Patience) -> Result<Option<Busy>, Failure> {
     let begin_ns = time::monotonic_ns();
     let mut look_ns = LOOK_NS[0];
@@ -72,11 +73,11 @@ pub(super) async fn quiesce(held: &Held, patience: Patience) -> Result<Option<Bu
         }
         let left = look(waited_ns);
         match left {
-            Some(Busy::Paused) => return Err(Failure::busy(&Busy::Paused)),
+            Some(Busy::Paused) if !patience.stay => return Err(Failure::busy(&Busy::Paused)),
             Some(busy) if waited_ns >= patience.ns && !patience.force => {
                 return Err(Failure::busy(&busy));
             }
-            Some(_) if waited_ns < patience.ns => {}
+            Some(busy) if waited_ns < patience.ns && busy != Busy::Paused => {}
             idle_or_forced => {
                 host::watch_all();
                 return Ok(idle_or_forced);

@@ -197,7 +197,10 @@ fn who_is_never_idle_is_saved_too() {
     ready(&c);
     let counted = || c.output().lines().filter_map(|n| n.parse::<u64>().ok()).collect::<Vec<_>>();
     eventually("it counts", limit(), || counted().len() > 3);
-    for _ in 0..2 {
+    for is_paused in [false, true, true] {
+        if is_paused {
+            c.must(&["pause", &c.id]);
+        }
         checkpoint(&c);
         let before = counted().len();
         restored(&c);

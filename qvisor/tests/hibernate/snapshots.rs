@@ -159,6 +159,18 @@ fn who_is_never_idle_goes_back() {
         assert_eq!(falls.count(), round, "{numbers:?}");
         assert!(numbers.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{numbers:?}");
     }
+    // So it does while it is paused in the middle of that.
+    c.must(&["pause", &c.id]);
+    snapshot(&c, "paused");
+    rollback(&c, "one");
+    let before = counted();
+    sleep(Duration::from_millis(100));
+    assert_eq!(counted(), before);
+    c.must(&["resume", &c.id]);
+    eventually("it counts on", limit(), || counted().len() > before.len() + 3);
+    rollback(&c, "paused");
+    let back = counted().len();
+    eventually("it counts on", limit(), || counted().len() > back + 3);
 }
 
 #[test]
