@@ -41,7 +41,11 @@ pub fn describe(parts: &Parts, files: &[OwnedFd], volumes: u32) -> Result<Vec<Wh
             Kind::Stream { .. } | Kind::StdioFile | Kind::StdioDir | Kind::StdioSocket => {
                 let number = handle.map_or(u32::MAX, |handle| handle.number);
                 if !(volumes + 1..=volumes + STREAMS).contains(&number) {
-                    bail!("a process of quark exec has streams of its own: end it first");
+                    bail!(
+                        "a process of quark exec has streams of its own: end it first, or start it \
+                         in the container without them (sh -c 'setsid COMMAND </dev/null \
+                         >/dev/null 2>&1 &')"
+                    );
                 }
                 Ok(What::Given(number))
             }

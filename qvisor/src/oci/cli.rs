@@ -398,7 +398,7 @@ pub struct Fork {
     pub id: String,
     /// The ID of the new container, or what the IDs begin with of several.
     pub new: String,
-    /// Make so many, ID-1, ID-2 and so on.
+    /// Make so many, NEW-1, NEW-2 and so on.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub count: Option<u32>,
     /// The bundle of the new container, by default that of the old.

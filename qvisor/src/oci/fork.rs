@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -60,9 +60,11 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
         Ok::<_, anyhow::Error>(streams)
     };
     let streams = hold().with_context(|| format!("container {} was not forked", entry.id))?;
-    let network = match options.new_network {
-        true => Some(PathBuf::new()),
-        false => bundle.network(),
+    // Nobody gets into the host's network whose original is not there.
+    let network = match bundle.network() {
+        None if !options.new_network && shares_network(state.pid)? => None,
+        Some(path) if !options.new_network => Some(path),
+        _ => Some(PathBuf::new()),
     };
     let image = Files::open(&dir)?;
     let are_there = make_all(store, (global, state.init), ids.into_iter(), |id, signals| {
@@ -86,6 +88,12 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     draft.keep_for(&entry);
     ensure!(are_there, "not all containers were made that were to be forked from {}", entry.id);
     Ok(())
+}
+
+/// True if a process has the network of this one.
+fn shares_network(pid: i32) -> Result<bool> {
+    let network = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/net")).map(|file| file.ino());
+    Ok(network(&pid.to_string())? == network("self")?)
 }
 
 /// The standard streams of a container with so many volumes; what it has closed is /dev/null.

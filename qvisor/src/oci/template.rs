@@ -292,6 +292,11 @@ fn create(store: &Store, options: &cli::TemplateCreate, global: &Global) -> Resu
     draft.describe(&About { bundle, container: manifest.container.id, created })?;
     directory::copy(&files, &draft.dir)?;
     draft.publish(store)?;
+    // A snapshot stays one, too.
+    let snapshots = store.images().join("snapshots");
+    if from.canonicalize().is_ok_and(|dir| dir.starts_with(snapshots)) {
+        return Ok(());
+    }
     // From here on there are two; the manifest goes first, without which it is no image.
     for (_, name) in files.each().collect::<Vec<_>>().into_iter().rev() {
         let path = from.join(name);

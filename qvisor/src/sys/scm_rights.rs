@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, ReturnFlags, SendFlags};
 
 /// The most descriptors in one message.
-pub const MAX_FILES: usize = 16;
+pub const MAX_FILES: usize = 32;
 /// Bytes of control data for so many, and for a sender's ids.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_FILES), ScmCredentials(1));
 

@@ -216,6 +216,31 @@ fn branches_go_their_own_ways() {
     assert_eq!(left, 0, "nothing is left of the image");
 }
 
+/// As many layers as there may be, and more.
+#[test]
+fn a_long_chain_is_forked() {
+    let c = memory("8");
+    for number in 0..20 {
+        assert!(c.ask("change").starts_with("ok"));
+        snapshot(&c, &format!("n{number}"));
+        if number % 4 == 3 {
+            let branch = format!("{}-f", c.id);
+            c.must(&["fork", "--new-network", &c.id, &branch]);
+            verified(&asked_inside(&c, &branch, "verify"));
+            if number == 11 {
+                // Its network is that of its original, not what the configuration says.
+                let further = format!("{branch}-f");
+                c.must(&["fork", &branch, &further]);
+                verified(&asked_inside(&c, &further, "verify"));
+                c.must(&["delete", "--force", &further]);
+            }
+            c.must(&["delete", "--force", &branch]);
+        }
+    }
+    rollback(&c, "n9");
+    verified(&c.ask("verify"));
+}
+
 #[test]
 fn what_cannot_be_is_told_and_changes_nothing() {
     let c = memory("8");
