@@ -21,6 +21,10 @@ const YOUTH_NS: u64 = 1_000_000_000;
 /// How often it is looked whether it has.
 const LOOK_NS: u64 = 2_000_000;
 
+/// A signal that is found blocked so often in a row is taken by sigwait(3) or signalfd(2). A shell
+/// blocks all for an instant before it waits for a child.
+const BLOCKED_LOOKS: u32 = 10;
+
 /// Processes and signals that wait for a handler of theirs: one of each kind, as pending signals
 /// are.
 static EARLY: Mutex<BTreeSet<(u32, u32)>> = mutex(BTreeSet::new());
@@ -46,7 +50,10 @@ pub fn send(pid: u32, all: bool, signo: u32) -> Result {
     if EARLY.lock().insert(early) {
         let awaited = busy::awaits_a_handler();
         executor::spawn(async move {
-            while is_early(&targets[0], signo) {
+            let mut blocked_looks = 0;
+            while is_early(&targets[0], signo) && blocked_looks < BLOCKED_LOOKS {
+                let is_blocked = !signal::send::would_be_lost(&targets[0], signo);
+                blocked_looks = if is_blocked { blocked_looks + 1 } else { 0 };
                 time::pass(LOOK_NS).await;
             }
             EARLY.lock().remove(&early);
@@ -77,7 +84,7 @@ fn is_early(process: &Arc<Process>, signo: u32) -> bool {
     signo != 0
         && age_ns < YOUTH_NS
         && !process.is_zombie()
-        && signal::send::would_be_lost(process, signo)
+        && signal::send::lacks_handler(process, signo)
 }
 
 fn deliver(targets: &[Arc<Process>], signo: u32) -> Result {

@@ -175,6 +175,12 @@ pub fn would_be_lost(process: &Process, signo: Signo) -> bool {
         && is_ignored(process, &first, signo, Origin::Outside)
 }
 
+/// True if that is so, or will be as soon as it is not blocked any more.
+pub fn lacks_handler(process: &Process, signo: Signo) -> bool {
+    let disposition = process.signals.lock().action(signo).disposition(signo);
+    is_init(process) && matches!(disposition, Disposition::Terminate | Disposition::Core)
+}
+
 /// True if it is the init of its PID namespace, which signals without a handler do not reach
 /// (pid_namespaces(7)).
 pub(super) fn is_init(process: &Process) -> bool {
