@@ -169,10 +169,7 @@ fn is_ignored(process: &Process, blocker: &Thread, signo: Signo, origin: Origin)
 /// as it has no handler for it and does not wait for it.
 pub fn would_be_lost(process: &Process, signo: Signo) -> bool {
     let Some(first) = process.first_thread() else { return false };
-    let disposition = process.signals.lock().action(signo).disposition(signo);
-    is_init(process)
-        && matches!(disposition, Disposition::Terminate | Disposition::Core)
-        && is_ignored(process, &first, signo, Origin::Outside)
+    lacks_handler(process, signo) && is_ignored(process, &first, signo, Origin::Outside)
 }
 
 /// True if that is so, or will be as soon as it is not blocked any more.
