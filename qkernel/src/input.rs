@@ -1,13 +1,10 @@
 //! When something last came from outside that threads are about to be notified of: data, a
 //! connection, a signal, a further process.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::sync::{Mutex, mutex};
 use crate::time;
-use crate::wait::Signal;
+use crate::wait::{self, PollMask, WaitQueue};
 
 /// CLOCK_MONOTONIC; 0 for never.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
@@ -28,23 +25,20 @@ static USED_NS: AtomicU64 = AtomicU64::new(0);
 /// Somebody outside, who is no probe, has been answered.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Who waits for that.
-static AWAITING: Mutex<Vec<Arc<Signal>>> = mutex(Vec::new());
+/// Notified then.
+static FIRST_ANSWER: WaitQueue = WaitQueue::new();
 
 /// A program has answered somebody outside, at least with a part of an answer.
 pub fn note_answered() {
     if !ANSWERED.swap(true, Relaxed) {
-        let awaiting = core::mem::take(&mut *AWAITING.lock());
-        awaiting.iter().for_each(|signal| signal.set());
+        FIRST_ANSWER.wake(PollMask::IN);
     }
 }
 
 /// Waits until somebody outside has been answered, if nobody has been yet.
 pub async fn first_answer() {
-    if !ANSWERED.load(Relaxed) {
-        let signal = Arc::new(Signal::default());
-        AWAITING.lock().push(signal.clone());
-        signal.wait().await;
+    while !ANSWERED.load(Relaxed) {
+        wait::notified(&FIRST_ANSWER, PollMask::IN, None).await;
     }
 }
 

@@ -30,6 +30,14 @@ impl Stream {
         }
         Ok(Self { fd: rustix::io::fcntl_dupfd_cloexec(fd, 3)?, own: false })
     }
+
+    /// Takes standard input, output and error.
+    ///
+    /// # Errors
+    /// As [`Stream::take`].
+    pub fn take_each([input, output, error]: [BorrowedFd<'_>; 3]) -> Result<[Self; 3], Errno> {
+        Ok([Self::take(input)?, Self::take(output)?, Self::take(error)?])
+    }
 }
 
 fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {

@@ -1,10 +1,11 @@
 //! What lies in the directory of an image, and what can be done to it as a whole.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -74,6 +75,13 @@ pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
     let made = file.metadata()?.modified()?;
     let brief: Brief = serde_json::from_reader(io::BufReader::new(file.take(MAX_MANIFEST)))?;
     Ok((made, brief.container.parent))
+}
+
+/// Disk space of the files in a directory that were not `seen` in another.
+pub fn disk_bytes(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    let files = files.filter_map(|item| item.metadata().ok());
+    files.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
 }
 
 /// Removes an image, its manifest first. Containers that were made of it keep what they need.

@@ -135,7 +135,7 @@ impl Files {
     }
 
     /// The same with what its store holds; the pages of its programs are checked as they come.
-    /// Guest memory is not looked at ([`Files::check_ram`]).
+    /// Guest memory is not looked at ([`Files::check`]).
     ///
     /// # Errors
     /// With what is wrong with it.
@@ -153,11 +153,21 @@ impl Files {
         Ok(manifest)
     }
 
+    /// Checks all of it that is not checked as it comes.
+    ///
+    /// # Errors
+    /// With what is wrong with it.
+    pub fn check(&self) -> Result<Manifest> {
+        let manifest = self.read()?;
+        self.check_ram(&manifest)?;
+        Ok(manifest)
+    }
+
     /// Checks its guest memory: once for all sandboxes that are made of these files.
     ///
     /// # Errors
     /// When it is not what was written.
-    pub fn check_ram(&self, manifest: &Manifest) -> Result<()> {
+    fn check_ram(&self, manifest: &Manifest) -> Result<()> {
         let mut sum = XxHash3_64::default();
         each_page(&self.ram, |offset, page| {
             note(&mut sum, offset, page);

@@ -80,8 +80,7 @@ fn written(place: &Place, pages: u8, stored: Stored) {
 
 fn read(dir: &std::path::Path) -> anyhow::Result<(Files, Manifest)> {
     let files = Files::open(dir)?;
-    let manifest = files.read()?;
-    files.check_ram(&manifest)?;
+    let manifest = files.check()?;
     Ok((files, manifest))
 }
 

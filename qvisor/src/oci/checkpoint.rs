@@ -1,5 +1,6 @@
 //! `quark checkpoint`: an image of a container, and `quark restore`: a container of an image.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,7 @@ use super::{info, life, pod};
 use crate::image::write::{self, Written};
 use crate::image::{self, Manifest, record};
 use crate::platform::PlatformKind;
+use crate::sandbox::hostcall::image::Parts;
 use crate::sys;
 
 /// `quark checkpoint`: writes an image of a container, which goes to sleep for it, and ends unless
@@ -20,13 +22,11 @@ use crate::sys;
 /// # Errors
 /// When it cannot be saved; it goes on then, as it was.
 pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> Result<()> {
-    // A file-size limit is an error like a full disk.
-    sys::ignore_signals();
-    let (entry, state) = info::running(store, &options.id)?;
-    check_running(&state)?;
-    let volumes = volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
-    let written = save(&entry, &state, &volumes, options, global);
-    written.with_context(|| format!("container {} was not saved", entry.id))?;
+    let (entry, state) = savable(store, &options.id)?;
+    let volumes = own_volumes(&state)?;
+    let end = !options.leave_running;
+    save((&entry, &state, &volumes), &options.image_path, (None, end), global)
+        .with_context(|| format!("container {} was not saved", entry.id))?;
     // It is ending by itself.
     if options.leave_running { Ok(()) } else { life::end(&state) }
 }
@@ -46,16 +46,27 @@ pub fn check(state: &State) -> Result<()> {
     pod::check_first(state, "saved")
 }
 
-/// The same, and that it runs.
+/// A container that runs, and is none that cannot be saved. From then on a file-size limit is an
+/// error like a full disk.
 ///
 /// # Errors
-/// With what it is.
-pub fn check_running(state: &State) -> Result<()> {
-    check(state)?;
+/// When there is no such container; with what it is.
+pub fn savable(store: &Store, id: &str) -> Result<(Entry, State)> {
+    sys::ignore_signals();
+    let (entry, state) = info::running(store, id)?;
+    check(&state)?;
     match state.status() {
-        Status::Running | Status::Paused => Ok(()),
-        other => bail!("cannot save container {}: it is {}, not running", state.id, other.name()),
+        Status::Running | Status::Paused => Ok((entry, state)),
+        other => bail!("cannot save container {id}: it is {}, not running", other.name()),
     }
+}
+
+/// What [`volumes`] says of a container's own bundle.
+///
+/// # Errors
+/// When that cannot be read.
+pub fn own_volumes(state: &State) -> Result<Vec<String>> {
+    Ok(volumes(&Bundle::load(&state.bundle).context("the container's configuration")?))
 }
 
 /// Where files of the host are mounted, besides the root, in their order.
@@ -64,16 +75,20 @@ pub fn volumes(bundle: &Bundle) -> Vec<String> {
     of_host.map(|mount| mount.destination.clone()).collect()
 }
 
-fn save(
-    entry: &Entry,
-    state: &State,
-    volumes: &[String],
-    options: &cli::Checkpoint,
+/// Writes an image of a container, given with its volumes, to `dir`; what it is, and its files.
+/// `parent`: see [`write`]; `end`: it ends then.
+///
+/// # Errors
+/// With nothing left of it.
+pub fn save(
+    (entry, state, volumes): (&Entry, &State, &[String]),
+    dir: &Path,
+    (parent, end): (Option<String>, bool),
     global: &Global,
-) -> Result<()> {
+) -> Result<(Parts, Vec<OwnedFd>)> {
     let mut held = Held::hold(entry, global.timeout)?;
-    let written = write(&mut held, state, volumes, &options.image_path, None)?;
-    held.release(!options.leave_running).inspect_err(|_| written.remove())
+    let written = write(&mut held, state, volumes, dir, parent)?;
+    held.release(end).inspect_err(|_| written.remove())
 }
 
 /// Writes an image of a container that is held to `dir`; `parent`: the snapshot that it was made
@@ -81,7 +96,7 @@ fn save(
 ///
 /// # Errors
 /// With nothing left of it.
-pub fn write<'a>(
+fn write<'a>(
     held: &mut Held,
     state: &State,
     volumes: &[String],

@@ -423,11 +423,8 @@ pub(super) fn open_all(setup: &Setup) -> Result<Opened> {
 /// Takes the standard streams for the guest. Standard error stays ours too, for a last word.
 pub(super) fn take_stdio() -> Result<[Stream; 3]> {
     let take = || -> rustix::io::Result<[Stream; 3]> {
-        let streams = [
-            Stream::take(std::io::stdin().as_fd())?,
-            Stream::take(std::io::stdout().as_fd())?,
-            Stream::take(std::io::stderr().as_fd())?,
-        ];
+        let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let streams = Stream::take_each([input.as_fd(), output.as_fd(), error.as_fd()])?;
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,6 +19,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket,
 };
 use qlib::control::{Reply, Request, Wakefulness};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::RecvFlags;
 
 use super::error::SandboxEnded;
@@ -78,7 +80,7 @@ pub struct Connection {
 /// # Errors
 /// Those of bind(2).
 pub fn listen(entry: &Entry) -> Result<UnixListener> {
-    let (_dir, path) = short_path(entry)?;
+    let (_dir, path) = short_path(&entry.dir.join(CONTROL_SOCKET))?;
     UnixListener::bind(path)
         .with_context(|| format!("creating {}", entry.dir.join(CONTROL_SOCKET).display()))
 }
@@ -93,12 +95,20 @@ pub fn refer(entry: &Entry, to: &Entry) -> Result<()> {
         .with_context(|| format!("creating {}", path.display()))
 }
 
-/// The socket by a path that fits into a socket address, however long the state directory's is. It
-/// is good while the descriptor lives.
-fn short_path(entry: &Entry) -> io::Result<(OwnedFd, String)> {
-    let dir = entry.open_dir()?;
-    let path = format!("/proc/self/fd/{}/{CONTROL_SOCKET}", dir.as_raw_fd());
-    Ok((dir, path))
+/// A socket by a path that fits into a socket address, however long its own is. It is good while
+/// the descriptor lives.
+///
+/// # Errors
+/// Those of opening its directory; ENOENT when that is no name of a file.
+pub(super) fn short_path(socket: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let socket = std::path::absolute(socket)?;
+    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(dir, how, Mode::empty())?;
+    let path = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
+    Ok((opened, path))
 }
 
 impl Connection {
@@ -125,8 +135,8 @@ impl Connection {
         timeout: Duration,
         signals: Option<(SignalFd, Instant)>,
     ) -> Result<Self> {
-        let (_dir, path) = short_path(entry)?;
-        let address = UnixAddr::new(path.as_str())?;
+        let (_dir, path) = short_path(&entry.dir.join(CONTROL_SOCKET))?;
+        let address = UnixAddr::new(&path)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)
             .context("making a socket")?;

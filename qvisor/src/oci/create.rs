@@ -77,6 +77,33 @@ pub struct Request<'a> {
     pub signals: &'a SignalFd,
 }
 
+impl<'a> Request<'a> {
+    /// A detached container of an image, which is this process's until it is told to go on.
+    pub fn of_image(
+        global: &'a Global,
+        id: &'a str,
+        bundle: &'a Bundle,
+        image: (&'a Files, bool),
+        signals: &'a SignalFd,
+    ) -> Self {
+        Request {
+            global,
+            id,
+            bundle,
+            network: bundle.network(),
+            view: None,
+            image: Some(image),
+            pty: None,
+            streams: None,
+            pid_file: None,
+            tied: false,
+            claimed: true,
+            attended: false,
+            signals,
+        }
+    }
+}
+
 /// A container that has been made.
 #[derive(Debug)]
 pub struct Created {

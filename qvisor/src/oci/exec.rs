@@ -170,8 +170,7 @@ fn begin(connection: &mut Connection, spec: ProcessSpec, pty: Option<&Pty>) -> R
         Some(pty) => [pty.slave.as_fd(); 3],
         None => [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
     };
-    let [a, b, c] = stdio.map(|fd| Stream::take(fd).context("taking the standard streams"));
-    let streams = [a?, b?, c?];
+    let streams = Stream::take_each(stdio).context("taking the standard streams")?;
     let spec = ProcessSpec { own_stdio: streams.each_ref().map(|s| s.own), ..spec };
     match connection.call(&Request::Exec(spec), &streams.each_ref().map(|s| s.fd.as_fd())) {
         Ok(Reply::Pid(pid)) => Ok(pid),
@@ -193,18 +192,9 @@ fn leave_shim(
     let null =
         File::options().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
     be_among(state);
-    let mut child = sys::spawn(&Spawn {
-        args: &args,
-        stdio: [null.as_fd(); 3],
-        socket: connection.stream().as_fd(),
-        cgroup: None,
-        cgroup_files: Vec::new(),
-        network: None,
-        new_namespaces: CloneFlags::empty(),
-        parent_death_signal: None,
-        prepare: None,
-    })
-    .context("starting the process that stands for the guest process")?;
+    let socket = connection.stream().as_fd();
+    let mut child = sys::spawn(&Spawn::here(&args, [null.as_fd(); 3], socket))
+        .context("starting the process that stands for the guest process")?;
     let written = match pid_file {
         Some(path) => create::write_pid_file(path, child.pid()),
         None => Ok(()),

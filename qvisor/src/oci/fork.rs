@@ -9,15 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::bundle::Bundle;
+use super::checkpoint;
 use super::cli::{self, Global};
 use super::clones::make_all;
 use super::create;
-use super::held::Held;
-use super::state::{Entry, Store};
-use super::{checkpoint, info};
+use super::state::{Entry, Store, make_private, try_lock};
 use crate::image::files::Files;
-use crate::sandbox::hostcall::image::STREAMS;
-use crate::sys;
+use crate::sandbox::hostcall::image::{Parts, STREAMS};
 
 /// The name of the last image that a container was forked by, among its snapshots.
 const LAST: &str = ".fork";
@@ -27,9 +25,7 @@ const LAST: &str = ".fork";
 /// # Errors
 /// When that cannot be copied, or one of them cannot be made; those before it stay.
 pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
-    sys::ignore_signals();
-    let (entry, state) = info::running(store, &options.id)?;
-    checkpoint::check_running(&state)?;
+    let (entry, state) = checkpoint::savable(store, &options.id)?;
     let own = Bundle::load(&state.bundle).context("the container's configuration")?;
     let volumes = checkpoint::volumes(&own);
     let mut bundle = match &options.bundle {
@@ -53,11 +49,8 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     let dir = draft.image();
     let hold = || {
         let _lock = entry.lock()?;
-        let mut held = Held::hold(&entry, global.timeout)?;
-        let written = checkpoint::write(&mut held, &state, &volumes, &dir, None)?;
-        let streams = streams(&held, volumes.len() as u32)?;
-        held.release(false).inspect_err(|_| written.remove())?;
-        Ok::<_, anyhow::Error>(streams)
+        let saved = checkpoint::save((&entry, &state, &volumes), &dir, (None, false), global)?;
+        streams(&saved, volumes.len() as u32)
     };
     let streams = hold().with_context(|| format!("container {} was not forked", entry.id))?;
     // Nobody gets into the host's network whose original is not there.
@@ -69,21 +62,10 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     let image = Files::open(&dir)?;
     let are_there = make_all(store, (global, state.init), ids.into_iter(), |id, signals| {
         bundle.set_cgroup_beside(id);
-        create::begin(&create::Request {
-            global,
-            id,
-            bundle: &bundle,
-            network: network.clone(),
-            view: None,
-            image: Some((&image, state.is_overlaid)),
-            pty: None,
-            streams: Some(streams.each_ref().map(AsFd::as_fd)),
-            pid_file: None,
-            tied: false,
-            claimed: true,
-            attended: false,
-            signals,
-        })
+        let streams = Some(streams.each_ref().map(AsFd::as_fd));
+        let image = (&image, state.is_overlaid);
+        let request = create::Request::of_image(global, id, &bundle, image, signals);
+        create::begin(&create::Request { network: network.clone(), streams, ..request })
     })?;
     draft.keep_for(&entry);
     ensure!(are_there, "not all containers were made that were to be forked from {}", entry.id);
@@ -97,10 +79,10 @@ fn shares_network(pid: i32) -> Result<bool> {
 }
 
 /// The standard streams of a container with so many volumes; what it has closed is /dev/null.
-fn streams(held: &Held, volumes: u32) -> Result<[OwnedFd; 3]> {
+fn streams((parts, files): &(Parts, Vec<OwnedFd>), volumes: u32) -> Result<[OwnedFd; 3]> {
     let stream = |number: u32| {
-        let handle = held.parts.handles.iter().find(|handle| handle.number == volumes + number);
-        match handle.and_then(|handle| held.files.get(handle.file as usize)) {
+        let handle = parts.handles.iter().find(|handle| handle.number == volumes + number);
+        match handle.and_then(|handle| files.get(handle.file as usize)) {
             Some(fd) => Ok(fd.try_clone()?),
             None => Ok(File::options().read(true).write(true).open("/dev/null")?.into()),
         }
@@ -120,23 +102,18 @@ impl Draft {
     /// In a directory for such, from which those go that killed commands left.
     fn new(parent: &Path) -> Result<Draft> {
         let making = || format!("making a directory for the image in {}", parent.display());
-        let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700).recursive(true).create(parent).with_context(making)?;
-        let lock = |dir: &Path| {
-            Flock::lock(File::open(dir)?, FlockArg::LockExclusiveNonblock)
-                .map_err(|(_, e)| anyhow::Error::from(e))
-        };
+        make_private(parent)?;
         // No other command looks around between the making of a directory and its lock.
         let all = File::open(parent).with_context(making)?;
         let _alone = Flock::lock(all, FlockArg::LockExclusive).map_err(|(_, e)| e)?;
         for left in fs::read_dir(parent).with_context(making)?.flatten() {
-            if lock(&left.path()).is_ok() {
+            if try_lock(&left.path()).is_ok() {
                 fs::remove_dir_all(left.path()).ok();
             }
         }
         let dir = parent.join(std::process::id().to_string());
-        builder.recursive(false).create(&dir).with_context(making)?;
-        let lock = lock(&dir).with_context(making)?;
+        fs::DirBuilder::new().mode(0o700).create(&dir).with_context(making)?;
+        let lock = try_lock(&dir).with_context(making)?;
         Ok(Draft { dir, _lock: lock })
     }
 
@@ -144,13 +121,12 @@ impl Draft {
     /// there, by which the next image has them too.
     fn keep_for(&self, entry: &Entry) {
         let dir = entry.snapshots();
-        let mut builder = fs::DirBuilder::new();
-        let kept = builder.mode(0o700).recursive(true).create(&dir).and_then(|()| {
+        let kept = make_private(&dir).and_then(|()| {
             fs::remove_dir_all(dir.join(LAST)).ok();
-            fs::rename(self.image(), dir.join(LAST))
+            Ok(fs::rename(self.image(), dir.join(LAST))?)
         });
         if let Err(e) = kept {
-            tracing::debug!("the next image copies what this one had: {e}");
+            tracing::debug!("the next image copies what this one had: {e:#}");
         }
     }
 

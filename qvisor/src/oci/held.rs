@@ -57,12 +57,14 @@ impl Held {
         Ok(Held { connection, parts, sources: Sources { ram, swap, reap }, files })
     }
 
-    /// Lets it go on, or ends it.
+    /// Lets it go on, or ends it; what it was, and its files.
     ///
     /// # Errors
     /// When it was held for too long, and has gone on.
-    pub fn release(mut self, end: bool) -> Result<()> {
-        self.connection.order(&Request::Release { end })
+    pub fn release(self, end: bool) -> Result<(Parts, Vec<OwnedFd>)> {
+        let Held { mut connection, parts, files, .. } = self;
+        connection.order(&Request::Release { end })?;
+        Ok((parts, files))
     }
 }
 

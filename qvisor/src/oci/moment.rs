@@ -16,7 +16,6 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
-use nix::sched::CloneFlags;
 use qlib::control::{Reply, Request};
 
 use super::cli::{self, Global};
@@ -165,19 +164,10 @@ impl Watch {
         let null = File::options().read(true).write(true).open("/dev/null");
         let null = null.context("opening /dev/null")?;
         let connection = self.connection.stream().as_fd();
-        sys::spawn(&Spawn {
-            args: &args.collect::<Result<Vec<_>, _>>()?,
-            stdio: [connection, null.as_fd(), null.as_fd()],
-            socket: connection,
-            cgroup: None,
-            cgroup_files: Vec::new(),
-            network: None,
-            new_namespaces: CloneFlags::empty(),
-            parent_death_signal: None,
-            prepare: None,
-        })
-        .context("starting the command that makes the image")
-        .map(drop)
+        let args = args.collect::<Result<Vec<_>, _>>()?;
+        sys::spawn(&Spawn::here(&args, [connection, null.as_fd(), null.as_fd()], connection))
+            .context("starting the command that makes the image")
+            .map(drop)
     }
 
     /// Makes the image when the moment has come, meanwhile.

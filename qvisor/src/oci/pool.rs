@@ -6,7 +6,7 @@
 //! these two ends it by ending: nothing is left that runs.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::bundle::Bundle;
 use super::child::{FromChild, ToChild};
 use super::cli::{self, Global};
+use super::client::short_path;
 use super::create::{self, Begun, Created};
 use super::error::ContainerError;
 use super::state::{Entry, State, Store};
@@ -57,19 +58,6 @@ enum Answer {
 /// Where the supervisor of a template listens.
 fn socket_path(store: &Store, name: &str, given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| store.pools().join(format!("{name}.sock")), Path::to_owned)
-}
-
-/// A socket's directory, and its path by that, which fits into a socket address.
-fn short_path(socket: &Path) -> Result<(OwnedFd, PathBuf)> {
-    let socket = std::path::absolute(socket)?;
-    let (Some(dir), Some(name)) = (socket.parent(), socket.file_name()) else {
-        bail!("{} is no name for a socket", socket.display())
-    };
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(dir, how, Mode::empty());
-    let opened = opened.with_context(|| format!("opening {}", dir.display()))?;
-    let path = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
-    Ok((opened, path))
 }
 
 /// `quark pool`: until a signal asks it to end; the exit code.
@@ -114,13 +102,17 @@ pub fn pool(global: &Global, options: &cli::Pool) -> Result<i32> {
     ended.map(|()| 0)
 }
 
+fn opening(socket: &Path) -> String {
+    format!("opening {}", socket.parent().unwrap_or(socket).display())
+}
+
 /// Listens where nobody does.
 fn listen(store: &Store, path: &Path) -> Result<UnixListener> {
     template::alone(store, || {
         if path.parent() == Some(&store.pools()) {
             std::fs::create_dir_all(store.pools()).context("making the directory of pools")?;
         }
-        let (_dir, short) = short_path(path)?;
+        let (_dir, short) = short_path(path).with_context(|| opening(path))?;
         if UnixStream::connect(&short).is_ok() {
             bail!("there is a pool at {} already", path.display());
         }
@@ -246,22 +238,11 @@ impl Supervisor<'_> {
     fn begin(&mut self) -> Result<()> {
         self.made += 1;
         let id = format!("pool-{}-{}-{}", self.template.name, std::process::id(), self.made);
-        let [input, output, error] = &self.streams;
-        self.begun.push(create::begin(&create::Request {
-            global: self.global,
-            id: &id,
-            bundle: self.bundle,
-            network: self.bundle.network(),
-            view: None,
-            image: Some((&self.template.files, self.is_overlaid)),
-            pty: None,
-            streams: Some([input.as_fd(), output.as_fd(), error.as_fd()]),
-            pid_file: None,
-            tied: false,
-            claimed: true,
-            attended: false,
-            signals: &self.signals,
-        })?);
+        let image = (&self.template.files, self.is_overlaid);
+        let streams = Some(self.streams.each_ref().map(AsFd::as_fd));
+        let request =
+            create::Request::of_image(self.global, &id, self.bundle, image, &self.signals);
+        self.begun.push(create::begin(&create::Request { streams, ..request })?);
         Ok(())
     }
 
@@ -439,7 +420,7 @@ fn take(store: &Store, name: &str, options: &cli::RunAny) -> Result<Taken> {
     }
     store.entry(name)?;
     let socket = socket_path(store, name, options.pool.as_ref().and_then(Option::as_deref));
-    let (_dir, short) = short_path(&socket)?;
+    let (_dir, short) = short_path(&socket).with_context(|| opening(&socket))?;
     let stream = UnixStream::connect(short)
         .with_context(|| format!("nobody listens at {}", socket.display()))?;
     stream.set_read_timeout(Some(TALK_TIMEOUT))?;
@@ -479,8 +460,8 @@ fn take(store: &Store, name: &str, options: &cli::RunAny) -> Result<Taken> {
 /// Gives a container that waits this program's standard streams.
 fn give_streams(setup: &UnixStream) -> Result<()> {
     let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let take = |fd: BorrowedFd<'_>| Stream::take(fd).context("taking the standard streams");
-    let streams = [take(input.as_fd())?, take(output.as_fd())?, take(error.as_fd())?];
+    let streams = Stream::take_each([input.as_fd(), output.as_fd(), error.as_fd()])
+        .context("taking the standard streams")?;
     let fds: Vec<BorrowedFd<'_>> = streams.iter().map(|stream| stream.fd.as_fd()).collect();
     wire::send(setup, &ToChild::Streams(streams.each_ref().map(|stream| stream.own)), &fds)?;
     match wire::receive(setup)? {

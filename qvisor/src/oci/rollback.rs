@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use anyhow::{Context, Result, bail};
 use qlib::control::{Reply, Request};
-use rustix::fs::MemfdFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::bundle::Bundle;
@@ -16,7 +15,7 @@ use super::cli::{self, Global};
 use super::client::unexpected;
 use super::held::Held;
 use super::state::{Entry, State, Store};
-use super::{checkpoint, info, snapshots};
+use super::{checkpoint, snapshots};
 use crate::image::files::Files;
 use crate::image::open::Sockets;
 use crate::image::{Manifest, SocketName, What, open, record};
@@ -29,16 +28,13 @@ use crate::sys;
 /// When it cannot be; it goes on then as it was, but for a failure of the host that comes too late
 /// for that, with which it ends.
 pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Result<()> {
-    sys::ignore_signals();
-    let (entry, state) = info::running(store, &options.id)?;
-    checkpoint::check_running(&state)?;
+    let (entry, state) = checkpoint::savable(store, &options.id)?;
     let dir = snapshots::path(store, &entry, &options.name)?;
     if !dir.is_dir() {
         return Err(snapshots::missing(&entry, &options.name));
     }
     let image = Files::open(&dir)?;
-    let manifest = image.read()?;
-    image.check_ram(&manifest)?;
+    let manifest = image.check()?;
     let bundle = Bundle::load(&state.bundle).context("the container's configuration")?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let _lock = entry.lock()?;
@@ -168,7 +164,8 @@ fn sockets(held: &Held) -> Result<Vec<(SocketName, &OwnedFd)>> {
 
 /// What an image says of a sandbox, in a file.
 fn memfd(parts: &Parts) -> Result<File> {
-    let file = File::from(rustix::fs::memfd_create(c"quark-parts", MemfdFlags::CLOEXEC)?);
-    file.write_all_at(&postcard::to_allocvec(parts)?, 0)?;
+    let bytes = postcard::to_allocvec(parts)?;
+    let file = File::from(sys::memfd(c"quark-parts", bytes.len() as u64, false)?);
+    file.write_all_at(&bytes, 0)?;
     Ok(file)
 }

@@ -200,12 +200,6 @@ fn probe() -> Result<()> {
     let null = fs::File::options().read(true).write(true).open("/dev/null")?;
     let args = [c"quark".to_owned(), PROBE_COMMAND.to_owned()];
     let mut child = sys::spawn(&Spawn {
-        args: &args,
-        stdio: [null.as_fd(); 3],
-        socket: theirs.as_fd(),
-        cgroup: None,
-        cgroup_files: Vec::new(),
-        network: None,
         new_namespaces: CloneFlags::CLONE_NEWUSER
             | CloneFlags::CLONE_NEWPID
             | CloneFlags::CLONE_NEWNS
@@ -214,6 +208,7 @@ fn probe() -> Result<()> {
             | CloneFlags::CLONE_NEWNET,
         parent_death_signal: Some(libc::SIGKILL),
         prepare: Some(&map_ids),
+        ..Spawn::here(&args, [null.as_fd(); 3], theirs.as_fd())
     })?;
     drop(theirs);
     let why = wire::receive::<String>(&ours)?;

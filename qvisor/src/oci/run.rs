@@ -102,8 +102,7 @@ fn make(
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     let image = Files::open(&std::path::absolute(&options.image_path)?)?;
-    let manifest = image.read()?;
-    image.check_ram(&manifest)?;
+    let manifest = image.check()?;
     let bundle = Bundle::load(&options.run.create.bundle)?;
     make_again(global, &options.run, &bundle, &image, &manifest)
 }

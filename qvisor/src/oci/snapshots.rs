@@ -4,19 +4,15 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::bundle::Bundle;
 use super::cli::{self, Format, Global};
-use super::held::Held;
-use super::state::{Entry, Store};
+use super::state::{Entry, Store, make_private, replace};
 use super::top::size;
 use super::{checkpoint, info};
 use crate::image::directory;
-use crate::sys;
 use crate::sys::utc::Utc;
 
 /// Names the snapshot that the container was last made, or made of.
@@ -32,11 +28,8 @@ pub fn take(
     keep: Option<u32>,
     global: &Global,
 ) -> Result<()> {
-    sys::ignore_signals();
-    let (entry, state) = info::running(store, id)?;
-    checkpoint::check_running(&state)?;
-    let volumes =
-        checkpoint::volumes(&Bundle::load(&state.bundle).context("the container's configuration")?);
+    let (entry, state) = checkpoint::savable(store, id)?;
+    let volumes = checkpoint::own_volumes(&state)?;
     let dir = path(store, &entry, name)?;
     let _lock = entry.lock()?;
     if directory::is_image(&dir) {
@@ -45,18 +38,11 @@ pub fn take(
              quark snapshots --remove {name} {id}"
         );
     }
-    let parent = entry.snapshots();
-    let mut builder = fs::DirBuilder::new();
-    let made = builder.mode(0o700).recursive(true).create(&parent);
-    made.with_context(|| format!("making {}", parent.display()))?;
+    make_private(&entry.snapshots())?;
     // Of a command that was killed.
     fs::remove_dir_all(&dir).ok();
-    let save = || {
-        let mut held = Held::hold(&entry, global.timeout)?;
-        let written = checkpoint::write(&mut held, &state, &volumes, &dir, current(&entry))?;
-        held.release(false).inspect_err(|_| written.remove())
-    };
-    save().with_context(|| format!("container {id} was not saved"))?;
+    checkpoint::save((&entry, &state, &volumes), &dir, (current(&entry), false), global)
+        .with_context(|| format!("container {id} was not saved"))?;
     set_current(&entry, name)?;
     let all = all(&entry);
     let surplus = keep.map_or(0, |keep| all.len().saturating_sub(keep as usize));
@@ -91,11 +77,7 @@ fn current(entry: &Entry) -> Option<String> {
 /// # Errors
 /// Those of the file system.
 pub fn set_current(entry: &Entry, name: &str) -> Result<()> {
-    let dir = entry.snapshots();
-    let (beside, file) = (dir.join(format!("{CURRENT}.new")), dir.join(CURRENT));
-    fs::write(&beside, name)
-        .and_then(|()| fs::rename(&beside, &file))
-        .with_context(|| format!("writing {}", file.display()))
+    replace(&entry.snapshots().join(CURRENT), name.as_bytes())
 }
 
 /// `quark snapshots`.
@@ -165,16 +147,9 @@ fn all(entry: &Entry) -> Vec<Shown> {
         // A name that was given up may be that of a later one.
         one.parent.take_if(|parent| !names.contains(parent));
         names.insert(one.name.clone());
-        one.bytes = disk_bytes(&entry.snapshots().join(&one.name), &mut seen);
+        one.bytes = directory::disk_bytes(&entry.snapshots().join(&one.name), &mut seen);
     }
     all
-}
-
-/// Disk space of the files in a directory that were not `seen` in another.
-fn disk_bytes(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
-    let files = fs::read_dir(dir).into_iter().flatten().flatten();
-    let files = files.filter_map(|item| item.metadata().ok());
-    files.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
 }
 
 /// The snapshots as a tree, each below the one that it comes from.

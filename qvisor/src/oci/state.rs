@@ -73,6 +73,40 @@ fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// Makes a directory, and those that it lies in, for nobody else.
+///
+/// # Errors
+/// Those of mkdir(2).
+pub fn make_private(dir: &Path) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(dir);
+    made.with_context(|| format!("making {}", dir.display()))
+}
+
+/// Locks a directory, or a file, that nobody else has locked.
+///
+/// # Errors
+/// When somebody has; those of opening it.
+pub fn try_lock(path: &Path) -> io::Result<Flock<File>> {
+    let lock = Flock::lock(File::open(path)?, FlockArg::LockExclusiveNonblock);
+    lock.map_err(|(_, errno)| errno.into())
+}
+
+/// Puts a file in the place of the one that has this name, if one has.
+///
+/// # Errors
+/// With nothing changed.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || -> io::Result<()> {
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let mut file =
+            own(OpenOptions::new().write(true).create(true).truncate(true)).open(&new)?;
+        file.write_all(bytes)?;
+        fs::rename(&new, path)
+    };
+    write().with_context(|| format!("writing {}", path.display()))
+}
+
 /// The life of a container, in the words of the OCI runtime specification (and runc's "paused").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -477,16 +511,7 @@ impl Entry {
     /// # Errors
     /// Those of the file system.
     pub fn save(&self, state: &State) -> Result<()> {
-        let path = self.dir.join("state.json");
-        let write = || -> Result<()> {
-            let new = self.dir.join("state.json.new");
-            let mut file =
-                own(OpenOptions::new().write(true).create(true).truncate(true)).open(&new)?;
-            file.write_all(&serde_json::to_vec(state)?)?;
-            fs::rename(&new, &path)?;
-            Ok(())
-        };
-        write().with_context(|| format!("writing {}", path.display()))
+        replace(&self.dir.join("state.json"), &serde_json::to_vec(state)?)
     }
 
     /// Makes the file in which the sandbox records how it ends.
@@ -582,15 +607,6 @@ impl Entry {
     pub fn is_abandoned(&self) -> bool {
         let Ok(file) = File::open(self.dir.join(OWNER_LOCK)) else { return false };
         Flock::lock(file, FlockArg::LockSharedNonblock).is_ok()
-    }
-
-    /// The directory as a descriptor, through which sockets in it have short names.
-    ///
-    /// # Errors
-    /// Those of open(2).
-    pub fn open_dir(&self) -> io::Result<OwnedFd> {
-        use rustix::fs::{Mode, OFlags, open};
-        Ok(open(&self.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Removes the directory.

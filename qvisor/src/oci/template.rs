@@ -4,9 +4,10 @@
 //! gets its own when it is whole; what a command leaves there that was killed is finished or
 //! removed by the next one. Names with a colon are nobody's template.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::cli::{self, Format, Global};
 use super::info::{print, table};
-use super::state::Store;
+use super::state::{Store, make_private, try_lock};
 use super::{checkpoint, info};
 use crate::image::Manifest;
 use crate::image::directory;
@@ -94,8 +95,7 @@ impl Templates {
     /// Makes the directory, keeps others away, and clears up after those that were killed.
     fn hold(&self, store: &Store) -> Result<Held> {
         store.make()?;
-        let made = DirBuilder::new().mode(0o700).recursive(true).create(&self.dir);
-        made.with_context(|| format!("making {}", self.dir.display()))?;
+        make_private(&self.dir)?;
         self.hold_existing()
     }
 
@@ -111,8 +111,7 @@ impl Templates {
             if name.starts_with(OLD) {
                 fs::remove_dir_all(dir).ok();
             } else if let Some(name) = name.strip_prefix(NEW)
-                && let Ok(file) = File::open(&dir)
-                && let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+                && let Ok(_lock) = try_lock(&dir)
             {
                 // The container may have ended for it.
                 if !is_whole(&dir) || fs::rename(&dir, self.dir.join(name)).is_err() {
@@ -148,14 +147,11 @@ impl Templates {
             }
             made => made.with_context(|| format!("making {}", dir.display()))?,
         }
-        let lock = File::open(&dir).map_err(anyhow::Error::from).and_then(|file| {
-            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e.into())
-        });
-        match lock {
+        match try_lock(&dir) {
             Ok(lock) => Ok(Draft { all: self, name, dir, _lock: lock }),
             Err(e) => {
                 fs::remove_dir(&dir).ok();
-                Err(e.context(format!("locking {}", dir.display())))
+                Err(e).with_context(|| format!("locking {}", dir.display()))
             }
         }
     }
@@ -224,17 +220,12 @@ impl Template {
         self.files.are_in(&store.templates().join(&self.name))
     }
 
-    /// Checks its image ([`Files::read`], [`Files::check_ram`]); what that says of itself.
+    /// Checks its image ([`Files::check`]); what that says of itself.
     ///
     /// # Errors
     /// With what is wrong with it.
     pub fn read(&self) -> Result<Manifest> {
-        let read = || {
-            let manifest = self.files.read()?;
-            self.files.check_ram(&manifest)?;
-            Ok::<_, anyhow::Error>(manifest)
-        };
-        read().with_context(|| format!("template {} cannot be used", self.name))
+        self.files.check().with_context(|| format!("template {} cannot be used", self.name))
     }
 
     /// The bundle of its containers, if no other is `given`.
@@ -285,8 +276,7 @@ fn create(store: &Store, options: &cli::TemplateCreate, global: &Global) -> Resu
     }
     let from = options.image_path.as_deref().context("say --from or --image-path")?;
     let files = Files::open(from)?;
-    let manifest = files.read()?;
-    files.check_ram(&manifest)?;
+    let manifest = files.check()?;
     let draft = templates.begin(store, &options.name)?;
     let created = Utc::now().to_string();
     draft.describe(&About { bundle, container: manifest.container.id, created })?;
@@ -340,7 +330,8 @@ fn list(store: &Store, options: &cli::TemplateList) -> Result<()> {
             {
                 let read = Files::open(&dir).and_then(|files| files.manifest());
                 let why = read.err().map(|e| format!("{e:#}"));
-                found.push((name, size(&dir), about, why));
+                let bytes = directory::disk_bytes(&dir, &mut HashSet::new());
+                found.push((name, bytes, about, why));
             }
         }
     }
@@ -365,14 +356,6 @@ fn list(store: &Store, options: &cli::TemplateList) -> Result<()> {
         [name, mebibytes(bytes), about.container, about.created, bundle, restorable]
     });
     print(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
-}
-
-/// The bytes that the files of a directory take of the disk.
-fn size(dir: &Path) -> u64 {
-    /// Bytes of st_blocks.
-    const BLOCK: u64 = 512;
-    let files = fs::read_dir(dir).into_iter().flatten().flatten();
-    files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * BLOCK).sum()
 }
 
 fn mebibytes(bytes: u64) -> String {

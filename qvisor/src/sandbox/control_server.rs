@@ -279,15 +279,9 @@ impl ControlServer {
             Request::Become { layers, files } => {
                 return self.become_again(key, &socket, (layers, &files), fds, dispatch);
             }
-            // What it was a copy of, may change.
-            _ => self.held = None,
-        }
-        match &request {
             Request::WatchOutput { text } => {
-                let reply = match self.host.output.watch(key, text) {
-                    Ok(()) => Reply::Done,
-                    Err(e) => no_watch(e),
-                };
+                let watched = self.host.output.watch(key, &text);
+                let reply = watched.map_or_else(no_watch, |()| Reply::Done);
                 self.host.replies.answer(&socket, &reply);
                 return Ok(());
             }
@@ -299,7 +293,8 @@ impl ControlServer {
                 }
                 return Ok(());
             }
-            _ => {}
+            // What it was a copy of, may change.
+            _ => self.held = None,
         }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));

@@ -47,6 +47,23 @@ pub struct Spawn<'a> {
     pub prepare: Option<&'a dyn Fn(i32) -> io::Result<()>>,
 }
 
+impl<'a> Spawn<'a> {
+    /// One that stays where this process is.
+    pub fn here(args: &'a [CString], stdio: [BorrowedFd<'a>; 3], socket: BorrowedFd<'a>) -> Self {
+        Spawn {
+            args,
+            stdio,
+            socket,
+            cgroup: None,
+            cgroup_files: Vec::new(),
+            network: None,
+            new_namespaces: CloneFlags::empty(),
+            parent_death_signal: None,
+            prepare: None,
+        }
+    }
+}
+
 impl std::fmt::Debug for Spawn<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Spawn").field("args", &self.args).finish_non_exhaustive()

@@ -31,13 +31,10 @@ pub fn checkpoint(c: &Container) {
 
 /// What makes it anew of its image.
 fn restoring(c: &Container) -> Command {
-    let output =
-        OpenOptions::new().append(true).open(c.directory.join("output")).expect("its output");
     let mut quark = c.quark(&["--log", text(&c.directory.join("restore")), "restore", "--detach"]);
     quark.arg("--image-path").arg(image(c)).arg("--bundle").arg(&c.directory);
     quark.arg("--pid-file").arg(c.directory.join("pid")).arg(&c.id);
-    // Detached: the container keeps these streams, so they must not be pipes of ours.
-    quark.stdin(Stdio::null()).stdout(output.try_clone().expect("output")).stderr(output);
+    c.on_its_streams(&mut quark);
     quark
 }
 

@@ -24,11 +24,9 @@ fn template(c: &Container, name: &str) {
 /// A command that makes containers, which keep its streams: those are files of the container's
 /// kind.
 fn making(c: &Container, args: &[&str]) -> Command {
-    let output =
-        OpenOptions::new().append(true).open(c.directory.join("output")).expect("its output");
     let mut quark = c.quark(&["--log"]);
     quark.arg(c.directory.join("log")).args(["--debug", "run", "--detach"]).args(args);
-    quark.stdin(Stdio::null()).stdout(output.try_clone().expect("output")).stderr(output);
+    c.on_its_streams(&mut quark);
     quark
 }
 

@@ -214,6 +214,14 @@ impl Container {
         event["data"]["quark"].take()
     }
 
+    /// Has a command that makes a detached container give it the streams that this one has: it
+    /// keeps them, so they must not be pipes of ours.
+    pub fn on_its_streams(&self, quark: &mut Command) {
+        let output = File::options().append(true).open(self.directory.join("output"));
+        let output = output.expect("its output");
+        quark.stdin(Stdio::null()).stdout(output.try_clone().expect("output")).stderr(output);
+    }
+
     /// Where images of its state directory lie that quark keeps itself.
     pub fn images(&self) -> PathBuf {
         let root = self.root();
