@@ -1,5 +1,7 @@
 //! The platform's side of address spaces and user threads, in safe form.
 
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use qlib::platform::{
     DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN,
     Resume, UserRegs,
@@ -8,6 +10,14 @@ use qlib::{Gpa, Va};
 
 use super::table::operation;
 use crate::errno::{Errno, Result};
+
+/// Spaces and threads that the platform has for the kernel.
+static THERE: AtomicUsize = AtomicUsize::new(0);
+
+/// True if the platform has any space or thread, also one that nobody lives in yet.
+pub fn are_some_there() -> bool {
+    THERE.load(Relaxed) > 0
+}
 
 /// A platform address space; dropping it ends it ([`qlib::platform::EVENT_SPACE_GONE`] follows).
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +31,7 @@ impl SpaceHandle {
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
+        THERE.fetch_add(1, Relaxed);
         Ok(SpaceHandle(handle as u64))
     }
 
@@ -44,6 +55,7 @@ impl Drop for SpaceHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
         unsafe { operation!(space_drop)(self.0) }
+        THERE.fetch_sub(1, Relaxed);
     }
 }
 
@@ -74,6 +86,7 @@ impl ThreadHandle {
         if handle < 0 {
             return Err(Errno::from_ret(handle));
         }
+        THERE.fetch_add(1, Relaxed);
         Ok(ThreadHandle(handle as u64))
     }
 
@@ -133,5 +146,6 @@ impl Drop for ThreadHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is live and given up here.
         unsafe { operation!(thread_drop)(self.0) }
+        THERE.fetch_sub(1, Relaxed);
     }
 }

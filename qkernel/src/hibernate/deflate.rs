@@ -208,16 +208,20 @@ async fn attempt(
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
     let held = pause::pause(Reason::Sleep).await?;
+    // System calls that were about to end do so now, fork(2) in some steps: from here on, until the
+    // wake, nobody but this task looks at memory or changes it, also when it lets other events in
+    // (memory comes back to somebody who waits for it).
+    yield_to_events(&held).await?;
+    while pause::is_stirred() {
+        pause::pause(Reason::Sleep).await?;
+        yield_to_events(&held).await?;
+    }
+    executor::hold_threads();
     let spaces = AddressSpace::all();
     for mm in &spaces {
         unmap_from_user(mm).await?;
         held.still()?;
     }
-    // System calls that were about to end do so now: from here on, until the wake, nobody but this
-    // task looks at memory or changes it, also when it lets other events in (memory comes back to
-    // somebody who waits for it).
-    yield_to_events(&held).await?;
-    executor::hold_threads();
     shed(&spaces).await;
     held.still()?;
     let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;

@@ -16,8 +16,9 @@ pub fn obstacle() -> Option<&'static str> {
     if hibernate::current() != State::Hibernated {
         return Some("it does not sleep");
     }
-    // A process that the host has taken away, and that nobody has been told of.
-    if AddressSpace::all().iter().any(|mm| mm.is_on_platform()) {
+    // One that a system call is about to make, or that the host has taken away and nobody has been
+    // told of.
+    if arch::user::are_some_there() {
         return Some("a process of it has not left the host");
     }
     None

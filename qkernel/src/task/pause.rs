@@ -82,17 +82,23 @@ pub fn holds_somebody() -> bool {
     AT_GATE.is_any()
 }
 
-/// Interrupts all threads that are in user mode or have the platform change mappings: whether there
-/// are any.
+/// The threads that are in user mode or have the platform change mappings.
+fn moving() -> impl Iterator<Item = Arc<Thread>> {
+    let is_moving = |thread: &Arc<Thread>| {
+        thread.user.is_in_user_mode() || thread.user.is_unproven() || !thread.user.is_synced()
+    };
+    table::threads().filter(is_moving)
+}
+
+/// True if since the pause some thread has the platform change mappings: a system call that was
+/// under way goes on.
+pub fn is_stirred() -> bool {
+    moving().next().is_some()
+}
+
+/// Interrupts all of them: whether there are any.
 fn interrupt_all() -> bool {
-    let mut running = false;
-    for thread in table::threads() {
-        if thread.user.is_in_user_mode() || thread.user.is_unproven() || !thread.user.is_synced() {
-            running = true;
-            thread.user.interrupt();
-        }
-    }
-    running
+    moving().inspect(|thread| thread.user.interrupt()).count() > 0
 }
 
 /// A pause, or the intention: tells whether it has been ended since.

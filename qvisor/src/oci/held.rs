@@ -108,8 +108,9 @@ fn sleeping(connection: &mut Connection, patience: Duration) -> Result<(Vec<u8>,
         match asked.and_then(|()| connection.call_for_files(&Request::Checkpoint, MAX_FILES)) {
             Ok((Reply::Image(bytes), files)) => return Ok((bytes, files)),
             Ok((other, _)) => return Err(unexpected(&other)),
-            // Something has woken it meanwhile.
-            Err(e) if is_busy(&e) => {}
+            // Something has woken it meanwhile, or it fell asleep in the middle of a fork(2), whose
+            // child is on the host yet: another sleep finds it elsewhere.
+            Err(e) if is_busy(&e) => connection.order(&Request::Wake)?,
             Err(e) => return Err(hibernation::explained(e)),
         }
     }
