@@ -1,24 +1,24 @@
-//! Puts the kernel image into guest memory: copies its segments, relocates it, fills in the table
-//! of operations, sets the protection of its pages, and lays out what follows it (boot information,
-//! mailbox, free memory).
+//! Puts the kernel image into guest memory: [its contents](contents) are relocated, the table of
+//! operations is filled in, and each page comes to its place with the protection that it keeps; then
+//! lays out what follows it (boot information, mailbox, free memory).
 //!
 //! What the image never writes (text, constants, tables of functions) is read-only before its first
 //! instruction, and no part of the file behind guest RAM: neither a stray write of the kernel nor a
 //! program that is shown the wrong frame can change it.
 
-use std::io::Cursor;
+mod contents;
+
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
-use linux_loader::loader::KernelLoader;
-use linux_loader::loader::elf::Elf;
 use object::Endianness;
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Rela};
 use qlib::platform::{ABI_VERSION, KernelEntry, NOTE_NAME, NOTE_TYPE, PlatformOps};
 use qlib::{Gpa, PAGE_SIZE};
-use vm_memory::GuestAddress;
 
+use self::contents::{Part, Writable};
 use super::memory::{GuestMemory, MemoryError, Protection, RAM_UNIT};
 
 /// Guest physical address at which the image's ELF address 0 lies. Not 0, so that a null physical
@@ -57,34 +57,32 @@ pub fn embedded_image() -> &'static [u8] {
     &IMAGE.0
 }
 
-/// Maps what is never written of the embedded image from this binary's own file: one copy for all
-/// sandboxes of the host (section 3.5 of the paper). Where that does not work, each has a copy.
-fn share_embedded(
+/// Puts a segment that is never written into guest memory, mapped from this binary's own file if
+/// the image is the embedded one: one copy for all sandboxes of the host (section 3.5 of the paper).
+/// Where that does not work, each has a copy.
+fn place_constant(
     memory: &GuestMemory,
+    image: &[u8],
     own: Option<&OwnFile>,
-    segments: &[Segment],
+    segment: &Segment,
     endian: Endianness,
 ) -> Result<(), LoaderError> {
-    for segment in loads(segments, endian).filter(|s| !s.p_flags(endian).contains(elf::PF_W)) {
-        let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
-        let start = segment.p_vaddr(endian) - skew;
-        let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
-        let executable = segment.p_flags(endian).contains(elf::PF_X);
-        let offset =
-            own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
-        if let (Some(own), Some(offset)) = (own, offset.filter(|o| o.is_multiple_of(PAGE_SIZE))) {
-            match memory.share(IMAGE_START + start, len, executable, own.file.as_fd(), offset) {
-                Ok(()) => continue,
-                Err(error) => {
-                    tracing::warn!("the kernel image is not shared with other sandboxes: {error}")
-                }
+    let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
+    let start = segment.p_vaddr(endian) - skew;
+    let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
+    let executable = segment.p_flags(endian).contains(elf::PF_X);
+    let offset =
+        own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
+    if let (Some(own), Some(offset)) = (own, offset.filter(|o| o.is_multiple_of(PAGE_SIZE))) {
+        match memory.share(IMAGE_START + start, len, executable, own.file.as_fd(), offset) {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                tracing::warn!("the kernel image is not shared with other sandboxes: {error}")
             }
         }
-        let protection = if executable { Protection::ReadExec } else { Protection::Read };
-        let len = (skew + segment.p_memsz(endian)).next_multiple_of(PAGE_SIZE);
-        memory.detach(IMAGE_START + start, len, protection)?;
     }
-    Ok(())
+    let protection = if executable { Protection::ReadExec } else { Protection::Read };
+    Part::of(image, segment, endian)?.set_all_apart(memory, protection)
 }
 
 /// This binary's own file, and where the embedded image lies in it.
@@ -170,9 +168,6 @@ pub enum LoaderError {
     /// It does not parse.
     #[error("bad kernel image: {0}")]
     Parse(#[from] object::read::Error),
-    /// The loader could not copy it.
-    #[error("cannot load the kernel image: {0}")]
-    Copy(#[from] linux_loader::loader::Error),
     /// Guest memory failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -227,21 +222,19 @@ pub fn load(
         return Err(LoaderError::NoRoom(memory.ram_bytes()));
     }
 
-    let ram = memory.vm_memory()?;
-    Elf::load(&ram, Some(GuestAddress(IMAGE_START.0)), &mut Cursor::new(image), None)?;
-    drop(ram);
-    relocate(memory, image, segments, endian, image_bytes, placement.base)?;
-    let (table, dispatch) = fill_table(memory, image, segments, endian, placement)?;
+    let mut writable = Writable::of(image, segments, endian)?;
+    relocate(&mut writable, image, segments, endian, placement.base)?;
+    let constants = constants_after_relocation(segments, endian);
+    let (table, dispatch) =
+        fill_table(&mut writable, &constants, (image, segments, endian), placement)?;
     if !is_code(segments, endian, header.e_entry(endian)) {
         return Err(LoaderError::Bad("its entry point is no code of its own"));
     }
+    writable.place(memory, &constants)?;
     let mut protections = Vec::new();
-    let mut protect = |vaddr: u64, bytes: u64, protection: Protection| -> Result<(), LoaderError> {
-        let start = vaddr & !(PAGE_SIZE - 1);
-        let end = (vaddr + bytes).next_multiple_of(PAGE_SIZE);
-        memory.protect(IMAGE_START + start, end - start, protection)?;
-        protections.push((IMAGE_START + start, end - start, protection));
-        Ok(())
+    let mut note = |start: u64, end: u64, protection: Protection| {
+        let start = start & !(PAGE_SIZE - 1);
+        protections.push((IMAGE_START + start, end.next_multiple_of(PAGE_SIZE) - start, protection));
     };
     for segment in loads(segments, endian) {
         let flags = segment.p_flags(endian);
@@ -250,15 +243,13 @@ pub fn load(
             (false, true) => Protection::ReadExec,
             (false, false) => Protection::Read,
         };
-        protect(segment.p_vaddr(endian), segment.p_memsz(endian), protection)?;
+        if protection != Protection::ReadWrite {
+            place_constant(memory, image, own_file, segment, endian)?;
+        }
+        let start = segment.p_vaddr(endian);
+        note(start, start + segment.p_memsz(endian), protection);
     }
-    for segment in segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO) {
-        // The linker pads it to whole pages; a page that it does not fill stays writable.
-        let (start, end) = constant_after_relocation(segment, endian);
-        protect(start, end.saturating_sub(start), Protection::Read)?;
-        memory.detach(IMAGE_START + start, end.saturating_sub(start), Protection::Read)?;
-    }
-    share_embedded(memory, own_file, segments, endian)?;
+    constants.iter().for_each(|range| note(range.start, range.end, Protection::Read));
     let entry = IMAGE_START + header.e_entry(endian);
     Ok(LoadedKernel {
         entry,
@@ -273,10 +264,15 @@ pub fn load(
     })
 }
 
-/// The whole pages of a PT_GNU_RELRO segment.
-fn constant_after_relocation(segment: &Segment, endian: Endianness) -> (u64, u64) {
-    let start = segment.p_vaddr(endian) & !(PAGE_SIZE - 1);
-    (start, (segment.p_vaddr(endian) + segment.p_memsz(endian)) & !(PAGE_SIZE - 1))
+/// The whole pages of PT_GNU_RELRO segments. The linker pads them to that; a page that one does not
+/// fill stays writable.
+fn constants_after_relocation(segments: &[Segment], endian: Endianness) -> Vec<Range<u64>> {
+    let pages = |s: &Segment| {
+        let whole = |address: u64| address & !(PAGE_SIZE - 1);
+        whole(s.p_vaddr(endian))..whole(s.p_vaddr(endian) + s.p_memsz(endian))
+    };
+    let constants = segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO).map(pages);
+    constants.filter(|range| !range.is_empty()).collect()
 }
 
 /// True if the address, relative to the image, lies in its code.
@@ -289,42 +285,40 @@ fn is_code(segments: &[Segment], endian: Endianness, address: u64) -> bool {
     })
 }
 
-/// Finds the image's [`KernelEntry`], which is to be read-only, and puts the operations there:
-/// where it lies, and the kernel's function for events.
+/// Finds the image's [`KernelEntry`], which is to be among what is constant, and puts the operations
+/// there: where it lies, and the kernel's function for events.
 fn fill_table(
-    memory: &GuestMemory,
-    image: &[u8],
-    segments: &[Segment],
-    endian: Endianness,
+    writable: &mut Writable,
+    constants: &[Range<u64>],
+    (image, segments, endian): (&[u8], &[Segment], Endianness),
     placement: &Placement,
 ) -> Result<(Gpa, Gpa), LoaderError> {
     let at = find_table(image, segments, endian)?
         .ok_or(LoaderError::Bad("it does not say where its entries are"))?;
     let bytes = size_of::<KernelEntry>() as u64;
-    let is_constant = segments.iter().filter(|s| s.p_type(endian) == elf::PT_GNU_RELRO).any(|s| {
-        let (start, end) = constant_after_relocation(s, endian);
-        start <= at && at.checked_add(bytes).is_some_and(|stop| stop <= end)
+    let is_constant = constants.iter().any(|range| {
+        range.start <= at && at.checked_add(bytes).is_some_and(|stop| stop <= range.end)
     });
     if !is_constant || !at.is_multiple_of(PAGE_SIZE) {
         return Err(LoaderError::Bad("its table of entries could be written"));
     }
-    let table = IMAGE_START + at;
-    let mut version = [0; 4];
-    memory.read(table + offset_of!(KernelEntry, version) as u64, &mut version)?;
-    if u32::from_le_bytes(version) != ABI_VERSION {
+    let is_missing = LoaderError::Bad("its table of entries is not in the file");
+    let version = writable.at(at + offset_of!(KernelEntry, version) as u64);
+    if version.is_none_or(|version| u32::from_le_bytes(*version) != ABI_VERSION) {
         return Err(LoaderError::Bad("it is of another version"));
     }
-    let mut dispatch = [0; 8];
-    memory.read(table + offset_of!(KernelEntry, dispatch) as u64, &mut dispatch)?;
+    let Some(dispatch) = writable.at(at + offset_of!(KernelEntry, dispatch) as u64) else {
+        return Err(is_missing);
+    };
     let dispatch =
-        u64::from_le_bytes(dispatch).wrapping_sub(placement.base).wrapping_sub(IMAGE_START.0);
+        u64::from_le_bytes(*dispatch).wrapping_sub(placement.base).wrapping_sub(IMAGE_START.0);
     if !is_code(segments, endian, dispatch) {
         return Err(LoaderError::Bad("its function for events is no code of its own"));
     }
     if let Some(ops) = &placement.ops {
-        memory.write(table + offset_of!(KernelEntry, ops) as u64, ops)?;
+        *writable.at(at + offset_of!(KernelEntry, ops) as u64).ok_or(is_missing)? = *ops;
     }
-    Ok((table, IMAGE_START + dispatch))
+    Ok((IMAGE_START + at, IMAGE_START + dispatch))
 }
 
 /// Where the image's note says that the table lies.
@@ -391,6 +385,9 @@ fn check_segments(segments: &[Segment], endian: Endianness) -> Result<u64, Loade
         if s.p_paddr(endian) != s.p_vaddr(endian) || s.p_filesz(endian) > s.p_memsz(endian) {
             return Err(LoaderError::Bad("a segment's addresses or sizes disagree"));
         }
+        if !flags.contains(elf::PF_W) && s.p_filesz(endian) != s.p_memsz(endian) {
+            return Err(LoaderError::Bad("the file has a part only of what is never written"));
+        }
         end = stop;
     }
     if end == 0 { Err(LoaderError::Bad("it has nothing to load")) } else { Ok(end) }
@@ -398,11 +395,10 @@ fn check_segments(segments: &[Segment], endian: Endianness) -> Result<u64, Loade
 
 /// Applies the relocations. A static position-independent image has only those that add the base.
 fn relocate(
-    memory: &GuestMemory,
+    writable: &mut Writable,
     image: &[u8],
     segments: &[Segment],
     endian: Endianness,
-    image_bytes: u64,
     base: u64,
 ) -> Result<(), LoaderError> {
     let mut table = 0;
@@ -437,12 +433,9 @@ fn relocate(
         {
             return Err(LoaderError::Bad("it has a relocation other than R_X86_64_RELATIVE"));
         }
-        let offset = entry.r_offset(endian);
-        if offset.checked_add(8).is_none_or(|end| end > image_bytes) {
-            return Err(LoaderError::Bad("a relocation lies outside the image"));
-        }
-        let value = base.wrapping_add_signed(entry.r_addend(endian));
-        memory.write(IMAGE_START + offset, &value.to_le_bytes())?;
+        let word = writable.at(entry.r_offset(endian));
+        let word = word.ok_or(LoaderError::Bad("it has a relocation where nothing is written"))?;
+        *word = base.wrapping_add_signed(entry.r_addend(endian)).to_le_bytes();
     }
     Ok(())
 }

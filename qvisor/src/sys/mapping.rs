@@ -48,12 +48,19 @@ pub unsafe fn map_file(
     if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Puts a copy of `len` bytes of the process' memory at `addr` in their place, in memory of the
-/// process' own.
+/// Puts `bytes`, and zeros behind them up to `len` bytes, at `addr`, in memory of the process' own.
 ///
 /// # Safety
-/// As [`map_file`]; the range must be readable whole pages, and not change meanwhile.
-pub unsafe fn map_copy(addr: usize, len: usize, protection: Protection) -> Result<(), Errno> {
+/// As [`map_file`]; `len` is whole pages.
+pub unsafe fn map_bytes(
+    addr: usize,
+    len: usize,
+    bytes: &[u8],
+    protection: Protection,
+) -> Result<(), Errno> {
+    if bytes.len() > len {
+        return Err(Errno::INVAL);
+    }
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at a place the host chooses.
@@ -61,8 +68,8 @@ pub unsafe fn map_copy(addr: usize, len: usize, protection: Protection) -> Resul
     if fresh == libc::MAP_FAILED {
         return check(-1).map(drop);
     }
-    // SAFETY: the caller says that the source is readable; the target is new and ours alone.
-    unsafe { ptr::copy_nonoverlapping(addr as *const u8, fresh.cast(), len) };
+    // SAFETY: the target is new, ours alone, and as long.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), fresh.cast(), bytes.len()) };
     // SAFETY: as above; then the caller lets us replace the range.
     let result = unsafe { protect(fresh as usize, len, protection) }.and_then(|()| {
         let to = addr as *mut c_void;

@@ -350,19 +350,9 @@ impl GuestMemory {
             .unwrap_or(0)
     }
 
-    /// Sets the protection of the sandbox process' own view of a page-aligned range of RAM. There
-    /// is no way to make memory both writable and executable.
-    pub fn protect(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
-        let range =
-            self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
-        // SAFETY: the range belongs to this object; Rust code never holds references into guest
-        // memory.
-        unsafe { sys::protect(range.addr(), range.len(), protection) }
-    }
-
-    /// Shows the sandbox process the same bytes at a page-aligned range of RAM that it shows now,
-    /// but from `file`, so that every sandbox shares one copy of them in the host's page cache; the
-    /// RAM behind it goes back to the host. For what is never written again.
+    /// Shows the sandbox process what `file` has at `offset` at a page-aligned range of RAM, so that
+    /// every sandbox shares one copy of it in the host's page cache; the RAM behind it goes back to
+    /// the host. For what is never written.
     pub fn share(
         &self,
         gpa: Gpa,
@@ -379,10 +369,16 @@ impl GuestMemory {
         Ok(sys::punch_hole(self.memfd.as_fd(), gpa.0, len)?)
     }
 
-    /// Has the sandbox process see a page-aligned range of RAM as it is now and for ever, in memory
-    /// that is not the file behind RAM; what the file had there goes back to the host. `protection`
-    /// must not be one to write.
-    pub fn detach(&self, gpa: Gpa, len: u64, protection: Protection) -> Result<(), Errno> {
+    /// Has the sandbox process see `bytes`, and zeros behind them, at a page-aligned range of RAM
+    /// for ever, in memory that is not the file behind RAM; what the file had there goes back to
+    /// the host. `protection` must not be one to write.
+    pub fn set_apart(
+        &self,
+        gpa: Gpa,
+        len: u64,
+        bytes: &[u8],
+        protection: Protection,
+    ) -> Result<(), Errno> {
         let range =
             self.ram_slice(gpa, len).filter(|_| gpa.is_page_aligned()).ok_or(Errno::INVAL)?;
         if protection == Protection::ReadWrite || !len.is_multiple_of(PAGE_SIZE) {
@@ -393,7 +389,7 @@ impl GuestMemory {
         }
         // SAFETY: the range belongs to this object; Rust code never holds references into guest
         // memory.
-        unsafe { sys::map_copy(range.addr(), range.len(), protection)? };
+        unsafe { sys::map_bytes(range.addr(), range.len(), bytes, protection)? };
         sys::punch_hole(self.memfd.as_fd(), gpa.0, len)
     }
 

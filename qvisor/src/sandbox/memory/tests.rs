@@ -84,15 +84,21 @@ fn ram_is_committed_by_touch_and_given_back_in_ranges() {
 }
 
 #[test]
-fn protected_ram_faults_instead_of_changing() {
+fn what_is_set_apart_stays_as_it_is() {
     let m = small();
-    m.write(Gpa(8192), b"text").unwrap();
-    m.protect(Gpa(8192), 4096, Protection::ReadExec).unwrap();
-    assert_eq!(m.write(Gpa(8192), b"evil"), Err(Errno::FAULT));
-    let mut now = [0; 4];
-    m.read(Gpa(8192), &mut now).unwrap();
-    assert_eq!(&now, b"text");
-    assert_eq!(m.protect(Gpa(m.ram_bytes()), 4096, Protection::Read), Err(Errno::INVAL));
+    let at = Gpa(8192);
+    m.write(at, b"before").unwrap();
+    m.set_apart(at, 4096, b"text", Protection::ReadExec).unwrap();
+    assert_eq!(m.write(at, b"evil"), Err(Errno::FAULT));
+    let mut now = [0; 6];
+    m.read(at, &mut now).unwrap();
+    assert_eq!(&now, b"text\0\0");
+    assert_eq!(m.resident_bytes(), 0, "the file behind RAM has nothing of it");
+    let refused = |gpa, len, protection| m.set_apart(gpa, len, &[0; 4097], protection);
+    assert_eq!(refused(Gpa(m.ram_bytes()), 8192, Protection::Read), Err(Errno::INVAL));
+    assert_eq!(refused(Gpa(1), 8192, Protection::Read), Err(Errno::INVAL));
+    assert_eq!(refused(at, 4096, Protection::Read), Err(Errno::INVAL));
+    assert_eq!(refused(at, 8192, Protection::ReadWrite), Err(Errno::INVAL));
 }
 
 #[test]
