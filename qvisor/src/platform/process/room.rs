@@ -43,6 +43,11 @@ impl Limits {
         tasks.min(u32::try_from(self.descriptors / DESCRIPTORS_EACH).unwrap_or(u32::MAX))
     }
 
+    /// True if the descriptor with this number is one of the last.
+    fn is_last(&self, descriptor: u64) -> bool {
+        descriptor + SPARE_DESCRIPTORS.min(self.descriptors / SPARE_PART) >= self.descriptors
+    }
+
     /// True if `used` tasks are so many that the next may be refused.
     fn is_near(&self, used: u32) -> bool {
         self.tasks != 0 && used.saturating_add(NEAR_TASKS) >= self.tasks
@@ -89,8 +94,7 @@ impl Room {
     pub fn for_stub(limits: &Limits, used: u32) -> io::Result<Self> {
         let descriptor = sys::memfd(c"quark-room", 0, false)?;
         // It is the lowest free number.
-        let spare = SPARE_DESCRIPTORS.min(limits.descriptors / SPARE_PART);
-        if descriptor.as_raw_fd() as u64 + spare >= limits.descriptors {
+        if limits.is_last(descriptor.as_raw_fd() as u64) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         Ok(Room { _descriptor: Some(descriptor), _task: place(limits, used)? })
@@ -119,13 +123,14 @@ mod tests {
 
     #[test]
     fn the_last_descriptors_are_not_promised() {
-        let all = Limits { descriptors: u64::MAX, tasks: 0 };
-        let room = Room::for_stub(&all, u32::MAX).unwrap();
-        let number = room._descriptor.as_ref().unwrap().as_raw_fd() as u64;
+        let of = |descriptors| Limits { descriptors, tasks: 0 };
+        let room = Room::for_stub(&of(u64::MAX), u32::MAX).unwrap();
         assert!(room._task.is_none(), "there is no limit of tasks");
-        let few = Limits { descriptors: number + number / SPARE_PART, tasks: 0 };
-        let refused = Room::for_stub(&few, 0).unwrap_err();
+        let refused = Room::for_stub(&of(1), 0).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+        for (descriptors, first) in [(1024, 960), (80, 70)] {
+            assert!(of(descriptors).is_last(first) && !of(descriptors).is_last(first - 1));
+        }
     }
 
     #[test]
