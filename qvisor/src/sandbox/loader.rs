@@ -1,6 +1,6 @@
 //! Puts the kernel image into guest memory: [its contents](contents) are relocated, the table of
-//! operations is filled in, and each page comes to its place with the protection that it keeps; then
-//! lays out what follows it (boot information, mailbox, free memory).
+//! operations is filled in, and each page comes to its place with the protection that it keeps;
+//! then lays out what follows it (boot information, mailbox, free memory).
 //!
 //! What the image never writes (text, constants, tables of functions) is read-only before its first
 //! instruction, and no part of the file behind guest RAM: neither a stray write of the kernel nor a
@@ -58,8 +58,8 @@ pub fn embedded_image() -> &'static [u8] {
 }
 
 /// Puts a segment that is never written into guest memory, mapped from this binary's own file if
-/// the image is the embedded one: one copy for all sandboxes of the host (section 3.5 of the paper).
-/// Where that does not work, each has a copy.
+/// the image is the embedded one: one copy for all sandboxes of the host (section 3.5 of the
+/// paper). Where that does not work, each has a copy.
 fn place_constant(
     memory: &GuestMemory,
     image: &[u8],
@@ -234,7 +234,11 @@ pub fn load(
     let mut protections = Vec::new();
     let mut note = |start: u64, end: u64, protection: Protection| {
         let start = start & !(PAGE_SIZE - 1);
-        protections.push((IMAGE_START + start, end.next_multiple_of(PAGE_SIZE) - start, protection));
+        protections.push((
+            IMAGE_START + start,
+            end.next_multiple_of(PAGE_SIZE) - start,
+            protection,
+        ));
     };
     for segment in loads(segments, endian) {
         let flags = segment.p_flags(endian);
@@ -285,8 +289,8 @@ fn is_code(segments: &[Segment], endian: Endianness, address: u64) -> bool {
     })
 }
 
-/// Finds the image's [`KernelEntry`], which is to be among what is constant, and puts the operations
-/// there: where it lies, and the kernel's function for events.
+/// Finds the image's [`KernelEntry`], which is to be among what is constant, and puts the
+/// operations there: where it lies, and the kernel's function for events.
 fn fill_table(
     writable: &mut Writable,
     constants: &[Range<u64>],

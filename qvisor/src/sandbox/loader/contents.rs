@@ -78,11 +78,7 @@ impl Writable {
     }
 
     /// Puts it into guest memory, which is new: the pages of `constants`, in their order, apart.
-    pub fn place(
-        &self,
-        memory: &GuestMemory,
-        constants: &[Range<u64>],
-    ) -> Result<(), LoaderError> {
+    pub fn place(&self, memory: &GuestMemory, constants: &[Range<u64>]) -> Result<(), LoaderError> {
         let mut placed = 0;
         for part in &self.0 {
             let mut rest = part.pages.clone();

@@ -350,9 +350,9 @@ impl GuestMemory {
             .unwrap_or(0)
     }
 
-    /// Shows the sandbox process what `file` has at `offset` at a page-aligned range of RAM, so that
-    /// every sandbox shares one copy of it in the host's page cache; the RAM behind it goes back to
-    /// the host. For what is never written.
+    /// Shows the sandbox process what `file` has at `offset` at a page-aligned range of RAM, so
+    /// that every sandbox shares one copy of it in the host's page cache; the RAM behind it goes
+    /// back to the host. For what is never written.
     pub fn share(
         &self,
         gpa: Gpa,
