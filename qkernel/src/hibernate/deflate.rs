@@ -207,15 +207,16 @@ async fn attempt(
     *REST.lock() = why.rest_of_timers();
     step(Input::Settled);
     *begin_ns = time::monotonic_ns();
-    let held = pause::pause(Reason::Sleep).await?;
     // System calls that were about to end do so now, fork(2) in some steps: from here on, until the
     // wake, nobody but this task looks at memory or changes it, also when it lets other events in
     // (memory comes back to somebody who waits for it).
-    yield_to_events(&held).await?;
-    while pause::is_stirred() {
-        pause::pause(Reason::Sleep).await?;
+    let held = loop {
+        let held = pause::pause(Reason::Sleep).await?;
         yield_to_events(&held).await?;
-    }
+        if !pause::is_stirred() {
+            break held;
+        }
+    };
     executor::hold_threads();
     let spaces = AddressSpace::all();
     for mm in &spaces {

@@ -281,7 +281,7 @@ impl AddressSpace {
     }
 
     /// True if the platform has a side of it.
-    pub fn is_on_platform(&self) -> bool {
+    pub(super) fn is_on_platform(&self) -> bool {
         self.handle.lock().is_some()
     }
 

@@ -61,12 +61,20 @@ pub fn savable(store: &Store, id: &str) -> Result<(Entry, State)> {
     }
 }
 
-/// What [`volumes`] says of a container's own bundle.
+/// A container's own bundle.
 ///
 /// # Errors
 /// When that cannot be read.
+pub fn own_bundle(state: &State) -> Result<Bundle> {
+    Bundle::load(&state.bundle).context("the container's configuration")
+}
+
+/// What [`volumes`] says of that.
+///
+/// # Errors
+/// When it cannot be read.
 pub fn own_volumes(state: &State) -> Result<Vec<String>> {
-    Ok(volumes(&Bundle::load(&state.bundle).context("the container's configuration")?))
+    Ok(volumes(&own_bundle(state)?))
 }
 
 /// Where files of the host are mounted, besides the root, in their order.

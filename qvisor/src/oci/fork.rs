@@ -26,7 +26,7 @@ const LAST: &str = ".fork";
 /// When that cannot be copied, or one of them cannot be made; those before it stay.
 pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     let (entry, state) = checkpoint::savable(store, &options.id)?;
-    let own = Bundle::load(&state.bundle).context("the container's configuration")?;
+    let own = checkpoint::own_bundle(&state)?;
     let volumes = checkpoint::volumes(&own);
     let mut bundle = match &options.bundle {
         Some(dir) => Bundle::load(dir)?,

@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail};
 use qlib::control::{Reply, Request};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::bundle::Bundle;
 use super::cli::{self, Global};
 use super::client::unexpected;
 use super::held::Held;
@@ -35,7 +34,7 @@ pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Resu
     }
     let image = Files::open(&dir)?;
     let manifest = image.check()?;
-    let bundle = Bundle::load(&state.bundle).context("the container's configuration")?;
+    let bundle = checkpoint::own_bundle(&state)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let _lock = entry.lock()?;
     go_back(&entry, &state, (&image, manifest), global)

@@ -64,24 +64,23 @@ fn place_constant(
     memory: &GuestMemory,
     image: &[u8],
     own: Option<&OwnFile>,
-    segment: &Segment,
-    endian: Endianness,
+    (segment, endian): (&Segment, Endianness),
+    protection: Protection,
 ) -> Result<(), LoaderError> {
-    let skew = segment.p_vaddr(endian) & (PAGE_SIZE - 1);
-    let start = segment.p_vaddr(endian) - skew;
-    let len = (skew + segment.p_filesz(endian)).next_multiple_of(PAGE_SIZE);
-    let executable = segment.p_flags(endian).contains(elf::PF_X);
+    let Range { start, end } = pages_of(segment, endian);
+    let skew = segment.p_vaddr(endian) - start;
     let offset =
         own.and_then(|own| (own.image_offset + segment.p_offset(endian)).checked_sub(skew));
     if let (Some(own), Some(offset)) = (own, offset.filter(|o| o.is_multiple_of(PAGE_SIZE))) {
-        match memory.share(IMAGE_START + start, len, executable, own.file.as_fd(), offset) {
+        let executable = protection == Protection::ReadExec;
+        let file = own.file.as_fd();
+        match memory.share(IMAGE_START + start, end - start, executable, file, offset) {
             Ok(()) => return Ok(()),
             Err(error) => {
                 tracing::warn!("the kernel image is not shared with other sandboxes: {error}")
             }
         }
     }
-    let protection = if executable { Protection::ReadExec } else { Protection::Read };
     Part::of(image, segment, endian)?.set_all_apart(memory, protection)
 }
 
@@ -232,13 +231,8 @@ pub fn load(
     }
     writable.place(memory, &constants)?;
     let mut protections = Vec::new();
-    let mut note = |start: u64, end: u64, protection: Protection| {
-        let start = start & !(PAGE_SIZE - 1);
-        protections.push((
-            IMAGE_START + start,
-            end.next_multiple_of(PAGE_SIZE) - start,
-            protection,
-        ));
+    let mut note = |Range { start, end }: Range<u64>, protection: Protection| {
+        protections.push((IMAGE_START + start, end - start, protection));
     };
     for segment in loads(segments, endian) {
         let flags = segment.p_flags(endian);
@@ -248,12 +242,11 @@ pub fn load(
             (false, false) => Protection::Read,
         };
         if protection != Protection::ReadWrite {
-            place_constant(memory, image, own_file, segment, endian)?;
+            place_constant(memory, image, own_file, (segment, endian), protection)?;
         }
-        let start = segment.p_vaddr(endian);
-        note(start, start + segment.p_memsz(endian), protection);
+        note(pages_of(segment, endian), protection);
     }
-    constants.iter().for_each(|range| note(range.start, range.end, Protection::Read));
+    constants.into_iter().for_each(|range| note(range, Protection::Read));
     let entry = IMAGE_START + header.e_entry(endian);
     Ok(LoadedKernel {
         entry,
@@ -266,6 +259,12 @@ pub fn load(
         protections,
         free_start,
     })
+}
+
+/// The pages that a segment lies in, relative to the image.
+fn pages_of(segment: &Segment, endian: Endianness) -> Range<u64> {
+    let start = segment.p_vaddr(endian);
+    start & !(PAGE_SIZE - 1)..(start + segment.p_memsz(endian)).next_multiple_of(PAGE_SIZE)
 }
 
 /// The whole pages of PT_GNU_RELRO segments. The linker pads them to that; a page that one does not

@@ -100,6 +100,7 @@ fn a_container_that_ends_for_memory_has_met_its_limit() {
     p.wait_for("it has ended", || p.status() == "stopped");
     // The cgroup goes with the container, when that is deleted.
     let kills = host_kills(&cgroup);
+    assert_eq!(p.good(&["wait", &p.id]), "137\n");
     p.good(&["delete", &p.id]);
     assert!(kills.is_some_and(|n| n > 0), "{kills:?}");
 }

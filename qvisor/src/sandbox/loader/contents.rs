@@ -6,9 +6,8 @@ use std::ops::Range;
 use object::Endianness;
 use object::elf;
 use object::read::elf::ProgramHeader;
-use qlib::PAGE_SIZE;
 
-use super::{IMAGE_START, LoaderError, Segment, loads};
+use super::{IMAGE_START, LoaderError, Segment, loads, pages_of};
 use crate::sandbox::memory::{GuestMemory, Protection};
 
 /// What one segment has in memory, in whole pages.
@@ -24,12 +23,10 @@ impl Part {
     pub fn of(image: &[u8], segment: &Segment, endian: Endianness) -> Result<Self, LoaderError> {
         let data = segment.data(endian, image);
         let data = data.map_err(|()| LoaderError::Bad("a segment lies outside the file"))?;
-        let vaddr = segment.p_vaddr(endian);
-        let skew = vaddr & (PAGE_SIZE - 1);
-        let end = (vaddr + segment.p_memsz(endian)).next_multiple_of(PAGE_SIZE);
-        let mut bytes = vec![0; skew as usize];
+        let pages = pages_of(segment, endian);
+        let mut bytes = vec![0; (segment.p_vaddr(endian) - pages.start) as usize];
         bytes.extend_from_slice(data);
-        Ok(Part { pages: vaddr - skew..end, bytes })
+        Ok(Part { pages, bytes })
     }
 
     /// Its bytes in a range of its pages; behind them are zeros.
